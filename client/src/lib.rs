@@ -1,1 +1,5 @@
+//! What a program needs to use shardd: the store, the cache, the metastore, the engine between them, the loader.
 
+mod durable;
+
+pub mod metastore;
