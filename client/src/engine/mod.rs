@@ -31,7 +31,7 @@ use tokio_util::task::TaskTracker;
 pub use counters::{CounterView, EpochCount, EpochExchange};
 
 use counters::Counters;
-use membership::{NODES, PLACEMENTS, RANKS, parse};
+use membership::{RANKS, parse};
 use run::RunState;
 
 use crate::cache::Cache;
