@@ -3,4 +3,9 @@
 mod durable;
 
 pub mod cache;
+pub mod catalog;
+pub mod http;
 pub mod metastore;
+pub mod node;
+pub mod origin;
+pub mod problem;
