@@ -316,6 +316,33 @@ fn a_failed_write_leaves_the_index_right() {
 }
 
 #[test]
+fn a_full_disk_is_an_error_and_nothing_more() {
+    // A directory on a file system of less than 64 MiB, such as a tmpfs.
+    let Some(disk) = std::env::var_os("SHARDD_TEST_SMALL_DISK") else {
+        eprintln!("skipped: SHARDD_TEST_SMALL_DISK names no small file system");
+        return;
+    };
+    let dir = TempDir::new_in(disk).expect("a directory");
+    let cache = open_with(&dir, 1 << 30);
+    let large = |n: u32| vec![n as u8; 100_000];
+    let (mut kept, mut error) = (0, None);
+    while error.is_none() {
+        match cache.put(key(kept), &class("a", kept % 5), &large(kept)) {
+            Ok(_) => kept += 1,
+            Err(refused) => error = Some(refused),
+        }
+    }
+    let error = error.expect("the disk is full");
+    assert!(error.is_full() && matches!(error, CacheError::Io { .. }), "{error:?}");
+    assert_eq!(cache.len(), kept as usize);
+    assert!(cache.drop_through("a", 1, |_| None).expect("drops").segments > 0);
+    cache.put(key(kept), &class("b", 0), &large(kept)).expect("there is room again");
+    for key in cache.keys() {
+        assert_eq!(cache.read(&cache.get(&key).expect("a key")).expect("reads"), large(key.index));
+    }
+}
+
+#[test]
 fn space_of_a_segment_that_could_not_begin_comes_back() {
     let dir = temp();
     let cache = open(&dir);
