@@ -13,6 +13,8 @@ mod membership;
 mod obtain;
 mod reader;
 mod run;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
