@@ -4,6 +4,7 @@
 
 pub mod digest;
 pub mod name;
+pub mod plan;
 pub mod size;
 
 pub use digest::{Digest, PlanId, ShardId, VersionId};
