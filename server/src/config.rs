@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use shardd_client::peers::NodeId;
+use shardd_client::node::NodeId;
 use shardfmt::size::ByteSize;
 
 use crate::identity::JoinToken;

@@ -1,1 +1,6 @@
+//! The shardd server.
 
+pub mod config;
+pub mod identity;
+pub mod metastore;
+pub mod transport;

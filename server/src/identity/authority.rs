@@ -7,7 +7,7 @@ use rcgen::{
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
 };
 use rustls::pki_types::CertificateDer;
-use shardd_client::peers::NodeId;
+use shardd_client::node::NodeId;
 use shardfmt::digest::Digest;
 
 use super::{CA_CERTIFICATE, CA_KEY, IdentityError, certificate_name, files, key_digest, read_certificate, read_key};
@@ -15,6 +15,7 @@ use super::{CA_CERTIFICATE, CA_KEY, IdentityError, certificate_name, files, key_
 /// Signs the certificates of a cluster's nodes.
 pub struct Authority {
     certificate: CertificateDer<'static>,
+    pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -31,14 +32,22 @@ impl Authority {
 
     pub(super) fn open(tls: &Path) -> Result<Authority, IdentityError> {
         let key = read_key(&tls.join(CA_KEY))?;
-        let certificate = read_certificate(&tls.join(CA_CERTIFICATE))?;
+        let path = tls.join(CA_CERTIFICATE);
+        let pem = String::from_utf8_lossy(&files::read(&path)?).into_owned();
+        let certificate = read_certificate(&path)?;
         let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
-        Ok(Authority { certificate, issuer })
+        Ok(Authority { certificate, pem, issuer })
     }
 
     /// The authority's own certificate.
     pub(crate) fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
+    }
+
+    /// The same, as those who join are given it.
+    #[must_use]
+    pub fn pem(&self) -> &str {
+        &self.pem
     }
 
     /// What join tokens pin.

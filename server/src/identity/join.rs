@@ -9,7 +9,7 @@ use rcgen::CertificateParams;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
-use shardd_client::peers::NodeId;
+use shardd_client::node::NodeId;
 use shardfmt::digest::Digest;
 
 use super::{

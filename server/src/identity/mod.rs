@@ -16,7 +16,7 @@ use rcgen::{KeyPair, PublicKeyData};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use serde::{Deserialize, Serialize};
-use shardd_client::peers::NodeId;
+use shardd_client::node::NodeId;
 use shardfmt::digest::Digest;
 
 pub use authority::Authority;
@@ -219,6 +219,34 @@ fn read_key(path: &Path) -> Result<KeyPair, IdentityError> {
     let text = String::from_utf8_lossy(&files::read(path)?).into_owned();
     KeyPair::from_pem(&text)
         .map_err(|error| IdentityError::Damaged { path: path.to_owned(), reason: error.to_string() })
+}
+
+/// Identities for the tests of other modules.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    impl Identity {
+        /// One who believes whom `self` believes, but shows what `other` shows.
+        pub(crate) fn showing(&self, other: &Identity) -> Identity {
+            let key = KeyPair::from_pem(&other.key.serialize_pem()).expect("a key");
+            Identity { node: other.node.clone(), ca: self.ca.clone(), certificate: other.certificate.clone(), key }
+        }
+    }
+
+    /// Nodes of one new cluster; the first founded it.
+    pub(crate) fn cluster(names: &[&str]) -> Vec<Identity> {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let (first, authority) = Identity::found(directory.path(), names[0].parse().unwrap()).expect("founded");
+        let joined = names[1..].iter().map(|name| {
+            let node: NodeId = name.parse().expect("a good name");
+            let key = KeyPair::generate().expect("a key");
+            let certificate = authority.certify(&node, &key).expect("signed").into();
+            Identity { node, ca: authority.certificate().clone(), certificate, key }
+        });
+        let joined: Vec<Identity> = joined.collect();
+        std::iter::once(first).chain(joined).collect()
+    }
 }
 
 #[cfg(test)]

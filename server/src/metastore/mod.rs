@@ -6,5 +6,5 @@ mod remote;
 mod sled;
 pub(crate) mod wire;
 
-pub use self::sled::SledMetastore;
+pub use self::sled::{OpenError, SledMetastore};
 pub use remote::RemoteMetastore;

@@ -128,3 +128,86 @@ impl Metastore for RemoteMetastore {
         self.done(MetaRequest::Revoke { lease }).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use shardd_client::metastore::{MemoryMetastore, conformance};
+    use shardd_client::peers::{Ack, FetchRequest, PeerError, PeerService, SendHeader};
+    use shardfmt::grain::GrainKey;
+    use tokio::sync::mpsc;
+    use tokio::time::Instant;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::identity::testing::cluster;
+    use crate::transport::Services;
+
+    /// A node without grains.
+    struct Empty;
+
+    #[async_trait]
+    impl PeerService for Empty {
+        async fn fetch(&self, _: &NodeId, request: FetchRequest) -> Vec<Option<Bytes>> {
+            vec![None; request.keys.len()]
+        }
+
+        async fn receive(
+            &self,
+            _: &NodeId,
+            _: SendHeader,
+            _: mpsc::Receiver<(GrainKey, Bytes)>,
+        ) -> Result<Ack, PeerError> {
+            Ok(Ack { stored: 0, refused: 0 })
+        }
+    }
+
+    /// Two nodes: one keeps `store`, the other reaches it; cancel to stop the keeper.
+    fn remote(store: Option<Arc<dyn Metastore>>) -> (RemoteMetastore, CancellationToken, Arc<Transport>) {
+        let identities = cluster(&["a", "b"]);
+        let bind = |of| Transport::bind("127.0.0.1:0".parse().unwrap(), of).expect("bound");
+        let (keeper, other) = (bind(&identities[0]), bind(&identities[1]));
+        other.learn(identities[0].node(), keeper.address());
+        let stop = CancellationToken::new();
+        tokio::spawn(
+            Arc::clone(&keeper).serve(Services { peers: Arc::new(Empty), metastore: store }, stop.clone()),
+        );
+        (RemoteMetastore::new(other, identities[0].node().clone()), stop, keeper)
+    }
+
+    #[tokio::test]
+    async fn a_remote_metastore_keeps_the_promises_of_a_metastore() {
+        let kept = Mutex::new(vec![]);
+        conformance::all(async || {
+            let (store, stop, keeper) = remote(Some(Arc::new(MemoryMetastore::new())));
+            kept.lock().expect("no panic while held").push((stop.drop_guard(), keeper));
+            Arc::new(store) as Arc<dyn Metastore>
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_lost_keeper_is_noticed_in_time_also_by_those_who_wait() {
+        let (store, stop, keeper) = remote(Some(Arc::new(MemoryMetastore::new())));
+        let since = store.list("").await.expect("lists").revision;
+        let waiting = store.changed("", since);
+        let going = async {
+            stop.cancel();
+            keeper.close().await;
+        };
+        let begun = Instant::now();
+        let (waited, ()) = tokio::join!(waiting, going);
+        assert!(matches!(waited, Err(MetaError::Unavailable { .. })), "{waited:?}");
+        let asked = store.get("k").await;
+        assert!(matches!(asked, Err(MetaError::Unavailable { .. })), "{asked:?}");
+        assert!(begun.elapsed() < Duration::from_secs(5));
+    }
+
+    #[tokio::test]
+    async fn a_node_that_keeps_no_metadata_says_so() {
+        let (store, _stop, _keeper) = remote(None);
+        let error = store.get("k").await.expect_err("not kept there").to_string();
+        assert!(error.contains("does not keep the metadata"), "{error}");
+    }
+}

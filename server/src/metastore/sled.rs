@@ -462,10 +462,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn sled_keeps_the_promises_of_a_metastore() {
-        let mut directories = vec![];
+        let kept = Mutex::new(vec![]);
         conformance::all(async || {
-            directories.push(TempDir::new().expect("a directory"));
-            Arc::new(open(directories.last().expect("just pushed"))) as Arc<dyn Metastore>
+            let directory = TempDir::new().expect("a directory");
+            let store = Arc::new(open(&directory)) as Arc<dyn Metastore>;
+            kept.lock().expect("no panic while held").push(directory);
+            store
         })
         .await;
     }

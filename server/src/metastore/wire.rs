@@ -10,8 +10,7 @@ use shardd_client::metastore::{Entry, Expected, LeaseId, Listing, MetaError, Met
 /// An operation; the value of a put is the body.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
-#[expect(missing_docs, reason = "as the operation of the same name")]
-pub enum MetaRequest {
+pub(crate) enum MetaRequest {
     Get { key: String },
     Put { key: String, expected: Expected, lease: Option<LeaseId> },
     Delete { key: String, expected: Expected },
@@ -25,8 +24,7 @@ pub enum MetaRequest {
 /// What an operation gave; values are in the body, one after the other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "as what the operations return")]
-pub enum MetaReply {
+pub(crate) enum MetaReply {
     Entry { revision: Option<u64> },
     Revision(u64),
     Listing { keys: Vec<(String, u64, u32)>, revision: u64 },

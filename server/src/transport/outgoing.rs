@@ -76,6 +76,9 @@ impl Transport {
     }
 
     async fn connection(&self, to: &NodeId) -> Result<Connection, PeerError> {
+        if *to == self.node {
+            return Err(unreachable(to, "that is this node itself"));
+        }
         let address = lock(&self.addresses).get(to).copied();
         let address = address.ok_or_else(|| unreachable(to, "its address is not known"))?;
         let peer = Arc::clone(lock(&self.peers).entry(to.clone()).or_default());
