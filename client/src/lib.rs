@@ -2,4 +2,5 @@
 
 mod durable;
 
+pub mod cache;
 pub mod metastore;

@@ -121,7 +121,7 @@ async fn compare(operations: Vec<Operation>) {
     };
     let open = || FilesMetastore::open_with_clock(&dir, clock.clone()).expect("opens");
     let (memory, mut files) = (MemoryMetastore::new(), open());
-    let mut leases = vec![LeaseId(77); 4];
+    let mut leases = [LeaseId(77); 4];
     let mut granted = 0;
     for operation in operations {
         match operation {
