@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -62,8 +62,8 @@ async fn connection(stream: TcpStream, router: Router, stop: CancellationToken) 
     // Small answers go out at once.
     let _ = stream.set_nodelay(true);
     let service = router.map_request(|request: axum::http::Request<hyper::body::Incoming>| request.map(Body::new));
-    let mut server = Builder::new(TokioExecutor::new());
-    server.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE);
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE);
     let serving = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut serving = std::pin::pin!(serving);
     let ended = tokio::select! {

@@ -1,96 +1,31 @@
-//! Errors as HTTP tells them: problem documents (RFC 9457) whose detail says what happened and what to do.
+//! Errors as HTTP answers: which status fits what the parts below say, as problem documents (RFC 9457).
 
-use axum::Json;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use shardd_client::catalog::CatalogError;
 use shardd_client::engine::EngineError;
 use shardd_client::metastore::MetaError;
 use shardd_client::origin::OriginError;
-use serde_json::json;
+use shardd_client::problem::{self, Problem};
 
-/// What went wrong with a request.
+/// A refusal: the problem and, where the request itself is malformed, a plain 400.
 #[derive(Debug)]
-pub(crate) struct Problem {
-    status: StatusCode,
-    kind: &'static str,
-    title: &'static str,
-    detail: String,
+pub(crate) struct Refusal(pub(crate) Problem);
+
+/// 400: the request cannot be understood.
+pub(crate) fn bad_request(detail: impl ToString) -> Refusal {
+    Refusal(Problem::new(problem::INVALID, 400, detail))
 }
 
-impl Problem {
-    pub(crate) fn new(
-        status: StatusCode,
-        kind: &'static str,
-        title: &'static str,
-        detail: impl ToString,
-    ) -> Problem {
-        Problem { status, kind, title, detail: detail.to_string() }
-    }
-
-    /// 400: the request cannot be understood.
-    pub(crate) fn bad_request(detail: impl ToString) -> Problem {
-        Problem::new(StatusCode::BAD_REQUEST, "bad-request", "bad request", detail)
-    }
-
-    /// 404: there is no such thing.
-    pub(crate) fn not_found(detail: impl ToString) -> Problem {
-        Problem::new(StatusCode::NOT_FOUND, "not-found", "not found", detail)
-    }
-
-    /// 409: something else is there already.
-    pub(crate) fn conflict(detail: impl ToString) -> Problem {
-        Problem::new(StatusCode::CONFLICT, "conflict", "conflict", detail)
-    }
-
-    /// 413: more than will be taken.
-    pub(crate) fn too_large(detail: impl ToString) -> Problem {
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "too large", detail)
-    }
-
-    /// 422: understood, but wrong.
-    pub(crate) fn wrong(detail: impl ToString) -> Problem {
-        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong-content", "wrong content", detail)
-    }
-
-    /// 503: not now.
-    pub(crate) fn unavailable(detail: impl ToString) -> Problem {
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "unavailable", detail)
-    }
-
-    /// 500: this node is at fault.
-    pub(crate) fn internal(detail: impl ToString) -> Problem {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "internal error", detail)
-    }
+/// 422: understood, but it cannot be.
+pub(crate) fn invalid(detail: impl ToString) -> Refusal {
+    Refusal(Problem::invalid(detail))
 }
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
-        if self.status.is_server_error() {
-            tracing::warn!(status = self.status.as_u16(), detail = self.detail, "request failed");
-        }
-        let document = json!({
-            "type": format!("urn:shardd:problem:{}", self.kind),
-            "title": self.title,
-            "status": self.status.as_u16(),
-            "detail": self.detail,
-        });
-        let mut response = (self.status, Json(document)).into_response();
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        response
-    }
-}
-
-impl From<MetaError> for Problem {
-    fn from(error: MetaError) -> Problem {
-        match &error {
-            MetaError::Conflict { .. } => Problem::conflict(error),
-            MetaError::TooLarge { .. } => Problem::too_large(error),
-            MetaError::BadKey { .. } => Problem::bad_request(error),
-            MetaError::LeaseLost { .. } | MetaError::Unavailable { .. } => Problem::unavailable(error),
-            MetaError::Damaged { .. } => Problem::internal(error),
-        }
-    }
+/// 404: there is no such thing.
+pub(crate) fn not_found(detail: impl ToString) -> Refusal {
+    Refusal(Problem::not_found(detail))
 }
 
 /// An error with what caused it, in one line.
@@ -104,5 +39,69 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         }
         cause = error.source();
     }
-    text
+    text.replace('\n', " ")
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let Refusal(problem) = self;
+        let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        if status.is_server_error() {
+            tracing::warn!(status = problem.status, detail = problem.detail, "request failed");
+        }
+        let body = serde_json::to_vec(&problem).expect("a problem is plain data");
+        let kind = HeaderValue::from_static(problem::MEDIA_TYPE);
+        (status, [(CONTENT_TYPE, kind)], body).into_response()
+    }
+}
+
+impl From<CatalogError> for Refusal {
+    fn from(error: CatalogError) -> Refusal {
+        match error {
+            CatalogError::Origin(error) => error.into(),
+            CatalogError::Meta(error) => error.into(),
+            error => Refusal(error.to_problem()),
+        }
+    }
+}
+
+impl From<OriginError> for Refusal {
+    fn from(error: OriginError) -> Refusal {
+        let detail = chain(&error);
+        Refusal(match error {
+            OriginError::NotFound { .. } => Problem::not_found(detail),
+            OriginError::Mismatch { .. } => Problem::new(problem::CORRUPT, 422, detail),
+            OriginError::Corrupt { .. } => Problem::new(problem::CORRUPT, 500, detail),
+            OriginError::BadUrl { .. } | OriginError::Unavailable { .. } | OriginError::Unusable { .. } => {
+                Problem::unavailable(detail)
+            }
+        })
+    }
+}
+
+impl From<MetaError> for Refusal {
+    fn from(error: MetaError) -> Refusal {
+        Refusal(match &error {
+            MetaError::Conflict { .. } => Problem::new(problem::CONFLICT, 409, error),
+            MetaError::TooLarge { .. } | MetaError::BadKey { .. } => Problem::invalid(error),
+            MetaError::LeaseLost { .. } | MetaError::Unavailable { .. } => Problem::unavailable(error),
+            MetaError::Damaged { .. } => Problem::new(problem::CORRUPT, 500, error),
+        })
+    }
+}
+
+impl From<EngineError> for Refusal {
+    fn from(error: EngineError) -> Refusal {
+        let detail = chain(&error);
+        match error {
+            EngineError::UnknownRun { .. } | EngineError::UnknownPlan { .. } => not_found(detail),
+            EngineError::RunConflict { .. } => Refusal(Problem::new(problem::CONFLICT, 409, detail)),
+            EngineError::RankOutside { .. } | EngineError::NoSuchGrain { .. } | EngineError::Plan(_) => {
+                invalid(detail)
+            }
+            EngineError::Meta(error) => error.into(),
+            EngineError::Origin(error) => error.into(),
+            _ => Refusal(Problem::new(problem::CORRUPT, 500, detail)),
+        }
+    }
 }

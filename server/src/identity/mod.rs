@@ -147,6 +147,12 @@ impl Identity {
         key_digest(&self.key)
     }
 
+    /// Digest of the cluster's authority, as join tokens pin it.
+    #[must_use]
+    pub fn authority(&self) -> Digest {
+        Digest::of(&self.ca)
+    }
+
     /// The certificate that peers' certificates must be signed by.
     pub(crate) fn ca(&self) -> &CertificateDer<'static> {
         &self.ca
