@@ -23,7 +23,7 @@ pub fn place(
     let mut host: Vec<Option<usize>> = vec![None; partitions];
     let index_of = |node: &NodeId| nodes.binary_search(node).ok();
 
-    let mut claim = |host: &mut Vec<Option<usize>>, load: &mut Vec<usize>, partition: usize, wish: Option<&NodeId>| {
+    let claim = |host: &mut Vec<Option<usize>>, load: &mut Vec<usize>, partition: usize, wish: Option<&NodeId>| {
         if let (None, Some(at)) = (host[partition], wish.and_then(index_of))
             && load[at] < cap
         {

@@ -31,7 +31,7 @@ use tokio_util::task::TaskTracker;
 pub use counters::{CounterView, EpochCount, EpochExchange};
 
 use counters::Counters;
-use membership::{NODES, PLACEMENTS, RANKS, parse};
+use membership::{RANKS, parse};
 use run::RunState;
 
 use crate::cache::Cache;
@@ -436,7 +436,7 @@ impl PeerService for Arc<Engine> {
                 match self.read_as_reader(&run, shard, request.epoch, Some(from)).await {
                     Ok(Some(whole)) => {
                         for (at, grain) in grains {
-                            answer[at] = whole.grains(&run, &[grain]).pop().map(|(_, bytes)| bytes);
+                            answer[at] = whole.grain(&run, grain).ok();
                         }
                     }
                     Ok(None) => {}
