@@ -205,7 +205,7 @@ fn columns() -> Vec<Field> {
 }
 
 fn columns_of(shards: &[ShardEntry]) -> Result<Vec<ArrayRef>, ArrowError> {
-    let labels = shards.iter().map(|shard| shard.labels.as_ref().map(|labels| label_text(labels)));
+    let labels = shards.iter().map(|shard| shard.labels.as_ref().map(label_text));
     Ok(vec![
         fixed(32, shards.iter().map(|shard| shard.id.0.0))?,
         Arc::new(UInt32Array::from_iter_values(shards.iter().map(|shard| shard.rows))),

@@ -60,7 +60,9 @@ impl Engine {
                         None => self.fetch_bytes(&run, request.for_epoch, grain).await?,
                     };
                     inline.push(bytes.clone());
-                    Located::Inline { len: u32::try_from(bytes.len()).expect("a grain is smaller than 4 GiB") }
+                    Located::Inline {
+                        len: u32::try_from(bytes.len()).expect("a grain is smaller than 4 GiB"),
+                    }
                 }
             };
             reply.push(located);
@@ -152,7 +154,8 @@ impl Engine {
             };
             unchecked.into_iter().filter(is_bad).collect::<Vec<_>>()
         };
-        let corrupt = tokio::task::spawn_blocking(find_corrupt).await.expect("checking grains does not panic");
+        let corrupt =
+            tokio::task::spawn_blocking(find_corrupt).await.expect("checking grains does not panic");
         if !corrupt.is_empty() {
             Counters::add(&self.counters.corrupt_on_disk, corrupt.len());
             loose.extend(self.obtain(run, epoch, corrupt).await?);
