@@ -194,7 +194,9 @@ pub(crate) async fn follow_addresses(
                 for record in records(&listing) {
                     transport.learn(&record.id, record.quic);
                     if let Some(finder) = finder.as_mut().filter(|finder| finder.cluster.first == record.id) {
-                        let cluster = Cluster { http: record.http, quic: record.quic, ..finder.cluster.clone() };
+                        let http = record.http.strip_prefix("http://").and_then(|http| http.parse().ok());
+                        let http = http.unwrap_or(finder.cluster.http);
+                        let cluster = Cluster { http, quic: record.quic, ..finder.cluster.clone() };
                         if cluster != finder.cluster {
                             finder.cluster = cluster;
                             finder.remember();
@@ -227,7 +229,7 @@ pub(crate) async fn other_holder(
     }
     let record = metastore.get(&NodeRecord::key(id)).await?;
     let record = record.and_then(|entry| serde_json::from_slice::<NodeRecord>(&entry.value).ok());
-    let place = record.map_or_else(String::new, |record| format!(" at http://{}", record.http));
+    let place = record.map_or_else(String::new, |record| format!(" at {}", record.http));
     Ok(Some(format!(
         "node id {id} belongs to a live node{place}; start this one with another --id, or stop that one and wait five seconds"
     )))
@@ -250,7 +252,7 @@ mod tests {
     fn member(metastore: &Arc<dyn Metastore>, key: &[u8], port: u16) -> Membership {
         let record = NodeRecord {
             id: "n1".parse().expect("a good name"),
-            http: ([127, 0, 0, 1], port).into(),
+            http: format!("http://127.0.0.1:{port}"),
             quic: ([127, 0, 0, 1], port).into(),
             cache_bytes: 0,
             started_at: 0,
@@ -260,7 +262,7 @@ mod tests {
 
     async fn port(metastore: &Arc<dyn Metastore>) -> Option<u16> {
         let listing = metastore.list(NodeRecord::PREFIX).await.expect("lists");
-        records(&listing).next().map(|record| record.http.port())
+        records(&listing).next().map(|record| record.quic.port())
     }
 
     #[tokio::test(start_paused = true)]

@@ -112,7 +112,7 @@ pub async fn serve(
 
     let record = NodeRecord {
         id: identity.node().clone(),
-        http,
+        http: format!("http://{http}"),
         quic: transport.address(),
         cache_bytes: config.cache_size.0,
         started_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
@@ -144,7 +144,7 @@ pub async fn serve(
         transport.clone(),
     );
     let (tasks, inner) = (TaskTracker::new(), CancellationToken::new());
-    let services = Services { peers: engine.clone(), metastore: kept };
+    let services = Services { peers: Arc::new(Arc::clone(&engine)), metastore: kept };
     tasks.spawn(Arc::clone(&transport).serve(services, inner.clone()));
     tasks.spawn(membership::follow_addresses(
         Arc::clone(&metastore),

@@ -135,7 +135,7 @@ pub(super) async fn put_rows(
     let offered = bytes.clone();
     blocking(move || {
         let sidecar = Sidecar::decode(&offered).map_err(invalid)?;
-        if sidecar.rows != shard.row_digests() {
+        if sidecar.rows != shard.row_digests().map_err(invalid)? {
             return Err(Refusal(Problem::new(problem::CORRUPT, 422, format!("these are not the rows of shard {id}"))));
         }
         Ok(())
