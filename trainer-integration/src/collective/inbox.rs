@@ -53,15 +53,12 @@ impl Inbox {
         let started = Instant::now();
         let mut senders = self.senders();
         loop {
-            if let Some(why) = aborted(&senders) {
-                return Err(why);
-            }
             let missing: Vec<usize> =
                 (0..senders.len()).filter(|&from| from != self.rank && senders[from].frames.is_empty()).collect();
             if missing.is_empty() {
                 return self.take(&mut senders, operation);
             }
-            if let Some(why) = missing.iter().find_map(|&from| senders[from].ended.clone()) {
+            if let Some(why) = first_cause(&senders, &missing) {
                 return Err(why);
             }
             let waited = started.elapsed();
@@ -99,8 +96,9 @@ impl Inbox {
     }
 }
 
-/// An abort ends the run even for a rank that has all it needs just now, and says more than a closed connection.
-fn aborted(senders: &[Sender]) -> Option<CollectiveError> {
+/// Why the missing will not come: any rank's abort says more than a missing rank's closed connection.
+fn first_cause(senders: &[Sender], missing: &[usize]) -> Option<CollectiveError> {
     let mut reasons = senders.iter().filter_map(|sender| sender.ended.as_ref());
-    reasons.find(|why| matches!(why, CollectiveError::Aborted { .. })).cloned()
+    let abort = reasons.find(|why| matches!(why, CollectiveError::Aborted { .. }));
+    abort.or_else(|| missing.iter().find_map(|&from| senders[from].ended.as_ref())).cloned()
 }
