@@ -47,29 +47,37 @@ fn normalise<const D: usize>(
 ) -> Tensor<D> {
     let dims = input.dims();
     let values = dims.iter().product::<usize>() / dims[1];
-    match mode {
-        Mode::Train(running) if values >= 2 => {
-            let normalised = batch_norm_train(input, scale, shift, EPSILON);
-            let unbias = values as f32 / (values - 1) as f32;
-            let update = |running: &mut [f32], batch: Tensor<1>, factor: f32| {
-                for (running, batch) in running.iter_mut().zip(to_numbers(batch)) {
-                    *running = (1.0 - MOMENTUM) * *running + MOMENTUM * (batch * factor);
-                }
-            };
-            update(&mut running.mean, normalised.mean.inner(), 1.0);
-            update(&mut running.variance, normalised.variance.inner(), unbias);
-            normalised.output
+    let running: &Statistics = match mode {
+        Mode::Train(running) if values >= 2 => return normalise_by_batch(input, scale, shift, running),
+        Mode::Train(running) => running,
+        Mode::Evaluate(running) => running,
+    };
+    let constant = |values: &Vec<f32>| {
+        let data = TensorData::new(values.clone(), [values.len()]);
+        Tensor::<1>::from_data(data, &input.device())
+    };
+    let (mean, variance) = (constant(&running.mean), constant(&running.variance));
+    batch_norm(input, scale, shift, mean, variance, EPSILON)
+}
+
+fn normalise_by_batch<const D: usize>(
+    input: Tensor<D>,
+    scale: Tensor<1>,
+    shift: Tensor<1>,
+    running: &mut Statistics,
+) -> Tensor<D> {
+    let dims = input.dims();
+    let values = dims.iter().product::<usize>() / dims[1];
+    let normalised = batch_norm_train(input, scale, shift, EPSILON);
+    let unbias = values as f32 / (values - 1) as f32;
+    let update = |running: &mut [f32], batch: Tensor<1>, factor: f32| {
+        for (running, batch) in running.iter_mut().zip(to_numbers(batch.without_autodiff())) {
+            *running = (1.0 - MOMENTUM) * *running + MOMENTUM * (batch * factor);
         }
-        Mode::Train(&mut Statistics { ref mean, ref variance })
-        | Mode::Evaluate(Statistics { mean, variance }) => {
-            let constant = |values: &Vec<f32>| {
-                let data = TensorData::new(values.clone(), [values.len()]);
-                Tensor::<1>::from_data(data, &input.device())
-            };
-            let (mean, variance) = (constant(mean), constant(variance));
-            batch_norm(input, scale, shift, mean, variance, EPSILON)
-        }
-    }
+    };
+    update(&mut running.mean, normalised.mean, 1.0);
+    update(&mut running.variance, normalised.variance, unbias);
+    normalised.output
 }
 
 /// A tensor's values on the host.

@@ -4,11 +4,14 @@
 pub mod block;
 pub mod collective;
 pub mod data;
+pub mod device;
 pub mod engine;
+pub mod evaluate;
 pub mod loss;
 pub mod model;
 pub mod optim;
 pub mod reduce;
-pub mod steps;
+pub mod source;
 pub mod testkit;
+pub mod train;
 pub mod weights;

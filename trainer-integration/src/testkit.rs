@@ -8,7 +8,7 @@ use arrow::array::{ArrayRef, FixedSizeListArray, Int64Array, RecordBatch, UInt8A
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::reduce::VirtualRanks;
-use crate::steps::{Audit, MicroBatch, Step, Steps, StepsError};
+use crate::source::{Audit, MicroBatch, SourceError, Step, StepSource};
 
 /// A few numbers from a seed, the same everywhere.
 #[derive(Debug)]
@@ -51,21 +51,38 @@ pub fn digits_like(count: usize, seed: u64) -> (Vec<f32>, Vec<u32>) {
 pub fn digits_like_rows(count: usize, seed: u64) -> RecordBatch {
     let (features, labels) = digits_like(count, seed);
     let pixels = UInt8Array::from_iter_values(features.iter().map(|&value| value as u8));
+    tensor_rows(pixels, &[1, 8, 8], 10, labels.iter().map(|&label| i64::from(label)).collect())
+}
+
+/// `count` coloured images of `side` x `side`, two classes that differ in their pattern.
+pub fn pattern_images(count: usize, side: usize, seed: u64) -> RecordBatch {
+    let mut numbers = Numbers(seed);
+    let labels: Vec<i64> = (0..count).map(|_| numbers.below(2) as i64).collect();
+    let mut pixel = |label: i64, at: usize| {
+        let bright = (at / (4 + label as usize)).is_multiple_of(2);
+        (if bright { 120 } else { 20 }) + numbers.below(100) as u8
+    };
+    let width = 3 * side * side;
+    let places = labels.iter().flat_map(|&label| (0..width).map(move |at| (label, at)));
+    let pixels = UInt8Array::from_iter_values(places.map(|(label, at)| pixel(label, at)).collect::<Vec<u8>>());
+    tensor_rows(pixels, &[3, side, side], 2, labels)
+}
+
+fn tensor_rows(pixels: UInt8Array, shape: &[usize], classes: usize, labels: Vec<i64>) -> RecordBatch {
     let item = Arc::new(Field::new("item", DataType::UInt8, true));
-    let images = FixedSizeListArray::new(Arc::clone(&item), 64, Arc::new(pixels), None);
+    let width = shape.iter().product::<usize>() as i32;
+    let images = FixedSizeListArray::new(Arc::clone(&item), width, Arc::new(pixels), None);
     let tensor = HashMap::from([
         ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()),
-        ("ARROW:extension:metadata".to_owned(), r#"{"shape":[1,8,8]}"#.to_owned()),
+        ("ARROW:extension:metadata".to_owned(), serde_json::json!({ "shape": shape }).to_string()),
     ]);
-    let classes = HashMap::from([(
-        "shardd.classes".to_owned(),
-        r#"["0","1","2","3","4","5","6","7","8","9"]"#.to_owned(),
-    )]);
+    let names: Vec<String> = (0..classes).map(|class| class.to_string()).collect();
+    let classes = HashMap::from([("shardd.classes".to_owned(), serde_json::json!(names).to_string())]);
     let schema = Schema::new(vec![
-        Field::new("image", DataType::FixedSizeList(item, 64), false).with_metadata(tensor),
+        Field::new("image", DataType::FixedSizeList(item, width), false).with_metadata(tensor),
         Field::new("label", DataType::Int64, false).with_metadata(classes),
     ]);
-    let labels: ArrayRef = Arc::new(Int64Array::from_iter_values(labels.iter().map(|&label| i64::from(label))));
+    let labels: ArrayRef = Arc::new(Int64Array::from(labels));
     RecordBatch::try_new(Arc::new(schema), vec![Arc::new(images), labels]).expect("columns match their schema")
 }
 
@@ -98,7 +115,7 @@ impl MemorySteps {
     }
 }
 
-impl Steps for MemorySteps {
+impl StepSource for MemorySteps {
     fn schema(&self) -> SchemaRef {
         self.rows.schema()
     }
@@ -107,7 +124,7 @@ impl Steps for MemorySteps {
         (self.rows.num_rows() as u64).div_ceil(self.batch_size * u64::from(self.ranks.count))
     }
 
-    fn next_step(&mut self) -> Result<Option<Step>, StepsError> {
+    fn next_step(&mut self) -> Result<Option<Step>, SourceError> {
         if self.step == self.steps_per_epoch() {
             (self.epoch, self.step) = (self.epoch + 1, 0);
         }
@@ -117,7 +134,7 @@ impl Steps for MemorySteps {
         let (count, order) = (u64::from(self.ranks.count), self.order());
         let start = self.step * self.batch_size * count;
         let end = (start + self.batch_size * count).min(order.len() as u64);
-        let micro_batch = |virtual_rank: u32| -> Result<MicroBatch, StepsError> {
+        let micro_batch = |virtual_rank: u32| -> Result<MicroBatch, SourceError> {
             let mine = |position: &u64| (position - start) % count == u64::from(virtual_rank);
             let positions: Vec<u64> = (start..end).filter(mine).collect();
             let rows = positions.iter().map(|&position| u64::from(order[position as usize]));

@@ -10,7 +10,7 @@ use arrow::datatypes::SchemaRef;
 pub type RowsError = Box<dyn Error + Send + Sync>;
 
 /// A data set that can be read anywhere, for evaluation.
-pub trait Rows {
+pub trait Rows: Sync {
     /// The columns.
     fn schema(&self) -> SchemaRef;
 

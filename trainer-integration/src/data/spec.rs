@@ -229,7 +229,7 @@ fn largest(numbers: &DataType) -> f32 {
 fn tensor_values(column: &str, array: &ArrayRef, width: usize) -> Result<Vec<f32>, InputError> {
     let list = arrow::array::AsArray::as_fixed_size_list_opt(array);
     let list = list.ok_or_else(|| InputError::Column { column: column.to_owned() })?;
-    let start = list.value_offset(0) as usize;
+    let start = list.value_offset_at(0);
     let values = list.values().slice(start, list.len() * width);
     Ok(numbers(column, &values)?.values().to_vec())
 }

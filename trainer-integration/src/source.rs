@@ -9,7 +9,7 @@ use arrow::datatypes::SchemaRef;
 use serde::Serialize;
 
 /// Why no further step could be read; what failed is the source's own error.
-pub type StepsError = Box<dyn Error + Send + Sync>;
+pub type SourceError = Box<dyn Error + Send + Sync>;
 
 /// What a virtual rank trains on in one step.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub struct Audit {
 }
 
 /// A source of steps, for one rank.
-pub trait Steps {
+pub trait StepSource: Send {
     /// The columns of the rows.
     fn schema(&self) -> SchemaRef;
 
@@ -58,11 +58,11 @@ pub trait Steps {
     ///
     /// # Errors
     /// Whatever keeps the source from reading on.
-    fn next_step(&mut self) -> Result<Option<Step>, StepsError>;
+    fn next_step(&mut self) -> Result<Option<Step>, SourceError>;
 
     /// What was read, by epoch; empty when the source keeps no account.
     fn audits(&self) -> Vec<Audit>;
 
-    /// How long [`Steps::next_step`] made the trainer wait.
+    /// How long [`StepSource::next_step`] made the trainer wait.
     fn waited(&self) -> Duration;
 }
