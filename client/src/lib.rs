@@ -1,1 +1,16 @@
+//! What a program needs to use shardd: the store, the cache, the metastore, the engine between them, the loader.
 
+mod durable;
+
+pub mod cache;
+pub mod catalog;
+pub mod engine;
+pub mod http;
+pub mod loader;
+pub mod metastore;
+pub mod node;
+pub mod origin;
+pub mod peers;
+pub mod placement;
+pub mod problem;
+pub mod protocol;
