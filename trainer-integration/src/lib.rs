@@ -2,6 +2,7 @@
 //! processes.
 
 pub mod block;
+pub mod cluster;
 pub mod collective;
 pub mod data;
 pub mod device;
