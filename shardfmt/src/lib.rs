@@ -13,6 +13,7 @@
 
 pub mod digest;
 pub mod grain;
+pub mod ingest;
 pub mod manifest;
 pub mod merkle;
 pub mod name;
