@@ -213,7 +213,8 @@ impl Block for StandardiseBlock {
 
     fn forward(&self, _: &[Tensor<1>], input: Tensor<2>, mode: Mode<'_>) -> Tensor<2> {
         let device = input.device();
-        let (scale, shift) = (Tensor::ones([self.features], &device), Tensor::zeros([self.features], &device));
+        let (scale, shift) =
+            (Tensor::ones([self.features], &device), Tensor::zeros([self.features], &device));
         normalise(input, scale, shift, mode)
     }
 }
@@ -230,12 +231,8 @@ impl HeadBlock {
     /// A layer from so many features to so many classes.
     pub fn new(inputs: usize, classes: usize) -> HeadBlock {
         let init = Init::Uniform { bound: 1.0 / (inputs as f32).sqrt() };
-        let parameter = |suffix: &str, shape, decays| Parameter {
-            name: format!("head.{suffix}"),
-            shape,
-            init,
-            decays,
-        };
+        let parameter =
+            |suffix: &str, shape, decays| Parameter { name: format!("head.{suffix}"), shape, init, decays };
         let parameters =
             vec![parameter("weight", vec![inputs, classes], true), parameter("bias", vec![classes], false)];
         HeadBlock { inputs, classes, parameters }
@@ -310,8 +307,11 @@ mod tests {
         for (size, half) in [(8, 4), (7, 4), (1, 1), (32, 16)] {
             let block = ConvBlock::new(1, [2, size, size], 3);
             assert_eq!(block.output(), [3, half, half]);
-            let parameters: Vec<Tensor<1>> =
-                block.parameters().iter().map(|parameter| tensor(&parameter.initial(1), [parameter.len()])).collect();
+            let parameters: Vec<Tensor<1>> = block
+                .parameters()
+                .iter()
+                .map(|parameter| tensor(&parameter.initial(1), [parameter.len()]))
+                .collect();
             let input = tensor(&vec![0.5; 2 * 2 * size * size], [2, 2 * size * size]);
             let output = block.forward(&parameters, input, Mode::Train(&mut Statistics::new(3)));
             assert_eq!(output.dims(), [2, 3 * half * half]);

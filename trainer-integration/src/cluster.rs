@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use shardd_client::catalog::Catalog;
+use shardd_client::catalog::{Catalog, CatalogError};
 use shardd_client::loader::Loader;
 use shardfmt::{Manifest, Shard, VersionId};
 
@@ -66,11 +66,14 @@ impl CatalogRows {
     ///
     /// # Errors
     /// When the catalog does not have it.
-    pub fn open(catalog: Box<dyn Catalog>, version: VersionId) -> Result<CatalogRows, RowsError> {
+    pub fn open(catalog: Box<dyn Catalog>, version: VersionId) -> Result<CatalogRows, CatalogError> {
         let manifest = catalog.manifest(version)?;
-        let mut next = 0;
-        let start = |rows: u64| std::mem::replace(&mut next, next + rows);
-        let starts = manifest.shards.iter().map(|shard| u64::from(shard.rows)).map(start).collect();
+        let start = |next: &mut u64, rows: u64| {
+            let start = *next;
+            *next += rows;
+            Some(start)
+        };
+        let starts = manifest.shards.iter().map(|shard| u64::from(shard.rows)).scan(0, start).collect();
         Ok(CatalogRows { catalog, manifest, starts, open: Mutex::new(None) })
     }
 

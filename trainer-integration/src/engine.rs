@@ -69,8 +69,9 @@ impl Engine {
         assert_eq!(weights.len(), model.blocks.len(), "weights for every block");
         let state = |(block, weights): (&Box<dyn crate::block::Block>, Vec<f32>)| {
             let parameters = block.parameters().iter();
-            let decays: Vec<bool> =
-                parameters.flat_map(|parameter| std::iter::repeat_n(parameter.decays, parameter.len())).collect();
+            let decays: Vec<bool> = parameters
+                .flat_map(|parameter| std::iter::repeat_n(parameter.decays, parameter.len()))
+                .collect();
             assert_eq!(weights.len(), decays.len(), "weights for every parameter");
             BlockState { weights, decays, moments: Moments::default() }
         };
@@ -99,12 +100,18 @@ impl Engine {
     ///
     /// # Panics
     /// If there is not one share for each virtual rank.
-    pub fn step(&mut self, shares: &[Samples], global_samples: u64, rate: f32) -> Result<StepLoss, CollectiveError> {
+    pub fn step(
+        &mut self,
+        shares: &[Samples],
+        global_samples: u64,
+        rate: f32,
+    ) -> Result<StepLoss, CollectiveError> {
         let hosted = self.ranks.of(self.comm.rank());
         assert_eq!(shares.len(), hosted.len(), "a share for every virtual rank");
         let parameters = self.tensors();
         let count = self.ranks.count;
-        let mut gradients: Vec<Partials<f32>> = (0..self.blocks.len()).map(|_| Partials::new(count)).collect();
+        let mut gradients: Vec<Partials<f32>> =
+            (0..self.blocks.len()).map(|_| Partials::new(count)).collect();
         let mut scalars = Partials::<f64>::new(count);
         let mut reductions: Vec<Reduction> = Vec::with_capacity(self.blocks.len());
 
@@ -243,7 +250,8 @@ impl Pass<'_> {
             kept.push(Kept { parameters, input, output });
         }
 
-        let loss = cross_entropy(&to_numbers(activation), &samples.labels, self.model.classes, global_samples);
+        let loss =
+            cross_entropy(&to_numbers(activation), &samples.labels, self.model.classes, global_samples);
         let mut upstream = rows(loss.gradient.clone(), self.model.classes, self.device);
         while let Some(Kept { parameters, input, output }) = kept.pop() {
             let index = kept.len();

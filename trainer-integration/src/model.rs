@@ -82,7 +82,9 @@ impl Model {
 
     /// The first values of every block's flat buffer.
     pub fn initial(&self, seed: u64) -> Vec<Vec<f32>> {
-        let flat = |block: &dyn Block| block.parameters().iter().flat_map(|parameter| parameter.initial(seed)).collect();
+        let flat = |block: &dyn Block| {
+            block.parameters().iter().flat_map(|parameter| parameter.initial(seed)).collect()
+        };
         self.blocks.iter().map(|block| flat(&**block)).collect()
     }
 
@@ -130,7 +132,8 @@ mod tests {
     fn names_are_unique() {
         for model in [Model::conv_net([3, 32, 32], 10), Model::perceptron(5, 3)] {
             let weights = model.name_weights(&model.initial(0), &model.initial_statistics());
-            let names: std::collections::BTreeSet<&str> = weights.0.iter().map(|named| &named.name[..]).collect();
+            let names: std::collections::BTreeSet<&str> =
+                weights.0.iter().map(|named| &named.name[..]).collect();
             assert_eq!(names.len(), weights.0.len());
             let parameters: usize = model.initial(0).iter().map(Vec::len).sum();
             assert_eq!(parameters, model.parameter_count());

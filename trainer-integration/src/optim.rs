@@ -51,7 +51,14 @@ impl Moments {
     ///
     /// # Panics
     /// If lengths differ.
-    pub fn update(&mut self, optimizer: Optimizer, rate: f32, decays: &[bool], weights: &mut [f32], gradient: &[f32]) {
+    pub fn update(
+        &mut self,
+        optimizer: Optimizer,
+        rate: f32,
+        decays: &[bool],
+        weights: &mut [f32],
+        gradient: &[f32],
+    ) {
         assert!(weights.len() == gradient.len() && weights.len() == decays.len(), "one gradient per weight");
         self.steps += 1;
         self.first.resize(weights.len(), 0.0);

@@ -64,7 +64,8 @@ pub fn pattern_images(count: usize, side: usize, seed: u64) -> RecordBatch {
     };
     let width = 3 * side * side;
     let places = labels.iter().flat_map(|&label| (0..width).map(move |at| (label, at)));
-    let pixels = UInt8Array::from_iter_values(places.map(|(label, at)| pixel(label, at)).collect::<Vec<u8>>());
+    let pixels =
+        UInt8Array::from_iter_values(places.map(|(label, at)| pixel(label, at)).collect::<Vec<u8>>());
     tensor_rows(pixels, &[3, side, side], 2, labels)
 }
 
@@ -83,7 +84,8 @@ fn tensor_rows(pixels: UInt8Array, shape: &[usize], classes: usize, labels: Vec<
         Field::new("label", DataType::Int64, false).with_metadata(classes),
     ]);
     let labels: ArrayRef = Arc::new(Int64Array::from(labels));
-    RecordBatch::try_new(Arc::new(schema), vec![Arc::new(images), labels]).expect("columns match their schema")
+    RecordBatch::try_new(Arc::new(schema), vec![Arc::new(images), labels])
+        .expect("columns match their schema")
 }
 
 /// Rows in memory as a source of steps: epochs in a seeded order, position p of a step for virtual rank p mod V.
@@ -101,7 +103,13 @@ pub struct MemorySteps {
 
 impl MemorySteps {
     /// All steps of `epochs` epochs over `rows`, for `rank`; `batch_size` is a virtual rank's micro-batch.
-    pub fn new(rows: RecordBatch, ranks: VirtualRanks, rank: u32, batch_size: u64, epochs: u32) -> MemorySteps {
+    pub fn new(
+        rows: RecordBatch,
+        ranks: VirtualRanks,
+        rank: u32,
+        batch_size: u64,
+        epochs: u32,
+    ) -> MemorySteps {
         MemorySteps { rows, seed: 0, ranks, rank, batch_size, epochs, epoch: 0, step: 0 }
     }
 
@@ -138,7 +146,10 @@ impl StepSource for MemorySteps {
             let mine = |position: &u64| (position - start) % count == u64::from(virtual_rank);
             let positions: Vec<u64> = (start..end).filter(mine).collect();
             let rows = positions.iter().map(|&position| u64::from(order[position as usize]));
-            let rows = arrow::compute::take_record_batch(&self.rows, &arrow::array::UInt64Array::from_iter_values(rows))?;
+            let rows = arrow::compute::take_record_batch(
+                &self.rows,
+                &arrow::array::UInt64Array::from_iter_values(rows),
+            )?;
             Ok(MicroBatch { virtual_rank, positions, rows })
         };
         let micro_batches = self.ranks.of(self.rank).map(micro_batch).collect::<Result<_, _>>()?;

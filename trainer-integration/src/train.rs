@@ -66,13 +66,17 @@ impl Default for TrainConfig {
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum TrainError {
     /// More processes than shares of a step; start fewer, or begin a run with more virtual ranks.
-    #[error("{world} ranks cannot share {virtual_ranks} virtual ranks; start at most {virtual_ranks} ranks, or give --virtual-ranks {world} or more to a new run")]
+    #[error(
+        "{world} ranks cannot share {virtual_ranks} virtual ranks; start at most {virtual_ranks} ranks, or give --virtual-ranks {world} or more to a new run"
+    )]
     TooManyRanks { world: u32, virtual_ranks: u32 },
     /// Ranks were started with different settings or data.
     #[error("rank {rank} differs from rank 0 in {differences}; start all ranks with the same settings")]
     Settings { rank: u32, differences: String },
     /// Ranks hold different weights though they must not: a fault in hardware or in this program.
-    #[error("rank {rank} holds other weights than rank 0 at the {moment} ({theirs} against {ours}); the machines compute differently")]
+    #[error(
+        "rank {rank} holds other weights than rank 0 at the {moment} ({theirs} against {ours}); the machines compute differently"
+    )]
     Diverged { rank: u32, moment: &'static str, ours: Digest, theirs: Digest },
     /// The loss is infinite or not a number; learn more slowly.
     #[error("the loss is {loss} in epoch {epoch}, step {step}; lower the learning rate (--lr)")]
@@ -284,7 +288,9 @@ impl Training<'_> {
             let differences: Vec<String> = settings[0]
                 .iter()
                 .filter(|(name, ours)| theirs.get(*name) != Some(ours))
-                .map(|(name, ours)| format!("{name} ({} against {ours})", theirs.get(name).unwrap_or(&Value::Null)))
+                .map(|(name, ours)| {
+                    format!("{name} ({} against {ours})", theirs.get(name).unwrap_or(&Value::Null))
+                })
                 .collect();
             if !differences.is_empty() {
                 return Err(TrainError::Settings { rank: rank as u32, differences: differences.join(", ") });
@@ -296,7 +302,8 @@ impl Training<'_> {
     /// Rank 0's, by block, compared on all ranks.
     fn first_weights(&self, model: &Model) -> Result<Vec<Vec<f32>>, TrainError> {
         let mine = if self.comm.rank() == 0 { model.initial(self.config.seed).concat() } else { Vec::new() };
-        let received = self.comm.run(move |collective| collective.broadcast(0, bytemuck::cast_slice(&mine)))?;
+        let received =
+            self.comm.run(move |collective| collective.broadcast(0, bytemuck::cast_slice(&mine)))?;
         let count = model.parameter_count();
         let flat = received.numbers::<f32>().filter(|numbers| numbers.len() == count).ok_or_else(|| {
             let what = format!("{} bytes for {count} parameters", received.bytes().len());
@@ -326,11 +333,18 @@ impl Training<'_> {
 }
 
 /// The samples of this rank's virtual ranks, checked to be theirs.
-fn read_shares(step: &Step, spec: &InputSpec, ranks: VirtualRanks, rank: u32) -> Result<Vec<Samples>, TrainError> {
+fn read_shares(
+    step: &Step,
+    spec: &InputSpec,
+    ranks: VirtualRanks,
+    rank: u32,
+) -> Result<Vec<Samples>, TrainError> {
     let given = step.micro_batches.iter().map(|micro_batch| micro_batch.virtual_rank);
     if !given.clone().eq(ranks.of(rank)) {
         let (given, expected) = (given.collect::<Vec<_>>(), ranks.of(rank));
-        return Err(TrainError::Share(format!("micro-batches for virtual ranks {given:?}, not {expected:?}")));
+        return Err(TrainError::Share(format!(
+            "micro-batches for virtual ranks {given:?}, not {expected:?}"
+        )));
     }
     let read = |batch: &crate::source::MicroBatch| {
         if batch.rows.num_rows() != batch.positions.len() {

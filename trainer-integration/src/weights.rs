@@ -193,7 +193,12 @@ mod tests {
     use super::*;
 
     fn parameter(name: &str) -> Parameter {
-        Parameter { name: name.to_owned(), shape: vec![40, 50], init: Init::Uniform { bound: 0.5 }, decays: true }
+        Parameter {
+            name: name.to_owned(),
+            shape: vec![40, 50],
+            init: Init::Uniform { bound: 0.5 },
+            decays: true,
+        }
     }
 
     fn weights() -> Weights {

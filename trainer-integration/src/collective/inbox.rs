@@ -53,8 +53,9 @@ impl Inbox {
         let started = Instant::now();
         let mut senders = self.senders();
         loop {
-            let missing: Vec<usize> =
-                (0..senders.len()).filter(|&from| from != self.rank && senders[from].frames.is_empty()).collect();
+            let missing: Vec<usize> = (0..senders.len())
+                .filter(|&from| from != self.rank && senders[from].frames.is_empty())
+                .collect();
             if missing.is_empty() {
                 return self.take(&mut senders, operation);
             }

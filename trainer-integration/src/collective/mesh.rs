@@ -15,7 +15,10 @@ pub(super) trait Link: Send {
 }
 
 /// A [`Collective`] in which every rank reaches every other one directly.
-#[expect(private_bounds, reason = "links are this module's own; callers name ThreadCollective or TcpCollective")]
+#[expect(
+    private_bounds,
+    reason = "links are this module's own; callers name ThreadCollective or TcpCollective"
+)]
 pub struct Mesh<L: Link> {
     rank: usize,
     world: usize,

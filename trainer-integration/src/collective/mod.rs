@@ -123,7 +123,9 @@ pub enum CollectiveError {
     #[error("rank {} not at operation {operation} after {waited:?} (the limit is --timeout)", names(ranks))]
     Late { ranks: Vec<u32>, operation: u64, waited: Duration },
     /// Ranks do not run the same program with the same settings.
-    #[error("rank {rank} is at operation {theirs} while this rank is at {ours}: the ranks run different programs")]
+    #[error(
+        "rank {rank} is at operation {theirs} while this rank is at {ours}: the ranks run different programs"
+    )]
     OutOfStep { rank: u32, theirs: u64, ours: u64 },
     /// A rank sent bytes that no rank of this program sends.
     #[error("rank {rank} sent a message that makes no sense: {what}")]

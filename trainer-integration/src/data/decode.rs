@@ -17,7 +17,8 @@ pub(super) fn images(array: &ArrayRef, positions: &[u64], size: usize) -> Result
         DataType::BinaryView => array.as_binary_view().iter().flatten().collect(),
         _ => array.as_binary::<i32>().iter().flatten().collect(),
     };
-    let decoded: Vec<Result<Vec<f32>, ImageError>> = encoded.par_iter().map(|bytes| decode(bytes, size)).collect();
+    let decoded: Vec<Result<Vec<f32>, ImageError>> =
+        encoded.par_iter().map(|bytes| decode(bytes, size)).collect();
     let mut features = Vec::with_capacity(array.len() * 3 * size * size);
     for (image, &position) in decoded.into_iter().zip(positions) {
         features.extend(image.map_err(|source| InputError::Image { position, source })?);

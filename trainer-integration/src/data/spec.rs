@@ -44,16 +44,22 @@ pub enum InputError {
     #[error("nothing says how many classes column {label:?} has; give --classes")]
     Classes { label: String },
     /// There is nothing to learn from.
-    #[error("no column to learn from: need an image, a fixed-shape tensor or numeric columns (columns: {columns})")]
+    #[error(
+        "no column to learn from: need an image, a fixed-shape tensor or numeric columns (columns: {columns})"
+    )]
     NoInput { columns: String },
     /// The tensor does not have the shape of an image or a vector.
-    #[error("tensor column {column:?} has shape {shape:?}; [height, width], [channels, height, width] and [features] are understood")]
+    #[error(
+        "tensor column {column:?} has shape {shape:?}; [height, width], [channels, height, width] and [features] are understood"
+    )]
     TensorShape { column: String, shape: Vec<usize> },
     /// A sample has a class that does not exist.
     #[error("label {label} of the sample at position {position} is not one of the {classes} classes (0 to {})", classes - 1)]
     Label { label: i64, position: u64, classes: usize },
     /// A sample lacks a value.
-    #[error("column {column:?} is null in the sample at position {position}; fill or drop such rows before ingest")]
+    #[error(
+        "column {column:?} is null in the sample at position {position}; fill or drop such rows before ingest"
+    )]
     Null { column: String, position: u64 },
     /// An image's bytes are no image.
     #[error("the image at position {position} cannot be decoded")]
@@ -97,7 +103,8 @@ impl InputSpec {
     /// # Errors
     /// Says what is missing and which option supplies it.
     pub fn from_schema(schema: &Schema, options: &InputOptions) -> Result<InputSpec, InputError> {
-        let columns = || schema.fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>().join(", ");
+        let columns =
+            || schema.fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>().join(", ");
         let label = options.label.clone();
         let Ok(label_field) = schema.field_with_name(&label) else {
             return Err(InputError::NoLabel { label, columns: columns() });
@@ -111,8 +118,8 @@ impl InputSpec {
         };
         let inputs: Vec<&Field> =
             schema.fields().iter().map(|field| &**field).filter(|field| *field.name() != label).collect();
-        let (source, shape) = find_source(&inputs, options)?
-            .ok_or_else(|| InputError::NoInput { columns: columns() })?;
+        let (source, shape) =
+            find_source(&inputs, options)?.ok_or_else(|| InputError::NoInput { columns: columns() })?;
         Ok(InputSpec { source, label, shape, classes })
     }
 
@@ -151,7 +158,9 @@ impl InputSpec {
             Source::Columns(names) => {
                 let columns = names.iter().map(|name| numbers(name, present(name)?));
                 let columns: Vec<Float32Array> = columns.collect::<Result<_, _>>()?;
-                (0..rows.num_rows()).flat_map(|row| columns.iter().map(move |column| column.value(row))).collect()
+                (0..rows.num_rows())
+                    .flat_map(|row| columns.iter().map(move |column| column.value(row)))
+                    .collect()
             }
         };
         Ok(Samples { features, labels })
@@ -168,7 +177,10 @@ impl InputSpec {
     }
 }
 
-fn find_source(inputs: &[&Field], options: &InputOptions) -> Result<Option<(Source, InputShape)>, InputError> {
+fn find_source(
+    inputs: &[&Field],
+    options: &InputOptions,
+) -> Result<Option<(Source, InputShape)>, InputError> {
     let is_binary = |field: &&&Field| {
         matches!(field.data_type(), DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
     };
@@ -195,7 +207,8 @@ fn find_source(inputs: &[&Field], options: &InputOptions) -> Result<Option<(Sour
         let max = options.input_max.unwrap_or_else(|| largest(item.data_type()));
         return Ok(Some((Source::Tensor { column, width, max }, shape)));
     }
-    let is_number = |field: &&&Field| field.data_type().is_numeric() || *field.data_type() == DataType::Boolean;
+    let is_number =
+        |field: &&&Field| field.data_type().is_numeric() || *field.data_type() == DataType::Boolean;
     let names: Vec<String> = inputs.iter().filter(is_number).map(|field| field.name().clone()).collect();
     let shape = InputShape::Features(names.len());
     Ok((!names.is_empty()).then_some((Source::Columns(names), shape)))
@@ -238,10 +251,15 @@ fn numbers(column: &str, array: &ArrayRef) -> Result<Float32Array, InputError> {
     converted(column, array, &DataType::Float32)
 }
 
-fn converted<T: Array + Clone + 'static>(column: &str, array: &ArrayRef, to: &DataType) -> Result<T, InputError> {
+fn converted<T: Array + Clone + 'static>(
+    column: &str,
+    array: &ArrayRef,
+    to: &DataType,
+) -> Result<T, InputError> {
     // A number that does not fit is an error, not a null.
     let strict = CastOptions { safe: false, ..CastOptions::default() };
-    let converted = cast_with_options(array, to, &strict).map_err(|source| InputError::Numbers { column: column.to_owned(), source })?;
+    let converted = cast_with_options(array, to, &strict)
+        .map_err(|source| InputError::Numbers { column: column.to_owned(), source })?;
     let array: Option<&T> = Arc::as_ref(&converted).as_any().downcast_ref();
     Ok(array.expect("cast gives the type asked for").clone())
 }

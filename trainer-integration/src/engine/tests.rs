@@ -84,7 +84,11 @@ fn the_gradient_of_the_loss_is_the_one_autodiff_finds() {
     let (_, by_block) = pass_gradients(&model, &samples, 16);
     let whole = monolithic_gradients(&model, &samples, |logits| {
         let mut targets = vec![0.0; 160];
-        samples.labels.iter().enumerate().for_each(|(row, &label)| targets[row * 10 + label as usize] = -1.0 / 16.0);
+        samples
+            .labels
+            .iter()
+            .enumerate()
+            .for_each(|(row, &label)| targets[row * 10 + label as usize] = -1.0 / 16.0);
         let targets = rows(targets, 10, &Device::flex()).autodiff();
         (log_softmax(logits, 1) * targets).sum()
     });
@@ -104,7 +108,9 @@ fn trained(world: u32) -> Vec<(StepLoss, Weights)> {
             Engine::new(model, weights, Device::flex(), ranks, Optimizer::sgd(5e-4), Arc::clone(&comm));
         let mut last = None;
         for (step, rows) in [[8; 4], [8; 4], [8; 4], [8, 3, 1, 0]].iter().enumerate() {
-            let share = |virtual_rank: u32| samples(rows[virtual_rank as usize], (step as u64) << 8 | u64::from(virtual_rank));
+            let share = |virtual_rank: u32| {
+                samples(rows[virtual_rank as usize], (step as u64) << 8 | u64::from(virtual_rank))
+            };
             let shares: Vec<Samples> = ranks.of(comm.rank()).map(share).collect();
             let global = rows.iter().sum::<usize>() as u64;
             let loss = engine.step(&shares, global, RATE).unwrap();

@@ -108,7 +108,11 @@ fn numbers_of<T: Pod>(
     let numbers = message.numbers::<T>().filter(|numbers| numbers.len() == expected);
     numbers.ok_or_else(|| CollectiveError::Malformed {
         rank: from as u32,
-        what: format!("{} bytes of partial sums, {} expected", message.bytes().len(), expected * size_of::<T>()),
+        what: format!(
+            "{} bytes of partial sums, {} expected",
+            message.bytes().len(),
+            expected * size_of::<T>()
+        ),
     })
 }
 
@@ -123,7 +127,8 @@ mod tests {
         // Magnitudes far apart, so that another order of additions shows.
         (0..length as u32)
             .map(|index| {
-                let bits = index.wrapping_mul(2_654_435_761).wrapping_add(virtual_rank.wrapping_mul(40_503_701));
+                let bits =
+                    index.wrapping_mul(2_654_435_761).wrapping_add(virtual_rank.wrapping_mul(40_503_701));
                 let scale = (f64::from(bits >> 28) - 8.0).exp2();
                 (f64::from(bits & 0xffff) / 32_768.0 - 1.0) * scale
             })
@@ -135,7 +140,9 @@ mod tests {
         let ranks = VirtualRanks { count, world };
         spawn(world, |mut collective| {
             let mut mine = Partials::new(count);
-            ranks.of(collective.rank()).for_each(|virtual_rank| mine.push(virtual_rank, numbers(virtual_rank, length)));
+            ranks
+                .of(collective.rank())
+                .for_each(|virtual_rank| mine.push(virtual_rank, numbers(virtual_rank, length)));
             let total = all_reduce(&mut collective, ranks, mine).unwrap();
             total.iter().map(|number| number.to_bits()).collect()
         })
@@ -147,7 +154,10 @@ mod tests {
             for length in [0, 1, 5, 2_500] {
                 let alone = reduced(count, 1, length).remove(0);
                 for world in 1..=count {
-                    assert!(reduced(count, world, length).iter().all(|total| *total == alone), "V={count} W={world}");
+                    assert!(
+                        reduced(count, world, length).iter().all(|total| *total == alone),
+                        "V={count} W={world}"
+                    );
                 }
             }
         }
@@ -156,7 +166,9 @@ mod tests {
     #[test]
     fn accumulating_per_rank_first_would_not() {
         let numbers: Vec<Vec<f32>> = (0..13).map(|leaf| numbers(leaf, 500)).collect();
-        let flat = |from: usize, to: usize, at: usize| numbers[from..to].iter().fold(0.0f32, |sum, leaf| sum + leaf[at]);
+        let flat = |from: usize, to: usize, at: usize| {
+            numbers[from..to].iter().fold(0.0f32, |sum, leaf| sum + leaf[at])
+        };
         let differing = (0..500).filter(|&at| flat(0, 13, at) != flat(0, 6, at) + flat(6, 13, at)).count();
         assert!(differing > 10, "the numbers of these tests must be hard: only {differing} of 500 differ");
     }

@@ -44,10 +44,13 @@ fn the_same_weights_over_tcp() {
     let master = rendezvous.address().to_owned();
     let options = TcpOptions::default();
     std::thread::scope(|scope| {
-        let host = scope.spawn(|| run(&config(), Box::new(rendezvous.host(3, &options).unwrap()), ROWS).unwrap());
+        let host =
+            scope.spawn(|| run(&config(), Box::new(rendezvous.host(3, &options).unwrap()), ROWS).unwrap());
         let joined = [1, 2].map(|rank| {
             let (master, options) = (&master, &options);
-            scope.spawn(move || run(&config(), Box::new(connect(master, rank, 3, options).unwrap()), ROWS).unwrap())
+            scope.spawn(move || {
+                run(&config(), Box::new(connect(master, rank, 3, options).unwrap()), ROWS).unwrap()
+            })
         });
         for rank in std::iter::once(host).chain(joined) {
             let trained = rank.join().unwrap();
@@ -61,7 +64,8 @@ fn the_same_weights_over_tcp() {
 fn the_same_weights_on_any_number_of_threads() {
     // Large enough images and micro-batches for the kernels to share their work among threads.
     let trained = |threads: usize| {
-        let config = TrainConfig { threads: Some(threads), epochs: 1, virtual_ranks: 2, ..TrainConfig::default() };
+        let config =
+            TrainConfig { threads: Some(threads), epochs: 1, virtual_ranks: 2, ..TrainConfig::default() };
         let rows = crate::testkit::pattern_images(128, 32, 3);
         spawn(1, |collective: ThreadCollective| {
             let ranks = VirtualRanks { count: 2, world: 1 };
@@ -124,7 +128,8 @@ fn a_rank_that_fails_tells_the_others_why() {
 #[test]
 fn a_rate_that_is_too_high_is_said_so() {
     let config = TrainConfig { rate: 1e20, warm_up_epochs: 0.0, ..config() };
-    let errors = spawn(1, |collective: ThreadCollective| run(&config, Box::new(collective), ROWS).unwrap_err());
+    let errors =
+        spawn(1, |collective: ThreadCollective| run(&config, Box::new(collective), ROWS).unwrap_err());
     assert!(errors[0].to_string().contains("--lr"), "{}", errors[0]);
 }
 

@@ -111,7 +111,9 @@ impl Observer {
             return;
         }
         let loss = report.loss_per_epoch.last().map_or(String::new(), |loss| format!(", loss {loss:.4}"));
-        let accuracy = report.test_accuracy.map_or(String::new(), |share| format!(", test accuracy {:.1} %", share * 100.0));
+        let accuracy = report
+            .test_accuracy
+            .map_or(String::new(), |share| format!(", test accuracy {:.1} %", share * 100.0));
         println!(
             "trained {} epochs on {} of {} virtual ranks: {:.0} samples/s{loss}{accuracy}\nweights blake3 {}",
             report.epochs,

@@ -109,7 +109,10 @@ fn find_plan(catalog: &dyn Catalog, args: &Args) -> Result<PlanId, Failure> {
     match plans[..] {
         [id] => Ok(id),
         [] => Err(UsageError(format!("there is no plan {wanted:?}; see `shardctl plan ls`")).into()),
-        _ => Err(UsageError(format!("{} plans begin with {wanted:?}; give more of the id", plans.len())).into()),
+        _ => {
+            Err(UsageError(format!("{} plans begin with {wanted:?}; give more of the id", plans.len()))
+                .into())
+        }
     }
 }
 
@@ -123,7 +126,8 @@ fn plan_of(catalog: &dyn Catalog, name: &DatasetName, seed: u64) -> Result<PlanI
         [] => Ok(catalog.put_plan(&default_plan(version, &catalog.manifest(version)?, seed)?)?),
         _ => {
             let ids = plans.iter().map(|id| id.short()).collect::<Vec<_>>().join(", ");
-            Err(UsageError(format!("{name} has {} plans ({ids}); choose one with --plan", plans.len())).into())
+            Err(UsageError(format!("{name} has {} plans ({ids}); choose one with --plan", plans.len()))
+                .into())
         }
     }
 }
@@ -164,6 +168,7 @@ fn classes_by_labels(manifest: &Manifest, label: &str) -> Option<usize> {
     }
     let counted = manifest.shards.iter().map(|shard| shard.labels.as_ref());
     let labels = counted.collect::<Option<Vec<_>>>()?.into_iter().flat_map(|labels| labels.keys());
-    let largest = labels.map(|label| label.parse::<usize>().ok()).collect::<Option<Vec<_>>>()?.into_iter().max()?;
+    let largest =
+        labels.map(|label| label.parse::<usize>().ok()).collect::<Option<Vec<_>>>()?.into_iter().max()?;
     Some(largest + 1)
 }

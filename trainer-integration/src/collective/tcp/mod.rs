@@ -56,11 +56,7 @@ struct Peer {
 }
 
 /// Puts connected streams (by rank; the own place is empty) to work.
-fn assemble(
-    rank: usize,
-    streams: Vec<Option<TcpStream>>,
-    timeout: Duration,
-) -> io::Result<TcpCollective> {
+fn assemble(rank: usize, streams: Vec<Option<TcpStream>>, timeout: Duration) -> io::Result<TcpCollective> {
     let world = streams.len();
     let inbox = Arc::new(Inbox::new(rank, world));
     let mut peers = Vec::with_capacity(world);
@@ -107,7 +103,9 @@ fn read_frames(peer: usize, stream: TcpStream, inbox: &Inbox) {
     let mut stream = BufReader::with_capacity(256 << 10, stream);
     loop {
         match read_frame(&mut stream) {
-            Ok(WireFrame { kind: Kind::Data, operation, bytes }) => inbox.deliver(peer, Frame { operation, bytes }),
+            Ok(WireFrame { kind: Kind::Data, operation, bytes }) => {
+                inbox.deliver(peer, Frame { operation, bytes })
+            }
             Ok(WireFrame { kind: Kind::Abort, operation, bytes }) => {
                 let reason = String::from_utf8_lossy(&bytes).into_owned();
                 return inbox.end(peer, CollectiveError::Aborted { rank: operation as u32, reason });

@@ -235,7 +235,8 @@ impl Rendezvous {
                 }
             }
         }
-        let welcome = Welcome { session: session(), addresses: callers.values().map(|(_, at)| *at).collect() };
+        let welcome =
+            Welcome { session: session(), addresses: callers.values().map(|(_, at)| *at).collect() };
         let mut streams = vec![None];
         for (rank, (mut stream, _)) in callers {
             write_frame(&mut stream, Kind::Welcome, 0, &json(&welcome))

@@ -54,7 +54,10 @@ fn one_that_does_not_fit_in_is_told_why_and_a_stranger_is_ignored() {
     let ours = options(Duration::from_secs(20));
     std::thread::scope(|scope| {
         let host = scope.spawn(|| rendezvous.host(2, &ours).unwrap());
-        TcpStream::connect(&master).unwrap().write_all(b"GET / HTTP/1.1\r\nHost: nowhere at all\r\n\r\n").unwrap();
+        TcpStream::connect(&master)
+            .unwrap()
+            .write_all(b"GET / HTTP/1.1\r\nHost: nowhere at all\r\n\r\n")
+            .unwrap();
         let refusal = |rank, world, run: &str| {
             let theirs = TcpOptions { run: run.to_owned(), ..ours.clone() };
             connect(&master, rank, world, &theirs).err().unwrap().to_string()

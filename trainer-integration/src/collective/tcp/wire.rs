@@ -25,7 +25,9 @@ pub(super) enum Kind {
 
 impl Kind {
     fn from_code(code: u16) -> Option<Kind> {
-        [Kind::Hello, Kind::Welcome, Kind::Refused, Kind::Data, Kind::Abort].into_iter().find(|&kind| kind as u16 == code)
+        [Kind::Hello, Kind::Welcome, Kind::Refused, Kind::Data, Kind::Abort]
+            .into_iter()
+            .find(|&kind| kind as u16 == code)
     }
 }
 
@@ -60,9 +62,13 @@ pub(super) fn read_frame(from: &mut impl Read) -> io::Result<WireFrame> {
         return Err(invalid("it does not speak the collective's protocol"));
     }
     if short(4) != FORMAT {
-        return Err(invalid(format!("it speaks format {} of the protocol, this rank format {FORMAT}", short(4))));
+        return Err(invalid(format!(
+            "it speaks format {} of the protocol, this rank format {FORMAT}",
+            short(4)
+        )));
     }
-    let kind = Kind::from_code(short(6)).ok_or_else(|| invalid(format!("unknown kind of frame {}", short(6))))?;
+    let kind =
+        Kind::from_code(short(6)).ok_or_else(|| invalid(format!("unknown kind of frame {}", short(6))))?;
     let length = field(16);
     if length > MAX_PAYLOAD_BYTES {
         return Err(invalid(format!("a frame of {length} bytes")));

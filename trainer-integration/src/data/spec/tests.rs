@@ -33,7 +33,9 @@ fn tensors_are_scaled_by_the_range_of_their_type_or_the_one_given() {
         assert_eq!((spec.shape(), spec.classes()), (InputShape::Image([1, 8, 8]), 10));
         let samples = spec.read(&rows, &positions(&rows)).unwrap();
         assert_eq!(samples.labels, labels);
-        assert!(samples.features.iter().eq(values.iter().map(|value| value / divisor).collect::<Vec<_>>().iter()));
+        assert!(
+            samples.features.iter().eq(values.iter().map(|value| value / divisor).collect::<Vec<_>>().iter())
+        );
     }
 }
 
@@ -86,9 +88,13 @@ fn encoded_images_are_decoded_and_brought_to_size() {
 
 #[test]
 fn errors_name_the_sample() {
-    let message = |rows: RecordBatch| spec(&rows, 3).unwrap().read(&rows, &positions(&rows)).unwrap_err().to_string();
+    let message =
+        |rows: RecordBatch| spec(&rows, 3).unwrap().read(&rows, &positions(&rows)).unwrap_err().to_string();
     let label = message(rows(vec![("x", int(&[1, 2])), ("label", int(&[2, 3]))]));
-    assert!(label.contains("label 3") && label.contains("position 101") && label.contains("0 to 2"), "{label}");
+    assert!(
+        label.contains("label 3") && label.contains("position 101") && label.contains("0 to 2"),
+        "{label}"
+    );
     let nulls: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None]));
     let null = message(rows(vec![("x", nulls), ("label", int(&[0, 0]))]));
     assert!(null.contains("\"x\" is null") && null.contains("101"), "{null}");
