@@ -1,0 +1,140 @@
+//! Where datasets and plans are: behind a node's HTTP API, or in a directory of this machine.
+
+use std::env;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::de::DeserializeOwned;
+use shardd_client::catalog::{Catalog, DatasetInfo, HttpCatalog, LocalCatalog};
+use shardfmt::{DatasetName, PlanId};
+
+use crate::failure::Failure;
+use crate::human::plural;
+
+/// Where a node listens unless told otherwise.
+pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7700";
+
+/// The choice between a node and a directory.
+#[derive(Args)]
+pub(crate) struct Connect {
+    /// Address of a node's HTTP API [env: SHARDD_SERVER] [default: http://127.0.0.1:7700]
+    #[arg(long, global = true, value_name = "URL")]
+    server: Option<String>,
+
+    /// Work on this directory instead, without any node
+    #[arg(long, global = true, value_name = "DIR")]
+    store: Option<PathBuf>,
+}
+
+/// What was chosen.
+pub(crate) enum Target {
+    Server(String),
+    Store(PathBuf),
+}
+
+impl Connect {
+    pub(crate) fn target(&self) -> Result<Target, Failure> {
+        match (&self.server, &self.store) {
+            (Some(_), Some(_)) => Err(Failure::usage("--server and --store exclude each other: give one of them")),
+            (None, Some(dir)) => Ok(Target::Store(dir.clone())),
+            (Some(url), None) => Ok(Target::Server(checked(url)?)),
+            (None, None) => match env::var("SHARDD_SERVER") {
+                Ok(url) if !url.is_empty() => Ok(Target::Server(checked(&url)?)),
+                _ => Ok(Target::Server(DEFAULT_SERVER.to_owned())),
+            },
+        }
+    }
+
+    /// The catalog to look things up in and to put things into.
+    pub(crate) fn catalog(&self) -> Result<Box<dyn Catalog>, Failure> {
+        match self.target()? {
+            Target::Server(url) => Ok(Box::new(HttpCatalog::new(&url))),
+            Target::Store(dir) => Ok(Box::new(LocalCatalog::open(&dir)?)),
+        }
+    }
+}
+
+fn checked(url: &str) -> Result<String, Failure> {
+    let url = url.trim_end_matches('/');
+    if url.starts_with("http://") {
+        return Ok(url.to_owned());
+    }
+    Err(Failure::usage(format!("`{url}` is not the address of a node: use one such as {DEFAULT_SERVER}")))
+}
+
+/// The value at `path` of a node's API.
+pub(crate) fn get<T: DeserializeOwned>(server: &str, path: &str) -> Result<T, Failure> {
+    let url = format!("{server}{path}");
+    let config = ureq::Agent::config_builder()
+        .timeout_connect(Some(std::time::Duration::from_secs(5)))
+        .timeout_global(Some(std::time::Duration::from_secs(30)))
+        .http_status_as_error(false)
+        .build();
+    let unreachable =
+        |error: ureq::Error| Failure::failed(format!("no node answers at {server} ({error}): start one with `shardd serve`, or name another with --server"));
+    let mut response = ureq::Agent::new_with_config(config).get(&url).call().map_err(unreachable)?;
+    if !response.status().is_success() {
+        let problem: serde_json::Value = response.body_mut().read_json().unwrap_or_default();
+        let status = response.status();
+        let detail = problem["detail"].as_str().or(problem["title"].as_str()).unwrap_or("no detail given");
+        return Err(Failure::failed(format!("{url} answered {status}: {detail}")));
+    }
+    let odd = |error| Failure::failed(format!("{url} answered something that is not expected there: {error}"));
+    response.body_mut().with_config().limit(256 << 20).read_json().map_err(odd)
+}
+
+/// The dataset asked for, or the only one there is.
+pub(crate) fn only_dataset(
+    catalog: &dyn Catalog,
+    asked: Option<&DatasetName>,
+    command: &str,
+) -> Result<DatasetInfo, Failure> {
+    let all = catalog.datasets()?;
+    let names: Vec<String> = all.iter().map(|info| info.name.to_string()).collect();
+    if let Some(asked) = asked {
+        let found = all.into_iter().find(|info| info.name == *asked);
+        return found.ok_or_else(|| Failure::failed(no_such("dataset", &asked.to_string(), &names)));
+    }
+    match all.len() {
+        0 => Err(Failure::failed("there is no dataset yet: make one with `shardctl ingest PATH --name NAME`")),
+        1 => Ok(all.into_iter().next().expect("there is one")),
+        n => Err(Failure::usage(format!(
+            "there are {}, name one of them: {}; for example `shardctl {command} {}`",
+            plural(n as u64, "dataset"),
+            names.join(", "),
+            names[0]
+        ))),
+    }
+}
+
+/// The plan asked for by its id, by the beginning of its id, or by its dataset if that has only one; or the only one.
+pub(crate) fn find_plan(catalog: &dyn Catalog, asked: Option<&str>) -> Result<PlanId, Failure> {
+    let plans = catalog.plans()?;
+    let fits = |text: &str| {
+        plans
+            .iter()
+            .filter(|plan| plan.id.to_string().starts_with(text) || plan.dataset.to_string() == text)
+            .collect::<Vec<_>>()
+    };
+    let found = asked.map_or_else(|| plans.iter().collect(), fits);
+    match (found.as_slice(), asked) {
+        ([], None) => Err(Failure::failed("there is no plan yet: make one with `shardctl partition --q 0.1`")),
+        ([], Some(asked)) => {
+            let names: Vec<String> = plans.iter().map(|plan| plan.id.short()).collect();
+            Err(Failure::failed(no_such("plan", asked, &names)))
+        }
+        ([one], _) => Ok(one.id),
+        (several, _) => {
+            let names: Vec<String> =
+                several.iter().map(|plan| format!("{} ({})", plan.id.short(), plan.dataset)).collect();
+            Err(Failure::usage(format!("{} fit, name one of them: {}", plural(names.len() as u64, "plan"), names.join(", "))))
+        }
+    }
+}
+
+fn no_such(kind: &str, asked: &str, names: &[String]) -> String {
+    match names {
+        [] => format!("there is no {kind} {asked}, nor any other yet"),
+        names => format!("there is no {kind} {asked}: there is {}", names.join(", ")),
+    }
+}
