@@ -17,7 +17,7 @@ pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7700";
 /// The choice between a node and a directory.
 #[derive(Args)]
 pub(crate) struct Connect {
-    /// Address of a node's HTTP API [env: SHARDD_SERVER] [default: http://127.0.0.1:7700]
+    /// Address of a node's HTTP API, or several with commas [env: SHARDD_SERVER] [default: http://127.0.0.1:7700]
     #[arg(long, global = true, value_name = "URL")]
     server: Option<String>,
 
@@ -28,7 +28,8 @@ pub(crate) struct Connect {
 
 /// What was chosen.
 pub(crate) enum Target {
-    Server(String),
+    /// Addresses of nodes, at least one; the first is asked unless it is down.
+    Servers(Vec<String>),
     Store(PathBuf),
 }
 
@@ -37,10 +38,10 @@ impl Connect {
         match (&self.server, &self.store) {
             (Some(_), Some(_)) => Err(Failure::usage("--server and --store exclude each other: give one of them")),
             (None, Some(dir)) => Ok(Target::Store(dir.clone())),
-            (Some(url), None) => Ok(Target::Server(checked(url)?)),
+            (Some(url), None) => Ok(Target::Servers(checked(url)?)),
             (None, None) => match env::var("SHARDD_SERVER") {
-                Ok(url) if !url.is_empty() => Ok(Target::Server(checked(&url)?)),
-                _ => Ok(Target::Server(DEFAULT_SERVER.to_owned())),
+                Ok(url) if !url.is_empty() => Ok(Target::Servers(checked(&url)?)),
+                _ => Ok(Target::Servers(vec![DEFAULT_SERVER.to_owned()])),
             },
         }
     }
@@ -48,18 +49,21 @@ impl Connect {
     /// The catalog to look things up in and to put things into.
     pub(crate) fn catalog(&self) -> Result<Box<dyn Catalog>, Failure> {
         match self.target()? {
-            Target::Server(url) => Ok(Box::new(HttpCatalog::new(&url))),
+            Target::Servers(servers) => Ok(Box::new(HttpCatalog::new(&servers[0]))),
             Target::Store(dir) => Ok(Box::new(LocalCatalog::open(&dir)?)),
         }
     }
 }
 
-fn checked(url: &str) -> Result<String, Failure> {
-    let url = url.trim_end_matches('/');
-    if url.starts_with("http://") {
-        return Ok(url.to_owned());
-    }
-    Err(Failure::usage(format!("`{url}` is not the address of a node: use one such as {DEFAULT_SERVER}")))
+fn checked(urls: &str) -> Result<Vec<String>, Failure> {
+    let check = |url: &str| {
+        let url = url.trim().trim_end_matches('/');
+        match url.strip_prefix("http://") {
+            Some(address) if !address.is_empty() => Ok(url.to_owned()),
+            _ => Err(Failure::usage(format!("`{url}` is not the address of a node: use one such as {DEFAULT_SERVER}"))),
+        }
+    };
+    urls.split(',').map(check).collect()
 }
 
 /// The value at `path` of a node's API.

@@ -72,9 +72,9 @@ impl Ingest {
             under: self.under,
             take: self.take,
         };
-        let progress = IngestProgress::new(json);
-        let threads = self.threads.unwrap_or_else(processors);
+        let threads = self.threads.unwrap_or_else(processors).max(1);
         let source = Source::open(&self.path, &config)?;
+        let progress = IngestProgress::new(json, config.take.is_none().then(|| source.sample_count()));
         let done = into_dataset(&*catalog, &self.name, source, &config, threads, &progress)?;
         progress.finish();
         report(&self.name, &done, started.elapsed(), json);

@@ -33,11 +33,11 @@ enum Show {
 }
 
 impl IngestProgress {
-    /// JSON lines if `json`, else a bar if standard error is a terminal.
-    pub(crate) fn new(json: bool) -> IngestProgress {
+    /// JSON lines if `json`, else a bar if standard error is a terminal. `samples` is how many there will be, if known.
+    pub(crate) fn new(json: bool, samples: Option<u64>) -> IngestProgress {
         let show = match (json, std::io::stderr().is_terminal()) {
             (true, _) => Show::Lines(Mutex::new(None)),
-            (false, true) => Show::Bar { bar: reading_bar(), is_writing: Mutex::new(false) },
+            (false, true) => Show::Bar { bar: reading_bar(samples), is_writing: Mutex::new(false) },
             (false, false) => Show::Nothing,
         };
         Self::with(show)
@@ -105,9 +105,12 @@ impl Progress for IngestProgress {
     }
 }
 
-fn reading_bar() -> ProgressBar {
-    let bar = ProgressBar::new_spinner();
-    bar.set_style(style("{spinner} reading {human_pos} samples, {per_sec}"));
+fn reading_bar(samples: Option<u64>) -> ProgressBar {
+    let bar = samples.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+    bar.set_style(style(match samples {
+        Some(_) => "reading {wide_bar} {human_pos}/{human_len} samples, {per_sec}, {eta} left",
+        None => "{spinner} reading {human_pos} samples, {per_sec}",
+    }));
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
 }

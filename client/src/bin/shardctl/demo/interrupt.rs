@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::failure::Failure;
+
 /// Whether somebody wants the demo to stop.
 #[derive(Clone)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
@@ -36,7 +38,11 @@ impl Interrupt {
         Ok(Interrupt(raised))
     }
 
-    pub(crate) fn is_raised(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+    /// Fails once somebody does.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        match self.0.load(Ordering::Acquire) {
+            true => Err(Failure::failed("interrupted; all processes were stopped")),
+            false => Ok(()),
+        }
     }
 }

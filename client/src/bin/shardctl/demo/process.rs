@@ -58,25 +58,18 @@ impl Processes {
         Ok(())
     }
 
-    /// Fails if any process whose name is not among `done` has ended, or ended with an error.
-    pub(crate) fn check(&mut self) -> Result<(), ProcessError> {
-        let failed = self.running.iter_mut().find_map(|process| {
+    /// Fails if a process has ended, unless it ended well and `may_end` says that it may.
+    pub(crate) fn check(&mut self, may_end: impl Fn(&str) -> bool) -> Result<(), ProcessError> {
+        let ended = self.running.iter_mut().find_map(|process| {
             let status = process.poll()?;
-            (!status.success()).then(|| (process.name.clone(), status))
+            (!status.success() || !may_end(&process.name)).then(|| (process.name.clone(), status))
         });
-        match failed {
-            Some((name, status)) => Err(self.ended(&name, status)),
-            None => Ok(()),
-        }
+        ended.map_or(Ok(()), |(name, status)| Err(self.ended(&name, status)))
     }
 
-    /// Whether the process has ended well; an error if it ended badly.
-    pub(crate) fn is_done(&mut self, name: &str) -> Result<bool, ProcessError> {
-        let status = self.find(name).and_then(Process::poll);
-        match status {
-            Some(status) if !status.success() => Err(self.ended(name, status)),
-            status => Ok(status.is_some()),
-        }
+    /// Whether the process has ended.
+    pub(crate) fn is_done(&mut self, name: &str) -> bool {
+        self.running.iter_mut().any(|process| process.name == name && process.poll().is_some())
     }
 
     /// Kills the process at once, as a power cut would, and forgets it.
@@ -119,10 +112,6 @@ impl Processes {
 
     fn log_path(&self, name: &str) -> PathBuf {
         self.logs.join(format!("{name}.log"))
-    }
-
-    fn find(&mut self, name: &str) -> Option<&mut Process> {
-        self.running.iter_mut().find(|process| process.name == name)
     }
 
     fn ended(&self, name: &str, status: ExitStatus) -> ProcessError {
@@ -210,7 +199,7 @@ mod tests {
         let mut processes = Processes::new(logs.path()).unwrap();
         processes.start("n1", shell("echo one; echo two >&2; exit 3")).unwrap();
         let mut error = None;
-        wait_until(|| processes.check().map_err(|e| error = Some(e)).is_err());
+        wait_until(|| processes.check(|_| true).map_err(|e| error = Some(e)).is_err());
         let text = error.unwrap().to_string();
         assert!(text.starts_with("n1 ended too early (exit status: 3)"), "{text}");
         assert!(text.ends_with("its last lines: one | two"), "{text}");
@@ -234,10 +223,12 @@ mod tests {
         let mut processes = Processes::new(logs.path()).unwrap();
         processes.start("quick", shell("exit 0")).unwrap();
         processes.start("slow", shell("sleep 60")).unwrap();
-        wait_until(|| processes.is_done("quick").unwrap());
-        assert!(!processes.is_done("slow").unwrap());
+        wait_until(|| processes.is_done("quick"));
+        assert!(!processes.is_done("slow"));
+        assert!(processes.check(|name| name == "quick").is_ok());
+        assert!(processes.check(|_| false).is_err());
         processes.kill("slow").unwrap();
-        assert!(processes.check().is_ok());
+        assert!(processes.check(|_| true).is_ok());
     }
 
     #[test]

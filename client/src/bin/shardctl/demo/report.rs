@@ -63,6 +63,8 @@ pub(crate) struct EpochFacts {
 /// Grains that changed places, per epoch as a share of all.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct MovedFacts {
+    /// How many exchanges there were: one less than epochs.
+    pub(crate) exchanges: u32,
     /// Q (1 - 1/P), averaged over the exchanges of this run.
     pub(crate) between_partitions_predicted: f64,
     /// Counted from the plan's own moves.
@@ -87,7 +89,8 @@ pub(crate) struct ExchangeFacts {
     pub(crate) busy_s: f64,
     /// Time a loader waited for grains that were still on their way.
     pub(crate) exposed_s: f64,
-    pub(crate) late_grains: u64,
+    /// Grains that were not where they were wanted, and had to be asked for.
+    pub(crate) misses: u64,
 }
 
 impl Report {
@@ -188,6 +191,9 @@ impl Report {
     }
 
     fn moved_line(&self) -> String {
+        if self.moved.exchanges == 0 {
+            return "nothing: one epoch has no exchange".into();
+        }
         format!(
             "between partitions {} per epoch predicted, {} by the plan",
             percent(self.moved.between_partitions_predicted),
@@ -196,6 +202,9 @@ impl Report {
     }
 
     fn moved_nodes_line(&self) -> String {
+        if self.moved.exchanges == 0 {
+            return String::new();
+        }
         if self.nodes < 2 {
             return "between nodes nothing: there is one".into();
         }
@@ -223,12 +232,12 @@ impl Report {
             return String::new();
         }
         let hidden = 1.0 - (exchange.exposed_s / exchange.busy_s.max(1e-9)).clamp(0.0, 1.0);
-        let late = match exchange.late_grains {
-            0 => "no grain was late".to_owned(),
-            late => format!("{} came late and were fetched", plural(late, "grain")),
+        let misses = match exchange.misses {
+            0 => "nothing was missed".to_owned(),
+            misses => format!("{} missed and fetched", plural(misses, "grain")),
         };
         let busy = duration(Duration::from_secs_f64(exchange.busy_s.max(0.0)));
-        format!("{} in {busy}, {} hidden behind training; {late}", ByteSize(exchange.bytes_sent), percent(hidden))
+        format!("{} in {busy}, {} hidden behind training; {misses}", ByteSize(exchange.bytes_sent), percent(hidden))
     }
 }
 
@@ -268,13 +277,14 @@ mod tests {
             loader_wait_s: 0.1,
             epochs: vec![epoch(0, 1.5), epoch(1, 0.5), epoch(2, 0.125)],
             moved: MovedFacts {
+                exchanges: 2,
                 between_partitions_predicted: 0.09375,
                 between_partitions_planned: 0.0921,
                 between_nodes_predicted: 0.0744,
                 between_nodes_measured: 0.0744,
             },
             origin: OriginFacts { bytes_read: 150 << 10, per_dataset: 1.0 },
-            exchange: ExchangeFacts { bytes_sent: 90 << 10, busy_s: 0.25, exposed_s: 0.0, late_grains: 0 },
+            exchange: ExchangeFacts { bytes_sent: 90 << 10, busy_s: 0.25, exposed_s: 0.0, misses: 0 },
             training_s: 9.8,
             total_s: 12.3,
         }
@@ -292,7 +302,7 @@ mod tests {
   moved           between partitions 9.4 % per epoch predicted, 9.2 % by the plan
                   between nodes 7.4 % per epoch predicted, 7.4 % measured
   origin          150.0 KiB read for a dataset of 150.0 KiB in 3 epochs: 1.00 x
-  exchange        90.0 KiB in 250 ms, 100.0 % hidden behind training; no grain was late
+  exchange        90.0 KiB in 250 ms, 100.0 % hidden behind training; nothing was missed
   weights         blake3 efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef
 ";
         assert_eq!(report().render(), expected);
