@@ -1,0 +1,92 @@
+//! The name of a dataset, checked once where it enters.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::digest::from_text;
+
+/// The name of a dataset: `[a-z0-9][a-z0-9._-]{0,62}`, so that it is safe in a path, a URL and a metastore key.
+///
+/// ```
+/// # use shardfmt::DatasetName;
+/// assert!("speech-en".parse::<DatasetName>().is_ok());
+/// assert!("Speech EN".parse::<DatasetName>().is_err());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct DatasetName(String);
+
+impl DatasetName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for DatasetName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        const MAX_LENGTH: usize = 63;
+        let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let well_formed = text.len() <= MAX_LENGTH
+            && text.bytes().next().is_some_and(plain)
+            && text.bytes().all(|c| plain(c) || b"._-".contains(&c));
+        if well_formed {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(NameError { text: text.chars().take(80).collect() })
+        }
+    }
+}
+
+impl fmt::Display for DatasetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl AsRef<str> for DatasetName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for DatasetName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+/// A text that cannot name a dataset.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} cannot name a dataset: use 1 to 63 characters of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
+)]
+pub struct NameError {
+    text: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_safe_in_paths_and_urls() {
+        for good in ["a", "mnist", "speech-en", "0.1_b-c", &"x".repeat(63)] {
+            assert_eq!(good.parse::<DatasetName>().expect(good).as_str(), good);
+        }
+        for bad in ["", ".hidden", "-x", "a/b", "A", "a b", "é", "..", &"x".repeat(64)] {
+            let error = bad.parse::<DatasetName>().expect_err(bad);
+            assert!(error.to_string().contains("cannot name a dataset"), "{error}");
+        }
+    }
+
+    #[test]
+    fn json_is_checked_too() {
+        assert!(serde_json::from_str::<DatasetName>("\"mnist\"").is_ok());
+        assert!(serde_json::from_str::<DatasetName>("\"../etc\"").is_err());
+    }
+}

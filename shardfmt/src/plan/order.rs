@@ -1,0 +1,207 @@
+//! In what order samples are read: within a partition by a keyed permutation, across partitions round by round.
+//! Knows which slot or short grain a sample of a partition lies in, and takes a slot table for what the slot holds.
+
+use std::ops::Range;
+
+use super::key::{Tag, block_key, key};
+use super::{Epoch, GrainNo, Order, Partition, Permutation, Plan, SlotTable};
+
+/// A row of a partition: in one of its slots, or in one of its short grains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Local {
+    /// In the grain that is in a slot in this epoch.
+    Slot {
+        /// Which slot of the partition.
+        slot: u64,
+        /// Which row of the grain.
+        row: u32,
+    },
+    /// In a grain that never moves.
+    Short {
+        /// Which grain.
+        grain: GrainNo,
+        /// Which row of it.
+        row: u32,
+    },
+}
+
+/// One sample to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Read {
+    /// Its position in the epoch.
+    pub position: u64,
+    /// The partition that holds it in this epoch.
+    pub partition: Partition,
+    /// The grain it lies in.
+    pub grain: GrainNo,
+    /// Its row in the grain.
+    pub row: u32,
+}
+
+impl Plan {
+    /// The partition read at `position`, and how many of its samples were read before.
+    pub fn at_position(&self, position: u64) -> (Partition, u64) {
+        self.rounds.at(position)
+    }
+
+    /// The position at which sample `j` (in reading order) of `partition` is read.
+    pub fn position_of(&self, partition: Partition, j: u64) -> u64 {
+        self.rounds.position(self.known(partition), j)
+    }
+
+    /// Which row of a partition is read as its `j`-th in `epoch`.
+    pub fn local(&self, epoch: Epoch, partition: Partition, j: u64) -> Local {
+        let row = self.local_order(epoch, self.known(partition)).row(j, &mut None);
+        self.locate_local(partition, row)
+    }
+
+    /// The sample read at `position` of the table's epoch.
+    pub fn read(&self, table: &SlotTable, position: u64) -> Read {
+        let (partition, j) = self.at_position(position);
+        let row = table.order(self, partition).row(j, &mut None);
+        self.resolve(table, position, partition, row)
+    }
+
+    /// What the owners of `partitions` read of the positions of a step, by position. Costs as much as is read.
+    /// Positions past the end of the epoch and partitions past the last are not read.
+    pub fn step_reads(&self, table: &SlotTable, positions: Range<u64>, partitions: Range<u32>) -> Vec<Read> {
+        let end = positions.end.min(self.sample_count());
+        let start = positions.start.min(end);
+        let mut reads = vec![];
+        for partition in (partitions.start..partitions.end.min(self.document.partitions)).map(Partition) {
+            let visits =
+                self.rounds.visits_before(partition, start)..self.rounds.visits_before(partition, end);
+            if visits.is_empty() {
+                continue;
+            }
+            let (order, mut block) = (table.order(self, partition), None);
+            reads.extend(visits.map(|j| {
+                let row = order.row(j, &mut block);
+                self.resolve(table, self.rounds.position(partition, j), partition, row)
+            }));
+        }
+        reads.sort_unstable_by_key(|read| read.position);
+        reads
+    }
+
+    fn resolve(&self, table: &SlotTable, position: u64, partition: Partition, row: u64) -> Read {
+        let (grain, row) = match self.locate_local(partition, row) {
+            Local::Slot { slot, row } => (table.grain(partition, slot), row),
+            Local::Short { grain, row } => (grain, row),
+        };
+        Read { position, partition, grain, row }
+    }
+
+    /// Rows of a partition are numbered slot by slot, then short grain by short grain.
+    fn locate_local(&self, partition: Partition, row: u64) -> Local {
+        let grain_rows = u64::from(self.document.grain_rows);
+        let in_slots = self.slot_count(partition) * grain_rows;
+        if row < in_slots {
+            return Local::Slot { slot: row / grain_rows, row: (row % grain_rows) as u32 };
+        }
+        let (grain, row) = self.homes.short_at(partition, row - in_slots);
+        Local::Short { grain, row }
+    }
+
+    pub(super) fn local_order(&self, epoch: Epoch, partition: Partition) -> LocalOrder {
+        let (seed, samples) = (self.document.seed, self.rounds.size(partition));
+        let Order::Blocked { slots } = self.document.order else {
+            let key = key(seed, Tag::Samples, epoch.0, partition.0);
+            return LocalOrder::Samples(Permutation::new(&key, samples));
+        };
+        let unit_rows = u64::from(self.document.grain_rows);
+        let last = samples.div_ceil(unit_rows) - 1;
+        let key = key(seed, Tag::Units, epoch.0, partition.0);
+        let units = Permutation::new(&key, last + 1);
+        let unit_start = units.invert(last) * unit_rows;
+        LocalOrder::Blocked(Blocked {
+            units,
+            unit_rows,
+            block_rows: unit_rows * u64::from(slots),
+            hole: unit_start + (samples - last * unit_rows)..unit_start + unit_rows,
+            seed,
+            epoch,
+            partition,
+        })
+    }
+}
+
+/// The order in which the rows of one partition are read in one epoch.
+#[derive(Clone, Debug)]
+pub(super) enum LocalOrder {
+    Samples(Permutation),
+    Blocked(Blocked),
+}
+
+/// The permutation within the block met last.
+pub(super) type LastBlock = Option<(u64, Permutation)>;
+
+impl LocalOrder {
+    /// The row read as the `j`-th.
+    #[inline]
+    pub(super) fn row(&self, j: u64, last: &mut LastBlock) -> u64 {
+        match self {
+            LocalOrder::Samples(permutation) => permutation.apply(j),
+            LocalOrder::Blocked(blocked) => blocked.row(j, last),
+        }
+    }
+
+    /// As which a row is read.
+    pub(super) fn turn_of(&self, row: u64) -> u64 {
+        match self {
+            LocalOrder::Samples(permutation) => permutation.invert(row),
+            LocalOrder::Blocked(blocked) => blocked.turn_of(row),
+        }
+    }
+}
+
+/// Units of one grain's rows are permuted and cut into blocks, whose rows are permuted. If the last unit is short, the
+/// places its missing rows would have had are a hole: "wide" numbers count it, others do not.
+#[derive(Clone, Debug)]
+pub(super) struct Blocked {
+    units: Permutation,
+    unit_rows: u64,
+    block_rows: u64,
+    hole: Range<u64>,
+    seed: u64,
+    epoch: Epoch,
+    partition: Partition,
+}
+
+impl Blocked {
+    fn row(&self, j: u64, last: &mut LastBlock) -> u64 {
+        let block = self.widen(j) / self.block_rows;
+        let rows = self.rows_of(block);
+        let permutation = match last {
+            Some((of, permutation)) if *of == block => permutation,
+            _ => &last.insert((block, self.within(block, &rows))).1,
+        };
+        let wide = self.widen(rows.start + permutation.apply(j - rows.start));
+        self.units.apply(wide / self.unit_rows) * self.unit_rows + wide % self.unit_rows
+    }
+
+    fn turn_of(&self, row: u64) -> u64 {
+        let wide = self.units.invert(row / self.unit_rows) * self.unit_rows + row % self.unit_rows;
+        let block = wide / self.block_rows;
+        let rows = self.rows_of(block);
+        rows.start + self.within(block, &rows).invert(self.narrow(wide) - rows.start)
+    }
+
+    fn within(&self, block: u64, rows: &Range<u64>) -> Permutation {
+        let key = block_key(self.seed, self.epoch.0, self.partition.0, block);
+        Permutation::new(&key, rows.end - rows.start)
+    }
+
+    fn rows_of(&self, block: u64) -> Range<u64> {
+        let end = (block + 1) * self.block_rows;
+        self.narrow(block * self.block_rows)..self.narrow(end.min(self.units.len() * self.unit_rows))
+    }
+
+    fn widen(&self, j: u64) -> u64 {
+        if j < self.hole.start { j } else { j + (self.hole.end - self.hole.start) }
+    }
+
+    fn narrow(&self, wide: u64) -> u64 {
+        if wide < self.hole.end { wide } else { wide - (self.hole.end - self.hole.start) }
+    }
+}

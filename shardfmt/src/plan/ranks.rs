@@ -1,0 +1,75 @@
+//! Which partitions a virtual rank owns, and which virtual ranks a rank owns. Pure functions of (P, V, W).
+
+use std::ops::Range;
+
+use super::{Partition, Plan, PlanError, VirtualRank};
+
+impl Plan {
+    /// The partitions that virtual rank `v` of `virtual_ranks` owns: [vP/V, (v+1)P/V).
+    pub fn partitions_of(&self, v: VirtualRank, virtual_ranks: u32) -> Range<u32> {
+        share(v.0, virtual_ranks, self.document().partitions)
+    }
+
+    /// The virtual rank, of `virtual_ranks`, that owns `partition`.
+    pub fn virtual_rank_of(&self, partition: Partition, virtual_ranks: u32) -> VirtualRank {
+        let (p, v) = (u64::from(self.document().partitions), u64::from(virtual_ranks));
+        VirtualRank((((u64::from(partition.0) + 1) * v - 1) / p) as u32)
+    }
+
+    /// The virtual ranks that rank `rank` of `world` owns: [rV/W, (r+1)V/W), rounded down.
+    pub fn virtual_ranks_of(rank: u32, world: u32, virtual_ranks: u32) -> Range<u32> {
+        share(rank, world, virtual_ranks)
+    }
+
+    /// The virtual ranks of a run that first starts with `world` ranks: the smallest divisor of P that is no less;
+    /// P itself if the world is larger, which [`check_ranks`](Self::check_ranks) then refuses.
+    pub fn default_virtual_ranks(&self, world: u32) -> u32 {
+        let partitions = self.document().partitions;
+        smallest_divisor_from(partitions, world.max(1)).unwrap_or(partitions)
+    }
+
+    /// Whether `world` ranks can run with `virtual_ranks` over this plan.
+    ///
+    /// # Errors
+    /// [`PlanError::VirtualRanks`] if V does not divide P, [`PlanError::World`] if W is 0 or above V; both name the
+    /// numbers that fit.
+    pub fn check_ranks(&self, world: u32, virtual_ranks: u32) -> Result<(), PlanError> {
+        let partitions = self.document().partitions;
+        if virtual_ranks == 0 || !partitions.is_multiple_of(virtual_ranks) {
+            let above = smallest_divisor_from(partitions, virtual_ranks.max(1));
+            let below = divisors(partitions).rfind(|d| *d < virtual_ranks);
+            let fitting: Vec<_> = below.into_iter().chain(above).collect();
+            return Err(PlanError::VirtualRanks { virtual_ranks, partitions, fitting: list(fitting) });
+        }
+        if world == 0 || world > virtual_ranks {
+            let equal = list(divisors(virtual_ranks).collect());
+            return Err(PlanError::World { world, virtual_ranks, partitions, equal });
+        }
+        Ok(())
+    }
+}
+
+/// Part `index` of `parts` equal parts of `0..whole`, rounded down; empty where there is no such part.
+fn share(index: u32, parts: u32, whole: u32) -> Range<u32> {
+    let parts = parts.max(1);
+    let bound = |i: u64| (i.min(parts.into()) * u64::from(whole) / u64::from(parts)) as u32;
+    bound(index.into())..bound(u64::from(index) + 1)
+}
+
+fn divisors(n: u32) -> impl DoubleEndedIterator<Item = u32> {
+    (1..=n).filter(move |d| n.is_multiple_of(*d))
+}
+
+pub(crate) fn smallest_divisor_from(n: u32, least: u32) -> Option<u32> {
+    (least.max(1)..=n).find(|d| n.is_multiple_of(*d))
+}
+
+/// "1, 2 or 4"
+fn list(numbers: Vec<u32>) -> String {
+    let texts: Vec<_> = numbers.iter().map(u32::to_string).collect();
+    match texts.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}
