@@ -36,13 +36,11 @@ pub(crate) fn find_or_build() -> Result<Binaries, BinariesError> {
     {
         build(&cargo, &workspace, &beside)?;
     }
-    match all.into_iter().find(|binary| !binary.is_file()) {
-        Some(binary) => {
-            let missing = binary.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            Err(BinariesError::Missing { missing, beside })
-        }
-        None => Ok(binaries),
+    if let Some(binary) = all.into_iter().find(|binary| !binary.is_file()) {
+        let missing = binary.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        return Err(BinariesError::Missing { missing, beside });
     }
+    Ok(binaries)
 }
 
 /// The cargo that runs us and the root of its workspace; `cargo run` tells both to the program it starts.
