@@ -1,0 +1,95 @@
+//! What the plan says about one epoch, worked out once and shared: where every grain is, and when it leaves.
+//!
+//! Pure but for the memory it keeps: the last few epochs' tables.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use shardfmt::plan::{Epoch, GrainNo, Partition, Plan, SlotTable};
+
+/// One epoch's contents of every partition, and the way back from a grain to its partition.
+#[derive(Debug)]
+pub struct EpochView {
+    /// Which grain is in which slot.
+    pub table: SlotTable,
+    /// For each grain number its partition.
+    partition_of: Vec<u32>,
+    /// For each grain number its slot, `NO_SLOT` for the short grains that never move.
+    slot_of: Vec<u32>,
+}
+
+const NO_SLOT: u32 = u32::MAX;
+
+impl EpochView {
+    fn new(plan: &Plan, table: SlotTable) -> Self {
+        let grains = usize::try_from(plan.grain_count()).expect("grain numbers fit in memory");
+        let mut partition_of = vec![0; grains];
+        let mut slot_of = vec![NO_SLOT; grains];
+        for partition in 0..plan.document().partitions {
+            let slots = plan.quota(Partition(partition));
+            for (slot, grain) in (0u64..).zip(table.grains_of(plan, Partition(partition))) {
+                partition_of[grain.0 as usize] = partition;
+                if slot < slots {
+                    slot_of[grain.0 as usize] = u32::try_from(slot).expect("fewer than 2^32 slots a partition");
+                }
+            }
+        }
+        Self { table, partition_of, slot_of }
+    }
+
+    /// The partition that holds `grain` in this epoch.
+    pub fn partition_of(&self, grain: GrainNo) -> u32 {
+        self.partition_of[grain.0 as usize]
+    }
+
+    /// The first epoch after which `grain` leaves its partition; `u32::MAX` if the plan does not say.
+    pub fn departs(&self, plan: &Plan, grain: GrainNo) -> u32 {
+        let slot = self.slot_of[grain.0 as usize];
+        if slot == NO_SLOT {
+            return u32::MAX;
+        }
+        let partition = Partition(self.partition_of(grain));
+        plan.departure(partition, u64::from(slot), self.table.epoch()).map_or(u32::MAX, |epoch| epoch.0)
+    }
+}
+
+/// The views of the epochs in use, made on demand and dropped oldest first.
+#[derive(Debug)]
+pub struct Epochs {
+    plan: Arc<Plan>,
+    views: Mutex<BTreeMap<u32, Arc<EpochView>>>,
+}
+
+/// The previous, the present and the next epoch, and one more for ranks that are ahead.
+const KEPT: usize = 4;
+
+impl Epochs {
+    /// No view is made yet.
+    pub fn new(plan: Arc<Plan>) -> Self {
+        Self { plan, views: Mutex::default() }
+    }
+
+    /// The view of `epoch`: from the epoch before if that is here, which costs what moved; else from the start.
+    pub fn view(&self, epoch: u32) -> Arc<EpochView> {
+        let mut views = self.views.lock().expect("no panic while held");
+        if let Some(view) = views.get(&epoch) {
+            return Arc::clone(view);
+        }
+        let before = epoch.checked_sub(1).and_then(|before| views.get(&before));
+        let table = match before {
+            Some(before) => {
+                let mut table = before.table.clone();
+                table.advance(&self.plan);
+                table
+            }
+            None => SlotTable::at(&self.plan, Epoch(epoch)),
+        };
+        let view = Arc::new(EpochView::new(&self.plan, table));
+        views.insert(epoch, Arc::clone(&view));
+        while views.len() > KEPT {
+            let far = views.keys().copied().max_by_key(|e| e.abs_diff(epoch)).expect("not empty");
+            views.remove(&far);
+        }
+        view
+    }
+}

@@ -1,0 +1,269 @@
+//! The exchange: sends the grains that the plan moves while the epoch before is still being read, takes those that come in,
+//! and forgets what has left. No coordinator, no commit: both ends derive from the plan what moves.
+//!
+//! A chunk is due when the rank that is ahead has read past the chunk's position. What could not be sent is not an error:
+//! the next host will miss it and ask.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use shardfmt::GrainKey;
+use shardfmt::plan::{Epoch, GrainNo, Partition};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::obtain::group;
+use super::run::RunState;
+use super::{Counters, Engine};
+use crate::cache::Class;
+use crate::node::NodeId;
+use crate::peers::{Ack, PeerError, Purpose, SendHeader};
+
+/// The next chunk to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Due {
+    epoch: u32,
+    chunk: u32,
+}
+
+impl Engine {
+    /// Follows a run until `stop`: fills, sends what is due, forgets what has left.
+    pub(crate) async fn drive(self: Arc<Self>, run: Arc<RunState>, stop: CancellationToken) {
+        let mut progress = run.progress.subscribe();
+        let mut placements = run.placement.subscribe();
+        let mut due: Option<Due> = None;
+        let mut forgotten: Option<u32> = None;
+        let mut filled: Option<(u32, u64)> = None;
+        loop {
+            let furthest = progress.borrow_and_update().furthest();
+            let generation = placements.borrow_and_update().now.as_ref().map(|now| now.generation);
+            if let (Some((epoch, position)), Some(generation)) = (furthest, generation) {
+                if filled != Some((epoch, generation)) {
+                    filled = Some((epoch, generation));
+                    self.spawn_fill(&run, epoch, &stop);
+                }
+                let next = self.send_due(&run, due, epoch, position, &stop).await;
+                due = Some(next);
+                let slowest = run.progress.borrow().slowest_epoch().unwrap_or(epoch);
+                let through = slowest.min(next.epoch).checked_sub(1);
+                let leaves = through > forgotten;
+                forgotten = through;
+                if leaves {
+                    self.forget(&run, through.expect("greater than an Option is Some")).await;
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = progress.changed() => if changed.is_err() { return },
+                changed = placements.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Fills for `epoch` beside the exchange; a newer epoch's fill does not wait for an older one's.
+    fn spawn_fill(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32, stop: &CancellationToken) {
+        let (engine, run, stop) = (Arc::clone(self), Arc::clone(run), stop.clone());
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                filled = engine.ensure(&run, epoch) => if let Err(error) = filled {
+                    warn!(run = run.name(), epoch, %error, "the cache could not be filled; reading will miss and ask again");
+                },
+            }
+        });
+    }
+
+    /// Sends all chunks that are due at (epoch, position). Returns the first that is not.
+    async fn send_due(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        due: Option<Due>,
+        epoch: u32,
+        position: u64,
+        stop: &CancellationToken,
+    ) -> Due {
+        // A launch may begin anew at an earlier epoch; and grains of much older epochs are no longer where the plan would
+        // take them from.
+        let mut next = match due {
+            Some(due) if due.epoch <= epoch && epoch - due.epoch <= 1 => due,
+            _ => Due { epoch, chunk: 0 },
+        };
+        loop {
+            if next.chunk == run.plan.document().chunks {
+                if next.epoch == epoch {
+                    return next;
+                }
+                next = Due { epoch: next.epoch + 1, chunk: 0 };
+                continue;
+            }
+            if next.epoch == epoch && position < run.plan.chunk_due(next.chunk) {
+                return next;
+            }
+            tokio::select! {
+                () = stop.cancelled() => return next,
+                () = self.send_chunk(run, next) => {}
+            }
+            next.chunk += 1;
+        }
+    }
+
+    async fn send_chunk(self: &Arc<Self>, run: &Arc<RunState>, due: Due) {
+        let Some(placement) = run.placement() else { return };
+        let view = run.epochs.view(due.epoch);
+        let mut out: Vec<(NodeId, GrainNo)> = Vec::new();
+        let mut expected = 0;
+        for partition in placement.hosted_by(&self.node) {
+            for step in run.plan.sends(Epoch(due.epoch), due.chunk, Partition(partition)) {
+                let to = placement.host(step.to.0.0);
+                if *to != self.node {
+                    out.push((to.clone(), view.table.grain(step.from.0, step.from.1)));
+                }
+            }
+            expected += run
+                .plan
+                .receives(Epoch(due.epoch), due.chunk, Partition(partition))
+                .filter(|step| *placement.host(step.from.0.0) != self.node)
+                .count();
+        }
+        self.counters.exchange(run.name(), due.epoch, |counts| counts.expected_grains += expected as u64);
+        if out.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        let generation = placement.generation;
+        let sends = group(out).into_iter().map(|(to, grains)| async move {
+            let count = grains.len() as u64;
+            let sent = self.send_grains(run, &to, due, generation, &grains).await;
+            let stored = match sent {
+                Ok(ack) => ack.stored,
+                Err(error) => {
+                    debug!(peer = %to, epoch = due.epoch, chunk = due.chunk, %error, "a chunk was not taken");
+                    0
+                }
+            };
+            if stored < count {
+                run.unacknowledged.lock().expect("no panic while held").extend(grains);
+            }
+            self.counters.exchange(run.name(), due.epoch, |counts| {
+                counts.sent_grains += stored;
+                counts.unsent_grains += count.saturating_sub(stored);
+            });
+        });
+        join_all(sends).await;
+        Counters::add_time(&self.counters.exchange_micros, began.elapsed());
+    }
+
+    async fn send_grains(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        to: &NodeId,
+        due: Due,
+        generation: u64,
+        grains: &[GrainNo],
+    ) -> Result<Ack, PeerError> {
+        let header = SendHeader {
+            run: run.record.id.clone(),
+            version: run.record.version,
+            purpose: Purpose::Exchange { epoch: due.epoch, chunk: due.chunk, generation },
+        };
+        let (give, take) = mpsc::channel(16);
+        let feed = async {
+            for grain in grains {
+                // A grain that is not here yet is missed by its next host, which then asks whoever has it.
+                let Some(bytes) = self.read_cached(run, *grain).await else { continue };
+                if give.send((run.key(*grain), bytes)).await.is_err() {
+                    break; // the connection is gone; `send` says why
+                }
+            }
+            drop(give);
+        };
+        let (ack, ()) = tokio::join!(self.peers.send(to, header, take), feed);
+        ack
+    }
+
+    /// Takes a stream of grains from a peer; the answer promises that what was stored is durable.
+    pub(crate) async fn take_grains(
+        self: &Arc<Self>,
+        from: &NodeId,
+        run: &Arc<RunState>,
+        header: &SendHeader,
+        mut grains: mpsc::Receiver<(GrainKey, Bytes)>,
+    ) -> Ack {
+        let held_in = match header.purpose {
+            Purpose::Exchange { epoch, .. } => epoch + 1,
+            Purpose::Fill { epoch } => epoch,
+        };
+        let mut ack = Ack { stored: 0, refused: 0 };
+        let mut bytes_in = 0;
+        let mut classes: BTreeMap<u32, Class> = BTreeMap::new();
+        let mut batch = Vec::new();
+        while grains.recv_many(&mut batch, 64).await > 0 {
+            let mut taken = Vec::new();
+            for (key, bytes) in batch.drain(..) {
+                match run.grain(&key) {
+                    Some(grain) if self.is_resident(run, grain) => ack.stored += 1,
+                    Some(grain) => taken.push((grain, bytes)),
+                    None => ack.refused += 1,
+                }
+            }
+            let size: usize = taken.iter().map(|(_, bytes)| bytes.len()).sum();
+            let absorbed = self.absorb(run, held_in, taken).await;
+            for grain in &absorbed.stored {
+                let class = run.class(&self.node, *grain, held_in);
+                classes.insert(class.departs, class);
+            }
+            bytes_in += size;
+            ack.stored += absorbed.stored.len() as u64;
+            ack.refused += (absorbed.corrupt.len() + absorbed.unstored.len()) as u64;
+            if let Some(grain) = absorbed.corrupt.first() {
+                Counters::add(&self.counters.corrupt_from_peers, absorbed.corrupt.len());
+                warn!(peer = %from, grain = %run.key(*grain), "a peer sent grains that do not match the manifest; refused");
+            }
+            run.arrived.notify_waiters();
+        }
+        let engine = Arc::clone(self);
+        let sync = move || classes.into_values().all(|class| engine.cache.sync(&class).is_ok());
+        if !tokio::task::spawn_blocking(sync).await.expect("syncing does not panic") {
+            ack = Ack { stored: 0, refused: ack.stored + ack.refused };
+        }
+        if let Purpose::Exchange { epoch, .. } = header.purpose {
+            self.counters.exchange(run.name(), epoch, |counts| {
+                counts.received_grains += ack.stored;
+                counts.received_bytes += bytes_in as u64;
+            });
+        }
+        ack
+    }
+
+    /// Drops the segments whose grains have left after `through`, keeping what somebody still needs.
+    async fn forget(self: &Arc<Self>, run: &Arc<RunState>, through: u32) {
+        let (engine, run) = (Arc::clone(self), Arc::clone(run));
+        let runs = self.active_run_states();
+        let drop_segments = move || {
+            let unacknowledged = std::mem::take(&mut *run.unacknowledged.lock().expect("no panic while held"));
+            let wanted = |key: &GrainKey| {
+                for other in &runs {
+                    let now = other.progress.borrow().slowest_epoch();
+                    let epoch = if other.record.id == run.record.id { Some(through + 1) } else { now };
+                    if let (Some(grain), Some(epoch)) = (other.grain(key), epoch)
+                        && other.is_hosted_by(&engine.node, grain, epoch)
+                    {
+                        return Some(other.class(&engine.node, grain, epoch));
+                    }
+                }
+                let grain = run.grain(key)?;
+                unacknowledged
+                    .contains(&grain)
+                    .then(|| Class { run: run.name().to_owned(), departs: through + 1 })
+            };
+            if let Err(error) = engine.cache.drop_through(run.name(), through, wanted) {
+                warn!(run = run.name(), epoch = through, %error, "grains that have left could not be dropped");
+            }
+        };
+        tokio::task::spawn_blocking(drop_segments).await.expect("dropping segments does not panic");
+    }
+}

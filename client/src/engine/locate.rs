@@ -1,0 +1,200 @@
+//! Answers loaders: where are these grains? Files of this machine where possible, bytes otherwise; what is not here is brought
+//! here first. Every grain's bytes are checked against the manifest the first time they are asked for in an epoch.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::Bytes;
+use shardfmt::plan::GrainNo;
+use tokio::time::{Instant, timeout_at};
+use tracing::warn;
+
+use super::run::RunState;
+use super::{Counters, Engine, EngineError};
+use crate::cache::Location;
+use crate::protocol::{LocateReply, LocateRequest, Located, RunId};
+
+/// How long a grain is waited for that the exchange has yet to bring, while the rank that asks is still in the epoch before.
+const EARLY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long it is waited for once its epoch has begun; then it is a miss like any other.
+const DUE_PATIENCE: Duration = Duration::from_millis(300);
+
+impl Engine {
+    /// Notes how far a rank has come and says where grains are; the second value holds the inline ones' bytes, in order.
+    ///
+    /// # Errors
+    /// [`EngineError::UnknownRun`], a rank outside the world, grain numbers outside the plan, and what reading the store gives.
+    pub async fn locate(
+        self: &Arc<Self>,
+        run: &RunId,
+        request: LocateRequest,
+    ) -> Result<(LocateReply, Vec<Bytes>), EngineError> {
+        let run = self.run(run).await?;
+        run.plan.check_ranks(request.world, run.record.virtual_ranks)?;
+        if request.rank >= request.world {
+            return Err(EngineError::RankOutside { rank: request.rank, world: request.world });
+        }
+        if let Some(grain) = request.grains.iter().find(|grain| **grain >= run.plan.grain_count()) {
+            return Err(EngineError::NoSuchGrain { grain: *grain, grains: run.plan.grain_count() });
+        }
+        run.report(request.rank, request.world, request.epoch, request.position);
+
+        let grains: Vec<GrainNo> = request.grains.iter().copied().map(GrainNo).collect();
+        self.await_exchange(&run, &request, &grains).await;
+        let mut loose = self.obtain(&run, request.for_epoch, grains.iter().copied()).await?;
+        self.check(&run, request.for_epoch, &grains, &mut loose).await?;
+
+        let same_host = request.host.is_some() && request.host == self.host;
+        let mut reply = Vec::with_capacity(grains.len());
+        let mut inline = Vec::new();
+        for grain in grains {
+            let located = match self.cache.get(&run.key(grain)) {
+                Some(at) if same_host => file(&at),
+                _ => {
+                    let bytes = match loose.get(&grain) {
+                        Some(bytes) => bytes.clone(),
+                        // Dropped between the check and now: rare, and one more miss.
+                        None => self.fetch_bytes(&run, request.for_epoch, grain).await?,
+                    };
+                    inline.push(bytes.clone());
+                    Located::Inline { len: u32::try_from(bytes.len()).expect("a grain is smaller than 4 GiB") }
+                }
+            };
+            reply.push(located);
+        }
+        let generation = run.placement().map_or(0, |placement| placement.generation);
+        Ok((LocateReply { generation, grains: reply }, inline))
+    }
+
+    /// Waits for grains that the exchange is about to bring, within bounds.
+    async fn await_exchange(&self, run: &Arc<RunState>, request: &LocateRequest, grains: &[GrainNo]) {
+        let Some(before) = request.for_epoch.checked_sub(1) else { return };
+        let Some(placement) = run.placement() else { return };
+        let (view, view_before) = (run.epochs.view(request.for_epoch), run.epochs.view(before));
+        let live = self.live_nodes();
+        let coming: Vec<GrainNo> = grains
+            .iter()
+            .copied()
+            .filter(|grain| {
+                let from = placement.host(view_before.partition_of(*grain));
+                let to = placement.host(view.partition_of(*grain));
+                to == &self.node && from != to && live.contains(from) && !self.is_resident(run, *grain)
+            })
+            .collect();
+        if coming.is_empty() {
+            return;
+        }
+        let early = Instant::now() + EARLY_PATIENCE;
+        let mut progress = run.progress.subscribe();
+        let is_due = |progress: &super::run::Progress| {
+            progress.rank(request.rank).is_none_or(|(epoch, _)| epoch >= request.for_epoch)
+        };
+        let began = tokio::select! {
+            () = self.arrival(run, &coming) => return,
+            _ = timeout_at(early, progress.wait_for(is_due)) => Instant::now(),
+        };
+        let _ = timeout_at(began + DUE_PATIENCE, self.arrival(run, &coming)).await;
+        Counters::add_time(&self.counters.stalled_micros, began.elapsed());
+    }
+
+    async fn arrival(&self, run: &RunState, coming: &[GrainNo]) {
+        loop {
+            let mut arrived = std::pin::pin!(run.arrived.notified());
+            arrived.as_mut().enable();
+            if coming.iter().all(|grain| self.is_resident(run, *grain)) {
+                return;
+            }
+            arrived.await;
+        }
+    }
+
+    /// Checks the cached bytes of grains not yet checked in this epoch; what is corrupt is dropped and brought again.
+    async fn check(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        grains: &[GrainNo],
+        loose: &mut HashMap<GrainNo, Bytes>,
+    ) -> Result<(), EngineError> {
+        let unchecked: Vec<GrainNo> = grains
+            .iter()
+            .copied()
+            .filter(|grain| !run.was_checked(*grain, epoch) && !loose.contains_key(grain))
+            .collect();
+        if unchecked.is_empty() {
+            return Ok(());
+        }
+        let (engine, state) = (Arc::clone(self), Arc::clone(run));
+        let find_corrupt = move || {
+            let is_bad = |grain: &GrainNo| {
+                let key = state.key(*grain);
+                let Some(at) = engine.cache.get(&key) else { return false };
+                let bad = match engine.cache.read(&at) {
+                    Ok(bytes) => state.verify(*grain, &bytes).err().map(|error| error.to_string()),
+                    Err(error) => Some(error.to_string()),
+                };
+                match bad {
+                    None => {
+                        state.mark_checked(*grain, epoch);
+                        engine.cache.mark_verified(&key);
+                        false
+                    }
+                    Some(reason) => {
+                        warn!(grain = %key, segment = %at.segment.display(), offset = at.offset, reason,
+                              "a cached grain is corrupt; dropped, fetching it again");
+                        engine.cache.discard(&key);
+                        true
+                    }
+                }
+            };
+            unchecked.into_iter().filter(is_bad).collect::<Vec<_>>()
+        };
+        let corrupt = tokio::task::spawn_blocking(find_corrupt).await.expect("checking grains does not panic");
+        if !corrupt.is_empty() {
+            Counters::add(&self.counters.corrupt_on_disk, corrupt.len());
+            loose.extend(self.obtain(run, epoch, corrupt).await?);
+        }
+        Ok(())
+    }
+
+    async fn fetch_bytes(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        grain: GrainNo,
+    ) -> Result<Bytes, EngineError> {
+        loop {
+            if let Some(bytes) = self.read_cached(run, grain).await {
+                return Ok(bytes);
+            }
+            if let Some(bytes) = self.obtain(run, epoch, [grain]).await?.remove(&grain) {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    /// A grain's bytes from the cache, unverified: whoever gets them verifies.
+    pub(crate) async fn read_cached(self: &Arc<Self>, run: &RunState, grain: GrainNo) -> Option<Bytes> {
+        let key = run.key(grain);
+        let at = self.cache.get(&key)?;
+        let engine = Arc::clone(self);
+        let read = tokio::task::spawn_blocking(move || engine.cache.read(&at));
+        match read.await.expect("reading a segment does not panic") {
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                if !self.cache_trouble.swap(true, Relaxed) {
+                    warn!(grain = %key, %error, "a cached grain could not be read");
+                }
+                self.cache.discard(&key);
+                None
+            }
+        }
+    }
+}
+
+fn file(at: &Location) -> Located {
+    Located::File { segment: at.segment.display().to_string(), offset: at.offset, len: at.len }
+}

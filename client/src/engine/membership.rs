@@ -1,0 +1,249 @@
+//! Follows the metastore: which nodes live, which runs are being read, who hosts what. When the metastore is lost the node
+//! goes on with what it last knew; only changes wait.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::run::RunState;
+use super::{Engine, EngineError};
+use crate::metastore::{Entry, Expected, Listing, MetaError};
+use crate::node::{NodeId, NodeRecord};
+use crate::placement::place;
+use crate::protocol::{Placement, RanksRecord, RunId};
+
+/// How long to wait before asking a lost metastore again.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+pub(crate) const NODES: &str = "nodes/";
+pub(crate) const RANKS: &str = "ranks/";
+pub(crate) const PLACEMENTS: &str = "placements/";
+
+impl Engine {
+    /// Follows the metastore until `stop`, then waits for everything this engine started.
+    pub async fn run_until(self: Arc<Self>, stop: CancellationToken) {
+        let follow = |prefix, take: fn(&Arc<Self>, Listing, &CancellationToken)| {
+            let (engine, stop) = (Arc::clone(&self), stop.clone());
+            self.tasks.spawn(async move { engine.follow(prefix, take, stop).await });
+        };
+        follow(NODES, |engine, listing, _| engine.take_nodes(listing));
+        follow(RANKS, |engine, listing, stop| engine.take_ranks(listing, stop));
+        follow(PLACEMENTS, |engine, listing, _| engine.take_placements(listing));
+        let (engine, settle_stop) = (Arc::clone(&self), stop.clone());
+        self.tasks.spawn(async move { engine.settle_forever(settle_stop).await });
+        stop.cancelled().await;
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    async fn follow(
+        self: Arc<Self>,
+        prefix: &'static str,
+        take: fn(&Arc<Self>, Listing, &CancellationToken),
+        stop: CancellationToken,
+    ) {
+        let mut since = None;
+        let mut lost = false;
+        while !stop.is_cancelled() {
+            let step = async {
+                if let Some(since) = since {
+                    self.meta.changed(prefix, since).await?;
+                }
+                self.meta.list(prefix).await
+            };
+            let listing = tokio::select! {
+                () = stop.cancelled() => return,
+                listing = step => listing,
+            };
+            match listing {
+                Ok(listing) => {
+                    if lost {
+                        info!(prefix, "the metastore answers again");
+                        lost = false;
+                    }
+                    since = Some(listing.revision);
+                    take(&self, listing, &stop);
+                }
+                Err(error) => {
+                    if !lost {
+                        warn!(prefix, %error, "the metastore does not answer; going on with what is known");
+                        lost = true;
+                    }
+                    since = None;
+                    tokio::select! {
+                        () = stop.cancelled() => return,
+                        () = tokio::time::sleep(AGAIN_AFTER) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_nodes(&self, listing: Listing) {
+        let nodes: BTreeMap<NodeId, NodeRecord> = entries(NODES, &listing).collect();
+        self.nodes.send_if_modified(|known| {
+            let changed = *known != nodes;
+            *known = nodes;
+            changed
+        });
+    }
+
+    fn take_ranks(self: &Arc<Self>, listing: Listing, stop: &CancellationToken) {
+        let launches: BTreeMap<RunId, RanksRecord> = entries(RANKS, &listing).collect();
+        self.launches.send_replace(launches.clone());
+        {
+            let mut driven = self.driven.lock().expect("no panic while held");
+            driven.retain(|run, stop| {
+                let active = launches.contains_key(run);
+                if !active {
+                    stop.cancel();
+                }
+                active
+            });
+            for run in launches.keys() {
+                if driven.contains_key(run) {
+                    continue;
+                }
+                let stop = stop.child_token();
+                driven.insert(run.clone(), stop.clone());
+                let (engine, run) = (Arc::clone(self), run.clone());
+                self.tasks.spawn(async move { engine.open_and_drive(run, stop).await });
+            }
+        }
+        for (run, ranks) in &launches {
+            if let Some(state) = self.known_run(run) {
+                state.launched(ranks);
+            }
+        }
+    }
+
+    async fn open_and_drive(self: Arc<Self>, id: RunId, stop: CancellationToken) {
+        let run = loop {
+            match self.run(&id).await {
+                Ok(run) => break run,
+                Err(error) => warn!(run = %id, %error, "a run could not be opened; trying again"),
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(AGAIN_AFTER) => {}
+            }
+        };
+        if let Some(ranks) = self.launches.borrow().get(&id) {
+            run.launched(ranks);
+        }
+        self.drive(run, stop).await;
+    }
+
+    fn take_placements(&self, listing: Listing) {
+        for (run, placement) in entries::<RunId, Placement>(PLACEMENTS, &listing) {
+            if let Some(state) = self.known_run(&run) {
+                state.set_placement(placement.clone());
+            }
+            self.placements.lock().expect("no panic while held").insert(run, placement);
+        }
+    }
+
+    /// Keeps every active run's placement on live nodes.
+    async fn settle_forever(self: Arc<Self>, stop: CancellationToken) {
+        let mut nodes = self.nodes.subscribe();
+        let mut launches = self.launches.subscribe();
+        loop {
+            let active: Vec<(RunId, RanksRecord)> =
+                launches.borrow_and_update().iter().map(|(run, ranks)| (run.clone(), ranks.clone())).collect();
+            nodes.mark_unchanged();
+            for (run, ranks) in active {
+                let settled = async {
+                    let state = self.run(&run).await?;
+                    self.settle(&state, &ranks, false).await
+                };
+                if let Err(error) = settled.await {
+                    warn!(run = %run, %error, "the placement could not be brought up to date");
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = nodes.changed() => {}
+                _ = launches.changed() => {}
+            }
+        }
+    }
+
+    /// Computes the placement that fits nodes and ranks and makes it the next one, unless it is already in force or the
+    /// launch is still gathering its ranks (`even_if_gathering` places what there is).
+    pub(crate) async fn settle(
+        &self,
+        run: &RunState,
+        ranks: &RanksRecord,
+        even_if_gathering: bool,
+    ) -> Result<(), EngineError> {
+        let key = format!("{PLACEMENTS}{}", run.record.id);
+        loop {
+            let entry = self.meta.get(&key).await?;
+            let current: Option<Placement> = entry.as_ref().and_then(parse);
+            if let Some(current) = &current {
+                run.set_placement(current.clone());
+            }
+            let live: Vec<NodeId> = self.nodes.borrow().keys().cloned().collect();
+            let gathering = ranks.nodes.iter().any(Option::is_none);
+            let orphaned = current.as_ref().is_some_and(|now| now.hosts.iter().any(|host| !live.contains(host)));
+            if live.is_empty() || (gathering && !even_if_gathering && !orphaned) {
+                return Ok(());
+            }
+            let preferred = preferences(run, ranks);
+            let Some(next) = place(&live, &preferred, current.as_ref()) else { return Ok(()) };
+            let expected = entry.as_ref().map_or(Expected::Absent, |entry| Expected::At(entry.revision));
+            let value = serde_json::to_vec(&next).expect("a placement is plain data");
+            match self.meta.put(&key, value, expected, None).await {
+                Ok(_) => {
+                    info!(run = run.name(), generation = next.generation, nodes = live.len(), "placed");
+                    run.set_placement(next);
+                    return Ok(());
+                }
+                // Another node was faster: look at what it decided.
+                Err(MetaError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// For each partition the node where its rank reads.
+fn preferences(run: &RunState, ranks: &RanksRecord) -> Vec<Option<NodeId>> {
+    let mut preferred = vec![None; run.plan.document().partitions as usize];
+    let virtual_ranks = run.record.virtual_ranks;
+    if run.plan.check_ranks(ranks.world, virtual_ranks).is_err() {
+        return preferred;
+    }
+    for (rank, node) in (0u32..).zip(&ranks.nodes) {
+        for virtual_rank in run.plan.virtual_ranks_of(rank, ranks.world, virtual_ranks) {
+            for partition in run.plan.partitions_of(shardfmt::plan::VirtualRank(virtual_rank), virtual_ranks) {
+                preferred[partition as usize].clone_from(node);
+            }
+        }
+    }
+    preferred
+}
+
+/// The readable entries below a prefix. A value of a later format than ours is left alone.
+fn entries<'a, K, V>(prefix: &'a str, listing: &'a Listing) -> impl Iterator<Item = (K, V)> + 'a
+where
+    K: std::str::FromStr + 'a,
+    V: DeserializeOwned + 'a,
+{
+    listing.entries.iter().filter_map(move |(key, entry)| {
+        let name = key.strip_prefix(prefix)?.parse().ok();
+        let value = parse(entry);
+        if name.is_none() || value.is_none() {
+            warn!(key, "an entry of the metastore cannot be read; ignored");
+        }
+        Some((name?, value?))
+    })
+}
+
+pub(crate) fn parse<V: DeserializeOwned>(entry: &Entry) -> Option<V> {
+    serde_json::from_slice(&entry.value).ok()
+}

@@ -1,0 +1,463 @@
+//! A node: keeps the grains of the partitions it hosts in its cache, exchanges them as the plan says, and tells loaders where
+//! they are.
+//!
+//! The engine reaches its peers and the metastore through traits and knows nothing of sockets. What is read, and in which
+//! order, is the plan's alone: nothing here can change it, only how long it takes. A grain that is not here when it is wanted
+//! is a *miss*: slow, never wrong.
+
+mod counters;
+mod epochs;
+mod exchange;
+mod locate;
+mod membership;
+mod obtain;
+mod reader;
+mod run;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use shardfmt::plan::{Plan, PlanError};
+use shardfmt::{GrainKey, PlanId};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use counters::{CounterView, EpochCount, EpochExchange};
+
+use counters::Counters;
+use membership::{NODES, PLACEMENTS, RANKS, parse};
+use run::RunState;
+
+use crate::cache::Cache;
+use crate::metastore::{Expected, MetaError, Metastore};
+use crate::node::{NodeId, NodeRecord};
+use crate::origin::{Origin, OriginError};
+use crate::peers::{Ack, Effort, FetchRequest, PeerError, PeerService, Peers, SendHeader};
+use crate::protocol::{
+    Attach, AuditReport, CreateRun, Placement, RanksRecord, RunId, RunRecord, RunView, host_identity,
+};
+
+/// How long a rank waits at attach for the other ranks of its launch.
+const GATHERING: Duration = Duration::from_secs(10);
+
+/// How many whole shards may be in memory at once.
+const WHOLE_SHARDS: usize = 4;
+
+/// A node's engine. Create it with [`Engine::new`], keep [`Engine::run_until`] running, and call the rest from anywhere.
+pub struct Engine {
+    node: NodeId,
+    host: Option<String>,
+    origin: Arc<Origin>,
+    cache: Arc<Cache>,
+    meta: Arc<dyn Metastore>,
+    peers: Arc<dyn Peers>,
+    nodes: watch::Sender<BTreeMap<NodeId, NodeRecord>>,
+    launches: watch::Sender<BTreeMap<RunId, RanksRecord>>,
+    placements: Mutex<BTreeMap<RunId, Placement>>,
+    runs: Mutex<BTreeMap<RunId, Arc<RunState>>>,
+    driven: Mutex<BTreeMap<RunId, CancellationToken>>,
+    whole_shards: Semaphore,
+    counters: Counters,
+    /// Said once, not for every grain.
+    cache_trouble: AtomicBool,
+    tasks: TaskTracker,
+}
+
+/// Why a node could not do what a loader or a person asked.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum EngineError {
+    /// Create it first.
+    #[error("run {run} does not exist; create it by attaching a loader to a plan")]
+    UnknownRun { run: RunId },
+    /// The name is taken by another run.
+    #[error("run {run} exists with plan {plan} and {virtual_ranks} virtual ranks; choose another run name")]
+    RunConflict { run: RunId, plan: PlanId, virtual_ranks: u32 },
+    /// No such plan here.
+    #[error("plan {plan} does not exist; `shardctl plan ls` lists the plans there are")]
+    UnknownPlan { plan: PlanId },
+    /// Ranks count from 0.
+    #[error("rank {rank} is outside a world of {world}")]
+    RankOutside { rank: u32, world: u32 },
+    /// The asker has another plan in mind.
+    #[error("grain {grain} is outside the plan's {grains}")]
+    NoSuchGrain { grain: u64, grains: u64 },
+    /// The numbers do not fit the plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Changes wait until the metastore is back; reading goes on.
+    #[error(transparent)]
+    Meta(#[from] MetaError),
+    /// The store could not be read.
+    #[error(transparent)]
+    Origin(#[from] OriginError),
+    /// The store's bytes cannot be decoded.
+    #[error(transparent)]
+    Shard(#[from] shardfmt::ShardError),
+    /// The version's schema is not one this release can read.
+    #[error(transparent)]
+    Row(#[from] shardfmt::RowError),
+    /// The store gives wrong bytes.
+    #[error("grain {grain} read from the store does not match the manifest; `shardctl verify` finds what is damaged")]
+    CorruptOrigin { grain: GrainKey },
+}
+
+/// A node's state for `status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// The node.
+    pub node: NodeId,
+    /// Bytes of its cache in use.
+    pub cache_used_bytes: u64,
+    /// The cache's limit.
+    pub cache_limit_bytes: u64,
+    /// Grains in the cache.
+    pub cache_grains: u64,
+    /// Bytes of shard data read from the store.
+    pub origin_bytes: u64,
+    /// Requests for shard data made to the store.
+    pub origin_requests: u64,
+    /// What the engine counted.
+    #[serde(flatten)]
+    pub counters: CounterView,
+}
+
+impl Engine {
+    /// Puts the parts together; nothing runs yet.
+    pub fn new(
+        node: NodeId,
+        origin: Arc<Origin>,
+        cache: Arc<Cache>,
+        meta: Arc<dyn Metastore>,
+        peers: Arc<dyn Peers>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            node,
+            host: host_identity(),
+            origin,
+            cache,
+            meta,
+            peers,
+            nodes: watch::Sender::new(BTreeMap::new()),
+            launches: watch::Sender::new(BTreeMap::new()),
+            placements: Mutex::default(),
+            runs: Mutex::default(),
+            driven: Mutex::default(),
+            whole_shards: Semaphore::new(WHOLE_SHARDS),
+            counters: Counters::default(),
+            cache_trouble: AtomicBool::new(false),
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    /// Makes a run known under its name. Doing it again is harmless.
+    ///
+    /// # Errors
+    /// A plan that does not exist, V that the plan does not allow, another run of the same name.
+    pub async fn create_run(&self, create: CreateRun) -> Result<RunRecord, EngineError> {
+        let (plan, _) = self.plan(create.plan).await?;
+        plan.check_ranks(1, create.virtual_ranks)?;
+        let record = RunRecord {
+            id: create.id,
+            plan: create.plan,
+            version: plan.document().version,
+            virtual_ranks: create.virtual_ranks,
+        };
+        let key = format!("runs/{}", record.id);
+        let value = serde_json::to_vec(&record).expect("a run record is plain data");
+        match self.meta.put(&key, value, Expected::Absent, None).await {
+            Ok(_) => Ok(record),
+            Err(MetaError::Conflict { .. }) => {
+                let there = self.record(&record.id).await?;
+                if there == record {
+                    return Ok(there);
+                }
+                Err(EngineError::RunConflict {
+                    run: there.id,
+                    plan: there.plan,
+                    virtual_ranks: there.virtual_ranks,
+                })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A rank attaches here: its partitions will be hosted here as far as the node's even share goes. Returns once all ranks
+    /// of the launch are attached and placed, or after 10 s with those that are.
+    ///
+    /// # Errors
+    /// An unknown run, ranks that do not fit it, a lost metastore.
+    pub async fn attach(
+        self: &Arc<Self>,
+        id: &RunId,
+        rank: u32,
+        attach: Attach,
+    ) -> Result<RunView, EngineError> {
+        let run = self.run(id).await?;
+        run.plan.check_ranks(attach.world, run.record.virtual_ranks)?;
+        if rank >= attach.world {
+            return Err(EngineError::RankOutside { rank, world: attach.world });
+        }
+        self.change_ranks(id, |ranks| {
+            let mut ranks = ranks.filter(|r| r.world == attach.world && r.epoch == attach.epoch).unwrap_or_else(|| {
+                RanksRecord {
+                    world: attach.world,
+                    epoch: attach.epoch,
+                    nodes: vec![None; attach.world as usize],
+                }
+            });
+            ranks.nodes[rank as usize] = Some(self.node.clone());
+            Some(ranks)
+        })
+        .await?;
+        let gathered = tokio::time::timeout(GATHERING, self.gathered(id)).await;
+        let ranks = match gathered {
+            Ok(ranks) => ranks?,
+            Err(_) => self.ranks(id).await?.map(|(ranks, _)| ranks),
+        };
+        if let Some(ranks) = ranks {
+            run.launched(&ranks);
+            self.settle(&run, &ranks, true).await?;
+        }
+        self.view(id).await
+    }
+
+    /// A rank leaves: when the last one has, the run is no longer active here or anywhere.
+    ///
+    /// # Errors
+    /// An unknown run, a lost metastore.
+    pub async fn detach(self: &Arc<Self>, id: &RunId, rank: u32) -> Result<(), EngineError> {
+        self.run(id).await?.rank_left(rank);
+        self.change_ranks(id, |ranks| {
+            let mut ranks = ranks?;
+            if let Some(node) = ranks.nodes.get_mut(rank as usize) {
+                *node = None;
+            }
+            ranks.nodes.iter().any(Option::is_some).then_some(ranks)
+        })
+        .await
+    }
+
+    /// What a loader needs to know about a run. Works without the metastore once the run is known here.
+    ///
+    /// # Errors
+    /// An unknown run.
+    pub async fn view(self: &Arc<Self>, id: &RunId) -> Result<RunView, EngineError> {
+        let run = self.run(id).await?;
+        let placement = run.placement().map(|placement| (*placement).clone());
+        Ok(RunView { run: run.record.clone(), placement, nodes: self.nodes() })
+    }
+
+    /// The live nodes, as far as this one knows.
+    pub fn nodes(&self) -> Vec<NodeRecord> {
+        self.nodes.borrow().values().cloned().collect()
+    }
+
+    /// All runs ever created.
+    ///
+    /// # Errors
+    /// A lost metastore.
+    pub async fn runs(&self) -> Result<Vec<RunRecord>, EngineError> {
+        let listing = self.meta.list("runs/").await?;
+        Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
+    }
+
+    /// Keeps what a rank says it read in an epoch.
+    ///
+    /// # Errors
+    /// A lost metastore.
+    pub async fn keep_audit(&self, run: &RunId, report: AuditReport) -> Result<(), EngineError> {
+        let key = format!("audits/{run}/{:06}/{:06}-{:06}", report.epoch, report.world, report.rank);
+        let value = serde_json::to_vec(&report).expect("a report is plain data");
+        self.meta.put(&key, value, Expected::Any, None).await?;
+        Ok(())
+    }
+
+    /// What the ranks said they read, by epoch, world and rank.
+    ///
+    /// # Errors
+    /// A lost metastore.
+    pub async fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, EngineError> {
+        let listing = self.meta.list(&format!("audits/{run}/")).await?;
+        Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
+    }
+
+    /// This node's counters.
+    pub fn status(&self) -> NodeStatus {
+        NodeStatus {
+            node: self.node.clone(),
+            cache_used_bytes: self.cache.used(),
+            cache_limit_bytes: self.cache.limit(),
+            cache_grains: self.cache.len() as u64,
+            origin_bytes: self.origin.bytes_read(),
+            origin_requests: self.origin.requests(),
+            counters: self.counters.view(),
+        }
+    }
+
+    /// Where the durable objects are.
+    pub fn origin(&self) -> &Arc<Origin> {
+        &self.origin
+    }
+
+    /// The metastore this node goes by.
+    pub fn metastore(&self) -> &Arc<dyn Metastore> {
+        &self.meta
+    }
+
+    async fn plan(&self, id: PlanId) -> Result<(Plan, Arc<shardfmt::Manifest>), EngineError> {
+        let document = match self.origin.plan(id).await {
+            Err(OriginError::NotFound { .. }) => return Err(EngineError::UnknownPlan { plan: id }),
+            document => document?,
+        };
+        let manifest = Arc::new(self.origin.manifest(document.version).await?);
+        let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
+        Ok((Plan::new(document, &shard_rows)?, manifest))
+    }
+
+    async fn record(&self, id: &RunId) -> Result<RunRecord, EngineError> {
+        let entry = self.meta.get(&format!("runs/{id}")).await?;
+        entry.as_ref().and_then(parse).ok_or_else(|| EngineError::UnknownRun { run: id.clone() })
+    }
+
+    /// The run's state on this node, opened on first use.
+    pub(crate) async fn run(&self, id: &RunId) -> Result<Arc<RunState>, EngineError> {
+        if let Some(run) = self.known_run(id) {
+            return Ok(run);
+        }
+        let record = self.record(id).await?;
+        let (plan, manifest) = self.plan(record.plan).await?;
+        let state = Arc::new(RunState::new(record, plan, manifest));
+        if let Some(placement) = self.placements.lock().expect("no panic while held").get(id) {
+            state.set_placement(placement.clone());
+        }
+        if let Some(ranks) = self.launches.borrow().get(id) {
+            state.launched(ranks);
+        }
+        let mut runs = self.runs.lock().expect("no panic while held");
+        Ok(Arc::clone(runs.entry(id.clone()).or_insert(state)))
+    }
+
+    pub(crate) fn known_run(&self, id: &RunId) -> Option<Arc<RunState>> {
+        self.runs.lock().expect("no panic while held").get(id).cloned()
+    }
+
+    pub(crate) fn live_nodes(&self) -> BTreeSet<NodeId> {
+        self.nodes.borrow().keys().cloned().collect()
+    }
+
+    /// The names of the runs that are being read somewhere.
+    pub(crate) fn active_runs(&self) -> BTreeSet<String> {
+        self.launches.borrow().keys().map(|run| run.as_str().to_owned()).collect()
+    }
+
+    pub(crate) fn active_run_states(&self) -> Vec<Arc<RunState>> {
+        let active: Vec<RunId> = self.launches.borrow().keys().cloned().collect();
+        active.iter().filter_map(|run| self.known_run(run)).collect()
+    }
+
+    async fn ranks(&self, id: &RunId) -> Result<Option<(RanksRecord, u64)>, EngineError> {
+        let entry = self.meta.get(&format!("{RANKS}{id}")).await?;
+        Ok(entry.and_then(|entry| Some((parse(&entry)?, entry.revision))))
+    }
+
+    /// Waits until all ranks of the launch are attached; `None` if the launch is gone.
+    async fn gathered(&self, id: &RunId) -> Result<Option<RanksRecord>, EngineError> {
+        let key = format!("{RANKS}{id}");
+        loop {
+            let listing = self.meta.list(&key).await?;
+            let ranks = listing.entries.iter().find(|(name, _)| *name == key).and_then(|(_, entry)| parse(entry));
+            match ranks {
+                None => return Ok(None),
+                Some(ranks) => {
+                    let ranks: RanksRecord = ranks;
+                    if ranks.nodes.iter().all(Option::is_some) {
+                        return Ok(Some(ranks));
+                    }
+                }
+            }
+            self.meta.changed(&key, listing.revision).await?;
+        }
+    }
+
+    /// Compare-and-swap of the launch's document; `None` deletes it.
+    async fn change_ranks(
+        &self,
+        id: &RunId,
+        change: impl Fn(Option<RanksRecord>) -> Option<RanksRecord>,
+    ) -> Result<(), EngineError> {
+        let key = format!("{RANKS}{id}");
+        loop {
+            let there = self.ranks(id).await?;
+            let expected = there.as_ref().map_or(Expected::Absent, |(_, revision)| Expected::At(*revision));
+            let done = match change(there.as_ref().map(|(ranks, _)| ranks.clone())) {
+                Some(next) => {
+                    let value = serde_json::to_vec(&next).expect("a launch is plain data");
+                    self.meta.put(&key, value, expected, None).await
+                }
+                None if there.is_none() => return Ok(()),
+                None => self.meta.delete(&key, expected).await,
+            };
+            match done {
+                Ok(_) => return Ok(()),
+                Err(MetaError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl PeerService for Arc<Engine> {
+    async fn fetch(&self, from: &NodeId, request: FetchRequest) -> Vec<Option<Bytes>> {
+        let nothing = vec![None; request.keys.len()];
+        let Ok(run) = self.run(&request.run).await else { return nothing };
+        let mut answer = nothing;
+        let mut missing = BTreeMap::new();
+        for (at, key) in request.keys.iter().enumerate() {
+            let Some(grain) = run.grain(key) else { continue };
+            if request.effort == Effort::Probe {
+                answer[at] = self.is_resident(&run, grain).then(Bytes::new);
+            } else {
+                answer[at] = self.read_cached(&run, grain).await;
+                if answer[at].is_none() {
+                    missing.entry(run.shard_of(grain)).or_insert_with(Vec::new).push((at, grain));
+                }
+            }
+        }
+        if request.effort == Effort::Read {
+            for (shard, grains) in missing {
+                match self.read_as_reader(&run, shard, request.epoch, Some(from)).await {
+                    Ok(Some(whole)) => {
+                        for (at, grain) in grains {
+                            answer[at] = whole.grains(&run, &[grain]).pop().map(|(_, bytes)| bytes);
+                        }
+                    }
+                    Ok(None) => {}
+                    Err(error) => tracing::warn!(%error, peer = %from, "a shard could not be read for a peer"),
+                }
+            }
+        }
+        Counters::add(&self.counters.served_grains, answer.iter().flatten().filter(|b| !b.is_empty()).count());
+        answer
+    }
+
+    async fn receive(
+        &self,
+        from: &NodeId,
+        header: SendHeader,
+        grains: mpsc::Receiver<(GrainKey, Bytes)>,
+    ) -> Result<Ack, PeerError> {
+        let run = self
+            .run(&header.run)
+            .await
+            .map_err(|error| PeerError::Refused { peer: self.node.clone(), reason: error.to_string() })?;
+        Ok(self.take_grains(from, &run, &header, grains).await)
+    }
+}

@@ -1,0 +1,345 @@
+//! Brings grains to this node: from the host of their partition, from the host before, from the shard's reader, and at last
+//! from the store. Each is asked once, the peers for two seconds in all; everything that arrives is verified.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use futures::stream::{self, TryStreamExt};
+use shardfmt::plan::GrainNo;
+use shardfmt::{GrainKey, RowCodec, Sidecar};
+use tokio::time::{Duration, Instant, timeout};
+use tracing::{debug, warn};
+
+use super::run::RunState;
+use super::{Counters, Engine, EngineError};
+use crate::cache::CacheError;
+use crate::node::NodeId;
+use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, READER_PATIENCE};
+
+/// What came of grains that were verified and offered to the cache.
+#[derive(Debug, Default)]
+pub(crate) struct Absorbed {
+    /// Grains now in the cache.
+    pub(crate) stored: Vec<GrainNo>,
+    /// Good grains for which there was no room.
+    pub(crate) unstored: Vec<(GrainNo, Bytes)>,
+    /// Grains whose bytes do not match the manifest.
+    pub(crate) corrupt: Vec<GrainNo>,
+}
+
+impl Engine {
+    /// Brings `grains` into the cache for `epoch`. Returns the bytes of those that the cache has no room for.
+    ///
+    /// Grains that somebody else on this node is already fetching are waited for, not fetched twice.
+    pub(crate) async fn obtain(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        grains: impl IntoIterator<Item = GrainNo>,
+    ) -> Result<HashMap<GrainNo, Bytes>, EngineError> {
+        let mut loose = HashMap::new();
+        let mut wanted: Vec<GrainNo> =
+            grains.into_iter().filter(|grain| !self.is_resident(run, *grain)).collect();
+        while !wanted.is_empty() {
+            let (claim, others) = run.in_flight.claim(wanted);
+            // Between the look into the cache and the claim another fetch may have ended.
+            let mine: BTreeSet<GrainNo> =
+                claim.grains.iter().copied().filter(|grain| !self.is_resident(run, *grain)).collect();
+            if !mine.is_empty() {
+                self.fetch(run, epoch, mine, &mut loose).await?;
+            }
+            drop(claim);
+            run.in_flight.landed(&others).await;
+            wanted = others.into_iter().filter(|grain| !self.is_resident(run, *grain)).collect();
+        }
+        Ok(loose)
+    }
+
+    async fn fetch(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        mut left: BTreeSet<GrainNo>,
+        loose: &mut HashMap<GrainNo, Bytes>,
+    ) -> Result<(), EngineError> {
+        let deadline = Instant::now() + PEER_PATIENCE;
+        let mut asked: BTreeSet<(NodeId, GrainNo)> = BTreeSet::new();
+        for candidates in self.candidates(run, epoch) {
+            let by_node = group(left.iter().filter_map(|grain| {
+                let node = candidates(*grain)?;
+                (node != self.node && asked.insert((node.clone(), *grain))).then_some((node, *grain))
+            }));
+            if by_node.is_empty() {
+                continue;
+            }
+            let patience = deadline.saturating_duration_since(Instant::now());
+            self.ask(run, epoch, by_node, Effort::Cached, patience, &mut left, loose).await;
+        }
+
+        let by_shard = group(left.iter().map(|grain| (run.shard_of(*grain), *grain)));
+        let mut by_reader: BTreeMap<NodeId, Vec<GrainNo>> = BTreeMap::new();
+        for (shard, grains) in by_shard {
+            match run.reader(shard, epoch) {
+                Some(reader) if reader == self.node => {
+                    if let Some(whole) = self.read_as_reader(run, shard, epoch, None).await? {
+                        let built = whole.grains(run, &grains);
+                        let absorbed = self.absorb(run, epoch, built).await;
+                        settle(absorbed, &mut left, loose);
+                    }
+                }
+                Some(reader) => by_reader.entry(reader).or_default().extend(grains),
+                None => {}
+            }
+        }
+        self.ask(run, epoch, by_reader, Effort::Read, READER_PATIENCE, &mut left, loose).await;
+
+        for (shard, grains) in group(left.iter().map(|grain| (run.shard_of(*grain), *grain))) {
+            let read = self.read_ranges(run, shard, &grains).await?;
+            Counters::add(&self.counters.misses_from_origin, read.len());
+            let absorbed = self.absorb(run, epoch, read).await;
+            if let Some(grain) = absorbed.corrupt.first() {
+                return Err(EngineError::CorruptOrigin { grain: run.key(*grain) });
+            }
+            settle(absorbed, &mut left, loose);
+        }
+        debug_assert!(left.is_empty(), "the origin has every grain");
+        Ok(())
+    }
+
+    /// Who may have a grain, in the order in which they are asked.
+    fn candidates<'a>(
+        &self,
+        run: &'a RunState,
+        epoch: u32,
+    ) -> Vec<Box<dyn Fn(GrainNo) -> Option<NodeId> + Send + 'a>> {
+        let placements = run.placement.borrow().clone();
+        let now = run.epochs.view(epoch);
+        let mut candidates: Vec<Box<dyn Fn(GrainNo) -> Option<NodeId> + Send>> = Vec::new();
+        if let Some(placement) = placements.now {
+            if epoch > 0 {
+                let before = run.epochs.view(epoch - 1);
+                let (now, placement_now) = (Arc::clone(&now), Arc::clone(&placement));
+                candidates.push(Box::new(move |grain| Some(placement_now.host(now.partition_of(grain)).clone())));
+                candidates.push(Box::new(move |grain| Some(placement.host(before.partition_of(grain)).clone())));
+            } else {
+                let now = Arc::clone(&now);
+                candidates.push(Box::new(move |grain| Some(placement.host(now.partition_of(grain)).clone())));
+            }
+        }
+        if let Some(placement) = placements.before {
+            candidates.push(Box::new(move |grain| Some(placement.host(now.partition_of(grain)).clone())));
+        }
+        candidates
+    }
+
+    /// Asks several nodes at once and takes what they give.
+    #[expect(clippy::too_many_arguments, reason = "one step of `fetch`, which owns all of these")]
+    async fn ask(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        by_node: BTreeMap<NodeId, Vec<GrainNo>>,
+        effort: Effort,
+        patience: Duration,
+        left: &mut BTreeSet<GrainNo>,
+        loose: &mut HashMap<GrainNo, Bytes>,
+    ) {
+        let live = self.live_nodes();
+        let asks = by_node.into_iter().filter(|(node, _)| live.contains(node)).map(|(node, grains)| async move {
+            let request = FetchRequest {
+                run: run.record.id.clone(),
+                version: run.record.version,
+                epoch,
+                keys: grains.iter().map(|grain| run.key(*grain)).collect(),
+                effort,
+            };
+            let answer = match timeout(patience, self.peers.fetch(&node, request)).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(error)) => {
+                    debug!(peer = %node, %error, "a peer could not be asked for grains");
+                    return (node, Vec::new());
+                }
+                Err(_) => {
+                    warn!(peer = %node, ?patience, "a peer did not answer in time; asking elsewhere");
+                    return (node, Vec::new());
+                }
+            };
+            let given = grains.into_iter().zip(answer).filter_map(|(grain, bytes)| Some((grain, bytes?)));
+            (node, given.collect::<Vec<_>>())
+        });
+        for (node, given) in join_all(asks).await {
+            let count = given.len();
+            let absorbed = self.absorb(run, epoch, given).await;
+            if !absorbed.corrupt.is_empty() {
+                Counters::add(&self.counters.corrupt_from_peers, absorbed.corrupt.len());
+                warn!(peer = %node, grain = %run.key(absorbed.corrupt[0]), count = absorbed.corrupt.len(),
+                      "a peer sent grains that do not match the manifest; asking elsewhere");
+            }
+            Counters::add(&self.counters.misses_from_peers, count - absorbed.corrupt.len());
+            settle(absorbed, left, loose);
+        }
+    }
+
+    /// Verifies grains and puts them into the cache, off the async threads.
+    pub(crate) async fn absorb(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        grains: Vec<(GrainNo, Bytes)>,
+    ) -> Absorbed {
+        if grains.is_empty() {
+            return Absorbed::default();
+        }
+        let (engine, run) = (Arc::clone(self), Arc::clone(run));
+        let work = move || {
+            let mut absorbed = Absorbed::default();
+            for (grain, bytes) in grains {
+                if run.verify(grain, &bytes).is_err() {
+                    absorbed.corrupt.push(grain);
+                } else if engine.keep(&run, epoch, grain, &bytes) {
+                    absorbed.stored.push(grain);
+                } else {
+                    absorbed.unstored.push((grain, bytes));
+                }
+            }
+            absorbed
+        };
+        tokio::task::spawn_blocking(work).await.expect("verifying grains does not panic")
+    }
+
+    /// Puts a verified grain into the cache; makes room from runs that nobody reads any more. False: no room.
+    pub(crate) fn keep(&self, run: &RunState, epoch: u32, grain: GrainNo, bytes: &[u8]) -> bool {
+        let class = run.class(&self.node, grain, epoch);
+        let key = run.key(grain);
+        let put = match self.cache.put(key, &class, bytes) {
+            Err(CacheError::Full { .. }) => {
+                self.cache.evict_runs_except(&self.active_runs(), bytes.len() as u64);
+                self.cache.put(key, &class, bytes)
+            }
+            put => put,
+        };
+        match put {
+            Ok(_) => {
+                run.mark_checked(grain, epoch);
+                true
+            }
+            Err(error) => {
+                if !self.cache_trouble.swap(true, Relaxed) {
+                    warn!(%error, "the cache takes no more grains; reading goes on from peers and the store");
+                }
+                false
+            }
+        }
+    }
+
+    /// Single grains from the store: the shard's sidecar once, then only the bytes of the rows wanted.
+    async fn read_ranges(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        shard: u32,
+        grains: &[GrainNo],
+    ) -> Result<Vec<(GrainNo, Bytes)>, EngineError> {
+        let sidecar = self.sidecar(run, shard).await?;
+        let entry = run.entry(shard);
+        let rows: Vec<Range<u32>> = grains.iter().map(|grain| rows_of(run, *grain)).collect();
+        let plan = sidecar.read_plan(&run.manifest.schema, &rows)?;
+        let fetched = self.origin.read_ranges(&entry.id, plan.ranges()).await?;
+        let grains = grains.to_vec();
+        let run = Arc::clone(run);
+        let build = move || {
+            let batches = plan.decode(&fetched)?;
+            let codec = RowCodec::new(Arc::clone(&run.manifest.schema))?;
+            let tree = shardfmt::merkle::Tree::new(&sidecar.rows, run.plan.document().grain_rows);
+            let mut built = Vec::with_capacity(grains.len());
+            for (grain, batch) in grains.into_iter().zip(&batches) {
+                let rows: Vec<Vec<u8>> = (0..batch.num_rows())
+                    .map(|row| {
+                        let mut bytes = Vec::new();
+                        codec.encode(batch, row, &mut bytes);
+                        bytes
+                    })
+                    .collect();
+                let path = tree.path(run.plan.locate_grain(grain).index);
+                let bytes = shardfmt::grain::build(rows.iter().map(Vec::as_slice), &path);
+                built.push((grain, Bytes::from(bytes)));
+            }
+            Ok(built)
+        };
+        tokio::task::spawn_blocking(build).await.expect("building grains does not panic")
+    }
+
+    async fn sidecar(&self, run: &RunState, shard: u32) -> Result<Arc<Sidecar>, EngineError> {
+        if let Some(known) = run.sidecars.lock().expect("no panic while held").get(&shard) {
+            return Ok(Arc::clone(known));
+        }
+        let sidecar = Arc::new(self.origin.sidecar(run.entry(shard)).await?);
+        let mut sidecars = run.sidecars.lock().expect("no panic while held");
+        if sidecars.len() >= SIDECARS_KEPT {
+            sidecars.clear();
+        }
+        sidecars.insert(shard, Arc::clone(&sidecar));
+        Ok(sidecar)
+    }
+
+    pub(crate) fn is_resident(&self, run: &RunState, grain: GrainNo) -> bool {
+        self.cache.get(&run.key(grain)).is_some()
+    }
+
+    /// Fetches every grain that this node hosts in `epoch` and does not have, a shard's worth at a time.
+    pub(crate) async fn ensure(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32) -> Result<(), EngineError> {
+        let missing: Vec<GrainNo> = run
+            .hosted_grains(&self.node, epoch)
+            .into_iter()
+            .filter(|grain| !self.is_resident(run, *grain))
+            .collect();
+        let by_shard = group(missing.iter().map(|grain| (run.shard_of(*grain), *grain)));
+        debug!(run = run.name(), epoch, grains = missing.len(), shards = by_shard.len(), "filling the cache");
+        // What the cache has no room for is dropped here: it will be a miss when it is read.
+        stream::iter(by_shard.into_values().map(Ok))
+            .try_for_each_concurrent(SHARDS_AT_ONCE, |grains| async move {
+                self.obtain(run, epoch, grains).await.map(drop)
+            })
+            .await
+    }
+}
+
+/// How many shards' grains are fetched at once while a cache is filled.
+const SHARDS_AT_ONCE: usize = 4;
+
+/// How many sidecars are kept for single reads: 16 bytes a row each.
+const SIDECARS_KEPT: usize = 1024;
+
+fn rows_of(run: &RunState, grain: GrainNo) -> Range<u32> {
+    let place = run.plan.locate_grain(grain);
+    let first = place.index * run.plan.document().grain_rows;
+    first..first + place.rows
+}
+
+fn settle(absorbed: Absorbed, left: &mut BTreeSet<GrainNo>, loose: &mut HashMap<GrainNo, Bytes>) {
+    for grain in absorbed.stored {
+        left.remove(&grain);
+    }
+    for (grain, bytes) in absorbed.unstored {
+        left.remove(&grain);
+        loose.insert(grain, bytes);
+    }
+}
+
+/// Collects values by key, both in order.
+pub(crate) fn group<K: Ord, V>(pairs: impl IntoIterator<Item = (K, V)>) -> BTreeMap<K, Vec<V>> {
+    let mut groups: BTreeMap<K, Vec<V>> = BTreeMap::new();
+    for (key, value) in pairs {
+        groups.entry(key).or_default().push(value);
+    }
+    groups
+}
+
+/// The keys of `grains`, for messages to peers.
+pub(crate) fn keys(run: &RunState, grains: &[GrainNo]) -> Vec<GrainKey> {
+    grains.iter().map(|grain| run.key(*grain)).collect()
+}
+

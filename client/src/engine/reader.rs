@@ -1,0 +1,221 @@
+//! The reader of a shard: reads it from the store whole, once, keeps the grains it hosts and forwards the others to the nodes
+//! that host them, so that over a run every byte leaves the store about once however many nodes there are.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use shardfmt::merkle::Tree;
+use shardfmt::plan::GrainNo;
+use shardfmt::Shard;
+use tokio::sync::{OnceCell, mpsc};
+use tokio::time::timeout;
+use tracing::{debug, info};
+
+use super::obtain::{group, keys};
+use super::run::RunState;
+use super::{Counters, Engine, EngineError};
+use crate::node::NodeId;
+use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, Purpose, SendHeader};
+
+/// A shard in memory, verified, with what is needed to cut grains from it.
+pub(crate) struct WholeShard {
+    shard: Shard,
+    tree: Tree,
+}
+
+/// One reading of a shard that several may wait for.
+#[derive(Default)]
+pub(crate) struct Reading {
+    whole: OnceCell<Arc<WholeShard>>,
+    /// Nodes that are waiting for an answer and need no forwarding.
+    answered: Mutex<BTreeSet<NodeId>>,
+}
+
+impl WholeShard {
+    fn grain(&self, run: &RunState, grain: GrainNo) -> Bytes {
+        let place = run.plan.locate_grain(grain);
+        let path = self.tree.path(place.index);
+        Bytes::from(self.shard.grain(&path, run.plan.document().grain_rows, place.index))
+    }
+
+    /// The grains as they travel and rest.
+    pub(crate) fn grains(&self, run: &RunState, grains: &[GrainNo]) -> Vec<(GrainNo, Bytes)> {
+        grains.iter().map(|grain| (*grain, self.grain(run, *grain))).collect()
+    }
+}
+
+impl Engine {
+    /// Reads a shard whole if it is new to the cluster, and forwards it; `None` if other nodes already have their parts of it,
+    /// so that what is missing is better read by range. `asker` is a peer that gets its grains as the answer.
+    pub(crate) async fn read_as_reader(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        shard: u32,
+        epoch: u32,
+        asker: Option<&NodeId>,
+    ) -> Result<Option<Arc<WholeShard>>, EngineError> {
+        let reading = {
+            let mut readings = run.reading.lock().expect("no panic while held");
+            match readings.get(&shard) {
+                Some(reading) => Some(Arc::clone(reading)),
+                None if self.was_read(run, shard) => None,
+                None => {
+                    let reading = Arc::new(Reading::default());
+                    readings.insert(shard, Arc::clone(&reading));
+                    Some(reading)
+                }
+            }
+        };
+        let Some(reading) = reading else { return Ok(None) };
+        if let Some(asker) = asker {
+            reading.answered.lock().expect("no panic while held").insert(asker.clone());
+        }
+        let whole = reading.whole.get_or_try_init(|| self.read_whole(run, shard, epoch, &reading)).await;
+        let mut readings = run.reading.lock().expect("no panic while held");
+        if readings.get(&shard).is_some_and(|now| Arc::ptr_eq(now, &reading)) {
+            readings.remove(&shard);
+        }
+        match whole {
+            Ok(whole) => Ok(Some(Arc::clone(whole))),
+            Err(NotWhole::Known) => Ok(None),
+            Err(NotWhole::Failed(error)) => Err(error),
+        }
+    }
+
+    fn was_read(&self, run: &RunState, shard: u32) -> bool {
+        run.shards_read.lock().expect("no panic while held").contains(&shard)
+    }
+
+    async fn read_whole(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        shard: u32,
+        epoch: u32,
+        reading: &Arc<Reading>,
+    ) -> Result<Arc<WholeShard>, NotWhole> {
+        if !self.is_new(run, shard, epoch).await {
+            return Err(NotWhole::Known);
+        }
+        let permit = self.whole_shards.acquire().await.expect("the semaphore is never closed");
+        let bytes = self.origin.shard(run.entry(shard)).await.map_err(EngineError::from)?;
+        let grain_rows = run.plan.document().grain_rows;
+        let open = move || -> Result<WholeShard, EngineError> {
+            let shard = Shard::from_bytes(bytes)?;
+            let tree = Tree::new(&shard.row_digests(), grain_rows);
+            Ok(WholeShard { shard, tree })
+        };
+        let whole = tokio::task::spawn_blocking(open).await.expect("reading a shard does not panic")?;
+        let whole = Arc::new(whole);
+        run.shards_read.lock().expect("no panic while held").insert(shard);
+        info!(run = run.name(), shard = %run.entry(shard).id, epoch, "shard read from the store");
+
+        self.keep_own(run, shard, epoch, &whole).await;
+        self.forward(run, shard, epoch, &whole, reading);
+        drop(permit);
+        Ok(whole)
+    }
+
+    /// Whether no node has grains of the shard: not this one, nor any other host, each asked for one grain.
+    async fn is_new(self: &Arc<Self>, run: &Arc<RunState>, shard: u32, epoch: u32) -> bool {
+        let Some(placement) = run.placement() else { return true };
+        let view = run.epochs.view(epoch);
+        let by_host = group(
+            run.grains_of_shard(shard).map(|grain| (placement.host(view.partition_of(grain)).clone(), grain)),
+        );
+        if let Some(own) = by_host.get(&self.node)
+            && own.iter().any(|grain| self.is_resident(run, *grain))
+        {
+            return false;
+        }
+        let live = self.live_nodes();
+        for (host, grains) in by_host.iter().filter(|(host, _)| **host != self.node && live.contains(host)) {
+            let request = FetchRequest {
+                run: run.record.id.clone(),
+                version: run.record.version,
+                epoch,
+                keys: keys(run, &grains[..1]),
+                effort: Effort::Probe,
+            };
+            if let Ok(Ok(answer)) = timeout(PEER_PATIENCE, self.peers.fetch(host, request)).await
+                && answer.first().is_some_and(Option::is_some)
+            {
+                return false;
+            }
+        }
+        true
+    }
+
+    async fn keep_own(self: &Arc<Self>, run: &Arc<RunState>, shard: u32, epoch: u32, whole: &Arc<WholeShard>) {
+        let own: Vec<GrainNo> = run
+            .grains_of_shard(shard)
+            .filter(|grain| run.is_hosted_by(&self.node, *grain, epoch) && !self.is_resident(run, *grain))
+            .collect();
+        let (engine, run, whole) = (Arc::clone(self), Arc::clone(run), Arc::clone(whole));
+        let keep = move || {
+            for grain in own {
+                let bytes = whole.grain(&run, grain);
+                if engine.keep(&run, epoch, grain, &bytes) {
+                    Counters::add(&engine.counters.fill_grains, 1);
+                    Counters::add(&engine.counters.fill_bytes, bytes.len());
+                }
+            }
+        };
+        tokio::task::spawn_blocking(keep).await.expect("keeping grains does not panic");
+    }
+
+    /// Sends every other host its grains, in tasks that this engine waits for when it stops. A host that cannot take them
+    /// now will miss them and ask.
+    fn forward(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        shard: u32,
+        epoch: u32,
+        whole: &Arc<WholeShard>,
+        reading: &Arc<Reading>,
+    ) {
+        let live = self.live_nodes();
+        for host in run.hosts_of_shard(shard, epoch) {
+            let is_answered = reading.answered.lock().expect("no panic while held").contains(&host);
+            if host == self.node || is_answered || !live.contains(&host) {
+                continue;
+            }
+            let (engine, run, whole) = (Arc::clone(self), Arc::clone(run), Arc::clone(whole));
+            self.tasks.spawn(async move {
+                let grains = run.grains_of_shard(shard).filter(|grain| run.is_hosted_by(&host, *grain, epoch));
+                let header = SendHeader {
+                    run: run.record.id.clone(),
+                    version: run.record.version,
+                    purpose: Purpose::Fill { epoch },
+                };
+                let (give, take) = mpsc::channel(16);
+                let feed = async {
+                    for grain in grains {
+                        let bytes = whole.grain(&run, grain);
+                        if give.send((run.key(grain), bytes)).await.is_err() {
+                            break; // the connection is gone; `send` says why
+                        }
+                    }
+                    drop(give);
+                };
+                let (sent, ()) = tokio::join!(engine.peers.send(&host, header, take), feed);
+                match sent {
+                    Ok(ack) => Counters::add(&engine.counters.forwarded_grains, ack.stored as usize),
+                    Err(error) => debug!(peer = %host, %error, "a shard could not be forwarded"),
+                }
+            });
+        }
+    }
+}
+
+enum NotWhole {
+    /// Others have parts of the shard.
+    Known,
+    Failed(EngineError),
+}
+
+impl From<EngineError> for NotWhole {
+    fn from(error: EngineError) -> Self {
+        Self::Failed(error)
+    }
+}

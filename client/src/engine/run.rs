@@ -1,0 +1,282 @@
+//! One run on one node: its plan and manifest, who hosts what, how far its loaders have come, and what is on its way here.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use shardfmt::grain::GrainError;
+use shardfmt::plan::{GrainNo, Plan};
+use shardfmt::{Grain, GrainKey, Manifest, ShardEntry, ShardId, Sidecar};
+use tokio::sync::{Notify, watch};
+
+use super::epochs::Epochs;
+use super::reader::Reading;
+use crate::cache::Class;
+use crate::node::NodeId;
+use crate::protocol::{Placement, RanksRecord, RunRecord};
+
+pub(crate) struct RunState {
+    pub(crate) record: RunRecord,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) manifest: Arc<Manifest>,
+    pub(crate) epochs: Epochs,
+    shard_numbers: HashMap<ShardId, u32>,
+    /// The placement in force and the one before it, whose hosts may still have what they hosted.
+    pub(crate) placement: watch::Sender<Placements>,
+    pub(crate) progress: watch::Sender<Progress>,
+    /// Grains being fetched, so that nobody fetches them twice.
+    pub(crate) in_flight: InFlight,
+    /// Woken whenever peers brought grains.
+    pub(crate) arrived: Notify,
+    /// For each grain the epoch, plus one, in which its bytes in the cache were last checked.
+    checked: Vec<AtomicU32>,
+    /// Shards that this node read whole: it does not read them whole again.
+    pub(crate) shards_read: Mutex<HashSet<u32>>,
+    pub(crate) reading: Mutex<HashMap<u32, Arc<Reading>>>,
+    pub(crate) sidecars: Mutex<HashMap<u32, Arc<Sidecar>>>,
+    /// Grains that left by plan but whose new host has not acknowledged them.
+    pub(crate) unacknowledged: Mutex<BTreeSet<GrainNo>>,
+}
+
+/// The placement in force, and the one it replaced.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Placements {
+    pub(crate) now: Option<Arc<Placement>>,
+    pub(crate) before: Option<Arc<Placement>>,
+}
+
+/// How far each rank that reads here has come, and where the launch began.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    world: u32,
+    start_epoch: Option<u32>,
+    ranks: BTreeMap<u32, (u32, u64)>,
+}
+
+impl Progress {
+    /// The (epoch, position) of the rank that is ahead: what the exchange is timed by.
+    pub(crate) fn furthest(&self) -> Option<(u32, u64)> {
+        self.ranks.values().copied().max().or(self.start_epoch.map(|epoch| (epoch, 0)))
+    }
+
+    /// The epoch of the rank that is behind: what came before may be forgotten.
+    pub(crate) fn slowest_epoch(&self) -> Option<u32> {
+        self.ranks.values().map(|(epoch, _)| *epoch).min()
+    }
+
+    pub(crate) fn rank(&self, rank: u32) -> Option<(u32, u64)> {
+        self.ranks.get(&rank).copied()
+    }
+}
+
+impl RunState {
+    pub(crate) fn new(record: RunRecord, plan: Plan, manifest: Arc<Manifest>) -> Self {
+        let plan = Arc::new(plan);
+        let grains = usize::try_from(plan.grain_count()).expect("grain numbers fit in memory");
+        let shard_numbers = (0u32..).zip(&manifest.shards).map(|(number, shard)| (shard.id, number)).collect();
+        Self {
+            record,
+            epochs: Epochs::new(Arc::clone(&plan)),
+            plan,
+            manifest,
+            shard_numbers,
+            placement: watch::Sender::new(Placements::default()),
+            progress: watch::Sender::new(Progress::default()),
+            in_flight: InFlight::default(),
+            arrived: Notify::new(),
+            checked: (0..grains).map(|_| AtomicU32::new(0)).collect(),
+            shards_read: Mutex::default(),
+            reading: Mutex::default(),
+            sidecars: Mutex::default(),
+            unacknowledged: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.record.id.as_str()
+    }
+
+    pub(crate) fn key(&self, grain: GrainNo) -> GrainKey {
+        let place = self.plan.locate_grain(grain);
+        GrainKey {
+            shard: self.manifest.shards[place.shard as usize].id,
+            rows: self.plan.document().grain_rows,
+            index: place.index,
+        }
+    }
+
+    /// The grain a key names, if it is one of this run's plan.
+    pub(crate) fn grain(&self, key: &GrainKey) -> Option<GrainNo> {
+        let shard = *self.shard_numbers.get(&key.shard)?;
+        let entry = &self.manifest.shards[shard as usize];
+        let known = key.rows == self.plan.document().grain_rows && key.index < entry.rows.div_ceil(key.rows);
+        known.then(|| self.plan.grain_no(shard, key.index))
+    }
+
+    pub(crate) fn shard_of(&self, grain: GrainNo) -> u32 {
+        self.plan.locate_grain(grain).shard
+    }
+
+    pub(crate) fn entry(&self, shard: u32) -> &ShardEntry {
+        &self.manifest.shards[shard as usize]
+    }
+
+    /// Checks a grain's bytes against the manifest.
+    pub(crate) fn verify(&self, grain: GrainNo, bytes: &[u8]) -> Result<(), GrainError> {
+        let entry = self.entry(self.shard_of(grain));
+        Grain::parse(bytes)?.verify(self.key(grain), entry.rows, entry.root)
+    }
+
+    pub(crate) fn was_checked(&self, grain: GrainNo, epoch: u32) -> bool {
+        self.checked[grain.0 as usize].load(Relaxed) > epoch
+    }
+
+    pub(crate) fn mark_checked(&self, grain: GrainNo, epoch: u32) {
+        self.checked[grain.0 as usize].fetch_max(epoch + 1, Relaxed);
+    }
+
+    /// The placement in force.
+    pub(crate) fn placement(&self) -> Option<Arc<Placement>> {
+        self.placement.borrow().now.clone()
+    }
+
+    pub(crate) fn set_placement(&self, next: Placement) {
+        self.placement.send_if_modified(|placements| {
+            let newer = placements.now.as_ref().is_none_or(|now| now.generation < next.generation);
+            if newer {
+                placements.before = placements.now.replace(Arc::new(next));
+            }
+            newer
+        });
+    }
+
+    /// A launch began: forget what ranks of another world reported.
+    pub(crate) fn launched(&self, ranks: &RanksRecord) {
+        self.progress.send_if_modified(|progress| {
+            let begins = progress.world != ranks.world || progress.start_epoch != Some(ranks.epoch);
+            if begins {
+                *progress =
+                    Progress { world: ranks.world, start_epoch: Some(ranks.epoch), ranks: BTreeMap::new() };
+            }
+            begins
+        });
+    }
+
+    /// A rank says how far it has come. Late reports, and those of another launch, change nothing.
+    pub(crate) fn report(&self, rank: u32, world: u32, epoch: u32, position: u64) {
+        self.progress.send_if_modified(|progress| {
+            if progress.world != world {
+                *progress = Progress { world, start_epoch: Some(epoch), ranks: BTreeMap::new() };
+            }
+            let at = progress.ranks.entry(rank).or_insert((0, 0));
+            let ahead = *at < (epoch, position) || progress.start_epoch.is_none();
+            *at = (*at).max((epoch, position));
+            ahead
+        });
+    }
+
+    /// A rank has gone: nobody waits for it any more.
+    pub(crate) fn rank_left(&self, rank: u32) {
+        self.progress.send_if_modified(|progress| progress.ranks.remove(&rank).is_some());
+    }
+
+    /// Whether `node` hosts the grain in `epoch`.
+    pub(crate) fn is_hosted_by(&self, node: &NodeId, grain: GrainNo, epoch: u32) -> bool {
+        let partition = self.epochs.view(epoch).partition_of(grain);
+        self.placement().is_some_and(|placement| placement.host(partition) == node)
+    }
+
+    /// The class under which `node` keeps a grain for `epoch`: until it departs if the node hosts it, else for the epoch.
+    pub(crate) fn class(&self, node: &NodeId, grain: GrainNo, epoch: u32) -> Class {
+        let departs = if self.is_hosted_by(node, grain, epoch) {
+            self.epochs.view(epoch).departs(&self.plan, grain)
+        } else {
+            epoch
+        };
+        Class { run: self.name().to_owned(), departs }
+    }
+
+    /// The nodes that host a grain of the shard in `epoch`, sorted.
+    pub(crate) fn hosts_of_shard(&self, shard: u32, epoch: u32) -> BTreeSet<NodeId> {
+        let Some(placement) = self.placement() else { return BTreeSet::new() };
+        let view = self.epochs.view(epoch);
+        self.grains_of_shard(shard).map(|grain| placement.host(view.partition_of(grain)).clone()).collect()
+    }
+
+    /// The shard's reader: its only host, or one of its hosts by rendezvous hashing (Thaler and Ravishankar, 1998).
+    pub(crate) fn reader(&self, shard: u32, epoch: u32) -> Option<NodeId> {
+        let id = self.entry(shard).id;
+        let score = |node: &NodeId| {
+            let mut hasher = blake3::Hasher::new_derive_key("shardd 2026 shard reader v1");
+            hasher.update(&id.0.0).update(node.as_str().as_bytes());
+            *hasher.finalize().as_bytes()
+        };
+        self.hosts_of_shard(shard, epoch).into_iter().max_by_key(score)
+    }
+
+    pub(crate) fn grains_of_shard(&self, shard: u32) -> impl Iterator<Item = GrainNo> + use<> {
+        let first = self.plan.grain_no(shard, 0).0;
+        let count = self.entry(shard).rows.div_ceil(self.plan.document().grain_rows);
+        (first..first + u64::from(count)).map(GrainNo)
+    }
+
+    /// The grains that `node` hosts in `epoch`, ascending.
+    pub(crate) fn hosted_grains(&self, node: &NodeId, epoch: u32) -> Vec<GrainNo> {
+        let Some(placement) = self.placement() else { return Vec::new() };
+        let view = self.epochs.view(epoch);
+        (0..self.plan.grain_count())
+            .map(GrainNo)
+            .filter(|grain| placement.host(view.partition_of(*grain)) == node)
+            .collect()
+    }
+}
+
+/// The set of grains that somebody on this node is fetching.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight {
+    grains: Mutex<HashSet<GrainNo>>,
+    done: Notify,
+}
+
+impl InFlight {
+    /// Claims those of `wanted` that nobody fetches yet; the others are returned beside the claim.
+    pub(crate) fn claim(&self, wanted: impl IntoIterator<Item = GrainNo>) -> (Claim<'_>, Vec<GrainNo>) {
+        let mut grains = self.grains.lock().expect("no panic while held");
+        let (mine, others) = wanted.into_iter().partition(|grain| grains.insert(*grain));
+        (Claim { in_flight: self, grains: mine }, others)
+    }
+
+    /// Waits until none of `grains` is in flight.
+    pub(crate) async fn landed(&self, grains: &[GrainNo]) {
+        loop {
+            let mut notified = std::pin::pin!(self.done.notified());
+            notified.as_mut().enable();
+            let busy = {
+                let flying = self.grains.lock().expect("no panic while held");
+                grains.iter().any(|grain| flying.contains(grain))
+            };
+            if !busy {
+                return;
+            }
+            notified.await;
+        }
+    }
+}
+
+/// Grains that the holder fetches. Dropping it, also halfway, lets others try.
+#[derive(Debug)]
+pub(crate) struct Claim<'a> {
+    in_flight: &'a InFlight,
+    pub(crate) grains: Vec<GrainNo>,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut grains = self.in_flight.grains.lock().expect("no panic while held");
+        for grain in &self.grains {
+            grains.remove(grain);
+        }
+        drop(grains);
+        self.in_flight.done.notify_waiters();
+    }
+}

@@ -1,0 +1,137 @@
+//! A blocking HTTP client for the API of a node: JSON in and out, problem documents as errors.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::problem::Problem;
+
+/// The most that an answer may hold: a shard and some more.
+const MAX_ANSWER: u64 = 256 << 20;
+
+/// Asks nodes over HTTP. Cheap to clone; connections are kept and reused.
+#[derive(Debug, Clone)]
+pub struct HttpClient {
+    agent: ureq::Agent,
+}
+
+/// Why a node's HTTP API did not give what was asked.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum HttpError {
+    /// Nobody there, or not in time. Another node may answer.
+    #[error("no shardd answers at {url} ({reason}); start one with `shardd serve`, or name another with --server")]
+    Unreachable { url: String, reason: String },
+    /// It answered with a problem.
+    #[error("{detail}")]
+    Problem { url: String, status: u16, kind: String, detail: String },
+    /// It answered something that is no answer.
+    #[error("{url}: {reason}")]
+    Protocol { url: String, reason: String },
+}
+
+impl HttpError {
+    /// Whether asking another node would bring the same answer: the request itself is at fault.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Problem { status: 400..=499, .. })
+    }
+
+    /// The HTTP status, if there was an answer.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Problem { status, .. } => Some(*status),
+            Self::Unreachable { .. } | Self::Protocol { .. } => None,
+        }
+    }
+}
+
+impl HttpClient {
+    /// A client whose requests take at most `within`, answers included.
+    pub fn new(within: Duration) -> Self {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(Duration::from_secs(2)))
+            .timeout_global(Some(within))
+            .build();
+        Self { agent: config.into() }
+    }
+
+    /// GET, JSON out.
+    ///
+    /// # Errors
+    /// No answer, a problem document, or JSON of another shape.
+    pub fn get_json<T: DeserializeOwned>(&self, url: &str) -> Result<T, HttpError> {
+        parse(url, &self.get(url)?)
+    }
+
+    /// GET, bytes out.
+    ///
+    /// # Errors
+    /// No answer, or a problem document.
+    pub fn get(&self, url: &str) -> Result<Bytes, HttpError> {
+        read(url, self.agent.get(url).call())
+    }
+
+    /// POST of JSON, JSON out.
+    ///
+    /// # Errors
+    /// No answer, a problem document, or JSON of another shape.
+    pub fn post_json<B: Serialize, T: DeserializeOwned>(&self, url: &str, body: &B) -> Result<T, HttpError> {
+        parse(url, &self.post_for_bytes(url, body)?)
+    }
+
+    /// POST of JSON, bytes out.
+    ///
+    /// # Errors
+    /// No answer, or a problem document.
+    pub fn post_for_bytes<B: Serialize>(&self, url: &str, body: &B) -> Result<Bytes, HttpError> {
+        read(url, self.agent.post(url).send_json(body))
+    }
+
+    /// PUT of JSON, bytes out.
+    ///
+    /// # Errors
+    /// No answer, or a problem document.
+    pub fn put_json<B: Serialize>(&self, url: &str, body: &B) -> Result<Bytes, HttpError> {
+        read(url, self.agent.put(url).send_json(body))
+    }
+
+    /// PUT of bytes.
+    ///
+    /// # Errors
+    /// No answer, or a problem document.
+    pub fn put(&self, url: &str, body: &[u8]) -> Result<Bytes, HttpError> {
+        read(url, self.agent.put(url).send(body))
+    }
+
+    /// DELETE.
+    ///
+    /// # Errors
+    /// No answer, or a problem document.
+    pub fn delete(&self, url: &str) -> Result<Bytes, HttpError> {
+        read(url, self.agent.delete(url).call())
+    }
+}
+
+fn parse<T: DeserializeOwned>(url: &str, body: &[u8]) -> Result<T, HttpError> {
+    let body = if body.is_empty() { b"null" } else { body };
+    serde_json::from_slice(body)
+        .map_err(|error| HttpError::Protocol { url: url.into(), reason: format!("not the JSON expected: {error}") })
+}
+
+fn read(url: &str, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Bytes, HttpError> {
+    let unreachable = |error: ureq::Error| HttpError::Unreachable { url: url.into(), reason: error.to_string() };
+    let mut answer = answer.map_err(unreachable)?;
+    let status = answer.status();
+    let body = answer.body_mut().with_config().limit(MAX_ANSWER).read_to_vec().map_err(unreachable)?;
+    if status.is_success() {
+        return Ok(body.into());
+    }
+    let (kind, detail) = match serde_json::from_slice::<Problem>(&body) {
+        Ok(problem) => (problem.kind, problem.detail),
+        Err(_) => ("about:blank".into(), format!("{url} answered {status}")),
+    };
+    Err(HttpError::Problem { url: url.into(), status: status.as_u16(), kind, detail })
+}

@@ -1,0 +1,489 @@
+//! The loader: a rank's share of every step, in the plan's order, as Arrow record batches.
+//!
+//! What it gives is a pure function of the plan, the virtual ranks and the cursor; where the bytes come from (nodes of a
+//! cluster, or a store's shards without any daemon) changes only how long it takes. The API blocks; a thread reads ahead and
+//! another tells the nodes how far the user has come.
+
+mod embedded;
+mod nodes;
+mod prefetch;
+mod source;
+mod steps;
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use serde::{Deserialize, Serialize};
+use shardfmt::plan::{Plan, PlanError, VirtualRank};
+use shardfmt::{DigestSum, Manifest, PlanId};
+
+pub use steps::{LastBatch, Steps};
+
+use crate::catalog::{Catalog, CatalogError, HttpCatalog, LocalCatalog};
+use crate::http::{HttpClient, HttpError};
+use crate::origin::OriginError;
+use crate::protocol::{AuditReport, CreateRun, Cursor, RunId, RunRecord};
+use nodes::{NodeRows, Nodes};
+use prefetch::Prefetch;
+use source::RowSource;
+
+/// Where a loader's bytes come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LoaderSource {
+    /// Nodes of a cluster.
+    Nodes {
+        /// Their HTTP addresses (`http://host:port`); the first is the rank's own, the others are asked when it fails.
+        servers: Vec<String>,
+        /// The run this loader takes part in; created if it does not exist.
+        run: RunId,
+    },
+    /// A directory that `shardctl --store` filled: no daemon at all.
+    Directory(PathBuf),
+}
+
+/// What a loader reads and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoaderConfig {
+    /// Where the bytes come from.
+    pub source: LoaderSource,
+    /// The plan to follow.
+    pub plan: PlanId,
+    /// This rank, from 0.
+    pub rank: u32,
+    /// How many ranks there are; at most V.
+    pub world: u32,
+    /// V: the fixed shares of every step. `None`: the plan's default for this world.
+    pub virtual_ranks: Option<u32>,
+    /// Samples a virtual rank reads in a step; the global batch is V times this.
+    pub batch_size: u32,
+    /// What happens to a rest smaller than the global batch.
+    pub last_batch: LastBatch,
+    /// Where to begin: (epoch, position).
+    pub start: (u32, u64),
+    /// The epoch before which to stop.
+    pub end_epoch: u32,
+    /// Whether to hash every row handed out, for the exactly-once audit. Costs one BLAKE3 pass.
+    pub audit: bool,
+    /// How many steps are prepared ahead of the user, at least 1.
+    pub read_ahead: usize,
+}
+
+impl LoaderConfig {
+    /// One rank, short last batches, 8 steps ahead, from the beginning of epoch 0 to the end of it.
+    pub fn new(source: LoaderSource, plan: PlanId, batch_size: u32) -> Self {
+        Self {
+            source,
+            plan,
+            rank: 0,
+            world: 1,
+            virtual_ranks: None,
+            batch_size,
+            last_batch: LastBatch::Short,
+            start: (0, 0),
+            end_epoch: 1,
+            audit: false,
+            read_ahead: 8,
+        }
+    }
+}
+
+/// One step's share of this rank.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// The epoch.
+    pub epoch: u32,
+    /// The step's number in its epoch, if the epoch was read from its start in steps of one size.
+    pub step: u64,
+    /// The positions of the global order that all ranks together read in this step.
+    pub positions: Range<u64>,
+    /// Where to resume once this step is done: the same on every rank.
+    pub cursor: Cursor,
+    /// One micro-batch for each of this rank's virtual ranks, in their order.
+    pub micro_batches: Vec<MicroBatch>,
+    audited: (u64, DigestSum),
+}
+
+impl Step {
+    /// Samples that all ranks together read in this step: what gradients are divided by.
+    pub fn global_samples(&self) -> u64 {
+        self.positions.end - self.positions.start
+    }
+}
+
+/// What one virtual rank reads in a step.
+#[derive(Debug, Clone)]
+pub struct MicroBatch {
+    /// The virtual rank.
+    pub virtual_rank: u32,
+    /// The position of each row in the global order, ascending.
+    pub positions: Vec<u64>,
+    /// The rows, in that order; none at all at the end of an epoch that has too few samples.
+    pub batch: RecordBatch,
+}
+
+/// What a rank read in an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EpochAudit {
+    /// The epoch.
+    pub epoch: u32,
+    /// Samples handed to the user.
+    pub samples: u64,
+    /// The sum of their row digests; over all ranks it equals the manifest's if each sample was read exactly once.
+    pub digest_sum: DigestSum,
+}
+
+/// How the loader fared.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct LoaderStats {
+    /// Steps handed out.
+    pub steps: u64,
+    /// Samples handed out.
+    pub samples: u64,
+    /// Time the user waited for steps, in seconds.
+    pub waited_s: f64,
+}
+
+/// Why a loader cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum LoadError {
+    /// A plan or version that is not there, or a store that cannot be read.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// Ranks that do not fit the plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A node refused, or none answered.
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    /// The store could not be read.
+    #[error(transparent)]
+    Origin(#[from] OriginError),
+    /// A shard is damaged.
+    #[error(transparent)]
+    Shard(#[from] shardfmt::ShardError),
+    /// Rows that cannot be decoded.
+    #[error(transparent)]
+    Row(#[from] shardfmt::RowError),
+    /// No address to ask.
+    #[error("no node to ask: name at least one with --server")]
+    NoServers,
+    /// Not what a node of this release answers.
+    #[error("a node's answer ends too early; is it another release of shardd?")]
+    ShortAnswer,
+    /// The numbers make no sense together.
+    #[error("{0}")]
+    Config(String),
+    /// Out of threads or file descriptors.
+    #[error("the loader's threads could not be started")]
+    Threads { source: std::io::Error },
+    /// A bug in the loader.
+    #[error("the reading thread of the loader stopped unexpectedly")]
+    Stopped,
+}
+
+/// Reads a rank's share of a run.
+///
+/// ```no_run
+/// use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let plan = "0".repeat(64).parse()?;
+/// let source = LoaderSource::Directory("digits-store".into());
+/// let mut loader = Loader::open(LoaderConfig::new(source, plan, 32))?;
+/// while let Some(step) = loader.next_step()? {
+///     for micro_batch in &step.micro_batches {
+///         println!("step {}: {} rows", step.step, micro_batch.batch.num_rows());
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Loader {
+    plan: Arc<Plan>,
+    manifest: Arc<Manifest>,
+    config: LoaderConfig,
+    virtual_ranks: u32,
+    steps: Steps,
+    ahead: Option<Receiver<Result<Step, LoadError>>>,
+    reader: Option<JoinHandle<()>>,
+    reports: Option<Sender<Report>>,
+    reporter: Option<JoinHandle<()>>,
+    audits: Vec<EpochAudit>,
+    stats: LoaderStats,
+    /// The last chunk boundary that was reported, as (epoch, chunks due).
+    reported: (u32, u32),
+}
+
+/// What the reporting thread tells the nodes.
+enum Report {
+    Position(u32, u64),
+    Audit(AuditReport),
+}
+
+impl Loader {
+    /// Opens the plan, attaches to the run (with nodes) and begins to read ahead.
+    ///
+    /// With nodes it returns once all ranks of the launch are attached (or after 10 s without them).
+    ///
+    /// # Errors
+    /// A plan that does not exist, ranks that do not fit it, a start outside it, no node that answers, a damaged store.
+    pub fn open(config: LoaderConfig) -> Result<Self, LoadError> {
+        let catalog: Box<dyn Catalog> = match &config.source {
+            LoaderSource::Nodes { servers, .. } => first_that_answers(servers)?,
+            LoaderSource::Directory(directory) => Box::new(LocalCatalog::open(directory)?),
+        };
+        let document = catalog.plan(config.plan)?;
+        let manifest = Arc::new(catalog.manifest(document.version)?);
+        let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
+        let plan = Arc::new(Plan::new(document, &shard_rows)?);
+        let virtual_ranks = match config.virtual_ranks {
+            Some(virtual_ranks) => virtual_ranks,
+            None => plan.default_virtual_ranks(config.world)?,
+        };
+        check(&config, &plan, virtual_ranks)?;
+        let steps = Steps {
+            sample_count: plan.sample_count(),
+            global_batch: u64::from(virtual_ranks) * u64::from(config.batch_size),
+            last_batch: config.last_batch,
+        };
+
+        let mut nodes = None;
+        let rows: Box<dyn RowSource> = match &config.source {
+            LoaderSource::Nodes { servers, run } => {
+                let servers: Vec<String> = servers.iter().map(|s| s.trim_end_matches('/').to_owned()).collect();
+                create_run(&servers, CreateRun { id: run.clone(), plan: config.plan, virtual_ranks })?;
+                let attached = Arc::new(Nodes::attach(servers, run.clone(), config.rank, config.world, config.start)?);
+                nodes = Some(Arc::clone(&attached));
+                Box::new(NodeRows::new(attached))
+            }
+            LoaderSource::Directory(directory) => {
+                let origin = LocalCatalog::open(directory)?.origin();
+                Box::new(embedded::Shards::new(origin, Arc::clone(&plan), Arc::clone(&manifest))?)
+            }
+        };
+
+        let (give, take) = sync_channel(config.read_ahead);
+        let prefetch = Prefetch::new(&config, Arc::clone(&plan), &manifest, virtual_ranks, steps, rows)?;
+        let reader = spawn("shardd-read", move || prefetch.run(&give))?;
+        let mut loader = Self {
+            plan,
+            manifest,
+            virtual_ranks,
+            steps,
+            ahead: Some(take),
+            reader: Some(reader),
+            reports: None,
+            reporter: None,
+            audits: Vec::new(),
+            stats: LoaderStats::default(),
+            reported: (config.start.0, 0),
+            config,
+        };
+        if let Some(nodes) = nodes {
+            let (tell, told) = channel();
+            let partitions = loader.partitions();
+            loader.reports = Some(tell);
+            loader.reporter = Some(spawn("shardd-report", move || report_all(&nodes, &partitions, &told))?);
+        }
+        Ok(loader)
+    }
+
+    /// The next step; `None` when the last epoch is done. Blocks until it is read.
+    ///
+    /// # Errors
+    /// What reading gives; after an error the loader gives no more steps.
+    pub fn next_step(&mut self) -> Result<Option<Step>, LoadError> {
+        let Some(ahead) = &self.ahead else { return Ok(None) };
+        let began = Instant::now();
+        let next = ahead.recv();
+        self.stats.waited_s += began.elapsed().as_secs_f64();
+        let step = match next {
+            Ok(Ok(step)) => step,
+            Ok(Err(error)) => {
+                self.ahead = None;
+                return Err(error);
+            }
+            Err(_) => {
+                self.ahead = None;
+                let stopped = self.reader.take().is_some_and(|reader| reader.join().is_err());
+                return if stopped { Err(LoadError::Stopped) } else { Ok(None) };
+            }
+        };
+        self.stats.steps += 1;
+        self.stats.samples += step.micro_batches.iter().map(|m| m.positions.len() as u64).sum::<u64>();
+        self.note(&step);
+        Ok(Some(step))
+    }
+
+    /// What was read so far, by epoch; digest sums are zero unless the audit is on.
+    pub fn audits(&self) -> &[EpochAudit] {
+        &self.audits
+    }
+
+    /// How the loader fared so far.
+    pub fn stats(&self) -> LoaderStats {
+        self.stats
+    }
+
+    /// The columns of every batch.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.manifest.schema
+    }
+
+    /// The version being read.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The plan being followed.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// V.
+    pub fn virtual_ranks(&self) -> u32 {
+        self.virtual_ranks
+    }
+
+    /// The virtual ranks that this rank reads for.
+    pub fn own_virtual_ranks(&self) -> Range<u32> {
+        self.plan.virtual_ranks_of(self.config.rank, self.config.world, self.virtual_ranks)
+    }
+
+    /// How the global order is cut into steps.
+    pub fn steps(&self) -> Steps {
+        self.steps
+    }
+
+    fn partitions(&self) -> Range<u32> {
+        let own = self.own_virtual_ranks();
+        let first = self.plan.partitions_of(VirtualRank(own.start), self.virtual_ranks).start;
+        let end = self.plan.partitions_of(VirtualRank(own.end - 1), self.virtual_ranks).end;
+        first..end
+    }
+
+    /// Counts a step that goes to the user, and tells the nodes when a chunk of the exchange has become due.
+    fn note(&mut self, step: &Step) {
+        let (samples, digest_sum) = step.audited;
+        match self.audits.last_mut() {
+            Some(audit) if audit.epoch == step.epoch => {
+                audit.samples += samples;
+                audit.digest_sum += digest_sum;
+            }
+            _ => self.audits.push(EpochAudit { epoch: step.epoch, samples, digest_sum }),
+        }
+        let Some(reports) = &self.reports else { return };
+        let ends = step.cursor.epoch > step.epoch;
+        if ends && self.config.audit {
+            let audit = *self.audits.last().expect("one was pushed above");
+            // The reporter ends only with the loader; a send cannot fail before.
+            let _ = reports.send(Report::Audit(AuditReport {
+                rank: self.config.rank,
+                world: self.config.world,
+                epoch: audit.epoch,
+                samples: audit.samples,
+                digest_sum: audit.digest_sum,
+            }));
+        }
+        let cursor = step.cursor;
+        let chunks = self.plan.document().chunks;
+        let due = (0..chunks).take_while(|chunk| self.plan.chunk_due(*chunk) <= cursor.position).count();
+        let boundary = (cursor.epoch, u32::try_from(due).expect("at most as many as chunks"));
+        if boundary != self.reported {
+            self.reported = boundary;
+            let _ = reports.send(Report::Position(cursor.epoch, cursor.position));
+        }
+    }
+}
+
+impl Drop for Loader {
+    /// Stops reading ahead, tells the nodes how far this rank came, and leaves the run.
+    fn drop(&mut self) {
+        self.ahead = None; // the reader sees that nobody takes its steps
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+        self.reports = None; // the reporter tells what is left and leaves the run
+        if let Some(reporter) = self.reporter.take() {
+            let _ = reporter.join();
+        }
+    }
+}
+
+fn first_that_answers(servers: &[String]) -> Result<Box<dyn Catalog>, LoadError> {
+    let mut last = LoadError::NoServers;
+    for server in servers {
+        let catalog = HttpCatalog::new(server);
+        match catalog.plans() {
+            Ok(_) => return Ok(Box::new(catalog)),
+            Err(error) => last = error.into(),
+        }
+    }
+    Err(last)
+}
+
+fn create_run(servers: &[String], create: CreateRun) -> Result<(), LoadError> {
+    let http = HttpClient::new(Duration::from_secs(15));
+    let mut last = LoadError::NoServers;
+    for server in servers {
+        match http.post_json::<_, RunRecord>(&format!("{server}/v1/runs"), &create) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_final() => return Err(error.into()),
+            Err(error) => last = error.into(),
+        }
+    }
+    Err(last)
+}
+
+fn check(config: &LoaderConfig, plan: &Plan, virtual_ranks: u32) -> Result<(), LoadError> {
+    plan.check_ranks(config.world, virtual_ranks)?;
+    let (epoch, position) = config.start;
+    let complaint = if config.rank >= config.world {
+        format!("rank {} is outside a world of {}", config.rank, config.world)
+    } else if config.batch_size == 0 {
+        "a batch size of 0 reads nothing; use at least 1".into()
+    } else if config.read_ahead == 0 {
+        "reading 0 steps ahead reads nothing; use at least 1".into()
+    } else if position > plan.sample_count() {
+        format!("position {position} is beyond the {} samples of an epoch", plan.sample_count())
+    } else if epoch > config.end_epoch {
+        format!("the start, epoch {epoch}, is after the end, epoch {}", config.end_epoch)
+    } else {
+        return Ok(());
+    };
+    Err(LoadError::Config(complaint))
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, LoadError> {
+    std::thread::Builder::new().name(name.into()).spawn(body).map_err(|source| LoadError::Threads { source })
+}
+
+fn report_all(nodes: &Nodes, partitions: &Range<u32>, told: &Receiver<Report>) {
+    while let Ok(report) = told.recv() {
+        match report {
+            Report::Audit(audit) => nodes.report_audit(&audit),
+            Report::Position(mut epoch, mut position) => {
+                // Only the latest position matters.
+                let mut audits = Vec::new();
+                while let Ok(newer) = told.try_recv() {
+                    match newer {
+                        Report::Position(e, p) => (epoch, position) = (e, p),
+                        Report::Audit(audit) => audits.push(audit),
+                    }
+                }
+                nodes.report(partitions.clone(), epoch, position);
+                for audit in &audits {
+                    nodes.report_audit(audit);
+                }
+            }
+        }
+    }
+    nodes.detach();
+}

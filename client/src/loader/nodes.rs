@@ -1,0 +1,391 @@
+//! Rows from nodes: asks the host of each partition where its grains are, maps their files where they are on this machine and
+//! takes their bytes where not. A node that does not answer is passed over for another: any node can give any grain.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use memmap2::{Advice, Mmap};
+use shardfmt::Grain;
+use shardfmt::plan::GrainNo;
+use tracing::{debug, warn};
+
+use super::LoadError;
+use super::source::{RowSource, Wanted};
+use crate::http::{HttpClient, HttpError};
+use crate::node::NodeId;
+use crate::protocol::{
+    Attach, AuditReport, LocateReply, LocateRequest, Located, RunId, RunView, host_identity,
+};
+
+/// How long a loader goes on trying all nodes before it gives up on a grain.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long one node may take to answer; it may have to ask others, and the store, first.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long a node that did not answer is not asked first again.
+const AVOID_FOR: Duration = Duration::from_secs(3);
+
+/// A rank's connection to the nodes of its run. Shared by the thread that reads and the one that reports.
+pub(crate) struct Nodes {
+    http: HttpClient,
+    run: RunId,
+    rank: u32,
+    world: u32,
+    /// Where the user said nodes are; the first is the rank's own.
+    servers: Vec<String>,
+    host: Mutex<Option<String>>,
+    view: Mutex<RunView>,
+    avoided: Mutex<HashMap<String, Instant>>,
+    /// Epoch and position up to which the user has taken samples.
+    consumed: Mutex<(u32, u64)>,
+}
+
+impl Nodes {
+    /// Attaches the rank to its node and learns who hosts what.
+    pub(crate) fn attach(
+        servers: Vec<String>,
+        run: RunId,
+        rank: u32,
+        world: u32,
+        start: (u32, u64),
+    ) -> Result<Self, LoadError> {
+        let http = HttpClient::new(ANSWER_WITHIN);
+        let attach = Attach { world, epoch: start.0 };
+        let mut last = None;
+        for server in &servers {
+            match http.post_json(&format!("{server}/v1/runs/{run}/ranks/{rank}"), &attach) {
+                Ok(view) => {
+                    return Ok(Self {
+                        http,
+                        run,
+                        rank,
+                        world,
+                        servers,
+                        host: Mutex::new(host_identity()),
+                        view: Mutex::new(view),
+                        avoided: Mutex::default(),
+                        consumed: Mutex::new(start),
+                    });
+                }
+                Err(error) if error.is_final() => return Err(error.into()),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.map_or(LoadError::NoServers, LoadError::from))
+    }
+
+    /// The user has taken samples up to here. Tells the nodes that host the rank's partitions: it is the clock of the exchange.
+    pub(crate) fn report(&self, partitions: Range<u32>, epoch: u32, position: u64) {
+        *self.consumed.lock().expect("no panic while held") = (epoch, position);
+        let view = self.view.lock().expect("no panic while held").clone();
+        let mut told: Vec<String> = match &view.placement {
+            Some(placement) => partitions.filter_map(|p| address(&view, placement.host(p))).collect(),
+            None => self.servers.clone(),
+        };
+        told.sort();
+        told.dedup();
+        for server in told {
+            if self.is_avoided(&server) {
+                continue;
+            }
+            if let Err(error) = self.ask(&server, epoch, &[], None) {
+                debug!(server, %error, "a node could not be told how far this rank is");
+                self.avoid(&server);
+            }
+        }
+    }
+
+    /// Tells what was read in an epoch. Nobody waits for it; if no node takes it, it is lost.
+    pub(crate) fn report_audit(&self, report: &AuditReport) {
+        let path = format!("/v1/runs/{}/audit", self.run);
+        let sent = self
+            .addresses()
+            .iter()
+            .any(|server| self.http.post_json::<_, serde_json::Value>(&format!("{server}{path}"), report).is_ok());
+        if !sent {
+            warn!(run = %self.run, epoch = report.epoch, "no node took the audit of an epoch");
+        }
+    }
+
+    /// The rank leaves. Best effort: a run that nobody left is taken over by its next launch.
+    pub(crate) fn detach(&self) {
+        let path = format!("/v1/runs/{}/ranks/{}", self.run, self.rank);
+        let _ = self.addresses().iter().any(|server| self.http.delete(&format!("{server}{path}")).is_ok());
+    }
+
+    fn ask(
+        &self,
+        server: &str,
+        for_epoch: u32,
+        grains: &[GrainNo],
+        host: Option<String>,
+    ) -> Result<(LocateReply, Bytes), HttpError> {
+        let (epoch, position) = *self.consumed.lock().expect("no panic while held");
+        let request = LocateRequest {
+            rank: self.rank,
+            world: self.world,
+            epoch,
+            position,
+            for_epoch,
+            grains: grains.iter().map(|grain| grain.0).collect(),
+            host,
+        };
+        let url = format!("{server}/v1/runs/{}/locate", self.run);
+        let body = self.http.post_for_bytes(&url, &request)?;
+        parse_reply(&body, grains.len()).ok_or_else(|| HttpError::Protocol {
+            url,
+            reason: "the answer is not one of locate's; is this another release of shardd?".into(),
+        })
+    }
+
+    /// Every address worth trying, the rank's own node first, those that failed lately last.
+    fn addresses(&self) -> Vec<String> {
+        let view = self.view.lock().expect("no panic while held");
+        let mut all = self.servers.clone();
+        for node in &view.nodes {
+            if !all.contains(&node.http) {
+                all.push(node.http.clone());
+            }
+        }
+        drop(view);
+        all.sort_by_key(|server| self.is_avoided(server)); // stable: the order is kept otherwise
+        all
+    }
+
+    fn refresh(&self) {
+        for server in self.addresses() {
+            match self.http.get_json::<RunView>(&format!("{server}/v1/runs/{}", self.run)) {
+                Ok(view) => {
+                    *self.view.lock().expect("no panic while held") = view;
+                    return;
+                }
+                Err(error) => {
+                    debug!(server, %error, "a node could not be asked for the run");
+                    self.avoid(&server);
+                }
+            }
+        }
+    }
+
+    fn avoid(&self, server: &str) {
+        self.avoided.lock().expect("no panic while held").insert(server.to_owned(), Instant::now());
+    }
+
+    fn is_avoided(&self, server: &str) -> bool {
+        let avoided = self.avoided.lock().expect("no panic while held");
+        avoided.get(server).is_some_and(|since| since.elapsed() < AVOID_FOR)
+    }
+
+    fn host(&self) -> Option<String> {
+        self.host.lock().expect("no panic while held").clone()
+    }
+}
+
+fn address(view: &RunView, node: &NodeId) -> Option<String> {
+    view.nodes.iter().find(|record| record.id == *node).map(|record| record.http.clone())
+}
+
+fn parse_reply(body: &Bytes, asked: usize) -> Option<(LocateReply, Bytes)> {
+    let header_len = u32::from_le_bytes(body.get(..4)?.try_into().ok()?) as usize;
+    let header = body.get(4..4usize.checked_add(header_len)?)?;
+    let reply: LocateReply = serde_json::from_slice(header).ok()?;
+    (reply.grains.len() == asked).then(|| (reply, body.slice(4 + header_len..)))
+}
+
+/// A grain's bytes, wherever they are.
+#[derive(Debug, Clone)]
+enum GrainBytes {
+    Mapped(Arc<Mmap>, Range<usize>),
+    Owned(Bytes),
+}
+
+impl GrainBytes {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map, range) => &map[range.clone()],
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// The rows of a run, through its nodes.
+pub(crate) struct NodeRows {
+    nodes: Arc<Nodes>,
+    epoch: u32,
+    known: HashMap<GrainNo, GrainBytes>,
+    maps: HashMap<String, Arc<Mmap>>,
+}
+
+impl NodeRows {
+    pub(crate) fn new(nodes: Arc<Nodes>) -> Self {
+        Self { nodes, epoch: 0, known: HashMap::new(), maps: HashMap::new() }
+    }
+
+    /// Asks for grains until all are here: first the hosts, then, for what is left, any node.
+    fn bring(&mut self, wanted: Vec<Wanted>) -> Result<(), LoadError> {
+        let began = Instant::now();
+        let mut left = wanted;
+        let mut last_error = None;
+        let mut attempt = 0;
+        while !left.is_empty() {
+            if attempt > 0 && began.elapsed() > PATIENCE {
+                return Err(last_error.map_or(LoadError::NoServers, LoadError::from));
+            }
+            let by_server = self.choose(&left, attempt)?;
+            let nodes = &self.nodes;
+            let epoch = self.epoch;
+            let answers: Vec<_> = std::thread::scope(|scope| {
+                let asks: Vec<_> = by_server
+                    .into_iter()
+                    .map(|(server, wanted)| {
+                        scope.spawn(move || {
+                            let grains: Vec<GrainNo> = wanted.iter().map(|wanted| wanted.grain).collect();
+                            let answer = nodes.ask(&server, epoch, &grains, nodes.host());
+                            (server, wanted, answer)
+                        })
+                    })
+                    .collect();
+                asks.into_iter().map(|ask| ask.join().expect("asking a node does not panic")).collect()
+            });
+            left = Vec::new();
+            let mut stale = attempt > 0;
+            for (server, wanted, answer) in answers {
+                match answer {
+                    Ok((reply, body)) => {
+                        stale |= reply.generation != self.generation();
+                        left.extend(self.take(wanted, &reply, &body)?);
+                    }
+                    Err(error) if error.is_final() => return Err(error.into()),
+                    Err(error) => {
+                        debug!(server, %error, "asking another node");
+                        self.nodes.avoid(&server);
+                        last_error = Some(error);
+                        left.extend(wanted);
+                        stale = true;
+                    }
+                }
+            }
+            if stale {
+                self.nodes.refresh();
+            }
+            attempt += 1;
+        }
+        Ok(())
+    }
+
+    fn generation(&self) -> u64 {
+        let view = self.nodes.view.lock().expect("no panic while held");
+        view.placement.as_ref().map_or(0, |placement| placement.generation)
+    }
+
+    /// The server to ask for each grain: the host of its partition; if that failed lately, others in turn.
+    fn choose(&self, left: &[Wanted], attempt: usize) -> Result<BTreeMap<String, Vec<Wanted>>, LoadError> {
+        let all = self.nodes.addresses();
+        if all.is_empty() {
+            return Err(LoadError::NoServers);
+        }
+        let view = self.nodes.view.lock().expect("no panic while held").clone();
+        let mut by_server: BTreeMap<String, Vec<Wanted>> = BTreeMap::new();
+        for wanted in left {
+            let host = view.placement.as_ref().and_then(|placement| address(&view, placement.host(wanted.partition)));
+            let server = match host {
+                Some(host) if !self.nodes.is_avoided(&host) => host,
+                _ => all[attempt % all.len()].clone(),
+            };
+            by_server.entry(server).or_default().push(*wanted);
+        }
+        Ok(by_server)
+    }
+
+    /// Takes an answer's grains; returns those that must be asked for again.
+    fn take(
+        &mut self,
+        wanted: Vec<Wanted>,
+        reply: &LocateReply,
+        body: &Bytes,
+    ) -> Result<Vec<Wanted>, LoadError> {
+        let mut again = Vec::new();
+        let mut at = 0usize;
+        for (wanted, located) in wanted.into_iter().zip(&reply.grains) {
+            let bytes = match located {
+                Located::Inline { len } => {
+                    let end = at + *len as usize;
+                    let Some(_) = body.get(at..end) else { return Err(LoadError::ShortAnswer) };
+                    let bytes = body.slice(at..end);
+                    at = end;
+                    Some(GrainBytes::Owned(bytes))
+                }
+                Located::File { segment, offset, len } => self.map(segment, *offset, *len),
+            };
+            match bytes {
+                Some(bytes) if Grain::parse(bytes.as_slice()).is_ok() => {
+                    self.known.insert(wanted.grain, bytes);
+                }
+                _ => again.push(wanted),
+            }
+        }
+        Ok(again)
+    }
+
+    /// The bytes of a file of this machine; `None` if they cannot be had that way, now or ever.
+    fn map(&mut self, segment: &str, offset: u64, len: u32) -> Option<GrainBytes> {
+        let range = usize::try_from(offset).ok()?..usize::try_from(offset + u64::from(len)).ok()?;
+        let map = match self.maps.get(segment) {
+            Some(map) if map.len() >= range.end => Arc::clone(map),
+            _ => {
+                let map = match File::open(segment).and_then(|file| {
+                    // SAFETY: a segment is only ever appended to, never truncated or rewritten (docs/ARCHITECTURE.md), so
+                    // the mapped bytes stay what they are for as long as the map lives, also when the file is unlinked.
+                    unsafe { Mmap::map(&file) }
+                }) {
+                    Ok(map) => Arc::new(map),
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None, // dropped since: ask again
+                    Err(error) => {
+                        warn!(segment, %error, "a node's files cannot be opened from here; taking bytes instead");
+                        *self.nodes.host.lock().expect("no panic while held") = None;
+                        return None;
+                    }
+                };
+                self.maps.insert(segment.to_owned(), Arc::clone(&map));
+                map
+            }
+        };
+        if map.len() < range.end {
+            return None;
+        }
+        // A page that cannot be read is an error here, not a signal later.
+        match map.advise_range(Advice::PopulateRead, range.start, range.len()) {
+            Ok(()) => Some(GrainBytes::Mapped(map, range)),
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
+                Some(GrainBytes::Mapped(map, range)) // a kernel before 5.14 does not know the advice
+            }
+            Err(error) => {
+                warn!(segment, %error, "a segment cannot be read; asking again");
+                None
+            }
+        }
+    }
+}
+
+impl RowSource for NodeRows {
+    fn prepare(&mut self, epoch: u32, wanted: &[Wanted]) -> Result<(), LoadError> {
+        if epoch != self.epoch {
+            self.epoch = epoch;
+            self.known.clear();
+            self.maps.clear();
+        }
+        let missing = wanted.iter().filter(|wanted| !self.known.contains_key(&wanted.grain)).copied().collect();
+        self.bring(missing)
+    }
+
+    fn row(&self, grain: GrainNo, row: u32) -> Cow<'_, [u8]> {
+        let bytes = self.known.get(&grain).expect("rows are read after they were prepared").as_slice();
+        Cow::Borrowed(Grain::parse(bytes).expect("parsed when it came in").row(row))
+    }
+}

@@ -1,0 +1,76 @@
+//! Cuts the global order into steps. Pure: positions in, positions out.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+/// What happens to the samples at the end of an epoch that do not fill a global batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LastBatch {
+    /// They are a smaller step of their own; gradients are weighted by samples. Nothing is left out.
+    #[default]
+    Short,
+    /// They are not read in this epoch; the audit counts them.
+    Drop,
+}
+
+/// The steps of one epoch's order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Steps {
+    /// Samples of an epoch.
+    pub sample_count: u64,
+    /// Samples of a full step, at least 1.
+    pub global_batch: u64,
+    /// What to do with the rest.
+    pub last_batch: LastBatch,
+}
+
+impl Steps {
+    /// The step that begins at `position`, or `None` if the epoch ends there.
+    pub fn at(&self, position: u64) -> Option<Range<u64>> {
+        let left = self.sample_count.saturating_sub(position);
+        match self.last_batch {
+            _ if left == 0 => None,
+            LastBatch::Drop if left < self.global_batch => None,
+            LastBatch::Short | LastBatch::Drop => Some(position..position + left.min(self.global_batch)),
+        }
+    }
+
+    /// How many steps an epoch has from its start.
+    pub fn per_epoch(&self) -> u64 {
+        match self.last_batch {
+            LastBatch::Short => self.sample_count.div_ceil(self.global_batch),
+            LastBatch::Drop => self.sample_count / self.global_batch,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn steps_follow_each_other_and_cover_what_the_policy_says(
+            sample_count in 0u64..2_000,
+            global_batch in 1u64..300,
+            drops in any::<bool>(),
+        ) {
+            let last_batch = if drops { LastBatch::Drop } else { LastBatch::Short };
+            let steps = Steps { sample_count, global_batch, last_batch };
+            let mut position = 0;
+            let mut count = 0;
+            while let Some(step) = steps.at(position) {
+                prop_assert_eq!(step.start, position);
+                prop_assert!(step.end > step.start && step.end - step.start <= global_batch);
+                position = step.end;
+                count += 1;
+            }
+            prop_assert_eq!(count, steps.per_epoch());
+            let unseen = sample_count - position;
+            prop_assert_eq!(unseen, if drops { sample_count % global_batch } else { 0 });
+        }
+    }
+}

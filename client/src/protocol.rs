@@ -1,0 +1,252 @@
+//! What loaders and nodes say to each other: plain values with a JSON form, the same for the HTTP server, the loader and the
+//! metastore. Knows nothing of sockets.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use shardfmt::plan::PlanId;
+use shardfmt::{DigestSum, VersionId};
+
+use crate::node::{NodeId, NodeRecord};
+
+/// Where a run is in its plan. The same on every rank and for every world size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cursor {
+    /// The plan the position belongs to; another plan's loader refuses it.
+    pub plan: PlanId,
+    /// Epoch, from 0.
+    pub epoch: u32,
+    /// Samples of the epoch's global order already handed to the user.
+    pub position: u64,
+}
+
+/// The name of a run: chosen by the user, unique in a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RunId(String);
+
+/// A run's name has other characters than `a-z 0-9 . _ -`, or is empty or too long.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("run name {0:?} is not 1 to 63 of a-z, 0-9, '.', '_', '-', starting with a letter or digit")]
+pub struct BadRunId(String);
+
+impl FromStr for RunId {
+    type Err = BadRunId;
+
+    fn from_str(text: &str) -> Result<Self, BadRunId> {
+        let first = text.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        let rest = text
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-'));
+        if first && rest && text.len() <= 63 { Ok(Self(text.into())) } else { Err(BadRunId(text.into())) }
+    }
+}
+
+impl TryFrom<String> for RunId {
+    type Error = BadRunId;
+
+    fn try_from(text: String) -> Result<Self, BadRunId> {
+        text.parse()
+    }
+}
+
+impl From<RunId> for String {
+    fn from(id: RunId) -> Self {
+        id.0
+    }
+}
+
+impl RunId {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Makes a run known. Repeating it is harmless; another plan or V under the same name is a conflict.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateRun {
+    /// The run's name.
+    pub id: RunId,
+    /// The plan it trains over.
+    pub plan: PlanId,
+    /// V, fixed for the life of the run.
+    pub virtual_ranks: u32,
+}
+
+/// A run as the metastore keeps it under `runs/<id>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// The run's name.
+    pub id: RunId,
+    /// The plan it trains over.
+    pub plan: PlanId,
+    /// The version that plan is over.
+    pub version: VersionId,
+    /// V.
+    pub virtual_ranks: u32,
+}
+
+/// A rank tells its node that it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    /// How many ranks there are.
+    pub world: u32,
+    /// The epoch in which the rank begins to read: what the nodes fill their caches for.
+    pub epoch: u32,
+}
+
+/// Where a rank reads, as the metastore keeps it under `ranks/<run>`: one document for all ranks of a launch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RanksRecord {
+    /// How many ranks there are; another world size replaces the document.
+    pub world: u32,
+    /// The epoch in which they began.
+    pub epoch: u32,
+    /// The node each rank attached to; `None` until it has.
+    pub nodes: Vec<Option<NodeId>>,
+}
+
+/// Which node hosts which partition, as the metastore keeps it under `placements/<run>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Counts the placements of a run, from 1. Later messages of an older generation are harmless: grains are
+    /// verified, and a miss finds its way.
+    pub generation: u64,
+    /// The hosts, by name.
+    pub hosts: Vec<NodeId>,
+    /// For each partition the index of its host in `hosts`.
+    pub of_partition: Vec<u16>,
+}
+
+impl Placement {
+    /// The host of partition `partition`.
+    pub fn host(&self, partition: u32) -> &NodeId {
+        &self.hosts[usize::from(self.of_partition[partition as usize])]
+    }
+
+    /// The partitions that `node` hosts, ascending.
+    pub fn hosted_by<'a>(&'a self, node: &'a NodeId) -> impl Iterator<Item = u32> + 'a {
+        let index = self.hosts.iter().position(|host| host == node);
+        (0u32..).zip(&self.of_partition).filter(move |(_, at)| Some(usize::from(**at)) == index).map(|(p, _)| p)
+    }
+}
+
+/// All a loader needs to know to read: the run, who hosts what, where they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunView {
+    /// The run.
+    pub run: RunRecord,
+    /// The placement, once there is one.
+    pub placement: Option<Placement>,
+    /// The live nodes.
+    pub nodes: Vec<NodeRecord>,
+}
+
+/// Asks a node where grains are; also the report of how far the rank has come, and the renewal of its hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LocateRequest {
+    /// Who asks.
+    pub rank: u32,
+    /// Of how many.
+    pub world: u32,
+    /// The epoch the rank has consumed up to...
+    pub epoch: u32,
+    /// ...and the position in it: what the exchange is timed by.
+    pub position: u64,
+    /// The epoch in which the grains below are read.
+    pub for_epoch: u32,
+    /// Grain numbers of the plan. Empty: only a report.
+    pub grains: Vec<u64>,
+    /// The asker's [`host_identity`]: if it is the node's own, files are named instead of bytes sent.
+    pub host: Option<String>,
+}
+
+/// The header of the answer to a [`LocateRequest`]; inline grains follow it in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocateReply {
+    /// The placement generation the node goes by: a loader with an older one refreshes its view.
+    pub generation: u64,
+    /// One entry per grain asked for, in order.
+    pub grains: Vec<Located>,
+}
+
+/// Where one grain is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Located {
+    /// In a file of this machine. The file is never rewritten or truncated; it may be unlinked, which an open map survives.
+    File {
+        /// The segment's path.
+        segment: String,
+        /// Where the grain begins, in bytes.
+        offset: u64,
+        /// Its length in bytes.
+        len: u32,
+    },
+    /// In the body of this answer.
+    Inline {
+        /// Its length in bytes.
+        len: u32,
+    },
+}
+
+/// What a rank says at the end of an epoch about what it read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuditReport {
+    /// Who reports.
+    pub rank: u32,
+    /// Of how many.
+    pub world: u32,
+    /// The epoch it finished.
+    pub epoch: u32,
+    /// Samples it read.
+    pub samples: u64,
+    /// The sum of their row digests: with the other ranks' it must equal the manifest's.
+    pub digest_sum: DigestSum,
+}
+
+/// A name for the running kernel of this machine. Two processes with the same one may hope to open each other's files; a
+/// container's may still fail to, and then asks for bytes instead.
+pub fn host_identity() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(boot.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_names_are_checked() {
+        for good in ["a", "demo-1", "2026.11", "x_y"] {
+            assert_eq!(good.parse::<RunId>().map(|id| id.to_string()), Ok(good.into()));
+        }
+        let long = "a".repeat(64);
+        for bad in ["", "-a", "A", "a b", "a/b", "ä", long.as_str()] {
+            assert_eq!(bad.parse::<RunId>(), Err(BadRunId(bad.into())));
+        }
+    }
+
+    #[test]
+    fn a_placement_answers_both_ways() {
+        let node = |name: &str| name.parse::<NodeId>().expect("a good name");
+        let placement =
+            Placement { generation: 1, hosts: vec![node("a"), node("b")], of_partition: vec![1, 0, 1] };
+        assert_eq!(placement.host(0), &node("b"));
+        assert_eq!(placement.hosted_by(&node("b")).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(placement.hosted_by(&node("c")).count(), 0);
+    }
+}
