@@ -1,0 +1,116 @@
+//! Where one shard ends and the next begins, and which rows it holds. Pure: numbers in, numbers out.
+
+use std::ops::Range;
+
+use super::config::{IngestConfig, Mix};
+use crate::plan::Permutation;
+use crate::size::ByteSize;
+
+const SMALLEST_DEFAULT: u64 = 1 << 20;
+const LARGEST_DEFAULT: u64 = 64 << 20;
+/// The default is this part of the data, so that a plan can spread even a small dataset over many partitions.
+const SHARDS_AT_LEAST: u64 = 64;
+
+/// How the rows of an ingest are cut into shards of equal row counts (the last may be shorter).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// The size aimed at, recorded as configuration.
+    pub(super) size: ByteSize,
+    rows: u64,
+    rows_per_shard: u64,
+}
+
+impl Cut {
+    /// Cuts `rows` rows of `bytes` canonical bytes in all, by their mean size.
+    ///
+    /// Row counts are rounded down to a power of two that costs at most a sixteenth of the size: grains, which are
+    /// powers of two of rows, then fit without a short one at the end.
+    pub(super) fn new(rows: u64, bytes: u64, wanted: Option<ByteSize>) -> Cut {
+        let default = (bytes / SHARDS_AT_LEAST).clamp(SMALLEST_DEFAULT, LARGEST_DEFAULT);
+        let size = wanted.unwrap_or(ByteSize(default));
+        let fitting = u128::from(size.0) * u128::from(rows) / u128::from(bytes.max(1));
+        // A shard counts its rows in 32 bits.
+        let fitting = u64::try_from(fitting).unwrap_or(u64::MAX).clamp(1, rows.clamp(1, u64::from(u32::MAX) / 2));
+        let step = if fitting < 16 { 1 } else { 1 << (fitting / 16).ilog2().min(12) };
+        let most = fitting - fitting % step;
+        let shards = rows.div_ceil(most);
+        let rows_per_shard = rows.div_ceil(shards.max(1)).next_multiple_of(step).max(1);
+        Cut { size, rows, rows_per_shard }
+    }
+
+    pub(super) fn shard_count(&self) -> usize {
+        usize::try_from(self.rows.div_ceil(self.rows_per_shard)).expect("at most one shard per row held in memory")
+    }
+
+    /// The positions, in mixed order, of the rows of shard `index`.
+    pub(super) fn positions(&self, index: usize) -> Range<u64> {
+        let start = index as u64 * self.rows_per_shard;
+        start..(start + self.rows_per_shard).min(self.rows)
+    }
+}
+
+/// Which input row comes at a position of the mixed order.
+pub(super) enum MixedOrder {
+    Sequential,
+    Random(Permutation),
+}
+
+impl MixedOrder {
+    pub(super) fn new(config: &IngestConfig, rows: u64) -> MixedOrder {
+        match config.mix {
+            Mix::Sequential => MixedOrder::Sequential,
+            Mix::Random => {
+                let key = blake3::derive_key("shardfmt 2026 mix v1", &config.seed.to_le_bytes());
+                MixedOrder::Random(Permutation::new(&key, rows))
+            }
+        }
+    }
+
+    pub(super) fn row_at(&self, position: u64) -> u64 {
+        match self {
+            MixedOrder::Sequential => position,
+            MixedOrder::Random(permutation) => permutation.apply(position),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn shards_cover_all_rows_once_and_are_equal(rows in 1..5_000u64, row_bytes in 1..100_000u64, size in prop::option::of(1..4_000_000u64)) {
+            let cut = Cut::new(rows, rows * row_bytes, size.map(ByteSize));
+            let mut next = 0;
+            let equal = cut.positions(0).end;
+            for index in 0..cut.shard_count() {
+                let positions = cut.positions(index);
+                prop_assert_eq!(positions.start, next);
+                prop_assert!(!positions.is_empty());
+                let last = index + 1 == cut.shard_count();
+                prop_assert!(last || positions.end - positions.start == equal);
+                prop_assert!(positions.end - positions.start <= equal);
+                next = positions.end;
+            }
+            prop_assert_eq!(next, rows);
+            prop_assert!(equal == 1 || equal * row_bytes <= cut.size.0);
+        }
+    }
+
+    #[test]
+    fn by_default_there_are_at_least_64_shards_of_1_to_64_mib() {
+        let size = |bytes: u64| Cut::new(1 << 30, bytes, None).size.0;
+        assert_eq!(size(1000), 1 << 20);
+        assert_eq!(size(1 << 30), 16 << 20);
+        assert_eq!(size(1 << 40), 64 << 20);
+    }
+
+    #[test]
+    fn row_counts_are_kind_to_grains() {
+        let cut = Cut::new(50_000, 50_000 * 940, None);
+        assert_eq!(cut.positions(0).end % 64, 0);
+    }
+}

@@ -1,0 +1,92 @@
+//! Why an ingest stopped. Every message is one line that names the file or row and the way out.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::digest::ShardId;
+use crate::shard::ShardError;
+
+/// What a source may be, as told to someone who gave something else.
+pub(super) const ACCEPTED: &str = "a .parquet file or a directory of them, a .csv or .tsv file, a directory of images \
+                                   (png, jpg, jpeg, webp, bmp), or a .tar, .tar.gz or .tgz of images";
+
+/// Why an ingest stopped. Nothing was committed: shards already handed to the sink are harmless, and running again
+/// makes the same ones.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum IngestError {
+    /// The path given does not exist.
+    #[error("{path}: no such file or directory; check the path, relative ones start at the current directory")]
+    Missing { path: PathBuf },
+    /// The system refused to read.
+    #[error("{path}: cannot be read; check its permissions and the disk it is on")]
+    Read { path: PathBuf, source: io::Error },
+    /// The file is none of the kinds we read.
+    #[error("{path}: {found}; accepted are {ACCEPTED}")]
+    Unknown { path: PathBuf, found: String },
+    /// A directory that could be read in two ways.
+    #[error("{path}: holds Parquet files ({parquet}) and images ({image}); choose a folder of one kind with `under`")]
+    Ambiguous { path: PathBuf, parquet: String, image: String },
+    /// Nothing to ingest.
+    #[error("{path}: no samples found, {found}; accepted are {ACCEPTED}")]
+    NoSamples { path: PathBuf, found: String },
+    /// `take` kept no row.
+    #[error("{path}: `take` keeps none of its {rows} rows; widen the range or use another seed")]
+    NothingTaken { path: PathBuf, rows: u64 },
+    /// The folder asked for by `under` is not there.
+    #[error("{path}: nothing found under {under:?}; {there}")]
+    NotUnder { path: PathBuf, under: String, there: String },
+    /// A setting that makes no sense.
+    #[error("ingest setting `{setting}`: {reason}; {way_out}")]
+    Config { setting: &'static str, reason: String, way_out: &'static str },
+    /// A file name that cannot be a sample's path.
+    #[error("{path}: entry {entry:?} {reason}")]
+    Entry { path: PathBuf, entry: String, reason: &'static str },
+    /// Not Parquet, or damaged.
+    #[error("{path}: not a readable Parquet file ({reason}); copy it again, or rename it if it is something else")]
+    Parquet { path: PathBuf, reason: String },
+    /// Two files of one dataset differ in their columns.
+    #[error("{path}: {difference}, unlike {first}; files of one dataset need the same columns, use `under` to take a part")]
+    Schemas { path: PathBuf, first: PathBuf, difference: String },
+    /// A row of a CSV file has too many or too few columns.
+    #[error("{path}: line {line} has {found} columns where the header has {expected}; quote values that hold a comma or newline")]
+    Columns { path: PathBuf, line: u64, found: String, expected: u64 },
+    /// A CSV file cannot be read for another reason.
+    #[error("{path}: not a readable CSV file ({reason}); correct it or export it again as UTF-8")]
+    Csv { path: PathBuf, reason: String },
+    /// A column of a type that shards do not hold.
+    #[error("{path}: column {column:?} of type {data_type} cannot be ingested: {reason}; drop or convert it")]
+    Column { path: PathBuf, column: String, data_type: String, reason: String },
+    /// An archive that is truncated or damaged.
+    #[error("{path}: {reason}; the archive is truncated or damaged, copy it again")]
+    Archive { path: PathBuf, reason: String },
+    /// An image that no decoder reads.
+    #[error("{path}: image {entry:?} cannot be decoded ({reason}); repair or remove it")]
+    Image { path: PathBuf, entry: String, reason: String },
+    /// Images both directly in the folder and in folders below it: it is unclear what the labels are.
+    #[error("{path}: image {in_root:?} lies beside folders of images ({in_folder:?}); move it into a folder (its label) or choose one with `under`")]
+    Mixed { path: PathBuf, in_root: String, in_folder: String },
+    /// The source is not what it was when it was opened.
+    #[error("{path}: changed while it was read ({what}); run again when nothing writes to it")]
+    Changed { path: PathBuf, what: String },
+    /// A row that has no canonical form.
+    #[error("{path}: a row cannot be encoded ({reason}); drop or convert its column")]
+    Row { path: PathBuf, reason: String },
+    /// The temporary file for the rows failed.
+    #[error("temporary file in {directory}: cannot hold the rows; free space there or set TMPDIR to a larger disk")]
+    Spill { directory: PathBuf, source: io::Error },
+    /// A shard could not be made.
+    #[error("shard {index} cannot be written; choose a smaller shard size")]
+    Shard { index: usize, source: ShardError },
+    /// The sink refused a shard.
+    #[error("shard {shard} cannot be stored; running again continues with the same shards")]
+    Sink { shard: ShardId, source: io::Error },
+}
+
+/// The first line of someone else's message, short enough to stand in ours.
+pub(super) fn one_line(message: impl std::fmt::Display) -> String {
+    let text = message.to_string();
+    let line = text.lines().next().unwrap_or("no reason given").trim_end_matches(['.', ' ']);
+    line.chars().take(200).collect()
+}

@@ -1,0 +1,29 @@
+//! Where finished shards go and who is told how far things are. The ends of the ingest that do I/O elsewhere.
+
+use std::io;
+
+use crate::shard::FinishedShard;
+
+/// Takes finished shards. Called from several threads, in no particular order.
+pub trait Sink: Sync {
+    /// Stores one shard durably. Storing the same shard twice must be harmless: a repeated ingest does so.
+    ///
+    /// # Errors
+    /// Any error ends the ingest; what was stored before remains valid.
+    fn put_shard(&self, shard: &FinishedShard) -> io::Result<()>;
+}
+
+/// Is told how far an ingest is. Called from several threads; must return quickly.
+pub trait Progress: Sync {
+    /// `rows` and `bytes` (canonical) more are done in `phase`: `"reading"` first, then `"writing"`. Both phases
+    /// count every row kept, so each ends at the number of samples of the version.
+    fn advanced(&self, rows: u64, bytes: u64, phase: &str);
+}
+
+/// Ignores progress.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoProgress;
+
+impl Progress for NoProgress {
+    fn advanced(&self, _rows: u64, _bytes: u64, _phase: &str) {}
+}

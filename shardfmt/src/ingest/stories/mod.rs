@@ -1,0 +1,202 @@
+//! Stories of whole ingests: real files in, shards read back out.
+
+mod cifar;
+mod images;
+mod laws;
+mod tables;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::{self, Cursor, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::Int64Type;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use image::{ImageFormat, RgbImage};
+use parquet::arrow::ArrowWriter;
+use tempfile::TempDir;
+
+use super::*;
+use crate::digest::ShardId;
+use crate::shard::{FinishedShard, Shard};
+
+/// Keeps shards in memory.
+#[derive(Default)]
+pub(super) struct Kept(Mutex<BTreeMap<ShardId, Vec<u8>>>);
+
+impl Sink for Kept {
+    fn put_shard(&self, shard: &FinishedShard) -> io::Result<()> {
+        self.0.lock().unwrap().insert(shard.id, shard.bytes.clone());
+        Ok(())
+    }
+}
+
+/// Counts rows per phase.
+#[derive(Default)]
+pub(super) struct Counted {
+    reading: AtomicU64,
+    writing: AtomicU64,
+}
+
+impl Progress for Counted {
+    fn advanced(&self, rows: u64, _bytes: u64, phase: &str) {
+        match phase {
+            "reading" => self.reading.fetch_add(rows, Ordering::Relaxed),
+            "writing" => self.writing.fetch_add(rows, Ordering::Relaxed),
+            other => panic!("unknown phase {other}"),
+        };
+    }
+}
+
+/// A finished ingest with its shards.
+pub(super) struct Ingested {
+    pub(super) manifest: Manifest,
+    pub(super) skipped: u64,
+    shards: Kept,
+}
+
+pub(super) fn run(path: &Path, config: &IngestConfig, threads: usize) -> Result<Ingested, IngestError> {
+    let (shards, counted) = (Kept::default(), Counted::default());
+    let source = Source::open(path, config)?;
+    let (skipped, promised) = (source.skipped_count(), source.sample_count());
+    let manifest = ingest(source, config, threads, &shards, &counted)?;
+    let samples = manifest.sample_count();
+    assert!(samples == promised || config.take.is_some());
+    assert_eq!((counted.reading.into_inner(), counted.writing.into_inner()), (samples, samples));
+    Ok(Ingested { manifest, skipped, shards })
+}
+
+impl Ingested {
+    /// All record batches, in the order of the manifest, after checking each shard against its entry.
+    pub(super) fn batches(&self) -> Vec<RecordBatch> {
+        let shards = self.shards.0.lock().unwrap();
+        let read = |entry: &ShardEntry| {
+            let shard = Shard::from_bytes(shards[&entry.id].clone()).unwrap();
+            assert_eq!(shard.rows(), entry.rows);
+            assert_eq!(shard.schema().fields(), self.manifest.schema.fields());
+            shard.record_batches().to_vec()
+        };
+        self.manifest.shards.iter().flat_map(read).collect()
+    }
+
+    /// The canonical rows, in order.
+    pub(super) fn rows(&self) -> Vec<Vec<u8>> {
+        let codec = RowCodec::new(self.manifest.schema.clone()).unwrap();
+        self.batches().iter().flat_map(|batch| canonical_rows(&codec, batch)).collect()
+    }
+
+    pub(super) fn integers(&self, column: &str) -> Vec<i64> {
+        let of = |batch: &RecordBatch| {
+            let column = batch.column_by_name(column).unwrap().as_primitive::<Int64Type>().clone();
+            column.values().to_vec()
+        };
+        self.batches().iter().flat_map(of).collect()
+    }
+
+    pub(super) fn texts(&self, column: &str) -> Vec<String> {
+        let of = |batch: &RecordBatch| {
+            let column = batch.column_by_name(column).unwrap().as_string::<i32>().clone();
+            column.iter().map(|text| text.unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        self.batches().iter().flat_map(of).collect()
+    }
+
+    pub(super) fn metadata(&self, column: &str, key: &str) -> Option<String> {
+        self.manifest.schema.field_with_name(column).unwrap().metadata().get(key).map(|value| value.to_string())
+    }
+}
+
+pub(super) fn canonical_rows(codec: &RowCodec, batch: &RecordBatch) -> Vec<Vec<u8>> {
+    let encoder = codec.encoder(batch).unwrap();
+    let encode = |row| {
+        let mut bytes = Vec::new();
+        encoder.encode(row, &mut bytes).unwrap();
+        bytes
+    };
+    (0..batch.num_rows()).map(encode).collect()
+}
+
+/// The message with its causes, which must be one line that says what to do after the name of the thing.
+pub(super) fn refusal(path: &Path, config: &IngestConfig) -> String {
+    let error = run(path, config, 2).err().expect("an ingest that must fail");
+    let mut text = error.to_string();
+    assert!(!text.contains('\n'), "{text}");
+    assert!(text.contains(';') || text.contains("accepted are"), "no way out: {text}");
+    let mut cause = error.source();
+    while let Some(because) = cause {
+        text += &format!(": {because}");
+        cause = because.source();
+    }
+    text
+}
+
+pub(super) fn sequential() -> IngestConfig {
+    IngestConfig { mix: Mix::Sequential, ..IngestConfig::default() }
+}
+
+pub(super) fn under(folder: &str) -> IngestConfig {
+    IngestConfig { under: Some(folder.to_owned()), ..sequential() }
+}
+
+/// A directory with some files in it.
+pub(super) fn directory(files: &[(&str, Vec<u8>)]) -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, bytes) in files {
+        let path = directory.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    directory
+}
+
+pub(super) fn picture(format: ImageFormat, shade: u8) -> Vec<u8> {
+    let mut bytes = Cursor::new(Vec::new());
+    let image = RgbImage::from_fn(6, 5, |x, y| image::Rgb([shade, (x * 40) as u8, (y * 50) as u8]));
+    image.write_to(&mut bytes, format).unwrap();
+    bytes.into_inner()
+}
+
+pub(super) fn png(shade: u8) -> Vec<u8> {
+    picture(ImageFormat::Png, shade)
+}
+
+pub(super) fn tar(entries: &[(&str, Vec<u8>)]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (name, bytes) in entries {
+        archive.append(&tar_header(name, bytes.len() as u64, tar::EntryType::Regular), bytes.as_slice()).unwrap();
+    }
+    archive.into_inner().unwrap()
+}
+
+/// A header with the name just as given: the builder itself refuses hostile ones.
+pub(super) fn tar_header(name: &str, size: u64, kind: tar::EntryType) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_entry_type(kind);
+    header.set_size(size);
+    header.set_mode(0o644);
+    header.set_cksum();
+    header
+}
+
+pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+pub(super) fn write_parquet(path: PathBuf, batch: &RecordBatch) {
+    let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(batch).unwrap();
+    writer.close().unwrap();
+}
+
+pub(super) fn sorted<T: Ord>(mut values: Vec<T>) -> Vec<T> {
+    values.sort();
+    values
+}

@@ -1,0 +1,169 @@
+//! Parquet and CSV.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, DictionaryArray, FixedSizeListArray, Float64Array, Int64Array, StringArray, StringViewArray, UInt8Array,
+};
+use arrow::datatypes::{DataType, Field, Int32Type, Schema};
+
+use super::*;
+
+fn table(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
+fn numbers(range: std::ops::Range<i64>) -> RecordBatch {
+    table(vec![("label", Arc::new(Int64Array::from_iter_values(range)))])
+}
+
+#[test]
+fn files_of_a_directory_follow_each_other_by_name() {
+    let directory = directory(&[("notes.txt", b"hello".to_vec())]);
+    std::fs::create_dir(directory.path().join("b")).unwrap();
+    write_parquet(directory.path().join("c.parquet"), &numbers(200..250));
+    write_parquet(directory.path().join("b/2.PARQUET"), &numbers(100..200));
+    write_parquet(directory.path().join("a.parquet"), &numbers(0..100));
+    let ingested = run(directory.path(), &sequential(), 2).unwrap();
+    assert_eq!(ingested.integers("label"), (0..250).collect::<Vec<_>>());
+    assert_eq!(ingested.skipped, 1);
+    let names: Vec<&str> = ingested.manifest.inputs.iter().map(|input| input.name.as_str()).collect();
+    assert_eq!(names, ["a.parquet", "b/2.PARQUET", "c.parquet"]);
+    let labels = ingested.manifest.shards[0].labels.as_ref().unwrap();
+    assert_eq!(labels.len(), 250);
+    let part = run(directory.path(), &under("b"), 1).unwrap();
+    assert_eq!(part.integers("label"), (100..200).collect::<Vec<_>>());
+}
+
+#[test]
+fn columns_become_plain_and_metadata_of_fields_stays() {
+    let tensor = Field::new("image", DataType::new_fixed_size_list(DataType::UInt8, 4, false), false).with_metadata(
+        [
+            ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()),
+            ("ARROW:extension:metadata".to_owned(), r#"{"shape":[1,2,2]}"#.to_owned()),
+        ]
+        .into(),
+    );
+    let schema = Schema::new_with_metadata(
+        vec![
+            tensor,
+            Field::new("label", DataType::Dictionary(DataType::Int32.into(), DataType::Utf8.into()), true),
+            Field::new("view", DataType::Utf8View, true),
+            Field::new("long", DataType::LargeUtf8, true),
+        ],
+        [("pandas".to_owned(), "{}".to_owned())].into(),
+    );
+    let DataType::FixedSizeList(item, _) = schema.field(0).data_type().clone() else { unreachable!() };
+    let values = Arc::new(UInt8Array::from_iter_values(0..8));
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(FixedSizeListArray::new(item, 4, values, None)),
+        Arc::new(DictionaryArray::<Int32Type>::from_iter(["cat", "dog"])),
+        Arc::new(StringViewArray::from_iter_values(["a text too long to be inlined", "b"])),
+        Arc::new(arrow::array::LargeStringArray::from_iter_values(["c", "d"])),
+    ];
+    let directory = directory(&[]);
+    let path = directory.path().join("all.parquet");
+    write_parquet(path.clone(), &RecordBatch::try_new(Arc::new(schema), columns).unwrap());
+    let ingested = run(&path, &sequential(), 2).unwrap();
+    let types: Vec<&DataType> = ingested.manifest.schema.fields().iter().map(|field| field.data_type()).collect();
+    assert_eq!(types[1..], [&DataType::Utf8, &DataType::Utf8, &DataType::LargeUtf8]);
+    assert_eq!(ingested.metadata("image", "ARROW:extension:name").as_deref(), Some("arrow.fixed_shape_tensor"));
+    assert_eq!(ingested.metadata("image", "ARROW:extension:metadata").as_deref(), Some(r#"{"shape":[1,2,2]}"#));
+    assert!(!ingested.manifest.schema.metadata().contains_key("pandas"));
+    assert_eq!(ingested.texts("label"), ["cat", "dog"]);
+    assert_eq!(ingested.texts("view"), ["a text too long to be inlined", "b"]);
+    let labels = ingested.manifest.shards[0].labels.clone().unwrap();
+    assert_eq!(labels, BTreeMap::from([("cat".to_owned(), 1), ("dog".to_owned(), 1)]));
+}
+
+#[test]
+fn a_csv_becomes_typed_columns() {
+    let csv = b"\xef\xbb\xbflabel,weight,note\n1,0.5,\"a, b\"\n2,1,\n3,2.5,n/a\n".to_vec();
+    let directory = directory(&[("all.csv", csv), ("all.tsv", b"x\ty\n1\t2\n".to_vec())]);
+    let ingested = run(&directory.path().join("all.csv"), &sequential(), 2).unwrap();
+    assert_eq!(ingested.integers("label"), [1, 2, 3]);
+    let batches = ingested.batches();
+    let weight = batches[0].column_by_name("weight").unwrap();
+    assert_eq!(weight.as_primitive(), &Float64Array::from(vec![0.5, 1.0, 2.5]));
+    let note = batches[0].column_by_name("note").unwrap();
+    assert_eq!(note.as_string(), &StringArray::from(vec![Some("a, b"), None, Some("n/a")]));
+    assert_eq!(run(&directory.path().join("all.tsv"), &sequential(), 2).unwrap().integers("y"), [2]);
+}
+
+#[test]
+fn a_column_without_values_is_text() {
+    let directory = directory(&[("all.csv", b"x,empty\n1,\n2,\n".to_vec())]);
+    let ingested = run(&directory.path().join("all.csv"), &sequential(), 1).unwrap();
+    assert_eq!(ingested.manifest.schema.field(1).data_type(), &DataType::Utf8);
+}
+
+#[test]
+fn the_demo_data_keeps_its_tensors_and_classes() {
+    let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/data/digits");
+    let train = run(&digits.join("train.parquet"), &IngestConfig::default(), 2).unwrap();
+    let test = run(&digits.join("test.parquet"), &IngestConfig::default(), 2).unwrap();
+    assert_eq!((train.manifest.sample_count(), test.manifest.sample_count()), (1437, 360));
+    assert_eq!(train.metadata("image", "ARROW:extension:name").as_deref(), Some("arrow.fixed_shape_tensor"));
+    let shape = train.metadata("image", "ARROW:extension:metadata").unwrap();
+    let shape: serde_json::Value = serde_json::from_str(&shape).unwrap();
+    assert_eq!(shape["shape"], serde_json::json!([1, 8, 8]));
+    assert_eq!(train.manifest.class_names().unwrap(), ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]);
+}
+
+#[test]
+fn what_is_no_table_is_refused_by_name() {
+    let rows = b"x,y\n1,2\n3,4,5\n".to_vec();
+    let directory = directory(&[
+        ("bad.parquet", b"PAR1 and then nothing".to_vec()),
+        ("other.parquet", b"<html>not found</html>".to_vec()),
+        ("long.csv", rows),
+        ("short.csv", b"x,y\n1,2\n\"a\nb\",4\n3\n".to_vec()),
+        ("latin.csv", b"x\ncaf\xe9\n".to_vec()),
+        ("huge.csv", b"x\n1\n99999999999999999999999999\n".to_vec()),
+        ("header.csv", b"x,y\n".to_vec()),
+        ("empty.csv", Vec::new()),
+        ("twice.csv", b"x,x\n1,2\n".to_vec()),
+        ("data.json", b"[]".to_vec()),
+        ("one.png", png(1)),
+    ]);
+    let refused = |name: &str, words: &[&str]| {
+        let text = refusal(&directory.path().join(name), &sequential());
+        assert!(text.contains(name), "{text}");
+        words.iter().for_each(|word| assert!(text.contains(word), "{word:?} not in {text}"));
+    };
+    refused("bad.parquet", &["Parquet"]);
+    refused("other.parquet", &["Parquet"]);
+    refused("long.csv", &["line 3", "3 columns", "has 2"]);
+    refused("short.csv", &["line 5", "1 columns"]);
+    refused("latin.csv", &["UTF-8"]);
+    refused("huge.csv", &["99999999999999999999999999"]);
+    refused("header.csv", &["no row"]);
+    refused("empty.csv", &["no row"]);
+    refused("twice.csv", &["same name"]);
+    refused("data.json", &[".json", ".parquet", ".csv", ".tar.gz", "webp"]);
+    refused("one.png", &["single image"]);
+    refused("absent.parquet", &["no such file"]);
+    assert!(refusal(&directory.path().join("long.csv"), &under("train")).contains("leave `under` out"));
+}
+
+#[test]
+fn files_with_different_columns_are_refused_with_the_difference() {
+    let directory = directory(&[]);
+    write_parquet(directory.path().join("a.parquet"), &numbers(0..3));
+    let other = table(vec![("label", Arc::new(StringArray::from(vec!["x"])) as ArrayRef)]);
+    write_parquet(directory.path().join("b.parquet"), &other);
+    let text = refusal(directory.path(), &sequential());
+    assert!(text.contains("b.parquet: column \"label\" is Utf8 instead of Int64, unlike a.parquet"), "{text}");
+}
+
+#[test]
+fn a_directory_of_two_kinds_or_none_is_refused() {
+    let mixed = directory(&[("a.png", png(1))]);
+    write_parquet(mixed.path().join("b.parquet"), &numbers(0..3));
+    assert!(refusal(mixed.path(), &sequential()).contains("a.png"));
+    let other = directory(&[("a.csv", b"x\n1\n".to_vec()), ("b.txt", Vec::new())]);
+    assert!(refusal(other.path(), &sequential()).contains("only a.csv and 1 more"));
+    assert!(refusal(directory(&[]).path(), &sequential()).contains("empty"));
+    let text = refusal(mixed.path(), &under("train"));
+    assert!(text.contains("no folders"), "{text}");
+}
