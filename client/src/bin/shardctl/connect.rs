@@ -2,10 +2,11 @@
 
 use std::env;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
-use serde::de::DeserializeOwned;
 use shardd_client::catalog::{Catalog, DatasetInfo, HttpCatalog, LocalCatalog};
+use shardd_client::http::HttpClient;
 use shardfmt::{DatasetName, PlanId};
 
 use crate::failure::Failure;
@@ -66,25 +67,9 @@ fn checked(urls: &str) -> Result<Vec<String>, Failure> {
     urls.split(',').map(check).collect()
 }
 
-/// The value at `path` of a node's API.
-pub(crate) fn get<T: DeserializeOwned>(server: &str, path: &str) -> Result<T, Failure> {
-    let url = format!("{server}{path}");
-    let config = ureq::Agent::config_builder()
-        .timeout_connect(Some(std::time::Duration::from_secs(5)))
-        .timeout_global(Some(std::time::Duration::from_secs(30)))
-        .http_status_as_error(false)
-        .build();
-    let unreachable =
-        |error: ureq::Error| Failure::failed(format!("no node answers at {server} ({error}): start one with `shardd serve`, or name another with --server"));
-    let mut response = ureq::Agent::new_with_config(config).get(&url).call().map_err(unreachable)?;
-    if !response.status().is_success() {
-        let problem: serde_json::Value = response.body_mut().read_json().unwrap_or_default();
-        let status = response.status();
-        let detail = problem["detail"].as_str().or(problem["title"].as_str()).unwrap_or("no detail given");
-        return Err(Failure::failed(format!("{url} answered {status}: {detail}")));
-    }
-    let odd = |error| Failure::failed(format!("{url} answered something that is not expected there: {error}"));
-    response.body_mut().with_config().limit(256 << 20).read_json().map_err(odd)
+/// A client for questions that a node answers at once.
+pub(crate) fn http() -> HttpClient {
+    HttpClient::new(Duration::from_secs(30))
 }
 
 /// The dataset asked for, or the only one there is.

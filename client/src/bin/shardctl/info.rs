@@ -27,7 +27,7 @@ impl Info {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let catalog = connect.catalog()?;
         let dataset = only_dataset(&*catalog, self.dataset.as_ref(), "info")?;
-        let manifest = catalog.manifest(&dataset.version)?;
+        let manifest = catalog.manifest(dataset.version)?;
         if json {
             output::json(&as_json(&dataset.name, &manifest));
             return Ok(());

@@ -50,6 +50,10 @@ pub(crate) struct Partition {
     /// Read a partition in blocks of this many grains, shuffled inside, for disks that hate random reads
     #[arg(long, value_name = "GRAINS")]
     block_slots: Option<u32>,
+
+    /// Print the plan's id and nothing else
+    #[arg(long)]
+    id: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -69,10 +73,13 @@ impl Partition {
         let catalog = connect.catalog()?;
         let command = format!("partition --q {}", self.q);
         let dataset = only_dataset(&*catalog, self.dataset.as_ref(), &command)?;
-        let manifest = catalog.manifest(&dataset.version)?;
+        let manifest = catalog.manifest(dataset.version)?;
+        let only_id = self.id;
         let plan = make_plan(&manifest, self.options())?;
         catalog.put_plan(plan.document())?;
-        if json {
+        if only_id {
+            output::print(&format!("{}\n", plan.id()));
+        } else if json {
             output::json(&as_json(&dataset.name, &manifest, &plan));
         } else {
             output::print(&describe(&dataset.name, &manifest, &plan));

@@ -3,12 +3,12 @@
 //! Every row that comes out of the loader is encoded again and hashed, so the digests speak of delivered bytes and not
 //! of what the plan says should have come.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::json;
-use shardd_client::loader::{LastBatch, Loader, LoaderConfig, NodeSource, Step};
+use shardd_client::loader::{LastBatch, Loader, LoaderConfig, LoaderSource, Step};
 use shardd_client::protocol::RunId;
 use shardfmt::{DigestSum, RowCodec, RowDigest};
 
@@ -42,7 +42,7 @@ pub(crate) struct Read {
 
     /// Samples per step and virtual rank
     #[arg(long, default_value_t = 32)]
-    batch_size: usize,
+    batch_size: u32,
 
     /// What to do with the samples left at the end of an epoch: a shorter step, or none
     #[arg(long, value_enum, default_value = "short")]
@@ -92,20 +92,19 @@ impl Read {
         let catalog = connect.catalog()?;
         let plan = find_plan(&*catalog, self.plan.as_deref())?;
         let source = match connect.target()? {
-            Target::Servers(servers) => NodeSource::Servers { servers, run: self.run.clone() },
-            Target::Store(dir) => NodeSource::Embedded { dir },
+            Target::Servers(servers) => LoaderSource::Nodes { servers, run: self.run },
+            Target::Store(dir) => LoaderSource::Directory(dir),
         };
-        let mut config = LoaderConfig::new(source, plan);
+        let mut config = LoaderConfig::new(source, plan, self.batch_size);
         config.rank = self.rank;
         config.world = self.world;
         config.virtual_ranks = self.virtual_ranks;
-        config.batch_size = self.batch_size;
         config.last_batch = match self.last_batch {
             LastBatchArg::Short => LastBatch::Short,
             LastBatchArg::Drop => LastBatch::Drop,
         };
         config.start = self.start;
-        config.epochs = self.epochs;
+        config.end_epoch = self.epochs;
         config.audit = true;
         let mut loader = Loader::open(config)?;
         let codec = RowCodec::new(loader.schema().clone())?;
@@ -177,10 +176,10 @@ fn print_step(step: &Delivered, json: bool) {
     output::print(&text);
 }
 
-fn print_end(loader: &Loader, steps: u64, samples: u64, took: std::time::Duration, json: bool) {
+fn print_end(loader: &Loader, steps: u64, samples: u64, took: Duration, json: bool) {
     let speed = samples as f64 / took.as_secs_f64().max(1e-9);
     let stats = loader.stats();
-    let audits = loader.audit();
+    let audits = loader.audits();
     if json {
         output::json(&json!({
             "event": "done",
@@ -188,7 +187,7 @@ fn print_end(loader: &Loader, steps: u64, samples: u64, took: std::time::Duratio
             "samples": samples,
             "seconds": took.as_secs_f64(),
             "samples_per_s": speed,
-            "waited_s": stats.waited.as_secs_f64(),
+            "waited_s": stats.waited_s,
             "audits": audits,
         }));
         return;
@@ -199,9 +198,9 @@ fn print_end(loader: &Loader, steps: u64, samples: u64, took: std::time::Duratio
         plural(steps, "step"),
         count(speed as u64),
         duration(took),
-        duration(stats.waited)
+        duration(Duration::from_secs_f64(stats.waited_s))
     );
-    for audit in &audits {
+    for audit in audits {
         text.push_str(&format!(
             "epoch {}: {}, digest sum {}\n",
             audit.epoch,

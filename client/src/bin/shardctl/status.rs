@@ -7,7 +7,7 @@ use shardd_client::node::NodeRecord;
 use shardd_client::protocol::{RunRecord, RunView};
 use shardfmt::ByteSize;
 
-use crate::connect::{Connect, Target, get};
+use crate::connect::{Connect, Target, http};
 use crate::failure::Failure;
 use crate::human::{count, plural};
 use crate::output;
@@ -38,20 +38,21 @@ impl Status {
             Target::Servers(servers) => servers[0].clone(),
             Target::Store(_) => return of_directory(connect, json),
         };
-        let nodes: Vec<NodeRecord> = get(&server, "/v1/nodes")?;
-        let runs: Vec<RunRecord> = get(&server, "/v1/runs")?;
+        let http = http();
+        let nodes: Vec<NodeRecord> = http.get_json(&format!("{server}/v1/nodes"))?;
+        let runs: Vec<RunRecord> = http.get_json(&format!("{server}/v1/runs"))?;
         let picture = Picture {
             nodes: nodes
                 .into_iter()
                 .map(|record| {
-                    let status = get(&address(&record), "/v1/status").ok();
+                    let status = http.get_json(&format!("{}/v1/status", address(&record))).ok();
                     NodePicture { record, status }
                 })
                 .collect(),
             runs: runs
                 .iter()
-                .map(|run| get(&server, &format!("/v1/runs/{}", run.id)))
-                .collect::<Result<_, Failure>>()?,
+                .map(|run| http.get_json(&format!("{server}/v1/runs/{}", run.id)))
+                .collect::<Result<_, _>>()?,
         };
         if json {
             output::json(&picture);

@@ -1,14 +1,16 @@
 //! `shardctl verify`: reads every shard of a dataset and checks it against the manifest, row by row.
 
 use std::fs;
-use std::io::{IsTerminal, Read as _};
+use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 use serde::Serialize;
 use serde_json::json;
+use shardd_client::http::HttpClient;
 use shardfmt::shard::{Shard, Sidecar};
 use shardfmt::{ByteSize, DatasetName, Digest, DigestSum, Manifest, ShardEntry, merkle};
 
@@ -17,8 +19,8 @@ use crate::failure::{Failure, one_line};
 use crate::human::plural;
 use crate::output;
 
-/// A shard larger than this is not one of ours.
-const LARGEST_SHARD: u64 = 4 << 30;
+/// How long a shard may take to arrive.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Read every shard of a dataset and check it against the manifest
 #[derive(Args)]
@@ -37,17 +39,17 @@ struct Damage {
 /// Where the bytes of shards come from.
 enum Bytes {
     Store(PathBuf),
-    Server(String),
+    Server(String, HttpClient),
 }
 
 impl Verify {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let catalog = connect.catalog()?;
         let dataset = only_dataset(&*catalog, self.dataset.as_ref(), "verify")?;
-        let manifest = catalog.manifest(&dataset.version)?;
+        let manifest = catalog.manifest(dataset.version)?;
         let bytes = match connect.target()? {
             Target::Store(dir) => Bytes::Store(dir.join("store")),
-            Target::Servers(servers) => Bytes::Server(servers[0].clone()),
+            Target::Servers(servers) => Bytes::Server(servers[0].clone(), HttpClient::new(PATIENCE)),
         };
         let damages = check_all(&manifest, &bytes);
         if json {
@@ -130,14 +132,14 @@ impl Bytes {
     fn shard(&self, entry: &ShardEntry) -> Result<Vec<u8>, String> {
         match self {
             Bytes::Store(dir) => read_file(dir.join(format!("shards/{}.arrow", filed(entry)))),
-            Bytes::Server(url) => download(&format!("{url}/v1/shards/{}", entry.id)),
+            Bytes::Server(url, http) => download(http, &format!("{url}/v1/shards/{}", entry.id)),
         }
     }
 
     fn sidecar(&self, entry: &ShardEntry) -> Result<Vec<u8>, String> {
         match self {
             Bytes::Store(dir) => read_file(dir.join(format!("shards/{}.rows", filed(entry)))),
-            Bytes::Server(url) => download(&format!("{url}/v1/shards/{}/rows", entry.id)),
+            Bytes::Server(url, http) => download(http, &format!("{url}/v1/shards/{}/rows", entry.id)),
         }
     }
 }
@@ -152,10 +154,6 @@ fn read_file(path: PathBuf) -> Result<Vec<u8>, String> {
     fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn download(url: &str) -> Result<Vec<u8>, String> {
-    let failed = |error: ureq::Error| format!("{url}: {error}");
-    let mut body = ureq::get(url).call().map_err(failed)?.into_body();
-    let mut bytes = Vec::new();
-    let read = body.as_reader().take(LARGEST_SHARD).read_to_end(&mut bytes);
-    read.map(|_| bytes).map_err(|error| format!("{url}: {error}"))
+fn download(http: &HttpClient, url: &str) -> Result<Vec<u8>, String> {
+    http.get(url).map(Vec::from).map_err(|error| one_line(&error))
 }

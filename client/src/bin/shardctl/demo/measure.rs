@@ -6,7 +6,7 @@ use shardd_client::engine::NodeStatus;
 use shardd_client::protocol::{Placement, RunView};
 use shardfmt::plan::{Epoch, Plan};
 
-use crate::connect::get;
+use crate::connect::http;
 use crate::failure::Failure;
 use crate::partition::moved_share;
 
@@ -23,12 +23,12 @@ pub(crate) struct Measured {
 
 /// A node's counters.
 pub(crate) fn status(url: &str) -> Result<NodeStatus, Failure> {
-    get(url, "/v1/status")
+    Ok(http().get_json(&format!("{url}/v1/status"))?)
 }
 
 /// Who hosts what in the demo's run, once its ranks have attached.
 pub(crate) fn placement(url: &str) -> Result<Option<Placement>, Failure> {
-    Ok(get::<RunView>(url, &format!("/v1/runs/{RUN}"))?.placement)
+    Ok(http().get_json::<RunView>(&format!("{url}/v1/runs/{RUN}"))?.placement)
 }
 
 impl Measured {

@@ -55,8 +55,8 @@ impl Plan {
 impl PlanArg {
     /// The plan and the manifest of its version.
     pub(crate) fn open(&self, catalog: &dyn Catalog) -> Result<(PlanValue, Manifest), Failure> {
-        let document = catalog.plan(&find_plan(catalog, self.plan.as_deref())?)?;
-        let manifest = catalog.manifest(&document.version)?;
+        let document = catalog.plan(find_plan(catalog, self.plan.as_deref())?)?;
+        let manifest = catalog.manifest(document.version)?;
         let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
         Ok((PlanValue::new(document, &shard_rows)?, manifest))
     }
@@ -74,7 +74,7 @@ fn list(catalog: &dyn Catalog, json: bool) -> Result<(), Failure> {
     }
     let mut table = Table::new(&["plan", "dataset", "version", "Q", "partitions", "grain rows", "chunks", "seed"]);
     for info in &plans {
-        let document = catalog.plan(&info.id)?;
+        let document = catalog.plan(info.id)?;
         table.row([
             info.id.short(),
             info.dataset.to_string(),
