@@ -43,8 +43,7 @@ impl Info {
         ]);
         page.push('\n');
         page.push_str(&columns(&manifest).render());
-        let labels = label_counts(&manifest);
-        if !labels.is_empty() {
+        if let Some(labels) = manifest.labels() {
             page.push('\n');
             page.push_str(&classes(&manifest, &labels).render());
         }
@@ -87,14 +86,6 @@ fn shards(manifest: &Manifest) -> Table {
     table
 }
 
-fn label_counts(manifest: &Manifest) -> BTreeMap<String, u64> {
-    let mut all = BTreeMap::new();
-    for (label, samples) in manifest.shards.iter().flat_map(|shard| shard.labels.iter().flatten()) {
-        *all.entry(label.clone()).or_default() += samples;
-    }
-    all
-}
-
 fn as_json(name: &DatasetName, manifest: &Manifest) -> serde_json::Value {
     let columns: Vec<_> = manifest
         .schema
@@ -116,7 +107,7 @@ fn as_json(name: &DatasetName, manifest: &Manifest) -> serde_json::Value {
         "digest_sum": manifest.digest_sum(),
         "columns": columns,
         "classes": manifest.class_names(),
-        "labels": label_counts(manifest),
+        "labels": manifest.labels(),
         "shards": shards,
         "inputs": manifest.inputs.len(),
         "config": manifest.config,

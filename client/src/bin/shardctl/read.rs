@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 use shardd_client::loader::{LastBatch, Loader, LoaderConfig, LoaderSource, Step};
 use shardd_client::protocol::RunId;
-use shardfmt::{DigestSum, RowCodec, RowDigest};
+use shardfmt::{DigestSum, RowCodec, RowDigest, RowError};
 
 use crate::connect::{Connect, Target, find_plan};
 use crate::failure::Failure;
@@ -111,7 +111,7 @@ impl Read {
         let started = Instant::now();
         let (mut steps, mut samples) = (0u64, 0u64);
         while let Some(step) = loader.next_step()? {
-            let delivered = fingerprint(&step, &codec, self.rows);
+            let delivered = fingerprint(&step, &codec, self.rows)?;
             steps += 1;
             samples += delivered.samples;
             if !self.quiet {
@@ -123,13 +123,14 @@ impl Read {
     }
 }
 
-fn fingerprint(step: &Step, codec: &RowCodec, with_rows: bool) -> Delivered {
+fn fingerprint(step: &Step, codec: &RowCodec, with_rows: bool) -> Result<Delivered, RowError> {
     let mut rows: Vec<(u64, RowDigest)> = Vec::new();
     let mut canonical = Vec::new();
     for micro_batch in &step.micro_batches {
+        let encoder = codec.encoder(&micro_batch.batch)?;
         for (row, position) in micro_batch.positions.iter().enumerate() {
             canonical.clear();
-            codec.encode(&micro_batch.batch, row, &mut canonical);
+            encoder.encode(row, &mut canonical)?;
             rows.push((*position, RowDigest::of(&canonical)));
         }
     }
@@ -144,7 +145,7 @@ fn fingerprint(step: &Step, codec: &RowCodec, with_rows: bool) -> Delivered {
         let hashed = blake3::hash(&entry);
         sum += RowDigest(hashed.as_bytes()[..16].try_into().expect("16 of 32 bytes"));
     }
-    Delivered {
+    Ok(Delivered {
         epoch: step.epoch,
         step: step.step,
         from: step.positions.start,
@@ -153,7 +154,7 @@ fn fingerprint(step: &Step, codec: &RowCodec, with_rows: bool) -> Delivered {
         digest: hasher.finalize().to_hex().to_string(),
         sum,
         rows: with_rows.then(|| rows.iter().map(|(position, digest)| (*position, digest.to_string())).collect()),
-    }
+    })
 }
 
 fn print_step(step: &Delivered, json: bool) {

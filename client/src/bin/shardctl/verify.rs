@@ -113,7 +113,7 @@ fn check(entry: &ShardEntry, bytes: &Bytes) -> Result<(), String> {
     if shard.rows() != entry.rows {
         return Err(format!("it has {} instead of {}", plural(shard.rows().into(), "row"), entry.rows));
     }
-    let rows = shard.row_digests();
+    let rows = shard.row_digests().map_err(|error| one_line(&error))?;
     let sum = rows.iter().fold(DigestSum::default(), |sum, row| sum + *row);
     if sum != entry.digest_sum {
         return Err(format!("its rows sum to {sum} instead of {}", entry.digest_sum));
