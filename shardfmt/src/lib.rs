@@ -1,12 +1,32 @@
-//! The data format of shardd: rows, grains, shards and manifests, and the plans that order them.
+//! The data format of shardd: rows, grains, shards and manifests.
+//!
+//! A *sample* is a row of an Arrow table and has one canonical form in bytes ([`row`]). A *shard* ([`shard`]) is an Arrow IPC
+//! file of samples, named by the digest of its bytes ([`digest`]); any Arrow reader opens it. A *grain* ([`grain`]) is
+//! a few consecutive rows of a shard in their canonical form, with the path that proves them against the shard's Merkle
+//! root ([`merkle`]). A *manifest* ([`manifest`]) lists the shards of one version of a dataset.
+//!
+//! Everything is content-addressed and deterministic: the same rows give the same shards, and the same shards and
+//! configuration the same manifest, on every machine and with any number of threads. Whatever comes from outside is
+//! checked; bad bytes give an error that names what is wrong, never a panic. `docs/FORMAT.md` has the format to the bit.
 //!
 //! Pure and synchronous: no runtime, no network, no clock.
 
 pub mod digest;
+pub mod grain;
+pub mod ingest;
+pub mod manifest;
+pub mod merkle;
 pub mod name;
 pub mod plan;
+pub mod row;
+pub mod shard;
 pub mod size;
 
 pub use digest::{Digest, PlanId, ShardId, VersionId};
+pub use grain::{Grain, GrainError, GrainKey};
+pub use manifest::{InputDigest, Manifest, ManifestError, ShardEntry};
+pub use merkle::{GrainTree, NodeHash};
 pub use name::DatasetName;
+pub use row::{DigestSum, RowCodec, RowDigest, RowError};
+pub use shard::{FinishedShard, RangePlan, Shard, ShardError, ShardWriter, Sidecar};
 pub use size::ByteSize;

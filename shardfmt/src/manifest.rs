@@ -1,0 +1,321 @@
+//! Manifests: which shards make up one version of a dataset.
+//!
+//! A manifest is one Arrow IPC file with a row for each shard, so that any Arrow reader can query it and it can be read
+//! by range when there are millions. What concerns the whole (format number, the samples' schema, the configuration of
+//! the ingest and the digest of every input) is metadata of its schema. Its bytes are deterministic, and their digest
+//! names the version.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeBinaryArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
+};
+use arrow::buffer::Buffer;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type, UInt64Type};
+use arrow::error::ArrowError;
+use arrow::ipc;
+use arrow::ipc::writer::{DictionaryTracker, FileWriter, IpcDataGenerator, IpcWriteOptions};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::digest::{Digest, ShardId, VersionId, from_hex, to_hex};
+use crate::merkle::NodeHash;
+use crate::row::{DigestSum, RowCodec};
+use crate::shard::IpcFile;
+
+/// The column that holds the labels of a classification, if there is one.
+pub const LABEL_COLUMN: &str = "label";
+
+/// The metadata key of the label column whose value is a JSON array of class names.
+pub const CLASSES_KEY: &str = "shardd.classes";
+
+const FORMAT: &str = "1";
+const FORMAT_KEY: &str = "shardd.format";
+const SCHEMA_KEY: &str = "shardd.schema";
+const CONFIG_KEY: &str = "shardd.config";
+const INPUTS_KEY: &str = "shardd.inputs";
+
+/// Shards in one record batch of the manifest.
+const SHARDS_PER_RECORD_BATCH: usize = 4096;
+
+/// What a manifest says of one shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardEntry {
+    /// The digest of the shard's file.
+    pub id: ShardId,
+    /// How many samples it has.
+    pub rows: u32,
+    /// The bytes of its file.
+    pub bytes: u64,
+    /// The bytes of its canonical rows.
+    pub row_bytes: u64,
+    /// The Merkle root over its rows.
+    pub root: NodeHash,
+    /// The sum of the digests of its rows.
+    pub digest_sum: DigestSum,
+    /// How often each label occurs, where samples have labels; missing labels are not counted.
+    pub labels: Option<BTreeMap<String, u64>>,
+}
+
+/// A file that was ingested.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InputDigest {
+    /// Its name within the source.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// The digest of its content.
+    pub digest: Digest,
+}
+
+/// One version of a dataset.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Manifest {
+    /// The schema of the samples.
+    pub schema: SchemaRef,
+    /// The shards in order: sample numbers count through them.
+    pub shards: Vec<ShardEntry>,
+    /// The configuration of the ingest: with the inputs, all that decides the shards.
+    pub config: Value,
+    /// What was ingested.
+    pub inputs: Vec<InputDigest>,
+}
+
+impl Manifest {
+    /// The bytes of the manifest's file: the same for equal manifests.
+    pub fn encode(&self) -> Vec<u8> {
+        self.write().expect("a manifest's own columns fit its own schema, in memory")
+    }
+
+    fn write(&self) -> Result<Vec<u8>, ArrowError> {
+        let inputs =
+            serde_json::to_value(&self.inputs).map_err(|error| ArrowError::ExternalError(error.into()))?;
+        let metadata = [
+            (FORMAT_KEY, FORMAT.to_owned()),
+            (SCHEMA_KEY, to_hex(&schema_message(&self.schema))),
+            (CONFIG_KEY, sorted(&self.config).to_string()),
+            (INPUTS_KEY, inputs.to_string()),
+        ];
+        let metadata = metadata.map(|(key, value)| (key.to_owned(), value));
+        let schema = Arc::new(Schema::new(columns()).with_metadata(BTreeMap::from(metadata)));
+        let options = IpcWriteOptions::try_new(64, false, ipc::MetadataVersion::V5)?;
+        let mut file = FileWriter::try_new_with_options(Vec::new(), &schema, options)?;
+        for shards in self.shards.chunks(SHARDS_PER_RECORD_BATCH) {
+            file.write(&RecordBatch::try_new(schema.clone(), columns_of(shards)?)?)?;
+        }
+        file.finish()?;
+        file.into_inner()
+    }
+
+    /// Reads a manifest's file.
+    ///
+    /// # Errors
+    ///
+    /// [`ManifestError`] when the bytes are no manifest or of a later format. That they are those of a certain version
+    /// is for the caller to check, by their digest.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
+        // A copy, as Arrow wants its data aligned and shared.
+        let bytes = Buffer::from(bytes);
+        let file = IpcFile::parse(&bytes).map_err(ManifestError::Corrupt)?;
+        let text = |key| file.schema.metadata().get(key).ok_or(ManifestError::NoManifest { key });
+        let format = text(FORMAT_KEY)?;
+        if format != FORMAT {
+            let found = format.chars().take(20).collect();
+            return Err(ManifestError::TooNew { found, supported: FORMAT });
+        }
+        let (found, expected) = (file.schema.fields(), columns());
+        if !found.iter().map(AsRef::as_ref).eq(expected.iter()) {
+            return Err(ManifestError::Corrupt("its columns are not those of a manifest".to_owned()));
+        }
+        let config = parse_json(CONFIG_KEY, text(CONFIG_KEY)?)?;
+        let inputs = parse_json(INPUTS_KEY, text(INPUTS_KEY)?)?;
+        let schema = parse_schema(text(SCHEMA_KEY)?).map_err(ManifestError::Corrupt)?;
+        let mut shards = Vec::new();
+        for block in &file.blocks {
+            let body = bytes.slice_with_length(block.body.start, block.body.len());
+            let batch = crate::shard::decode_block(&file.schema, &bytes[block.metadata.clone()], &body);
+            let entries = entries_of(&batch.map_err(ManifestError::Corrupt)?);
+            shards.extend(entries.map_err(ManifestError::Corrupt)?);
+        }
+        Ok(Self { schema, shards, config, inputs })
+    }
+
+    /// Names the version: the digest of the encoding. A manifest that was read is named by the digest of what was read.
+    pub fn id(&self) -> VersionId {
+        VersionId::of(&self.encode())
+    }
+
+    /// How many samples there are.
+    pub fn sample_count(&self) -> u64 {
+        self.shards.iter().map(|shard| u64::from(shard.rows)).sum()
+    }
+
+    /// The bytes of all shard files.
+    pub fn bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.bytes).fold(0, u64::saturating_add)
+    }
+
+    /// The bytes of all canonical rows.
+    pub fn row_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.row_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// The fingerprint of all samples, whatever their order.
+    pub fn digest_sum(&self) -> DigestSum {
+        self.shards.iter().map(|shard| shard.digest_sum).sum()
+    }
+
+    /// How often each label occurs; `None` where samples have no labels.
+    pub fn labels(&self) -> Option<BTreeMap<String, u64>> {
+        let mut all = BTreeMap::new();
+        for shard in &self.shards {
+            for (label, count) in shard.labels.as_ref()? {
+                let total: &mut u64 = all.entry(label.clone()).or_default();
+                *total = total.saturating_add(*count);
+            }
+        }
+        Some(all)
+    }
+
+    /// The column with the labels of a classification.
+    pub fn label_column(&self) -> Option<&str> {
+        self.schema.field_with_name(LABEL_COLUMN).ok().map(|field| field.name().as_str())
+    }
+
+    /// The names of the classes, where the label column says them.
+    pub fn class_names(&self) -> Option<Vec<String>> {
+        let field = self.schema.field_with_name(LABEL_COLUMN).ok()?;
+        serde_json::from_str(field.metadata().get(CLASSES_KEY)?).ok()
+    }
+}
+
+fn columns() -> Vec<Field> {
+    vec![
+        Field::new("shard", DataType::FixedSizeBinary(32), false),
+        Field::new("rows", DataType::UInt32, false),
+        Field::new("bytes", DataType::UInt64, false),
+        Field::new("row_bytes", DataType::UInt64, false),
+        Field::new("root", DataType::FixedSizeBinary(32), false),
+        Field::new("digest_sum", DataType::FixedSizeBinary(16), false),
+        Field::new("labels", DataType::Utf8, true),
+    ]
+}
+
+fn columns_of(shards: &[ShardEntry]) -> Result<Vec<ArrayRef>, ArrowError> {
+    let labels = shards.iter().map(|shard| shard.labels.as_ref().map(|labels| label_text(labels)));
+    Ok(vec![
+        fixed(32, shards.iter().map(|shard| shard.id.0.0))?,
+        Arc::new(UInt32Array::from_iter_values(shards.iter().map(|shard| shard.rows))),
+        Arc::new(UInt64Array::from_iter_values(shards.iter().map(|shard| shard.bytes))),
+        Arc::new(UInt64Array::from_iter_values(shards.iter().map(|shard| shard.row_bytes))),
+        fixed(32, shards.iter().map(|shard| shard.root.0))?,
+        fixed(16, shards.iter().map(|shard| shard.digest_sum.0.to_le_bytes()))?,
+        Arc::new(labels.collect::<StringArray>()),
+    ])
+}
+
+fn fixed<const N: usize>(width: i32, values: impl Iterator<Item = [u8; N]>) -> Result<ArrayRef, ArrowError> {
+    let values: Vec<u8> = values.flatten().collect();
+    Ok(Arc::new(FixedSizeBinaryArray::try_new(width, values.into(), None)?))
+}
+
+fn label_text(labels: &BTreeMap<String, u64>) -> String {
+    let labels = labels.iter().map(|(label, count)| (label.clone(), Value::from(*count)));
+    Value::Object(labels.collect()).to_string()
+}
+
+fn entries_of(batch: &RecordBatch) -> Result<Vec<ShardEntry>, String> {
+    // The columns have their types: the schema was compared.
+    let (ids, roots, sums) = (batch.column(0), batch.column(4), batch.column(5));
+    let (ids, roots, sums) =
+        (ids.as_fixed_size_binary(), roots.as_fixed_size_binary(), sums.as_fixed_size_binary());
+    let rows = batch.column(1).as_primitive::<UInt32Type>();
+    let bytes = batch.column(2).as_primitive::<UInt64Type>();
+    let row_bytes = batch.column(3).as_primitive::<UInt64Type>();
+    let labels = batch.column(6).as_string::<i32>();
+    let entry = |index: usize| {
+        let id = ShardId(Digest(ids.value(index).try_into().expect("32 bytes by its type")));
+        if rows.value(index) == 0 {
+            return Err(format!("shard {} has no rows", id.short()));
+        }
+        let labels = match labels.is_valid(index) {
+            true => serde_json::from_str(labels.value(index))
+                .map_err(|error| format!("the labels of shard {}: {error}", id.short()))?,
+            false => None,
+        };
+        Ok(ShardEntry {
+            id,
+            rows: rows.value(index),
+            bytes: bytes.value(index),
+            row_bytes: row_bytes.value(index),
+            root: NodeHash(roots.value(index).try_into().expect("32 bytes by its type")),
+            digest_sum: DigestSum(u128::from_le_bytes(
+                sums.value(index).try_into().expect("16 bytes by its type"),
+            )),
+            labels,
+        })
+    };
+    (0..batch.num_rows()).map(entry).collect()
+}
+
+/// The schema as an Arrow IPC message without its envelope: what `pyarrow.ipc.read_schema` reads.
+fn schema_message(schema: &Schema) -> Vec<u8> {
+    let options = IpcWriteOptions::default();
+    let mut dictionaries = DictionaryTracker::new(true);
+    let generator = IpcDataGenerator::default();
+    let message =
+        generator.schema_to_bytes_with_dictionary_tracker(schema, &mut dictionaries, &options).ipc_message;
+    let mut framed = vec![0xff; 4];
+    framed.extend_from_slice(
+        &u32::try_from(message.len()).expect("a schema has less than 4 GiB").to_le_bytes(),
+    );
+    framed.extend_from_slice(&message);
+    framed
+}
+
+fn parse_schema(hex: &str) -> Result<SchemaRef, String> {
+    let mut bytes = vec![0; hex.len() / 2];
+    from_hex(hex, &mut bytes).map_err(|_| "its schema is not hexadecimal".to_owned())?;
+    let message: Range<usize> = 8..bytes.len();
+    let message = bytes.get(message).ok_or("its schema is cut off")?;
+    let message = ipc::root_as_message(message).map_err(|error| format!("its schema: {error}"))?;
+    let schema = message.header_as_schema().ok_or("its schema is none")?;
+    let schema = Arc::new(crate::shard::schema_from(schema)?);
+    RowCodec::new(schema.clone()).map_err(|error| error.to_string())?;
+    Ok(schema)
+}
+
+fn parse_json<T: serde::de::DeserializeOwned>(key: &'static str, text: &str) -> Result<T, ManifestError> {
+    serde_json::from_str(text).map_err(|error| ManifestError::Corrupt(format!("{key}: {error}")))
+}
+
+/// The same JSON with the keys of all objects in order.
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(sorted).collect(),
+        Value::Object(fields) => {
+            let fields: BTreeMap<&String, Value> =
+                fields.iter().map(|(key, value)| (key, sorted(value))).collect();
+            Value::Object(fields.into_iter().map(|(key, value)| (key.clone(), value)).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// Why some bytes are no manifest.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum ManifestError {
+    /// The bytes are damaged, or were never a manifest. Fetch it again, from elsewhere.
+    #[error("manifest is corrupt: {0}")]
+    Corrupt(String),
+    /// It is an Arrow file, but no manifest.
+    #[error("an Arrow file, but no manifest: its schema lacks {key:?}")]
+    NoManifest { key: &'static str },
+    /// A later program wrote it. Use that or a later one.
+    #[error("manifest has format {found:?}, and this program reads format {supported:?}: use a newer one")]
+    TooNew { found: String, supported: &'static str },
+}

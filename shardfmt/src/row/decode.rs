@@ -1,0 +1,366 @@
+//! Reading canonical rows into Arrow arrays.
+//!
+//! Works column by column over all rows, so that what depends on the type is decided once per column and not once per
+//! value: a fixed-size column is a loop of copies of known width. The bytes come from outside: every length is checked
+//! against what is left before anything is allocated for it.
+
+use arrow::array::{ArrayData, ArrayRef, BooleanBufferBuilder, make_array};
+use arrow::buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
+
+use super::plain::{Kind, Shape};
+
+type Reason = String;
+
+/// Takes one column's cell off the front of every row.
+pub(super) fn decode_column(shape: &Shape, rows: &mut [&[u8]]) -> Result<ArrayRef, Reason> {
+    let mut column = Builder::new(shape, rows.len());
+    match (&shape.kind, &mut column.values) {
+        (Kind::Fixed { width }, Values::Fixed(values)) => {
+            let presence = &mut column.presence;
+            match width {
+                1 => fixed_cells::<1>(rows, presence, values)?,
+                2 => fixed_cells::<2>(rows, presence, values)?,
+                4 => fixed_cells::<4>(rows, presence, values)?,
+                8 => fixed_cells::<8>(rows, presence, values)?,
+                16 => fixed_cells::<16>(rows, presence, values)?,
+                _ => wide_cells(rows, *width, presence, values)?,
+            }
+        }
+        (Kind::Bytes { .. }, Values::Bytes { ends, values }) => {
+            byte_cells(rows, &mut column.presence, ends, values)?;
+        }
+        _ => {
+            for row in rows.iter_mut() {
+                column.append_run(row, 1)?;
+            }
+        }
+    }
+    column.finish()
+}
+
+fn fixed_cells<const WIDTH: usize>(
+    rows: &mut [&[u8]],
+    presence: &mut Presence,
+    values: &mut MutableBuffer,
+) -> Result<(), Reason> {
+    values.reserve(rows.len() * WIDTH);
+    for row in rows.iter_mut() {
+        let mut value = [0; WIDTH];
+        if cell_is_present(row, presence)? {
+            let (head, rest) = row.split_first_chunk::<WIDTH>().ok_or_else(|| too_short(WIDTH, row))?;
+            (value, *row) = (*head, rest);
+        }
+        values.extend_from_slice(&value);
+    }
+    Ok(())
+}
+
+fn wide_cells(
+    rows: &mut [&[u8]],
+    width: usize,
+    presence: &mut Presence,
+    values: &mut MutableBuffer,
+) -> Result<(), Reason> {
+    values.reserve(rows.len().saturating_mul(width));
+    for row in rows.iter_mut() {
+        match cell_is_present(row, presence)? {
+            true => values.extend_from_slice(take(row, width)?),
+            false => values.extend_zeros(width),
+        }
+    }
+    Ok(())
+}
+
+/// Two passes: the first reads the lengths, so that the second copies into a buffer of exactly the right size.
+fn byte_cells(
+    rows: &mut [&[u8]],
+    presence: &mut Presence,
+    ends: &mut Vec<u64>,
+    values: &mut MutableBuffer,
+) -> Result<(), Reason> {
+    let mut end = 0;
+    for row in rows.iter_mut() {
+        if cell_is_present(row, presence)? {
+            let length = take_length(row)?;
+            if length > row.len() {
+                return Err(too_short(length, row));
+            }
+            end += length as u64;
+        }
+        ends.push(end);
+    }
+    values.reserve(usize::try_from(end).map_err(|_| "is too large for this machine".to_owned())?);
+    let mut start = 0;
+    for (row, end) in rows.iter_mut().zip(ends) {
+        let length = usize::try_from(*end - start).expect("checked against the row");
+        values.extend_from_slice(take(row, length)?);
+        start = *end;
+    }
+    Ok(())
+}
+
+#[inline]
+fn cell_is_present(row: &mut &[u8], presence: &mut Presence) -> Result<bool, Reason> {
+    match row.split_first() {
+        Some((1, rest)) => {
+            *row = rest;
+            presence.append(1, true);
+            Ok(true)
+        }
+        Some((0, rest)) => {
+            *row = rest;
+            presence.append(1, false);
+            Ok(false)
+        }
+        Some((other, _)) => Err(unknown_presence(*other)),
+        None => Err(too_short(1, row)),
+    }
+}
+
+/// Which values are present. Costs nothing until the first null.
+#[derive(Default)]
+struct Presence {
+    len: usize,
+    bits: Option<BooleanBufferBuilder>,
+}
+
+impl Presence {
+    #[inline]
+    fn append(&mut self, count: usize, present: bool) {
+        if !present && self.bits.is_none() {
+            let mut bits = BooleanBufferBuilder::new(self.len + count);
+            bits.append_n(self.len, true);
+            self.bits = Some(bits);
+        }
+        if let Some(bits) = &mut self.bits {
+            bits.append_n(count, present);
+        }
+        self.len += count;
+    }
+
+    fn append_bitmap(&mut self, bitmap: &[u8], count: usize) {
+        let bits = BooleanBuffer::new(Buffer::from(bitmap), 0, count);
+        if self.bits.is_none() {
+            let mut all = BooleanBufferBuilder::new(self.len + count);
+            all.append_n(self.len, true);
+            self.bits = Some(all);
+        }
+        if let Some(all) = &mut self.bits {
+            all.append_buffer(&bits);
+        }
+        self.len += count;
+    }
+
+    fn finish(self) -> Option<NullBuffer> {
+        self.bits.map(|mut bits| NullBuffer::new(bits.finish())).filter(|nulls| nulls.null_count() > 0)
+    }
+}
+
+/// An array in the making.
+struct Builder<'s> {
+    shape: &'s Shape,
+    presence: Presence,
+    values: Values<'s>,
+}
+
+enum Values<'s> {
+    Null,
+    Bool(BooleanBufferBuilder),
+    Fixed(MutableBuffer),
+    Bytes { ends: Vec<u64>, values: MutableBuffer },
+    FixedList(Box<Builder<'s>>),
+    List { ends: Vec<u64>, items: Box<Builder<'s>> },
+    Struct(Vec<Builder<'s>>),
+}
+
+impl<'s> Builder<'s> {
+    fn new(shape: &'s Shape, rows: usize) -> Self {
+        let values = match &shape.kind {
+            Kind::Null => Values::Null,
+            Kind::Bool => Values::Bool(BooleanBufferBuilder::new(rows)),
+            Kind::Fixed { .. } => Values::Fixed(MutableBuffer::new(0)),
+            Kind::Bytes { .. } => {
+                Values::Bytes { ends: Vec::with_capacity(rows), values: MutableBuffer::new(0) }
+            }
+            Kind::FixedList { items, .. } => Values::FixedList(Box::new(Self::new(items, 0))),
+            Kind::List { items, .. } => {
+                Values::List { ends: Vec::with_capacity(rows), items: Box::new(Self::new(items, 0)) }
+            }
+            Kind::Struct { fields } => {
+                Values::Struct(fields.iter().map(|field| Self::new(field, rows)).collect())
+            }
+        };
+        Self { shape, presence: Presence::default(), values }
+    }
+
+    /// Takes a run of `count` values off the front of `bytes`.
+    fn append_run(&mut self, bytes: &mut &[u8], count: usize) -> Result<(), Reason> {
+        if count == 0 {
+            return Ok(());
+        }
+        match take(bytes, 1)?[0] {
+            0 if count == 1 => {
+                self.check_nullable()?;
+                self.append_blank(1);
+                return Ok(());
+            }
+            1 if !matches!(self.values, Values::Null) => self.presence.append(count, true),
+            2 if count > 1 => {
+                self.check_nullable()?;
+                let bitmap = take(bytes, count.div_ceil(8))?;
+                let padding = (8 - count % 8) % 8;
+                if padding > 0
+                    && bitmap[bitmap.len() - 1].leading_zeros() < u32::try_from(padding).unwrap_or(8)
+                {
+                    return Err("has a bitmap that goes on after its last value".to_owned());
+                }
+                self.presence.append_bitmap(bitmap, count);
+            }
+            other => return Err(unknown_presence(other)),
+        }
+        self.append_values(bytes, count)
+    }
+
+    fn append_values(&mut self, bytes: &mut &[u8], count: usize) -> Result<(), Reason> {
+        match (&mut self.values, &self.shape.kind) {
+            (Values::Bool(values), _) => {
+                for value in take(bytes, count)? {
+                    match value {
+                        0 | 1 => values.append(*value == 1),
+                        other => return Err(format!("has {other} where a boolean should be")),
+                    }
+                }
+            }
+            (Values::Fixed(values), Kind::Fixed { width }) => {
+                let length = count.checked_mul(*width).ok_or_else(|| too_short(usize::MAX, bytes))?;
+                values.extend_from_slice(take(bytes, length)?);
+            }
+            (Values::Bytes { ends, values }, _) => {
+                let length = append_lengths(ends, bytes, count)?;
+                values.extend_from_slice(take(bytes, length)?);
+            }
+            (Values::FixedList(items), Kind::FixedList { size, .. }) => {
+                let count = count.checked_mul(*size).ok_or_else(|| too_short(usize::MAX, bytes))?;
+                items.append_run(bytes, count)?;
+            }
+            (Values::List { ends, items }, _) => {
+                let count = append_lengths(ends, bytes, count)?;
+                items.append_run(bytes, count)?;
+            }
+            (Values::Struct(fields), _) => {
+                for field in fields {
+                    field.append_run(bytes, count)?;
+                }
+            }
+            (Values::Null, _) => {}
+            (Values::Fixed(_) | Values::FixedList(_), _) => unreachable!("values are made from the kind"),
+        }
+        Ok(())
+    }
+
+    /// Appends values that no bytes stand for, as they lie beneath a null: nulls if they may be, and else zeros.
+    fn append_blank(&mut self, count: usize) {
+        self.presence.append(count, !self.shape.nullable && !matches!(self.values, Values::Null));
+        match (&mut self.values, &self.shape.kind) {
+            (Values::Bool(values), _) => values.append_n(count, false),
+            (Values::Fixed(values), Kind::Fixed { width }) => values.extend_zeros(count * width),
+            (Values::Bytes { ends, .. } | Values::List { ends, .. }, _) => {
+                let end = ends.last().copied().unwrap_or(0);
+                ends.extend(std::iter::repeat_n(end, count));
+            }
+            (Values::FixedList(items), Kind::FixedList { size, .. }) => items.append_blank(count * size),
+            (Values::Struct(fields), _) => fields.iter_mut().for_each(|field| field.append_blank(count)),
+            (Values::Null, _) => {}
+            (Values::Fixed(_) | Values::FixedList(_), _) => unreachable!("values are made from the kind"),
+        }
+    }
+
+    fn check_nullable(&self) -> Result<(), Reason> {
+        match self.shape.nullable || matches!(self.values, Values::Null) {
+            true => Ok(()),
+            false => Err("has a null where none may be".to_owned()),
+        }
+    }
+
+    fn finish(self) -> Result<ArrayRef, Reason> {
+        self.finish_data().map(make_array)
+    }
+
+    fn finish_data(self) -> Result<ArrayData, Reason> {
+        let len = self.presence.len;
+        // An array of nulls says so by its type alone.
+        let nulls = self.presence.finish().filter(|_| !matches!(self.values, Values::Null));
+        if nulls.is_some() && !self.shape.nullable {
+            return Err("has a null where none may be".to_owned());
+        }
+        let array = ArrayData::builder(self.shape.data_type.clone()).len(len).nulls(nulls);
+        let array = match self.values {
+            Values::Null => array,
+            Values::Bool(mut values) => array.add_buffer(values.finish().into_inner()),
+            Values::Fixed(values) => array.add_buffer(values.into()),
+            Values::Bytes { ends, values } => {
+                array.add_buffer(offsets(&ends, self.shape)?).add_buffer(values.into())
+            }
+            Values::FixedList(items) => array.add_child_data(items.finish_data()?),
+            Values::List { ends, items } => {
+                array.add_buffer(offsets(&ends, self.shape)?).add_child_data(items.finish_data()?)
+            }
+            Values::Struct(fields) => {
+                let children = fields.into_iter().map(Self::finish_data).collect::<Result<_, _>>()?;
+                array.child_data(children)
+            }
+        };
+        array.build().map_err(|error| format!("does not hold what it should: {error}"))
+    }
+}
+
+/// Takes the lengths of `count` values, and returns their sum.
+fn append_lengths(ends: &mut Vec<u64>, bytes: &mut &[u8], count: usize) -> Result<usize, Reason> {
+    let lengths = take(bytes, count.checked_mul(4).ok_or_else(|| too_short(usize::MAX, bytes))?)?;
+    let start = ends.last().copied().unwrap_or(0);
+    let mut end = start;
+    ends.reserve(count);
+    for length in lengths.as_chunks::<4>().0 {
+        end += u64::from(u32::from_le_bytes(*length));
+        ends.push(end);
+    }
+    usize::try_from(end - start).map_err(|_| "is too large for this machine".to_owned())
+}
+
+/// Arrow's offsets: a zero and then every end.
+fn offsets(ends: &[u64], shape: &Shape) -> Result<Buffer, Reason> {
+    if matches!(shape.kind, Kind::Bytes { large: true } | Kind::List { large: true, .. }) {
+        return Ok([0].into_iter().chain(ends.iter().map(|end| *end as i64)).collect::<Vec<i64>>().into());
+    }
+    match ends.last() {
+        Some(end) if i32::try_from(*end).is_err() => Err(format!(
+            "has {end} values or bytes in these rows, more than {} can hold: use fewer rows at a time",
+            shape.data_type
+        )),
+        _ => Ok([0].into_iter().chain(ends.iter().map(|end| *end as i32)).collect::<Vec<i32>>().into()),
+    }
+}
+
+#[inline]
+fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], Reason> {
+    let (head, rest) = bytes.split_at_checked(length).ok_or_else(|| too_short(length, bytes))?;
+    *bytes = rest;
+    Ok(head)
+}
+
+#[inline]
+fn take_length(bytes: &mut &[u8]) -> Result<usize, Reason> {
+    let (head, rest) = bytes.split_first_chunk::<4>().ok_or_else(|| too_short(4, bytes))?;
+    *bytes = rest;
+    Ok(u32::from_le_bytes(*head) as usize)
+}
+
+#[cold]
+fn too_short(needed: usize, found: &[u8]) -> Reason {
+    format!("needs {needed} bytes and {} are left", found.len())
+}
+
+#[cold]
+fn unknown_presence(found: u8) -> Reason {
+    format!("has {found} where its presence should be")
+}

@@ -1,0 +1,230 @@
+//! Canonical rows: the one way to write a sample as bytes, and back.
+//!
+//! A row is written column by column in schema order, little-endian, with nothing that depends on which record batch,
+//! file or machine it came from; so equal rows have equal bytes, and the digest of a row names its content. Grains,
+//! caches and peers carry rows in this form; `docs/FORMAT.md` fixes it to the bit. Knows nothing of shards.
+
+mod decode;
+mod encode;
+mod plain;
+#[cfg(test)]
+pub(crate) mod strategies;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign};
+use std::str::FromStr;
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::digest::{DigestError, from_hex, from_text, to_hex};
+use plain::Shape;
+
+pub use encode::RowEncoder;
+pub use plain::{plain_batch, plain_schema};
+
+/// The most bytes one canonical row may have: 1 GiB.
+pub const MAX_ROW_BYTES: usize = 1 << 30;
+
+/// The digest of a canonical row: the first 16 bytes of its BLAKE3 hash under a key of its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowDigest(pub [u8; 16]);
+
+impl RowDigest {
+    /// The digest of the row whose canonical bytes are given.
+    pub fn of(canonical: &[u8]) -> Self {
+        static KEYED: LazyLock<blake3::Hasher> =
+            LazyLock::new(|| blake3::Hasher::new_derive_key("shardfmt 2026 row v1"));
+        let hash = KEYED.clone().update(canonical).finalize();
+        Self(hash.as_bytes()[..16].try_into().expect("a hash has 32 bytes"))
+    }
+}
+
+impl fmt::Display for RowDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&to_hex(&self.0))
+    }
+}
+
+impl fmt::Debug for RowDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The wrapping sum of row digests: a fingerprint of a multiset of rows, whatever their order.
+///
+/// Two sets of rows with equal sums are equal unless someone went to great lengths: it detects faults, it does not
+/// prove anything against an adversary. Written as 32 hexadecimal digits, most significant first.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DigestSum(pub u128);
+
+impl From<RowDigest> for DigestSum {
+    fn from(row: RowDigest) -> Self {
+        Self(u128::from_le_bytes(row.0))
+    }
+}
+
+impl Add for DigestSum {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(self.0.wrapping_add(other.0))
+    }
+}
+
+impl<T: Into<DigestSum>> AddAssign<T> for DigestSum {
+    fn add_assign(&mut self, other: T) {
+        *self = *self + other.into();
+    }
+}
+
+impl<T: Into<DigestSum>> Sum<T> for DigestSum {
+    fn sum<I: Iterator<Item = T>>(parts: I) -> Self {
+        parts.fold(Self::default(), |sum, part| sum + part.into())
+    }
+}
+
+impl fmt::Display for DigestSum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for DigestSum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for DigestSum {
+    type Err = DigestError;
+
+    fn from_str(text: &str) -> Result<Self, DigestError> {
+        let mut bytes = [0; 16];
+        from_hex(text, &mut bytes)?;
+        Ok(Self(u128::from_be_bytes(bytes)))
+    }
+}
+
+impl Serialize for DigestSum {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DigestSum {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+/// Writes and reads the canonical rows of one schema.
+///
+/// The schema must be *plain*: no dictionaries, views, run-end encoding or unions ([`plain_schema`] makes it so).
+#[derive(Debug, Clone)]
+pub struct RowCodec {
+    schema: SchemaRef,
+    columns: Arc<[Shape]>,
+}
+
+impl RowCodec {
+    /// A codec for rows of `schema`.
+    ///
+    /// # Errors
+    ///
+    /// [`RowError::Unsupported`] when a column has a type that rows cannot hold.
+    pub fn new(schema: SchemaRef) -> Result<Self, RowError> {
+        let columns = schema
+            .fields()
+            .iter()
+            .map(|field| Shape::of(field, field.name(), 0))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { schema, columns })
+    }
+
+    /// The schema of the rows.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// The fewest bytes that a row takes in memory, even where all its values are null.
+    pub(crate) fn least_row_bytes(&self) -> usize {
+        self.columns.iter().map(Shape::least_bytes).fold(0, usize::saturating_add)
+    }
+
+    /// A writer of the rows of `batch`; the way to encode many.
+    ///
+    /// # Errors
+    ///
+    /// [`RowError::Mismatch`] when the batch's columns are not those of the schema.
+    pub fn encoder(&self, batch: &RecordBatch) -> Result<RowEncoder, RowError> {
+        RowEncoder::new(&self.schema, &self.columns, batch)
+    }
+
+    /// Appends the canonical bytes of one row to `out`.
+    ///
+    /// # Errors
+    ///
+    /// [`RowError::Mismatch`] as [`encoder`](Self::encoder), [`RowError::TooLarge`] when the row has more than
+    /// [`MAX_ROW_BYTES`].
+    ///
+    /// # Panics
+    ///
+    /// If the batch has no such row.
+    pub fn encode(&self, batch: &RecordBatch, row: usize, out: &mut Vec<u8>) -> Result<(), RowError> {
+        self.encoder(batch)?.encode(row, out)
+    }
+
+    /// Gathers canonical rows into one record batch. Equal rows in equal order always give a record batch with the
+    /// same buffers, byte for byte.
+    ///
+    /// # Errors
+    ///
+    /// When a row is not a canonical row of this schema, or the batch would exceed what Arrow's offsets can hold.
+    pub fn decode<'a>(&self, rows: impl IntoIterator<Item = &'a [u8]>) -> Result<RecordBatch, RowError> {
+        let mut rows: Vec<&[u8]> = rows.into_iter().collect();
+        let count = rows.len();
+        let mut columns = Vec::with_capacity(self.columns.len());
+        for (shape, field) in self.columns.iter().zip(self.schema.fields()) {
+            let column = decode::decode_column(shape, &mut rows);
+            columns
+                .push(column.map_err(|reason| RowError::Malformed { column: field.name().clone(), reason })?);
+        }
+        if let Some(row) = rows.iter().position(|rest| !rest.is_empty()) {
+            return Err(RowError::TrailingBytes { row, bytes: rows[row].len() });
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(count));
+        Ok(RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?)
+    }
+}
+
+/// Why a row could not be written or read.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum RowError {
+    /// The schema has a type that rows cannot hold. Cast the column first.
+    #[error("column {column:?} has type {data_type}, {reason}")]
+    Unsupported { column: String, data_type: String, reason: &'static str },
+    /// The record batch is of another schema.
+    #[error("record batch does not fit the schema: {reason}")]
+    Mismatch { reason: String },
+    /// The row has more bytes than a row may have.
+    #[error("a row has more than {} bytes, the most a row may have", MAX_ROW_BYTES)]
+    TooLarge,
+    /// The bytes are no row of this schema.
+    #[error("malformed row: column {column:?} {reason}")]
+    Malformed { column: String, reason: String },
+    /// The row goes on after its last column.
+    #[error("malformed row: row {row} has {bytes} bytes after its last column")]
+    TrailingBytes { row: usize, bytes: usize },
+    /// Arrow refused.
+    #[error("arrow refused the rows")]
+    Arrow(#[from] ArrowError),
+}

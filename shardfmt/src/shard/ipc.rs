@@ -1,0 +1,295 @@
+//! The structure of an Arrow IPC file, checked before Arrow's decoder sees it.
+//!
+//! FlatBuffers verification shows that the metadata is well formed, not that it is true: buffers may lie outside the
+//! body, lengths may be negative. Arrow's decoder trusts some of that; so every node and buffer is compared with the
+//! schema and the body first. Only plain schemas (`row::plain_schema`) and uncompressed bodies pass.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::buffer::Buffer;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::ipc;
+
+type Reason = String;
+
+const MAGIC: &[u8; 6] = b"ARROW1";
+
+/// Where the parts of an Arrow IPC file lie.
+pub(crate) struct IpcFile {
+    pub(crate) schema: SchemaRef,
+    pub(crate) blocks: Vec<BlockPlace>,
+}
+
+/// Where a record batch lies in its file.
+pub(crate) struct BlockPlace {
+    pub(crate) metadata: Range<usize>,
+    pub(crate) body: Range<usize>,
+}
+
+impl IpcFile {
+    /// Reads the footer.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Reason> {
+        let corrupt = |reason: &str| Err(reason.to_owned());
+        if !bytes.starts_with(MAGIC) || !bytes.ends_with(MAGIC) {
+            return corrupt("it is no Arrow IPC file, or cut off");
+        }
+        let trailer = bytes.len().checked_sub(10).filter(|trailer| *trailer >= 8);
+        let Some(trailer) = trailer else { return corrupt("it is cut off") };
+        let length: [u8; 4] = bytes[trailer..trailer + 4].try_into().expect("four bytes");
+        let start =
+            usize::try_from(i32::from_le_bytes(length)).ok().and_then(|length| trailer.checked_sub(length));
+        let Some(start) = start else { return corrupt("its footer is longer than the file") };
+        let footer =
+            ipc::root_as_footer(&bytes[start..trailer]).map_err(|error| format!("footer: {error}"))?;
+        if footer.version() != ipc::MetadataVersion::V5 {
+            return corrupt("it has an old format version: ingest it again");
+        }
+        if footer.dictionaries().is_some_and(|dictionaries| !dictionaries.is_empty()) {
+            return corrupt("it has dictionaries, which shards do not");
+        }
+        let Some(schema) = footer.schema() else { return corrupt("it has no schema") };
+        let schema = schema_from(schema)?;
+        let mut blocks = Vec::new();
+        for block in footer.recordBatches().into_iter().flatten() {
+            let place = BlockPlace::parse(block, start);
+            blocks.push(place.ok_or_else(|| format!("record batch {} lies outside the file", blocks.len()))?);
+        }
+        Ok(Self { schema: Arc::new(schema), blocks })
+    }
+}
+
+impl BlockPlace {
+    fn parse(block: &ipc::Block, end_of_data: usize) -> Option<Self> {
+        let start = usize::try_from(block.offset()).ok()?;
+        let middle = start.checked_add(usize::try_from(block.metaDataLength()).ok()?)?;
+        let end = middle.checked_add(usize::try_from(block.bodyLength()).ok()?)?;
+        (end <= end_of_data).then_some(Self { metadata: start..middle, body: middle..end })
+    }
+}
+
+/// A schema from its FlatBuffers form.
+pub(crate) fn schema_from(schema: ipc::Schema<'_>) -> Result<Schema, Reason> {
+    if schema.endianness() != ipc::Endianness::Little {
+        return Err("it is big-endian".to_owned());
+    }
+    ipc::convert::try_fb_to_schema(schema).map_err(|error| format!("schema: {error}"))
+}
+
+/// Decodes one record batch. `metadata` is the encapsulated message before the body.
+pub(crate) fn decode_block(
+    schema: &SchemaRef,
+    metadata: &[u8],
+    body: &Buffer,
+) -> Result<RecordBatch, Reason> {
+    let batch = parse_message(metadata)?;
+    Layout::of(schema, batch, body.len() as u64)?;
+    let (dictionaries, version) = (HashMap::new(), ipc::MetadataVersion::V5);
+    ipc::reader::RecordBatchDecoder::try_new(body, batch, schema.clone(), &dictionaries, &version)
+        .and_then(ipc::reader::RecordBatchDecoder::read_record_batch)
+        .map_err(|error| error.to_string())
+}
+
+/// The record batch that an encapsulated message describes.
+pub(super) fn parse_message(metadata: &[u8]) -> Result<ipc::RecordBatch<'_>, Reason> {
+    let corrupt = |reason: &str| Err(reason.to_owned());
+    let Some(rest) = metadata.strip_prefix(&[0xff; 4]) else { return corrupt("it has no message") };
+    let Some((length, rest)) = rest.split_first_chunk() else { return corrupt("its message has no length") };
+    let message = usize::try_from(i32::from_le_bytes(*length)).ok().and_then(|length| rest.get(..length));
+    let Some(message) = message else { return corrupt("its message is cut off") };
+    let message = ipc::root_as_message(message).map_err(|error| format!("message: {error}"))?;
+    if message.version() != ipc::MetadataVersion::V5 {
+        return corrupt("its message has another format version");
+    }
+    let Some(batch) = message.header_as_record_batch() else {
+        return corrupt("its message is no record batch");
+    };
+    if batch.compression().is_some() {
+        return corrupt("its body is compressed, which shards are not");
+    }
+    Ok(batch)
+}
+
+/// Where the values of a record batch lie in its body: checked, so that all of it is inside.
+pub(super) struct Layout {
+    pub(super) rows: u32,
+    pub(super) columns: Vec<ColumnPlace>,
+}
+
+/// Where one column of a record batch lies in the body.
+pub(super) enum ColumnPlace {
+    /// No bytes at all.
+    Null,
+    /// Values of `width` bytes.
+    Fixed { validity: Range<u64>, width: u64, values: Range<u64> },
+    /// Values of one bit.
+    Bits { validity: Range<u64>, values: Range<u64> },
+    /// Values between offsets of 4 or 8 bytes.
+    Bytes { validity: Range<u64>, large: bool, offsets: Range<u64>, values: Range<u64> },
+    /// Anything nested: only to be had as a whole.
+    Whole { all: Range<u64> },
+}
+
+impl Layout {
+    /// Compares the record batch with its schema and the length of its body.
+    pub(super) fn of(schema: &Schema, batch: ipc::RecordBatch<'_>, body: u64) -> Result<Self, Reason> {
+        let rows =
+            u32::try_from(batch.length()).map_err(|_| format!("it cannot have {} rows", batch.length()))?;
+        // Every row takes a bit at least, lest a few bytes claim billions of rows.
+        if u64::from(rows) > body.saturating_mul(8) {
+            return Err(format!("it has {rows} rows in {body} bytes"));
+        }
+        let nodes = batch.nodes().into_iter().flatten();
+        let buffers = batch.buffers().into_iter().flatten();
+        let mut walk = Walk { nodes, buffers, body, hull: None };
+        let mut columns = Vec::with_capacity(schema.fields().len());
+        for field in schema.fields() {
+            let (length, column) = walk.field(field).map_err(|reason| {
+                let name: String = field.name().chars().take(100).collect();
+                format!("column {name:?}: {reason}")
+            })?;
+            if length != u64::from(rows) {
+                return Err(format!("a column has {length} values for {rows} rows"));
+            }
+            let hull = walk.hull.take().unwrap_or(0..0);
+            columns.push(if matches!(column, ColumnPlace::Whole { .. }) {
+                ColumnPlace::Whole { all: hull }
+            } else {
+                column
+            });
+        }
+        if walk.nodes.next().is_some() || walk.buffers.next().is_some() {
+            return Err("it has more columns than its schema".to_owned());
+        }
+        if batch.variadicBufferCounts().is_some_and(|counts| !counts.is_empty()) {
+            return Err("it has views, which shards do not".to_owned());
+        }
+        Ok(Self { rows, columns })
+    }
+}
+
+struct Walk<N, B> {
+    nodes: N,
+    buffers: B,
+    body: u64,
+    /// From the first byte to the last of the buffers of a column.
+    hull: Option<Range<u64>>,
+}
+
+impl<'a, N, B> Walk<N, B>
+where
+    N: Iterator<Item = &'a ipc::FieldNode>,
+    B: Iterator<Item = &'a ipc::Buffer>,
+{
+    /// The number of values of the next column and where they lie.
+    fn field(&mut self, field: &Field) -> Result<(u64, ColumnPlace), Reason> {
+        let node = self.nodes.next().ok_or("it has fewer columns than its schema")?;
+        let length = u64::try_from(node.length()).ok().filter(|length| *length <= u64::from(u32::MAX));
+        let length = length.ok_or_else(|| format!("it cannot have {} values", node.length()))?;
+        let nulls = u64::try_from(node.null_count()).ok().filter(|nulls| *nulls <= length);
+        let nulls = nulls.ok_or_else(|| format!("it cannot have {} nulls", node.null_count()))?;
+        if *field.data_type() == DataType::Null {
+            return Ok((length, ColumnPlace::Null));
+        }
+        let validity = self.buffer()?;
+        if nulls > 0 && span(&validity) < length.div_ceil(8) {
+            return Err("its validity is cut off".to_owned());
+        }
+        // Without nulls the bitmap is not looked at.
+        let validity = if nulls > 0 { validity } else { 0..0 };
+        let place = match field.data_type() {
+            DataType::Boolean => {
+                let values = self.buffer()?;
+                if span(&values) < length.div_ceil(8) {
+                    return Err("its values are cut off".to_owned());
+                }
+                ColumnPlace::Bits { validity, values }
+            }
+            DataType::Binary | DataType::Utf8 => self.bytes(validity, length, false)?,
+            DataType::LargeBinary | DataType::LargeUtf8 => self.bytes(validity, length, true)?,
+            DataType::List(items) | DataType::Map(items, _) => {
+                self.offsets(length, 4)?;
+                self.items(items, None)?;
+                ColumnPlace::Whole { all: 0..0 }
+            }
+            DataType::LargeList(items) => {
+                self.offsets(length, 8)?;
+                self.items(items, None)?;
+                ColumnPlace::Whole { all: 0..0 }
+            }
+            DataType::FixedSizeList(items, size) => {
+                let size = u64::try_from(*size).map_err(|_| "its size is negative")?;
+                match self.items(items, Some(length * size))? {
+                    ColumnPlace::Fixed { validity: none, width, values } if none.is_empty() => {
+                        ColumnPlace::Fixed { validity, width: width * size, values }
+                    }
+                    _ => ColumnPlace::Whole { all: 0..0 },
+                }
+            }
+            DataType::Struct(fields) => {
+                for field in fields {
+                    self.items(field, Some(length))?;
+                }
+                ColumnPlace::Whole { all: 0..0 }
+            }
+            other => {
+                let width = match other {
+                    DataType::FixedSizeBinary(width) => usize::try_from(*width).ok(),
+                    other => other.primitive_width(),
+                };
+                let width = width.ok_or_else(|| format!("shards do not hold {other}"))? as u64;
+                let values = self.buffer()?;
+                if length.checked_mul(width) != Some(span(&values)) {
+                    return Err(format!("{length} values of {width} bytes are not {} bytes", span(&values)));
+                }
+                ColumnPlace::Fixed { validity, width, values }
+            }
+        };
+        Ok((length, place))
+    }
+
+    fn items(&mut self, field: &Field, expected: Option<u64>) -> Result<ColumnPlace, Reason> {
+        let (length, place) = self.field(field)?;
+        match expected {
+            Some(expected) if expected != length => Err(format!("{length} items instead of {expected}")),
+            _ => Ok(place),
+        }
+    }
+
+    fn bytes(&mut self, validity: Range<u64>, length: u64, large: bool) -> Result<ColumnPlace, Reason> {
+        let offsets = self.offsets(length, if large { 8 } else { 4 })?;
+        Ok(ColumnPlace::Bytes { validity, large, offsets, values: self.buffer()? })
+    }
+
+    fn offsets(&mut self, length: u64, width: u64) -> Result<Range<u64>, Reason> {
+        let offsets = self.buffer()?;
+        let none = length == 0 && offsets.is_empty();
+        match none || span(&offsets) == (length + 1) * width {
+            true => Ok(offsets),
+            false => Err(format!("{} bytes are not the offsets of {length} values", span(&offsets))),
+        }
+    }
+
+    /// The next buffer, which lies inside the body.
+    fn buffer(&mut self) -> Result<Range<u64>, Reason> {
+        let buffer = self.buffers.next().ok_or("it has fewer buffers than its schema")?;
+        let start = u64::try_from(buffer.offset()).ok();
+        let end = start
+            .zip(u64::try_from(buffer.length()).ok())
+            .and_then(|(start, length)| start.checked_add(length));
+        match (start, end) {
+            (Some(start), Some(end)) if end <= self.body => {
+                let hull = self.hull.take().unwrap_or(start..end);
+                self.hull = Some(hull.start.min(start)..hull.end.max(end));
+                Ok(start..end)
+            }
+            _ => Err("it lies outside the body".to_owned()),
+        }
+    }
+}
+
+fn span(range: &Range<u64>) -> u64 {
+    range.end - range.start
+}

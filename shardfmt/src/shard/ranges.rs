@@ -1,0 +1,215 @@
+//! Reading some rows of a shard by byte range.
+//!
+//! [`RangePlan`] names the ranges; whoever can fetch does; the plan then puts the bytes where they belong in otherwise
+//! empty record batches, decodes these with all of Arrow's checks, and cuts out the rows. What it gives is valid Arrow
+//! data, but only as true as what was fetched: the caller compares row digests.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::buffer::MutableBuffer;
+use arrow::datatypes::SchemaRef;
+
+use super::ipc::{self, ColumnPlace, Layout};
+use super::sidecar::{self, Block, Sidecar};
+use super::{MAX_SHARD_BYTES, ShardError};
+
+/// Ranges closer than this are fetched as one: a request costs more than a page too many.
+const WORTHWHILE_GAP: u64 = 4096;
+
+/// What to fetch of a shard's file for some rows, and how to make them of it.
+#[derive(Debug)]
+pub struct RangePlan {
+    shard: String,
+    schema: SchemaRef,
+    ranges: Vec<Range<u64>>,
+    blocks: Vec<BlockRead>,
+    /// For every piece of the result, in order: which of the blocks, and which of its rows.
+    outputs: Vec<(usize, Range<u32>)>,
+}
+
+/// A record batch of which some is read.
+#[derive(Debug)]
+struct BlockRead {
+    block: Arc<Block>,
+    /// Parts of the file that are needed.
+    pieces: Vec<Range<u64>>,
+}
+
+impl RangePlan {
+    pub(super) fn new(
+        sidecar: &Sidecar,
+        schema: &SchemaRef,
+        rows: &[Range<u32>],
+    ) -> Result<Self, ShardError> {
+        let shard = sidecar.shard.short();
+        let row_count = sidecar.rows.len() as u32; // it was read from 32 bits
+        let mut starts = vec![0u32];
+        for block in &sidecar.blocks {
+            starts.push(starts[starts.len() - 1].saturating_add(block.rows));
+        }
+        let mut wanted: Vec<Vec<Range<u32>>> = vec![Vec::new(); sidecar.blocks.len()];
+        let mut outputs = Vec::new();
+        for range in rows {
+            if range.start > range.end || range.end > row_count {
+                let (start, end) = (range.start, range.end);
+                return Err(ShardError::NoSuchRows { shard, start, end, rows: row_count });
+            }
+            let first = starts.partition_point(|start| *start <= range.start) - 1;
+            for block in first..sidecar.blocks.len() {
+                let (start, end) = (starts[block].max(range.start), starts[block + 1].min(range.end));
+                if start >= range.end {
+                    break;
+                }
+                if start < end {
+                    let local = start - starts[block]..end - starts[block];
+                    wanted[block].push(local.clone());
+                    outputs.push((block, local));
+                }
+            }
+        }
+        let mut read_index = vec![usize::MAX; wanted.len()];
+        let mut blocks = Vec::new();
+        for (index, wanted) in wanted.iter().enumerate().filter(|(_, wanted)| !wanted.is_empty()) {
+            let block = sidecar.blocks[index].clone();
+            let pieces = pieces_of(&block, schema, wanted)
+                .map_err(|reason| ShardError::Sidecar { shard: shard.clone(), reason })?;
+            read_index[index] = blocks.len();
+            blocks.push(BlockRead { block, pieces });
+        }
+        for (block, _) in &mut outputs {
+            *block = read_index[*block];
+        }
+        let ranges = coalesced(blocks.iter().flat_map(|read| read.pieces.iter().cloned()).collect());
+        Ok(Self { shard, schema: schema.clone(), ranges, blocks, outputs })
+    }
+
+    /// The byte ranges of the shard's file to fetch: ascending, apart from each other, none empty.
+    pub fn ranges(&self) -> &[Range<u64>] {
+        &self.ranges
+    }
+
+    /// How many bytes there are to fetch.
+    pub fn bytes(&self) -> u64 {
+        self.ranges.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// The rows asked for, in the order asked for, from the bytes of [`ranges`](Self::ranges) in that order.
+    ///
+    /// # Errors
+    ///
+    /// [`ShardError::Fetched`] when the bytes are not as many as asked for, [`ShardError::Corrupt`] when they are no
+    /// valid Arrow data.
+    pub fn decode<B: AsRef<[u8]>>(&self, fetched: &[B]) -> Result<Vec<RecordBatch>, ShardError> {
+        for (index, range) in self.ranges.iter().enumerate() {
+            let expected = range.end - range.start;
+            let found = fetched.get(index).map_or(0, |bytes| bytes.as_ref().len() as u64);
+            if found != expected {
+                return Err(ShardError::Fetched { shard: self.shard.clone(), range: index, expected, found });
+            }
+        }
+        let batches =
+            self.blocks.iter().map(|read| self.decode_block(read, fetched)).collect::<Result<Vec<_>, _>>()?;
+        let outputs = self.outputs.iter().map(|(block, rows)| {
+            let length = (rows.end - rows.start) as usize;
+            batches[*block].slice(rows.start as usize, length)
+        });
+        Ok(outputs.collect())
+    }
+
+    fn decode_block<B: AsRef<[u8]>>(
+        &self,
+        read: &BlockRead,
+        fetched: &[B],
+    ) -> Result<RecordBatch, ShardError> {
+        let block = &read.block;
+        let corrupt = |reason| ShardError::Corrupt { shard: self.shard.clone(), reason };
+        let length = block.body_bytes as usize; // checked with the sidecar to be below 4 GiB
+        let mut body = MutableBuffer::from_len_zeroed(length);
+        for small in &block.small {
+            body[small.offset as usize..][..small.bytes.len()].copy_from_slice(&small.bytes);
+        }
+        let body_start = block.offset + block.metadata.len() as u64;
+        for piece in &read.pieces {
+            let index = self.ranges.partition_point(|range| range.start <= piece.start) - 1;
+            let source = &fetched[index].as_ref()[(piece.start - self.ranges[index].start) as usize..];
+            let length = (piece.end - piece.start) as usize;
+            body[(piece.start - body_start) as usize..][..length].copy_from_slice(&source[..length]);
+        }
+        let batch = ipc::decode_block(&self.schema, &block.metadata, &body.into()).map_err(corrupt)?;
+        match batch.num_rows() == block.rows as usize {
+            true => Ok(batch),
+            false => Err(corrupt(format!(
+                "a record batch has {} rows instead of {}",
+                batch.num_rows(),
+                block.rows
+            ))),
+        }
+    }
+}
+
+/// The parts of the file that hold the values of the wanted rows of a record batch.
+fn pieces_of(block: &Block, schema: &SchemaRef, wanted: &[Range<u32>]) -> Result<Vec<Range<u64>>, String> {
+    let layout: Layout = sidecar::layout(schema, &block.metadata, block.body_bytes)?;
+    if layout.rows != block.rows {
+        return Err(format!("a record batch has {} rows instead of {}", layout.rows, block.rows));
+    }
+    let mut pieces = Vec::new();
+    for column in &layout.columns {
+        match column {
+            ColumnPlace::Null => {}
+            ColumnPlace::Whole { all } => pieces.push(all.clone()),
+            ColumnPlace::Fixed { width, values, .. } => pieces.extend(wanted.iter().map(|rows| {
+                values.start + u64::from(rows.start) * width..values.start + u64::from(rows.end) * width
+            })),
+            ColumnPlace::Bits { values, .. } => pieces.extend(wanted.iter().map(|rows| {
+                values.start + u64::from(rows.start / 8)..values.start + u64::from(rows.end.div_ceil(8))
+            })),
+            ColumnPlace::Bytes { large, offsets, values, .. } => {
+                let kept = block.small.iter().find(|small| small.offset == offsets.start);
+                let kept = kept.filter(|small| small.bytes.len() as u64 == offsets.end - offsets.start);
+                let kept = &kept.ok_or("the offsets of a column are missing")?.bytes;
+                for rows in wanted {
+                    let (start, end) = (offset(kept, *large, rows.start), offset(kept, *large, rows.end));
+                    match (start, end) {
+                        (Some(start), Some(end)) if start <= end && end <= values.end - values.start => {
+                            pieces.push(values.start + start..values.start + end);
+                        }
+                        _ => return Err("the offsets of a column lead astray".to_owned()),
+                    }
+                }
+            }
+        }
+    }
+    let body_start = block.offset + block.metadata.len() as u64;
+    pieces.retain(|piece| !piece.is_empty());
+    for piece in &mut pieces {
+        *piece = piece.start + body_start..piece.end + body_start;
+        debug_assert!(piece.end <= MAX_SHARD_BYTES, "the layout was checked against the body");
+    }
+    Ok(pieces)
+}
+
+fn offset(offsets: &[u8], large: bool, row: u32) -> Option<u64> {
+    let row = row as usize;
+    match large {
+        true => u64::try_from(i64::from_le_bytes(*offsets.as_chunks().0.get(row)?)).ok(),
+        false => u64::try_from(i32::from_le_bytes(*offsets.as_chunks().0.get(row)?)).ok(),
+    }
+}
+
+/// Sorted, and those that touch or nearly touch made one.
+fn coalesced(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_by_key(|range| (range.start, range.end));
+    let mut merged: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end.saturating_add(WORTHWHILE_GAP) => {
+                last.end = last.end.max(range.end)
+            }
+            _ => merged.push(range),
+        }
+    }
+    merged
+}

@@ -1,0 +1,225 @@
+//! Writing shards.
+//!
+//! Every row passes through its canonical form, and the record batches of the file are made from that; so the bytes of
+//! a shard depend on its rows alone, not on how the input was cut into record batches or laid out in memory.
+
+use std::collections::BTreeMap;
+
+use arrow::array::{AsArray, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::ipc::MetadataVersion;
+use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
+
+use super::sidecar::Sidecar;
+use super::{MAX_SHARD_BYTES, ShardError};
+use crate::digest::ShardId;
+use crate::manifest::{LABEL_COLUMN, ShardEntry};
+use crate::merkle;
+use crate::row::{RowCodec, RowDigest, RowError, plain_batch, plain_schema};
+
+/// A record batch is closed by the row that brings it to this many bytes.
+const RECORD_BATCH_BYTES: usize = 1 << 20;
+
+/// Buffers begin at multiples of this, in the file and so in a map of it.
+const ALIGNMENT: usize = 64;
+
+/// A column with more different labels than this is no classification, and gets no histogram.
+const MAX_CLASSES: usize = 4096;
+
+/// Makes one shard of rows.
+pub struct ShardWriter {
+    codec: RowCodec,
+    least_row_bytes: usize,
+    file: FileWriter<Vec<u8>>,
+    /// The canonical rows of the record batch in the making, and where each ends.
+    canonical: Vec<u8>,
+    ends: Vec<usize>,
+    /// At least what the record batch will take in the file.
+    weight: usize,
+    digests: Vec<RowDigest>,
+    row_bytes: u64,
+    labels: Option<BTreeMap<String, u64>>,
+}
+
+/// A shard and all that is known of it.
+#[derive(Debug, Clone)]
+pub struct FinishedShard {
+    /// The digest of the shard's file.
+    pub id: ShardId,
+    /// The shard's file.
+    pub bytes: Vec<u8>,
+    /// What lies beside it.
+    pub sidecar: Sidecar,
+    /// What the manifest says of it.
+    pub entry: ShardEntry,
+}
+
+impl ShardWriter {
+    /// A writer of a shard with rows of `schema`, made plain: dictionaries, views and run-end encoded columns are
+    /// stored as their values.
+    ///
+    /// # Errors
+    ///
+    /// [`ShardError::Row`] when a column has a type that shards do not hold, such as a union.
+    pub fn new(schema: SchemaRef) -> Result<Self, ShardError> {
+        let schema = plain_schema(&schema).map_err(unwritten)?;
+        let codec = RowCodec::new(schema.clone()).map_err(unwritten)?;
+        if schema.fields().iter().all(|field| *field.data_type() == DataType::Null) {
+            return Err(unwritten(RowError::Mismatch { reason: "it has no columns with values".to_owned() }));
+        }
+        let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5).map_err(RowError::from);
+        let file =
+            options.and_then(|options| Ok(FileWriter::try_new_with_options(Vec::new(), &schema, options)?));
+        Ok(Self {
+            least_row_bytes: codec.least_row_bytes(),
+            labels: label_index(&schema).map(|_| BTreeMap::new()),
+            codec,
+            file: file.map_err(unwritten)?,
+            canonical: Vec::new(),
+            ends: Vec::new(),
+            weight: 0,
+            digests: Vec::new(),
+            row_bytes: 0,
+        })
+    }
+
+    /// The plain schema, which the shard will have.
+    pub fn schema(&self) -> &SchemaRef {
+        self.codec.schema()
+    }
+
+    /// How many rows there are so far.
+    pub fn rows(&self) -> u32 {
+        self.digests.len() as u32 // kept below 2^32 by `push_row`
+    }
+
+    /// The canonical bytes of the rows so far: about the size of the shard.
+    pub fn row_bytes(&self) -> u64 {
+        self.row_bytes
+    }
+
+    /// Appends all rows of a record batch.
+    ///
+    /// # Errors
+    ///
+    /// [`ShardError::Row`] when the record batch has other columns or a row is too large, [`ShardError::TooLarge`] when
+    /// the shard would be. The shard is then of no further use.
+    pub fn push(&mut self, batch: &RecordBatch) -> Result<(), ShardError> {
+        let batch = plain_batch(batch, self.codec.schema()).map_err(unwritten)?;
+        let encoder = self.codec.encoder(&batch).map_err(unwritten)?;
+        for row in 0..batch.num_rows() {
+            let start = self.canonical.len();
+            encoder.encode(row, &mut self.canonical).map_err(unwritten)?;
+            self.row_added(start)?;
+        }
+        Ok(())
+    }
+
+    /// Appends one row in its canonical form.
+    ///
+    /// # Errors
+    ///
+    /// [`ShardError::Row`] when the bytes are no such row: told now or by a later call. [`ShardError::TooLarge`] when
+    /// the shard would be. The shard is then of no further use.
+    pub fn push_row(&mut self, canonical: &[u8]) -> Result<(), ShardError> {
+        let start = self.canonical.len();
+        self.canonical.extend_from_slice(canonical);
+        self.row_added(start)
+    }
+
+    /// Closes the shard.
+    ///
+    /// # Errors
+    ///
+    /// [`ShardError::Empty`] when it has no rows, [`ShardError::TooLarge`], and what [`push_row`](Self::push_row) left
+    /// untold.
+    pub fn finish(mut self) -> Result<FinishedShard, ShardError> {
+        self.write_record_batch()?;
+        if self.digests.is_empty() {
+            return Err(ShardError::Empty);
+        }
+        self.file.finish().map_err(|error| unwritten(error.into()))?;
+        let bytes = self.file.into_inner().map_err(|error| unwritten(error.into()))?;
+        let id = ShardId::of(&bytes);
+        check_size(bytes.len() as u64)?;
+        let entry = ShardEntry {
+            id,
+            rows: self.digests.len() as u32, // kept below 2^32 by `push_row`
+            bytes: bytes.len() as u64,
+            row_bytes: self.row_bytes,
+            root: merkle::root(&self.digests),
+            digest_sum: self.digests.iter().copied().sum(),
+            labels: self.labels,
+        };
+        let sidecar = Sidecar::of(id, &bytes, self.digests)?;
+        Ok(FinishedShard { id, bytes, sidecar, entry })
+    }
+
+    /// Takes note of the row that begins at `start` of the canonical bytes and goes to their end.
+    fn row_added(&mut self, start: usize) -> Result<(), ShardError> {
+        let length = self.canonical.len() - start;
+        self.row_bytes += length as u64;
+        check_size(self.row_bytes)?;
+        // A row of 2^32 has bytes, so there are fewer than 2^32 rows.
+        self.digests.push(RowDigest::of(&self.canonical[start..]));
+        self.ends.push(self.canonical.len());
+        self.weight += length.max(self.least_row_bytes);
+        if self.weight >= RECORD_BATCH_BYTES { self.write_record_batch() } else { Ok(()) }
+    }
+
+    fn write_record_batch(&mut self) -> Result<(), ShardError> {
+        if self.ends.is_empty() {
+            return Ok(());
+        }
+        let starts = [0].into_iter().chain(self.ends.iter().copied());
+        let rows = starts.zip(&self.ends).map(|(start, end)| &self.canonical[start..*end]);
+        let batch = self.codec.decode(rows).map_err(unwritten)?;
+        self.file.write(&batch).map_err(|error| unwritten(error.into()))?;
+        if let Some(labels) = &mut self.labels
+            && !count_labels(&batch, labels).map_err(unwritten)?
+        {
+            self.labels = None;
+        }
+        self.canonical.clear();
+        self.ends.clear();
+        self.weight = 0;
+        check_size(self.file.get_ref().len() as u64)
+    }
+}
+
+/// Which column has the labels: one of whole numbers, texts or truth values with the agreed name.
+pub(crate) fn label_index(schema: &Schema) -> Option<usize> {
+    let (index, field) = schema.column_with_name(LABEL_COLUMN)?;
+    let data_type = field.data_type();
+    let counts = data_type.is_integer()
+        || matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Boolean);
+    counts.then_some(index)
+}
+
+/// Adds the labels of a record batch to the histogram. False when there are too many different ones.
+fn count_labels(batch: &RecordBatch, labels: &mut BTreeMap<String, u64>) -> Result<bool, RowError> {
+    let Some(index) = label_index(batch.schema_ref()) else { return Ok(false) };
+    let column = cast(batch.column(index), &DataType::LargeUtf8)?;
+    for label in column.as_string::<i64>().iter().flatten() {
+        if let Some(count) = labels.get_mut(label) {
+            *count += 1;
+        } else if labels.len() < MAX_CLASSES {
+            labels.insert(label.to_owned(), 1);
+        } else {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn check_size(bytes: u64) -> Result<(), ShardError> {
+    match bytes <= MAX_SHARD_BYTES {
+        true => Ok(()),
+        false => Err(ShardError::TooLarge { shard: "in the making".to_owned(), bytes }),
+    }
+}
+
+fn unwritten(source: RowError) -> ShardError {
+    ShardError::Row { shard: "in the making".to_owned(), source: Box::new(source) }
+}
