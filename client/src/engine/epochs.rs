@@ -26,7 +26,7 @@ impl EpochView {
         let mut partition_of = vec![0; grains];
         let mut slot_of = vec![NO_SLOT; grains];
         for partition in 0..plan.document().partitions {
-            let slots = plan.quota(Partition(partition));
+            let slots = plan.slot_count(Partition(partition));
             for (slot, grain) in (0u64..).zip(table.grains_of(plan, Partition(partition))) {
                 partition_of[grain.0 as usize] = partition;
                 if slot < slots {

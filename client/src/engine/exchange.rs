@@ -11,17 +11,17 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures::future::join_all;
 use shardfmt::GrainKey;
-use shardfmt::plan::{Epoch, GrainNo, Partition};
+use shardfmt::plan::{Epoch, GrainNo, Move, Partition};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::obtain::group;
 use super::run::RunState;
 use super::{Counters, Engine};
 use crate::cache::Class;
 use crate::node::NodeId;
 use crate::peers::{Ack, PeerError, Purpose, SendHeader};
+use crate::protocol::Placement;
 
 /// The next chunk to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,31 +111,35 @@ impl Engine {
         }
     }
 
-    async fn send_chunk(self: &Arc<Self>, run: &Arc<RunState>, due: Due) {
-        let Some(placement) = run.placement() else { return };
+    /// What of a chunk leaves this node, by the node it goes to, and how many grains should come in.
+    fn chunk_of_node(&self, run: &RunState, due: Due, placement: &Placement) -> (BTreeMap<NodeId, Vec<GrainNo>>, u64) {
         let view = run.epochs.view(due.epoch);
-        let mut out: Vec<(NodeId, GrainNo)> = Vec::new();
+        let exchange = run.plan.exchange(Epoch(due.epoch));
+        let mut out: BTreeMap<NodeId, Vec<GrainNo>> = BTreeMap::new();
         let mut expected = 0;
         for partition in placement.hosted_by(&self.node) {
-            for step in run.plan.sends(Epoch(due.epoch), due.chunk, Partition(partition)) {
+            for step in exchange.sends(due.chunk, Partition(partition)) {
                 let to = placement.host(step.to.0.0);
                 if *to != self.node {
-                    out.push((to.clone(), view.table.grain(step.from.0, step.from.1)));
+                    out.entry(to.clone()).or_default().push(view.table.grain(step.from.0, step.from.1));
                 }
             }
-            expected += run
-                .plan
-                .receives(Epoch(due.epoch), due.chunk, Partition(partition))
-                .filter(|step| *placement.host(step.from.0.0) != self.node)
-                .count();
+            let comes_in = |step: &Move| *placement.host(step.from.0.0) != self.node;
+            expected += exchange.receives(due.chunk, Partition(partition)).filter(comes_in).count() as u64;
         }
-        self.counters.exchange(run.name(), due.epoch, |counts| counts.expected_grains += expected as u64);
+        (out, expected)
+    }
+
+    async fn send_chunk(self: &Arc<Self>, run: &Arc<RunState>, due: Due) {
+        let Some(placement) = run.placement() else { return };
+        let (out, expected) = self.chunk_of_node(run, due, &placement);
+        self.counters.exchange(run.name(), due.epoch, |counts| counts.expected_grains += expected);
         if out.is_empty() {
             return;
         }
         let began = Instant::now();
         let generation = placement.generation;
-        let sends = group(out).into_iter().map(|(to, grains)| async move {
+        let sends = out.into_iter().map(|(to, grains)| async move {
             let count = grains.len() as u64;
             let sent = self.send_grains(run, &to, due, generation, &grains).await;
             let stored = match sent {

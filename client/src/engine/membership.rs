@@ -219,7 +219,7 @@ fn preferences(run: &RunState, ranks: &RanksRecord) -> Vec<Option<NodeId>> {
         return preferred;
     }
     for (rank, node) in (0u32..).zip(&ranks.nodes) {
-        for virtual_rank in run.plan.virtual_ranks_of(rank, ranks.world, virtual_ranks) {
+        for virtual_rank in shardfmt::plan::Plan::virtual_ranks_of(rank, ranks.world, virtual_ranks) {
             for partition in run.plan.partitions_of(shardfmt::plan::VirtualRank(virtual_rank), virtual_ranks) {
                 preferred[partition as usize].clone_from(node);
             }

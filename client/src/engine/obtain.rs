@@ -253,7 +253,7 @@ impl Engine {
         let build = move || {
             let batches = plan.decode(&fetched)?;
             let codec = RowCodec::new(Arc::clone(&run.manifest.schema))?;
-            let tree = shardfmt::merkle::Tree::new(&sidecar.rows, run.plan.document().grain_rows);
+            let tree = shardfmt::merkle::GrainTree::new(&sidecar.rows, run.plan.document().grain_rows);
             let mut built = Vec::with_capacity(grains.len());
             for (grain, batch) in grains.into_iter().zip(&batches) {
                 let rows: Vec<Vec<u8>> = (0..batch.num_rows())

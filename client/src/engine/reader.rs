@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use shardfmt::merkle::Tree;
+use shardfmt::merkle::GrainTree;
 use shardfmt::plan::GrainNo;
 use shardfmt::Shard;
 use tokio::sync::{OnceCell, mpsc};
@@ -21,7 +21,7 @@ use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, Purpose, SendHeader};
 /// A shard in memory, verified, with what is needed to cut grains from it.
 pub(crate) struct WholeShard {
     shard: Shard,
-    tree: Tree,
+    tree: GrainTree,
 }
 
 /// One reading of a shard that several may wait for.
@@ -102,7 +102,7 @@ impl Engine {
         let grain_rows = run.plan.document().grain_rows;
         let open = move || -> Result<WholeShard, EngineError> {
             let shard = Shard::from_bytes(bytes)?;
-            let tree = Tree::new(&shard.row_digests(), grain_rows);
+            let tree = GrainTree::new(&shard.row_digests(), grain_rows);
             Ok(WholeShard { shard, tree })
         };
         let whole = tokio::task::spawn_blocking(open).await.expect("reading a shard does not panic")?;

@@ -245,7 +245,7 @@ impl Loader {
         let plan = Arc::new(Plan::new(document, &shard_rows)?);
         let virtual_ranks = match config.virtual_ranks {
             Some(virtual_ranks) => virtual_ranks,
-            None => plan.default_virtual_ranks(config.world)?,
+            None => plan.default_virtual_ranks(config.world),
         };
         check(&config, &plan, virtual_ranks)?;
         let steps = Steps {
@@ -354,7 +354,7 @@ impl Loader {
 
     /// The virtual ranks that this rank reads for.
     pub fn own_virtual_ranks(&self) -> Range<u32> {
-        self.plan.virtual_ranks_of(self.config.rank, self.config.world, self.virtual_ranks)
+        Plan::virtual_ranks_of(self.config.rank, self.config.world, self.virtual_ranks)
     }
 
     /// How the global order is cut into steps.

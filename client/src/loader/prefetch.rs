@@ -35,8 +35,7 @@ impl Prefetch {
         steps: Steps,
         rows: Box<dyn RowSource>,
     ) -> Result<Self, LoadError> {
-        let shares = plan
-            .virtual_ranks_of(config.rank, config.world, virtual_ranks)
+        let shares = Plan::virtual_ranks_of(config.rank, config.world, virtual_ranks)
             .map(|v| (v, plan.partitions_of(VirtualRank(v), virtual_ranks)))
             .collect();
         Ok(Self {

@@ -1,0 +1,567 @@
+//! A node's evictable copy of grains, on local disk. Losing it costs time, never data.
+//!
+//! Grains that leave together share **segments**: files that are appended to up to 64 MiB, never truncated or
+//! rewritten, and unlinked whole. An index in memory says where each grain lies; it is rebuilt from the record headers
+//! when the cache is opened. The byte limit holds at every instant: space is counted before it is written.
+//!
+//! The cache does not know what a grain means and never verifies one: its owner verifies what it puts, and after an
+//! unclean stop what it reads ([`Location::needs_verification`]).
+//!
+//! All operations take `&self`, block, and may be used from many threads. What a crash leaves behind is a prefix of
+//! each segment; half-written records are not found again.
+
+mod files;
+mod format;
+mod index;
+mod open;
+mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use shardfmt::ByteSize;
+use shardfmt::grain::GrainKey;
+
+use files::OpenFiles;
+pub use files::SegmentReader;
+use index::Place;
+use open::Marker;
+pub use open::scan;
+use state::{Reservation, State};
+
+/// How many segment files may be open at once.
+const MAX_OPEN_FILES: usize = 128;
+
+/// Settings of a cache.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CacheConfig {
+    /// Space the segments may take. Default `"64GiB"`; never exceeded, not even for an instant. (Beside the segments
+    /// the directory holds two small files.)
+    pub limit: ByteSize,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        Self { limit: ByteSize::mib(64 << 10) }
+    }
+}
+
+impl CacheConfig {
+    /// A segment takes no more grains from this size on: 64 MiB, less in small caches so that dropping one frees a
+    /// small part only.
+    fn segment_bytes(&self) -> u64 {
+        (self.limit.0 / 16).clamp(64 << 10, 64 << 20)
+    }
+}
+
+/// What leaves together: grains of one class share segments.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Class {
+    /// The run that wants the grains.
+    pub run: String,
+    /// The epoch after which they leave; [`Class::NEVER`] when that is not known.
+    pub departs: u32,
+}
+
+impl Class {
+    /// The epoch of departure of grains that stay, or of which it is unknown when they leave.
+    pub const NEVER: u32 = u32::MAX;
+}
+
+/// Where the bytes of a grain lie. They stay readable there until their segment is dropped, and in files that are
+/// open or mapped even then.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Location {
+    /// The segment file.
+    pub segment: Arc<Path>,
+    /// Where in it the grain begins; a multiple of 8.
+    pub offset: u64,
+    /// The length of the grain in bytes.
+    pub len: u32,
+    /// The last stop was unclean and no one has verified the bytes since: verify them, then call
+    /// [`Cache::mark_verified`] or [`Cache::discard`].
+    pub needs_verification: bool,
+}
+
+/// Why a cache did not do what it was asked. Nothing that was findable before is lost or wrong afterwards.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum CacheError {
+    /// No room. Drop or evict something, or go without the grain.
+    #[error("cache {} is full: {needed} bytes needed, {} of {limit} used", .dir.display(), used)]
+    Full { dir: PathBuf, needed: u64, used: ByteSize, limit: ByteSize },
+    /// The grain cannot lie in a segment.
+    #[error("grain {key} of {bytes} bytes is too large for a cache: choose a smaller grain")]
+    TooLarge { key: GrainKey, bytes: u64 },
+    /// The class cannot be written down.
+    #[error("run name of {bytes} bytes is too long for a cache")]
+    ClassTooLong { bytes: usize },
+    /// The segment was dropped since the location was given. Treat it as a miss.
+    #[error("segment {} has been dropped", .segment.display())]
+    Gone { segment: PathBuf },
+    /// Another process has the directory open. Stop it or choose another directory.
+    #[error("cache directory {} is in use by {}", .dir.display(), match pid {
+        Some(pid) => format!("process {pid}"),
+        None => "another process".to_owned(),
+    })]
+    InUse { dir: PathBuf, pid: Option<u32> },
+    /// A newer release wrote this. Use that release or another directory.
+    #[error("segment {} has format {found}, newer than this program knows", .path.display())]
+    TooNew { path: PathBuf, found: u16 },
+    /// The cache has been closed.
+    #[error("cache {} is closed", .dir.display())]
+    Closed { dir: PathBuf },
+    /// The disk refused.
+    #[error("cannot {action} {}", .path.display())]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+impl CacheError {
+    fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::Io { action, path: path.into(), source }
+    }
+
+    /// Whether space is what is missing, under the cache's limit or on the disk.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Full { .. } => true,
+            Self::Io { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What dropping or evicting did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// Segments unlinked.
+    pub segments: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Grains that were still wanted and moved to other segments.
+    pub relocated: u64,
+    /// Grains that were still wanted and could not be moved: misses later.
+    pub lost: u64,
+}
+
+/// What a cache holds of one class.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassUse {
+    /// Grains to be found.
+    pub grains: u64,
+    /// Space their segments take.
+    pub bytes: u64,
+}
+
+/// A cache of grains in a directory. Dropped without [`close`](Self::close), it counts as stopped uncleanly.
+pub struct Cache {
+    dir: PathBuf,
+    state: Mutex<State>,
+    /// Signalled when a write ends.
+    write_ended: Condvar,
+    files: OpenFiles,
+    /// One fsync round at a time, so that whoever finds nothing left to sync knows it is done.
+    syncing: Mutex<()>,
+    unclean: bool,
+    _lock: File,
+}
+
+impl Cache {
+    /// Opens the cache in `dir`, which is created when missing, and finds again what lies there.
+    ///
+    /// # Errors
+    ///
+    /// [`CacheError::InUse`] when another cache has it open, [`CacheError::TooNew`] when a later release wrote it.
+    pub fn open(dir: impl AsRef<Path>, config: CacheConfig) -> Result<Self, CacheError> {
+        let dir =
+            std::path::absolute(dir.as_ref()).map_err(|error| CacheError::io("find", dir.as_ref(), error))?;
+        let opened = open::open(&dir, &config)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        Ok(Self {
+            dir,
+            state: Mutex::new(opened.state),
+            write_ended: Condvar::new(),
+            files: OpenFiles::new(MAX_OPEN_FILES, options),
+            syncing: Mutex::new(()),
+            unclean: opened.unclean,
+            _lock: opened.lock,
+        })
+    }
+
+    /// Keeps the verified `bytes` of a grain with others of `class`. A grain that is there already stays where it is,
+    /// whatever its class. Returns after the write, before it is durable ([`sync`](Self::sync)).
+    ///
+    /// # Errors
+    ///
+    /// [`CacheError::Full`] when the limit leaves no room; see [`CacheError::is_full`] for full disks.
+    pub fn put(&self, key: GrainKey, class: &Class, bytes: &[u8]) -> Result<Location, CacheError> {
+        if let Some(kept) = self.get(&key) {
+            if !kept.needs_verification {
+                return Ok(kept);
+            }
+            if self.read(&kept).is_ok_and(|kept| kept == bytes) {
+                self.mark_verified(&key);
+                return Ok(Location { needs_verification: false, ..kept });
+            }
+            self.discard(&key)?;
+        }
+        self.write(&key, class, bytes, None)
+    }
+
+    /// Where the grain lies, if it is here.
+    pub fn get(&self, key: &GrainKey) -> Option<Location> {
+        self.state().find(key)
+    }
+
+    /// The bytes at `location`, as they are on disk.
+    ///
+    /// # Errors
+    ///
+    /// [`CacheError::Gone`] when the segment has been dropped since: treat it as a miss.
+    pub fn read(&self, location: &Location) -> Result<Bytes, CacheError> {
+        self.files.read(location)
+    }
+
+    /// The owner has verified the grain: it needs no verification until the next unclean stop.
+    pub fn mark_verified(&self, key: &GrainKey) {
+        self.state().mark_verified(key);
+    }
+
+    /// Forgets a grain, because its bytes are corrupt or no one wants it. Its space comes back with its segment.
+    /// Returns whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// When the segment held nothing else and cannot be unlinked; the grain is forgotten all the same.
+    pub fn discard(&self, key: &GrainKey) -> Result<bool, CacheError> {
+        let mut state = self.state();
+        let Some(segment) = state.forget(key) else { return Ok(false) };
+        let closed = state.closed;
+        drop(state);
+        if closed {
+            // What the marker says is no longer so.
+            open::remove_marker(&self.dir)?;
+        }
+        self.unlink_if_spent(segment)?;
+        Ok(true)
+    }
+
+    /// Makes every grain of `class` whose put has returned durable.
+    pub fn sync(&self, class: &Class) -> Result<(), CacheError> {
+        self.sync_where(|candidate| candidate == class)
+    }
+
+    /// Drops what leaves with or before `epoch` in `run`: every grain of its classes departing then. Grains for which
+    /// `still_wanted` gives a class are first copied to segments of that class, durably, as far as there is room.
+    pub fn drop_through(
+        &self,
+        run: &str,
+        epoch: u32,
+        still_wanted: impl Fn(&GrainKey) -> Option<Class>,
+    ) -> Result<Dropped, CacheError> {
+        let departing = self.segments_where(|class| class.run == run && class.departs <= epoch);
+        let mut dropped = Dropped::default();
+        for number in departing {
+            self.empty_segment(number, &still_wanted, &mut dropped)?;
+        }
+        Ok(dropped)
+    }
+
+    /// Evicts segments of runs that are not `active`, the oldest first, until `need` bytes are free.
+    pub fn evict_runs_except(&self, active: &BTreeSet<String>, need: u64) -> Result<Dropped, CacheError> {
+        self.evict(active, need, |_| None)
+    }
+
+    /// As [`evict_runs_except`](Self::evict_runs_except), keeping the grains for which `still_wanted` gives a class:
+    /// an active run may want what an earlier one brought here.
+    pub fn evict(
+        &self,
+        active: &BTreeSet<String>,
+        need: u64,
+        still_wanted: impl Fn(&GrainKey) -> Option<Class>,
+    ) -> Result<Dropped, CacheError> {
+        let mut dropped = Dropped::default();
+        if self.free() >= need {
+            return Ok(dropped);
+        }
+        for number in self.segments_where(|class| !active.contains(&class.run)) {
+            self.empty_segment(number, &still_wanted, &mut dropped)?;
+            if self.free() >= need {
+                break;
+            }
+        }
+        Ok(dropped)
+    }
+
+    /// Makes everything durable and leaves the directory in order: the next opening trusts what was verified. Puts
+    /// are refused from here on; reads go on.
+    pub fn close(&self) -> Result<(), CacheError> {
+        let mut state = self.state();
+        state.closed = true;
+        while state.segments.values().any(|segment| segment.writing > 0) {
+            state = self.write_ended.wait(state).expect("no panic while held");
+        }
+        drop(state);
+        self.sync_where(|_| true)?;
+        let mut marker = Marker::default();
+        let state = self.state();
+        for (number, segment) in &state.segments {
+            let name = segment.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let (dead, suspect) = state.dead_in(*number);
+            if suspect {
+                marker.suspect.push(name.clone());
+            }
+            if !dead.is_empty() {
+                marker.dead.insert(name, dead);
+            }
+        }
+        drop(state);
+        open::write_marker(&self.dir, marker)
+    }
+
+    /// Bytes that the segments take, as counted against the limit.
+    pub fn used(&self) -> u64 {
+        self.state().used
+    }
+
+    /// The limit on [`used`](Self::used) in bytes.
+    pub fn limit(&self) -> u64 {
+        self.state().limit
+    }
+
+    /// Bytes left under the limit.
+    pub fn free(&self) -> u64 {
+        let state = self.state();
+        state.limit.saturating_sub(state.used)
+    }
+
+    /// How many grains are here.
+    pub fn len(&self) -> usize {
+        self.state().index.len()
+    }
+
+    /// Whether no grain is here.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The grains that are here, in order.
+    pub fn keys(&self) -> Vec<GrainKey> {
+        let mut keys: Vec<_> = self.state().index.keys().collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// What is here of each class.
+    pub fn classes(&self) -> BTreeMap<Class, ClassUse> {
+        let state = self.state();
+        let mut classes = BTreeMap::<Class, ClassUse>::new();
+        for segment in state.segments.values() {
+            let class = classes.entry(segment.class.clone()).or_default();
+            class.grains += u64::from(segment.live());
+            class.bytes += segment.bytes;
+        }
+        classes
+    }
+
+    /// The directory of this cache.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Whether the last holder of the directory stopped without closing it.
+    pub fn was_unclean(&self) -> bool {
+        self.unclean
+    }
+
+    /// Writes a record and makes it findable: with `moved_from`, if the grain still lies there, else in any case.
+    fn write(
+        &self,
+        key: &GrainKey,
+        class: &Class,
+        bytes: &[u8],
+        moved_from: Option<Place>,
+    ) -> Result<Location, CacheError> {
+        if bytes.len() as u64 >= Place::MAX_LEN {
+            return Err(CacheError::TooLarge { key: *key, bytes: bytes.len() as u64 });
+        }
+        if !format::class_fits(class) {
+            return Err(CacheError::ClassTooLong { bytes: class.run.len() });
+        }
+        let len = u32::try_from(bytes.len()).expect("checked above");
+        let reservation = self.reserve(class, bytes.len() as u64)?;
+        let written = self.write_record(&reservation, key, class, len, bytes);
+
+        let mut state = self.state();
+        match &written {
+            Ok(()) => state.written(&reservation),
+            Err(_) => state.not_written(&reservation),
+        }
+        let (segment, offset) = (reservation.segment, reservation.offset);
+        if written.is_ok() {
+            let present = state.index.get(key);
+            match (moved_from, present) {
+                (Some(from), Some(place)) if place.is_same(from.segment, from.offset) => {
+                    state.publish(key, segment, offset, len, place.is_suspect());
+                }
+                (None, None) => state.publish(key, segment, offset, len, false),
+                // Someone else was faster, or has discarded what was to be moved.
+                _ => state.note_dead(key, segment, offset),
+            }
+        }
+        let location = state.find(key);
+        drop(state);
+        self.write_ended.notify_all();
+        self.unlink_if_spent(segment)?;
+        written?;
+        location.ok_or(CacheError::Gone { segment: reservation.path.to_path_buf() })
+    }
+
+    fn reserve(&self, class: &Class, len: u64) -> Result<Reservation, CacheError> {
+        let mut state = self.state();
+        if state.closed {
+            return Err(CacheError::Closed { dir: self.dir.clone() });
+        }
+        let (used, limit) = (ByteSize(state.used), ByteSize(state.limit));
+        let full = |needed| CacheError::Full { dir: self.dir.clone(), needed, used, limit };
+        state.reserve(class, len).map_err(|no_room| full(no_room.needed))
+    }
+
+    /// Writes the grain before its header: a header on disk says that its grain is there too.
+    fn write_record(
+        &self,
+        reservation: &Reservation,
+        key: &GrainKey,
+        class: &Class,
+        len: u32,
+        bytes: &[u8],
+    ) -> Result<(), CacheError> {
+        let write = || {
+            // Others may write to a new segment before whoever opened it has written its header.
+            let file = self.files.file_or_create(&reservation.path)?;
+            if let Some(header) = &reservation.segment_header {
+                file.write_all_at(header, 0)?;
+            }
+            file.write_all_at(bytes, reservation.offset + format::RECORD_HEADER)?;
+            file.write_all_at(&format::record_header(class, key, len), reservation.offset)
+        };
+        write().map_err(|error| CacheError::io("write", &reservation.path, error))
+    }
+
+    fn sync_where(&self, wanted: impl Fn(&Class) -> bool) -> Result<(), CacheError> {
+        let _round = self.syncing.lock().expect("no panic while held");
+        let mut dirty = Vec::new();
+        for (number, segment) in &mut self.state().segments {
+            if segment.dirty && wanted(&segment.class) {
+                // What is written while the fsync runs makes it dirty again.
+                segment.dirty = false;
+                dirty.push((*number, segment.path.clone()));
+            }
+        }
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let synced =
+            dirty.iter().try_for_each(|(_, path)| match self.files.file(path).and_then(|f| f.sync_all()) {
+                // Dropped meanwhile: there is nothing left to keep.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                other => other.map_err(|error| CacheError::io("sync", path, error)),
+            });
+        let segments = self.dir.join("segments");
+        let synced = synced.and_then(|()| {
+            crate::durable::sync_dir(&segments).map_err(|error| CacheError::io("sync", &segments, error))
+        });
+        if synced.is_err() {
+            let mut state = self.state();
+            for (number, _) in &dirty {
+                if let Some(segment) = state.segments.get_mut(number) {
+                    segment.dirty = true;
+                }
+            }
+        }
+        synced
+    }
+
+    fn segments_where(&self, wanted: impl Fn(&Class) -> bool) -> Vec<u32> {
+        let state = self.state();
+        state
+            .segments
+            .iter()
+            .filter(|(_, segment)| wanted(&segment.class))
+            .map(|(number, _)| *number)
+            .collect()
+    }
+
+    /// Moves what is still wanted out of a segment, then unlinks it.
+    fn empty_segment(
+        &self,
+        number: u32,
+        still_wanted: &impl Fn(&GrainKey) -> Option<Class>,
+        dropped: &mut Dropped,
+    ) -> Result<(), CacheError> {
+        let live = self.seal(number).live_in(number);
+        let mut classes = BTreeSet::new();
+        for (key, place) in live {
+            let Some(class) = still_wanted(&key) else { continue };
+            let Some(location) = self.get(&key) else { continue };
+            let moved = self.read(&location).and_then(|bytes| self.write(&key, &class, &bytes, Some(place)));
+            match moved {
+                Ok(_) => {
+                    dropped.relocated += 1;
+                    classes.insert(class);
+                }
+                Err(_) => dropped.lost += 1,
+            }
+        }
+        // Those who were told that a grain is durable were not told for how long: it stays so.
+        self.sync_where(|class| classes.contains(class))?;
+        let bytes = self.unlink(number)?;
+        dropped.segments += u64::from(bytes.is_some());
+        dropped.bytes += bytes.unwrap_or(0);
+        Ok(())
+    }
+
+    /// Lets no more grains into a segment and waits for those being written.
+    fn seal(&self, number: u32) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        state.seal(number);
+        while state.segments.get(&number).is_some_and(|segment| segment.writing > 0) {
+            state = self.write_ended.wait(state).expect("no panic while held");
+        }
+        state
+    }
+
+    fn unlink_if_spent(&self, number: u32) -> Result<(), CacheError> {
+        let spent = self.state().is_spent(number);
+        if spent {
+            self.unlink(number)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets a sealed segment, unlinks it, and gives its space back. `None` if it is gone already.
+    fn unlink(&self, number: u32) -> Result<Option<u64>, CacheError> {
+        let Some(segment) = self.state().remove(number) else { return Ok(None) };
+        self.files.forget(&segment.path);
+        open::unlink(&segment.path)?;
+        self.state().used -= segment.bytes;
+        Ok(Some(segment.bytes))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while held")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,431 @@
+//! A cache does what a map of key -> (class, bytes) does, within its limit, through crashes and reopening.
+
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::prelude::*;
+use shardfmt::ShardId;
+use tempfile::TempDir;
+
+use super::*;
+
+const LIMIT: u64 = 400 << 10;
+
+fn key(n: u32) -> GrainKey {
+    GrainKey { shard: ShardId::of(&[(n % 3) as u8]), rows: 16, index: n }
+}
+
+/// Content-addressed: one key always has the same bytes.
+fn bytes(n: u32) -> Vec<u8> {
+    let len = [0, 1, 100, 1000, 9000, 30_000][n as usize % 6] + n as usize;
+    (0..len).map(|at| (at as u32 * 31 + n) as u8).collect()
+}
+
+fn class(run: &str, departs: u32) -> Class {
+    Class { run: run.to_owned(), departs }
+}
+
+fn open(dir: &TempDir) -> Cache {
+    open_with(dir, LIMIT)
+}
+
+fn open_with(dir: &TempDir, limit: u64) -> Cache {
+    Cache::open(dir, CacheConfig { limit: ByteSize(limit) }).expect("opens")
+}
+
+fn temp() -> TempDir {
+    TempDir::new().expect("temporary directory")
+}
+
+fn bytes_on_disk(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir.join("segments")).expect("segments");
+    entries.map(|entry| entry.expect("entry").metadata().map_or(0, |metadata| metadata.len())).sum()
+}
+
+fn segment_files(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir.join("segments")).expect("segments");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("entry").path()).collect();
+    paths.sort();
+    paths
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Put { n: u32, run: &'static str, departs: u32 },
+    Discard(u32),
+    DropThrough { run: &'static str, epoch: u32, keep_every: u32 },
+    Evict { active: &'static str, need: u64 },
+    Sync { run: &'static str, departs: u32 },
+    Reopen { crash: bool },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let run = || prop::sample::select(vec!["a", "b"]);
+    prop_oneof![
+        12 => (0..60u32, run(), 0..4u32).prop_map(|(n, run, departs)| Step::Put { n, run, departs }),
+        3 => (0..60u32).prop_map(Step::Discard),
+        2 => (run(), 0..4u32, 1..4u32)
+            .prop_map(|(run, epoch, keep_every)| Step::DropThrough { run, epoch, keep_every }),
+        1 => (run(), 0..LIMIT).prop_map(|(active, need)| Step::Evict { active, need }),
+        1 => (run(), 0..4u32).prop_map(|(run, departs)| Step::Sync { run, departs }),
+        2 => any::<bool>().prop_map(|crash| Step::Reopen { crash }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn a_cache_is_a_map_within_its_limit(steps in prop::collection::vec(step(), 1..80)) {
+        let dir = temp();
+        let mut cache = open(&dir);
+        let mut model = BTreeMap::<u32, Class>::new();
+        for step in steps {
+            match step {
+                Step::Put { n, run, departs } => put_both(&cache, &mut model, n, class(run, departs)),
+                Step::Discard(n) => {
+                    prop_assert_eq!(cache.discard(&key(n)).expect("discards"), model.remove(&n).is_some());
+                }
+                Step::DropThrough { run, epoch, keep_every } => {
+                    let stays = class(run, 9);
+                    let wanted = |key: &GrainKey| (key.index % keep_every == 1).then(|| stays.clone());
+                    let dropped = cache.drop_through(run, epoch, wanted).expect("drops");
+                    let leaves = |class: &Class| class.run == run && class.departs <= epoch;
+                    let mut lost = 0;
+                    model.retain(|n, class| {
+                        if !leaves(class) {
+                            return true;
+                        }
+                        let wanted = wanted(&key(*n)).is_some();
+                        let kept = cache.get(&key(*n)).is_some();
+                        assert!(wanted || !kept, "{n} is not wanted and stayed");
+                        lost += u64::from(wanted && !kept);
+                        *class = stays.clone();
+                        kept
+                    });
+                    prop_assert_eq!(dropped.lost, lost, "what cannot be kept is counted");
+                }
+                Step::Evict { active, need } => {
+                    let evicted = cache.evict_runs_except(&BTreeSet::from([active.to_owned()]), need).expect("evicts");
+                    let inactive_left = cache.classes().keys().any(|class| class.run != active);
+                    prop_assert!(cache.free() >= need || !inactive_left);
+                    prop_assert_eq!(evicted.lost, 0);
+                    model.retain(|n, class| class.run == active || cache.get(&key(*n)).is_some());
+                }
+                Step::Sync { run, departs } => cache.sync(&class(run, departs)).expect("syncs"),
+                Step::Reopen { crash: false } => {
+                    cache.close().expect("closes");
+                    drop(cache);
+                    cache = open(&dir);
+                    prop_assert!(!cache.was_unclean());
+                }
+                Step::Reopen { crash: true } => {
+                    drop(cache);
+                    let found: BTreeMap<u32, Class> =
+                        scan(&dir).expect("scans").into_iter().map(|(key, class, _)| (key.index, class)).collect();
+                    // What was discarded may come back; what was not is there.
+                    prop_assert!(model.keys().all(|n| found.contains_key(n)));
+                    model = found;
+                    cache = open(&dir);
+                    prop_assert_eq!(cache.was_unclean(), !model.is_empty());
+                    prop_assert!(cache.keys().iter().all(|key| cache.get(key).expect("a key").needs_verification));
+                }
+            }
+            prop_assert!(bytes_on_disk(dir.path()) <= cache.used());
+            prop_assert!(cache.used() <= LIMIT);
+            let keys: BTreeSet<u32> = cache.keys().iter().map(|key| key.index).collect();
+            prop_assert_eq!(keys, model.keys().copied().collect::<BTreeSet<_>>());
+        }
+        for n in model.keys() {
+            let location = cache.get(&key(*n)).expect("in the model");
+            prop_assert_eq!(&cache.read(&location).expect("reads")[..], &bytes(*n)[..]);
+        }
+    }
+}
+
+fn put_both(cache: &Cache, model: &mut BTreeMap<u32, Class>, n: u32, class: Class) {
+    let used = cache.used();
+    match cache.put(key(n), &class, &bytes(n)) {
+        Ok(location) => {
+            assert!(!location.needs_verification, "what is put is verified");
+            assert_eq!(cache.read(&location).expect("reads"), bytes(n));
+            model.entry(n).or_insert(class);
+        }
+        Err(CacheError::Full { needed, .. }) => {
+            assert!(!model.contains_key(&n), "what is there needs no room");
+            assert!(used + needed > LIMIT);
+            assert_eq!(cache.used(), used);
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn what_was_discarded_stays_away_after_an_orderly_stop() {
+    let dir = temp();
+    let cache = open(&dir);
+    for n in 0..4 {
+        cache.put(key(n), &class("a", 1), &bytes(n)).expect("room");
+    }
+    cache.discard(&key(2)).expect("discards");
+    cache.close().expect("closes");
+    drop(cache);
+    let cache = open(&dir);
+    assert_eq!(cache.keys().len(), 3);
+    assert!(cache.get(&key(2)).is_none());
+    assert!(!cache.get(&key(1)).expect("kept").needs_verification);
+}
+
+#[test]
+fn suspicion_outlives_an_orderly_stop_until_someone_verifies() {
+    let dir = temp();
+    let cache = open(&dir);
+    cache.put(key(0), &class("a", 1), &bytes(0)).expect("room");
+    cache.put(key(1), &class("b", 1), &bytes(1)).expect("room");
+    drop(cache);
+    let cache = open(&dir);
+    assert!(cache.was_unclean());
+    cache.mark_verified(&key(0));
+    cache.close().expect("closes");
+    drop(cache);
+    let cache = open(&dir);
+    assert!(!cache.get(&key(0)).expect("kept").needs_verification);
+    assert!(cache.get(&key(1)).expect("kept").needs_verification);
+    cache.put(key(1), &class("b", 1), &bytes(1)).expect("the same bytes are there");
+    assert!(!cache.get(&key(1)).expect("kept").needs_verification, "compared with verified bytes");
+}
+
+#[test]
+fn verified_bytes_replace_suspect_ones_that_differ() {
+    let dir = temp();
+    let cache = open(&dir);
+    let location = cache.put(key(3), &class("a", 1), &bytes(3)).expect("room");
+    drop(cache);
+    let file = OpenOptions::new().write(true).open(&location.segment).expect("the segment");
+    file.write_all_at(&[0xee; 8], location.offset + 5).expect("damages");
+    let cache = open(&dir);
+    let suspect = cache.get(&key(3)).expect("its header is intact");
+    assert!(suspect.needs_verification);
+    let fresh = cache.put(key(3), &class("a", 1), &bytes(3)).expect("room");
+    assert_ne!(fresh.segment, suspect.segment, "nothing is rewritten");
+    assert_eq!(cache.read(&fresh).expect("reads"), bytes(3));
+    assert!(!suspect.segment.exists(), "the damaged segment held nothing else");
+}
+
+#[test]
+fn a_torn_tail_is_ignored_and_what_lies_before_it_found() {
+    for cut in [1, 8, 40, 64, 65, 500, 1100, 1200, 2000, 2300] {
+        let dir = temp();
+        let cache = open(&dir);
+        for n in [3, 9, 2] {
+            cache.put(key(n), &class("a", 1), &bytes(n)).expect("room");
+        }
+        drop(cache);
+        let path = &segment_files(dir.path())[0];
+        let file = OpenOptions::new().write(true).open(path).expect("the segment");
+        let len = file.metadata().expect("metadata").len();
+        file.set_len(len - cut.min(len)).expect("tears");
+        let cache = open(&dir);
+        let kept: Vec<u32> = cache.keys().iter().map(|key| key.index).collect();
+        assert!(kept.len() < 3, "cut by {cut}: {kept:?}");
+        for key in cache.keys() {
+            let location = cache.get(&key).expect("a key");
+            assert_eq!(cache.read(&location).expect("reads"), bytes(key.index));
+        }
+        let location = cache.put(key(4), &class("a", 1), &bytes(4)).expect("room");
+        assert_ne!(&*location.segment, path.as_path(), "a torn segment takes nothing more");
+        assert!(cache.used() >= bytes_on_disk(dir.path()));
+    }
+}
+
+#[test]
+fn damaged_headers_hide_records_and_break_nothing() {
+    let dir = temp();
+    let cache = open(&dir);
+    let first = cache.put(key(0), &class("a", 1), &bytes(0)).expect("room");
+    let second = cache.put(key(1), &class("a", 1), &bytes(1)).expect("room");
+    drop(cache);
+    let file = OpenOptions::new().write(true).open(&first.segment).expect("the segment");
+    file.write_all_at(&[0xff], second.offset - 10).expect("damages");
+    let cache = open(&dir);
+    assert_eq!(cache.keys(), [key(0)]);
+    drop(cache);
+    file.write_all_at(&[0xff], 20).expect("damages");
+    let cache = open(&dir);
+    assert!(cache.is_empty());
+    assert_eq!((cache.used(), bytes_on_disk(dir.path())), (0, 0), "an unreadable segment is removed");
+}
+
+#[test]
+fn a_later_format_is_refused_and_left_alone() {
+    let dir = temp();
+    drop(open(&dir));
+    let path = dir.path().join("segments/00000001-00000000.seg");
+    let mut header = format::segment_header(&class("a", 1));
+    header[8] = 2;
+    fs::write(&path, header).expect("writes");
+    let error = Cache::open(&dir, CacheConfig::default()).map(|_| ()).expect_err("too new");
+    assert!(matches!(error, CacheError::TooNew { found: 2, .. }), "{error}");
+    assert!(path.exists());
+}
+
+#[test]
+fn one_directory_has_one_cache() {
+    let dir = temp();
+    let cache = open(&dir);
+    let error = Cache::open(&dir, CacheConfig::default()).map(|_| ()).expect_err("in use");
+    let text = error.to_string();
+    assert!(text.contains(&dir.path().display().to_string()), "{text}");
+    assert!(text.contains(&std::process::id().to_string()), "{text}");
+    drop(cache);
+    open(&dir);
+}
+
+#[test]
+fn a_lowered_limit_holds_at_once() {
+    let dir = temp();
+    let cache = open(&dir);
+    for n in 0..30 {
+        cache.put(key(n), &class("a", n % 3), &bytes(n)).expect("room");
+    }
+    cache.close().expect("closes");
+    drop(cache);
+    let cache = open_with(&dir, 80 << 10);
+    assert!(cache.used() <= 80 << 10 && bytes_on_disk(dir.path()) <= 80 << 10);
+    for key in cache.keys() {
+        assert_eq!(cache.read(&cache.get(&key).expect("a key")).expect("reads"), bytes(key.index));
+    }
+}
+
+#[test]
+fn a_failed_write_leaves_the_index_right() {
+    let dir = temp();
+    let cache = open(&dir);
+    let kept = cache.put(key(5), &class("a", 1), &bytes(5)).expect("room");
+    // The disk refuses: the open segment's handle is one that cannot write.
+    cache.files.forget(&kept.segment);
+    let read_only = SegmentReader::new(4);
+    let handle = read_only.read(&kept).map(|_| File::open(&kept.segment).expect("opens")).expect("reads");
+    cache.files.put_for_test(&kept.segment, handle);
+    let error = cache.put(key(4), &class("a", 1), &bytes(4)).expect_err("the disk refused");
+    assert!(matches!(&error, CacheError::Io { path, .. } if **path == *kept.segment), "{error}");
+    assert_eq!(cache.keys(), [key(5)]);
+    assert_eq!(cache.read(&kept).expect("reads"), bytes(5));
+    assert!(bytes_on_disk(dir.path()) <= cache.used());
+    let next = cache.put(key(4), &class("a", 1), &bytes(4)).expect("another segment");
+    assert_ne!(next.segment, kept.segment, "nothing is written behind a hole");
+}
+
+#[test]
+fn space_of_a_segment_that_could_not_begin_comes_back() {
+    let dir = temp();
+    let cache = open(&dir);
+    fs::remove_dir(dir.path().join("segments")).expect("removes");
+    let error = cache.put(key(4), &class("a", 1), &bytes(4)).expect_err("no directory");
+    assert!(error.to_string().contains("segments"), "{error}");
+    assert_eq!((cache.used(), cache.len()), (0, 0));
+    fs::create_dir(dir.path().join("segments")).expect("creates");
+    cache.put(key(4), &class("a", 1), &bytes(4)).expect("the disk is back");
+}
+
+#[test]
+fn a_dropped_segment_is_gone_by_name_and_readable_where_open() {
+    let dir = temp();
+    let cache = open(&dir);
+    let location = cache.put(key(3), &class("a", 1), &bytes(3)).expect("room");
+    let (early, late) = (SegmentReader::new(2), SegmentReader::new(2));
+    early.read(&location).expect("reads");
+    let dropped = cache.drop_through("a", 1, |_| None).expect("drops");
+    assert_eq!((dropped.segments, dropped.relocated, cache.used()), (1, 0, 0));
+    assert_eq!(early.read(&location).expect("an open file stays"), bytes(3));
+    assert!(matches!(late.read(&location), Err(CacheError::Gone { .. })));
+    assert!(matches!(cache.read(&location), Err(CacheError::Gone { .. })));
+}
+
+#[test]
+fn names_of_segments_never_come_back() {
+    let dir = temp();
+    let mut names = BTreeSet::new();
+    for _ in 0..3 {
+        let cache = open(&dir);
+        for n in 0..2 {
+            let location = cache.put(key(n), &class("a", n), &bytes(n)).expect("room");
+            assert!(names.insert(location.segment.clone()), "{:?} again", location.segment);
+        }
+        cache.drop_through("a", 9, |_| None).expect("drops");
+    }
+}
+
+#[test]
+fn grains_of_one_class_share_segments_and_of_two_do_not() {
+    let dir = temp();
+    let cache = open_with(&dir, 4 << 20);
+    let mut segments = BTreeMap::<Arc<Path>, BTreeSet<u32>>::new();
+    for n in 0..60 {
+        let location = cache.put(key(n), &class("a", n % 2), &bytes(n)).expect("room");
+        segments.entry(location.segment).or_default().insert(n % 2);
+    }
+    assert!(segments.values().all(|departs| departs.len() == 1));
+    assert!(segments.len() > 2, "segments are rolled");
+    let classes = cache.classes();
+    assert_eq!(classes.values().map(|class| class.grains).sum::<u64>(), 60);
+    assert_eq!(classes.values().map(|class| class.bytes).sum::<u64>(), cache.used());
+}
+
+#[test]
+fn a_closed_cache_takes_nothing_and_still_reads() {
+    let dir = temp();
+    let cache = open(&dir);
+    let location = cache.put(key(1), &class("a", 1), &bytes(1)).expect("room");
+    cache.put(key(2), &class("a", 1), &bytes(2)).expect("room");
+    cache.close().expect("closes");
+    assert!(matches!(cache.put(key(3), &class("a", 1), &bytes(3)), Err(CacheError::Closed { .. })));
+    assert_eq!(cache.read(&location).expect("reads"), bytes(1));
+    cache.discard(&key(1)).expect("discards");
+    drop(cache);
+    assert!(open(&dir).was_unclean(), "what was discarded late would come back as trusted");
+}
+
+#[test]
+fn many_threads_keep_the_limit_and_lose_nothing() {
+    let dir = temp();
+    let cache = open(&dir);
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let (cache, done) = (&cache, &done);
+            scope.spawn(move || {
+                for round in 0..60u32 {
+                    let n = (thread * 17 + round * 7) % 60;
+                    match cache.put(key(n), &class("a", round / 20), &bytes(n)) {
+                        // Another thread may have dropped it since.
+                        Ok(location) => match cache.read(&location) {
+                            Ok(read) => assert_eq!(read, bytes(n)),
+                            Err(error) => assert!(matches!(error, CacheError::Gone { .. }), "{error}"),
+                        },
+                        Err(error) => {
+                            assert!(error.is_full() || matches!(error, CacheError::Gone { .. }), "{error}");
+                            cache.drop_through("a", round / 20, |_| None).expect("drops");
+                        }
+                    }
+                    if round % 16 == thread {
+                        cache.sync(&class("a", round / 20)).expect("syncs");
+                    }
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        while done.load(Ordering::SeqCst) < 4 {
+            assert!(bytes_on_disk(dir.path()) <= LIMIT);
+            assert!(cache.used() <= LIMIT);
+        }
+    });
+    assert!(bytes_on_disk(dir.path()) <= cache.used());
+    for key in cache.keys() {
+        assert_eq!(cache.read(&cache.get(&key).expect("a key")).expect("reads"), bytes(key.index));
+    }
+    drop(cache);
+    let cache = open(&dir);
+    for key in cache.keys() {
+        assert_eq!(cache.read(&cache.get(&key).expect("a key")).expect("reads"), bytes(key.index));
+    }
+}
