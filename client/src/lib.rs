@@ -3,4 +3,14 @@
 mod durable;
 
 pub mod cache;
+pub mod catalog;
+pub mod engine;
+pub mod http;
+pub mod loader;
 pub mod metastore;
+pub mod node;
+pub mod origin;
+pub mod peers;
+pub mod placement;
+pub mod problem;
+pub mod protocol;

@@ -56,8 +56,8 @@ pub struct NodeIdError {
 pub struct NodeRecord {
     /// Its name.
     pub id: NodeId,
-    /// Where its HTTP API answers.
-    pub http: SocketAddr,
+    /// Where its HTTP API answers: a URL such as `http://127.0.0.1:7700`.
+    pub http: String,
     /// Where its peers connect.
     pub quic: SocketAddr,
     /// Space its cache may take, in bytes.

@@ -5,8 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use shardfmt::plan::PlanId;
-use shardfmt::{DigestSum, VersionId};
+use shardfmt::{DigestSum, PlanId, VersionId};
 
 use crate::node::{NodeId, NodeRecord};
 

@@ -1,1 +1,370 @@
+//! The test kit: real processes of shardd on loopback, started, asked, killed and cleaned up by the tests that tell stories.
+//!
+//! Everything here runs the binaries that users run. `tests/run` builds them first; a test that finds none says how to.
 
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A binary of this workspace, built in the same profile as the test that asks.
+pub fn binary(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let path = test.parent().and_then(Path::parent).expect("tests lie in target/PROFILE/deps").join(name);
+    assert!(
+        path.exists(),
+        "{} is not built: run tests/run, or `cargo build --release --bins` first",
+        path.display()
+    );
+    path
+}
+
+/// The folder of shared inputs beside the repository, if it is here.
+pub fn shared_data(file: &str) -> Option<PathBuf> {
+    let root = match std::env::var_os("SHARDD_SHARED") {
+        Some(root) => PathBuf::from(root),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
+    };
+    let path = root.join("data").join(file);
+    if !path.exists() {
+        println!("skipped: {} is not here (set SHARDD_SHARED to the folder that holds data/)", path.display());
+        return None;
+    }
+    Some(path)
+}
+
+/// A Python with pyarrow and blake3, as `tests/run` installs it.
+pub fn python() -> Option<PathBuf> {
+    let python = std::env::var_os("SHARDD_PYTHON").map(PathBuf::from);
+    if python.is_none() {
+        println!("skipped: SHARDD_PYTHON is not set (tests/run sets it to a Python with pyarrow and blake3)");
+    }
+    python
+}
+
+/// Whether only the short tests should run.
+pub fn is_quick() -> bool {
+    let quick = std::env::var_os("SHARDD_QUICK").is_some();
+    if quick {
+        println!("skipped: this is a --quick run");
+    }
+    quick
+}
+
+/// Runs a command to its end; its output must be a success.
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?} ended with {}\nstdout: {}\nstderr: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("output is text")
+}
+
+/// One `shardd serve` with its own data directory. Killed when dropped.
+pub struct Node {
+    /// Its name.
+    pub id: String,
+    /// Its data directory.
+    pub data: PathBuf,
+    /// Where its HTTP API is.
+    pub http: String,
+    child: Option<Child>,
+    join: Option<PathBuf>,
+}
+
+impl Node {
+    /// Starts a node and waits until it says that it is ready.
+    pub fn start(root: &Path, id: &str, join: Option<&Path>) -> Self {
+        let data = root.join(id);
+        let mut node =
+            Self { id: id.into(), data, http: String::new(), child: None, join: join.map(Path::to_owned) };
+        node.restart();
+        node
+    }
+
+    /// Starts the process again over the same data directory.
+    pub fn restart(&mut self) {
+        assert!(self.child.is_none(), "{} is running", self.id);
+        let mut command = Command::new(binary("shardd"));
+        command.args(["serve", "--id", &self.id, "--data"]).arg(&self.data);
+        // A node that comes back keeps its address, as it would on a real machine.
+        let http = self.http.strip_prefix("http://").unwrap_or("127.0.0.1:0");
+        command.args(["--http", http, "--quic", "127.0.0.1:0"]);
+        if let Some(token) = &self.join {
+            command.arg("--join").arg(format!("@{}", token.display()));
+        }
+        std::fs::create_dir_all(&self.data).expect("the data directory can be made");
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.data.with_extension("log"))
+            .expect("a log file can be made");
+        command.stdout(Stdio::piped()).stderr(log).stdin(Stdio::null());
+        let mut child = command.spawn().expect("shardd starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let ready = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains(" ready: ")));
+        let Some(Ok(ready)) = ready else {
+            let log = std::fs::read_to_string(self.data.with_extension("log")).unwrap_or_default();
+            panic!("{} did not become ready; its log:\n{log}", self.id);
+        };
+        let at = ready.find("http://").expect("the ready line names the address");
+        self.http = ready[at..].split([',', ' ']).next().expect("not empty").to_owned();
+        // Keep the pipe drained, so that the node never waits for a reader.
+        std::thread::spawn(move || lines.for_each(drop));
+        self.child = Some(child);
+    }
+
+    /// SIGKILL: no farewell, no flush.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("a child can be killed");
+            child.wait().expect("a killed child is reaped");
+        }
+    }
+
+    /// SIGTERM, and how long it took to stop with which success.
+    pub fn stop(&mut self) -> (Duration, bool) {
+        let mut child = self.child.take().expect("running");
+        let pid = rustix::process::Pid::from_child(&child);
+        let began = Instant::now();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a child can be signalled");
+        let status = child.wait().expect("a child is reaped");
+        (began.elapsed(), status.success())
+    }
+
+    /// Whether the process runs.
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// A JSON document of its HTTP API.
+    pub fn get(&self, path: &str) -> Value {
+        let url = format!("{}{path}", self.http);
+        let mut answer = ureq::get(&url).call().unwrap_or_else(|error| panic!("GET {url}: {error}"));
+        answer.body_mut().read_json().unwrap_or_else(|error| panic!("GET {url}: {error}"))
+    }
+
+    /// Bytes of shard data that this process has read from the store.
+    pub fn origin_bytes(&self) -> u64 {
+        self.get("/v1/status")["origin_bytes"].as_u64().expect("status counts origin bytes")
+    }
+
+    /// The log of the node so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.data.with_extension("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            let log = self.log();
+            let tail: Vec<&str> = log.lines().rev().take(25).collect();
+            eprintln!("--- end of the log of {}", self.id);
+            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
+/// Nodes on loopback; the first has the store and the sled.
+pub struct Cluster {
+    /// The nodes, in the order of their numbers.
+    pub nodes: Vec<Node>,
+    root: TempDir,
+}
+
+impl Cluster {
+    /// Starts `count` nodes.
+    pub fn start(count: usize) -> Self {
+        let root = TempDir::new().expect("a temporary directory can be made");
+        let mut nodes = vec![Node::start(root.path(), "n1", None)];
+        let token = nodes[0].data.join("join-token");
+        nodes.extend((2..=count).map(|n| Node::start(root.path(), &format!("n{n}"), Some(&token))));
+        Self { nodes, root }
+    }
+
+    /// A folder that goes away with the cluster.
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// `shardctl --server <first node>`.
+    pub fn shardctl(&self) -> Command {
+        let mut command = Command::new(binary("shardctl"));
+        command.args(["--server", &self.nodes[0].http]);
+        command
+    }
+
+    /// Bytes read from the store by all running nodes.
+    pub fn origin_bytes(&self) -> u64 {
+        self.nodes.iter().filter(|node| node.is_running()).map(Node::origin_bytes).sum()
+    }
+
+    /// Starts the ranks of a run, each at its node first, all others after it.
+    pub fn read(&self, read: &Reading) -> Vec<RankProcess> {
+        (0..read.world)
+            .map(|rank| {
+                let own = rank as usize * self.nodes.len() / read.world as usize;
+                let mut servers: Vec<&str> = self.nodes.iter().map(|node| node.http.as_str()).collect();
+                servers.rotate_left(own);
+                let mut command = Command::new(binary("shardctl"));
+                command.args(["--server", &servers.join(",")]);
+                RankProcess::start(command, read, rank)
+            })
+            .collect()
+    }
+}
+
+/// What `shardctl read` is asked to read.
+#[derive(Debug, Clone)]
+pub struct Reading {
+    /// The plan's id.
+    pub plan: String,
+    /// The run's name.
+    pub run: String,
+    /// How many ranks.
+    pub world: u32,
+    /// V.
+    pub virtual_ranks: u32,
+    /// Samples a virtual rank reads in a step.
+    pub batch_size: u32,
+    /// The epoch to start with.
+    pub start_epoch: u32,
+    /// The epoch before which to stop.
+    pub end_epoch: u32,
+}
+
+/// A running `shardctl read`. Killed when dropped.
+pub struct RankProcess {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+    log: PathBuf,
+    _log_dir: TempDir,
+}
+
+impl RankProcess {
+    /// Starts one rank with `command` being `shardctl` and its global flags.
+    pub fn start(mut command: Command, read: &Reading, rank: u32) -> Self {
+        let log_dir = TempDir::new().expect("a temporary directory can be made");
+        let log = log_dir.path().join("stderr");
+        command.args(["--json", "read", "--plan", &read.plan, "--run", &read.run]);
+        command.args(["--rank", &rank.to_string(), "--world", &read.world.to_string()]);
+        command.args(["--virtual-ranks", &read.virtual_ranks.to_string()]);
+        command.args(["--batch-size", &read.batch_size.to_string()]);
+        command.args(["--start", &format!("{}:0", read.start_epoch), "--epochs", &read.end_epoch.to_string()]);
+        command.stdout(Stdio::piped()).stdin(Stdio::null());
+        command.stderr(std::fs::File::create(&log).expect("a log file can be made"));
+        let mut child = command.spawn().expect("shardctl starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        Self { child, lines, log, _log_dir: log_dir }
+    }
+
+    /// The next line it prints; `None` at its successful end.
+    pub fn next(&mut self) -> Option<Value> {
+        match self.lines.next() {
+            Some(line) => {
+                let line = line.expect("output is text");
+                Some(serde_json::from_str(&line).unwrap_or_else(|error| panic!("not JSON ({error}): {line}")))
+            }
+            None => {
+                let status = self.child.wait().expect("a child is reaped");
+                let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+                assert!(status.success(), "a rank ended with {status}:\n{log}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for RankProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What all ranks of a run were given, put together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// For each (epoch, step): samples, and the sum of the digests of (position, row) of every row delivered.
+    pub steps: BTreeMap<(u64, u64), (u64, u128)>,
+    /// For each epoch: samples, and the sum of the digests of every row delivered.
+    pub epochs: BTreeMap<u64, (u64, u128)>,
+}
+
+impl Delivered {
+    /// Takes one line of a rank.
+    pub fn take(&mut self, line: &Value) {
+        if line["event"] == "done" {
+            for audit in line["audits"].as_array().expect("done tells the audits") {
+                let epoch = self.epochs.entry(audit["epoch"].as_u64().expect("a number")).or_default();
+                epoch.0 += audit["samples"].as_u64().expect("a number");
+                epoch.1 = epoch.1.wrapping_add(hex128(&audit["digest_sum"]));
+            }
+        } else if line["sum"].is_string() {
+            let key = (line["epoch"].as_u64().expect("a number"), line["step"].as_u64().expect("a number"));
+            let step = self.steps.entry(key).or_default();
+            step.0 += line["samples"].as_u64().expect("a number");
+            step.1 = step.1.wrapping_add(hex128(&line["sum"]));
+        }
+    }
+
+    /// Reads all ranks to their end, calling `at` once for every step that rank 0 has taken.
+    pub fn collect(ranks: Vec<RankProcess>, mut at: impl FnMut(u64, u64)) -> Self {
+        let mut ranks = ranks.into_iter();
+        let mut first = ranks.next().expect("a run has a rank");
+        let others: Vec<_> = ranks
+            .map(|mut rank| {
+                std::thread::spawn(move || {
+                    let mut delivered = Self::default();
+                    while let Some(line) = rank.next() {
+                        delivered.take(&line);
+                    }
+                    delivered
+                })
+            })
+            .collect();
+        let mut all = Self::default();
+        while let Some(line) = first.next() {
+            all.take(&line);
+            if line["sum"].is_string() {
+                at(line["epoch"].as_u64().expect("a number"), line["step"].as_u64().expect("a number"));
+            }
+        }
+        for other in others {
+            all.add(&other.join().expect("a rank was read to its end"));
+        }
+        all
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (key, (samples, sum)) in &other.steps {
+            let step = self.steps.entry(*key).or_default();
+            *step = (step.0 + samples, step.1.wrapping_add(*sum));
+        }
+        for (key, (samples, sum)) in &other.epochs {
+            let epoch = self.epochs.entry(*key).or_default();
+            *epoch = (epoch.0 + samples, epoch.1.wrapping_add(*sum));
+        }
+    }
+}
+
+/// A 128-bit number written as hexadecimal digits.
+pub fn hex128(value: &Value) -> u128 {
+    let text = value.as_str().unwrap_or_else(|| panic!("{value} is not text"));
+    u128::from_str_radix(text, 16).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// The last lines of what a failing command said.
+pub fn error_line(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).trim().to_owned()
+}

@@ -27,6 +27,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use shardfmt::ByteSize;
 use shardfmt::grain::GrainKey;
+use tracing::warn;
 
 use files::OpenFiles;
 pub use files::SegmentReader;
@@ -213,7 +214,7 @@ impl Cache {
                 self.mark_verified(&key);
                 return Ok(Location { needs_verification: false, ..kept });
             }
-            self.discard(&key)?;
+            self.discard(&key);
         }
         self.write(&key, class, bytes, None)
     }
@@ -239,21 +240,17 @@ impl Cache {
 
     /// Forgets a grain, because its bytes are corrupt or no one wants it. Its space comes back with its segment.
     /// Returns whether it was there.
-    ///
-    /// # Errors
-    ///
-    /// When the segment held nothing else and cannot be unlinked; the grain is forgotten all the same.
-    pub fn discard(&self, key: &GrainKey) -> Result<bool, CacheError> {
+    pub fn discard(&self, key: &GrainKey) -> bool {
         let mut state = self.state();
-        let Some(segment) = state.forget(key) else { return Ok(false) };
+        let Some(segment) = state.forget(key) else { return false };
         let closed = state.closed;
         drop(state);
-        if closed {
-            // What the marker says is no longer so.
-            open::remove_marker(&self.dir)?;
+        // Forgotten it is; what the disk may refuse is only to tidy up.
+        let tidied = if closed { open::remove_marker(&self.dir) } else { Ok(()) };
+        if let Err(error) = tidied.and_then(|()| self.unlink_if_spent(segment)) {
+            warn!(grain = %key, error = &error as &dyn std::error::Error, "space of a discarded grain not freed");
         }
-        self.unlink_if_spent(segment)?;
-        Ok(true)
+        true
     }
 
     /// Makes every grain of `class` whose put has returned durable.
@@ -278,29 +275,28 @@ impl Cache {
     }
 
     /// Evicts segments of runs that are not `active`, the oldest first, until `need` bytes are free.
-    pub fn evict_runs_except(&self, active: &BTreeSet<String>, need: u64) -> Result<Dropped, CacheError> {
+    pub fn evict_runs_except(&self, active: &BTreeSet<String>, need: u64) -> Dropped {
         self.evict(active, need, |_| None)
     }
 
     /// As [`evict_runs_except`](Self::evict_runs_except), keeping the grains for which `still_wanted` gives a class:
-    /// an active run may want what an earlier one brought here.
+    /// an active run may want what an earlier one brought here. A segment that the disk does not give up is skipped.
     pub fn evict(
         &self,
         active: &BTreeSet<String>,
         need: u64,
         still_wanted: impl Fn(&GrainKey) -> Option<Class>,
-    ) -> Result<Dropped, CacheError> {
+    ) -> Dropped {
         let mut dropped = Dropped::default();
-        if self.free() >= need {
-            return Ok(dropped);
-        }
         for number in self.segments_where(|class| !active.contains(&class.run)) {
-            self.empty_segment(number, &still_wanted, &mut dropped)?;
             if self.free() >= need {
                 break;
             }
+            if let Err(error) = self.empty_segment(number, &still_wanted, &mut dropped) {
+                warn!(error = &error as &dyn std::error::Error, "a segment could not be evicted");
+            }
         }
-        Ok(dropped)
+        dropped
     }
 
     /// Makes everything durable and leaves the directory in order: the next opening trusts what was verified. Puts

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
+use shardfmt::GrainKey;
 use shardfmt::plan::GrainNo;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
@@ -145,7 +146,7 @@ impl Engine {
                     Some(reason) => {
                         warn!(grain = %key, segment = %at.segment.display(), offset = at.offset, reason,
                               "a cached grain is corrupt; dropped, fetching it again");
-                        engine.cache.discard(&key);
+                        engine.discard(&key);
                         true
                     }
                 }
@@ -188,9 +189,16 @@ impl Engine {
                 if !self.cache_trouble.swap(true, Relaxed) {
                     warn!(grain = %key, %error, "a cached grain could not be read");
                 }
-                self.cache.discard(&key);
+                self.discard(&key);
                 None
             }
+        }
+    }
+
+    /// Takes a grain out of the cache's index; its bytes go with their segment.
+    fn discard(&self, key: &GrainKey) {
+        if let Err(error) = self.cache.discard(key) {
+            warn!(grain = %key, %error, "a spent segment could not be removed");
         }
     }
 }

@@ -436,7 +436,7 @@ impl PeerService for Arc<Engine> {
                 match self.read_as_reader(&run, shard, request.epoch, Some(from)).await {
                     Ok(Some(whole)) => {
                         for (at, grain) in grains {
-                            answer[at] = whole.grains(&run, &[grain]).pop().map(|(_, bytes)| bytes);
+                            answer[at] = whole.grain(&run, grain).ok();
                         }
                     }
                     Ok(None) => {}

@@ -86,7 +86,10 @@ impl Engine {
             match run.reader(shard, epoch) {
                 Some(reader) if reader == self.node => {
                     if let Some(whole) = self.read_as_reader(run, shard, epoch, None).await? {
-                        let built = whole.grains(run, &grains);
+                        let built = grains
+                            .iter()
+                            .map(|grain| Ok((*grain, whole.grain(run, *grain)?)))
+                            .collect::<Result<_, EngineError>>()?;
                         let absorbed = self.absorb(run, epoch, built).await;
                         settle(absorbed, &mut left, loose);
                     }
@@ -256,13 +259,11 @@ impl Engine {
             let tree = shardfmt::merkle::GrainTree::new(&sidecar.rows, run.plan.document().grain_rows);
             let mut built = Vec::with_capacity(grains.len());
             for (grain, batch) in grains.into_iter().zip(&batches) {
-                let rows: Vec<Vec<u8>> = (0..batch.num_rows())
-                    .map(|row| {
-                        let mut bytes = Vec::new();
-                        codec.encode(batch, row, &mut bytes);
-                        bytes
-                    })
-                    .collect();
+                let encoder = codec.encoder(batch)?;
+                let mut rows = vec![Vec::new(); batch.num_rows()];
+                for (row, bytes) in rows.iter_mut().enumerate() {
+                    encoder.encode(row, bytes)?;
+                }
                 let path = tree.path(run.plan.locate_grain(grain).index);
                 let bytes = shardfmt::grain::build(rows.iter().map(Vec::as_slice), &path);
                 built.push((grain, Bytes::from(bytes)));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use shardfmt::merkle::GrainTree;
 use shardfmt::plan::GrainNo;
-use shardfmt::Shard;
+use shardfmt::{Shard, ShardError};
 use tokio::sync::{OnceCell, mpsc};
 use tokio::time::timeout;
 use tracing::{debug, info};
@@ -33,15 +33,9 @@ pub(crate) struct Reading {
 }
 
 impl WholeShard {
-    fn grain(&self, run: &RunState, grain: GrainNo) -> Bytes {
-        let place = run.plan.locate_grain(grain);
-        let path = self.tree.path(place.index);
-        Bytes::from(self.shard.grain(&path, run.plan.document().grain_rows, place.index))
-    }
-
-    /// The grains as they travel and rest.
-    pub(crate) fn grains(&self, run: &RunState, grains: &[GrainNo]) -> Vec<(GrainNo, Bytes)> {
-        grains.iter().map(|grain| (*grain, self.grain(run, *grain))).collect()
+    /// A grain of the shard, as it travels and rests.
+    pub(crate) fn grain(&self, run: &RunState, grain: GrainNo) -> Result<Bytes, ShardError> {
+        Ok(Bytes::from(self.shard.grain_in(&self.tree, run.plan.locate_grain(grain).index)?))
     }
 }
 
@@ -102,7 +96,7 @@ impl Engine {
         let grain_rows = run.plan.document().grain_rows;
         let open = move || -> Result<WholeShard, EngineError> {
             let shard = Shard::from_bytes(bytes)?;
-            let tree = GrainTree::new(&shard.row_digests(), grain_rows);
+            let tree = GrainTree::new(&shard.row_digests()?, grain_rows);
             Ok(WholeShard { shard, tree })
         };
         let whole = tokio::task::spawn_blocking(open).await.expect("reading a shard does not panic")?;
@@ -110,7 +104,7 @@ impl Engine {
         run.shards_read.lock().expect("no panic while held").insert(shard);
         info!(run = run.name(), shard = %run.entry(shard).id, epoch, "shard read from the store");
 
-        self.keep_own(run, shard, epoch, &whole).await;
+        self.keep_own(run, shard, epoch, &whole).await?;
         self.forward(run, shard, epoch, &whole, reading);
         drop(permit);
         Ok(whole)
@@ -146,7 +140,13 @@ impl Engine {
         true
     }
 
-    async fn keep_own(self: &Arc<Self>, run: &Arc<RunState>, shard: u32, epoch: u32, whole: &Arc<WholeShard>) {
+    async fn keep_own(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        shard: u32,
+        epoch: u32,
+        whole: &Arc<WholeShard>,
+    ) -> Result<(), EngineError> {
         let own: Vec<GrainNo> = run
             .grains_of_shard(shard)
             .filter(|grain| run.is_hosted_by(&self.node, *grain, epoch) && !self.is_resident(run, *grain))
@@ -154,14 +154,15 @@ impl Engine {
         let (engine, run, whole) = (Arc::clone(self), Arc::clone(run), Arc::clone(whole));
         let keep = move || {
             for grain in own {
-                let bytes = whole.grain(&run, grain);
+                let bytes = whole.grain(&run, grain)?;
                 if engine.keep(&run, epoch, grain, &bytes) {
                     Counters::add(&engine.counters.fill_grains, 1);
                     Counters::add(&engine.counters.fill_bytes, bytes.len());
                 }
             }
+            Ok(())
         };
-        tokio::task::spawn_blocking(keep).await.expect("keeping grains does not panic");
+        tokio::task::spawn_blocking(keep).await.expect("keeping grains does not panic")
     }
 
     /// Sends every other host its grains, in tasks that this engine waits for when it stops. A host that cannot take them
@@ -191,7 +192,7 @@ impl Engine {
                 let (give, take) = mpsc::channel(16);
                 let feed = async {
                     for grain in grains {
-                        let bytes = whole.grain(&run, grain);
+                        let Ok(bytes) = whole.grain(&run, grain) else { break }; // its host will ask, and be told why
                         if give.send((run.key(grain), bytes)).await.is_err() {
                             break; // the connection is gone; `send` says why
                         }

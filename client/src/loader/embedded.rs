@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use shardfmt::plan::{GrainNo, Plan};
-use shardfmt::{Manifest, RowCodec, Shard};
+use shardfmt::{Manifest, Shard};
 
 use super::LoadError;
 use super::source::{RowSource, Wanted};
@@ -17,7 +17,6 @@ pub(crate) struct Shards {
     runtime: tokio::runtime::Runtime,
     plan: Arc<Plan>,
     manifest: Arc<Manifest>,
-    codec: RowCodec,
     open: HashMap<u32, Shard>,
 }
 
@@ -27,8 +26,7 @@ impl Shards {
             .enable_all()
             .build()
             .map_err(|source| LoadError::Threads { source })?;
-        let codec = RowCodec::new(Arc::clone(&manifest.schema))?;
-        Ok(Self { origin, runtime, plan, manifest, codec, open: HashMap::new() })
+        Ok(Self { origin, runtime, plan, manifest, open: HashMap::new() })
     }
 
     fn open_shard(&mut self, number: u32) -> Result<(), LoadError> {
@@ -57,11 +55,11 @@ impl RowSource for Shards {
         Ok(())
     }
 
-    fn row(&self, grain: GrainNo, row: u32) -> Cow<'_, [u8]> {
+    fn row(&self, grain: GrainNo, row: u32) -> Result<Cow<'_, [u8]>, LoadError> {
         let place = self.plan.locate_grain(grain);
         let shard = self.open.get(&place.shard).expect("rows are read after they were prepared");
         let mut bytes = Vec::new();
-        shard.encode_row(&self.codec, place.index * self.plan.document().grain_rows + row, &mut bytes);
-        Cow::Owned(bytes)
+        shard.encode_row(place.index * self.plan.document().grain_rows + row, &mut bytes)?;
+        Ok(Cow::Owned(bytes))
     }
 }

@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 use super::LoadError;
 use super::source::{RowSource, Wanted};
 use crate::http::{HttpClient, HttpError};
-use crate::node::NodeId;
+use crate::node::{NodeId, NodeRecord};
 use crate::protocol::{
     Attach, AuditReport, LocateReply, LocateRequest, Located, RunId, RunView, host_identity,
 };
@@ -149,8 +149,9 @@ impl Nodes {
         let view = self.view.lock().expect("no panic while held");
         let mut all = self.servers.clone();
         for node in &view.nodes {
-            if !all.contains(&node.http) {
-                all.push(node.http.clone());
+            let address = url(node);
+            if !all.contains(&address) {
+                all.push(address);
             }
         }
         drop(view);
@@ -188,7 +189,11 @@ impl Nodes {
 }
 
 fn address(view: &RunView, node: &NodeId) -> Option<String> {
-    view.nodes.iter().find(|record| record.id == *node).map(|record| record.http.clone())
+    view.nodes.iter().find(|record| record.id == *node).map(url)
+}
+
+fn url(node: &NodeRecord) -> String {
+    format!("http://{}", node.http)
 }
 
 fn parse_reply(body: &Bytes, asked: usize) -> Option<(LocateReply, Bytes)> {
@@ -384,8 +389,8 @@ impl RowSource for NodeRows {
         self.bring(missing)
     }
 
-    fn row(&self, grain: GrainNo, row: u32) -> Cow<'_, [u8]> {
+    fn row(&self, grain: GrainNo, row: u32) -> Result<Cow<'_, [u8]>, LoadError> {
         let bytes = self.known.get(&grain).expect("rows are read after they were prepared").as_slice();
-        Cow::Borrowed(Grain::parse(bytes).expect("parsed when it came in").row(row))
+        Ok(Cow::Borrowed(Grain::parse(bytes).expect("parsed when it came in").row(row)))
     }
 }

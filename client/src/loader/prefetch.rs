@@ -114,7 +114,10 @@ impl Prefetch {
         let mut audited = (0, DigestSum::default());
         let mut micro_batches = Vec::with_capacity(self.shares.len());
         for ((virtual_rank, _), reads) in self.shares.iter().zip(reads) {
-            let rows: Vec<_> = reads.iter().map(|read| self.rows.row(read.grain, read.row)).collect();
+            let rows = reads
+                .iter()
+                .map(|read| self.rows.row(read.grain, read.row))
+                .collect::<Result<Vec<_>, _>>()?;
             audited.0 += rows.len() as u64;
             if self.audit {
                 for row in &rows {

@@ -19,5 +19,5 @@ pub(crate) trait RowSource: Send {
     fn prepare(&mut self, epoch: u32, wanted: &[Wanted]) -> Result<(), LoadError>;
 
     /// A row of a grain that was prepared.
-    fn row(&self, grain: GrainNo, row: u32) -> Cow<'_, [u8]>;
+    fn row(&self, grain: GrainNo, row: u32) -> Result<Cow<'_, [u8]>, LoadError>;
 }

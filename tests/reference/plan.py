@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""The plan of shardd, written a second time: slowly and plainly, from docs/PLAN.md and not from the Rust code.
+
+    pip install blake3
+    plan.py order DOCUMENT SHARD_ROWS EPOCH    one line per position: position, shard, row
+    plan.py golden > shardfmt/testdata/plan-golden.json
+
+DOCUMENT and SHARD_ROWS are JSON, or files of it: a plan document, and the rows of each shard in manifest order.
+"""
+import json, math, os, sys
+from blake3 import blake3
+
+U64 = (1 << 64) - 1
+RANGES, GRAINS, SELECTION, EXCHANGE, SAMPLES, UNITS, BLOCK = range(1, 8)
+
+def make_key(seed, tag, epoch=0, index=0, block=None):
+    material = seed.to_bytes(8, "little") + bytes([tag]) + epoch.to_bytes(4, "little") + index.to_bytes(4, "little")
+    if block is not None:
+        material += block.to_bytes(8, "little")
+    return blake3(material, derive_key_context="shardd plan 2026 v1").digest()
+
+def stream(key, words):
+    data = blake3(b"", key=key).digest(length=8 * words) if words else b""
+    return [int.from_bytes(data[i:i + 8], "little") for i in range(0, 8 * words, 8)]
+
+def permutation(key, n):
+    """The permutation of 0..n as a list: x goes to permutation[x]."""
+    if n <= 256:
+        images = list(range(n))
+        for last, draw in zip(range(n - 1, 0, -1), stream(key, max(n - 1, 0))):
+            other = draw * (last + 1) >> 64
+            images[last], images[other] = images[other], images[last]
+        return images
+    return [image_of(key, n, x) for x in range(n)]
+
+def image_of(key, n, x):
+    a = math.isqrt(n - 1) + 1  # the square root, rounded up
+    b = -(-n // a)
+    keys = stream(key, 12)
+    while True:
+        row, column = divmod(x, b)
+        for i in range(0, 12, 2):
+            row = (row + (mix(column, keys[i]) * a >> 64)) % a
+            column = (column + (mix(row, keys[i + 1]) * b >> 64)) % b
+        x = row * b + column
+        if x < n:
+            return x
+
+def mix(value, key):
+    z = (value ^ key) * 0xBF58476D1CE4E5B9 & U64
+    z ^= z >> 32
+    return z * 0x94D049BB133111EB & U64
+
+class Plan:
+    def __init__(self, document, shard_rows):
+        self.d, self.P, self.g, seed = document, document["partitions"], document["grain_rows"], document["seed"]
+        self.grains, full, shorts = [], [], []  # a grain: (shard, first row, rows); the others hold numbers of grains
+        for shard, rows in enumerate(shard_rows):
+            for first in range(0, rows, self.g):
+                size = min(self.g, rows - first)
+                (full if size == self.g else shorts).append(len(self.grains))
+                self.grains.append((shard, first, size))
+        self.quota = [len(full) // self.P + (m < len(full) % self.P) for m in range(self.P)]
+        self.initial = [[] for _ in range(self.P)]
+        if document["placement"] == "shards":
+            rest = iter(full)
+            for m in permutation(make_key(seed, RANGES), self.P):
+                self.initial[m] = [next(rest) for _ in range(self.quota[m])]
+        else:
+            dealt = iter(permutation(make_key(seed, GRAINS), len(full)))
+            self.initial = [[full[next(dealt)] for _ in range(quota)] for quota in self.quota]
+        home = {grain: m for m in range(self.P) for grain in self.initial[m]}
+        self.shorts = [[] for _ in range(self.P)]
+        for short in shorts:
+            before = max((grain for grain in full if grain < short), default=full[0])
+            self.shorts[home[before]].append(short)
+
+    def exchanged_before(self, m, epoch):
+        schedule = self.d["schedule"]
+        return self.quota[m] * sum(schedule[min(i, len(schedule) - 1)] for i in range(epoch)) >> 32
+
+    def moves(self, epoch):
+        """The moves after an epoch, a list per chunk: entry, from partition and slot, to partition and slot."""
+        departing = []  # per partition, the slots whose turn it is
+        for m in range(self.P):
+            first, end = self.exchanged_before(m, epoch), self.exchanged_before(m, epoch + 1)
+            if self.d["selection"] == "cyclic":
+                turns = permutation(make_key(self.d["seed"], SELECTION, 0, m), self.quota[m])
+                departing.append([turns[turn % self.quota[m]] for turn in range(first, end)])
+            else:
+                turns = permutation(make_key(self.d["seed"], SELECTION, epoch, m), self.quota[m])
+                departing.append(turns[:end - first])
+        chunks, T = [], self.d["chunks"]
+        for t in range(T):
+            space = [(m, slot) for m, slots in enumerate(departing)
+                     for slot in slots[len(slots) * t // T:len(slots) * (t + 1) // T]]
+            goes = permutation(make_key(self.d["seed"], EXCHANGE, epoch, t), len(space))
+            chunks.append([[entry, *space[entry], *space[goes[entry]]] for entry in range(len(space))])
+        return chunks
+
+    def tables(self):
+        """The grains in the slots of the partitions, epoch after epoch."""
+        table, epoch = self.initial, 0
+        while True:
+            yield table
+            following = [list(slots) for slots in table]
+            for _, m, slot, to_m, to_slot in sum(self.moves(epoch), []):
+                following[to_m][to_slot] = table[m][slot]
+            table, epoch = following, epoch + 1
+
+    def local_order(self, epoch, m, n):
+        """The rows of a partition of n, numbered slot by slot and then short grain by short grain, as they are read."""
+        seed, order = self.d["seed"], self.d["order"]
+        if order == "samples":
+            return permutation(make_key(seed, SAMPLES, epoch, m), n)
+        units = permutation(make_key(seed, UNITS, epoch, m), -(-n // self.g))
+        rows, slots = [], order["blocked"]["slots"]
+        for block in range(-(-len(units) // slots)):
+            inside = [row for unit in units[block * slots:(block + 1) * slots]
+                      for row in range(unit * self.g, min((unit + 1) * self.g, n))]
+            rows += [inside[i] for i in permutation(make_key(seed, BLOCK, epoch, m, block), len(inside))]
+        return rows
+
+    def order(self, epoch, table):
+        """The samples of an epoch by position: shard and row."""
+        lists = []
+        for m in range(self.P):
+            rows = [(shard, first + row) for grain in table[m] + self.shorts[m]
+                    for shard, first, size in [self.grains[grain]] for row in range(size)]
+            lists.append([rows[i] for i in self.local_order(epoch, m, len(rows))])
+        sigma = [reversed_digits(i, self.P) for i in range(self.P)]
+        return [lists[m][j] for j in range(max(map(len, lists))) for m in sigma if j < len(lists[m])]
+
+def reversed_digits(i, n):
+    reverse, factor = 0, 2
+    while n > 1:
+        while n % factor == 0:
+            reverse, i, n = reverse * factor + i % factor, i // factor, n // factor
+        factor += 1
+    return reverse
+
+def compact(value):
+    return json.dumps(value, separators=(",", ":"))
+
+def digest(numbers):
+    return blake3(b"".join(n.to_bytes(8, "little") for n in numbers)).hexdigest()
+
+def golden():
+    version = blake3(b"plan-golden").hexdigest()
+    def config(name, rows, epochs, q, P, g, T, selection="cyclic", placement="shards", order="samples", seed=1):
+        # Shares as they parse: to the nearest 2^-32, a half rounded up.
+        schedule = [((n << 33) + d) // (2 * d) for n, d in q]
+        document = dict(format=1, version=version, seed=seed, schedule=schedule, partitions=P, grain_rows=g, chunks=T,
+                        selection=selection, placement=placement, order=order)
+        return name, document, rows, epochs
+    none, hundredth, tenth, third, all_ = (0, 1), (1, 100), (1, 10), (3, 10), (1, 1)
+    blocked = lambda slots: {"blocked": {"slots": slots}}
+    configs = [
+        config("nothing moves", [10, 7, 20], [0, 5], [none], 4, 2, 1),
+        config("a hundredth moves", [300, 299, 150], [0, 1, 12], [hundredth], 6, 2, 1),
+        config("a tenth moves in chunks", [200, 123, 77], [0, 1, 7, 12], [tenth], 5, 4, 16),
+        config("everything moves at once", [50, 50, 21], [0, 1, 2], [all_], 7, 1, 1, seed=2**64 - 1),
+        config("one full exchange, then little", [64, 63, 62, 61], [0, 1, 2, 12], [all_, hundredth], 12, 4, 3),
+        config("independent selection", [150, 33], [0, 1, 6], [third], 8, 2, 4, selection="independent"),
+        config("independent and random", [90, 0, 41], [0, 3], [tenth, none, third], 3, 4, 2,
+               selection="independent", placement="random"),
+        config("random placement", [40, 31, 3, 2, 55], [0, 1, 11], [third], 9, 4, 2, placement="random"),
+        config("blocked order", [101, 58, 3, 77], [0, 1, 4], [tenth], 6, 8, 1, order=blocked(3)),
+        config("blocked, one block, random", [70, 9], [0, 2], [all_], 2, 4, 16, placement="random", order=blocked(99)),
+        config("short grains before any full one", [3, 2, 17, 5, 8], [0, 1, 2], [all_], 3, 4, 1),
+        config("a single partition", [29], [0, 3], [tenth], 1, 2, 1),
+        config("ninety-six partitions", [700, 411, 389], [0, 2], [tenth], 96, 2, 1, seed=7),
+        config("large permutations", [2000, 1777, 1500], [0, 1, 12], [tenth], 3, 2, 16),
+        config("large and independent", [3000, 1001], [0, 2], [third], 2, 1, 1, selection="independent", seed=3),
+    ]
+    sizes = [0, 1, 2, 3, 7, 100, 255, 256, 257, 289, 300, 1000, 4097]
+    permutations = []
+    for i, n in enumerate(sizes):
+        key = make_key(i, EXCHANGE, i, i)
+        images = permutation(key, n)
+        permutations.append({"seed": i, "tag": EXCHANGE, "epoch": i, "index": i, "key": key.hex(), "n": n,
+                             "first": images[:8], "digest": digest(images)})
+    for n in [2**32 + 1, 10**12, 2**61 - 1]:
+        key = make_key(n, GRAINS)
+        permutations.append({"seed": n, "tag": GRAINS, "epoch": 0, "index": 0, "key": key.hex(), "n": n,
+                             "first": [image_of(key, n, x) for x in range(8)], "digest": ""})
+    plans = []
+    for name, document, rows, epochs in configs:
+        plan, states = Plan(document, rows), []
+        for epoch, table in zip(range(max(epochs) + 1), plan.tables()):
+            if epoch not in epochs:
+                continue
+            starts = [sum(rows[:shard]) for shard in range(len(rows))]
+            order = [starts[shard] + row for shard, row in plan.order(epoch, table)]
+            moves, full = plan.moves(epoch), sum(rows) <= 200
+            slots = sum(table, [])
+            states.append({"epoch": epoch, "slots": slots if full else slots[:12], "slots_digest": digest(slots),
+                           "moves": [len(chunk) for chunk in moves], "first_moves": sum(moves, [])[:4],
+                           "moves_digest": digest(n for chunk in moves for move in chunk for n in move),
+                           "order": order if full else order[:12], "order_digest": digest(order)})
+        plans.append({"name": name, "document": document, "id": blake3(compact(document).encode()).hexdigest(),
+                      "shard_rows": rows, "quotas": plan.quota, "shorts": plan.shorts, "epochs": states})
+    lines = lambda values: ",\n".join(map(compact, values))
+    print('{"permutations":[\n%s\n],"plans":[\n%s\n]}' % (lines(permutations), lines(plans)))
+
+def from_json(text):
+    return json.load(open(text)) if os.path.exists(text) else json.loads(text)
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["golden"]:
+            golden()
+        case ["order", document, shard_rows, epoch]:
+            plan, epoch = Plan(from_json(document), from_json(shard_rows)), int(epoch)
+            table = next(table for e, table in enumerate(plan.tables()) if e == epoch)
+            for position, (shard, row) in enumerate(plan.order(epoch, table)):
+                print(position, shard, row)
+        case _:
+            sys.exit(__doc__)
