@@ -37,7 +37,9 @@ pub(crate) enum Target {
 impl Connect {
     pub(crate) fn target(&self) -> Result<Target, Failure> {
         match (&self.server, &self.store) {
-            (Some(_), Some(_)) => Err(Failure::usage("--server and --store exclude each other: give one of them")),
+            (Some(_), Some(_)) => {
+                Err(Failure::usage("--server and --store exclude each other: give one of them"))
+            }
             (None, Some(dir)) => Ok(Target::Store(dir.clone())),
             (Some(url), None) => Ok(Target::Servers(checked(url)?)),
             (None, None) => match env::var("SHARDD_SERVER") {
@@ -61,7 +63,9 @@ fn checked(urls: &str) -> Result<Vec<String>, Failure> {
         let url = url.trim().trim_end_matches('/');
         match url.strip_prefix("http://") {
             Some(address) if !address.is_empty() => Ok(url.to_owned()),
-            _ => Err(Failure::usage(format!("`{url}` is not the address of a node: use one such as {DEFAULT_SERVER}"))),
+            _ => Err(Failure::usage(format!(
+                "`{url}` is not the address of a node: use one such as {DEFAULT_SERVER}"
+            ))),
         }
     };
     urls.split(',').map(check).collect()
@@ -82,10 +86,12 @@ pub(crate) fn only_dataset(
     let names: Vec<String> = all.iter().map(|info| info.name.to_string()).collect();
     if let Some(asked) = asked {
         let found = all.into_iter().find(|info| info.name == *asked);
-        return found.ok_or_else(|| Failure::failed(no_such("dataset", &asked.to_string(), &names)));
+        return found.ok_or_else(|| Failure::failed(no_such("dataset", asked.as_ref(), &names)));
     }
     match all.len() {
-        0 => Err(Failure::failed("there is no dataset yet: make one with `shardctl ingest PATH --name NAME`")),
+        0 => {
+            Err(Failure::failed("there is no dataset yet: make one with `shardctl ingest PATH --name NAME`"))
+        }
         1 => Ok(all.into_iter().next().expect("there is one")),
         n => Err(Failure::usage(format!(
             "there are {}, name one of them: {}; for example `shardctl {command} {}`",
@@ -107,7 +113,9 @@ pub(crate) fn find_plan(catalog: &dyn Catalog, asked: Option<&str>) -> Result<Pl
     };
     let found = asked.map_or_else(|| plans.iter().collect(), fits);
     match (found.as_slice(), asked) {
-        ([], None) => Err(Failure::failed("there is no plan yet: make one with `shardctl partition --q 0.1`")),
+        ([], None) => {
+            Err(Failure::failed("there is no plan yet: make one with `shardctl partition --q 0.1`"))
+        }
         ([], Some(asked)) => {
             let names: Vec<String> = plans.iter().map(|plan| plan.id.short()).collect();
             Err(Failure::failed(no_such("plan", asked, &names)))
@@ -116,7 +124,11 @@ pub(crate) fn find_plan(catalog: &dyn Catalog, asked: Option<&str>) -> Result<Pl
         (several, _) => {
             let names: Vec<String> =
                 several.iter().map(|plan| format!("{} ({})", plan.id.short(), plan.dataset)).collect();
-            Err(Failure::usage(format!("{} fit, name one of them: {}", plural(names.len() as u64, "plan"), names.join(", "))))
+            Err(Failure::usage(format!(
+                "{} fit, name one of them: {}",
+                plural(names.len() as u64, "plan"),
+                names.join(", ")
+            )))
         }
     }
 }

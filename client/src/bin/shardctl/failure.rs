@@ -89,7 +89,8 @@ mod tests {
 
     #[test]
     fn a_usage_error_names_the_option_and_the_help() {
-        let rendered = "error: the following required arguments were not provided:\n  --name <NAME>\n\nUsage: x\n";
+        let rendered =
+            "error: the following required arguments were not provided:\n  --name <NAME>\n\nUsage: x\n";
         assert_eq!(
             usage_line(rendered, "shardctl ingest --help"),
             "the following required arguments were not provided: --name <NAME>; see `shardctl ingest --help`"

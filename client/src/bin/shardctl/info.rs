@@ -36,7 +36,10 @@ impl Info {
             ("dataset", dataset.name.to_string()),
             ("version", dataset.version.to_string()),
             ("samples", count(manifest.sample_count())),
-            ("shards", format!("{} of {} in all", count(manifest.shards.len() as u64), ByteSize(manifest.bytes()))),
+            (
+                "shards",
+                format!("{} of {} in all", count(manifest.shards.len() as u64), ByteSize(manifest.bytes())),
+            ),
             ("inputs", count(manifest.inputs.len() as u64)),
             ("digest sum", manifest.digest_sum().to_string()),
             ("config", manifest.config.to_string()),

@@ -161,7 +161,8 @@ fn report(name: &DatasetName, done: &Ingested, took: Duration, json: bool) {
 
 /// `FROM..TO/OF`, optionally `@SEED`.
 fn parse_take(text: &str) -> Result<HashRange, String> {
-    let refused = || "use FROM..TO/OF, such as 0..8/10 to train and 8..10/10 to test, optionally with @SEED".to_owned();
+    let refused =
+        || "use FROM..TO/OF, such as 0..8/10 to train and 8..10/10 to test, optionally with @SEED".to_owned();
     let (range, seed) = match text.split_once('@') {
         Some((range, seed)) => (range, seed.parse().map_err(|_| refused())?),
         None => (text, 0),

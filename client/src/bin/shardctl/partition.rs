@@ -2,7 +2,9 @@
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use shardfmt::plan::{InitialPlacement, Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape, Share};
+use shardfmt::plan::{
+    InitialPlacement, Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape, Share,
+};
 use shardfmt::{ByteSize, DatasetName, Manifest};
 
 use crate::connect::{Connect, only_dataset};
@@ -133,7 +135,9 @@ fn describe(dataset: &DatasetName, manifest: &Manifest, plan: &Plan) -> String {
     let moved: Vec<String> = shares.iter().map(|q| percent(moved_share(*q, document.partitions))).collect();
     let bytes: Vec<String> = shares
         .iter()
-        .map(|q| ByteSize((moved_share(*q, document.partitions) * manifest.row_bytes() as f64) as u64).to_string())
+        .map(|q| {
+            ByteSize((moved_share(*q, document.partitions) * manifest.row_bytes() as f64) as u64).to_string()
+        })
         .collect();
     let per_epoch = |values: &[String]| match values {
         [one] => format!("{one} per epoch"),
@@ -141,10 +145,24 @@ fn describe(dataset: &DatasetName, manifest: &Manifest, plan: &Plan) -> String {
     };
     facts(&[
         ("plan", plan.id().to_string()),
-        ("dataset", format!("{dataset}, version {}, {}", document.version.short(), plural(plan.sample_count(), "sample"))),
+        (
+            "dataset",
+            format!(
+                "{dataset}, version {}, {}",
+                document.version.short(),
+                plural(plan.sample_count(), "sample")
+            ),
+        ),
         ("Q", format!("{}, {}", document.schedule, selection_name(document.selection))),
         ("partitions", format!("{} of {} samples", document.partitions, count(each))),
-        ("grains", format!("{} of {}, {grain_bytes}", count(plan.grain_count()), plural(document.grain_rows.into(), "sample"))),
+        (
+            "grains",
+            format!(
+                "{} of {}, {grain_bytes}",
+                count(plan.grain_count()),
+                plural(document.grain_rows.into(), "sample")
+            ),
+        ),
         ("chunks", plural(document.chunks.into(), "part") + " per exchange"),
         ("moves", format!("{} of the samples", per_epoch(&moved))),
         ("traffic", format!("at most {}; what moves inside a node costs nothing", per_epoch(&bytes))),

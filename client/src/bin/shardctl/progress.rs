@@ -97,7 +97,9 @@ impl Progress for IngestProgress {
                     *is_writing = true;
                     bar.reset();
                     bar.set_length(self.read.load(Ordering::Relaxed));
-                    bar.set_style(style("writing {wide_bar} {human_pos}/{human_len} samples, {per_sec}, {eta} left"));
+                    bar.set_style(style(
+                        "writing {wide_bar} {human_pos}/{human_len} samples, {per_sec}, {eta} left",
+                    ));
                 }
                 bar.set_position(done);
             }

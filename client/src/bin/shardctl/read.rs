@@ -153,7 +153,8 @@ fn fingerprint(step: &Step, codec: &RowCodec, with_rows: bool) -> Result<Deliver
         samples: rows.len() as u64,
         digest: hasher.finalize().to_hex().to_string(),
         sum,
-        rows: with_rows.then(|| rows.iter().map(|(position, digest)| (*position, digest.to_string())).collect()),
+        rows: with_rows
+            .then(|| rows.iter().map(|(position, digest)| (*position, digest.to_string())).collect()),
     })
 }
 

@@ -102,8 +102,17 @@ fn render(picture: &Picture) -> String {
 }
 
 fn nodes(picture: &Picture) -> Table {
-    let headings =
-        ["node", "http", "cache", "limit", "grains", "from store", "from peers", "missed in store", "corrupt"];
+    let headings = [
+        "node",
+        "http",
+        "cache",
+        "limit",
+        "grains",
+        "from store",
+        "from peers",
+        "missed in store",
+        "corrupt",
+    ];
     let mut table = Table::new(&headings);
     for NodePicture { record, status } in &picture.nodes {
         let mut cells = vec![record.id.to_string(), record.http.to_string()];
@@ -145,7 +154,9 @@ fn runs(picture: &Picture) -> Table {
 fn exchange(picture: &Picture, run: &RunView) -> String {
     let mut epochs = std::collections::BTreeMap::<u32, [u64; 4]>::new();
     let statuses = picture.nodes.iter().filter_map(|node| node.status.as_ref());
-    for counted in statuses.flat_map(|status| &status.counters.exchange).filter(|c| c.run == run.run.id.as_str()) {
+    for counted in
+        statuses.flat_map(|status| &status.counters.exchange).filter(|c| c.run == run.run.id.as_str())
+    {
         let sums = epochs.entry(counted.epoch).or_default();
         sums[0] += counted.counts.expected_grains;
         sums[1] += counted.counts.received_grains;

@@ -44,7 +44,8 @@ impl Table {
     }
 
     fn is_numeric(&self, column: usize) -> bool {
-        let mut cells = self.rows.iter().map(|row| row[column].as_str()).filter(|c| !c.is_empty() && *c != "-");
+        let mut cells =
+            self.rows.iter().map(|row| row[column].as_str()).filter(|c| !c.is_empty() && *c != "-");
         let mut any = false;
         let all = cells.all(|cell| {
             any = true;
@@ -82,6 +83,9 @@ mod tests {
 
     #[test]
     fn facts_share_one_column() {
-        assert_eq!(facts(&[("plan", "1a".into()), ("partitions", "16".into())]), "plan        1a\npartitions  16\n");
+        assert_eq!(
+            facts(&[("plan", "1a".into()), ("partitions", "16".into())]),
+            "plan        1a\npartitions  16\n"
+        );
     }
 }

@@ -61,7 +61,8 @@ impl Verify {
                 "damaged": damages,
             }));
         } else {
-            let lines: Vec<String> = damages.iter().map(|d| format!("shard {}: {}\n", d.shard, d.what)).collect();
+            let lines: Vec<String> =
+                damages.iter().map(|d| format!("shard {}: {}\n", d.shard, d.what)).collect();
             output::print(&lines.concat());
         }
         if !damages.is_empty() {
@@ -114,14 +115,15 @@ fn check(entry: &ShardEntry, bytes: &Bytes) -> Result<(), String> {
         return Err(format!("it has {} instead of {}", plural(shard.rows().into(), "row"), entry.rows));
     }
     let rows = shard.row_digests().map_err(|error| one_line(&error))?;
-    let sum = rows.iter().fold(DigestSum::default(), |sum, row| sum + *row);
+    let sum: DigestSum = rows.iter().copied().sum();
     if sum != entry.digest_sum {
         return Err(format!("its rows sum to {sum} instead of {}", entry.digest_sum));
     }
     if merkle::root(&rows) != entry.root {
         return Err("its rows do not lead to the root in the manifest".to_owned());
     }
-    let sidecar = Sidecar::decode(&bytes.sidecar(entry)?).map_err(|error| format!("sidecar: {}", one_line(&error)))?;
+    let sidecar =
+        Sidecar::decode(&bytes.sidecar(entry)?).map_err(|error| format!("sidecar: {}", one_line(&error)))?;
     match sidecar.rows == rows {
         true => Ok(()),
         false => Err("its sidecar lists other rows".to_owned()),

@@ -15,7 +15,9 @@ pub(crate) struct Binaries {
 /// Why the demo has no programs to run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BinariesError {
-    #[error("{missing} is not beside {beside}: put it there, or use `cargo run --release --bin shardctl -- demo`")]
+    #[error(
+        "{missing} is not beside {beside}: put it there, or use `cargo run --release --bin shardctl -- demo`"
+    )]
     Missing { missing: String, beside: PathBuf },
     #[error("cargo could not build shardd and shardtrain (see its messages above)")]
     Build,

@@ -73,7 +73,9 @@ impl Ground<'_> {
             processes.check(|_| false)?;
             if Instant::now() >= deadline {
                 let words = processes.last_words(name);
-                return Err(Failure::failed(format!("{name} was not ready within {READY_WITHIN:?}; {words}")));
+                return Err(Failure::failed(format!(
+                    "{name} was not ready within {READY_WITHIN:?}; {words}"
+                )));
             }
             std::thread::sleep(LOOK);
         }
@@ -94,7 +96,9 @@ pub(crate) fn clean(program: &Path) -> Command {
 /// The address in a node's ready line, once the line is complete.
 fn http_address(ready: &str) -> Option<String> {
     let line = ready.split_once('\n')?.0;
-    let url = line.split(|c: char| c.is_whitespace() || c == '"' || c == ',').find(|word| word.starts_with("http://"))?;
+    let url = line
+        .split(|c: char| c.is_whitespace() || c == '"' || c == ',')
+        .find(|word| word.starts_with("http://"))?;
     Some(url.trim_end_matches('/').to_owned())
 }
 

@@ -94,7 +94,8 @@ fn split(path: &Path) -> Result<(Part, Part), Failure> {
             return Ok((part(under("train")), part(held_out)));
         }
     }
-    let fifths = |from, to| IngestConfig { take: Some(HashRange::parts(0, from, to, 5)), ..IngestConfig::default() };
+    let fifths =
+        |from, to| IngestConfig { take: Some(HashRange::parts(0, from, to, 5)), ..IngestConfig::default() };
     // What is wrong with the source is said here, by the source.
     Source::open(path, &fifths(0, 4))?;
     Ok((part(fifths(0, 4)), part(fifths(4, 5))))

@@ -21,11 +21,15 @@ pub(crate) struct Planned {
 /// What is wrong with a `--kill`.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub(crate) enum KillError {
-    #[error("`{0}` is not a moment to kill a node: use N, N@EPOCH or @EPOCH, such as `n2@1.5`, `first` or `@3`")]
+    #[error(
+        "`{0}` is not a moment to kill a node: use N, N@EPOCH or @EPOCH, such as `n2@1.5`, `first` or `@3`"
+    )]
     Syntax(String),
     #[error("--kill names node {node}, but there are {nodes}: choose one of n1 to n{nodes}")]
     NoSuchNode { node: u32, nodes: u32 },
-    #[error("--kill names epoch {epoch}, but training ends after {epochs}: choose a moment between 0 and {epochs}")]
+    #[error(
+        "--kill names epoch {epoch}, but training ends after {epochs}: choose a moment between 0 and {epochs}"
+    )]
     TooLate { epoch: f64, epochs: u32 },
     #[error("--kill would leave no node alive: kill fewer than {nodes}, or start more with --nodes")]
     NoneLeft { nodes: u32 },

@@ -42,7 +42,8 @@ impl Live {
             (false, false) => Mode::Lines,
             (false, true) => {
                 let bar = ProgressBar::new(1);
-                let style = ProgressStyle::with_template("{spinner} {msg}").expect("the template is well formed");
+                let style =
+                    ProgressStyle::with_template("{spinner} {msg}").expect("the template is well formed");
                 bar.set_style(style);
                 bar.enable_steady_tick(Duration::from_millis(100));
                 Mode::Bar(bar)

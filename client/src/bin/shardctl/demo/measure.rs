@@ -61,7 +61,8 @@ fn moved(plan: &Plan, placement: Option<&Placement>, nodes: &[NodeStatus], epoch
         for step in (0..document.chunks).flat_map(|chunk| plan.moves(epoch, chunk)) {
             let (from, to) = (step.from.0.0, step.to.0.0);
             between_partitions += u64::from(from != to);
-            between_nodes += u64::from(placement.is_some_and(|placement| placement.host(from) != placement.host(to)));
+            between_nodes +=
+                u64::from(placement.is_some_and(|placement| placement.host(from) != placement.host(to)));
         }
     }
     let received: u64 = nodes

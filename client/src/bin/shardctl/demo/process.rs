@@ -209,7 +209,9 @@ mod tests {
     fn stopping_asks_first_and_kills_who_does_not_listen() {
         let logs = tempfile::tempdir().unwrap();
         let mut processes = Processes::new(logs.path()).unwrap();
-        processes.start("polite", shell("trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done")).unwrap();
+        processes
+            .start("polite", shell("trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done"))
+            .unwrap();
         processes.start("deaf", shell("trap '' TERM; echo ready; while :; do sleep 0.01; done")).unwrap();
         for name in ["polite", "deaf"] {
             wait_until(|| processes.last_words(name).contains("ready"));

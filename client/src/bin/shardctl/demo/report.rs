@@ -152,14 +152,17 @@ impl Report {
     }
 
     fn accuracy_line(&self) -> String {
-        self.test_accuracy.map_or_else(|| "nothing was held out".into(), |accuracy| format!("{:.2} %", accuracy * 100.0))
+        self.test_accuracy
+            .map_or_else(|| "nothing was held out".into(), |accuracy| format!("{:.2} %", accuracy * 100.0))
     }
 
     fn loss_line(&self) -> String {
         let losses: Vec<f64> = self.epochs.iter().map(|epoch| epoch.loss).collect();
         match losses.as_slice() {
             [] => String::new(),
-            [first, .., last] => format!("{}  {first:.3} -> {last:.4} in {} epochs", sparkline(&losses), losses.len()),
+            [first, .., last] => {
+                format!("{}  {first:.3} -> {last:.4} in {} epochs", sparkline(&losses), losses.len())
+            }
             [only] => format!("{only:.3} in 1 epoch"),
         }
     }
@@ -179,7 +182,9 @@ impl Report {
             .epochs
             .iter()
             .filter(|epoch| !epoch.exactly_once)
-            .map(|epoch| format!("epoch {}: {} of {}", epoch.epoch, count(epoch.samples), count(self.dataset.samples)))
+            .map(|epoch| {
+                format!("epoch {}: {} of {}", epoch.epoch, count(epoch.samples), count(self.dataset.samples))
+            })
             .collect();
         if bad.is_empty() {
             let epochs = plural(self.epochs.len() as u64, "epoch");
@@ -237,7 +242,11 @@ impl Report {
             misses => format!("{} missed and fetched", plural(misses, "grain")),
         };
         let busy = duration(Duration::from_secs_f64(exchange.busy_s.max(0.0)));
-        format!("{} in {busy}, {} hidden behind training; {misses}", ByteSize(exchange.bytes_sent), percent(hidden))
+        format!(
+            "{} in {busy}, {} hidden behind training; {misses}",
+            ByteSize(exchange.bytes_sent),
+            percent(hidden)
+        )
     }
 }
 

@@ -115,12 +115,17 @@ impl Training<'_> {
                 }
                 while let Some(kill) = pending.next_if(|kill| kill.epoch <= self.progress(slowest)) {
                     self.kill(kill, slowest, processes, &mut followed)?;
-                    live.say(&format!("killed {} with SIGKILL", followed.killed.last().expect("just killed")));
+                    live.say(&format!(
+                        "killed {} with SIGKILL",
+                        followed.killed.last().expect("just killed")
+                    ));
                 }
             }
             if heard.elapsed() > PATIENCE {
                 let words = processes.last_words(&trainer(0));
-                return Err(Failure::failed(format!("no trainer moved for {PATIENCE:?}; trainer-0: {words}")));
+                return Err(Failure::failed(format!(
+                    "no trainer moved for {PATIENCE:?}; trainer-0: {words}"
+                )));
             }
             std::thread::sleep(LOOK);
         }
@@ -148,7 +153,12 @@ impl Training<'_> {
         followed.last_status.insert(node.name.clone(), measure::status(&node.url)?);
         processes.kill(&node.name)?;
         let steps = self.steps_per_epoch();
-        followed.killed.push(format!("{} in epoch {} after step {} of {steps}", node.name, at.epoch + 1, at.step + 1));
+        followed.killed.push(format!(
+            "{} in epoch {} after step {} of {steps}",
+            node.name,
+            at.epoch + 1,
+            at.step + 1
+        ));
         Ok(())
     }
 
@@ -156,7 +166,7 @@ impl Training<'_> {
         let mut command = clean(self.shardtrain);
         command.arg("--server").arg(self.servers(rank).join(","));
         command.args(["--plan", &self.plan.id().to_string(), "--run", RUN]);
-        command.args(["--test-dataset", &self.datasets.test_name.to_string()]);
+        command.args(["--test-dataset", self.datasets.test_name.as_ref()]);
         command.args(["--rank", &rank.to_string(), "--world", &self.ranks.to_string()]);
         command.args(["--virtual-ranks", &self.virtual_ranks.to_string()]);
         command.args(["--master", &format!("127.0.0.1:{master}")]);
@@ -196,7 +206,8 @@ impl Training<'_> {
 
     fn read_report(&self, rank: u32) -> Result<RankReport, Failure> {
         let path = self.report_file(rank);
-        let odd = |reason: String| Failure::failed(format!("{} left no good report: {reason}", trainer(rank)));
+        let odd =
+            |reason: String| Failure::failed(format!("{} left no good report: {reason}", trainer(rank)));
         let bytes = fs::read(&path).map_err(|error| odd(error.to_string()))?;
         serde_json::from_slice(&bytes).map_err(|error| odd(error.to_string()))
     }
@@ -204,7 +215,9 @@ impl Training<'_> {
     /// Everything found out, put together.
     pub(crate) fn report(&self, outcome: &Outcome, total: Duration) -> Result<Report, Failure> {
         let first = outcome.reports.first().expect("at least one rank, checked with the arguments");
-        if let Some(rank) = outcome.reports.iter().position(|report| report.weights_digest != first.weights_digest) {
+        if let Some(rank) =
+            outcome.reports.iter().position(|report| report.weights_digest != first.weights_digest)
+        {
             return Err(Failure::failed(format!(
                 "trainer-{rank} ended with other weights than trainer-0: {} and {}",
                 outcome.reports[rank].weights_digest, first.weights_digest
@@ -252,7 +265,8 @@ impl Training<'_> {
     fn epoch_facts(&self, outcome: &Outcome, first: &RankReport) -> Vec<EpochFacts> {
         let manifest = &self.datasets.train.manifest;
         let of_epoch = |epoch: u32| {
-            let audits = outcome.reports.iter().flat_map(|report| &report.audits).filter(move |a| a.epoch == epoch);
+            let audits =
+                outcome.reports.iter().flat_map(|report| &report.audits).filter(move |a| a.epoch == epoch);
             audits.fold((0, DigestSum::default()), |(samples, sum), audit| {
                 (samples + audit.samples, sum + audit.digest_sum)
             })

@@ -80,7 +80,10 @@ impl At {
         let end = self.position.saturating_add(self.global_batch_size).min(plan.sample_count());
         if self.position >= end {
             let samples = count(plan.sample_count());
-            return Err(Failure::usage(format!("position {} is outside the epoch, which has {samples}", self.position)));
+            return Err(Failure::usage(format!(
+                "position {} is outside the epoch, which has {samples}",
+                self.position
+            )));
         }
         let table = SlotTable::at(&plan, Epoch(self.epoch));
         let found: Vec<Found> = plan
@@ -104,7 +107,8 @@ impl At {
             output::json(&found);
             return Ok(());
         }
-        let mut rows = Table::new(&["position", "partition", "virtual rank", "sample", "grain", "row", "shard"]);
+        let mut rows =
+            Table::new(&["position", "partition", "virtual rank", "sample", "grain", "row", "shard"]);
         for one in &found {
             rows.row([
                 count(one.position),
@@ -124,7 +128,10 @@ impl At {
         let Some(rank) = self.rank else { return Ok(0..plan.document().partitions) };
         if rank >= self.world {
             let ranks = plural(self.world.into(), "rank");
-            return Err(Failure::usage(format!("--rank {rank} is not one of {ranks}: use 0 to {}", self.world - 1)));
+            return Err(Failure::usage(format!(
+                "--rank {rank} is not one of {ranks}: use 0 to {}",
+                self.world - 1
+            )));
         }
         let owned = Plan::virtual_ranks_of(rank, self.world, virtual_ranks);
         let bound = |v: u32| u64::from(v) * u64::from(plan.document().partitions) / u64::from(virtual_ranks);
@@ -137,7 +144,10 @@ impl Where {
         let (plan, manifest) = self.plan.open(catalog)?;
         if self.sample >= plan.sample_count() {
             let samples = count(plan.sample_count());
-            return Err(Failure::usage(format!("there is no sample {}: the version has {samples}, from 0", self.sample)));
+            return Err(Failure::usage(format!(
+                "there is no sample {}: the version has {samples}, from 0",
+                self.sample
+            )));
         }
         let (epoch, sample) = (Epoch(self.epoch), SampleNo(self.sample));
         let position = plan.position_of_sample(epoch, sample);
@@ -159,7 +169,15 @@ impl Where {
             return Ok(());
         }
         output::print(&facts(&[
-            ("sample", format!("{} (row {} of shard {})", count(found.sample), count(found.row.into()), &found.shard[..12])),
+            (
+                "sample",
+                format!(
+                    "{} (row {} of shard {})",
+                    count(found.sample),
+                    count(found.row.into()),
+                    &found.shard[..12]
+                ),
+            ),
             ("epoch", found.epoch.to_string()),
             ("position", count(found.position)),
             ("partition", found.partition.to_string()),

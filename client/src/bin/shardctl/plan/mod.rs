@@ -72,7 +72,8 @@ fn list(catalog: &dyn Catalog, json: bool) -> Result<(), Failure> {
         output::print("no plans yet: make one with `shardctl partition --q 0.1`\n");
         return Ok(());
     }
-    let mut table = Table::new(&["plan", "dataset", "version", "Q", "partitions", "grain rows", "chunks", "seed"]);
+    let mut table =
+        Table::new(&["plan", "dataset", "version", "Q", "partitions", "grain rows", "chunks", "seed"]);
     for info in &plans {
         let document = catalog.plan(info.id)?;
         table.row([
