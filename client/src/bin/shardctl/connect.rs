@@ -49,13 +49,36 @@ impl Connect {
         }
     }
 
-    /// The catalog to look things up in and to put things into.
+    /// The catalog to look things up in, and to put plans into.
     pub(crate) fn catalog(&self) -> Result<Box<dyn Catalog>, Failure> {
+        if let Target::Store(dir) = self.target()?
+            && !dir.is_dir()
+        {
+            let dir = dir.display();
+            return Err(Failure::failed(format!(
+                "there is no directory {dir}: name another with --store, or fill it with `shardctl --store {dir} ingest`"
+            )));
+        }
+        self.catalog_to_fill()
+    }
+
+    /// The catalog to put datasets into; a directory is made where there is none.
+    pub(crate) fn catalog_to_fill(&self) -> Result<Box<dyn Catalog>, Failure> {
         match self.target()? {
-            Target::Servers(servers) => Ok(Box::new(HttpCatalog::new(&servers[0]))),
+            Target::Servers(servers) => Ok(Box::new(HttpCatalog::new(first_that_answers(&servers)))),
             Target::Store(dir) => Ok(Box::new(LocalCatalog::open(&dir)?)),
         }
     }
+}
+
+/// The first node that answers; the first of all if none does, whose error then says so.
+pub(crate) fn first_that_answers(servers: &[String]) -> &str {
+    let [only] = servers else {
+        let client = http();
+        let answers = |server: &&String| client.get(&format!("{server}/v1/health")).is_ok();
+        return servers.iter().find(answers).unwrap_or(&servers[0]);
+    };
+    only
 }
 
 fn checked(urls: &str) -> Result<Vec<String>, Failure> {

@@ -59,7 +59,6 @@ enum MixArg {
 
 impl Ingest {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
-        let catalog = connect.catalog()?;
         let started = Instant::now();
         let mix = match self.mix {
             MixArg::Random => Mix::Random,
@@ -74,6 +73,7 @@ impl Ingest {
         };
         let threads = self.threads.unwrap_or_else(processors).max(1);
         let source = Source::open(&self.path, &config)?;
+        let catalog = connect.catalog_to_fill()?;
         let progress = IngestProgress::new(json, config.take.is_none().then(|| source.sample_count()));
         let done = into_dataset(&*catalog, &self.name, source, &config, threads, &progress)?;
         progress.finish();

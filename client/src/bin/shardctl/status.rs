@@ -7,7 +7,7 @@ use shardd_client::node::NodeRecord;
 use shardd_client::protocol::{RunRecord, RunView};
 use shardfmt::ByteSize;
 
-use crate::connect::{Connect, Target, http};
+use crate::connect::{Connect, Target, first_that_answers, http};
 use crate::failure::Failure;
 use crate::human::{count, plural};
 use crate::output;
@@ -35,7 +35,7 @@ struct NodePicture {
 impl Status {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let server = match connect.target()? {
-            Target::Servers(servers) => servers[0].clone(),
+            Target::Servers(servers) => first_that_answers(&servers).to_owned(),
             Target::Store(_) => return of_directory(connect, json),
         };
         let http = http();

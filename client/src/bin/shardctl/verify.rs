@@ -14,7 +14,7 @@ use shardd_client::http::HttpClient;
 use shardfmt::shard::{Shard, Sidecar};
 use shardfmt::{ByteSize, DatasetName, Digest, DigestSum, Manifest, ShardEntry, merkle};
 
-use crate::connect::{Connect, Target, only_dataset};
+use crate::connect::{Connect, Target, first_that_answers, only_dataset};
 use crate::failure::{Failure, one_line};
 use crate::human::plural;
 use crate::output;
@@ -49,7 +49,7 @@ impl Verify {
         let manifest = catalog.manifest(dataset.version)?;
         let bytes = match connect.target()? {
             Target::Store(dir) => Bytes::Store(dir.join("store")),
-            Target::Servers(servers) => Bytes::Server(servers[0].clone(), HttpClient::new(PATIENCE)),
+            Target::Servers(servers) => Bytes::Server(first_that_answers(&servers).to_owned(), HttpClient::new(PATIENCE)),
         };
         let damages = check_all(&manifest, &bytes);
         if json {
