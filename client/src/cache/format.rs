@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use shardfmt::grain::GrainKey;
+use shardfmt::GrainKey;
 use shardfmt::{Digest, ShardId};
 
 use super::Class;

@@ -26,7 +26,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use shardfmt::ByteSize;
-use shardfmt::grain::GrainKey;
+use shardfmt::GrainKey;
 use tracing::warn;
 
 use files::OpenFiles;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use shardfmt::grain::GrainKey;
+use shardfmt::GrainKey;
 use tracing::warn;
 
 use super::format::{self, Contents};

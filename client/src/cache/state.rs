@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use shardfmt::grain::GrainKey;
+use shardfmt::GrainKey;
 
 use super::format::{self, RECORD_HEADER};
 use super::index::{Index, Place, ShortKey};

@@ -15,10 +15,8 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
-use shardfmt::manifest::{Manifest, ShardEntry};
 use shardfmt::plan::PlanDocument;
-use shardfmt::shard::{FinishedShard, Sidecar};
-use shardfmt::{PlanId, ShardId, VersionId};
+use shardfmt::{FinishedShard, Manifest, PlanId, ShardEntry, ShardId, Sidecar, VersionId};
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
@@ -63,7 +61,7 @@ pub enum OriginError {
     Mismatch { what: String, reason: String },
     /// The store cannot be reached or refuses.
     #[error("cannot {action} {what} in {store}")]
-    Unavailable { action: &'static str, what: String, store: String, source: object_store::Error },
+    Unavailable { action: &'static str, what: String, store: String, source: Box<object_store::Error> },
     /// The directory cannot be used as a store.
     #[error("cannot open {store} as a store")]
     Unusable { store: String, source: Box<dyn std::error::Error + Send + Sync> },
@@ -218,8 +216,10 @@ impl Origin {
         let object = Object::manifest(id);
         let found = VersionId::of(&bytes);
         check_name(&object, found == id, || found.to_string())?;
-        let manifest = Manifest::decode(&bytes)
-            .map_err(|error| OriginError::Mismatch { what: object.what.clone(), reason: error.to_string() })?;
+        let manifest = Manifest::decode(&bytes).map_err(|error| OriginError::Mismatch {
+            what: object.what.clone(),
+            reason: error.to_string(),
+        })?;
         self.put(&object, bytes).await?;
         Ok(manifest)
     }
@@ -285,7 +285,9 @@ impl Origin {
         }
         let read = match self.store.get_ranges(&object.path, &wanted).await {
             Ok(read) => read,
-            Err(error @ object_store::Error::NotFound { .. }) => return Err(self.failed("read", &object, error)),
+            Err(error @ object_store::Error::NotFound { .. }) => {
+                return Err(self.failed("read", &object, error));
+            }
             Err(error) => {
                 // A file cut short is damage, not a store out of reach.
                 let end = wanted.iter().map(|range| range.end).max().unwrap_or(0);
@@ -309,7 +311,8 @@ impl Origin {
 
     /// Whether the store has both the shard and its sidecar, intact or not.
     pub async fn has_shard(&self, id: &ShardId) -> Result<bool, OriginError> {
-        Ok(self.size_of(&Object::shard(*id)).await?.is_some() && self.size_of(&Object::sidecar(*id)).await?.is_some())
+        Ok(self.size_of(&Object::shard(*id)).await?.is_some()
+            && self.size_of(&Object::sidecar(*id)).await?.is_some())
     }
 
     /// The size of a shard's file, if it is there.
@@ -401,7 +404,7 @@ impl Origin {
         let (what, store) = (object.what.clone(), self.name.clone());
         match source {
             object_store::Error::NotFound { .. } => OriginError::NotFound { what, store },
-            source => OriginError::Unavailable { action, what, store, source },
+            source => OriginError::Unavailable { action, what, store, source: Box::new(source) },
         }
     }
 }
@@ -417,3 +420,6 @@ fn check_name(object: &Object, right: bool, found: impl FnOnce() -> String) -> R
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     spawn_blocking(work).await.expect("the work does not panic, and the runtime lives while it is awaited")
 }
+
+#[cfg(test)]
+mod tests;
