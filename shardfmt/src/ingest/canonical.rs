@@ -33,7 +33,7 @@ pub(super) fn canonical_schema(path: &Path, schema: &Schema) -> Result<SchemaRef
     }
     let fields = fields.iter().map(|field| {
         let mut metadata = field.metadata().clone();
-        OF_THE_FILE.iter().for_each(|key| _ = metadata.remove(*key));
+        OF_THE_FILE.iter().for_each(|key| _ = metadata.remove(key));
         Arc::new(Field::clone(field).with_metadata(metadata))
     });
     plain_schema(&Schema::new(fields.collect::<Vec<_>>())).map_err(|error| row_error(path, error))
@@ -62,7 +62,10 @@ pub(super) fn difference(first: &Schema, other: &Schema) -> Option<String> {
             return Some(format!("column {:?} is {found} instead of {expected}", field.name()));
         }
         if found.metadata() != field.metadata() {
-            return Some(format!("column {:?} has other metadata (tensor shape or class names)", field.name()));
+            return Some(format!(
+                "column {:?} has other metadata (tensor shape or class names)",
+                field.name()
+            ));
         }
     }
     let extra = other.fields().get(first.fields().len())?;

@@ -143,7 +143,8 @@ mod tests {
 
     #[test]
     fn a_folder_outside_the_source_is_refused() {
-        let under = |text: &str| IngestConfig { under: Some(text.to_owned()), ..IngestConfig::default() }.folder();
+        let under =
+            |text: &str| IngestConfig { under: Some(text.to_owned()), ..IngestConfig::default() }.folder();
         assert_eq!(under("./train/images/").unwrap().as_deref(), Some("train/images"));
         assert_eq!(under(".").unwrap(), None);
         assert!(under("../other").is_err());

@@ -10,6 +10,8 @@ const SMALLEST_DEFAULT: u64 = 1 << 20;
 const LARGEST_DEFAULT: u64 = 64 << 20;
 /// The default is this part of the data, so that a plan can spread even a small dataset over many partitions.
 const SHARDS_AT_LEAST: u64 = 64;
+/// Shards count their rows in 32 bits.
+const MOST_ROWS: u64 = 1 << 31;
 
 /// How the rows of an ingest are cut into shards of equal row counts (the last may be shorter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,17 +31,19 @@ impl Cut {
         let default = (bytes / SHARDS_AT_LEAST).clamp(SMALLEST_DEFAULT, LARGEST_DEFAULT);
         let size = wanted.unwrap_or(ByteSize(default));
         let fitting = u128::from(size.0) * u128::from(rows) / u128::from(bytes.max(1));
-        // A shard counts its rows in 32 bits.
-        let fitting = u64::try_from(fitting).unwrap_or(u64::MAX).clamp(1, rows.clamp(1, u64::from(u32::MAX) / 2));
+        if fitting >= u128::from(rows) && rows <= MOST_ROWS {
+            return Cut { size, rows, rows_per_shard: rows.max(1) };
+        }
+        let fitting = u64::try_from(fitting).unwrap_or(u64::MAX).clamp(1, MOST_ROWS);
         let step = if fitting < 16 { 1 } else { 1 << (fitting / 16).ilog2().min(12) };
-        let most = fitting - fitting % step;
-        let shards = rows.div_ceil(most);
-        let rows_per_shard = rows.div_ceil(shards.max(1)).next_multiple_of(step).max(1);
+        let shards = rows.div_ceil(fitting - fitting % step);
+        let rows_per_shard = rows.div_ceil(shards).next_multiple_of(step);
         Cut { size, rows, rows_per_shard }
     }
 
     pub(super) fn shard_count(&self) -> usize {
-        usize::try_from(self.rows.div_ceil(self.rows_per_shard)).expect("at most one shard per row held in memory")
+        usize::try_from(self.rows.div_ceil(self.rows_per_shard))
+            .expect("at most one shard per row held in memory")
     }
 
     /// The positions, in mixed order, of the rows of shard `index`.
@@ -106,6 +110,12 @@ mod tests {
         assert_eq!(size(1000), 1 << 20);
         assert_eq!(size(1 << 30), 16 << 20);
         assert_eq!(size(1 << 40), 64 << 20);
+    }
+
+    #[test]
+    fn what_fits_one_shard_is_one_shard() {
+        assert_eq!(Cut::new(1437, 1437 * 80, None).shard_count(), 1);
+        assert_eq!(Cut::new(1, 1 << 40, None).shard_count(), 1);
     }
 
     #[test]

@@ -17,7 +17,9 @@ pub(super) const ACCEPTED: &str = "a .parquet file or a directory of them, a .cs
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum IngestError {
     /// The path given does not exist.
-    #[error("{path}: no such file or directory; check the path, relative ones start at the current directory")]
+    #[error(
+        "{path}: no such file or directory; check the path, relative ones start at the current directory"
+    )]
     Missing { path: PathBuf },
     /// The system refused to read.
     #[error("{path}: cannot be read; check its permissions and the disk it is on")]
@@ -26,7 +28,9 @@ pub enum IngestError {
     #[error("{path}: {found}; accepted are {ACCEPTED}")]
     Unknown { path: PathBuf, found: String },
     /// A directory that could be read in two ways.
-    #[error("{path}: holds Parquet files ({parquet}) and images ({image}); choose a folder of one kind with `under`")]
+    #[error(
+        "{path}: holds Parquet files ({parquet}) and images ({image}); choose a folder of one kind with `under`"
+    )]
     Ambiguous { path: PathBuf, parquet: String, image: String },
     /// Nothing to ingest.
     #[error("{path}: no samples found, {found}; accepted are {ACCEPTED}")]
@@ -44,13 +48,19 @@ pub enum IngestError {
     #[error("{path}: entry {entry:?} {reason}")]
     Entry { path: PathBuf, entry: String, reason: &'static str },
     /// Not Parquet, or damaged.
-    #[error("{path}: not a readable Parquet file ({reason}); copy it again, or rename it if it is something else")]
+    #[error(
+        "{path}: not a readable Parquet file ({reason}); copy it again, or rename it if it is something else"
+    )]
     Parquet { path: PathBuf, reason: String },
     /// Two files of one dataset differ in their columns.
-    #[error("{path}: {difference}, unlike {first}; files of one dataset need the same columns, use `under` to take a part")]
+    #[error(
+        "{path}: {difference}, unlike {first}; files of one dataset need the same columns, use `under` to take a part"
+    )]
     Schemas { path: PathBuf, first: PathBuf, difference: String },
     /// A row of a CSV file has too many or too few columns.
-    #[error("{path}: line {line} has {found} columns where the header has {expected}; quote values that hold a comma or newline")]
+    #[error(
+        "{path}: line {line} has {found} columns where the header has {expected}; quote values that hold a comma or newline"
+    )]
     Columns { path: PathBuf, line: u64, found: String, expected: u64 },
     /// A CSV file cannot be read for another reason.
     #[error("{path}: not a readable CSV file ({reason}); correct it or export it again as UTF-8")]
@@ -65,7 +75,9 @@ pub enum IngestError {
     #[error("{path}: image {entry:?} cannot be decoded ({reason}); repair or remove it")]
     Image { path: PathBuf, entry: String, reason: String },
     /// Images both directly in the folder and in folders below it: it is unclear what the labels are.
-    #[error("{path}: image {in_root:?} lies beside folders of images ({in_folder:?}); move it into a folder (its label) or choose one with `under`")]
+    #[error(
+        "{path}: image {in_root:?} lies beside folders of images ({in_folder:?}); move it into a folder (its label) or choose one with `under`"
+    )]
     Mixed { path: PathBuf, in_root: String, in_folder: String },
     /// The source is not what it was when it was opened.
     #[error("{path}: changed while it was read ({what}); run again when nothing writes to it")]
@@ -74,7 +86,9 @@ pub enum IngestError {
     #[error("{path}: a row cannot be encoded ({reason}); drop or convert its column")]
     Row { path: PathBuf, reason: String },
     /// The temporary file for the rows failed.
-    #[error("temporary file in {directory}: cannot hold the rows; free space there or set TMPDIR to a larger disk")]
+    #[error(
+        "temporary file in {directory}: cannot hold the rows; free space there or set TMPDIR to a larger disk"
+    )]
     Spill { directory: PathBuf, source: io::Error },
     /// A shard could not be made.
     #[error("shard {index} cannot be written; choose a smaller shard size")]

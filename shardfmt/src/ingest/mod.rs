@@ -12,7 +12,6 @@ mod canonical;
 mod config;
 mod cut;
 mod error;
-mod labels;
 mod pipeline;
 mod sink;
 mod source;
@@ -26,16 +25,12 @@ use rayon::prelude::*;
 pub use self::config::{HashRange, IngestConfig, Mix};
 use self::cut::{Cut, MixedOrder};
 pub use self::error::IngestError;
-use self::labels::LabelCounts;
 pub use self::sink::{NoProgress, Progress, Sink};
 pub use self::source::Source;
 use self::spill::{RowBlock, Spill, SpilledRows};
 use crate::manifest::{InputDigest, Manifest, ShardEntry};
 use crate::row::{RowCodec, RowDigest, RowError};
 use crate::shard::{FinishedShard, ShardError, ShardWriter};
-
-/// Rows gathered at a time: about one record batch of a shard.
-const GATHER_BYTES: usize = 1 << 20;
 
 /// Makes a version of the source: gives its shards to `sink`, then returns the manifest that lists them. Committing
 /// it is up to the caller; until then nothing refers to the shards.
@@ -87,7 +82,8 @@ fn read(
         |push| source.pieces(push),
         |piece| {
             let batch = source.rows(piece)?;
-            encode(codec, &batch, config.take.as_ref()).map_err(|error| canonical::row_error(source.path(), error))
+            encode(codec, &batch, config.take.as_ref())
+                .map_err(|error| canonical::row_error(source.path(), error))
         },
         |block: RowBlock| {
             spill.append(&block)?;
@@ -141,26 +137,13 @@ fn write(
     Ok((shards.collect::<Result<Vec<_>, _>>()?, cut))
 }
 
-/// One shard of the rows given, gathered a record batch at a time.
 fn write_shard<'r>(
     codec: &RowCodec,
     rows: impl Iterator<Item = &'r [u8]>,
 ) -> Result<FinishedShard, ShardError> {
-    let mut writer = ShardWriter::new(codec.schema().clone());
-    let mut labels = LabelCounts::new();
-    let (mut gathered, mut bytes) = (Vec::new(), 0);
-    let mut rows = rows.peekable();
-    while let Some(row) = rows.next() {
-        bytes += row.len();
-        gathered.push(row);
-        if bytes >= GATHER_BYTES || rows.peek().is_none() {
-            let batch = codec.decode(gathered.drain(..))?;
-            labels.add(&batch);
-            writer.push(&batch)?;
-            bytes = 0;
-        }
+    let mut writer = ShardWriter::new(codec.schema().clone())?;
+    for row in rows {
+        writer.push_row(row)?;
     }
-    let mut finished = writer.finish()?;
-    finished.entry.labels = labels.finish();
-    Ok(finished)
+    writer.finish()
 }

@@ -39,7 +39,11 @@ impl ArchiveSource {
         let mut layout = Layout::default();
         each_file(&file.path, gzip, |name, entry| {
             if layout.add(&file.path, under, name)? && !is_file(entry) {
-                return Err(bad_entry(&file.path, name, "is a link; archive the files themselves (tar --dereference --hard-dereference)"));
+                return Err(bad_entry(
+                    &file.path,
+                    name,
+                    "is a link; archive the files themselves (tar --dereference --hard-dereference)",
+                ));
             }
             Ok(())
         })?;

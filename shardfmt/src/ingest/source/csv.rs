@@ -31,8 +31,9 @@ impl CsvSource {
     /// Reads the whole file once to find its columns and their types.
     pub(super) fn open(file: FoundFile, delimiter: u8) -> Result<(SchemaRef, CsvSource), IngestError> {
         let format = Format::default().with_header(true).with_delimiter(delimiter);
-        let (inferred, rows) =
-            format.infer_schema(open_file(&file.path)?, None).map_err(|error| csv_error(&file.path, error))?;
+        let (inferred, rows) = format
+            .infer_schema(open_file(&file.path)?, None)
+            .map_err(|error| csv_error(&file.path, error))?;
         if rows == 0 {
             let found = "the CSV has no row below its header".to_owned();
             return Err(IngestError::NoSamples { path: file.path, found });
@@ -85,7 +86,8 @@ fn csv_error(path: &Path, error: ArrowError) -> IngestError {
         other => other.to_string(),
     };
     if reason.contains("unequal lengths") {
-        let numbers: Vec<u64> = reason.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+        let numbers: Vec<u64> =
+            reason.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
         if let &[expected, found, line] = numbers.as_slice() {
             return IngestError::Columns { path: path.to_owned(), line, found: found.to_string(), expected };
         }

@@ -15,6 +15,7 @@ use image::{ImageFormat, ImageReader};
 use super::tree::{folders_there, is_hidden};
 use crate::ingest::IngestError;
 use crate::ingest::error::one_line;
+use crate::manifest::{CLASSES_KEY, LABEL_COLUMN};
 
 /// An encoded image larger than this is refused: it would be a mistake or an attack.
 pub(super) const LARGEST_IMAGE: u64 = 256 << 20;
@@ -123,7 +124,9 @@ impl Layout {
                     under: under.to_owned(),
                     there: folders_there(&self.others),
                 }),
-                _ => Err(IngestError::NoSamples { path, found: format!("only {} other files", self.skipped) }),
+                _ => {
+                    Err(IngestError::NoSamples { path, found: format!("only {} other files", self.skipped) })
+                }
             },
         }
     }
@@ -157,8 +160,8 @@ impl Labels {
         let mut fields = vec![Field::new("image", DataType::Binary, false)];
         if let Labels::Folders(classes) = self {
             let names = serde_json::Value::from(classes.clone()).to_string();
-            let metadata = HashMap::from([("shardd.classes".to_owned(), names)]);
-            fields.push(Field::new("label", DataType::Int64, false).with_metadata(metadata));
+            let metadata = HashMap::from([(CLASSES_KEY.to_owned(), names)]);
+            fields.push(Field::new(LABEL_COLUMN, DataType::Int64, false).with_metadata(metadata));
         }
         fields.push(Field::new("path", DataType::Utf8, false));
         Arc::new(Schema::new(fields))
@@ -166,7 +169,11 @@ impl Labels {
 }
 
 /// Decodes every image to see that it can be, and makes a record batch of the encoded bytes.
-pub(super) fn checked(path: &Path, images: Vec<Pending>, schema: &SchemaRef) -> Result<RecordBatch, IngestError> {
+pub(super) fn checked(
+    path: &Path,
+    images: Vec<Pending>,
+    schema: &SchemaRef,
+) -> Result<RecordBatch, IngestError> {
     for image in &images {
         decode(&image.bytes).map_err(|reason| IngestError::Image {
             path: path.to_owned(),
@@ -214,7 +221,8 @@ fn decode(bytes: &[u8]) -> Result<(), String> {
     if bytes.is_empty() {
         return Err("the file is empty".to_owned());
     }
-    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| one_line(&error))?;
+    let reader =
+        ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| one_line(&error))?;
     match reader.format() {
         Some(ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP | ImageFormat::Bmp) => {}
         Some(other) => return Err(format!("its content is {}", other.to_mime_type())),

@@ -165,7 +165,9 @@ impl Source {
                 let (schema, source) = FolderSource::open(path, under, tree)?;
                 (schema, Kind::Folder(source))
             }
-            (None, None) => return Err(IngestError::NoSamples { path: path.to_owned(), found: tree.describe() }),
+            (None, None) => {
+                return Err(IngestError::NoSamples { path: path.to_owned(), found: tree.describe() });
+            }
         };
         Ok(Source { path: path.to_owned(), schema, kind })
     }

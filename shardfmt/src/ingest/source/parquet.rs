@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use ::parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use ::parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
+};
 use arrow::datatypes::SchemaRef;
 
 use super::tree::FoundFile;
@@ -63,8 +65,13 @@ impl ParquetSource {
         let skipped = count - files.len() as u64;
         let source = ParquetSource { files, skipped };
         match common {
-            Some((schema, _)) if source.row_count() > 0 && !schema.fields().is_empty() => Ok((schema, source)),
-            _ => Err(IngestError::NoSamples { path: root.to_owned(), found: "the Parquet has no rows".to_owned() }),
+            Some((schema, _)) if source.row_count() > 0 && !schema.fields().is_empty() => {
+                Ok((schema, source))
+            }
+            _ => Err(IngestError::NoSamples {
+                path: root.to_owned(),
+                found: "the Parquet has no rows".to_owned(),
+            }),
         }
     }
 

@@ -123,5 +123,8 @@ fn utf8_name(path: &Path, name: &std::ffi::OsStr) -> Result<String, IngestError>
 fn folders_of(root: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.path().is_dir());
-    folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| !is_hidden(name)).collect()
+    folders
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| !is_hidden(name))
+        .collect()
 }

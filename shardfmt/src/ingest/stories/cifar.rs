@@ -46,7 +46,10 @@ fn ingest_time_of_the_train_split() {
         let opened = start.elapsed();
         let manifest = ingest(source, &config, threads, &Kept::default(), &NoProgress).unwrap();
         let (samples, shards) = (manifest.sample_count(), manifest.shards.len());
-        println!("{samples} images, {shards} shards, {threads} threads: {:.2?} (listing {opened:.2?})", start.elapsed());
+        println!(
+            "{samples} images, {shards} shards, {threads} threads: {:.2?} (listing {opened:.2?})",
+            start.elapsed()
+        );
         ids.push(manifest.id());
     }
     assert_eq!(ids[0], ids[1]);

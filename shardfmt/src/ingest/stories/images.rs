@@ -62,7 +62,8 @@ fn an_archive_is_read_without_unpacking_plain_gzipped_or_joined() {
     files.push(("README.md".to_owned(), b"about".to_vec()));
     files.push(("test/cat/5.png".to_owned(), png(5)));
     let plain = tar(&borrowed(&files));
-    for (name, bytes) in [("zoo.tar", plain.clone()), ("zoo.tar.gz", gzip(&plain)), ("zoo.tgz", gzip(&plain))] {
+    for (name, bytes) in [("zoo.tar", plain.clone()), ("zoo.tar.gz", gzip(&plain)), ("zoo.tgz", gzip(&plain))]
+    {
         let (_directory, path) = archive(name, &bytes);
         let ingested = run(&path, &under("train/"), 2).unwrap();
         let expected = ["train/cat/1.png", "train/cat/2.png", "train/ant/a/3.png", "train/dog/4.png"];
@@ -111,7 +112,10 @@ fn a_truncated_or_damaged_archive_is_refused() {
         ("cut.tar", plain[..plain.len() / 2].to_vec()),
         ("unended.tar", plain[..end_of_last].to_vec()),
         ("no.tar.gz", plain),
-        ("text.tar.gz", gzip(b"just a text, long enough to be a header of a tar archive ".repeat(20).as_slice())),
+        (
+            "text.tar.gz",
+            gzip(b"just a text, long enough to be a header of a tar archive ".repeat(20).as_slice()),
+        ),
         ("empty.tar", Vec::new()),
     ];
     for (name, bytes) in cases {

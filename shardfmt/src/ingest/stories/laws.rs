@@ -17,7 +17,8 @@ fn batch(rows: &[Row]) -> RecordBatch {
         ("blob", Arc::new(BinaryArray::from_iter_values(rows.iter().map(|row| &row.1)))),
         ("text", Arc::new(rows.iter().map(|row| row.2.as_deref()).collect::<StringArray>())),
     ];
-    RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, column)| (name, column, true))).unwrap()
+    RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, column)| (name, column, true)))
+        .unwrap()
 }
 
 fn parquet(rows: &[Row]) -> (TempDir, PathBuf, Vec<Vec<u8>>) {

@@ -107,7 +107,13 @@ impl Ingested {
     }
 
     pub(super) fn metadata(&self, column: &str, key: &str) -> Option<String> {
-        self.manifest.schema.field_with_name(column).unwrap().metadata().get(key).map(|value| value.to_string())
+        self.manifest
+            .schema
+            .field_with_name(column)
+            .unwrap()
+            .metadata()
+            .get(key)
+            .map(|value| value.to_string())
     }
 }
 
@@ -168,7 +174,9 @@ pub(super) fn png(shade: u8) -> Vec<u8> {
 pub(super) fn tar(entries: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     for (name, bytes) in entries {
-        archive.append(&tar_header(name, bytes.len() as u64, tar::EntryType::Regular), bytes.as_slice()).unwrap();
+        archive
+            .append(&tar_header(name, bytes.len() as u64, tar::EntryType::Regular), bytes.as_slice())
+            .unwrap();
     }
     archive.into_inner().unwrap()
 }
