@@ -21,7 +21,7 @@ mod verify;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use connect::Connect;
 use failure::{Failure, usage_line};
@@ -93,7 +93,8 @@ fn explain(error: &clap::Error) -> ExitCode {
         eprint!("{}", error.render());
         return ExitCode::from(2);
     }
-    let command = std::env::args().nth(1).filter(|word| word.chars().all(|c| c.is_ascii_lowercase()));
+    let is_command = |word: &String| Cli::command().find_subcommand(word).is_some();
+    let command = std::env::args().skip(1).find(is_command);
     let help = format!("shardctl {}--help", command.map(|word| word + " ").unwrap_or_default());
     eprintln!("error: {}", usage_line(&error.render().to_string(), &help));
     ExitCode::from(2)

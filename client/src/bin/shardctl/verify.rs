@@ -49,7 +49,9 @@ impl Verify {
         let manifest = catalog.manifest(dataset.version)?;
         let bytes = match connect.target()? {
             Target::Store(dir) => Bytes::Store(dir.join("store")),
-            Target::Servers(servers) => Bytes::Server(first_that_answers(&servers).to_owned(), HttpClient::new(PATIENCE)),
+            Target::Servers(servers) => {
+                Bytes::Server(first_that_answers(&servers).to_owned(), HttpClient::new(PATIENCE))
+            }
         };
         let damages = check_all(&manifest, &bytes);
         if json {
