@@ -22,7 +22,9 @@ pub struct HttpClient {
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum HttpError {
     /// Nobody there, or not in time. Another node may answer.
-    #[error("no shardd answers at {url} ({reason}); start one with `shardd serve`, or name another with --server")]
+    #[error(
+        "no shardd answers at {url} ({reason}); start one with `shardd serve`, or name another with --server"
+    )]
     Unreachable { url: String, reason: String },
     /// It answered with a problem.
     #[error("{detail}")]
@@ -117,12 +119,18 @@ impl HttpClient {
 
 fn parse<T: DeserializeOwned>(url: &str, body: &[u8]) -> Result<T, HttpError> {
     let body = if body.is_empty() { b"null" } else { body };
-    serde_json::from_slice(body)
-        .map_err(|error| HttpError::Protocol { url: url.into(), reason: format!("not the JSON expected: {error}") })
+    serde_json::from_slice(body).map_err(|error| HttpError::Protocol {
+        url: url.into(),
+        reason: format!("not the JSON expected: {error}"),
+    })
 }
 
-fn read(url: &str, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Bytes, HttpError> {
-    let unreachable = |error: ureq::Error| HttpError::Unreachable { url: url.into(), reason: error.to_string() };
+fn read(
+    url: &str,
+    answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+) -> Result<Bytes, HttpError> {
+    let unreachable =
+        |error: ureq::Error| HttpError::Unreachable { url: url.into(), reason: error.to_string() };
     let mut answer = answer.map_err(unreachable)?;
     let status = answer.status();
     let body = answer.body_mut().with_config().limit(MAX_ANSWER).read_to_vec().map_err(unreachable)?;

@@ -23,14 +23,15 @@ pub fn place(
     let mut host: Vec<Option<usize>> = vec![None; partitions];
     let index_of = |node: &NodeId| nodes.binary_search(node).ok();
 
-    let mut claim = |host: &mut Vec<Option<usize>>, load: &mut Vec<usize>, partition: usize, wish: Option<&NodeId>| {
-        if let (None, Some(at)) = (host[partition], wish.and_then(index_of))
-            && load[at] < cap
-        {
-            host[partition] = Some(at);
-            load[at] += 1;
-        }
-    };
+    let claim =
+        |host: &mut Vec<Option<usize>>, load: &mut Vec<usize>, partition: usize, wish: Option<&NodeId>| {
+            if let (None, Some(at)) = (host[partition], wish.and_then(index_of))
+                && load[at] < cap
+            {
+                host[partition] = Some(at);
+                load[at] += 1;
+            }
+        };
     for (partition, wish) in preferred.iter().enumerate() {
         claim(&mut host, &mut load, partition, wish.as_ref());
     }
@@ -58,11 +59,11 @@ pub fn place(
 fn spread(host: &mut [Option<usize>], load: &mut [usize], partitions: usize) {
     let nodes = load.len();
     let mut left = (0..partitions).filter(|&p| host[p].is_none()).collect::<Vec<_>>().into_iter();
-    for at in 0..nodes {
+    for (at, load) in load.iter_mut().enumerate() {
         let share = partitions / nodes + usize::from(at < partitions % nodes);
-        for partition in left.by_ref().take(share.saturating_sub(load[at])).collect::<Vec<_>>() {
+        for partition in left.by_ref().take(share.saturating_sub(*load)) {
             host[partition] = Some(at);
-            load[at] += 1;
+            *load += 1;
         }
     }
     for partition in left {

@@ -137,7 +137,10 @@ impl Placement {
     /// The partitions that `node` hosts, ascending.
     pub fn hosted_by<'a>(&'a self, node: &'a NodeId) -> impl Iterator<Item = u32> + 'a {
         let index = self.hosts.iter().position(|host| host == node);
-        (0u32..).zip(&self.of_partition).filter(move |(_, at)| Some(usize::from(**at)) == index).map(|(p, _)| p)
+        (0u32..)
+            .zip(&self.of_partition)
+            .filter(move |(_, at)| Some(usize::from(**at)) == index)
+            .map(|(p, _)| p)
     }
 }
 

@@ -205,7 +205,7 @@ fn columns() -> Vec<Field> {
 }
 
 fn columns_of(shards: &[ShardEntry]) -> Result<Vec<ArrayRef>, ArrowError> {
-    let labels = shards.iter().map(|shard| shard.labels.as_ref().map(|labels| label_text(labels)));
+    let labels = shards.iter().map(|shard| shard.labels.as_ref().map(label_text));
     Ok(vec![
         fixed(32, shards.iter().map(|shard| shard.id.0.0))?,
         Arc::new(UInt32Array::from_iter_values(shards.iter().map(|shard| shard.rows))),
@@ -318,4 +318,138 @@ pub enum ManifestError {
     /// A later program wrote it. Use that or a later one.
     #[error("manifest has format {found:?}, and this program reads format {supported:?}: use a newer one")]
     TooNew { found: String, supported: &'static str },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::strategies::record_batch;
+    use proptest::prelude::*;
+
+    fn entry() -> impl Strategy<Value = ShardEntry> {
+        let labels = prop::option::of(prop::collection::btree_map("[a-z\"\\\\é]{0,4}", any::<u64>(), 0..4));
+        (any::<[u8; 32]>(), 1..u32::MAX, any::<u64>(), any::<u64>(), any::<[u8; 32]>(), any::<u128>(), labels)
+            .prop_map(|(id, rows, bytes, row_bytes, root, sum, labels)| ShardEntry {
+                id: ShardId(Digest(id)),
+                rows,
+                bytes,
+                row_bytes,
+                root: NodeHash(root),
+                digest_sum: DigestSum(sum),
+                labels,
+            })
+    }
+
+    fn manifest() -> impl Strategy<Value = Manifest> {
+        let shards = prop::collection::vec(entry(), 0..6);
+        (record_batch(1), shards, any::<u64>(), "[a-z/]{1,9}").prop_map(|(batch, shards, seed, name)| Manifest {
+            schema: batch.schema(),
+            shards,
+            config: serde_json::json!({ "seed": seed, "mix": "random", "nested": { "b": [1, null], "a": name } }),
+            inputs: vec![InputDigest { name, bytes: seed, digest: Digest::of(b"input") }],
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn manifests_come_back_as_they_were(manifest in manifest()) {
+            let bytes = manifest.encode();
+            let back = Manifest::decode(&bytes).expect("own manifest");
+            prop_assert_eq!(&back, &manifest);
+            prop_assert_eq!(back.id(), VersionId::of(&bytes), "and so does their name");
+        }
+
+        #[test]
+        fn damaged_manifests_never_panic(manifest in manifest(), at: prop::sample::Index, to: u8, cut: prop::sample::Index) {
+            let mut bytes = manifest.encode();
+            prop_assert!(Manifest::decode(&bytes[..cut.index(bytes.len())]).is_err());
+            let at = at.index(bytes.len());
+            bytes[at] = to;
+            if let Ok(other) = Manifest::decode(&bytes) {
+                other.sample_count();
+                other.bytes();
+                other.encode();
+            }
+        }
+
+        #[test]
+        fn garbage_is_no_manifest(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(Manifest::decode(&bytes).is_err());
+        }
+    }
+
+    fn small() -> Manifest {
+        let metadata = BTreeMap::from([(CLASSES_KEY.to_owned(), r#"["cat","dog"]"#.to_owned())]);
+        let label = Field::new("label", DataType::Int64, false).with_metadata(metadata);
+        let shard = |content: &[u8], rows| ShardEntry {
+            id: ShardId::of(content),
+            rows,
+            bytes: 1000,
+            row_bytes: 900,
+            root: NodeHash([7; 32]),
+            digest_sum: DigestSum(u128::MAX),
+            labels: Some(BTreeMap::from([("0".to_owned(), 1), (rows.to_string(), 2)])),
+        };
+        Manifest {
+            schema: Arc::new(Schema::new(vec![label])),
+            shards: vec![shard(b"a", 1), shard(b"b", 2)],
+            config: serde_json::json!({ "b": 1, "a": 2 }),
+            inputs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn totals_are_those_of_the_shards() {
+        let manifest = small();
+        assert_eq!((manifest.sample_count(), manifest.bytes(), manifest.row_bytes()), (3, 2000, 1800));
+        assert_eq!(manifest.digest_sum(), DigestSum(u128::MAX - 1), "it wraps");
+        let labels = manifest.labels().expect("both have labels");
+        assert_eq!(
+            labels.into_iter().collect::<Vec<_>>(),
+            [("0".into(), 2), ("1".into(), 2), ("2".into(), 2)]
+        );
+        assert_eq!(manifest.label_column(), Some("label"));
+        assert_eq!(manifest.class_names(), Some(vec!["cat".to_owned(), "dog".to_owned()]));
+    }
+
+    #[test]
+    fn the_order_of_configuration_keys_does_not_matter() {
+        let other = Manifest { config: serde_json::json!({ "a": 2, "b": 1 }), ..small() };
+        assert_eq!(small().id(), other.id());
+        let changed = Manifest { config: serde_json::json!({ "a": 2, "b": 2 }), ..small() };
+        assert_ne!(small().id(), changed.id());
+    }
+
+    #[test]
+    fn millions_of_shards_are_several_record_batches() {
+        let shards = vec![small().shards[0].clone(); 10_000];
+        let manifest = Manifest { shards, ..small() };
+        let bytes = manifest.encode();
+        assert_eq!(IpcFile::parse(&bytes).expect("own file").blocks.len(), 3);
+        assert_eq!(Manifest::decode(&bytes).expect("own manifest"), manifest);
+    }
+
+    #[test]
+    fn other_arrow_files_are_told_from_manifests() {
+        let shard = {
+            let column: ArrayRef = Arc::new(UInt32Array::from(vec![1]));
+            let batch = RecordBatch::try_from_iter([("x", column)]).expect("one column");
+            let mut writer = crate::ShardWriter::new(batch.schema()).expect("a plain schema");
+            writer.push(&batch).expect("the batch fits");
+            writer.finish().expect("there are rows").bytes
+        };
+        assert!(matches!(Manifest::decode(&shard), Err(ManifestError::NoManifest { .. })));
+        // The format number is text of the schema, which lies in the file twice.
+        let mut newer = small().encode();
+        let key = FORMAT_KEY.as_bytes();
+        let keys: Vec<_> =
+            newer.windows(key.len()).enumerate().filter(|(_, at)| *at == key).map(|(at, _)| at).collect();
+        assert_eq!(keys.len(), 2);
+        for at in keys {
+            let value = newer[at - 40..at + 40].windows(6).position(|bytes| bytes == b"\x01\0\0\x001\0");
+            newer[at - 40 + value.expect("the value lies beside its key") + 4] = b'2';
+        }
+        let error = Manifest::decode(&newer).expect_err("a later format").to_string();
+        assert!(error.contains("format \"2\""), "{error}");
+    }
 }

@@ -249,9 +249,9 @@ mod tests {
     #[test]
     fn roots_are_what_the_format_document_says() {
         let shown = |count| root(&digests(count)).to_string();
-        assert_eq!(shown(0), "PENDING0");
-        assert_eq!(shown(1), "PENDING1");
-        assert_eq!(shown(7), "PENDING7");
+        assert_eq!(shown(0), "721f52cb1cb568cf1283647a08e571973abe410ab6dee3335ad526c588eec6bf");
+        assert_eq!(shown(1), "7a88841e000f417ce868514f0751ebdf52533609c06b9a381f9cead548291b0b");
+        assert_eq!(shown(7), "6ba73701a517978d5e0cce3f58581ec7b3e4b8e181be4e8ccf5b22433ab53715");
     }
 
     #[test]

@@ -31,7 +31,10 @@ pub fn shared_data(file: &str) -> Option<PathBuf> {
     };
     let path = root.join("data").join(file);
     if !path.exists() {
-        println!("skipped: {} is not here (set SHARDD_SHARED to the folder that holds data/)", path.display());
+        println!(
+            "skipped: {} is not here (set SHARDD_SHARED to the folder that holds data/)",
+            path.display()
+        );
         return None;
     }
     Some(path)
@@ -260,7 +263,12 @@ impl RankProcess {
         command.args(["--rank", &rank.to_string(), "--world", &read.world.to_string()]);
         command.args(["--virtual-ranks", &read.virtual_ranks.to_string()]);
         command.args(["--batch-size", &read.batch_size.to_string()]);
-        command.args(["--start", &format!("{}:0", read.start_epoch), "--epochs", &read.end_epoch.to_string()]);
+        command.args([
+            "--start",
+            &format!("{}:0", read.start_epoch),
+            "--epochs",
+            &read.end_epoch.to_string(),
+        ]);
         command.stdout(Stdio::piped()).stdin(Stdio::null());
         command.stderr(std::fs::File::create(&log).expect("a log file can be made"));
         let mut child = command.spawn().expect("shardctl starts");

@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use shardd_tests::{
-    Cluster, Delivered, RankProcess, Reading, binary, is_quick, python, run, shared_data,
-};
+use shardd_tests::{Cluster, Delivered, RankProcess, Reading, binary, is_quick, python, run, shared_data};
 
 const VIRTUAL_RANKS: u32 = 4;
 const BATCH_SIZE: u32 = 64;
@@ -161,7 +159,9 @@ fn the_store_is_read_once() {
         assert!(blocked);
         assert_exactly_once(&delivered, None, start..start + 5);
         let share = cluster.origin_bytes() as f64 / data as f64;
-        println!("5 epochs from epoch {start} with empty caches, store gone after the first: {share:.3} x the data set read");
+        println!(
+            "5 epochs from epoch {start} with empty caches, store gone after the first: {share:.3} x the data set read"
+        );
         assert!(share <= 1.05, "{share} x the data set was read from the store");
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Counters of a node since its start. Relaxed: each is right by itself, together they are a moment's picture.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     pub(crate) fill_grains: AtomicU64,
     pub(crate) fill_bytes: AtomicU64,
     pub(crate) forwarded_grains: AtomicU64,
@@ -99,7 +99,7 @@ impl Counters {
     }
 
     /// A picture of now.
-    pub fn view(&self) -> CounterView {
+    pub(crate) fn view(&self) -> CounterView {
         let seconds = |micros: &AtomicU64| micros.load(Relaxed) as f64 / 1e6;
         let epochs = self.per_epoch.lock().expect("no panic while held");
         CounterView {

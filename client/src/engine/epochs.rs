@@ -9,9 +9,9 @@ use shardfmt::plan::{Epoch, GrainNo, Partition, Plan, SlotTable};
 
 /// One epoch's contents of every partition, and the way back from a grain to its partition.
 #[derive(Debug)]
-pub struct EpochView {
+pub(crate) struct EpochView {
     /// Which grain is in which slot.
-    pub table: SlotTable,
+    pub(crate) table: SlotTable,
     /// For each grain number its partition.
     partition_of: Vec<u32>,
     /// For each grain number its slot, `NO_SLOT` for the short grains that never move.
@@ -30,7 +30,8 @@ impl EpochView {
             for (slot, grain) in (0u64..).zip(table.grains_of(plan, Partition(partition))) {
                 partition_of[grain.0 as usize] = partition;
                 if slot < slots {
-                    slot_of[grain.0 as usize] = u32::try_from(slot).expect("fewer than 2^32 slots a partition");
+                    slot_of[grain.0 as usize] =
+                        u32::try_from(slot).expect("fewer than 2^32 slots a partition");
                 }
             }
         }
@@ -38,12 +39,12 @@ impl EpochView {
     }
 
     /// The partition that holds `grain` in this epoch.
-    pub fn partition_of(&self, grain: GrainNo) -> u32 {
+    pub(crate) fn partition_of(&self, grain: GrainNo) -> u32 {
         self.partition_of[grain.0 as usize]
     }
 
     /// The first epoch after which `grain` leaves its partition; `u32::MAX` if the plan does not say.
-    pub fn departs(&self, plan: &Plan, grain: GrainNo) -> u32 {
+    pub(crate) fn departs(&self, plan: &Plan, grain: GrainNo) -> u32 {
         let slot = self.slot_of[grain.0 as usize];
         if slot == NO_SLOT {
             return u32::MAX;
@@ -55,7 +56,7 @@ impl EpochView {
 
 /// The views of the epochs in use, made on demand and dropped oldest first.
 #[derive(Debug)]
-pub struct Epochs {
+pub(crate) struct Epochs {
     plan: Arc<Plan>,
     views: Mutex<BTreeMap<u32, Arc<EpochView>>>,
 }
@@ -65,12 +66,12 @@ const KEPT: usize = 4;
 
 impl Epochs {
     /// No view is made yet.
-    pub fn new(plan: Arc<Plan>) -> Self {
+    pub(crate) fn new(plan: Arc<Plan>) -> Self {
         Self { plan, views: Mutex::default() }
     }
 
     /// The view of `epoch`: from the epoch before if that is here, which costs what moved; else from the start.
-    pub fn view(&self, epoch: u32) -> Arc<EpochView> {
+    pub(crate) fn view(&self, epoch: u32) -> Arc<EpochView> {
         let mut views = self.views.lock().expect("no panic while held");
         if let Some(view) = views.get(&epoch) {
             return Arc::clone(view);

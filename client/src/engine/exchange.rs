@@ -112,7 +112,12 @@ impl Engine {
     }
 
     /// What of a chunk leaves this node, by the node it goes to, and how many grains should come in.
-    fn chunk_of_node(&self, run: &RunState, due: Due, placement: &Placement) -> (BTreeMap<NodeId, Vec<GrainNo>>, u64) {
+    fn chunk_of_node(
+        &self,
+        run: &RunState,
+        due: Due,
+        placement: &Placement,
+    ) -> (BTreeMap<NodeId, Vec<GrainNo>>, u64) {
         let view = run.epochs.view(due.epoch);
         let exchange = run.plan.exchange(Epoch(due.epoch));
         let mut out: BTreeMap<NodeId, Vec<GrainNo>> = BTreeMap::new();
@@ -248,7 +253,8 @@ impl Engine {
         let (engine, run) = (Arc::clone(self), Arc::clone(run));
         let runs = self.active_run_states();
         let drop_segments = move || {
-            let unacknowledged = std::mem::take(&mut *run.unacknowledged.lock().expect("no panic while held"));
+            let unacknowledged =
+                std::mem::take(&mut *run.unacknowledged.lock().expect("no panic while held"));
             let wanted = |key: &GrainKey| {
                 for other in &runs {
                     let now = other.progress.borrow().slowest_epoch();

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
-use shardfmt::GrainKey;
 use shardfmt::plan::GrainNo;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
@@ -61,7 +60,9 @@ impl Engine {
                         None => self.fetch_bytes(&run, request.for_epoch, grain).await?,
                     };
                     inline.push(bytes.clone());
-                    Located::Inline { len: u32::try_from(bytes.len()).expect("a grain is smaller than 4 GiB") }
+                    Located::Inline {
+                        len: u32::try_from(bytes.len()).expect("a grain is smaller than 4 GiB"),
+                    }
                 }
             };
             reply.push(located);
@@ -146,14 +147,15 @@ impl Engine {
                     Some(reason) => {
                         warn!(grain = %key, segment = %at.segment.display(), offset = at.offset, reason,
                               "a cached grain is corrupt; dropped, fetching it again");
-                        engine.discard(&key);
+                        engine.cache.discard(&key);
                         true
                     }
                 }
             };
             unchecked.into_iter().filter(is_bad).collect::<Vec<_>>()
         };
-        let corrupt = tokio::task::spawn_blocking(find_corrupt).await.expect("checking grains does not panic");
+        let corrupt =
+            tokio::task::spawn_blocking(find_corrupt).await.expect("checking grains does not panic");
         if !corrupt.is_empty() {
             Counters::add(&self.counters.corrupt_on_disk, corrupt.len());
             loose.extend(self.obtain(run, epoch, corrupt).await?);
@@ -189,16 +191,9 @@ impl Engine {
                 if !self.cache_trouble.swap(true, Relaxed) {
                     warn!(grain = %key, %error, "a cached grain could not be read");
                 }
-                self.discard(&key);
+                self.cache.discard(&key);
                 None
             }
-        }
-    }
-
-    /// Takes a grain out of the cache's index; its bytes go with their segment.
-    fn discard(&self, key: &GrainKey) {
-        if let Err(error) = self.cache.discard(key) {
-            warn!(grain = %key, %error, "a spent segment could not be removed");
         }
     }
 }

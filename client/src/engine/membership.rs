@@ -152,8 +152,11 @@ impl Engine {
         let mut nodes = self.nodes.subscribe();
         let mut launches = self.launches.subscribe();
         loop {
-            let active: Vec<(RunId, RanksRecord)> =
-                launches.borrow_and_update().iter().map(|(run, ranks)| (run.clone(), ranks.clone())).collect();
+            let active: Vec<(RunId, RanksRecord)> = launches
+                .borrow_and_update()
+                .iter()
+                .map(|(run, ranks)| (run.clone(), ranks.clone()))
+                .collect();
             nodes.mark_unchanged();
             for (run, ranks) in active {
                 let settled = async {
@@ -189,7 +192,8 @@ impl Engine {
             }
             let live: Vec<NodeId> = self.nodes.borrow().keys().cloned().collect();
             let gathering = ranks.nodes.iter().any(Option::is_none);
-            let orphaned = current.as_ref().is_some_and(|now| now.hosts.iter().any(|host| !live.contains(host)));
+            let orphaned =
+                current.as_ref().is_some_and(|now| now.hosts.iter().any(|host| !live.contains(host)));
             if live.is_empty() || (gathering && !even_if_gathering && !orphaned) {
                 return Ok(());
             }
@@ -220,7 +224,8 @@ fn preferences(run: &RunState, ranks: &RanksRecord) -> Vec<Option<NodeId>> {
     }
     for (rank, node) in (0u32..).zip(&ranks.nodes) {
         for virtual_rank in shardfmt::plan::Plan::virtual_ranks_of(rank, ranks.world, virtual_ranks) {
-            for partition in run.plan.partitions_of(shardfmt::plan::VirtualRank(virtual_rank), virtual_ranks) {
+            for partition in run.plan.partitions_of(shardfmt::plan::VirtualRank(virtual_rank), virtual_ranks)
+            {
                 preferred[partition as usize].clone_from(node);
             }
         }

@@ -13,6 +13,8 @@ mod membership;
 mod obtain;
 mod reader;
 mod run;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
@@ -31,7 +33,7 @@ use tokio_util::task::TaskTracker;
 pub use counters::{CounterView, EpochCount, EpochExchange};
 
 use counters::Counters;
-use membership::{NODES, PLACEMENTS, RANKS, parse};
+use membership::{RANKS, parse};
 use run::RunState;
 
 use crate::cache::Cache;
@@ -104,7 +106,9 @@ pub enum EngineError {
     #[error(transparent)]
     Row(#[from] shardfmt::RowError),
     /// The store gives wrong bytes.
-    #[error("grain {grain} read from the store does not match the manifest; `shardctl verify` finds what is damaged")]
+    #[error(
+        "grain {grain} read from the store does not match the manifest; `shardctl verify` finds what is damaged"
+    )]
     CorruptOrigin { grain: GrainKey },
 }
 
@@ -205,13 +209,13 @@ impl Engine {
             return Err(EngineError::RankOutside { rank, world: attach.world });
         }
         self.change_ranks(id, |ranks| {
-            let mut ranks = ranks.filter(|r| r.world == attach.world && r.epoch == attach.epoch).unwrap_or_else(|| {
-                RanksRecord {
+            let mut ranks = ranks
+                .filter(|r| r.world == attach.world && r.epoch == attach.epoch)
+                .unwrap_or_else(|| RanksRecord {
                     world: attach.world,
                     epoch: attach.epoch,
                     nodes: vec![None; attach.world as usize],
-                }
-            });
+                });
             ranks.nodes[rank as usize] = Some(self.node.clone());
             Some(ranks)
         })
@@ -372,7 +376,8 @@ impl Engine {
         let key = format!("{RANKS}{id}");
         loop {
             let listing = self.meta.list(&key).await?;
-            let ranks = listing.entries.iter().find(|(name, _)| *name == key).and_then(|(_, entry)| parse(entry));
+            let ranks =
+                listing.entries.iter().find(|(name, _)| *name == key).and_then(|(_, entry)| parse(entry));
             match ranks {
                 None => return Ok(None),
                 Some(ranks) => {
@@ -440,11 +445,16 @@ impl PeerService for Arc<Engine> {
                         }
                     }
                     Ok(None) => {}
-                    Err(error) => tracing::warn!(%error, peer = %from, "a shard could not be read for a peer"),
+                    Err(error) => {
+                        tracing::warn!(%error, peer = %from, "a shard could not be read for a peer")
+                    }
                 }
             }
         }
-        Counters::add(&self.counters.served_grains, answer.iter().flatten().filter(|b| !b.is_empty()).count());
+        Counters::add(
+            &self.counters.served_grains,
+            answer.iter().flatten().filter(|b| !b.is_empty()).count(),
+        );
         answer
     }
 

@@ -126,8 +126,10 @@ impl Engine {
             if epoch > 0 {
                 let before = run.epochs.view(epoch - 1);
                 let (now, placement_now) = (Arc::clone(&now), Arc::clone(&placement));
-                candidates.push(Box::new(move |grain| Some(placement_now.host(now.partition_of(grain)).clone())));
-                candidates.push(Box::new(move |grain| Some(placement.host(before.partition_of(grain)).clone())));
+                candidates
+                    .push(Box::new(move |grain| Some(placement_now.host(now.partition_of(grain)).clone())));
+                candidates
+                    .push(Box::new(move |grain| Some(placement.host(before.partition_of(grain)).clone())));
             } else {
                 let now = Arc::clone(&now);
                 candidates.push(Box::new(move |grain| Some(placement.host(now.partition_of(grain)).clone())));
@@ -152,28 +154,29 @@ impl Engine {
         loose: &mut HashMap<GrainNo, Bytes>,
     ) {
         let live = self.live_nodes();
-        let asks = by_node.into_iter().filter(|(node, _)| live.contains(node)).map(|(node, grains)| async move {
-            let request = FetchRequest {
-                run: run.record.id.clone(),
-                version: run.record.version,
-                epoch,
-                keys: grains.iter().map(|grain| run.key(*grain)).collect(),
-                effort,
-            };
-            let answer = match timeout(patience, self.peers.fetch(&node, request)).await {
-                Ok(Ok(answer)) => answer,
-                Ok(Err(error)) => {
-                    debug!(peer = %node, %error, "a peer could not be asked for grains");
-                    return (node, Vec::new());
-                }
-                Err(_) => {
-                    warn!(peer = %node, ?patience, "a peer did not answer in time; asking elsewhere");
-                    return (node, Vec::new());
-                }
-            };
-            let given = grains.into_iter().zip(answer).filter_map(|(grain, bytes)| Some((grain, bytes?)));
-            (node, given.collect::<Vec<_>>())
-        });
+        let asks =
+            by_node.into_iter().filter(|(node, _)| live.contains(node)).map(|(node, grains)| async move {
+                let request = FetchRequest {
+                    run: run.record.id.clone(),
+                    version: run.record.version,
+                    epoch,
+                    keys: grains.iter().map(|grain| run.key(*grain)).collect(),
+                    effort,
+                };
+                let answer = match timeout(patience, self.peers.fetch(&node, request)).await {
+                    Ok(Ok(answer)) => answer,
+                    Ok(Err(error)) => {
+                        debug!(peer = %node, %error, "a peer could not be asked for grains");
+                        return (node, Vec::new());
+                    }
+                    Err(_) => {
+                        warn!(peer = %node, ?patience, "a peer did not answer in time; asking elsewhere");
+                        return (node, Vec::new());
+                    }
+                };
+                let given = grains.into_iter().zip(answer).filter_map(|(grain, bytes)| Some((grain, bytes?)));
+                (node, given.collect::<Vec<_>>())
+            });
         for (node, given) in join_all(asks).await {
             let count = given.len();
             let absorbed = self.absorb(run, epoch, given).await;
@@ -343,4 +346,3 @@ pub(crate) fn group<K: Ord, V>(pairs: impl IntoIterator<Item = (K, V)>) -> BTree
 pub(crate) fn keys(run: &RunState, grains: &[GrainNo]) -> Vec<GrainKey> {
     grains.iter().map(|grain| run.key(*grain)).collect()
 }
-

@@ -183,7 +183,8 @@ impl Engine {
             }
             let (engine, run, whole) = (Arc::clone(self), Arc::clone(run), Arc::clone(whole));
             self.tasks.spawn(async move {
-                let grains = run.grains_of_shard(shard).filter(|grain| run.is_hosted_by(&host, *grain, epoch));
+                let grains =
+                    run.grains_of_shard(shard).filter(|grain| run.is_hosted_by(&host, *grain, epoch));
                 let header = SendHeader {
                     run: run.record.id.clone(),
                     version: run.record.version,

@@ -73,7 +73,8 @@ impl RunState {
     pub(crate) fn new(record: RunRecord, plan: Plan, manifest: Arc<Manifest>) -> Self {
         let plan = Arc::new(plan);
         let grains = usize::try_from(plan.grain_count()).expect("grain numbers fit in memory");
-        let shard_numbers = (0u32..).zip(&manifest.shards).map(|(number, shard)| (shard.id, number)).collect();
+        let shard_numbers =
+            (0u32..).zip(&manifest.shards).map(|(number, shard)| (shard.id, number)).collect();
         Self {
             record,
             epochs: Epochs::new(Arc::clone(&plan)),

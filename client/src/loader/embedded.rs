@@ -21,7 +21,11 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    pub(crate) fn new(origin: Arc<Origin>, plan: Arc<Plan>, manifest: Arc<Manifest>) -> Result<Self, LoadError> {
+    pub(crate) fn new(
+        origin: Arc<Origin>,
+        plan: Arc<Plan>,
+        manifest: Arc<Manifest>,
+    ) -> Result<Self, LoadError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -13,7 +13,7 @@ mod steps;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -213,13 +213,16 @@ pub struct Loader {
     steps: Steps,
     ahead: Option<Receiver<Result<Step, LoadError>>>,
     reader: Option<JoinHandle<()>>,
-    reports: Option<Sender<Report>>,
+    reports: Option<SyncSender<Report>>,
     reporter: Option<JoinHandle<()>>,
     audits: Vec<EpochAudit>,
     stats: LoaderStats,
     /// The last chunk boundary that was reported, as (epoch, chunks due).
     reported: (u32, u32),
 }
+
+/// How many reports may wait for slow nodes.
+const REPORTS_WAITING: usize = 256;
 
 /// What the reporting thread tells the nodes.
 enum Report {
@@ -257,9 +260,11 @@ impl Loader {
         let mut nodes = None;
         let rows: Box<dyn RowSource> = match &config.source {
             LoaderSource::Nodes { servers, run } => {
-                let servers: Vec<String> = servers.iter().map(|s| s.trim_end_matches('/').to_owned()).collect();
+                let servers: Vec<String> =
+                    servers.iter().map(|s| s.trim_end_matches('/').to_owned()).collect();
                 create_run(&servers, CreateRun { id: run.clone(), plan: config.plan, virtual_ranks })?;
-                let attached = Arc::new(Nodes::attach(servers, run.clone(), config.rank, config.world, config.start)?);
+                let attached =
+                    Arc::new(Nodes::attach(servers, run.clone(), config.rank, config.world, config.start)?);
                 nodes = Some(Arc::clone(&attached));
                 Box::new(NodeRows::new(attached))
             }
@@ -287,7 +292,7 @@ impl Loader {
             config,
         };
         if let Some(nodes) = nodes {
-            let (tell, told) = channel();
+            let (tell, told) = sync_channel(REPORTS_WAITING);
             let partitions = loader.partitions();
             loader.reports = Some(tell);
             loader.reporter = Some(spawn("shardd-report", move || report_all(&nodes, &partitions, &told))?);
@@ -398,7 +403,8 @@ impl Loader {
         let boundary = (cursor.epoch, u32::try_from(due).expect("at most as many as chunks"));
         if boundary != self.reported {
             self.reported = boundary;
-            let _ = reports.send(Report::Position(cursor.epoch, cursor.position));
+            // If the nodes are so slow that the queue is full, a later report says it as well.
+            let _ = reports.try_send(Report::Position(cursor.epoch, cursor.position));
         }
     }
 }

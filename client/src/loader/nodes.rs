@@ -104,10 +104,9 @@ impl Nodes {
     /// Tells what was read in an epoch. Nobody waits for it; if no node takes it, it is lost.
     pub(crate) fn report_audit(&self, report: &AuditReport) {
         let path = format!("/v1/runs/{}/audit", self.run);
-        let sent = self
-            .addresses()
-            .iter()
-            .any(|server| self.http.post_json::<_, serde_json::Value>(&format!("{server}{path}"), report).is_ok());
+        let sent = self.addresses().iter().any(|server| {
+            self.http.post_json::<_, serde_json::Value>(&format!("{server}{path}"), report).is_ok()
+        });
         if !sent {
             warn!(run = %self.run, epoch = report.epoch, "no node took the audit of an epoch");
         }
@@ -298,7 +297,10 @@ impl NodeRows {
         let view = self.nodes.view.lock().expect("no panic while held").clone();
         let mut by_server: BTreeMap<String, Vec<Wanted>> = BTreeMap::new();
         for wanted in left {
-            let host = view.placement.as_ref().and_then(|placement| address(&view, placement.host(wanted.partition)));
+            let host = view
+                .placement
+                .as_ref()
+                .and_then(|placement| address(&view, placement.host(wanted.partition)));
             let server = match host {
                 Some(host) if !self.nodes.is_avoided(&host) => host,
                 _ => all[attempt % all.len()].clone(),
@@ -385,7 +387,8 @@ impl RowSource for NodeRows {
             self.known.clear();
             self.maps.clear();
         }
-        let missing = wanted.iter().filter(|wanted| !self.known.contains_key(&wanted.grain)).copied().collect();
+        let missing =
+            wanted.iter().filter(|wanted| !self.known.contains_key(&wanted.grain)).copied().collect();
         self.bring(missing)
     }
 

@@ -128,7 +128,8 @@ impl Prefetch {
             let positions = reads.iter().map(|read| read.position).collect();
             micro_batches.push(MicroBatch { virtual_rank: *virtual_rank, positions, batch });
         }
-        let next = if self.steps.at(positions.end).is_some() { (epoch, positions.end) } else { (epoch + 1, 0) };
+        let next =
+            if self.steps.at(positions.end).is_some() { (epoch, positions.end) } else { (epoch + 1, 0) };
         Ok(Step {
             epoch,
             step: positions.start / self.steps.global_batch,
@@ -139,4 +140,3 @@ impl Prefetch {
         })
     }
 }
-

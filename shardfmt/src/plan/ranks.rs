@@ -12,8 +12,8 @@ impl Plan {
 
     /// The virtual rank, of `virtual_ranks`, that owns `partition`.
     pub fn virtual_rank_of(&self, partition: Partition, virtual_ranks: u32) -> VirtualRank {
-        let (p, v) = (u64::from(self.document().partitions), u64::from(virtual_ranks));
-        VirtualRank((((u64::from(partition.0) + 1) * v - 1) / p) as u32)
+        let partitions = u64::from(self.document().partitions);
+        VirtualRank((u64::from(partition.0) * u64::from(virtual_ranks) / partitions) as u32)
     }
 
     /// The virtual ranks that rank `rank` of `world` owns: [rV/W, (r+1)V/W), rounded down.

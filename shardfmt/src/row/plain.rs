@@ -61,6 +61,9 @@ impl Shape {
         }
         let items = |field: &Field| Self::of(field, column, depth + 1).map(Box::new);
         let kind = match data_type {
+            DataType::Null if !field.is_nullable() => {
+                return refuse("whose values are null, and must not be");
+            }
             DataType::Null => Kind::Null,
             DataType::Boolean => Kind::Bool,
             DataType::Binary | DataType::Utf8 => Kind::Bytes { large: false },

@@ -1,1 +1,275 @@
+//! The laws of shards and sidecars.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::*;
+use arrow::datatypes::{DataType, Field, Int32Type, Schema};
+use arrow::ipc::reader::FileReader;
+use proptest::prelude::*;
+
+use super::*;
+use crate::grain::{Grain, GrainKey};
+use crate::row::strategies::{another, record_batch};
+
+fn finished(batches: &[RecordBatch]) -> FinishedShard {
+    let mut writer = ShardWriter::new(batches[0].schema()).expect("a plain schema");
+    for batch in batches {
+        writer.push(batch).expect("the batch fits");
+    }
+    writer.finish().expect("there are rows")
+}
+
+/// Several record batches worth of rows: texts, tensors and labels.
+fn large(rows: usize) -> RecordBatch {
+    let bytes: Vec<u8> = (0..rows * 300).map(|at| (at * 7 + at / 300) as u8).collect();
+    let item = Arc::new(Field::new("item", DataType::UInt8, false));
+    let tensors = FixedSizeListArray::new(item, 300, Arc::new(UInt8Array::from(bytes)), None);
+    let texts = StringArray::from_iter((0..rows).map(|row| (row % 5 > 0).then(|| "é".repeat(row % 200))));
+    let flags = BooleanArray::from_iter((0..rows).map(|row| (row % 3 > 0).then_some(row % 2 == 0)));
+    let labels = Int64Array::from_iter_values((0..rows).map(|row| (row % 10) as i64));
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("tensor", Arc::new(tensors)),
+        ("text", Arc::new(texts)),
+        ("flag", Arc::new(flags)),
+        ("label", Arc::new(labels)),
+    ];
+    RecordBatch::try_from_iter(columns).expect("columns fit")
+}
+
+fn concatenated(batches: &[RecordBatch]) -> RecordBatch {
+    arrow::compute::concat_batches(batches[0].schema_ref(), batches).expect("one schema")
+}
+
+fn fetch(file: &[u8], plan: &RangePlan) -> Vec<Vec<u8>> {
+    plan.ranges().iter().map(|range| file[range.start as usize..range.end as usize].to_vec()).collect()
+}
+
+proptest! {
+    #[test]
+    fn the_same_rows_make_the_same_shard_however_they_are_cut(
+        batch in record_batch(30), seed: u64, cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
+    ) {
+        let batches = [batch.clone(), another(&batch, 11, seed)];
+        let whole = concatenated(&batches);
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(whole.num_rows())).collect();
+        cuts.extend([0, whole.num_rows()]);
+        cuts.sort_unstable();
+        let pieces: Vec<_> = cuts.windows(2).map(|pair| whole.slice(pair[0], pair[1] - pair[0])).collect();
+        let (one, other) = (finished(&batches), finished(&pieces));
+        prop_assert_eq!(&one.bytes, &other.bytes);
+        prop_assert_eq!(one.sidecar, other.sidecar);
+        prop_assert_eq!(one.entry, other.entry);
+    }
+
+    #[test]
+    fn shards_are_read_as_they_were_written(batch in record_batch(30)) {
+        let shard = finished(std::slice::from_ref(&batch));
+        let read = Shard::from_bytes(shard.bytes.clone()).expect("own shard");
+        prop_assert!(read.verify(shard.id).is_ok());
+        prop_assert_eq!(concatenated(read.record_batches()), batch.clone());
+        prop_assert_eq!(&read.row_digests().expect("own rows"), &shard.sidecar.rows);
+        prop_assert_eq!(shard.sidecar.root(), shard.entry.root);
+        prop_assert_eq!(read.rows(), shard.entry.rows);
+        // Any Arrow reader reads the same.
+        let foreign = FileReader::try_new(std::io::Cursor::new(&shard.bytes), None).expect("an Arrow file");
+        let foreign: Vec<_> = foreign.map(|batch| batch.expect("own batch")).collect();
+        prop_assert_eq!(concatenated(&foreign), batch);
+    }
+
+    #[test]
+    fn every_grain_of_a_shard_is_verified_against_its_entry(batch in record_batch(40), power in 0..6u32) {
+        let shard = finished(&[batch]);
+        let read = Shard::from_bytes(shard.bytes).expect("own shard");
+        let tree = GrainTree::new(&shard.sidecar.rows, 1 << power);
+        for index in 0..tree.grain_count() {
+            let bytes = read.grain_in(&tree, index).expect("small rows");
+            let key = GrainKey { shard: shard.id, rows: 1 << power, index };
+            let grain = Grain::parse(&bytes).expect("own grain");
+            prop_assert_eq!(grain.verify(key, shard.entry.rows, shard.entry.root), Ok(()));
+        }
+        prop_assert_eq!(read.grain(&shard.sidecar.rows, 1 << power, 0).expect("small rows"), read.grain_in(&tree, 0).expect("small rows"));
+    }
+
+    #[test]
+    fn rows_read_by_range_are_the_rows(batch in record_batch(60), wanted in prop::collection::vec(any::<(u32, u32)>(), 0..4)) {
+        let shard = finished(std::slice::from_ref(&batch));
+        let rows = shard.entry.rows;
+        let wanted: Vec<_> = wanted.into_iter().map(|(a, b)| (a % (rows + 1), b % (rows + 1))).map(|(a, b)| a.min(b)..a.max(b)).collect();
+        let plan = shard.sidecar.read_plan(&batch.schema(), &wanted).expect("rows of the shard");
+        prop_assert!(plan.ranges().windows(2).all(|pair| pair[0].end < pair[1].start));
+        let read = plan.decode(&fetch(&shard.bytes, &plan)).expect("own bytes");
+        let expected: Vec<_> = wanted.iter().map(|range| batch.slice(range.start as usize, range.len())).collect();
+        let empty = RecordBatch::new_empty(batch.schema());
+        let joined = |batches: Vec<RecordBatch>| concatenated(&[vec![empty.clone()], batches].concat());
+        prop_assert_eq!(joined(read), joined(expected));
+    }
+
+    #[test]
+    fn sidecars_come_back_as_they_were(batch in record_batch(30), at: prop::sample::Index, bit in 0..8u32) {
+        let sidecar = finished(&[batch]).sidecar;
+        let mut bytes = sidecar.encode();
+        prop_assert_eq!(&Sidecar::decode(&bytes).expect("own sidecar"), &sidecar);
+        let at = at.index(bytes.len());
+        prop_assert!(Sidecar::decode(&bytes[..at]).is_err());
+        bytes[at] ^= 1 << bit;
+        prop_assert!(Sidecar::decode(&bytes).is_err(), "any flipped bit is noticed");
+    }
+
+    #[test]
+    fn damaged_shards_give_errors_that_name_them(batch in record_batch(20), at: prop::sample::Index, to: u8, cut: prop::sample::Index) {
+        let shard = finished(&[batch]);
+        let mut bytes = shard.bytes;
+        let cut = bytes[..cut.index(bytes.len())].to_vec();
+        let name = Digest::of(&cut).short();
+        let error = Shard::from_bytes(cut).expect_err("it is cut off").to_string();
+        prop_assert!(error.contains(&name), "{}", error);
+        let at = at.index(bytes.len());
+        prop_assume!(bytes[at] != to);
+        bytes[at] = to;
+        if let Ok(other) = Shard::from_bytes(bytes) {
+            prop_assert!(other.verify(shard.id).is_err());
+            prop_assert!(other.row_digests().is_ok());
+        }
+    }
+
+    #[test]
+    fn a_sidecar_that_lies_does_not_cause_a_panic(batch in record_batch(20), at: prop::sample::Index, to: u8) {
+        let shard = finished(std::slice::from_ref(&batch));
+        let mut content = shard.sidecar.encode();
+        content.truncate(content.len() - 32);
+        let at = at.index(content.len());
+        content[at] = to;
+        let digest = blake3::hash(&content);
+        content.extend_from_slice(digest.as_bytes());
+        let Ok(sidecar) = Sidecar::decode(&content) else { return Ok(()) };
+        let everything = 0..sidecar.rows.len() as u32;
+        let Ok(plan) = sidecar.read_plan(&batch.schema(), &[everything]) else { return Ok(()) };
+        let length = plan.ranges().last().map_or(0, |range| range.end);
+        prop_assume!(length < 1 << 24);
+        let mut file = shard.bytes;
+        file.resize(file.len().max(length as usize), 0);
+        let _ = plan.decode(&fetch(&file, &plan));
+    }
+
+    #[test]
+    fn garbage_is_no_shard(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(Sidecar::decode(&bytes).is_err());
+        let framed = [b"ARROW1\0\0", bytes.as_slice(), b"ARROW1"].concat();
+        prop_assert!(Shard::from_bytes(bytes).is_err());
+        prop_assert!(Shard::from_bytes(framed).is_err());
+    }
+}
+
+#[test]
+fn a_grain_costs_its_own_bytes_and_little_more() {
+    let batch = large(20_000);
+    let shard = finished(std::slice::from_ref(&batch));
+    let read = Shard::from_bytes(shard.bytes.clone()).expect("own shard");
+    assert!(read.record_batches().len() >= 6, "{} record batches", read.record_batches().len());
+    let sizes = read.record_batches().iter().map(RecordBatch::num_rows);
+    assert!(sizes.clone().max() < Some(4000), "{:?}", sizes.collect::<Vec<_>>());
+    let range = 12_345..12_361;
+    let plan =
+        shard.sidecar.read_plan(read.schema(), std::slice::from_ref(&range)).expect("rows of the shard");
+    assert!(plan.bytes() < 20_000, "{} bytes in {:?}", plan.bytes(), plan.ranges());
+    let rows = plan.decode(&fetch(&shard.bytes, &plan)).expect("own bytes");
+    assert_eq!(concatenated(&rows), batch.slice(12_345, 16));
+    // Across record batches, backwards and twice.
+    let wanted = [19_000..20_000, 0..9_000, 5..5, 0..9_000];
+    let plan = shard.sidecar.read_plan(read.schema(), &wanted).expect("rows of the shard");
+    let rows = plan.decode(&fetch(&shard.bytes, &plan)).expect("own bytes");
+    let expected = wanted.map(|range| batch.slice(range.start as usize, range.len()));
+    assert_eq!(concatenated(&rows), concatenated(&expected));
+    let error = plan.decode(&[Vec::new()]).expect_err("nothing was fetched").to_string();
+    assert!(error.contains(&shard.id.short()), "{error}");
+    let beyond = shard.sidecar.read_plan(read.schema(), std::slice::from_ref(&(19_999..20_001)));
+    assert!(matches!(beyond, Err(ShardError::NoSuchRows { .. })));
+}
+
+#[test]
+fn buffers_lie_on_64_byte_boundaries_of_a_map() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("shard.arrow");
+    let shard = finished(&[large(5000)]);
+    std::fs::write(&path, &shard.bytes).expect("the disk has room");
+    let read = Shard::open(&path).expect("own shard");
+    read.verify(shard.id).expect("own bytes");
+    let mapped = read.bytes().as_ptr_range();
+    for batch in read.record_batches() {
+        for column in batch.columns() {
+            for buffer in column.to_data().buffers() {
+                assert!(mapped.contains(&buffer.as_ptr()), "read in place");
+                assert_eq!((buffer.as_ptr() as usize - mapped.start as usize) % 64, 0);
+            }
+        }
+    }
+    let missing = Shard::open(&folder.path().join("none.arrow")).expect_err("there is none").to_string();
+    assert!(missing.contains("none.arrow"), "{missing}");
+    std::fs::write(&path, b"").expect("the disk has room");
+    assert!(matches!(Shard::open(&path), Err(ShardError::Corrupt { .. })));
+}
+
+#[test]
+fn labels_are_counted() {
+    let labels = |column: ArrayRef| {
+        let batch = RecordBatch::try_from_iter_with_nullable([("label", column, true)]).expect("one column");
+        finished(&[batch]).entry.labels
+    };
+    let counts = |pairs: &[(&str, u64)]| {
+        Some(pairs.iter().map(|(label, n)| ((*label).to_owned(), *n)).collect::<BTreeMap<_, _>>())
+    };
+    assert_eq!(
+        labels(Arc::new(Int64Array::from(vec![Some(3), None, Some(-1), Some(3)]))),
+        counts(&[("-1", 1), ("3", 2)])
+    );
+    assert_eq!(
+        labels(Arc::new(StringArray::from(vec!["cat", "dog", "cat"]))),
+        counts(&[("cat", 2), ("dog", 1)])
+    );
+    assert_eq!(labels(Arc::new(Float32Array::from(vec![1.5]))), None);
+    assert_eq!(labels(Arc::new(UInt32Array::from_iter_values(0..5000))), None, "too many to be classes");
+}
+
+#[test]
+fn null_tensors_do_not_make_huge_record_batches() {
+    let item = Arc::new(Field::new("item", DataType::Float32, true));
+    let nulls = FixedSizeListArray::new_null(item, 10_000, 200);
+    let batch = RecordBatch::try_from_iter_with_nullable([("x", Arc::new(nulls) as ArrayRef, true)])
+        .expect("one column");
+    let shard = finished(&[batch]);
+    let read = Shard::from_bytes(shard.bytes).expect("own shard");
+    assert!(read.record_batches().iter().all(|batch| batch.num_rows() <= 27), "of 40 kB each");
+}
+
+#[test]
+fn foreign_arrow_files_are_refused_with_a_way_out() {
+    let dictionary: DictionaryArray<Int32Type> = vec!["a", "b"].into_iter().collect();
+    let batch = RecordBatch::try_from_iter([("x", Arc::new(dictionary) as ArrayRef)]).expect("one column");
+    let mut file =
+        arrow::ipc::writer::FileWriter::try_new(Vec::new(), batch.schema_ref()).expect("in memory");
+    file.write(&batch).and_then(|()| file.finish()).expect("in memory");
+    let error = Shard::from_bytes(file.into_inner().expect("in memory")).expect_err("it has a dictionary");
+    assert!(error.to_string().contains("dictionaries"), "{error}");
+    // Written as a shard it is made plain.
+    let shard = finished(&[batch]);
+    let read = Shard::from_bytes(shard.bytes).expect("own shard");
+    assert_eq!(*read.schema().field(0).data_type(), DataType::Utf8);
+}
+
+#[test]
+fn a_shard_has_rows_and_columns() {
+    let schema = Arc::new(Schema::new(vec![Field::new("x", DataType::Int8, false)]));
+    assert!(matches!(
+        ShardWriter::new(schema.clone()).expect("a plain schema").finish(),
+        Err(ShardError::Empty)
+    ));
+    assert!(ShardWriter::new(Arc::new(Schema::empty())).is_err());
+    let mut writer = ShardWriter::new(schema).expect("a plain schema");
+    let other = RecordBatch::try_from_iter([("y", Arc::new(Int8Array::from(vec![1])) as ArrayRef)])
+        .expect("one column");
+    assert!(writer.push(&other).is_err(), "a column of another name");
+    writer.push_row(&[1, 5]).expect("a row");
+    writer.push_row(&[0]).expect("told later");
+    assert!(matches!(writer.finish(), Err(ShardError::Row { .. })), "a null where none may be");
+}
