@@ -342,6 +342,36 @@ fn a_dropped_segment_is_gone_by_name_and_readable_where_open() {
 }
 
 #[test]
+fn eviction_makes_room_for_the_grain_it_was_asked_for() {
+    let dir = temp();
+    let cache = open(&dir);
+    let filled =
+        (0u32..).take_while(|n| cache.put(key(*n), &class("old", n % 4), &bytes(n * 6 + 4)).is_ok()).count();
+    let large = vec![7; 30_000];
+    assert!(cache.put(key(900), &class("new", 1), &large).is_err_and(|error| error.is_full()));
+    let evicted = cache.evict_runs_except(&BTreeSet::from(["new".to_owned()]), large.len() as u64);
+    assert!(evicted.segments > 0);
+    cache.put(key(900), &class("new", 1), &large).expect("room was made");
+    assert!(cache.len() > 1 && cache.len() <= filled, "and no more than needed");
+    let evicted = cache.evict(&BTreeSet::new(), LIMIT, |key| (key.index == 900).then(|| class("new", 2)));
+    assert_eq!((evicted.relocated, cache.keys()), (1, vec![key(900)]), "what is wanted is kept");
+    assert_eq!(cache.read(&cache.get(&key(900)).expect("kept")).expect("reads"), large);
+}
+
+#[test]
+fn what_is_wanted_no_more_makes_room_for_what_is() {
+    let dir = temp();
+    let cache = open_with(&dir, 128 << 10);
+    // Two full segments, the older one wanted: copying it needs the room of the other.
+    let full = vec![1; 60_000];
+    cache.put(key(1), &class("a", 1), &full).expect("room");
+    cache.put(key(2), &class("a", 2), &full).expect("room");
+    let dropped = cache.drop_through("a", 2, |key| (key.index == 1).then(|| class("a", 3))).expect("drops");
+    assert_eq!((dropped.relocated, dropped.lost), (1, 0));
+    assert_eq!(cache.keys(), [key(1)]);
+}
+
+#[test]
 fn names_of_segments_never_come_back() {
     let dir = temp();
     let mut names = BTreeSet::new();
