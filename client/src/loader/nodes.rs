@@ -192,7 +192,7 @@ fn address(view: &RunView, node: &NodeId) -> Option<String> {
 }
 
 fn url(node: &NodeRecord) -> String {
-    format!("http://{}", node.http)
+    node.http.clone()
 }
 
 fn parse_reply(body: &Bytes, asked: usize) -> Option<(LocateReply, Bytes)> {
