@@ -1,0 +1,241 @@
+//! The command line, and what it means for the library.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use shardd_client::loader::LastBatch;
+use shardd_client::protocol::RunId;
+use shardd_trainer::data::InputOptions;
+use shardd_trainer::device::DeviceName;
+use shardd_trainer::optim::Optimizer;
+use shardfmt::DatasetName;
+use thiserror::Error;
+
+/// Trains a small model on a data set of shardd, as one rank of a run
+///
+/// Start it once per rank with the same settings (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are understood), or once
+/// alone. The weights depend on the data, the plan, the settings and the number of virtual ranks, not on how many ranks there
+/// are. Exit codes: 0 trained, 1 failed, 2 asked wrongly, 3 another rank is gone, late or not there.
+#[derive(Parser, Debug)]
+#[command(name = "shardtrain", version, max_term_width = 100)]
+pub(crate) struct Args {
+    /// Servers to read from, the nearest first
+    #[arg(long, value_name = "URL,…", value_delimiter = ',', env = "SHARDD_SERVER")]
+    #[arg(default_value = "http://127.0.0.1:7700")]
+    pub(crate) server: Vec<String>,
+
+    /// Read a directory that `shardctl --store` filled, without any server
+    #[arg(long, value_name = "DIR")]
+    pub(crate) store: Option<PathBuf>,
+
+    /// The plan to follow: its id or the beginning of it
+    #[arg(long, value_name = "PLAN", required_unless_present = "dataset")]
+    pub(crate) plan: Option<String>,
+
+    /// The data set to train on; its only plan is followed, or one is made with the defaults
+    #[arg(long, value_name = "NAME", conflicts_with = "plan")]
+    pub(crate) dataset: Option<DatasetName>,
+
+    /// Name of the run
+    #[arg(long, value_name = "NAME", default_value = "train")]
+    pub(crate) run: RunId,
+
+    /// This rank, from 0
+    #[arg(long, env = "RANK", default_value_t = 0)]
+    pub(crate) rank: u32,
+
+    /// How many ranks there are
+    #[arg(long, env = "WORLD_SIZE", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) world: u32,
+
+    /// Fixed shares of every step, at least as many as ranks [default: what the plan suggests for this many ranks]
+    #[arg(long, value_name = "V")]
+    pub(crate) virtual_ranks: Option<u32>,
+
+    /// Where rank 0 listens for the others [default: $MASTER_ADDR:$MASTER_PORT, or 127.0.0.1:29500]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) master: Option<String>,
+
+    /// Seconds to wait for all ranks to appear
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) join_timeout: u64,
+
+    /// Seconds a step may wait for a rank before it is called late
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub(crate) timeout: u64,
+
+    /// How often to train on every sample
+    #[arg(long, default_value_t = 10)]
+    pub(crate) epochs: u32,
+
+    /// Samples of a virtual rank in a step; a step has V times as many
+    #[arg(long, value_name = "SAMPLES", default_value_t = 16)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) batch_size: u32,
+
+    /// What becomes of samples that do not fill a step
+    #[arg(long, value_enum, default_value_t = Rest::Short)]
+    pub(crate) last_batch: Rest,
+
+    /// How weights are updated
+    #[arg(long, value_enum, default_value_t = OptimizerName::Sgd)]
+    pub(crate) optimizer: OptimizerName,
+
+    /// Highest learning rate [default: 0.1 for sgd, 0.001 for adam]
+    #[arg(long, value_name = "RATE")]
+    pub(crate) lr: Option<f32>,
+
+    /// Share of the last update that sgd keeps
+    #[arg(long, default_value_t = 0.9)]
+    pub(crate) momentum: f32,
+
+    /// Pull of weights (not biases and normalisation) towards zero [default: 0.0005 for sgd, 0 for adam]
+    #[arg(long, value_name = "DECAY")]
+    pub(crate) weight_decay: Option<f32>,
+
+    /// Epochs until the highest rate is reached; then half a cosine to zero
+    #[arg(long, value_name = "EPOCHS", default_value_t = 1.0)]
+    pub(crate) warm_up: f32,
+
+    /// Decides the first weights (and the plan, if --dataset makes one)
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// Data set to measure accuracy on
+    #[arg(long, value_name = "NAME")]
+    pub(crate) test_dataset: Option<DatasetName>,
+
+    /// Directory of the test data set, if it is not where the training data is
+    #[arg(long, value_name = "DIR", requires = "test_dataset")]
+    pub(crate) test_store: Option<PathBuf>,
+
+    /// Column of classes, whole numbers from 0
+    #[arg(long, value_name = "COLUMN", default_value = "label")]
+    pub(crate) label: String,
+
+    /// How many classes there are [default: what the data set says]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) classes: Option<usize>,
+
+    /// The value in a tensor that becomes 1 [default: the largest of its integer type]
+    #[arg(long, value_name = "VALUE")]
+    pub(crate) input_max: Option<f32>,
+
+    /// Width and height that encoded images are brought to
+    #[arg(long, value_name = "PIXELS", default_value_t = 32)]
+    pub(crate) image_size: usize,
+
+    /// cpu, or cuda:N in a build with CUDA
+    #[arg(long, default_value_t = DeviceName::Cpu)]
+    pub(crate) device: DeviceName,
+
+    /// Threads for computing [default: RAYON_NUM_THREADS, or one per processor]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) threads: Option<usize>,
+
+    /// Do not fingerprint what was read (saves one hash of every sample)
+    #[arg(long)]
+    pub(crate) no_audit: bool,
+
+    /// Write what came of it, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+
+    /// Write a line of JSON after every step, to a file or to standard output (-)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) progress: Option<PathBuf>,
+
+    /// Save the weights (rank 0 does)
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub(crate) save: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Rest {
+    /// A smaller step of its own, weighted by samples
+    Short,
+    /// Left out of the epoch
+    Drop,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OptimizerName {
+    /// Gradient descent with momentum
+    Sgd,
+    /// Adam
+    Adam,
+}
+
+/// Arguments that are well-formed but cannot be meant.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(crate) struct UsageError(pub(crate) String);
+
+impl Args {
+    /// What no single argument shows.
+    pub(crate) fn check(&self) -> Result<(), UsageError> {
+        let complaint = if self.rank >= self.world {
+            format!("rank {} is outside a world of {}; ranks count from 0", self.rank, self.world)
+        } else if self.image_size == 0 || self.image_size > 4096 {
+            format!("--image-size {} is not between 1 and 4096", self.image_size)
+        } else if self.input_max.is_some_and(|max| !(max.is_finite() && max > 0.0)) {
+            "--input-max must be above 0".to_owned()
+        } else if !(self.warm_up.is_finite() && self.warm_up >= 0.0) {
+            "--warm-up must not be negative".to_owned()
+        } else if !self.rate().is_finite() || self.rate() <= 0.0 {
+            "--lr must be above 0".to_owned()
+        } else if self.threads == Some(0) {
+            "--threads must be at least 1".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(UsageError(complaint))
+    }
+
+    pub(crate) fn rate(&self) -> f32 {
+        self.lr.unwrap_or(match self.optimizer {
+            OptimizerName::Sgd => 0.1,
+            OptimizerName::Adam => 0.001,
+        })
+    }
+
+    pub(crate) fn optimizer(&self) -> Optimizer {
+        match self.optimizer {
+            OptimizerName::Sgd => {
+                let weight_decay = self.weight_decay.unwrap_or(5e-4);
+                Optimizer::Sgd { momentum: self.momentum, weight_decay }
+            }
+            OptimizerName::Adam => Optimizer::adam(self.weight_decay.unwrap_or(0.0)),
+        }
+    }
+
+    pub(crate) fn last_batch(&self) -> LastBatch {
+        match self.last_batch {
+            Rest::Short => LastBatch::Short,
+            Rest::Drop => LastBatch::Drop,
+        }
+    }
+
+    pub(crate) fn input(&self) -> InputOptions {
+        InputOptions {
+            label: self.label.clone(),
+            classes: self.classes,
+            input_max: self.input_max,
+            image_size: self.image_size,
+        }
+    }
+
+    pub(crate) fn master(&self) -> String {
+        let from_environment = || {
+            let variable = |name, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
+            format!("{}:{}", variable("MASTER_ADDR", "127.0.0.1"), variable("MASTER_PORT", "29500"))
+        };
+        self.master.clone().unwrap_or_else(from_environment)
+    }
+
+    pub(crate) fn timeouts(&self) -> (Duration, Duration) {
+        (Duration::from_secs(self.join_timeout), Duration::from_secs(self.timeout.max(1)))
+    }
+}

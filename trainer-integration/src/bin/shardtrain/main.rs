@@ -1,0 +1,54 @@
+//! `shardtrain`: one rank of a training run. Start it once per rank with the same settings, or once alone.
+//!
+//! Exit codes: 0 trained, 1 failed, 2 asked wrongly, 3 another rank is gone, late or not there (start the run again).
+
+mod args;
+mod output;
+mod session;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Parser;
+use shardd_trainer::collective::tcp::JoinError;
+use shardd_trainer::train::TrainError;
+
+use args::{Args, UsageError};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
+    match session::run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("shardtrain: rank {}: {}", args.rank, chain(&*error));
+            ExitCode::from(code(&*error))
+        }
+    }
+}
+
+fn code(error: &(dyn Error + 'static)) -> u8 {
+    if error.is::<UsageError>() {
+        return 2;
+    }
+    match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(TrainError::TooManyRanks { .. } | TrainError::Device(_)), _) => 2,
+        (Some(TrainError::Collective(_)), _) => 3,
+        (_, Some(JoinError::NoMaster { .. } | JoinError::Missing { .. } | JoinError::Peer { .. })) => 3,
+        _ => 1,
+    }
+}
+
+/// An error and its causes in one line; a cause that its effect already quotes is left out.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.ends_with(&message) {
+            text = format!("{text}: {message}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,158 @@
+//! What a rank writes: progress lines, the report, the weights.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::Serialize;
+use shardd_trainer::source::Audit;
+use shardd_trainer::train::{Progress, Trained};
+use shardd_trainer::weights::{Weights, WeightsError};
+use shardfmt::PlanId;
+use thiserror::Error;
+use tracing::warn;
+
+use crate::args::Args;
+
+/// A file that cannot be written.
+#[derive(Debug, Error)]
+pub(crate) enum OutputError {
+    #[error("cannot write {path}")]
+    Write { path: String, source: io::Error },
+    #[error("the weights cannot be saved")]
+    Weights(#[from] WeightsError),
+}
+
+/// What came of a training, as one rank saw it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report<'a> {
+    run: String,
+    plan: PlanId,
+    rank: u32,
+    world: u32,
+    virtual_ranks: u32,
+    device: String,
+    epochs: u32,
+    steps: u64,
+    samples: u64,
+    parameters: usize,
+    /// BLAKE3 of the weights: the same on all ranks and for all world sizes.
+    weights_digest: String,
+    test_accuracy: Option<f64>,
+    test_loss: Option<f64>,
+    test_samples: Option<u64>,
+    loss_per_epoch: &'a [f64],
+    samples_per_s: f64,
+    train_s: f64,
+    wait_s: f64,
+    bytes_sent: u64,
+    audits: &'a [Audit],
+}
+
+impl<'a> Report<'a> {
+    pub(crate) fn new(args: &Args, plan: PlanId, virtual_ranks: u32, trained: &'a Trained) -> Report<'a> {
+        let evaluation = trained.evaluation;
+        Report {
+            run: args.run.to_string(),
+            plan,
+            rank: args.rank,
+            world: args.world,
+            virtual_ranks,
+            device: args.device.to_string(),
+            epochs: args.epochs,
+            steps: trained.steps,
+            samples: trained.samples,
+            parameters: trained.parameters,
+            weights_digest: trained.digest.to_string(),
+            test_accuracy: evaluation.map(|evaluation| evaluation.accuracy()),
+            test_loss: evaluation.map(|evaluation| evaluation.loss),
+            test_samples: evaluation.map(|evaluation| evaluation.samples),
+            loss_per_epoch: &trained.loss_per_epoch,
+            samples_per_s: if trained.train_s > 0.0 { trained.samples as f64 / trained.train_s } else { 0.0 },
+            train_s: trained.train_s,
+            wait_s: trained.wait_s,
+            bytes_sent: trained.bytes_sent,
+            audits: &trained.audits,
+        }
+    }
+}
+
+/// Writes a line after every step, and a summary at the end.
+pub(crate) struct Observer {
+    lines: Option<Box<dyn Write + Send>>,
+    summarises: bool,
+}
+
+impl Observer {
+    pub(crate) fn open(args: &Args) -> Result<Observer, OutputError> {
+        let lines: Option<Box<dyn Write + Send>> = match &args.progress {
+            None => None,
+            Some(path) if path.as_os_str() == "-" => Some(Box::new(io::stdout())),
+            Some(path) => Some(Box::new(File::create(path).map_err(|source| refused(path, source))?)),
+        };
+        let to_stdout = args.progress.as_ref().is_some_and(|path| path.as_os_str() == "-");
+        Ok(Observer { lines, summarises: args.rank == 0 && !to_stdout })
+    }
+
+    /// A reader that goes away does not end the training.
+    pub(crate) fn step(&mut self, progress: &Progress) {
+        let Some(lines) = &mut self.lines else { return };
+        let mut line = serde_json::to_vec(progress).expect("numbers serialize");
+        line.push(b'\n');
+        // Whole lines only: someone may be reading along.
+        if let Err(error) = lines.write_all(&line).and_then(|()| lines.flush()) {
+            warn!(%error, "progress can no longer be written, training goes on");
+            self.lines = None;
+        }
+    }
+
+    pub(crate) fn finish(&self, report: &Report<'_>) {
+        if !self.summarises {
+            return;
+        }
+        let loss = report.loss_per_epoch.last().map_or(String::new(), |loss| format!(", loss {loss:.4}"));
+        let accuracy = report
+            .test_accuracy
+            .map_or(String::new(), |share| format!(", test accuracy {:.1} %", share * 100.0));
+        println!(
+            "trained {} epochs on {} of {} virtual ranks: {:.0} samples/s{loss}{accuracy}\nweights blake3 {}",
+            report.epochs,
+            if report.world == 1 { "1 rank".to_owned() } else { format!("{} ranks", report.world) },
+            report.virtual_ranks,
+            report.samples_per_s,
+            report.weights_digest,
+        );
+    }
+}
+
+/// Replaces `path` with the report; a reader sees the old or the new one, whole.
+pub(crate) fn write_report(path: &Path, report: &Report<'_>) -> Result<(), OutputError> {
+    let mut json = serde_json::to_vec_pretty(report).expect("a report serializes");
+    json.push(b'\n');
+    replace(path, &json)
+}
+
+/// Saves the weights as safetensors.
+pub(crate) fn save(path: &Path, weights: &Weights) -> Result<(), OutputError> {
+    replace(path, &weights.to_safetensors()?)
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    let part = path.with_file_name(name);
+    let write = || {
+        let mut file = File::create(&part)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&part, path)
+    };
+    write().map_err(|source| {
+        let _ = std::fs::remove_file(&part); // may not even exist
+        refused(path, source)
+    })
+}
+
+fn refused(path: &Path, source: io::Error) -> OutputError {
+    OutputError::Write { path: path.display().to_string(), source }
+}

@@ -1,0 +1,122 @@
+//! The trainer's sources, from the client library: a loader's steps, a catalog's rows.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use shardd_client::catalog::{Catalog, CatalogError};
+use shardd_client::loader::Loader;
+use shardfmt::{Manifest, Shard, VersionId};
+
+use crate::data::{Rows, RowsError};
+use crate::source::{Audit, MicroBatch, SourceError, Step, StepSource};
+
+impl StepSource for Loader {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(Loader::schema(self))
+    }
+
+    fn steps_per_epoch(&self) -> u64 {
+        self.steps().per_epoch()
+    }
+
+    fn next_step(&mut self) -> Result<Option<Step>, SourceError> {
+        let Some(step) = Loader::next_step(self)? else { return Ok(None) };
+        let micro_batches = step.micro_batches.iter().map(|micro_batch| MicroBatch {
+            virtual_rank: micro_batch.virtual_rank,
+            positions: micro_batch.positions.clone(),
+            rows: micro_batch.batch.clone(), // shares its buffers
+        });
+        Ok(Some(Step {
+            epoch: step.epoch,
+            step: step.step,
+            global_samples: step.global_samples(),
+            micro_batches: micro_batches.collect(),
+        }))
+    }
+
+    fn audits(&self) -> Vec<Audit> {
+        let audit = |audit: &shardd_client::loader::EpochAudit| Audit {
+            epoch: audit.epoch,
+            samples: audit.samples,
+            digest_sum: audit.digest_sum.to_string(),
+        };
+        Loader::audits(self).iter().map(audit).collect()
+    }
+
+    fn waited(&self) -> Duration {
+        Duration::from_secs_f64(self.stats().waited_s)
+    }
+}
+
+/// The rows of a version in the order of its manifest, shard by shard.
+pub struct CatalogRows {
+    catalog: Box<dyn Catalog>,
+    manifest: Manifest,
+    /// Where each shard's rows begin.
+    starts: Vec<u64>,
+    /// The shard read last, by its index.
+    open: Mutex<Option<(usize, Arc<Shard>)>>,
+}
+
+impl CatalogRows {
+    /// Opens a version.
+    ///
+    /// # Errors
+    /// When the catalog does not have it.
+    pub fn open(catalog: Box<dyn Catalog>, version: VersionId) -> Result<CatalogRows, CatalogError> {
+        let manifest = catalog.manifest(version)?;
+        let start = |next: &mut u64, rows: u64| {
+            let start = *next;
+            *next += rows;
+            Some(start)
+        };
+        let starts = manifest.shards.iter().map(|shard| u64::from(shard.rows)).scan(0, start).collect();
+        Ok(CatalogRows { catalog, manifest, starts, open: Mutex::new(None) })
+    }
+
+    fn shard(&self, index: usize) -> Result<Arc<Shard>, RowsError> {
+        let mut open = self.open.lock().expect("no panic while a shard is opened");
+        match &*open {
+            Some((at, shard)) if *at == index => Ok(Arc::clone(shard)),
+            _ => {
+                let bytes = self.catalog.shard(&self.manifest.shards[index])?;
+                let shard = Arc::new(Shard::from_bytes(bytes)?);
+                *open = Some((index, Arc::clone(&shard)));
+                Ok(shard)
+            }
+        }
+    }
+}
+
+impl Rows for CatalogRows {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.manifest.schema)
+    }
+
+    fn row_count(&self) -> u64 {
+        self.manifest.sample_count()
+    }
+
+    fn read(&self, range: Range<u64>) -> Result<Vec<RecordBatch>, RowsError> {
+        let mut found = Vec::new();
+        let first = self.starts.partition_point(|&start| start <= range.start).saturating_sub(1);
+        for (index, &start) in self.starts.iter().enumerate().skip(first) {
+            if start >= range.end {
+                break;
+            }
+            let mut start = start;
+            for batch in self.shard(index)?.record_batches() {
+                let rows = batch.num_rows() as u64;
+                let (from, to) = (range.start.max(start), range.end.min(start + rows));
+                if from < to {
+                    found.push(batch.slice((from - start) as usize, (to - from) as usize));
+                }
+                start += rows;
+            }
+        }
+        Ok(found)
+    }
+}

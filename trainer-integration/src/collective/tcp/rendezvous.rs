@@ -1,0 +1,346 @@
+//! How the ranks of a run find each other: rank 0 listens at an address that all know, every other rank tells it where
+//! it listens itself, and rank 0 tells everyone everything. Then each rank connects to those below it.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::wire::{Kind, WireFrame, read_frame, write_frame};
+use super::{TcpCollective, TcpOptions, assemble};
+use crate::collective::names;
+
+/// A caller that says nothing must not keep the others waiting.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(5);
+const RETRY: Duration = Duration::from_millis(50);
+
+/// Why a world of processes did not come together.
+#[derive(Debug, Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum JoinError {
+    /// Rank 0's address cannot be used here; choose another.
+    #[error("rank 0 cannot listen at {master}")]
+    Listen { master: String, source: io::Error },
+    /// Nothing answers as rank 0. Start it, or correct the address.
+    #[error("no rank 0 at {master} after {waited:?}: start it, or check --master")]
+    NoMaster { master: String, waited: Duration, source: io::Error },
+    /// Some ranks did not appear. Start them, or allow more time.
+    #[error("rank {} of {world} did not appear at {master} within {waited:?}", names(missing))]
+    Missing { master: String, world: u32, missing: Vec<u32>, waited: Duration },
+    /// Rank 0 does not take this rank in.
+    #[error("rank 0 at {master} refused rank {rank}: {reason}")]
+    Refused { master: String, rank: u32, reason: String },
+    /// The connection to a rank failed half-way.
+    #[error("cannot connect to rank {rank}")]
+    Peer { rank: u32, source: io::Error },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Hello {
+    run: String,
+    rank: u32,
+    world: u32,
+    /// Where the caller listens; to be read with the address it calls from.
+    port: u16,
+    /// Empty when calling rank 0, its answer's when calling another.
+    session: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Welcome {
+    session: String,
+    /// Of ranks 1, 2, …
+    addresses: Vec<SocketAddr>,
+}
+
+/// Connects this process as `rank` of `world`; rank 0 listens at `master`, the others call it there until it answers.
+///
+/// # Errors
+/// See [`JoinError`]; nothing waits longer than `options.join_timeout`.
+///
+/// # Panics
+/// If `rank` is not below `world`.
+pub fn connect(
+    master: &str,
+    rank: u32,
+    world: u32,
+    options: &TcpOptions,
+) -> Result<TcpCollective, JoinError> {
+    assert!(rank < world, "rank {rank} outside world of {world}");
+    if rank == 0 {
+        return Rendezvous::bind(master)?.host(world, options);
+    }
+    let deadline = Instant::now() + options.join_timeout;
+    let peer_error = |source| JoinError::Peer { rank: 0, source };
+    loop {
+        match call_master(master, rank, world, options, deadline) {
+            Ok((listener, to_master, welcome)) => {
+                to_master.set_read_timeout(None).map_err(peer_error)?;
+                return join_mesh(listener, to_master, &welcome, rank, world, options, deadline);
+            }
+            Err(Call::Refused(reason)) => {
+                return Err(JoinError::Refused { master: master.to_owned(), rank, reason });
+            }
+            Err(Call::Failed(source)) if Instant::now() + RETRY >= deadline => {
+                let waited = options.join_timeout;
+                return Err(JoinError::NoMaster { master: master.to_owned(), waited, source });
+            }
+            Err(Call::Failed(_)) => std::thread::sleep(RETRY),
+        }
+    }
+}
+
+enum Call {
+    Refused(String),
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Call {
+    fn from(error: io::Error) -> Call {
+        Call::Failed(error)
+    }
+}
+
+/// Connects to rank 0, says hello and waits until all have.
+fn call_master(
+    master: &str,
+    rank: u32,
+    world: u32,
+    options: &TcpOptions,
+    deadline: Instant,
+) -> Result<(TcpListener, TcpStream, Welcome), Call> {
+    let mut stream = connect_any(master, deadline)?;
+    // Peers reach this rank by the interface that reaches rank 0.
+    let listener = TcpListener::bind((stream.local_addr()?.ip(), 0))?;
+    let port = listener.local_addr()?.port();
+    let hello = Hello { run: options.run.clone(), rank, world, port, session: String::new() };
+    write_frame(&mut stream, Kind::Hello, 0, &json(&hello))?;
+    stream.set_read_timeout(Some(remaining(deadline)?))?;
+    match read_frame(&mut stream)? {
+        WireFrame { kind: Kind::Welcome, bytes, .. } => {
+            let welcome: Welcome = parse(&bytes)?;
+            if welcome.addresses.len() + 1 != world as usize {
+                return Err(invalid("rank 0 names another number of ranks").into());
+            }
+            Ok((listener, stream, welcome))
+        }
+        WireFrame { bytes, kind: Kind::Refused, .. } => {
+            Err(Call::Refused(String::from_utf8_lossy(&bytes).into_owned()))
+        }
+        WireFrame { kind, .. } => Err(invalid(format!("rank 0 answered with {kind:?}")).into()),
+    }
+}
+
+/// Calls the ranks below (but rank 0, already there) and answers those above.
+fn join_mesh(
+    listener: TcpListener,
+    to_master: TcpStream,
+    welcome: &Welcome,
+    rank: u32,
+    world: u32,
+    options: &TcpOptions,
+    deadline: Instant,
+) -> Result<TcpCollective, JoinError> {
+    let mut streams: Vec<Option<TcpStream>> = (0..world).map(|_| None).collect();
+    streams[0] = Some(to_master);
+    let hello = Hello { run: options.run.clone(), rank, world, port: 0, session: welcome.session.clone() };
+    for below in 1..rank {
+        let peer_error = |source| JoinError::Peer { rank: below, source };
+        let address = welcome.addresses[below as usize - 1];
+        let mut stream = connect_any(address, deadline).map_err(peer_error)?;
+        write_frame(&mut stream, Kind::Hello, 0, &json(&hello)).map_err(peer_error)?;
+        streams[below as usize] = Some(stream);
+    }
+    let mut waiting = (world - 1 - rank) as usize;
+    while waiting > 0 {
+        let accepted = accept(&listener, deadline).and_then(|accepted| match accepted {
+            Some(caller) => Ok(caller),
+            None => Err(ErrorKind::TimedOut.into()),
+        });
+        let (mut stream, _) = accepted.map_err(|source| {
+            let missing = (rank + 1..world).find(|&above| streams[above as usize].is_none());
+            JoinError::Peer { rank: missing.unwrap_or(rank), source }
+        })?;
+        let Ok(caller) = read_hello(&mut stream, deadline) else {
+            continue; // a stranger
+        };
+        let place = (rank + 1..world).contains(&caller.rank).then_some(caller.rank as usize);
+        if caller.session == welcome.session
+            && let Some(place) = place
+            && streams[place].is_none()
+        {
+            streams[place] = Some(stream);
+            waiting -= 1;
+        }
+    }
+    assemble(rank as usize, streams, options.timeout).map_err(|source| JoinError::Peer { rank, source })
+}
+
+/// Rank 0's listening socket, for callers that choose port 0 and must know the port before the others start.
+#[derive(Debug)]
+pub struct Rendezvous {
+    listener: TcpListener,
+    address: String,
+}
+
+impl Rendezvous {
+    /// Listens at `address`.
+    ///
+    /// # Errors
+    /// [`JoinError::Listen`] when the address is taken or not this machine's.
+    pub fn bind(address: &str) -> Result<Rendezvous, JoinError> {
+        let listen = || -> io::Result<Rendezvous> {
+            let listener = TcpListener::bind(address)?;
+            let address = listener.local_addr()?.to_string();
+            Ok(Rendezvous { listener, address })
+        };
+        listen().map_err(|source| JoinError::Listen { master: address.to_owned(), source })
+    }
+
+    /// Where it listens, as the others need to be told.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Becomes rank 0 of `world` once all others have called.
+    ///
+    /// # Errors
+    /// [`JoinError::Missing`] names the ranks that did not.
+    pub fn host(self, world: u32, options: &TcpOptions) -> Result<TcpCollective, JoinError> {
+        let deadline = Instant::now() + options.join_timeout;
+        let mut callers: BTreeMap<u32, (TcpStream, SocketAddr)> = BTreeMap::new();
+        while callers.len() + 1 < world as usize {
+            let accepted = accept(&self.listener, deadline)
+                .map_err(|source| JoinError::Listen { master: self.address.clone(), source })?;
+            let Some((mut stream, from)) = accepted else {
+                let missing = (1..world).filter(|rank| !callers.contains_key(rank)).collect();
+                let waited = options.join_timeout;
+                return Err(JoinError::Missing { master: self.address, world, missing, waited });
+            };
+            let Ok(hello) = read_hello(&mut stream, deadline) else {
+                continue; // a stranger
+            };
+            match why_not(&hello, world, options, &callers) {
+                // Whether it hears the refusal is its own affair.
+                Some(reason) => drop(write_frame(&mut stream, Kind::Refused, 0, reason.as_bytes())),
+                None => {
+                    let address = SocketAddr::new(from.ip(), hello.port);
+                    callers.insert(hello.rank, (stream, address));
+                }
+            }
+        }
+        let welcome =
+            Welcome { session: session(), addresses: callers.values().map(|(_, at)| *at).collect() };
+        let mut streams = vec![None];
+        for (rank, (mut stream, _)) in callers {
+            write_frame(&mut stream, Kind::Welcome, 0, &json(&welcome))
+                .map_err(|source| JoinError::Peer { rank, source })?;
+            streams.push(Some(stream));
+        }
+        assemble(0, streams, options.timeout).map_err(|source| JoinError::Peer { rank: 0, source })
+    }
+}
+
+fn why_not(
+    hello: &Hello,
+    world: u32,
+    options: &TcpOptions,
+    callers: &BTreeMap<u32, (TcpStream, SocketAddr)>,
+) -> Option<String> {
+    let Hello { run, rank, .. } = hello;
+    if *run != options.run {
+        return Some(format!("it trains run {:?}, not {run:?}", options.run));
+    }
+    if hello.world != world {
+        return Some(format!("its world has {world} ranks, not {}", hello.world));
+    }
+    if *rank == 0 || *rank >= world {
+        return Some(format!("a world of {world} has no further rank {rank}"));
+    }
+    let (earlier, _) = callers.get(rank)?;
+    // One that was restarted takes its own place again (its old connection is closed), another does not.
+    is_open(earlier).then(|| format!("rank {rank} is already there: is it started twice?"))
+}
+
+fn is_open(stream: &TcpStream) -> bool {
+    let peek = || -> io::Result<usize> {
+        stream.set_nonblocking(true)?;
+        let peeked = stream.peek(&mut [0]);
+        stream.set_nonblocking(false)?;
+        peeked
+    };
+    match peek() {
+        Ok(bytes) => bytes > 0,
+        Err(error) => error.kind() == ErrorKind::WouldBlock,
+    }
+}
+
+fn read_hello(stream: &mut TcpStream, deadline: Instant) -> io::Result<Hello> {
+    stream.set_read_timeout(Some(remaining(deadline)?.min(HELLO_TIMEOUT)))?;
+    let frame = read_frame(stream)?;
+    if frame.kind != Kind::Hello {
+        return Err(invalid(format!("{:?} instead of a hello", frame.kind)));
+    }
+    parse(&frame.bytes)
+}
+
+/// The next caller, or `None` when the time is up.
+fn accept(listener: &TcpListener, deadline: Instant) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+    listener.set_nonblocking(true)?;
+    loop {
+        match listener.accept() {
+            Ok((stream, from)) => {
+                stream.set_nonblocking(false)?;
+                return Ok(Some((stream, from)));
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if remaining(deadline).is_err() {
+                    return Ok(None);
+                }
+                std::thread::sleep(POLL);
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn connect_any(address: impl ToSocketAddrs, deadline: Instant) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, remaining(deadline)?) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn remaining(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// A name that no earlier world at this address had.
+fn session() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{}-{}", std::process::id(), now.as_nanos())
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("plain structs serialize")
+}
+
+fn parse<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> io::Result<T> {
+    serde_json::from_slice(bytes).map_err(|error| invalid(error.to_string()))
+}
+
+fn invalid(what: impl Into<String>) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what.into())
+}

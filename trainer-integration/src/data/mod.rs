@@ -1,0 +1,8 @@
+//! From Arrow rows to the numbers a model takes. Knows schemas and images, not loaders or models' layers.
+
+mod decode;
+mod evaluation;
+mod spec;
+
+pub use evaluation::{MemoryRows, Rows, RowsError};
+pub use spec::{InputError, InputOptions, InputSpec, Samples};

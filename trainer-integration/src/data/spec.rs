@@ -1,0 +1,268 @@
+//! Which columns are the input and which the label, found in the schema.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, Float32Array, Int64Array, RecordBatch};
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::error::ArrowError;
+use thiserror::Error;
+
+use super::decode;
+use crate::model::InputShape;
+
+/// What the schema does not say.
+#[derive(Clone, Debug)]
+pub struct InputOptions {
+    /// The column of classes. Default `label`.
+    pub label: String,
+    /// How many classes there are; default: what the label's metadata `shardd.classes` lists.
+    pub classes: Option<usize>,
+    /// The value of a tensor that becomes 1.0; default: the largest of its integer type, 1 for floating point.
+    pub input_max: Option<f32>,
+    /// Width and height that encoded images are brought to. Default 32.
+    pub image_size: usize,
+}
+
+impl Default for InputOptions {
+    fn default() -> InputOptions {
+        InputOptions { label: "label".to_owned(), classes: None, input_max: None, image_size: 32 }
+    }
+}
+
+/// Why rows cannot be trained on.
+#[derive(Debug, Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum InputError {
+    /// Name the right column.
+    #[error("the data set has no column {label:?} to learn (its columns: {columns}); name it with --label")]
+    NoLabel { label: String, columns: String },
+    /// Labels must be numbers.
+    #[error("label column {label:?} has type {found}; classes must be whole numbers from 0")]
+    LabelType { label: String, found: DataType },
+    /// Nothing says how many classes there are.
+    #[error("nothing says how many classes column {label:?} has; give --classes")]
+    Classes { label: String },
+    /// There is nothing to learn from.
+    #[error(
+        "no column to learn from: need an image, a fixed-shape tensor or numeric columns (columns: {columns})"
+    )]
+    NoInput { columns: String },
+    /// The tensor does not have the shape of an image or a vector.
+    #[error(
+        "tensor column {column:?} has shape {shape:?}; [height, width], [channels, height, width] and [features] are understood"
+    )]
+    TensorShape { column: String, shape: Vec<usize> },
+    /// A sample has a class that does not exist.
+    #[error("label {label} of the sample at position {position} is not one of the {classes} classes (0 to {})", classes - 1)]
+    Label { label: i64, position: u64, classes: usize },
+    /// A sample lacks a value.
+    #[error(
+        "column {column:?} is null in the sample at position {position}; fill or drop such rows before ingest"
+    )]
+    Null { column: String, position: u64 },
+    /// An image's bytes are no image.
+    #[error("the image at position {position} cannot be decoded")]
+    Image { position: u64, source: image::ImageError },
+    /// Rows do not have the columns of the schema.
+    #[error("rows lack the column {column:?} of the schema")]
+    Column { column: String },
+    /// A column's numbers do not convert.
+    #[error("column {column:?} cannot be read as numbers")]
+    Numbers { column: String, source: ArrowError },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Source {
+    Image { column: String, size: usize },
+    Tensor { column: String, width: usize, max: f32 },
+    Columns(Vec<String>),
+}
+
+/// How to make numbers of rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InputSpec {
+    source: Source,
+    label: String,
+    shape: InputShape,
+    classes: usize,
+}
+
+/// Rows as numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Samples {
+    /// One row of [`InputSpec::shape`] after the other.
+    pub features: Vec<f32>,
+    /// The class of each.
+    pub labels: Vec<u32>,
+}
+
+impl InputSpec {
+    /// Finds the label, and as input the first of: a column of encoded images, a fixed-shape tensor, all numeric columns.
+    ///
+    /// # Errors
+    /// Says what is missing and which option supplies it.
+    pub fn from_schema(schema: &Schema, options: &InputOptions) -> Result<InputSpec, InputError> {
+        let columns =
+            || schema.fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>().join(", ");
+        let label = options.label.clone();
+        let Ok(label_field) = schema.field_with_name(&label) else {
+            return Err(InputError::NoLabel { label, columns: columns() });
+        };
+        if !label_field.data_type().is_integer() {
+            return Err(InputError::LabelType { label, found: label_field.data_type().clone() });
+        }
+        let listed = || label_field.metadata().get("shardd.classes").and_then(|json| class_count(json));
+        let Some(classes) = options.classes.or_else(listed).filter(|&classes| classes > 0) else {
+            return Err(InputError::Classes { label });
+        };
+        let inputs: Vec<&Field> =
+            schema.fields().iter().map(|field| &**field).filter(|field| *field.name() != label).collect();
+        let (source, shape) =
+            find_source(&inputs, options)?.ok_or_else(|| InputError::NoInput { columns: columns() })?;
+        Ok(InputSpec { source, label, shape, classes })
+    }
+
+    /// What a sample looks like.
+    pub fn shape(&self) -> InputShape {
+        self.shape
+    }
+
+    /// How many classes there are.
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// The numbers of these rows; `positions` names them in errors, one for each row.
+    ///
+    /// # Errors
+    /// Names the first sample that has no usable label or input.
+    pub fn read(&self, rows: &RecordBatch, positions: &[u64]) -> Result<Samples, InputError> {
+        assert_eq!(rows.num_rows(), positions.len(), "a position for every row");
+        let column = |name: &str| {
+            rows.column_by_name(name).ok_or_else(|| InputError::Column { column: name.to_owned() })
+        };
+        let present = |name: &str| -> Result<&ArrayRef, InputError> {
+            let array = column(name)?;
+            match (0..array.len()).find(|&row| array.is_null(row)) {
+                Some(row) => Err(InputError::Null { column: name.to_owned(), position: positions[row] }),
+                None => Ok(array),
+            }
+        };
+        let labels = self.labels(present(&self.label)?, positions)?;
+        let features = match &self.source {
+            Source::Image { column, size } => decode::images(present(column)?, positions, *size)?,
+            Source::Tensor { column, width, max } => {
+                tensor_values(column, present(column)?, *width)?.iter().map(|value| value / max).collect()
+            }
+            Source::Columns(names) => {
+                let columns = names.iter().map(|name| numbers(name, present(name)?));
+                let columns: Vec<Float32Array> = columns.collect::<Result<_, _>>()?;
+                (0..rows.num_rows())
+                    .flat_map(|row| columns.iter().map(move |column| column.value(row)))
+                    .collect()
+            }
+        };
+        Ok(Samples { features, labels })
+    }
+
+    fn labels(&self, array: &ArrayRef, positions: &[u64]) -> Result<Vec<u32>, InputError> {
+        let classes = self.classes;
+        let array = converted::<Int64Array>(&self.label, array, &DataType::Int64)?;
+        let check = |(&label, &position): (&i64, &u64)| match usize::try_from(label) {
+            Ok(class) if class < classes => Ok(class as u32),
+            _ => Err(InputError::Label { label, position, classes }),
+        };
+        array.values().iter().zip(positions).map(check).collect()
+    }
+}
+
+fn find_source(
+    inputs: &[&Field],
+    options: &InputOptions,
+) -> Result<Option<(Source, InputShape)>, InputError> {
+    let is_binary = |field: &&&Field| {
+        matches!(field.data_type(), DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
+    };
+    if let Some(field) = inputs.iter().find(is_binary) {
+        let (column, size) = (field.name().clone(), options.image_size);
+        return Ok(Some((Source::Image { column, size }, InputShape::Image([3, size, size]))));
+    }
+    for field in inputs {
+        let DataType::FixedSizeList(item, width) = field.data_type() else { continue };
+        if !item.data_type().is_numeric() {
+            continue;
+        }
+        let (column, width) = (field.name().clone(), *width as usize);
+        let dims = tensor_shape(field).unwrap_or_else(|| vec![width]);
+        let shape = match dims[..] {
+            [features] => InputShape::Features(features),
+            [height, width] => InputShape::Image([1, height, width]),
+            [channels, height, width] => InputShape::Image([channels, height, width]),
+            _ => return Err(InputError::TensorShape { column, shape: dims }),
+        };
+        if shape.len() != width || width == 0 {
+            return Err(InputError::TensorShape { column, shape: dims });
+        }
+        let max = options.input_max.unwrap_or_else(|| largest(item.data_type()));
+        return Ok(Some((Source::Tensor { column, width, max }, shape)));
+    }
+    let is_number =
+        |field: &&&Field| field.data_type().is_numeric() || *field.data_type() == DataType::Boolean;
+    let names: Vec<String> = inputs.iter().filter(is_number).map(|field| field.name().clone()).collect();
+    let shape = InputShape::Features(names.len());
+    Ok((!names.is_empty()).then_some((Source::Columns(names), shape)))
+}
+
+/// The shape of an `arrow.fixed_shape_tensor`, if the field is one.
+fn tensor_shape(field: &Field) -> Option<Vec<usize>> {
+    let metadata = field.metadata();
+    if metadata.get("ARROW:extension:name")? != "arrow.fixed_shape_tensor" {
+        return None;
+    }
+    let json: serde_json::Value = serde_json::from_str(metadata.get("ARROW:extension:metadata")?).ok()?;
+    json["shape"].as_array()?.iter().map(|size| size.as_u64().map(|size| size as usize)).collect()
+}
+
+fn class_count(json: &str) -> Option<usize> {
+    serde_json::from_str::<Vec<String>>(json).ok().map(|names| names.len())
+}
+
+/// Of the type, not of the data: it must not depend on which rows are seen first.
+fn largest(numbers: &DataType) -> f32 {
+    match numbers {
+        DataType::UInt8 => 255.0,
+        DataType::Int8 => 127.0,
+        DataType::UInt16 => 65_535.0,
+        DataType::Int16 => 32_767.0,
+        _ => 1.0,
+    }
+}
+
+fn tensor_values(column: &str, array: &ArrayRef, width: usize) -> Result<Vec<f32>, InputError> {
+    let list = arrow::array::AsArray::as_fixed_size_list_opt(array);
+    let list = list.ok_or_else(|| InputError::Column { column: column.to_owned() })?;
+    let start = list.value_offset_at(0);
+    let values = list.values().slice(start, list.len() * width);
+    Ok(numbers(column, &values)?.values().to_vec())
+}
+
+fn numbers(column: &str, array: &ArrayRef) -> Result<Float32Array, InputError> {
+    converted(column, array, &DataType::Float32)
+}
+
+fn converted<T: Array + Clone + 'static>(
+    column: &str,
+    array: &ArrayRef,
+    to: &DataType,
+) -> Result<T, InputError> {
+    // A number that does not fit is an error, not a null.
+    let strict = CastOptions { safe: false, ..CastOptions::default() };
+    let converted = cast_with_options(array, to, &strict)
+        .map_err(|source| InputError::Numbers { column: column.to_owned(), source })?;
+    let array: Option<&T> = Arc::as_ref(&converted).as_any().downcast_ref();
+    Ok(array.expect("cast gives the type asked for").clone())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+use std::collections::HashMap;
+use std::io::Cursor;
+
+use arrow::array::{BinaryArray, Float64Array, StringArray};
+
+use super::*;
+use crate::testkit::{digits_like, digits_like_rows};
+
+fn rows(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
+fn int(values: &[i64]) -> ArrayRef {
+    Arc::new(Int64Array::from(values.to_vec()))
+}
+
+fn spec(rows: &RecordBatch, classes: usize) -> Result<InputSpec, InputError> {
+    let options = InputOptions { classes: Some(classes), ..InputOptions::default() };
+    InputSpec::from_schema(&rows.schema(), &options)
+}
+
+fn positions(rows: &RecordBatch) -> Vec<u64> {
+    (100..100 + rows.num_rows() as u64).collect()
+}
+
+#[test]
+fn tensors_are_scaled_by_the_range_of_their_type_or_the_one_given() {
+    let rows = digits_like_rows(7, 1);
+    let (values, labels) = digits_like(7, 1);
+    for (input_max, divisor) in [(None, 255.0), (Some(16.0), 16.0)] {
+        let options = InputOptions { input_max, ..InputOptions::default() };
+        let spec = InputSpec::from_schema(&rows.schema(), &options).unwrap();
+        assert_eq!((spec.shape(), spec.classes()), (InputShape::Image([1, 8, 8]), 10));
+        let samples = spec.read(&rows, &positions(&rows)).unwrap();
+        assert_eq!(samples.labels, labels);
+        assert!(
+            samples.features.iter().eq(values.iter().map(|value| value / divisor).collect::<Vec<_>>().iter())
+        );
+    }
+}
+
+#[test]
+fn a_slice_of_rows_reads_as_those_rows() {
+    let rows = digits_like_rows(7, 1);
+    let spec = spec(&rows, 10).unwrap();
+    let all = spec.read(&rows, &positions(&rows)).unwrap();
+    let slice = rows.slice(3, 2);
+    let part = spec.read(&slice, &[3, 4]).unwrap();
+    assert_eq!(part.features, all.features[3 * 64..5 * 64]);
+    let none = spec.read(&rows.slice(3, 0), &[]).unwrap();
+    assert!(none.features.is_empty() && none.labels.is_empty());
+}
+
+#[test]
+fn numeric_columns_are_features_and_text_is_left_out() {
+    let rows = rows(vec![
+        ("name", Arc::new(StringArray::from(vec!["a", "b"]))),
+        ("age", int(&[30, 40])),
+        ("height", Arc::new(Float64Array::from(vec![1.5, 1.75]))),
+        ("label", int(&[0, 1])),
+    ]);
+    let spec = spec(&rows, 2).unwrap();
+    assert_eq!(spec.shape(), InputShape::Features(2));
+    assert_eq!(spec.read(&rows, &[0, 1]).unwrap().features, [30.0, 1.5, 40.0, 1.75]);
+}
+
+#[test]
+fn encoded_images_are_decoded_and_brought_to_size() {
+    let png = |side: u32| {
+        let image = image::RgbImage::from_pixel(side, side, image::Rgb([255, 0, 51]));
+        let mut bytes = Cursor::new(Vec::new());
+        image.write_to(&mut bytes, image::ImageFormat::Png).unwrap();
+        bytes.into_inner()
+    };
+    let (small, large) = (png(4), png(9));
+    let images = BinaryArray::from(vec![&small[..], &large[..]]);
+    let rows = rows(vec![("image", Arc::new(images)), ("label", int(&[0, 1]))]);
+    let options = InputOptions { classes: Some(2), image_size: 4, ..InputOptions::default() };
+    let spec = InputSpec::from_schema(&rows.schema(), &options).unwrap();
+    assert_eq!(spec.shape(), InputShape::Image([3, 4, 4]));
+    let features = spec.read(&rows, &[0, 1]).unwrap().features;
+    for image in features.chunks(48) {
+        assert!(image[..16].iter().all(|&red| red == 1.0), "{image:?}");
+        assert!(image[16..32].iter().all(|&green| green == 0.0));
+        assert!(image[32..].iter().all(|&blue| blue == 0.2));
+    }
+}
+
+#[test]
+fn errors_name_the_sample() {
+    let message =
+        |rows: RecordBatch| spec(&rows, 3).unwrap().read(&rows, &positions(&rows)).unwrap_err().to_string();
+    let label = message(rows(vec![("x", int(&[1, 2])), ("label", int(&[2, 3]))]));
+    assert!(
+        label.contains("label 3") && label.contains("position 101") && label.contains("0 to 2"),
+        "{label}"
+    );
+    let nulls: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None]));
+    let null = message(rows(vec![("x", nulls), ("label", int(&[0, 0]))]));
+    assert!(null.contains("\"x\" is null") && null.contains("101"), "{null}");
+    let garbage: ArrayRef = Arc::new(BinaryArray::from(vec![&b"no image"[..]]));
+    let image = message(rows(vec![("image", garbage), ("label", int(&[0]))]));
+    assert!(image.contains("position 100"), "{image}");
+}
+
+#[test]
+fn schemas_that_do_not_say_enough_are_refused_with_the_way_out() {
+    let message = |rows: &RecordBatch| {
+        InputSpec::from_schema(&rows.schema(), &InputOptions::default()).unwrap_err().to_string()
+    };
+    assert!(message(&rows(vec![("x", int(&[1]))])).contains("--label"));
+    assert!(message(&rows(vec![("x", int(&[1])), ("label", int(&[1]))])).contains("--classes"));
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["cat"]));
+    assert!(message(&rows(vec![("x", int(&[1])), ("label", text.clone())])).contains("whole numbers"));
+    let only_text = rows(vec![("x", text), ("label", int(&[1]))]);
+    assert!(spec(&only_text, 2).unwrap_err().to_string().contains("numeric columns"));
+}
+
+#[test]
+fn a_tensor_whose_shape_does_not_fit_is_refused() {
+    let schema = digits_like_rows(1, 1).schema();
+    let mut fields: Vec<Field> = schema.fields().iter().map(|field| field.as_ref().clone()).collect();
+    for (shape, accepted) in [("[8,8]", true), ("[64]", true), ("[1,8,9]", false), ("[1,1,8,8]", false)] {
+        let metadata = HashMap::from([
+            ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()),
+            ("ARROW:extension:metadata".to_owned(), format!("{{\"shape\":{shape}}}")),
+        ]);
+        fields[0].set_metadata(metadata);
+        let spec = InputSpec::from_schema(&Schema::new(fields.clone()), &InputOptions::default());
+        assert_eq!(spec.is_ok(), accepted, "{shape}");
+    }
+}

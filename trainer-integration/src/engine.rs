@@ -1,0 +1,281 @@
+//! One training step: every virtual rank's forward and backward, the reduction of their gradients, the update.
+//!
+//! Each virtual rank is computed on its own, with its own micro-batch and statistics, also where one process hosts many:
+//! that is what makes the bits independent of the number of processes. Gradients travel block by block: while the last
+//! virtual rank of this process still goes backward through the earlier blocks, the later ones are already being reduced.
+
+use std::sync::Arc;
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+use crate::block::{Mode, to_numbers};
+use crate::collective::CollectiveError;
+use crate::data::Samples;
+use crate::loss::{Loss, cross_entropy};
+use crate::model::Model;
+use crate::optim::{Moments, Optimizer};
+use crate::reduce::{Comm, Partials, Pending, VirtualRanks, all_reduce};
+use crate::weights::{Statistics, Weights, ranges};
+
+/// A model being trained, as one rank holds it.
+#[derive(Debug)]
+pub struct Engine {
+    model: Model,
+    device: Device,
+    ranks: VirtualRanks,
+    optimizer: Optimizer,
+    blocks: Vec<BlockState>,
+    /// By virtual rank of this rank, then by block.
+    statistics: Vec<Vec<Statistics>>,
+    comm: Arc<Comm>,
+}
+
+/// The numbers of one block.
+#[derive(Debug)]
+struct BlockState {
+    weights: Vec<f32>,
+    decays: Vec<bool>,
+    moments: Moments,
+}
+
+/// What a step came to, on all ranks alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepLoss {
+    /// Sum of the losses of all samples.
+    pub sum: f64,
+    /// Samples that were answered rightly before the update.
+    pub correct: u64,
+    /// How many samples there were.
+    pub samples: u64,
+}
+
+/// Which block's gradient, and the sum of it over all virtual ranks when it is there.
+type Reduction = (usize, Pending<Vec<f32>>);
+
+impl Engine {
+    /// A model with these first weights (by block, the same on every rank).
+    ///
+    /// # Panics
+    /// If the weights are not the model's, or the world larger than the number of virtual ranks.
+    pub fn new(
+        model: Model,
+        weights: Vec<Vec<f32>>,
+        device: Device,
+        ranks: VirtualRanks,
+        optimizer: Optimizer,
+        comm: Arc<Comm>,
+    ) -> Engine {
+        assert_eq!(ranks.world, comm.world(), "the virtual ranks are shared by this world");
+        assert_eq!(weights.len(), model.blocks.len(), "weights for every block");
+        let state = |(block, weights): (&Box<dyn crate::block::Block>, Vec<f32>)| {
+            let parameters = block.parameters().iter();
+            let decays: Vec<bool> = parameters
+                .flat_map(|parameter| std::iter::repeat_n(parameter.decays, parameter.len()))
+                .collect();
+            assert_eq!(weights.len(), decays.len(), "weights for every parameter");
+            BlockState { weights, decays, moments: Moments::default() }
+        };
+        let blocks = model.blocks.iter().zip(weights).map(state).collect();
+        let statistics = ranks.of(comm.rank()).map(|_| model.initial_statistics()).collect();
+        Engine { model, device, ranks, optimizer, blocks, statistics, comm }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The parameters, by block.
+    pub fn parameters(&self) -> Vec<Vec<f32>> {
+        self.blocks.iter().map(|block| block.weights.clone()).collect()
+    }
+
+    /// Trains on one step: one share for each virtual rank of this rank, in order.
+    ///
+    /// Gradients are those of the mean loss over `global_samples`, the samples of all ranks: a virtual rank with fewer
+    /// rows weighs less, one without any adds zeros.
+    ///
+    /// # Errors
+    /// When another rank is gone or late; the weights are then of no further use.
+    ///
+    /// # Panics
+    /// If there is not one share for each virtual rank.
+    pub fn step(
+        &mut self,
+        shares: &[Samples],
+        global_samples: u64,
+        rate: f32,
+    ) -> Result<StepLoss, CollectiveError> {
+        let hosted = self.ranks.of(self.comm.rank());
+        assert_eq!(shares.len(), hosted.len(), "a share for every virtual rank");
+        let parameters = self.tensors();
+        let count = self.ranks.count;
+        let mut gradients: Vec<Partials<f32>> =
+            (0..self.blocks.len()).map(|_| Partials::new(count)).collect();
+        let mut scalars = Partials::<f64>::new(count);
+        let mut reductions: Vec<Reduction> = Vec::with_capacity(self.blocks.len());
+
+        for (index, (virtual_rank, samples)) in hosted.clone().zip(shares).enumerate() {
+            let is_last = virtual_rank + 1 == hosted.end;
+            let mut submit = |block: usize, gradient: Vec<f32>| {
+                gradients[block].push(virtual_rank, gradient);
+                if is_last {
+                    let partials = std::mem::replace(&mut gradients[block], Partials::new(count));
+                    reductions.push((block, reduce(&self.comm, self.ranks, partials)));
+                }
+            };
+            let loss = if samples.labels.is_empty() {
+                for block in (0..self.blocks.len()).rev() {
+                    submit(block, vec![0.0; self.blocks[block].weights.len()]);
+                }
+                Loss { sum: 0.0, correct: 0, gradient: Vec::new() }
+            } else {
+                let pass = Pass { model: &self.model, device: &self.device, parameters: &parameters };
+                pass.run(samples, global_samples, &mut self.statistics[index], &mut submit)
+            };
+            scalars.push(virtual_rank, vec![loss.sum, loss.correct as f64, samples.labels.len() as f64]);
+        }
+
+        let totals = reduce(&self.comm, self.ranks, scalars);
+        for (block, reduction) in reductions {
+            let gradient = reduction.wait()?;
+            let BlockState { weights, decays, moments } = &mut self.blocks[block];
+            moments.update(self.optimizer, rate, decays, weights, &gradient);
+        }
+        let totals = totals.wait()?;
+        Ok(StepLoss { sum: totals[0], correct: totals[1] as u64, samples: totals[2] as u64 })
+    }
+
+    /// The running statistics averaged over all virtual ranks, in the order of the tree: the same on every rank.
+    ///
+    /// # Errors
+    /// As [`Engine::step`].
+    pub fn averaged_statistics(&self) -> Result<Vec<Statistics>, CollectiveError> {
+        let mut sums = Partials::new(self.ranks.count);
+        for (virtual_rank, blocks) in self.ranks.of(self.comm.rank()).zip(&self.statistics) {
+            let flat = blocks.iter().flat_map(|block| block.mean.iter().chain(&block.variance));
+            sums.push(virtual_rank, flat.copied().collect());
+        }
+        let total = reduce(&self.comm, self.ranks, sums).wait()?;
+        let mut averages = total.iter().map(|sum| sum / self.ranks.count as f32);
+        let mut averaged = self.model.initial_statistics();
+        for block in &mut averaged {
+            for value in block.mean.iter_mut().chain(&mut block.variance) {
+                *value = averages.next().expect("as many sums as statistics");
+            }
+        }
+        Ok(averaged)
+    }
+
+    /// The weights as they stand, with averaged statistics: what is hashed, saved and evaluated.
+    ///
+    /// # Errors
+    /// As [`Engine::step`].
+    pub fn weights(&self) -> Result<Weights, CollectiveError> {
+        Ok(self.model.name_weights(&self.parameters(), &self.averaged_statistics()?))
+    }
+
+    /// The logits of some rows, by these statistics.
+    pub fn logits(&self, features: Vec<f32>, statistics: &[Statistics]) -> Vec<f32> {
+        let parameters = self.tensors();
+        let mut activation = rows(features, self.model.inputs, &self.device);
+        for ((block, parameters), statistics) in self.model.blocks.iter().zip(&parameters).zip(statistics) {
+            activation = block.forward(parameters, activation, Mode::Evaluate(statistics));
+        }
+        to_numbers(activation)
+    }
+
+    /// One flat tensor per parameter, by block.
+    fn tensors(&self) -> Vec<Vec<Tensor<1>>> {
+        let tensors = |(block, state): (&Box<dyn crate::block::Block>, &BlockState)| {
+            let tensor = |range: std::ops::Range<usize>| {
+                let values = state.weights[range].to_vec();
+                let length = values.len();
+                Tensor::from_data(TensorData::new(values, [length]), &self.device)
+            };
+            ranges(block.parameters()).into_iter().map(tensor).collect()
+        };
+        self.model.blocks.iter().zip(&self.blocks).map(tensors).collect()
+    }
+}
+
+fn reduce<T: bytemuck::Pod + Send + std::ops::Add<Output = T>>(
+    comm: &Comm,
+    ranks: VirtualRanks,
+    partials: Partials<T>,
+) -> Pending<Vec<T>> {
+    comm.submit(move |collective| all_reduce(collective, ranks, partials))
+}
+
+fn rows(features: Vec<f32>, width: usize, device: &Device) -> Tensor<2> {
+    let count = features.len() / width;
+    Tensor::from_data(TensorData::new(features, [count, width]), device)
+}
+
+/// One virtual rank's way forward and back.
+struct Pass<'a> {
+    model: &'a Model,
+    device: &'a Device,
+    parameters: &'a [Vec<Tensor<1>>],
+}
+
+/// A block between forward and backward.
+struct Kept {
+    parameters: Vec<Tensor<1>>,
+    input: Tensor<2>,
+    output: Tensor<2>,
+}
+
+impl Pass<'_> {
+    /// Hands each block's flat gradient to `submit`, the last block's first.
+    fn run(
+        &self,
+        samples: &Samples,
+        global_samples: u64,
+        statistics: &mut [Statistics],
+        submit: &mut dyn FnMut(usize, Vec<f32>),
+    ) -> Loss {
+        // Before the first parameters there is nothing to go back for.
+        let first = self.parameters.iter().position(|parameters| !parameters.is_empty()).unwrap_or(0);
+        let mut kept: Vec<Kept> = Vec::with_capacity(self.model.blocks.len());
+        let mut activation = rows(samples.features.clone(), self.model.inputs, self.device);
+        for (index, (block, parameters)) in self.model.blocks.iter().zip(self.parameters).enumerate() {
+            // Leaves of this block's own graph: nothing connects it to its neighbours but values.
+            let leaf = |tensor: &Tensor<1>| tensor.clone().autodiff().require_grad();
+            let parameters: Vec<Tensor<1>> = parameters.iter().map(leaf).collect();
+            let input = activation.autodiff();
+            let input = if index > first { input.require_grad() } else { input };
+            let output = block.forward(&parameters, input.clone(), Mode::Train(&mut statistics[index]));
+            activation = output.clone().inner();
+            kept.push(Kept { parameters, input, output });
+        }
+
+        let loss =
+            cross_entropy(&to_numbers(activation), &samples.labels, self.model.classes, global_samples);
+        let mut upstream = rows(loss.gradient.clone(), self.model.classes, self.device);
+        while let Some(Kept { parameters, input, output }) = kept.pop() {
+            let index = kept.len();
+            if index < first {
+                submit(index, Vec::new());
+                continue;
+            }
+            // The product's gradient with respect to the output is `upstream`; its value is of no interest.
+            let mut found = (output * upstream.clone().autodiff()).sum().backward();
+            let mut gradient = Vec::new();
+            for parameter in &parameters {
+                match parameter.grad_remove(&mut found) {
+                    Some(values) => gradient.extend(to_numbers(values)),
+                    None => gradient.resize(gradient.len() + parameter.dims()[0], 0.0),
+                }
+            }
+            if index > first {
+                upstream = input.grad_remove(&mut found).expect("every block depends on its input");
+            }
+            submit(index, gradient);
+        }
+        loss
+    }
+}
+
+#[cfg(test)]
+mod tests;

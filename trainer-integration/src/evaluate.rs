@@ -1,0 +1,90 @@
+//! How well a model does on rows it was not trained on: the same figures for every world size.
+//!
+//! Rows are cut into chunks of a fixed size, ranks take contiguous runs of chunks, and everyone adds up all chunks in
+//! order: neither the shape of a computation nor the order of a sum depends on how many ranks there are.
+
+use arrow::compute::concat_batches;
+use serde::Serialize;
+
+use crate::collective::CollectiveError;
+use crate::data::{InputSpec, Rows};
+use crate::engine::Engine;
+use crate::loss::cross_entropy;
+use crate::reduce::{Comm, slice_of};
+use crate::train::TrainError;
+use crate::weights::Statistics;
+
+const CHUNK_ROWS: u64 = 256;
+
+/// Figures over a whole data set.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// Rows.
+    pub samples: u64,
+    /// Rows whose class was found.
+    pub correct: u64,
+    /// Mean loss.
+    pub loss: f64,
+}
+
+impl Evaluation {
+    /// Share of rows whose class was found.
+    pub fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.samples as f64
+    }
+}
+
+/// One chunk's part, as it travels.
+#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Chunk {
+    correct: u64,
+    loss: f64,
+}
+
+/// Evaluates `engine` with these statistics on all rows, this rank its share of them.
+///
+/// # Errors
+/// When rows cannot be read or used, or another rank is gone.
+pub fn evaluate(
+    engine: &Engine,
+    statistics: &[Statistics],
+    spec: &InputSpec,
+    rows: &dyn Rows,
+    comm: &Comm,
+) -> Result<Evaluation, TrainError> {
+    let samples = rows.row_count();
+    let chunks = samples.div_ceil(CHUNK_ROWS);
+    let mine = slice_of(chunks as usize, comm.rank(), comm.world());
+    let mut found = Vec::with_capacity(mine.len());
+    for chunk in mine {
+        let start = chunk as u64 * CHUNK_ROWS;
+        let range = start..(start + CHUNK_ROWS).min(samples);
+        let parts = rows.read(range.clone()).map_err(TrainError::Rows)?;
+        let batch = concat_batches(&rows.schema(), &parts).map_err(|error| TrainError::Rows(error.into()))?;
+        if batch.num_rows() as u64 != range.end - range.start {
+            let message = format!("{} rows came for rows {range:?}", batch.num_rows());
+            return Err(TrainError::Rows(message.into()));
+        }
+        let positions: Vec<u64> = range.collect();
+        let samples = spec.read(&batch, &positions)?;
+        let logits = engine.logits(samples.features, statistics);
+        let loss = cross_entropy(&logits, &samples.labels, spec.classes(), 1);
+        found.push(Chunk { correct: loss.correct, loss: loss.sum });
+    }
+    let all = comm.run(move |collective| {
+        let gathered = collective.all_gather(bytemuck::cast_slice(&found))?;
+        let mut all = Vec::new();
+        for (rank, message) in gathered.iter().enumerate() {
+            let chunks = message.numbers::<Chunk>().ok_or_else(|| CollectiveError::Malformed {
+                rank: rank as u32,
+                what: format!("{} bytes of figures", message.bytes().len()),
+            })?;
+            all.extend_from_slice(&chunks);
+        }
+        Ok(all)
+    })?;
+    let correct = all.iter().map(|chunk| chunk.correct).sum();
+    let loss = all.iter().map(|chunk| chunk.loss).sum::<f64>() / samples as f64;
+    Ok(Evaluation { samples, correct, loss })
+}

@@ -1,0 +1,68 @@
+//! Where training data comes from: steps of micro-batches, in the order of the plan. The trainer knows no more of
+//! loaders than this.
+
+use std::error::Error;
+use std::time::Duration;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use serde::Serialize;
+
+/// Why no further step could be read; what failed is the source's own error.
+pub type SourceError = Box<dyn Error + Send + Sync>;
+
+/// What a virtual rank trains on in one step.
+#[derive(Clone, Debug)]
+pub struct MicroBatch {
+    /// Whose it is.
+    pub virtual_rank: u32,
+    /// The rows' positions in the epoch's order, ascending.
+    pub positions: Vec<u64>,
+    /// The rows; none when a short step has none left for this virtual rank.
+    pub rows: RecordBatch,
+}
+
+/// One optimizer update's data, as far as it is this rank's.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// From 0.
+    pub epoch: u32,
+    /// In the epoch, from 0.
+    pub step: u64,
+    /// Samples of the step on all ranks.
+    pub global_samples: u64,
+    /// One for each virtual rank of this rank, ascending.
+    pub micro_batches: Vec<MicroBatch>,
+}
+
+/// What this rank read in an epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Audit {
+    /// From 0.
+    pub epoch: u32,
+    /// How many samples.
+    pub samples: u64,
+    /// Sum of the samples' digests: the fingerprint of the set.
+    pub digest_sum: String,
+}
+
+/// A source of steps, for one rank.
+pub trait StepSource: Send {
+    /// The columns of the rows.
+    fn schema(&self) -> SchemaRef;
+
+    /// Steps of an epoch.
+    fn steps_per_epoch(&self) -> u64;
+
+    /// The next step, or `None` after the last epoch.
+    ///
+    /// # Errors
+    /// Whatever keeps the source from reading on.
+    fn next_step(&mut self) -> Result<Option<Step>, SourceError>;
+
+    /// What was read, by epoch; empty when the source keeps no account.
+    fn audits(&self) -> Vec<Audit>;
+
+    /// How long [`StepSource::next_step`] made the trainer wait.
+    fn waited(&self) -> Duration;
+}

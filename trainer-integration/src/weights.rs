@@ -1,0 +1,262 @@
+//! The numbers of a model: where each parameter lies, how it starts, what they all hash to, and the file they are
+//! saved in. Knows nothing of tensors or training.
+
+use std::ops::Range;
+
+use safetensors::tensor::{Dtype, TensorView};
+use shardfmt::digest::Digest;
+use thiserror::Error;
+
+/// How a parameter starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// All zero.
+    Zeros,
+    /// All one.
+    Ones,
+    /// Uniform in [-bound, bound).
+    Uniform {
+        /// The largest magnitude.
+        bound: f32,
+    },
+}
+
+/// One named tensor of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// Unique in the model, such as `conv1.weight`.
+    pub name: String,
+    /// Its dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// How it starts.
+    pub init: Init,
+    /// Whether weight decay applies; not to biases and normalisation.
+    pub decays: bool,
+}
+
+impl Parameter {
+    /// How many numbers it has.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its first values. A function of seed and name alone, the same on every machine: the k-th number is made of the
+    /// k-th four bytes of a BLAKE3 output stream, so neither order nor thread count enters.
+    pub fn initial(&self, seed: u64) -> Vec<f32> {
+        let bound = match self.init {
+            Init::Zeros => return vec![0.0; self.len()],
+            Init::Ones => return vec![1.0; self.len()],
+            Init::Uniform { bound } => bound,
+        };
+        let mut hasher = blake3::Hasher::new_derive_key("shardd 2026 parameter initialisation v1");
+        hasher.update(&seed.to_le_bytes());
+        hasher.update(self.name.as_bytes());
+        let mut stream = vec![0; self.len() * 4];
+        hasher.finalize_xof().fill(&mut stream);
+        let uniform = |bytes: &[u8; 4]| {
+            // 24 bits fit a float exactly; every operation below is exact but the last multiplication.
+            let unit = (u32::from_le_bytes(*bytes) >> 8) as f32 / (1 << 23) as f32 - 1.0;
+            unit * bound
+        };
+        stream.as_chunks().0.iter().map(uniform).collect()
+    }
+}
+
+/// Where the parameters of one block lie in its flat buffer: one after the other, in the block's order.
+pub fn ranges(parameters: &[Parameter]) -> Vec<Range<usize>> {
+    let mut start = 0;
+    let range = |parameter: &Parameter| {
+        let end = start + parameter.len();
+        std::mem::replace(&mut start, end)..end
+    };
+    parameters.iter().map(range).collect()
+}
+
+/// Running mean and variance of one normalisation layer, by channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Statistics {
+    /// Running mean.
+    pub mean: Vec<f32>,
+    /// Running variance (unbiased).
+    pub variance: Vec<f32>,
+}
+
+impl Statistics {
+    /// What a layer starts with: mean 0, variance 1.
+    pub fn new(channels: usize) -> Statistics {
+        Statistics { mean: vec![0.0; channels], variance: vec![1.0; channels] }
+    }
+}
+
+/// A named tensor with its values, in the model's order: what is hashed and saved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Named {
+    /// Unique in the model.
+    pub name: String,
+    /// Dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// Row-major values.
+    pub values: Vec<f32>,
+}
+
+/// All parameters of a trained model, then its averaged running statistics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weights(pub Vec<Named>);
+
+/// Why weights could not be saved or read.
+#[derive(Debug, Error)]
+pub enum WeightsError {
+    /// The bytes are not a safetensors file, or not one of ours.
+    #[error("not a safetensors file of f32 tensors")]
+    Format(#[from] safetensors::SafeTensorError),
+    /// A tensor has another type.
+    #[error("tensor {name} has type {found:?}, only f32 is read")]
+    Type {
+        /// Which tensor.
+        name: String,
+        /// Its type in the file.
+        found: Dtype,
+    },
+    /// The header lacks the order of the tensors, or names others.
+    #[error("the file does not say in which order its tensors come")]
+    Order,
+}
+
+/// The file's metadata key that keeps the model's order, which the format itself does not.
+const ORDER: &str = "shardd.order";
+
+impl Weights {
+    /// BLAKE3 over every tensor's name, shape and little-endian values, in the model's order; lengths go before what they
+    /// measure. Equal digests mean equal models to the last bit.
+    pub fn digest(&self) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        for Named { name, shape, values } in &self.0 {
+            hasher.update(&(name.len() as u64).to_le_bytes());
+            hasher.update(name.as_bytes());
+            hasher.update(&(shape.len() as u64).to_le_bytes());
+            for &size in shape {
+                hasher.update(&(size as u64).to_le_bytes());
+            }
+            hasher.update(bytemuck::cast_slice(values));
+        }
+        Digest(*hasher.finalize().as_bytes())
+    }
+
+    /// The weights as a safetensors file, the same bytes for the same weights.
+    ///
+    /// # Errors
+    /// When the format cannot hold them.
+    pub fn to_safetensors(&self) -> Result<Vec<u8>, WeightsError> {
+        let mut views = Vec::with_capacity(self.0.len());
+        for Named { name, shape, values } in &self.0 {
+            let view = TensorView::new(Dtype::F32, shape.clone(), bytemuck::cast_slice(values))?;
+            views.push((name.as_str(), view));
+        }
+        let order: Vec<&str> = self.0.iter().map(|named| named.name.as_str()).collect();
+        // One entry only: the writer keeps them in a hash map.
+        let metadata = [(ORDER.to_owned(), serde_json::json!(order).to_string())].into();
+        Ok(safetensors::serialize(views, Some(metadata))?)
+    }
+
+    /// Reads what [`Weights::to_safetensors`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are not such a file.
+    pub fn from_safetensors(bytes: &[u8]) -> Result<Weights, WeightsError> {
+        let (_, header) = safetensors::SafeTensors::read_metadata(bytes)?;
+        let order = header.metadata().as_ref().and_then(|metadata| metadata.get(ORDER));
+        let order: Vec<String> =
+            order.and_then(|json| serde_json::from_str(json).ok()).ok_or(WeightsError::Order)?;
+        let file = safetensors::SafeTensors::deserialize(bytes)?;
+        if order.len() != file.len() {
+            return Err(WeightsError::Order);
+        }
+        let read = |name: String| {
+            let tensor = file.tensor(&name)?;
+            if tensor.dtype() != Dtype::F32 {
+                return Err(WeightsError::Type { name, found: tensor.dtype() });
+            }
+            let values = bytemuck::pod_collect_to_vec(tensor.data());
+            Ok(Named { shape: tensor.shape().to_vec(), name, values })
+        };
+        order.into_iter().map(read).collect::<Result<_, _>>().map(Weights)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameter(name: &str) -> Parameter {
+        Parameter {
+            name: name.to_owned(),
+            shape: vec![40, 50],
+            init: Init::Uniform { bound: 0.5 },
+            decays: true,
+        }
+    }
+
+    fn weights() -> Weights {
+        let named = |name: &str| Named {
+            name: name.to_owned(),
+            shape: vec![40, 50],
+            values: parameter(name).initial(1),
+        };
+        Weights(vec![named("zebra"), named("ant")])
+    }
+
+    #[test]
+    fn initial_values_follow_from_seed_and_name() {
+        let first = parameter("a").initial(7);
+        assert_eq!(first, parameter("a").initial(7));
+        assert_ne!(first, parameter("b").initial(7));
+        assert_ne!(first, parameter("a").initial(8));
+        // A golden value: weights must not change between releases.
+        assert_eq!(first[..3].iter().map(|value| value.to_bits()).collect::<Vec<_>>(), GOLDEN);
+    }
+    const GOLDEN: [u32; 3] = [1_053_383_346, 3_189_017_068, 1_051_394_696];
+
+    #[test]
+    fn initial_values_are_uniform() {
+        let values = parameter("a").initial(7);
+        assert!(values.iter().all(|value| (-0.5..0.5).contains(value)));
+        let mean = values.iter().sum::<f32>() / 2_000.0;
+        let variance = values.iter().map(|value| value * value).sum::<f32>() / 2_000.0;
+        assert!(mean.abs() < 0.03, "{mean}");
+        assert!((variance - 1.0 / 12.0).abs() < 0.01, "{variance}");
+    }
+
+    #[test]
+    fn saved_weights_come_back_in_order() {
+        let bytes = weights().to_safetensors().unwrap();
+        assert_eq!(Weights::from_safetensors(&bytes).unwrap(), weights());
+        assert_eq!(bytes, weights().to_safetensors().unwrap(), "same weights, same bytes");
+    }
+
+    #[test]
+    fn the_digest_sees_every_bit_name_and_shape() {
+        let digest = weights().digest();
+        let mut changed = weights();
+        changed.0[1].values[3] = f32::from_bits(changed.0[1].values[3].to_bits() ^ 1);
+        assert_ne!(changed.digest(), digest);
+        let mut renamed = weights();
+        renamed.0[0].name.push('s');
+        assert_ne!(renamed.digest(), digest);
+        let mut reshaped = weights();
+        reshaped.0[0].shape = vec![50, 40];
+        assert_ne!(reshaped.digest(), digest);
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        assert!(Weights::from_safetensors(b"no tensors here").is_err());
+        let none: [(&str, TensorView<'_>); 0] = [];
+        let without_order = safetensors::serialize(none, None).unwrap();
+        assert!(matches!(Weights::from_safetensors(&without_order), Err(WeightsError::Order)));
+    }
+}
