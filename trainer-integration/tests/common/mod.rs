@@ -10,14 +10,14 @@ use shardfmt::{FinishedShard, Manifest, PlanId};
 use tempfile::TempDir;
 
 /// Data sets `digits` and `digits-test`, and a plan of 12 partitions for the first.
-pub struct DigitsStore {
-    pub directory: TempDir,
-    pub manifest: Manifest,
-    pub plan: PlanId,
+pub(crate) struct DigitsStore {
+    pub(crate) directory: TempDir,
+    pub(crate) manifest: Manifest,
+    pub(crate) plan: PlanId,
 }
 
 impl DigitsStore {
-    pub fn new() -> DigitsStore {
+    pub(crate) fn new() -> DigitsStore {
         let directory = tempfile::tempdir().unwrap();
         let catalog = LocalCatalog::open(directory.path()).unwrap();
         let manifest = add(&catalog, "digits", "train.parquet");
@@ -32,7 +32,7 @@ impl DigitsStore {
         DigitsStore { directory, manifest, plan }
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 }
