@@ -12,6 +12,8 @@
 //! Pure and synchronous: no runtime, no network, no clock.
 
 pub mod digest;
+#[cfg(test)]
+mod golden;
 pub mod grain;
 pub mod ingest;
 pub mod manifest;

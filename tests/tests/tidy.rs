@@ -1,1 +1,361 @@
+//! The repository's own rules, as far as a program can check them: who may depend on whom, which licences are welcome, where
+//! what may be named, and that documents point at things that exist. `docs/STYLE.md` says why.
+//!
+//! A rule that fails lists every offence, each with the file to open.
 
+#[path = "tidy/licence.rs"]
+mod licence;
+#[path = "tidy/repository.rs"]
+mod repository;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use repository::{calls, code_paths, files, links, names_crate, read, root, sources};
+
+/// What lies at the top of the repository; files that begin with a dot are welcome, too.
+const TOP_LEVEL: &[&str] = &[
+    "CHANGELOG.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "README.md",
+    "benches",
+    "client",
+    "deny.toml",
+    "docs",
+    "rustfmt.toml",
+    "server",
+    "shardfmt",
+    "tests",
+    "trainer-integration",
+];
+
+/// Which of our packages each of them may depend on. Tests and benches see everything.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("shardfmt", &[]),
+    ("shardd-client", &["shardfmt"]),
+    ("shardd", &["shardfmt", "shardd-client"]),
+    ("shardd-trainer", &["shardfmt", "shardd-client"]),
+];
+
+/// Crates that a package must not even reach through others.
+const OUT_OF_REACH: &[(&str, &[&str])] = &[
+    (
+        "shardfmt",
+        &[
+            "async-trait",
+            "axum",
+            "futures",
+            "hyper",
+            "object_store",
+            "quinn",
+            "rustls",
+            "sled",
+            "tokio",
+            "ureq",
+        ],
+    ),
+    ("shardd-client", &["axum", "burn", "quinn", "sled"]),
+    ("shardd-trainer", &["axum", "quinn", "sled"]),
+    ("shardd", &["burn"]),
+];
+
+/// Crates that are an implementation's own business: only files under the path name them.
+const BEHIND: &[(&str, &str)] = &[("quinn", "server/src/transport"), ("sled", "server/src/metastore")];
+
+/// Modules that decide and do not act.
+const PURE: &[&str] = &["shardfmt/src/plan", "client/src/placement.rs", "client/src/loader/steps.rs"];
+
+/// Longest Rust file, in lines.
+const LONGEST: usize = 900;
+
+/// Largest committed file. Data sets live elsewhere.
+const LARGEST_BYTES: u64 = 2 << 20;
+
+#[test]
+fn crates_depend_on_each_other_in_one_direction_only() {
+    let metadata = cargo(&["metadata", "--locked", "--no-deps", "--format-version", "1"]);
+    let metadata: Value = serde_json::from_str(&metadata).expect("cargo prints JSON");
+    let packages = metadata["packages"].as_array().expect("cargo lists packages");
+    let name_of = |value: &Value| value["name"].as_str().expect("a package has a name").to_owned();
+    let ours: BTreeSet<String> = packages.iter().map(name_of).collect();
+    let mut offences = Vec::new();
+    for package in packages {
+        let from = name_of(package);
+        let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == from) else { continue };
+        for to in package["dependencies"].as_array().expect("cargo lists dependencies").iter().map(name_of) {
+            if ours.contains(&to) && !allowed.contains(&to.as_str()) {
+                offences.push(format!("{from} depends on {to}"));
+            }
+        }
+    }
+    none("arrows between crates point one way", offences);
+}
+
+#[test]
+fn what_a_crate_must_not_know_is_out_of_its_reach() {
+    let mut offences = Vec::new();
+    for (package, forbidden) in OUT_OF_REACH {
+        let reached = dependencies(&["--package", package, "--edges", "normal,build"]);
+        let found = reached.keys().filter(|(name, _)| forbidden.contains(&name.as_str()));
+        offences.extend(
+            found.map(|(name, _)| format!("{package} reaches {name}: cargo tree -p {package} -i {name}")),
+        );
+    }
+    none("some crates stay out of reach of some packages", offences);
+}
+
+#[test]
+fn every_dependency_has_a_licence_that_is_welcome() {
+    let deny = toml_file("deny.toml");
+    let allowed = strings(&deny["licenses"]["allow"]);
+    let mut excepted = BTreeMap::new();
+    for exception in deny["licenses"]["exceptions"].as_array().expect("a list") {
+        excepted.insert(exception["crate"].as_str().expect("a name"), strings(&exception["allow"]));
+    }
+    let mut offences = Vec::new();
+    for ((name, version), licence) in dependencies(&["--workspace"]) {
+        let mut welcome = allowed.clone();
+        welcome.extend(excepted.remove(name.as_str()).unwrap_or_default());
+        match licence::is_met(&licence, &welcome) {
+            Ok(true) => {}
+            Ok(false) => offences.push(format!("{name} {version} is under {licence}")),
+            Err(reason) => {
+                offences.push(format!("{name} {version} has a licence we cannot read, {licence:?}: {reason}"))
+            }
+        }
+    }
+    offences.extend(excepted.into_keys().map(|name| format!("the exception for {name} is not needed")));
+    none("licences are those of deny.toml", offences);
+}
+
+#[test]
+fn no_unwelcome_crate_or_second_copy_is_locked_and_all_come_from_the_registry() {
+    let (deny, lock) = (toml_file("deny.toml"), toml_file("Cargo.lock"));
+    let registries: Vec<String> = strings(&deny["sources"]["allow-registry"])
+        .into_iter()
+        .map(|url| format!("registry+{url}"))
+        .collect();
+    let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut offences = Vec::new();
+    for package in lock["package"].as_array().expect("a list of packages") {
+        let name = package["name"].as_str().expect("a name");
+        versions.entry(name).or_default().push(package["version"].as_str().expect("a version"));
+        if let Some(source) = package.get("source").and_then(toml::Value::as_str)
+            && !registries.iter().any(|registry| registry == source)
+        {
+            offences.push(format!("{name} comes from {source}"));
+        }
+    }
+    for banned in deny["bans"]["deny"].as_array().expect("a list") {
+        let name = banned["crate"].as_str().expect("a name");
+        let locked = versions.get(name).map_or(&[][..], Vec::as_slice);
+        let most = usize::from(banned.get("deny-multiple-versions").is_some());
+        if locked.len() > most {
+            offences.push(format!("{name} {} is locked: cargo tree -i {name}", locked.join(" and ")));
+        }
+    }
+    none("dependencies are those that deny.toml welcomes", offences);
+}
+
+#[test]
+fn every_package_has_the_lints_of_the_workspace() {
+    let manifests = files().iter().filter(|file| file.ends_with("/Cargo.toml"));
+    let without = manifests.filter(|file| {
+        let manifest = toml_file(file);
+        manifest.get("lints").and_then(|lints| lints.get("workspace")).and_then(toml::Value::as_bool)
+            != Some(true)
+    });
+    none("[lints] workspace = true", without.cloned());
+}
+
+#[test]
+fn crates_behind_a_seam_are_named_by_its_implementation_only() {
+    let mut offences = Vec::new();
+    for source in sources().iter().filter(|source| !source.is_under("tests") && !source.is_under("benches")) {
+        for (name, home) in BEHIND.iter().filter(|(_, home)| !source.is_under(home)) {
+            offences.extend(source.all().filter(|(_, line)| names_crate(line, name)).map(|(number, _)| {
+                format!("{}:{number} names {name}, which is known under {home} only", source.path)
+            }));
+        }
+    }
+    none("quinn and sled are hidden", offences);
+}
+
+#[test]
+fn pure_modules_name_no_runtime_file_or_socket() {
+    let mut offences = Vec::new();
+    for source in sources().iter().filter(|source| PURE.iter().any(|pure| source.is_under(pure))) {
+        for (number, line) in source.product() {
+            let found = ["std::fs", "std::net", "std::io", "std::time", "std::thread", "std::env"]
+                .into_iter()
+                .find(|module| line.contains(module));
+            let found = found
+                .or_else(|| ["tokio", "rayon", "futures"].into_iter().find(|name| names_crate(line, name)));
+            offences.extend(found.map(|name| format!("{}:{number} names {name}", source.path)));
+        }
+    }
+    none("pure modules are pure", offences);
+}
+
+#[test]
+fn libraries_print_nothing() {
+    let mut offences = Vec::new();
+    for source in sources().iter().filter(|source| source.is_library()) {
+        let prints = |line: &str| ["print!(", "println!(", "dbg!("].iter().any(|name| line.contains(name));
+        offences.extend(
+            source
+                .product()
+                .filter(|(_, line)| prints(line))
+                .map(|(number, _)| format!("{}:{number}", source.path)),
+        );
+    }
+    none("printing is for binaries; a library returns or logs", offences);
+}
+
+#[test]
+fn tests_wait_for_conditions_and_do_not_sleep() {
+    let mut offences = Vec::new();
+    // The test kit polls processes that tell nobody when they change; tests call it and wait for something to be so.
+    for source in sources().iter().filter(|source| !source.is_under("tests/src")) {
+        let paused = source.text.contains("start_paused = true"); // there, sleeping is how time passes at all
+        let sleeps =
+            |line: &str| line.contains(concat!("thread::", "sleep")) || !paused && calls(line, "sleep");
+        let found = source.tests().filter(|(_, line)| sleeps(line));
+        offences.extend(found.map(|(number, _)| format!("{}:{number}", source.path)));
+    }
+    none("no test sleeps", offences);
+}
+
+#[test]
+fn nothing_is_left_for_later_and_no_file_is_too_long() {
+    let later =
+        [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimple", "mented!(")];
+    let mut offences = Vec::new();
+    for source in sources() {
+        let lines = source.text.lines().count();
+        if lines > LONGEST {
+            offences
+                .push(format!("{} has {lines} lines; cut it where it begins a second story", source.path));
+        }
+        for (number, line) in source.text.lines().enumerate() {
+            let found = later.iter().find(|word| line.contains(*word));
+            offences.extend(found.map(|word| format!("{}:{} says {word}", source.path, number + 1)));
+        }
+    }
+    none("what is here is finished, and short enough to read", offences);
+}
+
+#[test]
+fn the_top_level_holds_what_it_should() {
+    let top: BTreeSet<&str> = files().iter().map(|file| file.split('/').next().expect("not empty")).collect();
+    let unknown = top.iter().filter(|name| !name.starts_with('.') && !TOP_LEVEL.contains(name));
+    let missing = TOP_LEVEL.iter().filter(|name| !top.contains(*name));
+    let offences = unknown
+        .map(|name| format!("{name} has no place at the top level"))
+        .chain(missing.map(|name| format!("{name} is missing")));
+    none("the top level is known", offences);
+}
+
+#[test]
+fn no_data_set_is_committed() {
+    let shared = std::env::var_os("SHARDD_SHARED").map_or_else(|| root().join("../shared"), PathBuf::from);
+    let mut shared_names: BTreeSet<String> =
+        ["cifar10-jpeg.tar.gz", "tinyshakespeare.txt"].map(String::from).into();
+    shared_names.extend(
+        fs::read_dir(shared.join("data"))
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok()),
+    );
+    let mut offences = Vec::new();
+    for file in files() {
+        let metadata = fs::symlink_metadata(root().join(file)).expect("a listed file is there");
+        if metadata.len() > LARGEST_BYTES {
+            offences.push(format!("{file} has {} bytes", metadata.len()));
+        }
+        if metadata.is_symlink() {
+            offences.push(format!("{file} is a link"));
+        }
+        if file.rsplit('/').next().is_some_and(|name| shared_names.contains(name)) {
+            offences.push(format!("{file} belongs to the shared data"));
+        }
+    }
+    none("data stays out of the repository", offences);
+}
+
+#[test]
+fn documents_point_at_what_exists() {
+    let mut offences = Vec::new();
+    for file in files().iter().filter(|file| file.ends_with(".md")) {
+        let folder = Path::new(file).parent().expect("a file is in a folder");
+        let text = read(file);
+        for link in links(&text) {
+            if !root().join(folder).join(link).exists() {
+                offences.push(format!("{file} links to {link}"));
+            }
+        }
+        for path in code_paths(&text, TOP_LEVEL) {
+            if !root().join(path).exists() {
+                offences.push(format!("{file} speaks of {path}"));
+            }
+        }
+    }
+    none("documents keep up with the code", offences);
+}
+
+/// What `cargo tree` with these arguments says is compiled for this machine, our own packages left out: name and version,
+/// and the licence.
+fn dependencies(arguments: &[&str]) -> BTreeMap<(String, String), String> {
+    let mut all = vec!["tree", "--locked", "--prefix", "none", "--format", "{p}|{l}"];
+    all.extend(arguments);
+    let mut found = BTreeMap::new();
+    for line in cargo(&all).lines().filter(|line| !line.is_empty()) {
+        let (package, licence) = line.split_once('|').expect("the format asked for");
+        let mut words = package.split(' ');
+        let name = words.next().expect("a name").to_owned();
+        let version = words.next().expect("a version").trim_start_matches('v').to_owned();
+        if !package.contains("(/") {
+            found.insert((name, version), licence.trim_end_matches(" (*)").to_owned());
+        } else {
+            assert!(
+                package.contains(&format!("({}/", root().display())),
+                "{package} is outside the repository"
+            );
+        }
+    }
+    found
+}
+
+fn cargo(arguments: &[&str]) -> String {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo).current_dir(root()).args(arguments).output().expect("cargo starts");
+    assert!(
+        output.status.success(),
+        "cargo {}: {}",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("cargo prints text")
+}
+
+fn toml_file(file: &str) -> toml::Table {
+    read(file).parse().unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn strings(list: &toml::Value) -> BTreeSet<String> {
+    let items = list.as_array().expect("a list").iter();
+    items.map(|item| item.as_str().expect("a list of strings").to_owned()).collect()
+}
+
+/// The rule holds when there are no offences; else they are listed.
+#[track_caller]
+fn none(rule: &str, offences: impl IntoIterator<Item = String>) {
+    let offences: Vec<String> = offences.into_iter().collect();
+    assert!(offences.is_empty(), "{rule}, but:\n  {}", offences.join("\n  "));
+}

@@ -13,8 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use shardfmt::GrainKey;
-use shardfmt::{Digest, ShardId};
+use shardfmt::{Digest, GrainKey, ShardId};
 
 use super::Class;
 
@@ -26,6 +25,8 @@ const MAX_CLASS_BYTES: usize = 4096;
 
 /// Bytes before each grain.
 pub(super) const RECORD_HEADER: u64 = 64;
+/// No grain takes more bytes of the cache, beside its own, than this: the header of a new segment, its own, and filling.
+pub(super) const MOST_OVERHEAD: u64 = (SEGMENT_PREFIX + MAX_CLASS_BYTES) as u64 + 63 + RECORD_HEADER + 7;
 
 /// The start of a segment file for grains of `class`.
 pub(super) fn segment_header(class: &Class) -> Vec<u8> {

@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use shardfmt::GrainKey;
-use shardfmt::ShardId;
+use shardfmt::{GrainKey, ShardId};
 
 /// A grain's key with its shard as a number of this index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -10,6 +10,7 @@
 //! All operations take `&self`, block, and may be used from many threads. What a crash leaves behind is a prefix of
 //! each segment; half-written records are not found again.
 
+mod error;
 mod files;
 mod format;
 mod index;
@@ -25,10 +26,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use shardfmt::ByteSize;
-use shardfmt::GrainKey;
+use shardfmt::{ByteSize, GrainKey};
 use tracing::warn;
 
+pub use error::CacheError;
 use files::OpenFiles;
 pub use files::SegmentReader;
 use index::Place;
@@ -89,56 +90,6 @@ pub struct Location {
     /// The last stop was unclean and no one has verified the bytes since: verify them, then call
     /// [`Cache::mark_verified`] or [`Cache::discard`].
     pub needs_verification: bool,
-}
-
-/// Why a cache did not do what it was asked. Nothing that was findable before is lost or wrong afterwards.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message names its fields")]
-pub enum CacheError {
-    /// No room. Drop or evict something, or go without the grain.
-    #[error("cache {} is full: {needed} bytes needed, {} of {limit} used", .dir.display(), used)]
-    Full { dir: PathBuf, needed: u64, used: ByteSize, limit: ByteSize },
-    /// The grain cannot lie in a segment.
-    #[error("grain {key} of {bytes} bytes is too large for a cache: choose a smaller grain")]
-    TooLarge { key: GrainKey, bytes: u64 },
-    /// The class cannot be written down.
-    #[error("run name of {bytes} bytes is too long for a cache")]
-    ClassTooLong { bytes: usize },
-    /// The segment was dropped since the location was given. Treat it as a miss.
-    #[error("segment {} has been dropped", .segment.display())]
-    Gone { segment: PathBuf },
-    /// Another process has the directory open. Stop it or choose another directory.
-    #[error("cache directory {} is in use by {}", .dir.display(), match pid {
-        Some(pid) => format!("process {pid}"),
-        None => "another process".to_owned(),
-    })]
-    InUse { dir: PathBuf, pid: Option<u32> },
-    /// A newer release wrote this. Use that release or another directory.
-    #[error("segment {} has format {found}, newer than this program knows", .path.display())]
-    TooNew { path: PathBuf, found: u16 },
-    /// The cache has been closed.
-    #[error("cache {} is closed", .dir.display())]
-    Closed { dir: PathBuf },
-    /// The disk refused.
-    #[error("cannot {action} {}", .path.display())]
-    Io { action: &'static str, path: PathBuf, source: io::Error },
-}
-
-impl CacheError {
-    fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
-        Self::Io { action, path: path.into(), source }
-    }
-
-    /// Whether space is what is missing, under the cache's limit or on the disk.
-    pub fn is_full(&self) -> bool {
-        match self {
-            Self::Full { .. } => true,
-            Self::Io { source, .. } => {
-                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-            }
-            _ => false,
-        }
-    }
 }
 
 /// What dropping or evicting did.
@@ -268,13 +219,18 @@ impl Cache {
     ) -> Result<Dropped, CacheError> {
         let departing = self.segments_where(|class| class.run == run && class.departs <= epoch);
         let mut dropped = Dropped::default();
-        for number in departing {
+        // First those that are wanted no more: they make room for what has to be copied.
+        let (wanted, unwanted): (Vec<u32>, Vec<u32>) = departing.into_iter().partition(|number| {
+            let live = self.seal(*number).live_in(*number);
+            live.iter().any(|(key, _)| still_wanted(key).is_some())
+        });
+        for number in unwanted.into_iter().chain(wanted) {
             self.empty_segment(number, &still_wanted, &mut dropped)?;
         }
         Ok(dropped)
     }
 
-    /// Evicts segments of runs that are not `active`, the oldest first, until `need` bytes are free.
+    /// Evicts segments of runs that are not `active`, the oldest first, until a grain of `need` bytes fits.
     pub fn evict_runs_except(&self, active: &BTreeSet<String>, need: u64) -> Dropped {
         self.evict(active, need, |_| None)
     }
@@ -287,6 +243,7 @@ impl Cache {
         need: u64,
         still_wanted: impl Fn(&GrainKey) -> Option<Class>,
     ) -> Dropped {
+        let need = need.saturating_add(format::MOST_OVERHEAD);
         let mut dropped = Dropped::default();
         for number in self.segments_where(|class| !active.contains(&class.run)) {
             if self.free() >= need {

@@ -316,6 +316,33 @@ fn a_failed_write_leaves_the_index_right() {
 }
 
 #[test]
+fn a_full_disk_is_an_error_and_nothing_more() {
+    // A directory on a file system of less than 64 MiB, such as a tmpfs.
+    let Some(disk) = std::env::var_os("SHARDD_TEST_SMALL_DISK") else {
+        eprintln!("skipped: SHARDD_TEST_SMALL_DISK names no small file system");
+        return;
+    };
+    let dir = TempDir::new_in(disk).expect("a directory");
+    let cache = open_with(&dir, 1 << 30);
+    let large = |n: u32| vec![n as u8; 100_000];
+    let (mut kept, mut error) = (0, None);
+    while error.is_none() {
+        match cache.put(key(kept), &class("a", kept % 5), &large(kept)) {
+            Ok(_) => kept += 1,
+            Err(refused) => error = Some(refused),
+        }
+    }
+    let error = error.expect("the disk is full");
+    assert!(error.is_full() && matches!(error, CacheError::Io { .. }), "{error:?}");
+    assert_eq!(cache.len(), kept as usize);
+    assert!(cache.drop_through("a", 1, |_| None).expect("drops").segments > 0);
+    cache.put(key(kept), &class("b", 0), &large(kept)).expect("there is room again");
+    for key in cache.keys() {
+        assert_eq!(cache.read(&cache.get(&key).expect("a key")).expect("reads"), large(key.index));
+    }
+}
+
+#[test]
 fn space_of_a_segment_that_could_not_begin_comes_back() {
     let dir = temp();
     let cache = open(&dir);
@@ -339,6 +366,36 @@ fn a_dropped_segment_is_gone_by_name_and_readable_where_open() {
     assert_eq!(early.read(&location).expect("an open file stays"), bytes(3));
     assert!(matches!(late.read(&location), Err(CacheError::Gone { .. })));
     assert!(matches!(cache.read(&location), Err(CacheError::Gone { .. })));
+}
+
+#[test]
+fn eviction_makes_room_for_the_grain_it_was_asked_for() {
+    let dir = temp();
+    let cache = open(&dir);
+    let filled =
+        (0u32..).take_while(|n| cache.put(key(*n), &class("old", n % 4), &bytes(n * 6 + 4)).is_ok()).count();
+    let large = vec![7; 30_000];
+    assert!(cache.put(key(900), &class("new", 1), &large).is_err_and(|error| error.is_full()));
+    let evicted = cache.evict_runs_except(&BTreeSet::from(["new".to_owned()]), large.len() as u64);
+    assert!(evicted.segments > 0);
+    cache.put(key(900), &class("new", 1), &large).expect("room was made");
+    assert!(cache.len() > 1 && cache.len() <= filled, "and no more than needed");
+    let evicted = cache.evict(&BTreeSet::new(), LIMIT, |key| (key.index == 900).then(|| class("new", 2)));
+    assert_eq!((evicted.relocated, cache.keys()), (1, vec![key(900)]), "what is wanted is kept");
+    assert_eq!(cache.read(&cache.get(&key(900)).expect("kept")).expect("reads"), large);
+}
+
+#[test]
+fn what_is_wanted_no_more_makes_room_for_what_is() {
+    let dir = temp();
+    let cache = open_with(&dir, 128 << 10);
+    // Two full segments, the older one wanted: copying it needs the room of the other.
+    let full = vec![1; 60_000];
+    cache.put(key(1), &class("a", 1), &full).expect("room");
+    cache.put(key(2), &class("a", 2), &full).expect("room");
+    let dropped = cache.drop_through("a", 2, |key| (key.index == 1).then(|| class("a", 3))).expect("drops");
+    assert_eq!((dropped.relocated, dropped.lost), (1, 0));
+    assert_eq!(cache.keys(), [key(1)]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use shardfmt::plan::{Plan, PlanDocument};
-use shardfmt::{DatasetName, Manifest, PlanId, ShardEntry, VersionId};
+use shardfmt::{DatasetName, Manifest, PlanId, ShardEntry, ShardId, VersionId};
 
 use super::{CatalogError, DatasetInfo, PlanInfo};
 use crate::metastore::{Expected, MetaError, Metastore};
@@ -186,8 +186,10 @@ impl CatalogBackend {
     }
 
     async fn check_complete(&self, version: VersionId, shards: &[ShardEntry]) -> Result<(), CatalogError> {
-        let presence = stream::iter(shards.iter().map(|entry| entry.id))
-            .map(async |id| Ok::<_, OriginError>((id, self.origin.has_shard(&id).await?)))
+        // Owned ids: a stream that borrowed them could not be sent to another thread, as servers do.
+        let ids: Vec<ShardId> = shards.iter().map(|entry| entry.id).collect();
+        let presence = stream::iter(ids)
+            .map(|id| async move { Ok::<_, OriginError>((id, self.origin.has_shard(&id).await?)) })
             .buffered(LOOKED_FOR_AT_ONCE);
         let missing: Vec<_> =
             presence.try_filter_map(async |(id, there)| Ok((!there).then_some(id))).try_collect().await?;

@@ -93,7 +93,10 @@ impl Catalog for HttpCatalog {
         put.map_err(|error| refused(error, &what))?;
         let change = json!({ "expected": expected, "version": version });
         match self.client.put_json(&self.url(format_args!("datasets/{name}")), &change) {
-            Ok(_) => self.dataset(name),
+            Ok(answer) => serde_json::from_slice(&answer).map_err(|error| {
+                let reason = format!("not what a commit answers: {error}");
+                CatalogError::Http(HttpError::Protocol { url: self.server.clone(), reason })
+            }),
             Err(HttpError::Problem { status: 409, .. }) => {
                 let actual = match self.resolve(name) {
                     Ok(actual) => Some(actual),

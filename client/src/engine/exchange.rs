@@ -144,6 +144,11 @@ impl Engine {
         }
         let began = Instant::now();
         let generation = placement.generation;
+        // What is not here yet, because the cache is still being filled, is brought here first: it is hosted here anyway.
+        let leaving = out.values().flatten().copied();
+        if let Err(error) = self.obtain(run, due.epoch, leaving).await {
+            debug!(epoch = due.epoch, chunk = due.chunk, %error, "not all of a chunk could be brought here");
+        }
         let sends = out.into_iter().map(|(to, grains)| async move {
             let count = grains.len() as u64;
             let sent = self.send_grains(run, &to, due, generation, &grains).await;
@@ -182,7 +187,7 @@ impl Engine {
         let (give, take) = mpsc::channel(16);
         let feed = async {
             for grain in grains {
-                // A grain that is not here yet is missed by its next host, which then asks whoever has it.
+                // A grain that could not be had is missed by its next host, which then asks whoever has it.
                 let Some(bytes) = self.read_cached(run, *grain).await else { continue };
                 if give.send((run.key(*grain), bytes)).await.is_err() {
                     break; // the connection is gone; `send` says why

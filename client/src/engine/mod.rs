@@ -13,6 +13,8 @@ mod membership;
 mod obtain;
 mod reader;
 mod run;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
@@ -62,7 +64,7 @@ pub struct Engine {
     placements: Mutex<BTreeMap<RunId, Placement>>,
     runs: Mutex<BTreeMap<RunId, Arc<RunState>>>,
     driven: Mutex<BTreeMap<RunId, CancellationToken>>,
-    whole_shards: Semaphore,
+    whole_shards: Arc<Semaphore>,
     counters: Counters,
     /// Said once, not for every grain.
     cache_trouble: AtomicBool,
@@ -151,7 +153,7 @@ impl Engine {
             placements: Mutex::default(),
             runs: Mutex::default(),
             driven: Mutex::default(),
-            whole_shards: Semaphore::new(WHOLE_SHARDS),
+            whole_shards: Arc::new(Semaphore::new(WHOLE_SHARDS)),
             counters: Counters::default(),
             cache_trouble: AtomicBool::new(false),
             tasks: TaskTracker::new(),

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use futures::future::join_all;
 use shardfmt::merkle::GrainTree;
 use shardfmt::plan::GrainNo;
 use shardfmt::{Shard, ShardError};
@@ -66,14 +67,16 @@ impl Engine {
             reading.answered.lock().expect("no panic while held").insert(asker.clone());
         }
         let whole = reading.whole.get_or_try_init(|| self.read_whole(run, shard, epoch, &reading)).await;
-        let mut readings = run.reading.lock().expect("no panic while held");
-        if readings.get(&shard).is_some_and(|now| Arc::ptr_eq(now, &reading)) {
-            readings.remove(&shard);
-        }
         match whole {
             Ok(whole) => Ok(Some(Arc::clone(whole))),
-            Err(NotWhole::Known) => Ok(None),
-            Err(NotWhole::Failed(error)) => Err(error),
+            Err(NotWhole::Known) => {
+                end_reading(run, shard, &reading);
+                Ok(None)
+            }
+            Err(NotWhole::Failed(error)) => {
+                end_reading(run, shard, &reading);
+                Err(error)
+            }
         }
     }
 
@@ -91,7 +94,8 @@ impl Engine {
         if !self.is_new(run, shard, epoch).await {
             return Err(NotWhole::Known);
         }
-        let permit = self.whole_shards.acquire().await.expect("the semaphore is never closed");
+        let permit =
+            Arc::clone(&self.whole_shards).acquire_owned().await.expect("the semaphore is never closed");
         let bytes = self.origin.shard(run.entry(shard)).await.map_err(EngineError::from)?;
         let grain_rows = run.plan.document().grain_rows;
         let open = move || -> Result<WholeShard, EngineError> {
@@ -105,8 +109,14 @@ impl Engine {
         info!(run = run.name(), shard = %run.entry(shard).id, epoch, "shard read from the store");
 
         self.keep_own(run, shard, epoch, &whole).await?;
-        self.forward(run, shard, epoch, &whole, reading);
-        drop(permit);
+        let forwards = self.forwards(run, shard, epoch, &whole, reading);
+        let (run, reading) = (Arc::clone(run), Arc::clone(reading));
+        self.tasks.spawn(async move {
+            join_all(forwards).await;
+            // Until here the shard answers from memory whoever asks for what has not reached it yet.
+            end_reading(&run, shard, &reading);
+            drop(permit);
+        });
         Ok(whole)
     }
 
@@ -165,48 +175,56 @@ impl Engine {
         tokio::task::spawn_blocking(keep).await.expect("keeping grains does not panic")
     }
 
-    /// Sends every other host its grains, in tasks that this engine waits for when it stops. A host that cannot take them
-    /// now will miss them and ask.
-    fn forward(
+    /// Sends to every other host of its grains, to be awaited together. A host that cannot take them now will miss them and
+    /// ask.
+    fn forwards(
         self: &Arc<Self>,
         run: &Arc<RunState>,
         shard: u32,
         epoch: u32,
         whole: &Arc<WholeShard>,
-        reading: &Arc<Reading>,
-    ) {
+        reading: &Reading,
+    ) -> Vec<impl Future<Output = ()> + Send + use<>> {
         let live = self.live_nodes();
-        for host in run.hosts_of_shard(shard, epoch) {
-            let is_answered = reading.answered.lock().expect("no panic while held").contains(&host);
-            if host == self.node || is_answered || !live.contains(&host) {
-                continue;
-            }
-            let (engine, run, whole) = (Arc::clone(self), Arc::clone(run), Arc::clone(whole));
-            self.tasks.spawn(async move {
-                let grains =
-                    run.grains_of_shard(shard).filter(|grain| run.is_hosted_by(&host, *grain, epoch));
-                let header = SendHeader {
-                    run: run.record.id.clone(),
-                    version: run.record.version,
-                    purpose: Purpose::Fill { epoch },
-                };
-                let (give, take) = mpsc::channel(16);
-                let feed = async {
-                    for grain in grains {
-                        let Ok(bytes) = whole.grain(&run, grain) else { break }; // its host will ask, and be told why
-                        if give.send((run.key(grain), bytes)).await.is_err() {
-                            break; // the connection is gone; `send` says why
-                        }
-                    }
-                    drop(give);
-                };
-                let (sent, ()) = tokio::join!(engine.peers.send(&host, header, take), feed);
-                match sent {
-                    Ok(ack) => Counters::add(&engine.counters.forwarded_grains, ack.stored as usize),
-                    Err(error) => debug!(peer = %host, %error, "a shard could not be forwarded"),
+        let answered = reading.answered.lock().expect("no panic while held").clone();
+        let hosts = run.hosts_of_shard(shard, epoch).into_iter();
+        hosts
+            .filter(|host| *host != self.node && !answered.contains(host) && live.contains(host))
+            .map(|host| {
+                let (engine, run, whole) = (Arc::clone(self), Arc::clone(run), Arc::clone(whole));
+                async move { engine.forward(&run, shard, epoch, &whole, host).await }
+            })
+            .collect()
+    }
+
+    async fn forward(&self, run: &RunState, shard: u32, epoch: u32, whole: &WholeShard, host: NodeId) {
+        let header = SendHeader {
+            run: run.record.id.clone(),
+            version: run.record.version,
+            purpose: Purpose::Fill { epoch },
+        };
+        let (give, take) = mpsc::channel(16);
+        let feed = async {
+            for grain in run.grains_of_shard(shard).filter(|grain| run.is_hosted_by(&host, *grain, epoch)) {
+                let Ok(bytes) = whole.grain(run, grain) else { break }; // its host will ask, and be told why
+                if give.send((run.key(grain), bytes)).await.is_err() {
+                    break; // the connection is gone; `send` says why
                 }
-            });
+            }
+            drop(give);
+        };
+        let (sent, ()) = tokio::join!(self.peers.send(&host, header, take), feed);
+        match sent {
+            Ok(ack) => Counters::add(&self.counters.forwarded_grains, ack.stored as usize),
+            Err(error) => debug!(peer = %host, %error, "a shard could not be forwarded"),
         }
+    }
+}
+
+fn end_reading(run: &RunState, shard: u32, reading: &Arc<Reading>) {
+    let mut readings = run.reading.lock().expect("no panic while held");
+    if readings.get(&shard).is_some_and(|now| Arc::ptr_eq(now, reading)) {
+        readings.remove(&shard);
     }
 }
 

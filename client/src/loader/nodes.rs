@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 use super::LoadError;
 use super::source::{RowSource, Wanted};
 use crate::http::{HttpClient, HttpError};
-use crate::node::{NodeId, NodeRecord};
+use crate::node::NodeId;
 use crate::protocol::{
     Attach, AuditReport, LocateReply, LocateRequest, Located, RunId, RunView, host_identity,
 };
@@ -148,9 +148,8 @@ impl Nodes {
         let view = self.view.lock().expect("no panic while held");
         let mut all = self.servers.clone();
         for node in &view.nodes {
-            let address = url(node);
-            if !all.contains(&address) {
-                all.push(address);
+            if !all.contains(&node.http) {
+                all.push(node.http.clone());
             }
         }
         drop(view);
@@ -188,11 +187,7 @@ impl Nodes {
 }
 
 fn address(view: &RunView, node: &NodeId) -> Option<String> {
-    view.nodes.iter().find(|record| record.id == *node).map(url)
-}
-
-fn url(node: &NodeRecord) -> String {
-    format!("http://{}", node.http)
+    view.nodes.iter().find(|record| record.id == *node).map(|record| record.http.clone())
 }
 
 fn parse_reply(body: &Bytes, asked: usize) -> Option<(LocateReply, Bytes)> {

@@ -50,22 +50,31 @@ impl FilesMetastore {
         Ok(Self { directory, clock, touched: watch::Sender::new(()) })
     }
 
-    /// Performs `operation` under the directory's lock, on a thread that may block.
+    /// Performs `operation` under the directory's lock.
     async fn locked<T: Send + 'static>(
         &self,
         operation: impl FnOnce(&mut Locked<'_>) -> Result<T, MetaError> + Send + 'static,
     ) -> Result<T, MetaError> {
-        let (directory, clock, touched) = (self.directory.clone(), self.clock.clone(), self.touched.clone());
-        let task = spawn_blocking(move || {
+        let (clock, touched) = (self.clock.clone(), self.touched.clone());
+        self.blocking(move |directory| {
             let mut locked = directory.lock((*clock)())?;
             let result = operation(&mut locked);
             if locked.has_changed() {
                 touched.send_replace(());
             }
             result
-        });
-        task.await
-            .map_err(|error| self.directory.unavailable(format!("the operation did not finish: {error}")))?
+        })
+        .await
+    }
+
+    /// Performs `operation` on a thread that may block. Once begun it ends, even if the future is dropped.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        operation: impl FnOnce(&Directory) -> Result<T, MetaError> + Send + 'static,
+    ) -> Result<T, MetaError> {
+        let directory = self.directory.clone();
+        let done = spawn_blocking(move || operation(&directory)).await;
+        done.map_err(|error| self.directory.unavailable(format!("the operation did not finish: {error}")))?
     }
 }
 
@@ -122,7 +131,7 @@ impl Metastore for FilesMetastore {
                     () = sleep(POLL) => {}
                 }
                 let lapsed = next_lapse.is_some_and(|lapse| lapse <= (*self.clock)());
-                if lapsed || self.directory.peek_revision()? != revision {
+                if lapsed || self.blocking(Directory::peek_revision).await? != revision {
                     break;
                 }
             }

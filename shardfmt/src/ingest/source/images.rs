@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::collections::HashMap;
 use std::io::Cursor;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use image::{ImageFormat, ImageReader};
 
+use super::caught;
 use super::tree::{folders_there, is_hidden};
 use crate::ingest::IngestError;
 use crate::ingest::error::one_line;
@@ -224,13 +224,33 @@ fn decode(bytes: &[u8]) -> Result<(), String> {
     let reader =
         ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| one_line(&error))?;
     match reader.format() {
+        Some(ImageFormat::Jpeg) if !jpeg_is_whole(bytes) => return Err("it is cut off".to_owned()),
         Some(ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP | ImageFormat::Bmp) => {}
         Some(other) => return Err(format!("its content is {}", other.to_mime_type())),
         None => return Err("its content is no image".to_owned()),
     }
-    match catch_unwind(AssertUnwindSafe(|| reader.decode())) {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(one_line(error)),
-        Err(_) => Err("the decoder gave up".to_owned()),
+    match caught(|| reader.decode()) {
+        Some(Ok(_)) => Ok(()),
+        Some(Err(error)) => Err(one_line(error)),
+        None => Err("the decoder gave up".to_owned()),
+    }
+}
+
+/// Whether a JPEG reaches its end mark. Decoders fill what is missing with grey and report nothing, so a download that
+/// broke off would go unnoticed.
+fn jpeg_is_whole(bytes: &[u8]) -> bool {
+    const END: u8 = 0xd9;
+    let mut rest = bytes.get(2..).unwrap_or_default();
+    loop {
+        // Of the bytes after 0xff, these belong to the compressed data, are padding, or begin nothing.
+        let begins = |pair: &[u8]| pair[0] == 0xff && !matches!(pair[1], 0 | 1 | 0xd0..=0xd8 | 0xff);
+        let Some(marker) = rest.windows(2).position(begins) else { return false };
+        if rest[marker + 1] == END {
+            return true;
+        }
+        let Some(&[high, low]) = rest.get(marker + 2..marker + 4) else { return false };
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let Some(next) = rest.get(marker + 2 + length..) else { return false };
+        rest = next;
     }
 }

@@ -10,6 +10,7 @@ mod tree;
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use arrow::array::RecordBatch;
@@ -236,6 +237,12 @@ fn digest_file(path: &Path, name: &str) -> Result<InputDigest, IngestError> {
     let read = File::open(path).and_then(|file| hasher.update_reader(file).map(|hasher| hasher.count()));
     let bytes = read.map_err(|error| read_error(path, error))?;
     Ok(InputDigest { name: name.to_owned(), bytes, digest: Digest(hasher.finalize().into()) })
+}
+
+/// Runs a reader of someone else's making on bytes of someone else's making: `None` if it panicked, which has then not
+/// read anything. What it was working on must not be used again.
+fn caught<T>(read: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(read)).ok()
 }
 
 fn read_error(path: &Path, source: io::Error) -> IngestError {

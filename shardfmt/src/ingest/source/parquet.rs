@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use ::parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
 };
+use ::parquet::errors::ParquetError;
 use arrow::datatypes::SchemaRef;
 
 use super::tree::FoundFile;
-use super::{Piece, digest_file, read_error};
+use super::{Piece, caught, digest_file, read_error};
 use crate::ingest::error::one_line;
 use crate::ingest::{IngestError, canonical};
 use crate::manifest::InputDigest;
@@ -101,12 +102,12 @@ impl ParquetFile {
         push: &mut dyn FnMut(Piece) -> Result<(), IngestError>,
     ) -> Result<InputDigest, IngestError> {
         let file = File::open(&self.path).map_err(|error| read_error(&self.path, error))?;
-        let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
-            .with_batch_size(self.rows_per_piece())
-            .build()
-            .map_err(|error| self.error(error))?;
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
+            .with_batch_size(self.rows_per_piece());
+        let build = caught(|| builder.build()).unwrap_or_else(gave_up);
+        let mut reader = build.map_err(|error| self.error(error))?;
         let mut rows = 0;
-        for batch in reader {
+        while let Some(batch) = caught(|| reader.next()).unwrap_or_else(|| Some(gave_up())) {
             let batch = batch.map_err(|error| self.error(error))?;
             rows += batch.num_rows() as u64;
             push(Piece::Rows(batch))?;
@@ -131,6 +132,12 @@ impl ParquetFile {
 
 fn open_metadata(path: &Path) -> Result<ArrowReaderMetadata, IngestError> {
     let file = File::open(path).map_err(|error| read_error(path, error))?;
-    ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())
+    caught(|| ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))
+        .unwrap_or_else(gave_up)
         .map_err(|error| IngestError::Parquet { path: path.to_owned(), reason: one_line(error) })
+}
+
+/// What a reader that panicked has to say.
+fn gave_up<T, E: From<ParquetError>>() -> Result<T, E> {
+    Err(ParquetError::General("its reader gave up".to_owned()).into())
 }

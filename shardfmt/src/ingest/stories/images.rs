@@ -87,7 +87,13 @@ fn an_image_that_cannot_be_decoded_is_named() {
     cut.truncate(cut.len() / 2);
     let mut half = png(7);
     half.truncate(half.len() - 20);
-    for bad in [half, cut, b"<html>404</html>".to_vec(), Vec::new()] {
+    // Decoders would take this one, and show grey where the rest should be.
+    let mut large = Cursor::new(Vec::new());
+    let noise = |x, y| image::Rgb([(x * y) as u8, (x * 7) as u8, (y * 31) as u8]);
+    RgbImage::from_fn(80, 80, noise).write_to(&mut large, ImageFormat::Jpeg).unwrap();
+    let mut broken_off = large.into_inner();
+    broken_off.truncate(broken_off.len() * 9 / 10);
+    for bad in [half, cut, broken_off, b"<html>404</html>".to_vec(), Vec::new()] {
         let mut files = zoo("");
         files.push(("cat/bad.png".to_owned(), bad));
         let text = refusal(directory(&borrowed(&files)).path(), &sequential());

@@ -91,6 +91,32 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn damaged_files_are_refused_or_read_but_never_a_panic(rows in rows(), at: prop::sample::Index, bits in 1..=255u8, cut: bool) {
+        let (_directory, path, _) = parquet(&rows);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = at.index(bytes.len());
+        bytes[at] ^= bits;
+        bytes.truncate(if cut { at } else { bytes.len() });
+        std::fs::write(&path, &bytes).unwrap();
+        if let Err(error) = run(&path, &sequential(), 2) {
+            prop_assert!(error.to_string().contains("all.parquet"));
+        }
+        let archive = path.with_file_name("all.tar.gz");
+        let mut images = gzip(&tar(&[("a/1.png", png(1)), ("b/2.jpg", picture(ImageFormat::Jpeg, 2))]));
+        let at = at % images.len();
+        images[at] ^= bits;
+        images.truncate(if cut { at } else { images.len() });
+        std::fs::write(&archive, &images).unwrap();
+        if let Err(error) = run(&archive, &sequential(), 2) {
+            prop_assert!(error.to_string().contains("all.tar.gz"));
+        }
+    }
+}
+
 #[test]
 fn random_order_is_another_order_for_every_seed() {
     let rows: Vec<Row> = (0..1000).map(|label| (label, Vec::new(), None)).collect();

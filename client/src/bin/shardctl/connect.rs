@@ -1,0 +1,164 @@
+//! Where datasets and plans are: behind a node's HTTP API, or in a directory of this machine.
+
+use std::env;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use shardd_client::catalog::{Catalog, DatasetInfo, HttpCatalog, LocalCatalog};
+use shardd_client::http::HttpClient;
+use shardfmt::{DatasetName, PlanId};
+
+use crate::failure::Failure;
+use crate::human::plural;
+
+/// Where a node listens unless told otherwise.
+pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7700";
+
+/// The choice between a node and a directory.
+#[derive(Args)]
+pub(crate) struct Connect {
+    /// Address of a node's HTTP API, or several with commas [env: SHARDD_SERVER] [default: http://127.0.0.1:7700]
+    #[arg(long, global = true, value_name = "URL")]
+    server: Option<String>,
+
+    /// Work on this directory instead, without any node
+    #[arg(long, global = true, value_name = "DIR")]
+    store: Option<PathBuf>,
+}
+
+/// What was chosen.
+pub(crate) enum Target {
+    /// Addresses of nodes, at least one; the first is asked unless it is down.
+    Servers(Vec<String>),
+    Store(PathBuf),
+}
+
+impl Connect {
+    pub(crate) fn target(&self) -> Result<Target, Failure> {
+        match (&self.server, &self.store) {
+            (Some(_), Some(_)) => {
+                Err(Failure::usage("--server and --store exclude each other: give one of them"))
+            }
+            (None, Some(dir)) => Ok(Target::Store(dir.clone())),
+            (Some(url), None) => Ok(Target::Servers(checked(url)?)),
+            (None, None) => match env::var("SHARDD_SERVER") {
+                Ok(url) if !url.is_empty() => Ok(Target::Servers(checked(&url)?)),
+                _ => Ok(Target::Servers(vec![DEFAULT_SERVER.to_owned()])),
+            },
+        }
+    }
+
+    /// The catalog to look things up in, and to put plans into.
+    pub(crate) fn catalog(&self) -> Result<Box<dyn Catalog>, Failure> {
+        if let Target::Store(dir) = self.target()?
+            && !dir.is_dir()
+        {
+            let dir = dir.display();
+            return Err(Failure::failed(format!(
+                "there is no directory {dir}: name another with --store, or fill it with `shardctl --store {dir} ingest`"
+            )));
+        }
+        self.catalog_to_fill()
+    }
+
+    /// The catalog to put datasets into; a directory is made where there is none.
+    pub(crate) fn catalog_to_fill(&self) -> Result<Box<dyn Catalog>, Failure> {
+        match self.target()? {
+            Target::Servers(servers) => Ok(Box::new(HttpCatalog::new(first_that_answers(&servers)))),
+            Target::Store(dir) => Ok(Box::new(LocalCatalog::open(&dir)?)),
+        }
+    }
+}
+
+/// The first node that answers; the first of all if none does, whose error then says so.
+pub(crate) fn first_that_answers(servers: &[String]) -> &str {
+    let [only] = servers else {
+        let client = http();
+        let answers = |server: &&String| client.get(&format!("{server}/v1/health")).is_ok();
+        return servers.iter().find(answers).unwrap_or(&servers[0]);
+    };
+    only
+}
+
+fn checked(urls: &str) -> Result<Vec<String>, Failure> {
+    let check = |url: &str| {
+        let url = url.trim().trim_end_matches('/');
+        match url.strip_prefix("http://") {
+            Some(address) if !address.is_empty() => Ok(url.to_owned()),
+            _ => Err(Failure::usage(format!(
+                "`{url}` is not the address of a node: use one such as {DEFAULT_SERVER}"
+            ))),
+        }
+    };
+    urls.split(',').map(check).collect()
+}
+
+/// A client for questions that a node answers at once.
+pub(crate) fn http() -> HttpClient {
+    HttpClient::new(Duration::from_secs(30))
+}
+
+/// The dataset asked for, or the only one there is.
+pub(crate) fn only_dataset(
+    catalog: &dyn Catalog,
+    asked: Option<&DatasetName>,
+    command: &str,
+) -> Result<DatasetInfo, Failure> {
+    let all = catalog.datasets()?;
+    let names: Vec<String> = all.iter().map(|info| info.name.to_string()).collect();
+    if let Some(asked) = asked {
+        let found = all.into_iter().find(|info| info.name == *asked);
+        return found.ok_or_else(|| Failure::failed(no_such("dataset", asked.as_ref(), &names)));
+    }
+    match all.len() {
+        0 => {
+            Err(Failure::failed("there is no dataset yet: make one with `shardctl ingest PATH --name NAME`"))
+        }
+        1 => Ok(all.into_iter().next().expect("there is one")),
+        n => Err(Failure::usage(format!(
+            "there are {}, name one of them: {}; for example `shardctl {command} {}`",
+            plural(n as u64, "dataset"),
+            names.join(", "),
+            names[0]
+        ))),
+    }
+}
+
+/// The plan asked for by its id, by the beginning of its id, or by its dataset if that has only one; or the only one.
+pub(crate) fn find_plan(catalog: &dyn Catalog, asked: Option<&str>) -> Result<PlanId, Failure> {
+    let plans = catalog.plans()?;
+    let fits = |text: &str| {
+        plans
+            .iter()
+            .filter(|plan| plan.id.to_string().starts_with(text) || plan.dataset.to_string() == text)
+            .collect::<Vec<_>>()
+    };
+    let found = asked.map_or_else(|| plans.iter().collect(), fits);
+    match (found.as_slice(), asked) {
+        ([], None) => {
+            Err(Failure::failed("there is no plan yet: make one with `shardctl partition --q 0.1`"))
+        }
+        ([], Some(asked)) => {
+            let names: Vec<String> = plans.iter().map(|plan| plan.id.short()).collect();
+            Err(Failure::failed(no_such("plan", asked, &names)))
+        }
+        ([one], _) => Ok(one.id),
+        (several, _) => {
+            let names: Vec<String> =
+                several.iter().map(|plan| format!("{} ({})", plan.id.short(), plan.dataset)).collect();
+            Err(Failure::usage(format!(
+                "{} fit, name one of them: {}",
+                plural(names.len() as u64, "plan"),
+                names.join(", ")
+            )))
+        }
+    }
+}
+
+fn no_such(kind: &str, asked: &str, names: &[String]) -> String {
+    match names {
+        [] => format!("there is no {kind} {asked}, nor any other yet"),
+        names => format!("there is no {kind} {asked}: there is {}", names.join(", ")),
+    }
+}

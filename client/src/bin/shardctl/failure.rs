@@ -1,0 +1,104 @@
+//! How a command ends when it does not succeed: one line for a person, one exit code for a script.
+
+use std::fmt;
+
+/// Why a command did not succeed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It was asked properly and could not do it: exit code 1.
+    Failed(String),
+    /// The question was wrong or ambiguous: exit code 2.
+    Usage(String),
+}
+
+impl Failure {
+    /// A failure with this message.
+    pub(crate) fn failed(message: impl Into<String>) -> Failure {
+        Failure::Failed(message.into())
+    }
+
+    /// A wrong or ambiguous request with this message.
+    pub(crate) fn usage(message: impl Into<String>) -> Failure {
+        Failure::Usage(message.into())
+    }
+
+    /// What the process returns to its caller.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Failed(_) => 1,
+            Failure::Usage(_) => 2,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Failure::Failed(message) | Failure::Usage(message)) = self;
+        f.write_str(message)
+    }
+}
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::Failed(one_line(&error))
+    }
+}
+
+/// The error and its causes as one line, without saying anything twice.
+pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
+    let mut line = flat(&error.to_string());
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let text = flat(&inner.to_string());
+        if !line.contains(&text) {
+            line = format!("{line}: {text}");
+        }
+        cause = inner.source();
+    }
+    line
+}
+
+/// What clap has to say about a wrong command line, as one line with the way out.
+pub(crate) fn usage_line(rendered: &str, help: &str) -> String {
+    let (first, rest) = rendered.split_once("\n\n").unwrap_or((rendered, ""));
+    let tip = rest.lines().map(str::trim).find_map(|line| line.strip_prefix("tip: "));
+    let said = flat(first.strip_prefix("error: ").unwrap_or(first));
+    match tip {
+        Some(tip) => format!("{said}; {}; see `{help}`", flat(tip)),
+        None => format!("{said}; see `{help}`"),
+    }
+}
+
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_and_its_causes_are_one_line_without_repetition() {
+        let cause = anyhow::anyhow!("connection\nrefused");
+        let error = cause.context("cannot reach http://127.0.0.1:7700");
+        let line = one_line(error.as_ref());
+        assert_eq!(line, "cannot reach http://127.0.0.1:7700: connection refused");
+        let twice = anyhow::anyhow!("no such file").context("data/x: no such file");
+        assert_eq!(one_line(twice.as_ref()), "data/x: no such file");
+    }
+
+    #[test]
+    fn a_usage_error_names_the_option_and_the_help() {
+        let rendered =
+            "error: the following required arguments were not provided:\n  --name <NAME>\n\nUsage: x\n";
+        assert_eq!(
+            usage_line(rendered, "shardctl ingest --help"),
+            "the following required arguments were not provided: --name <NAME>; see `shardctl ingest --help`"
+        );
+        let tipped = "error: unexpected argument '--shard' found\n\n  tip: a similar argument exists: '--seed'\n\nUsage: x";
+        assert_eq!(
+            usage_line(tipped, "shardctl --help"),
+            "unexpected argument '--shard' found; a similar argument exists: '--seed'; see `shardctl --help`"
+        );
+    }
+}

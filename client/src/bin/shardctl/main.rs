@@ -1,0 +1,101 @@
+//! `shardctl`: the command line of shardd, for people (tables, progress bars) and for scripts (`--json`, exit codes).
+//!
+//! One small file per command. Exit codes: 0 done, 1 failed, 2 asked wrongly or ambiguously.
+
+mod connect;
+mod demo;
+mod failure;
+mod human;
+mod info;
+mod ingest;
+mod ls;
+mod output;
+mod partition;
+mod plan;
+mod progress;
+mod read;
+mod status;
+mod table;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+
+use connect::Connect;
+use failure::{Failure, usage_line};
+
+/// Datasets, plans and nodes of shardd
+#[derive(Parser)]
+#[command(name = "shardctl", version, about, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    connect: Connect,
+
+    /// Print JSON instead of tables: one value, or one line per step of long work
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Ingest(ingest::Ingest),
+    Ls(ls::Ls),
+    Info(info::Info),
+    Partition(partition::Partition),
+    Plan(plan::Plan),
+    Status(status::Status),
+    Verify(verify::Verify),
+    Read(read::Read),
+    Demo(demo::Demo),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return explain(&error),
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    let Cli { connect, json, command } = cli;
+    match command {
+        Command::Ingest(command) => command.run(&connect, json),
+        Command::Ls(command) => command.run(&connect, json),
+        Command::Info(command) => command.run(&connect, json),
+        Command::Partition(command) => command.run(&connect, json),
+        Command::Plan(command) => command.run(&connect, json),
+        Command::Status(command) => command.run(&connect, json),
+        Command::Verify(command) => command.run(&connect, json),
+        Command::Read(command) => command.run(&connect, json),
+        Command::Demo(command) => command.run(json),
+    }
+}
+
+/// Help and version go to standard output and are no failure; everything else is one line and exit code 2.
+fn explain(error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        output::print(&error.render().to_string());
+        return ExitCode::SUCCESS;
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        eprint!("{}", error.render());
+        return ExitCode::from(2);
+    }
+    let is_command = |word: &String| Cli::command().find_subcommand(word).is_some();
+    let command = std::env::args().skip(1).find(is_command);
+    let help = format!("shardctl {}--help", command.map(|word| word + " ").unwrap_or_default());
+    eprintln!("error: {}", usage_line(&error.render().to_string(), &help));
+    ExitCode::from(2)
+}

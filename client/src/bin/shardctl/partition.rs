@@ -1,0 +1,198 @@
+//! `shardctl partition`: fixes the order of every epoch of a dataset in a plan, and says what that will cost.
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use shardfmt::plan::{
+    InitialPlacement, Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape, Share,
+};
+use shardfmt::{ByteSize, DatasetName, Manifest};
+
+use crate::connect::{Connect, only_dataset};
+use crate::failure::Failure;
+use crate::human::{count, percent, plural};
+use crate::output;
+use crate::table::facts;
+
+/// Make a plan: how samples are partitioned, and what part of them is exchanged after each epoch
+#[derive(Args)]
+pub(crate) struct Partition {
+    /// The dataset; may be left out if there is only one
+    dataset: Option<DatasetName>,
+
+    /// Share of each partition's samples exchanged after an epoch: 0 is local shuffling, 1 global. A list such as
+    /// 1,0.01 gives the share after each epoch; its last one holds on
+    #[arg(long, value_name = "SHARE[,SHARE...]")]
+    q: Schedule,
+
+    /// Number of partitions, of which ranks get equal parts [default: 96, or the largest of 1, 2, 3, 4, 6, 8, 12, 16,
+    /// 24, 32, 48 that leaves 100 samples each]
+    #[arg(long)]
+    partitions: Option<u32>,
+
+    /// Samples that move together, a power of two [default: 16 KiB of them, fewer for small datasets]
+    #[arg(long)]
+    grain_rows: Option<u32>,
+
+    /// In how many parts an exchange is made while the epoch trains [default: 16, fewer for small datasets]
+    #[arg(long)]
+    chunks: Option<u32>,
+
+    /// Chooses among plans that are otherwise equal
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+
+    /// Exchange every sample in turn, or choose anew after each epoch
+    #[arg(long, value_enum, default_value = "cyclic")]
+    selection: SelectionArg,
+
+    /// Where samples begin: neighbours together, so that cold caches read whole shards, or spread at random
+    #[arg(long, value_enum, default_value = "shards")]
+    placement: PlacementArg,
+
+    /// Read a partition in blocks of this many grains, shuffled inside, for disks that hate random reads
+    #[arg(long, value_name = "GRAINS")]
+    block_slots: Option<u32>,
+
+    /// Print the plan's id and nothing else
+    #[arg(long)]
+    id: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum SelectionArg {
+    Cyclic,
+    Independent,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PlacementArg {
+    Shards,
+    Random,
+}
+
+impl Partition {
+    pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
+        let catalog = connect.catalog()?;
+        let command = format!("partition --q {}", self.q);
+        let dataset = only_dataset(&*catalog, self.dataset.as_ref(), &command)?;
+        let manifest = catalog.manifest(dataset.version)?;
+        let only_id = self.id;
+        let plan = make_plan(&manifest, self.options())?;
+        catalog.put_plan(plan.document())?;
+        if only_id {
+            output::print(&format!("{}\n", plan.id()));
+        } else if json {
+            output::json(&as_json(&dataset.name, &manifest, &plan));
+        } else {
+            output::print(&describe(&dataset.name, &manifest, &plan));
+        }
+        Ok(())
+    }
+
+    fn options(self) -> PlanOptions {
+        PlanOptions {
+            q: self.q,
+            seed: self.seed,
+            partitions: self.partitions,
+            grain_rows: self.grain_rows,
+            chunks: self.chunks,
+            selection: match self.selection {
+                SelectionArg::Cyclic => Selection::Cyclic,
+                SelectionArg::Independent => Selection::Independent,
+            },
+            placement: match self.placement {
+                PlacementArg::Shards => InitialPlacement::Shards,
+                PlacementArg::Random => InitialPlacement::Random,
+            },
+            order: self.block_slots.map_or(Order::Samples, |slots| Order::Blocked { slots }),
+        }
+    }
+}
+
+/// The plan for a version, with defaults for what `options` leaves open.
+pub(crate) fn make_plan(manifest: &Manifest, options: PlanOptions) -> Result<Plan, Failure> {
+    let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
+    let shape = Shape { shard_rows, row_bytes: manifest.row_bytes() };
+    let document = PlanDocument::with_defaults(manifest.id(), &shape, options)?;
+    Ok(Plan::new(document, &shape.shard_rows)?)
+}
+
+/// The part of all grains that changes its partition in an exchange of `share`: what is drawn may be drawn for itself.
+pub(crate) fn moved_share(share: Share, partitions: u32) -> f64 {
+    as_fraction(share) * (1.0 - 1.0 / f64::from(partitions))
+}
+
+fn as_fraction(share: Share) -> f64 {
+    share.units() as f64 / (1u64 << 32) as f64
+}
+
+fn describe(dataset: &DatasetName, manifest: &Manifest, plan: &Plan) -> String {
+    let document = plan.document();
+    let row_bytes = manifest.row_bytes().checked_div(manifest.sample_count()).unwrap_or(0);
+    let grain_bytes = ByteSize(row_bytes * u64::from(document.grain_rows));
+    let each = plan.sample_count() / u64::from(document.partitions);
+    let shares = document.schedule.shares();
+    let moved: Vec<String> = shares.iter().map(|q| percent(moved_share(*q, document.partitions))).collect();
+    let bytes: Vec<String> = shares
+        .iter()
+        .map(|q| {
+            ByteSize((moved_share(*q, document.partitions) * manifest.row_bytes() as f64) as u64).to_string()
+        })
+        .collect();
+    let per_epoch = |values: &[String]| match values {
+        [one] => format!("{one} per epoch"),
+        several => format!("{} per epoch, then the last for ever", several.join(", ")),
+    };
+    facts(&[
+        ("plan", plan.id().to_string()),
+        (
+            "dataset",
+            format!(
+                "{dataset}, version {}, {}",
+                document.version.short(),
+                plural(plan.sample_count(), "sample")
+            ),
+        ),
+        ("Q", format!("{}, {}", document.schedule, selection_name(document.selection))),
+        ("partitions", format!("{} of {} samples", document.partitions, count(each))),
+        (
+            "grains",
+            format!(
+                "{} of {}, {grain_bytes}",
+                count(plan.grain_count()),
+                plural(document.grain_rows.into(), "sample")
+            ),
+        ),
+        ("chunks", plural(document.chunks.into(), "part") + " per exchange"),
+        ("moves", format!("{} of the samples", per_epoch(&moved))),
+        ("traffic", format!("at most {}; what moves inside a node costs nothing", per_epoch(&bytes))),
+    ])
+}
+
+fn selection_name(selection: Selection) -> &'static str {
+    match selection {
+        Selection::Cyclic => "every sample in turn",
+        Selection::Independent => "drawn anew after each epoch",
+    }
+}
+
+fn as_json(dataset: &DatasetName, manifest: &Manifest, plan: &Plan) -> serde_json::Value {
+    let document = plan.document();
+    let shares = document.schedule.shares();
+    let moved: Vec<f64> = shares.iter().map(|q| moved_share(*q, document.partitions)).collect();
+    let bytes: Vec<u64> = moved.iter().map(|share| (share * manifest.row_bytes() as f64) as u64).collect();
+    json!({
+        "plan": plan.id(),
+        "dataset": dataset,
+        "version": document.version,
+        "samples": plan.sample_count(),
+        "partitions": document.partitions,
+        "q": document.schedule.to_string(),
+        "grain_rows": document.grain_rows,
+        "grains": plan.grain_count(),
+        "chunks": document.chunks,
+        "predicted_moved_share": moved,
+        "predicted_bytes_per_epoch": bytes,
+        "document": document,
+    })
+}

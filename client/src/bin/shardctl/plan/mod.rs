@@ -1,0 +1,115 @@
+//! `shardctl plan`: looks at plans, asking nobody: an order is a pure function of its plan.
+
+mod lookup;
+
+use clap::{Args, Subcommand};
+use shardd_client::catalog::Catalog;
+use shardfmt::Manifest;
+use shardfmt::plan::Plan as PlanValue;
+
+use crate::connect::{Connect, find_plan};
+use crate::failure::Failure;
+use crate::human::count;
+use crate::output;
+use crate::table::{Table, facts};
+
+/// List plans, show one, or ask one what is read where and when
+#[derive(Args)]
+pub(crate) struct Plan {
+    #[command(subcommand)]
+    command: PlanCommand,
+}
+
+#[derive(Subcommand)]
+enum PlanCommand {
+    /// List the plans
+    Ls,
+    /// Show a plan's document
+    Show(PlanArg),
+    /// Which samples are read at a position, or by one rank in the step that begins there
+    At(lookup::At),
+    /// Where a sample is in an epoch, and when it is read
+    Where(lookup::Where),
+}
+
+/// Which plan is meant.
+#[derive(Args)]
+pub(crate) struct PlanArg {
+    /// Id of the plan or the beginning of it, or its dataset; may be left out if there is only one
+    #[arg(long, value_name = "PLAN")]
+    plan: Option<String>,
+}
+
+impl Plan {
+    pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
+        let catalog = connect.catalog()?;
+        match self.command {
+            PlanCommand::Ls => list(&*catalog, json),
+            PlanCommand::Show(which) => show(&which.open(&*catalog)?.0, json),
+            PlanCommand::At(at) => at.run(&*catalog, json),
+            PlanCommand::Where(at) => at.run(&*catalog, json),
+        }
+    }
+}
+
+impl PlanArg {
+    /// The plan and the manifest of its version.
+    pub(crate) fn open(&self, catalog: &dyn Catalog) -> Result<(PlanValue, Manifest), Failure> {
+        let document = catalog.plan(find_plan(catalog, self.plan.as_deref())?)?;
+        let manifest = catalog.manifest(document.version)?;
+        let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
+        Ok((PlanValue::new(document, &shard_rows)?, manifest))
+    }
+}
+
+fn list(catalog: &dyn Catalog, json: bool) -> Result<(), Failure> {
+    let plans = catalog.plans()?;
+    if json {
+        output::json(&plans);
+        return Ok(());
+    }
+    if plans.is_empty() {
+        output::print("no plans yet: make one with `shardctl partition --q 0.1`\n");
+        return Ok(());
+    }
+    let mut table =
+        Table::new(&["plan", "dataset", "version", "Q", "partitions", "grain rows", "chunks", "seed"]);
+    for info in &plans {
+        let document = catalog.plan(info.id)?;
+        table.row([
+            info.id.short(),
+            info.dataset.to_string(),
+            document.version.short(),
+            document.schedule.to_string(),
+            document.partitions.to_string(),
+            document.grain_rows.to_string(),
+            document.chunks.to_string(),
+            document.seed.to_string(),
+        ]);
+    }
+    output::print(&table.render());
+    Ok(())
+}
+
+fn show(plan: &PlanValue, json: bool) -> Result<(), Failure> {
+    let document = plan.document();
+    if json {
+        output::json(document);
+        return Ok(());
+    }
+    output::print(&facts(&[
+        ("plan", plan.id().to_string()),
+        ("version", document.version.to_string()),
+        ("samples", count(plan.sample_count())),
+        ("Q", document.schedule.to_string()),
+        ("partitions", document.partitions.to_string()),
+        ("grain rows", document.grain_rows.to_string()),
+        ("grains", count(plan.grain_count())),
+        ("chunks", document.chunks.to_string()),
+        ("seed", document.seed.to_string()),
+        ("selection", format!("{:?}", document.selection).to_lowercase()),
+        ("placement", format!("{:?}", document.placement).to_lowercase()),
+        ("order", serde_json::to_string(&document.order)?.trim_matches('"').to_owned()),
+    ]));
+    Ok(())
+}

@@ -1,0 +1,232 @@
+//! `shardctl read`: reads epochs exactly as a rank of a training would, and fingerprints what it was given.
+//!
+//! Every row that comes out of the loader is encoded again and hashed, so the digests speak of delivered bytes and not
+//! of what the plan says should have come.
+
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use serde_json::json;
+use shardd_client::loader::{LastBatch, Loader, LoaderConfig, LoaderSource, Step};
+use shardd_client::protocol::RunId;
+use shardfmt::{DigestSum, RowCodec, RowDigest, RowError};
+
+use crate::connect::{Connect, Target, find_plan};
+use crate::failure::Failure;
+use crate::human::{count, duration, plural};
+use crate::output;
+
+/// Read epochs as a rank would, without training, and print digests of what was delivered
+#[derive(Args)]
+pub(crate) struct Read {
+    /// Id of the plan or the beginning of it, or its dataset; may be left out if there is only one
+    #[arg(long)]
+    plan: Option<String>,
+
+    /// Name of the run; ranks of one run share it
+    #[arg(long, default_value = "read")]
+    run: RunId,
+
+    /// Which rank to read as
+    #[arg(long, default_value_t = 0)]
+    rank: u32,
+
+    /// How many ranks there are
+    #[arg(long, default_value_t = 1)]
+    world: u32,
+
+    /// How many virtual ranks there are [default: the smallest divisor of the partitions that is no less than WORLD]
+    #[arg(long)]
+    virtual_ranks: Option<u32>,
+
+    /// Samples per step and virtual rank
+    #[arg(long, default_value_t = 32)]
+    batch_size: u32,
+
+    /// What to do with the samples left at the end of an epoch: a shorter step, or none
+    #[arg(long, value_enum, default_value = "short")]
+    last_batch: LastBatchArg,
+
+    /// The epoch to stop before
+    #[arg(long, default_value_t = 1)]
+    epochs: u32,
+
+    /// Where to begin
+    #[arg(long, value_name = "EPOCH:POSITION", default_value = "0:0", value_parser = parse_start)]
+    start: (u32, u64),
+
+    /// Print each row's position and digest with its step
+    #[arg(long)]
+    rows: bool,
+
+    /// Print no steps, only the end
+    #[arg(long)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LastBatchArg {
+    Short,
+    Drop,
+}
+
+/// What was delivered in one step.
+#[derive(Debug, Serialize)]
+struct Delivered {
+    epoch: u32,
+    step: u64,
+    from: u64,
+    to: u64,
+    samples: u64,
+    /// BLAKE3 over (position, row digest) of every row in the order of positions: equal for equal deliveries.
+    digest: String,
+    /// Sum of a 128-bit digest of each (position, row digest): the sums of all ranks add up to that of one rank alone.
+    sum: DigestSum,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rows: Option<Vec<(u64, String)>>,
+}
+
+impl Read {
+    pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
+        let catalog = connect.catalog()?;
+        let plan = find_plan(&*catalog, self.plan.as_deref())?;
+        let source = match connect.target()? {
+            Target::Servers(servers) => LoaderSource::Nodes { servers, run: self.run },
+            Target::Store(dir) => LoaderSource::Directory(dir),
+        };
+        let mut config = LoaderConfig::new(source, plan, self.batch_size);
+        config.rank = self.rank;
+        config.world = self.world;
+        config.virtual_ranks = self.virtual_ranks;
+        config.last_batch = match self.last_batch {
+            LastBatchArg::Short => LastBatch::Short,
+            LastBatchArg::Drop => LastBatch::Drop,
+        };
+        config.start = self.start;
+        config.end_epoch = self.epochs;
+        config.audit = true;
+        let mut loader = Loader::open(config)?;
+        let codec = RowCodec::new(loader.schema().clone())?;
+        let started = Instant::now();
+        let (mut steps, mut samples) = (0u64, 0u64);
+        while let Some(step) = loader.next_step()? {
+            let delivered = fingerprint(&step, &codec, self.rows)?;
+            steps += 1;
+            samples += delivered.samples;
+            if !self.quiet {
+                print_step(&delivered, json);
+            }
+        }
+        print_end(&loader, steps, samples, started.elapsed(), json);
+        Ok(())
+    }
+}
+
+fn fingerprint(step: &Step, codec: &RowCodec, with_rows: bool) -> Result<Delivered, RowError> {
+    let mut rows: Vec<(u64, RowDigest)> = Vec::new();
+    let mut canonical = Vec::new();
+    for micro_batch in &step.micro_batches {
+        let encoder = codec.encoder(&micro_batch.batch)?;
+        for (row, position) in micro_batch.positions.iter().enumerate() {
+            canonical.clear();
+            encoder.encode(row, &mut canonical)?;
+            rows.push((*position, RowDigest::of(&canonical)));
+        }
+    }
+    rows.sort_unstable_by_key(|(position, _)| *position);
+    let mut hasher = blake3::Hasher::new();
+    let mut sum = DigestSum::default();
+    for (position, digest) in &rows {
+        let mut entry = [0; 24];
+        entry[..8].copy_from_slice(&position.to_le_bytes());
+        entry[8..].copy_from_slice(&digest.0);
+        hasher.update(&entry);
+        let hashed = blake3::hash(&entry);
+        sum += RowDigest(hashed.as_bytes()[..16].try_into().expect("16 of 32 bytes"));
+    }
+    Ok(Delivered {
+        epoch: step.epoch,
+        step: step.step,
+        from: step.positions.start,
+        to: step.positions.end,
+        samples: rows.len() as u64,
+        digest: hasher.finalize().to_hex().to_string(),
+        sum,
+        rows: with_rows
+            .then(|| rows.iter().map(|(position, digest)| (*position, digest.to_string())).collect()),
+    })
+}
+
+fn print_step(step: &Delivered, json: bool) {
+    if json {
+        output::json(step);
+        return;
+    }
+    let mut text = format!(
+        "epoch {} step {:>4}  positions {:>7}..{:<7} {:>5} samples  {}\n",
+        step.epoch,
+        step.step,
+        step.from,
+        step.to,
+        step.samples,
+        &step.digest[..16]
+    );
+    for (position, digest) in step.rows.iter().flatten() {
+        text.push_str(&format!("  {position:>8}  {digest}\n"));
+    }
+    output::print(&text);
+}
+
+fn print_end(loader: &Loader, steps: u64, samples: u64, took: Duration, json: bool) {
+    let speed = samples as f64 / took.as_secs_f64().max(1e-9);
+    let stats = loader.stats();
+    let audits = loader.audits();
+    if json {
+        output::json(&json!({
+            "event": "done",
+            "steps": steps,
+            "samples": samples,
+            "seconds": took.as_secs_f64(),
+            "samples_per_s": speed,
+            "waited_s": stats.waited_s,
+            "audits": audits,
+        }));
+        return;
+    }
+    let mut text = format!(
+        "{} in {}: {} samples/s in {}, {} of it waiting for data\n",
+        plural(samples, "sample"),
+        plural(steps, "step"),
+        count(speed as u64),
+        duration(took),
+        duration(Duration::from_secs_f64(stats.waited_s))
+    );
+    for audit in audits {
+        text.push_str(&format!(
+            "epoch {}: {}, digest sum {}\n",
+            audit.epoch,
+            plural(audit.samples, "sample"),
+            audit.digest_sum
+        ));
+    }
+    output::print(&text);
+}
+
+fn parse_start(text: &str) -> Result<(u32, u64), String> {
+    let refused = || "use EPOCH:POSITION, such as 3:0".to_owned();
+    let (epoch, position) = text.split_once(':').unwrap_or((text, "0"));
+    Ok((epoch.parse().map_err(|_| refused())?, position.parse().map_err(|_| refused())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_is_an_epoch_and_a_position() {
+        assert_eq!(parse_start("3:40"), Ok((3, 40)));
+        assert_eq!(parse_start("3"), Ok((3, 0)));
+        assert!(parse_start("3:x").is_err());
+    }
+}

@@ -1,0 +1,175 @@
+//! `shardctl status`: nodes, runs, caches and exchange of a cluster; or what a directory holds.
+
+use clap::Args;
+use serde::Serialize;
+use shardd_client::engine::NodeStatus;
+use shardd_client::node::NodeRecord;
+use shardd_client::protocol::{RunRecord, RunView};
+use shardfmt::ByteSize;
+
+use crate::connect::{Connect, Target, first_that_answers, http};
+use crate::failure::Failure;
+use crate::human::{count, plural};
+use crate::output;
+use crate::table::Table;
+
+/// Show nodes, runs, placement, caches, exchange and what was read from the store
+#[derive(Args)]
+pub(crate) struct Status {}
+
+/// Everything that is shown.
+#[derive(Debug, Serialize)]
+struct Picture {
+    nodes: Vec<NodePicture>,
+    runs: Vec<RunView>,
+}
+
+/// A node as the cluster knows it and as it sees itself.
+#[derive(Debug, Serialize)]
+struct NodePicture {
+    record: NodeRecord,
+    /// `None` if the node did not answer.
+    status: Option<NodeStatus>,
+}
+
+impl Status {
+    pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
+        let server = match connect.target()? {
+            Target::Servers(servers) => first_that_answers(&servers).to_owned(),
+            Target::Store(_) => return of_directory(connect, json),
+        };
+        let http = http();
+        let nodes: Vec<NodeRecord> = http.get_json(&format!("{server}/v1/nodes"))?;
+        let runs: Vec<RunRecord> = http.get_json(&format!("{server}/v1/runs"))?;
+        let picture = Picture {
+            nodes: nodes
+                .into_iter()
+                .map(|record| {
+                    let status = http.get_json(&format!("{}/v1/status", address(&record))).ok();
+                    NodePicture { record, status }
+                })
+                .collect(),
+            runs: runs
+                .iter()
+                .map(|run| http.get_json(&format!("{server}/v1/runs/{}", run.id)))
+                .collect::<Result<_, _>>()?,
+        };
+        if json {
+            output::json(&picture);
+        } else {
+            output::print(&render(&picture));
+        }
+        Ok(())
+    }
+}
+
+/// Without nodes there is only what was stored.
+fn of_directory(connect: &Connect, json: bool) -> Result<(), Failure> {
+    let catalog = connect.catalog()?;
+    let (datasets, plans) = (catalog.datasets()?, catalog.plans()?);
+    if json {
+        output::json(&serde_json::json!({ "datasets": datasets, "plans": plans }));
+        return Ok(());
+    }
+    output::print(&format!(
+        "no nodes: a directory with {} and {}\n",
+        plural(datasets.len() as u64, "dataset"),
+        plural(plans.len() as u64, "plan")
+    ));
+    Ok(())
+}
+
+fn address(record: &NodeRecord) -> String {
+    format!("http://{}", record.http)
+}
+
+fn render(picture: &Picture) -> String {
+    let mut page = nodes(picture).render();
+    page.push('\n');
+    if picture.runs.is_empty() {
+        page.push_str("no runs yet: a run begins when its first trainer attaches\n");
+        return page;
+    }
+    page.push_str(&runs(picture).render());
+    for run in &picture.runs {
+        let exchange = exchange(picture, run);
+        if !exchange.is_empty() {
+            page.push_str(&format!("\nexchange of {}\n", run.run.id));
+            page.push_str(&exchange);
+        }
+    }
+    page
+}
+
+fn nodes(picture: &Picture) -> Table {
+    let headings = [
+        "node",
+        "http",
+        "cache",
+        "limit",
+        "grains",
+        "from store",
+        "from peers",
+        "missed in store",
+        "corrupt",
+    ];
+    let mut table = Table::new(&headings);
+    for NodePicture { record, status } in &picture.nodes {
+        let mut cells = vec![record.id.to_string(), record.http.to_string()];
+        match status {
+            None => cells.push("no answer".to_owned()),
+            Some(status) => cells.extend([
+                ByteSize(status.cache_used_bytes).to_string(),
+                ByteSize(status.cache_limit_bytes).to_string(),
+                count(status.cache_grains),
+                ByteSize(status.origin_bytes).to_string(),
+                count(status.counters.misses_from_peers),
+                count(status.counters.misses_from_origin),
+                count(status.counters.corrupt_on_disk + status.counters.corrupt_from_peers),
+            ]),
+        }
+        table.row(cells);
+    }
+    table
+}
+
+fn runs(picture: &Picture) -> Table {
+    let mut table = Table::new(&["run", "plan", "virtual ranks", "placement", "partitions per node"]);
+    for view in &picture.runs {
+        let (generation, spread) = match &view.placement {
+            None => ("none yet".to_owned(), String::new()),
+            Some(placement) => {
+                let hosts = placement.hosts.iter();
+                let spread = hosts.map(|host| format!("{host}: {}", placement.hosted_by(host).count()));
+                (format!("generation {}", placement.generation), spread.collect::<Vec<_>>().join(", "))
+            }
+        };
+        let run = &view.run;
+        table.row([run.id.to_string(), run.plan.short(), run.virtual_ranks.to_string(), generation, spread]);
+    }
+    table
+}
+
+/// One line per epoch, added up over the nodes.
+fn exchange(picture: &Picture, run: &RunView) -> String {
+    let mut epochs = std::collections::BTreeMap::<u32, [u64; 4]>::new();
+    let statuses = picture.nodes.iter().filter_map(|node| node.status.as_ref());
+    for counted in
+        statuses.flat_map(|status| &status.counters.exchange).filter(|c| c.run == run.run.id.as_str())
+    {
+        let sums = epochs.entry(counted.epoch).or_default();
+        sums[0] += counted.counts.expected_grains;
+        sums[1] += counted.counts.received_grains;
+        sums[2] += counted.counts.received_bytes;
+        sums[3] += counted.counts.unsent_grains;
+    }
+    if epochs.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["after epoch", "grains due", "received", "size", "not sent"]);
+    for (epoch, [due, received, bytes, unsent]) in epochs {
+        let size = ByteSize(bytes).to_string();
+        table.row([epoch.to_string(), count(due), count(received), size, count(unsent)]);
+    }
+    table.render()
+}

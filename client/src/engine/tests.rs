@@ -1,0 +1,383 @@
+//! Stories of a few engines in one process: real caches on disk, a store in memory, peers that call each other directly.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use arrow::array::{BinaryArray, Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema};
+use shardfmt::plan::{Epoch, GrainNo, PlanDocument, PlanOptions, Shape, SlotTable, VirtualRank};
+use shardfmt::{Grain, Manifest, RowDigest, ShardWriter};
+use tempfile::TempDir;
+
+use super::*;
+use crate::cache::CacheConfig;
+use crate::metastore::MemoryMetastore;
+use crate::protocol::{LocateRequest, Located};
+
+const VIRTUAL_RANKS: u32 = 4;
+
+/// Direct calls between engines; those that are cut off answer nobody.
+#[derive(Default)]
+struct Network {
+    engines: Mutex<BTreeMap<NodeId, Arc<Engine>>>,
+    cut: Mutex<BTreeSet<NodeId>>,
+    lies: Mutex<BTreeSet<NodeId>>,
+}
+
+struct Link {
+    me: NodeId,
+    network: Arc<Network>,
+}
+
+impl Link {
+    fn peer(&self, to: &NodeId) -> Result<Arc<Engine>, PeerError> {
+        let cut = self.network.cut.lock().expect("no panic while held");
+        let reachable = !cut.contains(to) && !cut.contains(&self.me);
+        let engine = self.network.engines.lock().expect("no panic while held").get(to).cloned();
+        engine
+            .filter(|_| reachable)
+            .ok_or_else(|| PeerError::Unreachable { peer: to.clone(), reason: "cut off".into() })
+    }
+}
+
+#[async_trait]
+impl Peers for Link {
+    async fn fetch(&self, to: &NodeId, request: FetchRequest) -> Result<Vec<Option<Bytes>>, PeerError> {
+        let mut answer = PeerService::fetch(&self.peer(to)?, &self.me, request).await;
+        if self.network.lies.lock().expect("no panic while held").contains(to) {
+            for bytes in answer.iter_mut().flatten().filter(|bytes| !bytes.is_empty()) {
+                let mut wrong = bytes.to_vec();
+                *wrong.last_mut().expect("not empty") ^= 1;
+                *bytes = wrong.into();
+            }
+        }
+        Ok(answer)
+    }
+
+    async fn send(
+        &self,
+        to: &NodeId,
+        header: SendHeader,
+        grains: mpsc::Receiver<(GrainKey, Bytes)>,
+    ) -> Result<Ack, PeerError> {
+        self.peer(to)?.receive(&self.me, header, grains).await
+    }
+}
+
+struct World {
+    network: Arc<Network>,
+    origin_of: BTreeMap<NodeId, Arc<Origin>>,
+    engines: Vec<Arc<Engine>>,
+    meta: Arc<MemoryMetastore>,
+    plan: Plan,
+    manifest: Manifest,
+    rows: Vec<RowDigest>,
+    stop: CancellationToken,
+    store: TempDir,
+    caches: Vec<TempDir>,
+}
+
+fn node(number: usize) -> NodeId {
+    format!("n{number}").parse().expect("a good name")
+}
+
+impl World {
+    async fn new(nodes: usize, q: &str) -> Self {
+        let store = TempDir::new().expect("a temporary directory");
+        let origin = Origin::open_dir(store.path()).expect("a store");
+        let schema = Arc::new(Schema::new(vec![
+            Field::new("label", DataType::Int64, false),
+            Field::new("blob", DataType::Binary, false),
+        ]));
+        let mut shards = Vec::new();
+        let mut rows = Vec::new();
+        for shard in 0..6i64 {
+            let count = 150 + shard; // short grains at some ends
+            let labels = Int64Array::from_iter_values((0..count).map(|row| shard * 1000 + row));
+            let blobs: Vec<Vec<u8>> = (0..count).map(|row| vec![(row % 251) as u8; 200 + (row % 7) as usize]).collect();
+            let blobs = BinaryArray::from_iter_values(blobs.iter());
+            let batch = RecordBatch::try_new(schema.clone(), vec![Arc::new(labels), Arc::new(blobs)]).expect("fits");
+            let mut writer = ShardWriter::new(schema.clone()).expect("a good schema");
+            writer.push(&batch).expect("fits the schema");
+            let finished = writer.finish().expect("a shard");
+            origin.put_shard(&finished).await.expect("stored");
+            rows.extend(finished.sidecar.rows.iter().copied());
+            shards.push(finished.entry);
+        }
+        let manifest = Manifest { schema, shards, config: serde_json::json!({}), inputs: Vec::new() };
+        let version = origin.put_manifest(&manifest).await.expect("stored");
+        let shape = Shape {
+            shard_rows: manifest.shards.iter().map(|shard| shard.rows).collect(),
+            row_bytes: manifest.row_bytes(),
+        };
+        let options = PlanOptions {
+            q: q.parse().expect("a share"),
+            partitions: Some(12),
+            grain_rows: Some(4),
+            chunks: Some(4),
+            ..PlanOptions::default()
+        };
+        let document = PlanDocument::with_defaults(version, &shape, options).expect("a plan");
+        origin.put_plan(&document).await.expect("stored");
+        let plan = Plan::new(document, &shape.shard_rows).expect("a plan");
+        let mut world = Self {
+            network: Arc::default(),
+            origin_of: BTreeMap::new(),
+            engines: Vec::new(),
+            meta: Arc::new(MemoryMetastore::new()),
+            plan,
+            manifest,
+            rows,
+            stop: CancellationToken::new(),
+            store,
+            caches: Vec::new(),
+        };
+        for number in 1..=nodes {
+            world.caches.push(TempDir::new().expect("a temporary directory"));
+            world.start(number).await;
+        }
+        world
+    }
+
+    async fn start(&mut self, number: usize) {
+        let id = node(number);
+        let origin = Arc::new(Origin::open_dir(self.store.path()).expect("a store"));
+        let cache = Cache::open(self.caches[number - 1].path(), CacheConfig::default()).expect("a cache");
+        let link = Link { me: id.clone(), network: Arc::clone(&self.network) };
+        let meta: Arc<dyn Metastore> = Arc::clone(&self.meta) as _;
+        let engine = Engine::new(id.clone(), Arc::clone(&origin), Arc::new(cache), meta, Arc::new(link));
+        let record = NodeRecord {
+            id: id.clone(),
+            http: format!("http://127.0.0.1:{number}"),
+            quic: ([127, 0, 0, 1], number as u16).into(),
+            cache_bytes: 1 << 30,
+            started_at: 0,
+        };
+        let value = serde_json::to_vec(&record).expect("plain data");
+        self.meta.put(&NodeRecord::key(&id), value, Expected::Any, None).await.expect("stored");
+        self.network.engines.lock().expect("no panic while held").insert(id.clone(), Arc::clone(&engine));
+        self.origin_of.insert(id, origin);
+        tokio::spawn(Arc::clone(&engine).run_until(self.stop.clone()));
+        self.engines.push(engine);
+    }
+
+    fn engine(&self, id: &NodeId) -> Arc<Engine> {
+        Arc::clone(self.network.engines.lock().expect("no panic while held").get(id).expect("started"))
+    }
+
+    /// Waits until every engine knows `count` nodes.
+    async fn know_each_other(&self, count: usize) {
+        for engine in &self.engines {
+            let mut nodes = engine.nodes.subscribe();
+            nodes.wait_for(|nodes| nodes.len() == count).await.expect("the engine lives");
+        }
+    }
+
+    async fn attach(&self, run: &RunId, world: u32, epoch: u32) {
+        let create = CreateRun { id: run.clone(), plan: self.plan.id(), virtual_ranks: VIRTUAL_RANKS };
+        self.engines[0].create_run(create).await.expect("created");
+        let ranks = (0..world).map(|rank| {
+            let engine = Arc::clone(&self.engines[rank as usize * self.engines.len() / world as usize]);
+            async move { engine.attach(run, rank, Attach { world, epoch }).await.expect("attached") }
+        });
+        futures::future::join_all(ranks).await;
+    }
+
+    /// Reads an epoch as `world` ranks in steps of 40, checking every row; calls `at` after each step.
+    async fn read_epoch(&self, run: &RunId, world: u32, epoch: u32, mut at: impl AsyncFnMut(&Self, u64)) {
+        let table = SlotTable::at(&self.plan, Epoch(epoch));
+        let samples = self.plan.sample_count();
+        let mut seen = BTreeSet::new();
+        let mut position = 0;
+        while position < samples {
+            let end = (position + 40).min(samples);
+            for rank in 0..world {
+                for virtual_rank in Plan::virtual_ranks_of(rank, world, VIRTUAL_RANKS) {
+                    let partitions = self.plan.partitions_of(VirtualRank(virtual_rank), VIRTUAL_RANKS);
+                    for read in self.plan.step_reads(&table, position..end, partitions) {
+                        let bytes = self.locate(run, (rank, world), (epoch, position), read.partition.0, read.grain).await;
+                        let grain = Grain::parse(&bytes).expect("a grain");
+                        let sample = self.plan.sample(read.grain, read.row);
+                        let expected = self.rows[sample.0 as usize];
+                        assert_eq!(RowDigest::of(grain.row(read.row)), expected, "sample {sample} in epoch {epoch}");
+                        assert!(seen.insert(sample), "sample {sample} twice in epoch {epoch}");
+                    }
+                }
+            }
+            position = end;
+            at(self, position).await;
+        }
+        assert_eq!(seen.len() as u64, samples, "epoch {epoch}");
+        for rank in 0..world {
+            for engine in self.engines.iter().filter(|engine| !self.is_cut(&engine.node)) {
+                let report = request((rank, world), (epoch + 1, 0), epoch + 1, None);
+                engine.locate(run, report).await.expect("a report");
+            }
+        }
+    }
+
+    fn is_cut(&self, id: &NodeId) -> bool {
+        self.network.cut.lock().expect("no panic while held").contains(id)
+    }
+
+    async fn locate(
+        &self,
+        run: &RunId,
+        rank: (u32, u32),
+        at: (u32, u64),
+        partition: u32,
+        grain: GrainNo,
+    ) -> Vec<u8> {
+        let view = self.engines[0].view(run).await.expect("known");
+        let host = view.placement.expect("placed").host(partition).clone();
+        let asked = if self.is_cut(&host) { self.engines[0].node.clone() } else { host };
+        let engine = self.engine(&asked);
+        let (reply, inline) =
+            engine.locate(run, request(rank, at, at.0, Some(grain))).await.expect("any node gives any grain");
+        match &reply.grains[0] {
+            Located::File { segment, offset, len } => {
+                let mut bytes = vec![0; *len as usize];
+                File::open(segment).and_then(|file| file.read_exact_at(&mut bytes, *offset)).expect("a segment");
+                bytes
+            }
+            Located::Inline { .. } => inline[0].to_vec(),
+        }
+    }
+
+    fn origin_bytes(&self) -> u64 {
+        self.origin_of.values().map(|origin| origin.bytes_read()).sum()
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        for engine in &self.engines {
+            engine.tasks.close();
+            engine.tasks.wait().await;
+        }
+    }
+}
+
+fn request(rank: (u32, u32), at: (u32, u64), for_epoch: u32, grain: Option<GrainNo>) -> LocateRequest {
+    LocateRequest {
+        rank: rank.0,
+        world: rank.1,
+        epoch: at.0,
+        position: at.1,
+        for_epoch,
+        grains: grain.into_iter().map(|grain| grain.0).collect(),
+        host: host_identity(),
+    }
+}
+
+fn run(name: &str) -> RunId {
+    name.parse().expect("a good name")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_epoch_is_read_exactly_once_and_the_store_once() {
+    for (nodes, world, q, start) in [(1, 1, "0.3", 0), (3, 3, "0.3", 0), (3, 2, "1", 0), (4, 4, "0.1", 2)] {
+        let cluster = World::new(nodes, q).await;
+        cluster.know_each_other(nodes).await;
+        let name = run("r");
+        cluster.attach(&name, world, start).await;
+        for epoch in start..start + 4 {
+            cluster.read_epoch(&name, world, epoch, async |_, _| {}).await;
+        }
+        let share = cluster.origin_bytes() as f64 / cluster.manifest.bytes() as f64;
+        println!("{nodes} nodes, {world} ranks, Q = {q}, from epoch {start}: {share:.3} x the data set read");
+        assert!((1.0..=1.05).contains(&share), "{share}");
+        let views: Vec<_> = cluster.engines.iter().map(|engine| engine.counters.view()).collect();
+        for count in views.iter().flat_map(|view| &view.exchange).filter(|count| count.epoch < start + 3) {
+            assert_eq!(count.counts.unsent_grains, 0, "{count:?}");
+        }
+        cluster.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_cut_off_costs_time_only() {
+    let cluster = World::new(3, "0.3").await;
+    cluster.know_each_other(3).await;
+    let name = run("r");
+    cluster.attach(&name, 3, 0).await;
+    cluster.read_epoch(&name, 3, 0, async |_, _| {}).await;
+    let mut lost = false;
+    cluster
+        .read_epoch(&name, 3, 1, async |cluster: &World, position| {
+            if position > 300 && !lost {
+                lost = true;
+                cluster.network.cut.lock().expect("no panic while held").insert(node(2));
+                cluster.meta.delete(&NodeRecord::key(&node(2)), Expected::Any).await.expect("its lease lapses");
+            }
+        })
+        .await;
+    cluster.read_epoch(&name, 3, 2, async |_, _| {}).await;
+    let view = cluster.engines[0].view(&name).await.expect("known");
+    assert_eq!(view.placement.expect("placed").hosted_by(&node(2)).count(), 0, "its partitions are not re-hosted");
+    let share = cluster.origin_bytes() as f64 / cluster.manifest.bytes() as f64;
+    println!("one node of three lost: {share:.3} x the data set read");
+    assert!(share < 1.6, "{share}");
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_corrupt_byte_on_disk_is_found_and_fetched_again() {
+    let cluster = World::new(2, "0.3").await;
+    cluster.know_each_other(2).await;
+    let name = run("r");
+    cluster.attach(&name, 2, 0).await;
+    cluster.read_epoch(&name, 2, 0, async |_, _| {}).await;
+    let mut flipped = 0;
+    for (_, _, at) in crate::cache::scan(cluster.caches[0].path()).expect("a cache directory").into_iter().step_by(5) {
+        let file = File::options().write(true).read(true).open(&at.segment).expect("a segment");
+        let mut byte = [0];
+        let last = at.offset + u64::from(at.len) - 1;
+        file.read_exact_at(&mut byte, last).expect("readable");
+        file.write_all_at(&[byte[0] ^ 0x40], last).expect("writable");
+        flipped += 1;
+    }
+    assert!(flipped > 5);
+    cluster.read_epoch(&name, 2, 1, async |_, _| {}).await;
+    let found: u64 = cluster
+        .engines
+        .iter()
+        .map(|engine| engine.counters.view())
+        .map(|view| view.corrupt_on_disk + view.corrupt_from_peers)
+        .sum();
+    assert!(found > 0, "{flipped} flipped bytes, none noticed");
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_sends_wrong_bytes_is_not_believed() {
+    let cluster = World::new(3, "1").await;
+    cluster.know_each_other(3).await;
+    cluster.network.lies.lock().expect("no panic while held").insert(node(3));
+    let name = run("r");
+    cluster.attach(&name, 3, 0).await;
+    for epoch in 0..2 {
+        cluster.read_epoch(&name, 3, epoch, async |_, _| {}).await;
+    }
+    cluster.end().await;
+}
+
+#[tokio::test]
+async fn runs_and_ranks_that_do_not_fit_are_refused_by_name() {
+    let cluster = World::new(1, "0.1").await;
+    cluster.know_each_other(1).await;
+    let engine = &cluster.engines[0];
+    let says = |error: EngineError| error.to_string();
+    let view = engine.view(&run("ghost")).await;
+    assert!(says(view.expect_err("no such run")).contains("run ghost does not exist"));
+    cluster.attach(&run("r"), 1, 0).await;
+    let other = CreateRun { id: run("r"), plan: cluster.plan.id(), virtual_ranks: 2 };
+    assert!(says(engine.create_run(other).await.expect_err("another V")).contains("run r exists"));
+    let outside = engine.attach(&run("r"), 4, Attach { world: 4, epoch: 0 }).await;
+    assert!(says(outside.expect_err("rank 4 of 4")).contains("rank 4 is outside a world of 4"));
+    let too_many = engine.attach(&run("r"), 0, Attach { world: 5, epoch: 0 }).await;
+    assert!(too_many.is_err(), "W > V");
+    let beyond = request((0, 1), (0, 0), 0, Some(GrainNo(1 << 40)));
+    assert!(says(engine.locate(&run("r"), beyond).await.expect_err("no such grain")).contains("outside the plan"));
+    cluster.end().await;
+}

@@ -1,0 +1,277 @@
+//! The settings of a node: flags, environment and a TOML file, merged into one checked [`Config`].
+//!
+//! Flags win over the environment, the environment over the file, the file over the defaults. Knows the names and
+//! meanings of settings; opens nothing but the settings file.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use shardd_client::node::NodeId;
+use shardfmt::size::ByteSize;
+
+use crate::identity::JoinToken;
+
+/// Where the data directory is unless told otherwise.
+pub const DEFAULT_DATA: &str = "shardd-data";
+/// Where HTTP listens unless told otherwise.
+pub const DEFAULT_HTTP: &str = "127.0.0.1:7700";
+/// Where QUIC listens unless told otherwise: any free port of loopback.
+pub const DEFAULT_QUIC: &str = "127.0.0.1:0";
+/// Space the cache may use unless told otherwise.
+pub const DEFAULT_CACHE_SIZE: ByteSize = ByteSize(64 << 30);
+
+/// Every setting of `shardd serve`, by the same name as flag (`--cache-size`), environment variable
+/// (`SHARDD_CACHE_SIZE`) and key of the settings file (`cache-size`).
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Settings {
+    /// Directory for everything the node keeps: store, cache, metadata, certificate [default: ./shardd-data]
+    #[arg(long, value_name = "DIR", env = "SHARDD_DATA")]
+    pub data: Option<PathBuf>,
+
+    /// Name of this node in its cluster: a-z, 0-9 and '-', up to 40 characters [default: n1 for the first node, a name
+    /// made from its key for one that joins]
+    #[arg(long, value_name = "NAME", env = "SHARDD_ID")]
+    pub id: Option<NodeId>,
+
+    /// Address of the HTTP API [default: 127.0.0.1:7700]
+    #[arg(long, value_name = "ADDR", env = "SHARDD_HTTP")]
+    pub http: Option<SocketAddr>,
+
+    /// Address for other nodes (UDP); port 0 takes a free one and keeps it over restarts [default: 127.0.0.1:0]
+    #[arg(long, value_name = "ADDR", env = "SHARDD_QUIC")]
+    pub quic: Option<SocketAddr>,
+
+    /// Durable store, as URL or directory [default: <data>/store, or the first node's when joining]
+    #[arg(long, value_name = "URL", env = "SHARDD_STORE")]
+    pub store: Option<String>,
+
+    /// Space the cache may use, never exceeded [default: 64GiB]
+    #[arg(long, value_name = "SIZE", env = "SHARDD_CACHE_SIZE")]
+    pub cache_size: Option<ByteSize>,
+
+    /// Join the cluster of another node: its join token, or @ and the path of its join-token file
+    #[arg(long, value_name = "TOKEN|@FILE", env = "SHARDD_JOIN")]
+    pub join: Option<String>,
+
+    /// File to write the ready line to once the node serves
+    #[arg(long, value_name = "FILE", env = "SHARDD_READY_FILE")]
+    pub ready_file: Option<PathBuf>,
+
+    /// How log lines on stderr look [default: text]
+    #[arg(long, value_name = "text|json", env = "SHARDD_LOG_FORMAT")]
+    pub log_format: Option<LogFormat>,
+
+    /// Serve HTTP, which has neither TLS nor tokens yet, to other machines too
+    #[arg(
+        long,
+        env = "SHARDD_ALLOW_INSECURE_HTTP",
+        value_name = "true|false",
+        num_args = 0..=1,
+        default_missing_value = "true"
+    )]
+    pub allow_insecure_http: Option<bool>,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line, for machines.
+    Json,
+}
+
+/// The settings of a node, complete and checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Directory for everything the node keeps.
+    pub data: PathBuf,
+    /// The name asked for; without one the identity decides.
+    pub id: Option<NodeId>,
+    /// Address of the HTTP API.
+    pub http: SocketAddr,
+    /// Address for other nodes; port 0 means a free one, kept over restarts.
+    pub quic: SocketAddr,
+    /// The durable store asked for; without one `<data>/store`, or the first node's.
+    pub store: Option<String>,
+    /// Space the cache may use.
+    pub cache_size: ByteSize,
+    /// The cluster to join.
+    pub join: Option<JoinToken>,
+    /// Where to write the ready line.
+    pub ready_file: Option<PathBuf>,
+    /// How log lines look.
+    pub log_format: LogFormat,
+}
+
+/// Why settings are refused; every message is one line that names the setting.
+#[derive(Debug, thiserror::Error, PartialEq)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum ConfigError {
+    /// The settings file cannot be read.
+    #[error("settings file {path}: {reason}")]
+    Unreadable { path: String, reason: String },
+    /// The settings file is not TOML, has an unknown key or a bad value.
+    #[error("settings file {path}, line {line}: {reason}")]
+    BadFile { path: String, line: usize, reason: String },
+    /// The token is not one, or its file cannot be read.
+    #[error("--join: {0}")]
+    BadToken(String),
+    /// HTTP beyond loopback has no protection yet.
+    #[error(
+        "--http {0} would serve unprotected HTTP to other machines; keep 127.0.0.1 (and a tunnel or proxy in front), or \
+         say --allow-insecure-http on a network you trust"
+    )]
+    InsecureHttp(SocketAddr),
+    /// Other nodes cannot connect to a wildcard.
+    #[error("--quic {0} is no address that other nodes can reach; name one address of this machine")]
+    UnreachableQuic(SocketAddr),
+    /// A cache of this size can hold nothing.
+    #[error("--cache-size {0} is too small; at least 64 MiB are needed")]
+    SmallCache(ByteSize),
+}
+
+impl Settings {
+    /// Reads a settings file.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unreadable`] or [`ConfigError::BadFile`], naming file, line and key.
+    pub fn from_file(path: &Path) -> Result<Settings, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Unreadable {
+            path: path.display().to_string(),
+            reason: error.to_string(),
+        })?;
+        Settings::from_toml(&text, path)
+    }
+
+    fn from_toml(text: &str, path: &Path) -> Result<Settings, ConfigError> {
+        toml::from_str(text).map_err(|error| ConfigError::BadFile {
+            path: path.display().to_string(),
+            line: error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count()),
+            reason: error.message().trim().replace('\n', "; "),
+        })
+    }
+
+    /// These settings, completed by `fallback` where silent.
+    #[must_use]
+    pub fn or(self, fallback: Settings) -> Settings {
+        Settings {
+            data: self.data.or(fallback.data),
+            id: self.id.or(fallback.id),
+            http: self.http.or(fallback.http),
+            quic: self.quic.or(fallback.quic),
+            store: self.store.or(fallback.store),
+            cache_size: self.cache_size.or(fallback.cache_size),
+            join: self.join.or(fallback.join),
+            ready_file: self.ready_file.or(fallback.ready_file),
+            log_format: self.log_format.or(fallback.log_format),
+            allow_insecure_http: self.allow_insecure_http.or(fallback.allow_insecure_http),
+        }
+    }
+
+    /// Fills in the defaults and checks what one setting alone cannot show.
+    ///
+    /// # Errors
+    /// The first [`ConfigError`] found.
+    pub fn resolve(self) -> Result<Config, ConfigError> {
+        let http = self.http.unwrap_or_else(|| DEFAULT_HTTP.parse().expect("a constant address"));
+        if !http.ip().is_loopback() && self.allow_insecure_http != Some(true) {
+            return Err(ConfigError::InsecureHttp(http));
+        }
+        let quic = self.quic.unwrap_or_else(|| DEFAULT_QUIC.parse().expect("a constant address"));
+        if quic.ip().is_unspecified() {
+            return Err(ConfigError::UnreachableQuic(quic));
+        }
+        let cache_size = self.cache_size.unwrap_or(DEFAULT_CACHE_SIZE);
+        if cache_size.0 < 64 << 20 {
+            return Err(ConfigError::SmallCache(cache_size));
+        }
+        Ok(Config {
+            data: self.data.unwrap_or_else(|| DEFAULT_DATA.into()),
+            id: self.id,
+            http,
+            quic,
+            store: self.store,
+            cache_size,
+            join: self.join.as_deref().map(read_token).transpose()?,
+            ready_file: self.ready_file,
+            log_format: self.log_format.unwrap_or_default(),
+        })
+    }
+}
+
+/// A token given as such, or as `@` and the path of a file that holds one.
+fn read_token(text: &str) -> Result<JoinToken, ConfigError> {
+    let token = match text.strip_prefix('@') {
+        None => text.to_owned(),
+        Some(path) => {
+            std::fs::read_to_string(path).map_err(|error| ConfigError::BadToken(format!("{path}: {error}")))?
+        }
+    };
+    token.trim().parse().map_err(|error| ConfigError::BadToken(format!("{error}")))
+}
+
+impl fmt::Display for LogFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> Result<Settings, ConfigError> {
+        Settings::from_toml(text, Path::new("shardd.toml"))
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_the_file_over_defaults() {
+        let flags = Settings { http: Some("127.0.0.1:1".parse().unwrap()), ..Settings::default() };
+        let file = file("http = \"127.0.0.1:2\"\ncache-size = \"1GiB\"\nid = \"left\"").unwrap();
+        let config = flags.or(file).resolve().unwrap();
+        assert_eq!(config.http, "127.0.0.1:1".parse().unwrap());
+        assert_eq!(config.cache_size, ByteSize(1 << 30));
+        assert_eq!(config.id.unwrap().to_string(), "left");
+        assert_eq!(config.data, PathBuf::from(DEFAULT_DATA));
+    }
+
+    #[test]
+    fn bad_input_is_refused_in_one_line_that_names_it() {
+        let cases: &[(&str, &[&str])] = &[
+            ("cach-size = \"1GiB\"", &["shardd.toml", "line 1", "cach-size"]),
+            ("\nhttp = \"nowhere\"", &["line 2", "address"]),
+            ("\n\ncache-size = \"many\"", &["line 3", "many"]),
+            ("id = \"Not A Name\"", &["line 1", "Not A Name"]),
+            ("http = 7700", &["line 1"]),
+            ("log-format = \"xml\"", &["xml"]),
+            ("http = ", &["line 1"]),
+            ("cache-size = \"1KiB\"", &["--cache-size", "64 MiB"]),
+            ("http = \"0.0.0.0:7700\"", &["--http 0.0.0.0:7700", "--allow-insecure-http"]),
+            ("quic = \"0.0.0.0:7701\"", &["--quic 0.0.0.0:7701"]),
+            ("join = \"hello\"", &["--join"]),
+            ("join = \"@/nowhere/at/all\"", &["--join", "/nowhere/at/all"]),
+        ];
+        for (text, wants) in cases {
+            let error = file(text).and_then(Settings::resolve).expect_err(text).to_string();
+            assert_eq!(error.lines().count(), 1, "{error}");
+            for want in *wants {
+                assert!(error.contains(want), "{text:?} gave {error:?}, without {want:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn http_beyond_loopback_needs_a_word() {
+        let open = file("http = \"0.0.0.0:7700\"\nallow-insecure-http = true").unwrap().resolve();
+        assert_eq!(open.unwrap().http.port(), 7700);
+    }
+}

@@ -1,0 +1,194 @@
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::thread::{self, JoinHandle};
+
+use tempfile::TempDir;
+
+use super::*;
+
+fn name(text: &str) -> NodeId {
+    text.parse().expect("a good name")
+}
+
+/// A first node, as far as joining goes: answers one request with what `reply` makes of it.
+fn desk(
+    reply: impl FnOnce(JoinRequest) -> (u16, serde_json::Value) + Send + 'static,
+) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let served = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a request");
+        let mut seen = Vec::new();
+        let request = loop {
+            let mut part = [0; 4096];
+            let read = stream.read(&mut part).expect("a request");
+            seen.extend_from_slice(&part[..read]);
+            let text = String::from_utf8_lossy(&seen);
+            if let Some((_, body)) = text.split_once("\r\n\r\n")
+                && let Ok(request) = serde_json::from_str(body)
+            {
+                break request;
+            }
+        };
+        let (status, body) = reply(request);
+        let body = body.to_string();
+        let length = body.len();
+        write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}").unwrap();
+    });
+    (address, served)
+}
+
+fn found(directory: &TempDir) -> (Identity, Authority) {
+    Identity::found(directory.path(), name("n1")).expect("founded")
+}
+
+fn signed(authority: &Authority, request: &JoinRequest, id: &NodeId) -> (u16, serde_json::Value) {
+    let cluster = Cluster {
+        store: "file:///store".into(),
+        first: name("n1"),
+        http: "127.0.0.1:1".parse().unwrap(),
+        quic: "127.0.0.1:2".parse().unwrap(),
+    };
+    let (certificate, _) = authority.sign(id, &request.csr).expect("signed");
+    let authority = authority.pem().to_owned();
+    (200, serde_json::to_value(JoinReply { certificate, authority, cluster }).unwrap())
+}
+
+#[test]
+fn a_founder_is_the_same_after_a_restart_and_keeps_its_keys_to_itself() {
+    let directory = TempDir::new().unwrap();
+    let tls = directory.path().join("tls");
+    assert!(matches!(Identity::open(&tls), Ok(Standing::New)));
+    let (identity, authority) = Identity::found(&tls, name("n1")).unwrap();
+    let Ok(Standing::First(again, same)) = Identity::open(&tls) else { panic!("not the founder any more") };
+    assert_eq!((again.node(), again.key_digest()), (&name("n1"), identity.key_digest()));
+    assert_eq!(same.digest(), authority.digest());
+    for file in std::fs::read_dir(&tls).unwrap() {
+        let mode = file.unwrap().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    assert_eq!(std::fs::metadata(&tls).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn a_joined_node_has_its_own_key_and_needs_the_token_only_once() {
+    let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (_, authority) = found(&first);
+    let pinned = authority.digest();
+    let (http, served) = desk(move |request| signed(&authority, &request, &request.id));
+    let token = JoinToken { http, authority: pinned, secret: Secret::random() };
+    let (joined, cluster) = join(second.path(), &token, Some(name("n2"))).expect("joined");
+    served.join().unwrap();
+    let Ok(Standing::Joined(again, kept)) = Identity::open(second.path()) else { panic!("not joined") };
+    assert_eq!((again.node(), again.key_digest()), (&name("n2"), joined.key_digest()));
+    assert_eq!(kept, cluster);
+    assert!(!second.path().join(CA_KEY).exists());
+}
+
+#[test]
+fn a_node_without_a_name_takes_one_from_its_key() {
+    let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (_, authority) = found(&first);
+    let pinned = authority.digest();
+    let (http, _) = desk(move |request| signed(&authority, &request, &request.id));
+    let token = JoinToken { http, authority: pinned, secret: Secret::random() };
+    let (joined, _) = join(second.path(), &token, None).expect("joined");
+    assert_eq!(joined.node().to_string(), format!("n-{}", &joined.key_digest().to_string()[..8]));
+}
+
+#[test]
+fn another_authority_than_the_pinned_one_is_not_believed() {
+    let (first, other, second) = (TempDir::new().unwrap(), TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (_, authority) = found(&first);
+    let (_, impostor) = found(&other);
+    let (http, _) = desk(move |request| signed(&impostor, &request, &request.id));
+    let token = JoinToken { http, authority: authority.digest(), secret: Secret::random() };
+    let refused = join(second.path(), &token, None).err().expect("refused");
+    assert!(matches!(refused, IdentityError::WrongAuthority { .. }), "{refused}");
+    assert!(matches!(Identity::open(second.path()), Ok(Standing::New)), "nothing is kept of the impostor");
+}
+
+#[test]
+fn a_certificate_for_another_name_or_key_is_refused() {
+    let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (_, authority) = found(&first);
+    let pinned = authority.digest();
+    let (http, _) = desk(move |request| signed(&authority, &request, &name("n9")));
+    let token = JoinToken { http, authority: pinned, secret: Secret::random() };
+    let refused = join(second.path(), &token, Some(name("n2"))).err().expect("refused").to_string();
+    assert!(refused.contains("does not name n2"), "{refused}");
+
+    let (_, authority) = found(&first);
+    let (http, _) = desk(move |request| {
+        let mine = KeyPair::generate().unwrap();
+        let csr = rcgen::CertificateParams::default().serialize_request(&mine).unwrap().pem().unwrap();
+        signed(&authority, &JoinRequest { csr, ..request.clone() }, &request.id)
+    });
+    let token = JoinToken { http, ..token };
+    let refused = join(second.path(), &token, Some(name("n2"))).err().expect("refused").to_string();
+    assert!(refused.contains("for another key"), "{refused}");
+}
+
+#[test]
+fn the_first_nodes_reason_is_passed_on() {
+    let second = TempDir::new().unwrap();
+    let (http, _) = desk(|_| (403, serde_json::json!({ "detail": "the secret is wrong" })));
+    let token = JoinToken { http, authority: Digest::of(b"x"), secret: Secret::random() };
+    let refused = join(second.path(), &token, None).err().expect("refused").to_string();
+    assert_eq!(refused, format!("cannot join at http://{http}: the secret is wrong"));
+}
+
+#[test]
+fn a_request_that_does_not_prove_its_key_is_not_signed() {
+    let first = TempDir::new().unwrap();
+    let (_, authority) = found(&first);
+    for csr in ["", "hello", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"] {
+        assert!(authority.sign(&name("n2"), csr).is_err());
+    }
+}
+
+#[test]
+fn tokens_are_read_as_they_are_written_and_hide_their_secret() {
+    let http = "127.0.0.1:7700".parse().unwrap();
+    let token = JoinToken { http, authority: Digest::of(b"authority"), secret: Secret::random() };
+    assert_eq!(token.reveal().parse(), Ok(token.clone()));
+    assert!(!format!("{token:?}").contains(&token.secret.reveal()));
+    let whole = token.reveal();
+    let cut = &whole[..whole.len() - 1];
+    let secret = token.secret.reveal();
+    for bad in ["", "shardd1", "shardd2,a,b,c", &whole.replace("127.0.0.1:7700", "somewhere"), cut] {
+        let error = bad.parse::<JoinToken>().expect_err(bad).to_string();
+        assert!(!error.contains(&secret[..16]), "{error}");
+    }
+    assert!(token.secret.is(&secret));
+    for wrong in ["", "0", &secret[1..], &secret.to_uppercase().replace('A', "B")] {
+        assert!(!token.secret.is(wrong));
+    }
+}
+
+#[test]
+fn the_token_file_keeps_its_secret_while_the_cluster_stays_the_same() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("join-token");
+    let (here, there) = ("127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap());
+    let first = JoinToken::keep(&path, here, Digest::of(b"a")).unwrap();
+    let moved = JoinToken::keep(&path, there, Digest::of(b"a")).unwrap();
+    assert_eq!((moved.http, &moved.secret), (there, &first.secret));
+    assert_ne!(JoinToken::keep(&path, there, Digest::of(b"b")).unwrap().secret, first.secret);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn damaged_files_are_named() {
+    let directory = TempDir::new().unwrap();
+    found(&directory);
+    let other = TempDir::new().unwrap();
+    found(&other);
+    std::fs::copy(other.path().join(NODE_KEY), directory.path().join(NODE_KEY)).unwrap();
+    let error = Identity::open(directory.path()).err().expect("refused").to_string();
+    assert!(error.contains("node.pem is damaged") && error.contains("another key"), "{error}");
+    std::fs::write(directory.path().join(NODE_KEY), b"nonsense").unwrap();
+    let error = Identity::open(directory.path()).err().expect("refused").to_string();
+    assert!(error.contains("node.key is damaged"), "{error}");
+}

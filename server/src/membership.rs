@@ -1,0 +1,306 @@
+//! A node's place among the others: its name, held by a lease, and where everybody is.
+//!
+//! A name belongs to a key: the node with that key takes its record over at once after a restart, any other is refused
+//! while the record lives. Losing the metastore is no reason to stop: the node goes on and registers again when it can.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardd_client::http::HttpClient;
+use shardd_client::metastore::{Expected, LeaseId, Listing, MetaError, Metastore};
+use shardd_client::node::{NodeId, NodeRecord};
+use shardfmt::digest::Digest;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::http::Health;
+use crate::identity::Cluster;
+use crate::transport::Transport;
+
+/// How long a record outlives its node.
+const TTL: Duration = Duration::from_secs(5);
+/// How often the lease is renewed, and a lost metastore asked again.
+const PULSE: Duration = Duration::from_secs(1);
+/// How long giving the name back may take at the end.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// The node's membership: what it registers, and where.
+pub(crate) struct Membership {
+    /// Where names are held.
+    pub(crate) metastore: Arc<dyn Metastore>,
+    /// What the others are to know.
+    pub(crate) record: NodeRecord,
+    /// Digest of the key that the name belongs to.
+    pub(crate) key: Digest,
+}
+
+/// Why a node is no member.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum MembershipError {
+    /// A live node with another key has the name.
+    #[error("{0}")]
+    Taken(String),
+    /// Not now.
+    #[error(transparent)]
+    Meta(#[from] MetaError),
+}
+
+/// How a joined node finds the one that keeps the metadata, should it move.
+pub(crate) struct Finder {
+    pub(crate) transport: Arc<Transport>,
+    pub(crate) cluster: Cluster,
+    pub(crate) tls: PathBuf,
+}
+
+impl Membership {
+    /// Takes the name, or says who has it.
+    pub(crate) async fn register(&self) -> Result<LeaseId, MembershipError> {
+        let lease = self.metastore.grant(TTL).await?;
+        match self.take(lease).await {
+            Ok(()) => Ok(lease),
+            Err(error) => {
+                let _ = self.metastore.revoke(lease).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn take(&self, lease: LeaseId) -> Result<(), MembershipError> {
+        let id = &self.record.id;
+        let name = name_key(id);
+        loop {
+            if let Some(other) = other_holder(self.metastore.as_ref(), id, self.key).await? {
+                return Err(MembershipError::Taken(other));
+            }
+            let held = self.metastore.get(&name).await?;
+            let expected = Expected::unchanged(held.map(|entry| entry.revision));
+            match self.metastore.put(&name, self.key.to_string().into(), expected, Some(lease)).await {
+                Ok(_) => break,
+                // Somebody was faster, or the old record lapsed: look again.
+                Err(MetaError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let value = serde_json::to_vec(&self.record).expect("a record is plain data");
+        self.metastore.put(&NodeRecord::key(id), value, Expected::Any, Some(lease)).await?;
+        Ok(())
+    }
+
+    /// Renews `lease` until `stop`, then gives the name back. Registers anew when the lease was lost, or was never had.
+    ///
+    /// # Errors
+    /// [`MembershipError::Taken`] when a node that has never been a member finds its name taken.
+    pub(crate) async fn keep(
+        self,
+        mut lease: Option<LeaseId>,
+        finder: Option<Finder>,
+        stop: CancellationToken,
+    ) -> Result<(), MembershipError> {
+        let mut finder = finder;
+        let mut was_member = lease.is_some();
+        let mut trouble: Option<String> = None;
+        loop {
+            let begun = Instant::now();
+            let pulse = async {
+                match lease {
+                    Some(lease) => self.metastore.renew(lease).await.map(|()| lease).map_err(MembershipError::from),
+                    None => self.register().await,
+                }
+            };
+            let beat = tokio::select! {
+                () = stop.cancelled() => break,
+                beat = pulse => beat,
+            };
+            match beat {
+                Ok(held) => {
+                    if trouble.take().is_some() || lease.is_none() {
+                        info!(node = %self.record.id, "registered with the metastore");
+                    }
+                    (lease, was_member) = (Some(held), true);
+                }
+                Err(MembershipError::Meta(MetaError::LeaseLost { .. })) => {
+                    lease = None;
+                    continue;
+                }
+                Err(error @ MembershipError::Taken(_)) if !was_member => return Err(error),
+                Err(error) => {
+                    let error = error.to_string();
+                    if trouble.is_none() {
+                        warn!(error, "not registered with the metastore; going on without and trying again");
+                    }
+                    trouble = Some(error);
+                    if let Some(finder) = &mut finder {
+                        finder.look().await;
+                    }
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = sleep(PULSE.saturating_sub(begun.elapsed())) => {}
+            }
+        }
+        if let Some(lease) = lease {
+            // Else the record lapses by itself.
+            let _ = timeout(FAREWELL, self.metastore.revoke(lease)).await;
+        }
+        Ok(())
+    }
+}
+
+impl Finder {
+    /// Asks the first node's HTTP where its QUIC is by now. Whoever answers has to show the right certificate there.
+    async fn look(&mut self) {
+        let url = format!("http://{}/v1/health", self.cluster.http);
+        let asked = tokio::task::spawn_blocking(move || HttpClient::new(PULSE).get_json::<Health>(&url));
+        let Ok(Ok(health)) = asked.await else { return };
+        if health.id != self.cluster.first || health.quic == self.cluster.quic {
+            return;
+        }
+        self.cluster.quic = health.quic;
+        self.transport.learn(&health.id, health.quic);
+        self.remember();
+    }
+
+    fn remember(&self) {
+        if let Err(error) = self.cluster.save(&self.tls) {
+            warn!(%error, "the first node's new address cannot be kept for the next start");
+        }
+    }
+}
+
+/// Tells the transport where the nodes are, until `stop`. Addresses once known stay known.
+pub(crate) async fn follow_addresses(
+    metastore: Arc<dyn Metastore>,
+    transport: Arc<Transport>,
+    mut finder: Option<Finder>,
+    stop: CancellationToken,
+) {
+    let mut since = None;
+    loop {
+        let look = async {
+            if let Some(since) = since {
+                metastore.changed(NodeRecord::PREFIX, since).await?;
+            }
+            metastore.list(NodeRecord::PREFIX).await
+        };
+        let found = tokio::select! {
+            () = stop.cancelled() => return,
+            found = look => found,
+        };
+        match found {
+            Ok(listing) => {
+                for record in records(&listing) {
+                    transport.learn(&record.id, record.quic);
+                    if let Some(finder) = finder.as_mut().filter(|finder| finder.cluster.first == record.id) {
+                        let http = record.http.strip_prefix("http://").and_then(|http| http.parse().ok());
+                        let http = http.unwrap_or(finder.cluster.http);
+                        let cluster = Cluster { http, quic: record.quic, ..finder.cluster.clone() };
+                        if cluster != finder.cluster {
+                            finder.cluster = cluster;
+                            finder.remember();
+                        }
+                    }
+                }
+                since = Some(listing.revision);
+            }
+            // Membership says that the metastore is away.
+            Err(_) => {
+                since = None;
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = sleep(PULSE) => {}
+                }
+            }
+        }
+    }
+}
+
+/// Says who has the name `id`, if a live node with another key does, and what to do about it.
+pub(crate) async fn other_holder(
+    metastore: &dyn Metastore,
+    id: &NodeId,
+    key: Digest,
+) -> Result<Option<String>, MetaError> {
+    match metastore.get(&name_key(id)).await? {
+        Some(entry) if entry.value != key.to_string().as_bytes() => {}
+        _ => return Ok(None),
+    }
+    let record = metastore.get(&NodeRecord::key(id)).await?;
+    let record = record.and_then(|entry| serde_json::from_slice::<NodeRecord>(&entry.value).ok());
+    let place = record.map_or_else(String::new, |record| format!(" at {}", record.http));
+    Ok(Some(format!(
+        "node id {id} belongs to a live node{place}; start this one with another --id, or stop that one and wait five seconds"
+    )))
+}
+
+fn records(listing: &Listing) -> impl Iterator<Item = NodeRecord> {
+    listing.entries.iter().filter_map(|(_, entry)| serde_json::from_slice(&entry.value).ok())
+}
+
+/// The key that holds which public key has the name.
+fn name_key(id: &NodeId) -> String {
+    format!("names/{id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shardd_client::metastore::MemoryMetastore;
+
+    fn member(metastore: &Arc<dyn Metastore>, key: &[u8], port: u16) -> Membership {
+        let record = NodeRecord {
+            id: "n1".parse().expect("a good name"),
+            http: format!("http://127.0.0.1:{port}"),
+            quic: ([127, 0, 0, 1], port).into(),
+            cache_bytes: 0,
+            started_at: 0,
+        };
+        Membership { metastore: Arc::clone(metastore), record, key: Digest::of(key) }
+    }
+
+    async fn port(metastore: &Arc<dyn Metastore>) -> Option<u16> {
+        let listing = metastore.list(NodeRecord::PREFIX).await.expect("lists");
+        records(&listing).next().map(|record| record.quic.port())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restarted_node_takes_over_at_once_and_another_waits_until_the_name_lapses() {
+        let metastore: Arc<dyn Metastore> = Arc::new(MemoryMetastore::new());
+        member(&metastore, b"key", 1).register().await.expect("the name is free");
+        let old = member(&metastore, b"key", 2).register().await.expect("the same key");
+        assert_eq!(port(&metastore).await, Some(2));
+        let taken = member(&metastore, b"other", 3).register().await.expect_err("taken").to_string();
+        assert!(taken.contains("n1") && taken.contains("http://127.0.0.1:2") && taken.contains("--id"), "{taken}");
+        sleep(TTL).await;
+        assert_eq!(port(&metastore).await, None);
+        member(&metastore, b"other", 3).register().await.expect("the name lapsed");
+        assert!(matches!(metastore.renew(old).await, Err(MetaError::LeaseLost { .. })));
+        assert_eq!(port(&metastore).await, Some(3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kept_name_outlives_its_time_and_is_given_back_at_the_end() {
+        let metastore: Arc<dyn Metastore> = Arc::new(MemoryMetastore::new());
+        let (one, stop) = (member(&metastore, b"key", 1), CancellationToken::new());
+        let lease = one.register().await.expect("the name is free");
+        let kept = tokio::spawn(one.keep(Some(lease), None, stop.clone()));
+        sleep(TTL * 4).await;
+        assert_eq!(port(&metastore).await, Some(1));
+        metastore.revoke(lease).await.expect("as if it had lapsed");
+        sleep(PULSE * 2).await;
+        assert_eq!(port(&metastore).await, Some(1), "registered again");
+        stop.cancel();
+        kept.await.expect("no panic").expect("kept");
+        assert_eq!(port(&metastore).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_newcomer_whose_name_is_taken_gives_up() {
+        let metastore: Arc<dyn Metastore> = Arc::new(MemoryMetastore::new());
+        member(&metastore, b"key", 1).register().await.expect("the name is free");
+        let kept = member(&metastore, b"other", 2).keep(None, None, CancellationToken::new()).await;
+        assert!(matches!(kept, Err(MembershipError::Taken(_))));
+    }
+}

@@ -1,0 +1,344 @@
+//! A node put together from its parts: opened in order, run until told to stop, closed within five seconds.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use shardd_client::cache::{Cache, CacheConfig, CacheError};
+use shardd_client::catalog::CatalogBackend;
+use shardd_client::engine::Engine;
+use shardd_client::metastore::Metastore;
+use shardd_client::node::{NodeId, NodeRecord};
+use shardd_client::origin::{Origin, OriginError};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::http::{self, Api, Desk};
+use crate::identity::{self, Authority, Cluster, Identity, IdentityError, JoinToken, Standing};
+use crate::membership::{self, Finder, Membership, MembershipError};
+use crate::metastore::{OpenError, RemoteMetastore, SledMetastore};
+use crate::transport::{Services, Transport, TransportError};
+
+/// How long everything together may take to end.
+const GRACE: Duration = Duration::from_millis(4500);
+/// The name of a first node that was given none.
+const FIRST: &str = "n1";
+
+/// Why a node does not serve. Every message is one line and names the way out.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum ServeError {
+    /// The data directory cannot be used.
+    #[error("--data {path}: {source}")]
+    Data { path: PathBuf, source: io::Error },
+    /// Another process uses the data directory.
+    #[error("--data {path} is in use by another shardd; stop that one, or give this one a directory of its own")]
+    InUse { path: PathBuf },
+    /// The HTTP address cannot be used.
+    #[error("--http {address}: {source}; another program listens there, perhaps: give another address")]
+    Http { address: SocketAddr, source: io::Error },
+    /// It founded a cluster and is asked to join one.
+    #[error(
+        "--join: data directory {path} is that of the first node of a cluster; use another --data directory, or drop --join"
+    )]
+    AlreadyFirst { path: PathBuf },
+    /// No identity.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// No transport.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// No metadata.
+    #[error(transparent)]
+    Metadata(#[from] OpenError),
+    /// No store.
+    #[error("--store: {0}")]
+    Store(#[from] OriginError),
+    /// No cache.
+    #[error("cache: {0}")]
+    Cache(#[from] CacheError),
+    /// The node's name is somebody else's.
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+    /// The ready file cannot be written.
+    #[error("--ready-file {path}: {source}")]
+    ReadyFile { path: PathBuf, source: io::Error },
+    /// A thread of the node was lost.
+    #[error("a part of the node ended without a word: {0}")]
+    Lost(#[from] tokio::task::JoinError),
+}
+
+/// Where a serving node can be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ready {
+    /// Its name.
+    pub id: NodeId,
+    /// Its HTTP API.
+    pub http: SocketAddr,
+    /// Its peers' way in.
+    pub quic: SocketAddr,
+}
+
+impl std::fmt::Display for Ready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "shardd {} ready: http http://{}, quic {}", self.id, self.http, self.quic)
+    }
+}
+
+/// Runs a node until `stop`; tells `ready` once it serves.
+///
+/// # Errors
+/// [`ServeError`] when it cannot start, or finds its name taken.
+pub async fn serve(
+    config: Config,
+    stop: CancellationToken,
+    ready: impl FnOnce(&Ready),
+) -> Result<(), ServeError> {
+    let (_locked, listener) = (lock_data(&config.data)?, bind_http(config.http).await?);
+    let http = listener.local_addr().map_err(|source| ServeError::Http { address: config.http, source })?;
+    let part = take_part(&config).await?;
+    let identity = part.identity();
+    let transport = bind_quic(&config, identity)?;
+    let (metastore, kept) = open_metastore(&config, &part, &transport).await?;
+    let origin = Arc::new(open_store(&config, &part)?);
+    let (directory, limit) = (config.data.join("cache"), config.cache_size);
+    let cache = tokio::task::spawn_blocking(move || Cache::open(directory, CacheConfig { limit })).await??;
+
+    let record = NodeRecord {
+        id: identity.node().clone(),
+        http: format!("http://{http}"),
+        quic: transport.address(),
+        cache_bytes: config.cache_size.0,
+        started_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+    };
+    let membership =
+        Membership { metastore: Arc::clone(&metastore), record: record.clone(), key: identity.key_digest() };
+    let lease = match membership.register().await {
+        Ok(lease) => Some(lease),
+        Err(error @ MembershipError::Taken(_)) => return Err(error.into()),
+        // It serves what it has and registers when the first node is back.
+        Err(MembershipError::Meta(_)) => None,
+    };
+    let finder = |part: &Part| match part {
+        Part::First { .. } => None,
+        Part::Joined { cluster, .. } => Some(Finder {
+            transport: Arc::clone(&transport),
+            cluster: cluster.clone(),
+            tls: config.data.join("tls"),
+        }),
+    };
+    let finders = (finder(&part), finder(&part));
+    let desk = open_desk(&config, part, http, &transport, &origin)?;
+
+    let engine = Engine::new(
+        record.id.clone(),
+        Arc::clone(&origin),
+        Arc::new(cache),
+        Arc::clone(&metastore),
+        transport.clone(),
+    );
+    let (tasks, inner) = (TaskTracker::new(), CancellationToken::new());
+    let services = Services { peers: Arc::new(Arc::clone(&engine)), metastore: kept };
+    tasks.spawn(Arc::clone(&transport).serve(services, inner.clone()));
+    tasks.spawn(membership::follow_addresses(
+        Arc::clone(&metastore),
+        Arc::clone(&transport),
+        finders.0,
+        inner.clone(),
+    ));
+    tasks.spawn(Arc::clone(&engine).run_until(inner.clone()));
+    let api =
+        Api { node: record.clone(), engine, catalog: CatalogBackend::new(origin, Arc::clone(&metastore)), desk };
+    tasks.spawn(http::listen(listener, http::router(api), inner.clone()));
+    let mut member = tokio::spawn(membership.keep(lease, finders.1, inner.clone()));
+
+    let told = Ready { id: record.id, http, quic: transport.address() };
+    if let Some(path) = &config.ready_file {
+        write_ready(path, &told).map_err(|source| ServeError::ReadyFile { path: path.clone(), source })?;
+    }
+    info!(node = %told.id, http = %told.http, quic = %told.quic, "ready");
+    ready(&told);
+
+    let ended = tokio::select! {
+        () = stop.cancelled() => None,
+        ended = &mut member => Some(ended),
+    };
+    info!("stopping");
+    inner.cancel();
+    tasks.close();
+    let all = async {
+        let ended = match ended {
+            Some(ended) => ended,
+            None => member.await,
+        };
+        tasks.wait().await;
+        transport.close().await;
+        ended
+    };
+    match tokio::time::timeout(GRACE, all).await {
+        Ok(ended) => Ok(ended??),
+        Err(_) => {
+            warn!(remaining = tasks.len(), "tasks outlived the shutdown grace");
+            Ok(())
+        }
+    }
+}
+
+/// A node's part in its cluster.
+enum Part {
+    First { identity: Identity, authority: Authority },
+    Joined { identity: Identity, cluster: Cluster },
+}
+
+impl Part {
+    fn identity(&self) -> &Identity {
+        match self {
+            Part::First { identity, .. } | Part::Joined { identity, .. } => identity,
+        }
+    }
+}
+
+/// Holds the data directory for this process, as long as the file lives.
+fn lock_data(data: &Path) -> Result<File, ServeError> {
+    let at = |source| ServeError::Data { path: data.to_owned(), source };
+    std::fs::create_dir_all(data).map_err(at)?;
+    let file =
+        File::options().create(true).truncate(false).write(true).open(data.join("lock")).map_err(at)?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(ServeError::InUse { path: data.to_owned() }),
+        Err(error) => Err(at(error.into())),
+    }
+}
+
+async fn bind_http(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|source| ServeError::Http { address, source })
+}
+
+/// Opens the node's identity, founds a cluster, or joins one.
+async fn take_part(config: &Config) -> Result<Part, ServeError> {
+    let (data, id, join) = (config.data.clone(), config.id.clone(), config.join.clone());
+    tokio::task::spawn_blocking(move || {
+        let tls = data.join("tls");
+        let part = match (Identity::open(&tls)?, join) {
+            (Standing::First(..), Some(_)) => return Err(ServeError::AlreadyFirst { path: data }),
+            (Standing::First(identity, authority), None) => Part::First { identity, authority },
+            (Standing::Joined(identity, _), Some(token)) if identity.authority() != token.authority => {
+                return Err(IdentityError::OtherCluster.into());
+            }
+            (Standing::Joined(identity, cluster), _) => Part::Joined { identity, cluster },
+            (Standing::New, None) => {
+                let node = id.clone().unwrap_or_else(|| FIRST.parse().expect("a good name"));
+                let (identity, authority) = Identity::found(&tls, node)?;
+                Part::First { identity, authority }
+            }
+            (Standing::New, Some(token)) => {
+                let (identity, cluster) = identity::join(&tls, &token, id.clone())?;
+                Part::Joined { identity, cluster }
+            }
+        };
+        let found = part.identity().node().clone();
+        match id {
+            Some(asked) if asked != found => Err(IdentityError::OtherNode { found, asked }.into()),
+            _ => Ok(part),
+        }
+    })
+    .await?
+}
+
+/// Binds the QUIC address. A free port, once found, is kept over restarts, so that the others find the node again.
+fn bind_quic(config: &Config, identity: &Identity) -> Result<Arc<Transport>, ServeError> {
+    let kept = config.data.join("quic-port");
+    let address = config.quic;
+    if address.port() != 0 {
+        return Ok(Transport::bind(address, identity)?);
+    }
+    let port = std::fs::read_to_string(&kept).ok().and_then(|port| port.trim().parse().ok());
+    let again = port.and_then(|port| Transport::bind(SocketAddr::new(address.ip(), port), identity).ok());
+    let transport = match again {
+        Some(transport) => transport,
+        None => Transport::bind(address, identity)?,
+    };
+    // Only a convenience: without it the others learn the new port from the metastore.
+    let _ = std::fs::write(&kept, format!("{}\n", transport.address().port()));
+    Ok(transport)
+}
+
+/// The metastore the node goes by, and the one it keeps for others.
+async fn open_metastore(
+    config: &Config,
+    part: &Part,
+    transport: &Arc<Transport>,
+) -> Result<(Arc<dyn Metastore>, Option<Arc<dyn Metastore>>), ServeError> {
+    match part {
+        Part::First { .. } => {
+            let path = config.data.join("meta");
+            let opened = tokio::task::spawn_blocking(move || SledMetastore::open(&path)).await??;
+            let metastore: Arc<dyn Metastore> = Arc::new(opened);
+            Ok((Arc::clone(&metastore), Some(metastore)))
+        }
+        Part::Joined { cluster, .. } => {
+            transport.learn(&cluster.first, cluster.quic);
+            Ok((Arc::new(RemoteMetastore::new(Arc::clone(transport), cluster.first.clone())), None))
+        }
+    }
+}
+
+/// Opens the store asked for, else the cluster's, else the node's own.
+fn open_store(config: &Config, part: &Part) -> Result<Origin, OriginError> {
+    match (&config.store, part) {
+        (Some(store), _) => Origin::open(store),
+        (None, Part::Joined { cluster, .. }) => Origin::open(&cluster.store),
+        (None, Part::First { .. }) => Origin::open_dir(&config.data.join("store")),
+    }
+}
+
+/// The desk where others join: at the first node, with a token file beside it.
+fn open_desk(
+    config: &Config,
+    part: Part,
+    http: SocketAddr,
+    transport: &Transport,
+    origin: &Origin,
+) -> Result<Desk, ServeError> {
+    let (identity, authority) = match part {
+        Part::Joined { cluster, .. } => return Ok(Desk::Elsewhere { cluster }),
+        Part::First { identity, authority } => (identity, authority),
+    };
+    // A wildcard is no address to join at; the peers' address is one of this machine.
+    let reachable = if http.ip().is_unspecified() {
+        SocketAddr::new(transport.address().ip(), http.port())
+    } else {
+        http
+    };
+    let token = JoinToken::keep(&config.data.join("join-token"), reachable, authority.digest())?;
+    let store = match origin.name() {
+        url if url.contains("://") => url.to_owned(),
+        path => {
+            let path = std::path::absolute(path);
+            let path = path.map_err(|source| ServeError::Data { path: config.data.clone(), source })?;
+            path.display().to_string()
+        }
+    };
+    let cluster =
+        Cluster { store, first: identity.node().clone(), http: reachable, quic: transport.address() };
+    Ok(Desk::Here { authority, secret: token.secret, cluster })
+}
+
+/// Writes the ready line, whole or not at all.
+fn write_ready(path: &Path, ready: &Ready) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if path.file_name().is_none() {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    let mut file = tempfile::NamedTempFile::new_in(directory)?;
+    writeln!(file, "{ready}")?;
+    file.persist(path)?;
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! Answering other nodes: a task per connection and one per stream, all stopped and waited for by [`Transport::serve`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn::{Connection, Incoming, RecvStream, SendStream};
+use shardd_client::node::NodeId;
+use shardd_client::peers::{FetchRequest, PeerError, SendHeader};
+use shardfmt::grain::GrainKey;
+use tokio::io::BufReader;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use super::frame::{self, FrameError};
+use super::{GRAINS_IN_FLIGHT, Reply, Request, Services, Transport};
+use crate::identity::node_of;
+use crate::metastore::wire;
+
+/// How long a peer may take for the handshake, and to say what it wants.
+const OPENING_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a peer that asked may take nothing of the answer.
+const STALL: Duration = Duration::from_secs(30);
+/// Connections at once; more are refused.
+const MAX_CONNECTIONS: usize = 8192;
+const READ_BUFFER: usize = 64 << 10;
+
+impl Transport {
+    /// Answers other nodes until `stop`; then ends what is under way and waits for it.
+    pub async fn serve(self: Arc<Self>, services: Services, stop: CancellationToken) {
+        let services = Arc::new(services);
+        let tasks = TaskTracker::new();
+        loop {
+            let incoming = tokio::select! {
+                () = stop.cancelled() => break,
+                incoming = self.endpoint.accept() => incoming,
+            };
+            let Some(incoming) = incoming else { break };
+            if self.endpoint.open_connections() > MAX_CONNECTIONS {
+                incoming.refuse();
+                continue;
+            }
+            let (services, stop, streams) = (Arc::clone(&services), stop.clone(), tasks.clone());
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = connection(incoming, services, &streams, &stop) => {}
+                }
+            });
+        }
+        tasks.close();
+        tasks.wait().await;
+    }
+}
+
+/// Takes the streams of one connection until it ends.
+async fn connection(
+    incoming: Incoming,
+    services: Arc<Services>,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) {
+    let address = incoming.remote_address();
+    let connection = match timeout(OPENING_PATIENCE, incoming).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return warn!(%address, %error, "connection refused"),
+        Err(_) => return warn!(%address, "connection refused: no handshake in time"),
+    };
+    let Some(peer) = peer_of(&connection) else {
+        warn!(%address, "connection refused: its certificate names no node");
+        return connection.close(1u32.into(), b"your certificate names no node");
+    };
+    debug!(%peer, %address, "connected");
+    // The number of streams, and so of tasks, is bounded by the transport's settings.
+    while let Ok((send, receive)) = connection.accept_bi().await {
+        let (peer, services, stop) = (peer.clone(), Arc::clone(&services), stop.clone());
+        tasks.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                answered = answer(&peer, &services, send, receive) => if let Err(error) = answered {
+                    debug!(%peer, %error, "request not answered");
+                }
+            }
+        });
+    }
+    debug!(%peer, %address, "disconnected");
+}
+
+/// The name in the certificate that the handshake has verified.
+fn peer_of(connection: &Connection) -> Option<NodeId> {
+    let chain = connection.peer_identity()?.downcast::<Vec<rustls::pki_types::CertificateDer<'static>>>().ok()?;
+    node_of(chain.first()?)
+}
+
+async fn answer(
+    peer: &NodeId,
+    services: &Services,
+    mut send: SendStream,
+    receive: RecvStream,
+) -> Result<(), FrameError> {
+    let mut receive = BufReader::with_capacity(READ_BUFFER, receive);
+    let opening = async {
+        let request = frame::read_head(&mut receive, frame::MAX_HEAD).await?;
+        match request {
+            Request::Fetch { count, .. } => {
+                let keys = frame::read_keys(&mut receive, count).await?;
+                Ok((request, keys, Bytes::new()))
+            }
+            Request::Meta { body, .. } => {
+                let body = frame::read_bytes(&mut receive, body, frame::MAX_BODY, "a value").await?;
+                Ok((request, vec![], body))
+            }
+            Request::Send { .. } => Ok((request, vec![], Bytes::new())),
+        }
+    };
+    let (request, keys, body) = match timeout(OPENING_PATIENCE, opening).await {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(error)) => return refuse(send, error).await,
+        Err(_) => return refuse(send, FrameError::Cut("a request: nothing more came")).await,
+    };
+    match request {
+        Request::Fetch { run, version, epoch, effort, .. } => {
+            let request = FetchRequest { run, version, epoch, keys: keys.clone(), effort };
+            let grains = services.peers.fetch(peer, request).await;
+            write(&mut send, &mut [frame::head(&Reply::Grains)]).await?;
+            for (key, bytes) in keys.iter().zip(grains) {
+                let Some(bytes) = bytes else { continue };
+                write(&mut send, &mut [frame::grain_prefix(key, &bytes), bytes]).await?;
+            }
+        }
+        Request::Send { header } => {
+            let (taken, read) = take(peer, services, header, &mut receive).await;
+            let reply = match (taken, read) {
+                (_, Err(error)) => return refuse(send, error).await,
+                (Ok(ack), Ok(())) => Reply::Ack { ack },
+                (Err(error), Ok(())) => Reply::Refused { reason: error.to_string() },
+            };
+            write(&mut send, &mut [frame::head(&reply)]).await?;
+        }
+        Request::Meta { request, .. } => {
+            let Some(metastore) = &services.metastore else {
+                let reason = "this node does not keep the metadata".to_owned();
+                return write(&mut send, &mut [frame::head(&Reply::Refused { reason })]).await;
+            };
+            let (result, body) = tokio::select! {
+                // The asker has gone: it no longer waits for changes.
+                _ = send.stopped() => return Ok(()),
+                answer = wire::answer(metastore.as_ref(), request, body) => answer,
+            };
+            let length = body.len().try_into().unwrap_or(u32::MAX);
+            write(&mut send, &mut [frame::head(&Reply::Meta { result, body: length }), body]).await?;
+        }
+    }
+    let _ = send.finish();
+    Ok(())
+}
+
+/// Hands the grains on the stream to the service as it takes them; ends when the service has answered.
+async fn take(
+    peer: &NodeId,
+    services: &Services,
+    header: SendHeader,
+    receive: &mut BufReader<RecvStream>,
+) -> (Result<shardd_client::peers::Ack, PeerError>, Result<(), FrameError>) {
+    let (sender, grains) = mpsc::channel(GRAINS_IN_FLIGHT);
+    let mut taking = services.peers.receive(peer, header, grains);
+    let mut reading = std::pin::pin!(read_all(receive, sender));
+    tokio::select! {
+        taken = &mut taking => (taken, Ok(())),
+        read = &mut reading => (taking.await, read),
+    }
+}
+
+async fn read_all(
+    receive: &mut BufReader<RecvStream>,
+    sender: mpsc::Sender<(GrainKey, Bytes)>,
+) -> Result<(), FrameError> {
+    while let Some(grain) = frame::read_grain(receive).await? {
+        if sender.send(grain).await.is_err() {
+            // The service takes no more; it answers why.
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Tells the peer why its request is not answered, and returns the reason.
+async fn refuse(mut send: SendStream, error: FrameError) -> Result<(), FrameError> {
+    write(&mut send, &mut [frame::head(&Reply::Refused { reason: error.to_string() })]).await?;
+    let _ = send.finish();
+    Err(error)
+}
+
+async fn write(send: &mut SendStream, chunks: &mut [Bytes]) -> Result<(), FrameError> {
+    match timeout(STALL, send.write_all_chunks(chunks)).await {
+        Ok(written) => written.map_err(|error| FrameError::Broken(error.into())),
+        Err(_) => Err(FrameError::Broken(std::io::ErrorKind::TimedOut.into())),
+    }
+}

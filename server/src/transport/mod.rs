@@ -1,0 +1,156 @@
+//! Carries what nodes say to each other over QUIC with mutual TLS: the only module that names quinn.
+//!
+//! One endpoint per node, one connection per direction and pair of nodes, one bidirectional stream per request
+//! ([`frame`] has the layout). A peer is who its certificate says it is. What the messages mean is the business of the
+//! [`PeerService`] and [`Metastore`] behind [`Services`]; every grain is verified by them, not here.
+
+mod frame;
+mod incoming;
+mod outgoing;
+mod tls;
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use shardd_client::metastore::{MetaError, Metastore};
+use shardd_client::node::NodeId;
+use shardd_client::peers::{Ack, Effort, PeerService, SendHeader};
+use shardd_client::protocol::RunId;
+use shardfmt::VersionId;
+
+use crate::identity::Identity;
+use crate::metastore::wire::{MetaReply, MetaRequest};
+use outgoing::Peer;
+
+/// How long a connection may take to be made.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a peer that could not be reached is not tried again, so that misses fail fast.
+const BREAKER: Duration = Duration::from_secs(2);
+/// A connection over which nothing comes for so long is dead.
+const IDLE: Duration = Duration::from_secs(3);
+/// How often a quiet connection proves that it is not dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// The largest datagram tried. Larger ones can stall: ten of them exceed what the kernel splits at once (64 KiB).
+const LARGEST_DATAGRAM: u16 = 6500;
+/// Grains that wait between stream and receiver; the stream stops when they are not taken.
+const GRAINS_IN_FLIGHT: usize = 16;
+/// Socket buffers asked for; the system may give less.
+const SOCKET_BUFFER: usize = 4 << 20;
+
+/// What this node answers to others.
+pub struct Services {
+    /// Answers for grains.
+    pub peers: Arc<dyn PeerService>,
+    /// The metadata, on the node that keeps it.
+    pub metastore: Option<Arc<dyn Metastore>>,
+}
+
+/// A node's end of all its connections. Implements [`Peers`](shardd_client::peers::Peers); [`Transport::serve`] answers others.
+pub struct Transport {
+    node: NodeId,
+    endpoint: quinn::Endpoint,
+    address: SocketAddr,
+    addresses: Mutex<BTreeMap<NodeId, SocketAddr>>,
+    peers: Mutex<BTreeMap<NodeId, Arc<Peer>>>,
+}
+
+/// Why there is no transport.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum TransportError {
+    /// The address cannot be used.
+    #[error("--quic {address}: {source}")]
+    Bind { address: SocketAddr, source: std::io::Error },
+    /// The node's certificate cannot be used.
+    #[error("cannot use the node's certificate: {0}")]
+    Tls(String),
+}
+
+impl Transport {
+    /// Binds `address` (port 0: a free one) for the node of `identity`. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// [`TransportError::Bind`] when the address is taken or not of this machine.
+    pub fn bind(address: SocketAddr, identity: &Identity) -> Result<Arc<Transport>, TransportError> {
+        let bind = |source| TransportError::Bind { address, source };
+        let server = tls::server(identity)?;
+        let client = tls::client(identity)?;
+        let socket = socket(address).map_err(bind)?;
+        let mut settings = quinn::EndpointConfig::default();
+        settings.max_udp_payload_size(LARGEST_DATAGRAM).expect("within what QUIC allows");
+        let runtime = Arc::new(quinn::TokioRuntime);
+        let mut endpoint = quinn::Endpoint::new(settings, Some(server), socket, runtime).map_err(bind)?;
+        endpoint.set_default_client_config(client);
+        let address = endpoint.local_addr().map_err(bind)?;
+        Ok(Arc::new(Transport {
+            node: identity.node().clone(),
+            endpoint,
+            address,
+            addresses: Mutex::default(),
+            peers: Mutex::default(),
+        }))
+    }
+
+    /// Where this node can be reached.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Remembers where `node` can be reached, until told otherwise: a lapsed record is no reason to forget it.
+    pub fn learn(&self, node: &NodeId, address: SocketAddr) {
+        lock(&self.addresses).insert(node.clone(), address);
+    }
+
+    /// Closes all connections and waits a moment for the peers to hear of it.
+    pub async fn close(&self) {
+        self.endpoint.close(0u32.into(), b"stopping");
+        // Peers that do not hear of it find out by the idle timeout.
+        let _ = tokio::time::timeout(Duration::from_millis(500), self.endpoint.wait_idle()).await;
+    }
+}
+
+/// What opens a stream.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Request {
+    /// `count` keys follow; the answer is [`Reply::Grains`].
+    Fetch { run: RunId, version: VersionId, epoch: u32, effort: Effort, count: u32 },
+    /// Grains follow to the end of the stream; the answer is [`Reply::Ack`].
+    Send { header: SendHeader },
+    /// `body` bytes follow; the answer is [`Reply::Meta`].
+    Meta { request: MetaRequest, body: u32 },
+}
+
+/// What opens the answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Reply {
+    /// The grains that there are follow, in the order asked for, to the end of the stream.
+    Grains,
+    /// What became of the grains sent.
+    Ack { ack: Ack },
+    /// `body` bytes follow.
+    Meta { result: Result<MetaReply, MetaError>, body: u32 },
+    /// Nothing will be done, and why.
+    Refused { reason: String },
+}
+
+fn socket(address: SocketAddr) -> std::io::Result<UdpSocket> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::DGRAM, None)?;
+    // The system may give less: then packets are lost under load and sent again.
+    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
+    let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic while held")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! Asking other nodes: one connection each, made when first needed, and a short memory of those that failed.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use quinn::{Connection, ConnectionError, RecvStream, SendStream, WriteError};
+use serde::de::DeserializeOwned;
+use shardd_client::metastore::MetaError;
+use shardd_client::node::NodeId;
+use shardd_client::peers::{Ack, FetchRequest, PeerError, Peers, SendHeader};
+use shardfmt::grain::GrainKey;
+use tokio::io::BufReader;
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::{Instant, timeout};
+
+use super::frame::{self, FrameError};
+use super::{BREAKER, CONNECT_PATIENCE, Reply, Request, Transport, lock};
+use crate::identity::certificate_name;
+use crate::metastore::wire::{MetaReply, MetaRequest};
+
+/// How long a peer may take before an answer begins: as a shard's reader it may have to read the store first.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a begun answer, or a peer that takes grains, may stand still.
+const STALL: Duration = Duration::from_secs(30);
+/// How long a peer may take to make durable what it was sent.
+const ACK_PATIENCE: Duration = Duration::from_secs(60);
+const READ_BUFFER: usize = 64 << 10;
+
+/// What is known of the way to one other node. The lock is held while connecting: whoever else wants the peer waits for
+/// the one attempt instead of making another.
+#[derive(Default)]
+pub(super) struct Peer(Mutex<Way>);
+
+#[derive(Default)]
+struct Way {
+    connection: Option<Connection>,
+    address: Option<SocketAddr>,
+    failed: Option<(Instant, String)>,
+}
+
+impl Transport {
+    /// One message to the metastore that `to` keeps, and its answer.
+    ///
+    /// # Errors
+    /// The outer error when there is no answer; the inner one is the answer.
+    pub(crate) async fn ask_metastore(
+        &self,
+        to: &NodeId,
+        request: MetaRequest,
+        body: Bytes,
+    ) -> Result<Result<(MetaReply, Bytes), MetaError>, PeerError> {
+        let length = body.len().try_into().map_err(|_| refused(to, "the value is too long"))?;
+        let (mut send, mut receive) = self.open(to).await?;
+        let head = frame::head(&Request::Meta { request, body: length });
+        self.write(to, &mut send, &mut [head, body]).await?;
+        let _ = send.finish();
+        // Whether to wait is the caller's business: some answers come when something changes.
+        match self.reply(to, &mut receive).await? {
+            Reply::Meta { result: Ok(reply), body } => {
+                let body = frame::read_bytes(&mut receive, body, frame::MAX_REPLY_BODY, "values").await;
+                Ok(Ok((reply, body.map_err(|error| self.broken(to, &error))?)))
+            }
+            Reply::Meta { result: Err(error), .. } => Ok(Err(error)),
+            other => Err(unexpected(to, &other)),
+        }
+    }
+
+    /// A new stream to `to`, over the connection that is there or a new one.
+    async fn open(&self, to: &NodeId) -> Result<(SendStream, RecvStream), PeerError> {
+        let connection = self.connection(to).await?;
+        connection.open_bi().await.map_err(|error| self.lost(to, &error))
+    }
+
+    async fn connection(&self, to: &NodeId) -> Result<Connection, PeerError> {
+        if *to == self.node {
+            return Err(unreachable(to, "that is this node itself"));
+        }
+        let address = lock(&self.addresses).get(to).copied();
+        let address = address.ok_or_else(|| unreachable(to, "its address is not known"))?;
+        let peer = Arc::clone(lock(&self.peers).entry(to.clone()).or_default());
+        let mut way = peer.0.lock().await;
+        if way.address != Some(address) {
+            *way = Way { address: Some(address), ..Way::default() };
+        }
+        if let Some(connection) = &way.connection {
+            match connection.close_reason() {
+                None => return Ok(connection.clone()),
+                Some(reason) => way.fell(&reason),
+            }
+        }
+        if let Some((since, reason)) = &way.failed
+            && since.elapsed() < BREAKER
+        {
+            return Err(unreachable(to, reason));
+        }
+        match self.connect(to, address).await {
+            Ok(connection) => {
+                way.failed = None;
+                way.connection = Some(connection.clone());
+                Ok(connection)
+            }
+            Err(reason) => {
+                let error = unreachable(to, &reason);
+                way.failed = Some((Instant::now(), reason));
+                Err(error)
+            }
+        }
+    }
+
+    async fn connect(&self, to: &NodeId, address: SocketAddr) -> Result<Connection, String> {
+        // The certificate must name `to`: whoever else listens there by now is not taken for it.
+        let connecting =
+            self.endpoint.connect(address, &certificate_name(to)).map_err(|error| error.to_string())?;
+        match timeout(CONNECT_PATIENCE, connecting).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(format!("{address}: {error}")),
+            Err(_) => Err(format!("{address}: no answer within {CONNECT_PATIENCE:?}")),
+        }
+    }
+
+    /// Writes chunks, but does not wait for ever for a peer that takes nothing.
+    async fn write(&self, to: &NodeId, send: &mut SendStream, chunks: &mut [Bytes]) -> Result<(), PeerError> {
+        match timeout(STALL, send.write_all_chunks(chunks)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(WriteError::ConnectionLost(error))) => Err(self.lost(to, &error)),
+            Ok(Err(error)) => Err(unreachable(to, error)),
+            Err(_) => Err(PeerError::TimedOut { peer: to.clone(), waited: STALL }),
+        }
+    }
+
+    async fn reply<T: DeserializeOwned>(
+        &self,
+        to: &NodeId,
+        receive: &mut (impl tokio::io::AsyncRead + Unpin),
+    ) -> Result<T, PeerError> {
+        frame::read_head(receive, frame::MAX_REPLY_HEAD).await.map_err(|error| self.broken(to, &error))
+    }
+
+    fn broken(&self, to: &NodeId, error: &FrameError) -> PeerError {
+        match error {
+            FrameError::Broken(_) => unreachable(to, error),
+            _ => PeerError::Protocol { peer: to.clone(), reason: error.to_string() },
+        }
+    }
+
+    fn lost(&self, to: &NodeId, error: &ConnectionError) -> PeerError {
+        unreachable(to, format!("connection lost: {error}"))
+    }
+}
+
+#[async_trait]
+impl Peers for Transport {
+    async fn fetch(&self, to: &NodeId, request: FetchRequest) -> Result<Vec<Option<Bytes>>, PeerError> {
+        let FetchRequest { run, version, epoch, keys, effort } = request;
+        // Only what is asked for is taken, and once.
+        let mut wanted: BTreeMap<GrainKey, Option<Bytes>> = keys.iter().map(|key| (*key, None)).collect();
+        let count = u32::try_from(wanted.len()).ok().filter(|count| *count <= frame::MAX_KEYS);
+        let count = count.ok_or_else(|| refused(to, format!("{} grains are too many at once", keys.len())))?;
+        let (mut send, receive) = self.open(to).await?;
+        let head = frame::head(&Request::Fetch { run, version, epoch, effort, count });
+        self.write(to, &mut send, &mut [head, frame::keys(wanted.keys())]).await?;
+        let _ = send.finish();
+
+        let mut receive = BufReader::with_capacity(READ_BUFFER, receive);
+        let late = |waited| PeerError::TimedOut { peer: to.clone(), waited };
+        match timeout(ANSWER_PATIENCE, self.reply(to, &mut receive)).await.map_err(|_| late(ANSWER_PATIENCE))?? {
+            Reply::Grains => {}
+            other => return Err(unexpected(to, &other)),
+        }
+        loop {
+            let next = timeout(STALL, frame::read_grain(&mut receive)).await.map_err(|_| late(STALL))?;
+            let Some((key, bytes)) = next.map_err(|error| self.broken(to, &error))? else { break };
+            match wanted.get_mut(&key) {
+                Some(slot @ None) => *slot = Some(bytes),
+                _ => {
+                    let reason = format!("it sent grain {key}, which was not asked for");
+                    return Err(PeerError::Protocol { peer: to.clone(), reason });
+                }
+            }
+        }
+        Ok(keys.iter().map(|key| wanted[key].clone()).collect())
+    }
+
+    async fn send(
+        &self,
+        to: &NodeId,
+        header: SendHeader,
+        mut grains: mpsc::Receiver<(GrainKey, Bytes)>,
+    ) -> Result<Ack, PeerError> {
+        let (mut send, mut receive) = self.open(to).await?;
+        self.write(to, &mut send, &mut [frame::head(&Request::Send { header })]).await?;
+        // The receiver may answer before it has taken everything: it refuses, or it stops.
+        let mut reply = std::pin::pin!(self.reply::<Reply>(to, &mut receive));
+        let mut early = None;
+        while early.is_none() {
+            let grain = tokio::select! {
+                answer = &mut reply => {
+                    early = Some(answer);
+                    break;
+                }
+                grain = grains.recv() => grain,
+            };
+            let Some((key, bytes)) = grain else { break };
+            if bytes.len() > frame::MAX_GRAIN as usize {
+                return Err(refused(to, format!("grain {key} of {} bytes is too long to send", bytes.len())));
+            }
+            let mut chunks = [frame::grain_prefix(&key, &bytes), bytes];
+            tokio::select! {
+                answer = &mut reply => early = Some(answer),
+                written = timeout(STALL, send.write_all_chunks(&mut chunks)) => match written {
+                    Ok(Ok(())) => {}
+                    // It takes no more; its answer says why.
+                    Ok(Err(WriteError::Stopped(_))) => break,
+                    Ok(Err(WriteError::ConnectionLost(error))) => return Err(self.lost(to, &error)),
+                    Ok(Err(error)) => return Err(unreachable(to, error)),
+                    Err(_) => return Err(PeerError::TimedOut { peer: to.clone(), waited: STALL }),
+                },
+            }
+        }
+        let answer = match early {
+            Some(answer) => answer?,
+            None => {
+                let _ = send.finish();
+                let late = |_| PeerError::TimedOut { peer: to.clone(), waited: ACK_PATIENCE };
+                timeout(ACK_PATIENCE, &mut reply).await.map_err(late)??
+            }
+        };
+        match answer {
+            Reply::Ack { ack } => Ok(ack),
+            other => Err(unexpected(to, &other)),
+        }
+    }
+}
+
+impl Way {
+    /// The connection is gone. A peer that fell silent is not tried again at once; one that said goodbye may be back.
+    fn fell(&mut self, reason: &ConnectionError) {
+        self.connection = None;
+        if matches!(reason, ConnectionError::TimedOut) {
+            self.failed = Some((Instant::now(), "it fell silent".into()));
+        }
+    }
+}
+
+fn unreachable(peer: &NodeId, reason: impl ToString) -> PeerError {
+    PeerError::Unreachable { peer: peer.clone(), reason: reason.to_string() }
+}
+
+fn refused(peer: &NodeId, reason: impl ToString) -> PeerError {
+    PeerError::Refused { peer: peer.clone(), reason: reason.to_string() }
+}
+
+fn unexpected(peer: &NodeId, reply: &Reply) -> PeerError {
+    match reply {
+        Reply::Refused { reason } => refused(peer, reason),
+        _ => PeerError::Protocol { peer: peer.clone(), reason: "an answer to another question".into() },
+    }
+}

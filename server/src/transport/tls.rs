@@ -1,0 +1,83 @@
+//! The TLS and QUIC settings of both ends: TLS 1.3 only, both sides show a certificate of the cluster's authority.
+
+use std::sync::Arc;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
+use rustls::server::WebPkiClientVerifier;
+
+use super::{IDLE, KEEP_ALIVE, LARGEST_DATAGRAM, TransportError};
+use crate::identity::Identity;
+
+/// The protocol and its format number, agreed on in the handshake.
+const PROTOCOL: &[u8] = b"shardd/1";
+/// Streams that one peer may have open at once.
+const MAX_STREAMS: u32 = 256;
+/// Bytes under way on one stream, and on all streams of a connection: reads of 4 MiB never wait for credit.
+const STREAM_WINDOW: u32 = 8 << 20;
+const CONNECTION_WINDOW: u32 = 32 << 20;
+
+pub(super) fn server(identity: &Identity) -> Result<quinn::ServerConfig, TransportError> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(identity)?), provider())
+        .build()
+        .map_err(|error| TransportError::Tls(error.to_string()))?;
+    let mut settings = rustls::ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(bad)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(identity.chain(), identity.private_key())
+        .map_err(bad)?;
+    settings.alpn_protocols = vec![PROTOCOL.to_vec()];
+    let quic = QuicServerConfig::try_from(settings).map_err(|error| TransportError::Tls(error.to_string()))?;
+    let mut server = quinn::ServerConfig::with_crypto(Arc::new(quic));
+    server.transport_config(Arc::new(transport()));
+    Ok(server)
+}
+
+pub(super) fn client(identity: &Identity) -> Result<quinn::ClientConfig, TransportError> {
+    let mut settings = rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(bad)?
+        .with_root_certificates(roots(identity)?)
+        .with_client_auth_cert(identity.chain(), identity.private_key())
+        .map_err(bad)?;
+    settings.alpn_protocols = vec![PROTOCOL.to_vec()];
+    let quic = QuicClientConfig::try_from(settings).map_err(|error| TransportError::Tls(error.to_string()))?;
+    let mut client = quinn::ClientConfig::new(Arc::new(quic));
+    client.transport_config(Arc::new(transport()));
+    Ok(client)
+}
+
+fn transport() -> quinn::TransportConfig {
+    let mut discovery = quinn::MtuDiscoveryConfig::default();
+    discovery.upper_bound(LARGEST_DATAGRAM);
+    let mut transport = quinn::TransportConfig::default();
+    transport
+        .mtu_discovery_config(Some(discovery))
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_idle_timeout(Some(IDLE.try_into().expect("seconds fit")))
+        .max_concurrent_bidi_streams(MAX_STREAMS.into())
+        .max_concurrent_uni_streams(0u32.into())
+        .stream_receive_window(STREAM_WINDOW.into())
+        .receive_window(CONNECTION_WINDOW.into())
+        .send_window(u64::from(CONNECTION_WINDOW))
+        .datagram_receive_buffer_size(None);
+    transport
+}
+
+/// Only the cluster's own authority counts.
+fn roots(identity: &Identity) -> Result<RootCertStore, TransportError> {
+    let mut roots = RootCertStore::empty();
+    roots.add(identity.ca().clone()).map_err(bad)?;
+    Ok(roots)
+}
+
+/// Named explicitly: other crates bring other providers, so there is no default one.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn bad(error: rustls::Error) -> TransportError {
+    TransportError::Tls(error.to_string())
+}

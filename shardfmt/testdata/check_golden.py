@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Reads the golden files as docs/FORMAT.md describes them, without a line of shardfmt.
+
+Needs pyarrow and blake3:  python3 shardfmt/testdata/check_golden.py
+"""
+
+import json
+import struct
+from pathlib import Path
+
+import pyarrow as pa
+from blake3 import blake3
+
+HERE = Path(__file__).parent
+
+
+def u32(number):
+    return struct.pack("<I", number)
+
+
+def run(values, field):
+    """The canonical bytes of some values of one type; None is null."""
+    if not values:
+        return b""
+    present = [value is not None for value in values]
+    if all(present):
+        head = b"\x01"
+    elif len(values) == 1:
+        return b"\x00"
+    else:
+        bits = sum(1 << at for at, is_present in enumerate(present) if is_present)
+        head = b"\x02" + bits.to_bytes((len(values) + 7) // 8, "little")
+    return head + body(values, field.type)
+
+
+def blank(field):
+    """What lies beneath a null: null where it may be, and else zero."""
+    if field.nullable:
+        return None
+    if pa.types.is_struct(field.type):
+        return {child.name: blank(child) for child in field.type}
+    if pa.types.is_fixed_size_list(field.type):
+        return [blank(field.type.value_field)] * field.type.list_size
+    if pa.types.is_list(field.type) or pa.types.is_large_list(field.type):
+        return []
+    return {"B": b"", "s": ""}.get("s" if is_text(field.type) else "B" if is_bytes(field.type) else "", 0)
+
+
+def is_text(kind):
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def is_bytes(kind):
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def body(values, kind):
+    if is_text(kind) or is_bytes(kind):
+        raw = [b"" if v is None else v.encode() if isinstance(v, str) else v for v in values]
+        return b"".join(u32(len(v)) for v in raw) + b"".join(raw)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lists = [v or [] for v in values]
+        return b"".join(u32(len(v)) for v in lists) + run([i for v in lists for i in v], kind.value_field)
+    if pa.types.is_fixed_size_list(kind):
+        empty = [blank(kind.value_field)] * kind.list_size
+        return run([i for v in values for i in (empty if v is None else v)], kind.value_field)
+    if pa.types.is_struct(kind):
+        columns = [[blank(child) if v is None else v[child.name] for v in values] for child in kind]
+        return b"".join(run(column, child) for column, child in zip(columns, kind))
+    if pa.types.is_boolean(kind):
+        return bytes(bool(v) for v in values)
+    if pa.types.is_fixed_size_binary(kind):
+        return b"".join(bytes(kind.byte_width) if v is None else v for v in values)
+    if pa.types.is_decimal(kind):
+        return b"".join(int((v or 0) * 10**kind.scale).to_bytes(kind.byte_width, "little", signed=True) for v in values)
+    if pa.types.is_timestamp(kind):
+        values = [None if v is None else round(v.timestamp() * 1000) for v in values]
+    codes = {pa.int64(): "q", pa.int32(): "i", pa.uint16(): "H", pa.float32(): "f"}
+    return b"".join(struct.pack("<" + codes.get(kind, "q"), v or 0) for v in values)
+
+
+def keyed(context, content):
+    return blake3(content, derive_key_context=context).digest()
+
+
+def root(digests):
+    """RFC 6962, section 2.1."""
+    if len(digests) == 1:
+        return keyed("shardfmt 2026 merkle leaf v1", digests[0])
+    split = 1 << (len(digests) - 1).bit_length() - 1
+    return keyed("shardfmt 2026 merkle node v1", root(digests[:split]) + root(digests[split:]))
+
+
+def main():
+    shard = (HERE / "golden.arrow").read_bytes()
+    table = pa.ipc.open_file(shard).read_all()
+    fields = list(table.schema)
+    # The extension type of a tensor is read as what it is stored as.
+    columns = [column.combine_chunks() for column in table.columns]
+    columns = [getattr(column, "storage", column).to_pylist() for column in columns]
+    fields = [field.with_type(getattr(field.type, "storage_type", field.type)) for field in fields]
+    rows = [b"".join(run([column[at]], field) for column, field in zip(columns, fields)) for at in range(table.num_rows)]
+    digests = [keyed("shardfmt 2026 row v1", row)[:16] for row in rows]
+
+    sidecar = (HERE / "golden.rows").read_bytes()
+    assert sidecar[-32:] == blake3(sidecar[:-32]).digest(), "the sidecar's own digest"
+    magic, form, shard_id, count, blocks = struct.unpack_from("<8sI32sII", sidecar)
+    assert (magic, form, shard_id, count, blocks) == (b"SHARDROW", 1, blake3(shard).digest(), len(rows), 1)
+    for at, digest in enumerate(digests):
+        assert sidecar[52 + 16 * at :][:16] == digest, f"the digest of row {at}"
+
+    manifest_bytes = (HERE / "golden.manifest.arrow").read_bytes()
+    manifest = pa.ipc.open_file(manifest_bytes).read_all()
+    entry = manifest.to_pylist()[0]
+    total = sum(int.from_bytes(digest, "little") for digest in digests) % 2**128
+    assert entry["shard"] == shard_id
+    assert (entry["rows"], entry["bytes"], entry["row_bytes"]) == (len(rows), len(shard), sum(map(len, rows)))
+    assert entry["root"] == root(digests)
+    assert entry["digest_sum"] == total.to_bytes(16, "little")
+    assert json.loads(entry["labels"]) == {"0": 7, "1": 7, "2": 7}
+    stored = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(manifest.schema.metadata[b"shardd.schema"].decode())))
+    assert stored.equals(table.schema, check_metadata=True)
+
+    grain = (HERE / "golden.grain").read_bytes()
+    row_count, path_length = struct.unpack_from("<II", grain)
+    path, ends = grain[8:][: 32 * path_length], 8 + 32 * path_length
+    offsets = [0, *struct.unpack_from(f"<{row_count}I", grain, ends)]
+    data = grain[ends + 4 * row_count :]
+    assert [data[a:b] for a, b in zip(offsets, offsets[1:])] == rows[8:12], "rows 8 to 11"
+    # Grain 2 of 6, of 4 rows each: beside it grain 3, then grains 0 and 1, then 4 and 5.
+    expected = root(digests[12:16]) + root(digests[0:8]) + root(digests[16:21])
+    assert path == expected, "the path of grain 2"
+    print(f"{len(rows)} rows of shard {shard_id.hex()[:12]}, version {blake3(manifest_bytes).hexdigest()[:12]}: as described")
+
+
+if __name__ == "__main__":
+    main()
