@@ -61,7 +61,8 @@ pub async fn listen(listener: TcpListener, router: Router, stop: CancellationTok
 async fn connection(stream: TcpStream, router: Router, stop: CancellationToken) {
     // Small answers go out at once.
     let _ = stream.set_nodelay(true);
-    let service = router.map_request(|request: axum::http::Request<hyper::body::Incoming>| request.map(Body::new));
+    let service =
+        router.map_request(|request: axum::http::Request<hyper::body::Incoming>| request.map(Body::new));
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE);
     let serving = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));

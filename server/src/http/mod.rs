@@ -119,7 +119,8 @@ impl<S: Send + Sync, T: FromStr<Err: std::fmt::Display> + Send> FromRequestParts
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let Path(segments) = Path::<Vec<String>>::from_request_parts(parts, state).await.map_err(bad_request)?;
+        let Path(segments) =
+            Path::<Vec<String>>::from_request_parts(parts, state).await.map_err(bad_request)?;
         let name = segments.first().ok_or_else(|| bad_request("the path names nothing"))?;
         name.parse().map(Named).map_err(bad_request)
     }
@@ -144,7 +145,8 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Posted<T> {
 async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
     let too_long =
         || Refusal(Problem::new("about:blank", 413, format!("the body has more than {limit} bytes")));
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let announced =
+        headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|announced| announced > limit as u64) {
         return Err(too_long());
     }

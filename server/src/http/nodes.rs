@@ -75,7 +75,9 @@ pub(super) async fn join(state: State, Posted(request): Posted<JoinRequest>) -> 
     let (certificate, key) = authority
         .sign(&request.id, &request.csr)
         .map_err(|error| bad_request(format!("the certificate request: {error}")))?;
-    if let Some(other) = membership::other_holder(state.api.engine.metastore().as_ref(), &request.id, key).await? {
+    if let Some(other) =
+        membership::other_holder(state.api.engine.metastore().as_ref(), &request.id, key).await?
+    {
         return Err(Refusal(Problem::new(problem::CONFLICT, 409, other)));
     }
     tracing::info!(node = %request.id, "a node joined");

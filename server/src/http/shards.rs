@@ -9,10 +9,10 @@ use axum::http::header::{
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures::{Stream, stream};
-use shardd_client::problem::{self, Problem};
 use shardd_client::origin::Origin;
-use shardfmt::shard::{Shard, Sidecar};
+use shardd_client::problem::{self, Problem};
 use shardfmt::ShardId;
+use shardfmt::shard::{Shard, Sidecar};
 use std::sync::Arc;
 
 use super::problem::{Refusal, bad_request, invalid, not_found};
@@ -24,7 +24,12 @@ const PIECE: u64 = 1 << 20;
 /// What never changes may be kept for ever.
 const FOREVER: &str = "public, max-age=31536000, immutable";
 
-pub(super) async fn shard(state: State, method: Method, Named(id): Named<ShardId>, headers: HeaderMap) -> Answer {
+pub(super) async fn shard(
+    state: State,
+    method: Method,
+    Named(id): Named<ShardId>,
+    headers: HeaderMap,
+) -> Answer {
     let origin = state.api.catalog.origin();
     let Some(size) = origin.shard_size(&id).await? else {
         return Err(not_found(format!("there is no shard {id} here")));
@@ -50,7 +55,8 @@ pub(super) async fn shard(state: State, method: Method, Named(id): Named<ShardId
         (CONTENT_LENGTH, (bytes.end - bytes.start).to_string()),
     ];
     let range = part.map(|part| [(CONTENT_RANGE, format!("bytes {}-{}/{size}", part.start, part.end - 1))]);
-    let body = if method == Method::HEAD { Body::empty() } else { body(Arc::clone(origin), id, bytes).await? };
+    let body =
+        if method == Method::HEAD { Body::empty() } else { body(Arc::clone(origin), id, bytes).await? };
     let mut response: Response = (status, known, length, body).into_response();
     if let Some([(name, value)]) = range {
         response.headers_mut().insert(name, value.parse().expect("digits and a slash"));
@@ -136,7 +142,11 @@ pub(super) async fn put_rows(
     blocking(move || {
         let sidecar = Sidecar::decode(&offered).map_err(invalid)?;
         if sidecar.rows != shard.row_digests().map_err(invalid)? {
-            return Err(Refusal(Problem::new(problem::CORRUPT, 422, format!("these are not the rows of shard {id}"))));
+            return Err(Refusal(Problem::new(
+                problem::CORRUPT,
+                422,
+                format!("these are not the rows of shard {id}"),
+            )));
         }
         Ok(())
     })
@@ -149,7 +159,7 @@ pub(super) async fn put_rows(
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| Err(Refusal(Problem::unavailable(format!("the check was given up: {error}")))))
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        Err(Refusal(Problem::unavailable(format!("the check was given up: {error}"))))
+    })
 }

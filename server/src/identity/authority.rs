@@ -3,14 +3,16 @@
 use std::path::Path;
 
 use rcgen::{
-    BasicConstraints, Certificate, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
+    BasicConstraints, Certificate, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
 };
 use rustls::pki_types::CertificateDer;
 use shardd_client::node::NodeId;
 use shardfmt::digest::Digest;
 
-use super::{CA_CERTIFICATE, CA_KEY, IdentityError, certificate_name, files, key_digest, read_certificate, read_key};
+use super::{
+    CA_CERTIFICATE, CA_KEY, IdentityError, certificate_name, files, key_digest, read_certificate, read_key,
+};
 
 /// Signs the certificates of a cluster's nodes.
 pub struct Authority {
@@ -57,7 +59,11 @@ impl Authority {
     }
 
     /// Signs `key` as that of `node`, for both ends of a connection and nothing else.
-    pub(super) fn certify(&self, node: &NodeId, key: &impl PublicKeyData) -> Result<Certificate, IdentityError> {
+    pub(super) fn certify(
+        &self,
+        node: &NodeId,
+        key: &impl PublicKeyData,
+    ) -> Result<Certificate, IdentityError> {
         let mut parameters = CertificateParams::new([certificate_name(node)])?;
         parameters.distinguished_name = common_name(&format!("shardd node {node}"));
         parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
