@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::block::{Mode, to_numbers};
+use crate::block::{Block, Mode, to_numbers};
 use crate::collective::CollectiveError;
 use crate::data::Samples;
 use crate::loss::{Loss, cross_entropy};
@@ -67,7 +67,7 @@ impl Engine {
     ) -> Engine {
         assert_eq!(ranks.world, comm.world(), "the virtual ranks are shared by this world");
         assert_eq!(weights.len(), model.blocks.len(), "weights for every block");
-        let state = |(block, weights): (&Box<dyn crate::block::Block>, Vec<f32>)| {
+        let state = |block: &dyn Block, weights: Vec<f32>| {
             let parameters = block.parameters().iter();
             let decays: Vec<bool> = parameters
                 .flat_map(|parameter| std::iter::repeat_n(parameter.decays, parameter.len()))
@@ -75,7 +75,8 @@ impl Engine {
             assert_eq!(weights.len(), decays.len(), "weights for every parameter");
             BlockState { weights, decays, moments: Moments::default() }
         };
-        let blocks = model.blocks.iter().zip(weights).map(state).collect();
+        let blocks =
+            model.blocks.iter().zip(weights).map(|(block, weights)| state(&**block, weights)).collect();
         let statistics = ranks.of(comm.rank()).map(|_| model.initial_statistics()).collect();
         Engine { model, device, ranks, optimizer, blocks, statistics, comm }
     }
@@ -187,7 +188,7 @@ impl Engine {
 
     /// One flat tensor per parameter, by block.
     fn tensors(&self) -> Vec<Vec<Tensor<1>>> {
-        let tensors = |(block, state): (&Box<dyn crate::block::Block>, &BlockState)| {
+        let tensors = |block: &dyn Block, state: &BlockState| {
             let tensor = |range: std::ops::Range<usize>| {
                 let values = state.weights[range].to_vec();
                 let length = values.len();
@@ -195,7 +196,7 @@ impl Engine {
             };
             ranges(block.parameters()).into_iter().map(tensor).collect()
         };
-        self.model.blocks.iter().zip(&self.blocks).map(tensors).collect()
+        self.model.blocks.iter().zip(&self.blocks).map(|(block, state)| tensors(&**block, state)).collect()
     }
 }
 

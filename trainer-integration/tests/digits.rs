@@ -1,6 +1,7 @@
 //! The demo's digits from Parquet to weights, without any server: the same model for every number of ranks.
 
-use std::io;
+mod common;
+
 use std::path::Path;
 
 use shardd_client::catalog::{Catalog, LocalCatalog};
@@ -8,29 +9,12 @@ use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
 use shardd_trainer::cluster::CatalogRows;
 use shardd_trainer::collective::{Collective, ThreadCollective, spawn};
 use shardd_trainer::train::{TrainConfig, Trained, train};
-use shardfmt::ingest::{IngestConfig, NoProgress, Sink, Source, ingest};
-use shardfmt::plan::{PlanDocument, PlanOptions, Shape};
-use shardfmt::{DigestSum, FinishedShard, Manifest, PlanId};
+use shardfmt::{DigestSum, PlanId};
+
+use common::DigitsStore;
 
 const VIRTUAL_RANKS: u32 = 4;
 const EPOCHS: u32 = 10;
-
-struct Shelf<'a>(&'a LocalCatalog);
-
-impl Sink for Shelf<'_> {
-    fn put_shard(&self, shard: &FinishedShard) -> io::Result<()> {
-        self.0.put_shard(shard).map_err(io::Error::other)
-    }
-}
-
-fn add(catalog: &LocalCatalog, name: &str, file: &str) -> Manifest {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/data/digits").join(file);
-    let config = IngestConfig::default();
-    let source = Source::open(&path, &config).unwrap();
-    let manifest = ingest(source, &config, 1, &Shelf(catalog), &NoProgress).unwrap();
-    catalog.commit(&name.parse().unwrap(), None, &manifest).unwrap();
-    manifest
-}
 
 fn rank(store: &Path, plan: PlanId, collective: Box<dyn Collective>) -> Trained {
     let config = LoaderConfig {
@@ -51,17 +35,8 @@ fn rank(store: &Path, plan: PlanId, collective: Box<dyn Collective>) -> Trained 
 
 #[test]
 fn digits_train_to_the_same_weights_on_one_to_four_ranks() {
-    let store = tempfile::tempdir().unwrap();
-    let catalog = LocalCatalog::open(store.path()).unwrap();
-    let manifest = add(&catalog, "digits", "train.parquet");
-    add(&catalog, "digits-test", "test.parquet");
-    let shape = Shape {
-        shard_rows: manifest.shards.iter().map(|shard| shard.rows).collect(),
-        row_bytes: manifest.row_bytes(),
-    };
-    let options = PlanOptions { partitions: Some(12), ..PlanOptions::default() };
-    let plan = PlanDocument::with_defaults(manifest.id(), &shape, options).unwrap();
-    let plan = catalog.put_plan(&plan).unwrap();
+    let store = DigitsStore::new();
+    let plan = store.plan;
 
     let trained =
         |world| spawn(world, |collective: ThreadCollective| rank(store.path(), plan, Box::new(collective)));
@@ -80,8 +55,8 @@ fn digits_train_to_the_same_weights_on_one_to_four_ranks() {
             let read: u64 = ranks.iter().map(|rank| rank.audits[epoch].samples).sum();
             let sums = ranks.iter().map(|rank| rank.audits[epoch].digest_sum.parse::<DigestSum>().unwrap());
             let sum = sums.reduce(|sum, next| sum + next).unwrap();
-            assert_eq!(read, manifest.sample_count(), "every sample once in epoch {epoch}");
-            assert_eq!(sum, manifest.digest_sum(), "the very samples in epoch {epoch}");
+            assert_eq!(read, store.manifest.sample_count(), "every sample once in epoch {epoch}");
+            assert_eq!(sum, store.manifest.digest_sum(), "the very samples in epoch {epoch}");
         }
     }
 }

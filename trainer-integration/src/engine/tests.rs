@@ -32,14 +32,14 @@ fn pass_gradients(model: &Model, samples: &Samples, global: u64) -> (Loss, Vec<V
 }
 
 fn tensors_of(model: &Model, device: &Device) -> Vec<Vec<Tensor<1>>> {
-    let block = |block: &Box<dyn crate::block::Block>| {
+    let block = |block: &dyn Block| {
         let tensor = |values: Vec<f32>| {
             let length = values.len();
             Tensor::from_data(TensorData::new(values, [length]), device)
         };
         block.parameters().iter().map(|parameter| tensor(parameter.initial(3))).collect()
     };
-    model.blocks.iter().map(block).collect()
+    model.blocks.iter().map(|it| block(&**it)).collect()
 }
 
 /// Forward through all blocks in one graph; what `root` makes of the logits goes backward.

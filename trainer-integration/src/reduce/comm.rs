@@ -2,12 +2,15 @@
 //!
 //! Operations run one at a time in the order in which they were submitted, which must be the same on every rank.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use crate::collective::{Collective, CollectiveError};
 
 type Operation = Box<dyn FnOnce(&mut dyn Collective) + Send>;
+
+/// Operations that may wait; a step submits one per block, so deep models wait a little instead of queueing without end.
+const QUEUE: usize = 256;
 
 /// Owns the collective and runs operations on it in the background.
 ///
@@ -16,7 +19,7 @@ type Operation = Box<dyn FnOnce(&mut dyn Collective) + Send>;
 pub struct Comm {
     rank: u32,
     world: u32,
-    operations: Option<Sender<Operation>>,
+    operations: Option<SyncSender<Operation>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -42,7 +45,7 @@ impl Comm {
     /// If the system has no thread left to give.
     pub fn new(mut collective: Box<dyn Collective>) -> Comm {
         let (rank, world) = (collective.rank(), collective.world());
-        let (operations, queue) = channel::<Operation>();
+        let (operations, queue) = sync_channel::<Operation>(QUEUE);
         let thread = std::thread::Builder::new()
             .name(format!("comm {rank}"))
             .spawn(move || queue.iter().for_each(|operation| operation(&mut *collective)))
@@ -60,12 +63,12 @@ impl Comm {
         self.world
     }
 
-    /// Queues an operation; a model has few blocks, so the queue is bounded by the step that waits for them.
+    /// Queues an operation; waits only while very many are queued already.
     pub fn submit<T: Send + 'static>(
         &self,
         operation: impl FnOnce(&mut dyn Collective) -> Result<T, CollectiveError> + Send + 'static,
     ) -> Pending<T> {
-        let (done, result) = channel();
+        let (done, result) = sync_channel(1);
         let operation: Operation = Box::new(move |collective| {
             // Whoever submitted it may have given up on it.
             let _ = done.send(operation(collective));

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use shardd_trainer::collective::tcp::JoinError;
+use shardd_trainer::device::DeviceError;
 use shardd_trainer::train::TrainError;
 
 use args::{Args, UsageError};
@@ -28,11 +29,11 @@ fn main() -> ExitCode {
 }
 
 fn code(error: &(dyn Error + 'static)) -> u8 {
-    if error.is::<UsageError>() {
+    if error.is::<UsageError>() || error.is::<DeviceError>() {
         return 2;
     }
     match (error.downcast_ref(), error.downcast_ref()) {
-        (Some(TrainError::TooManyRanks { .. } | TrainError::Device(_)), _) => 2,
+        (Some(TrainError::TooManyRanks { .. }), _) => 2,
         (Some(TrainError::Collective(_)), _) => 3,
         (_, Some(JoinError::NoMaster { .. } | JoinError::Missing { .. } | JoinError::Peer { .. })) => 3,
         _ => 1,

@@ -10,7 +10,7 @@ mod wire;
 use std::io::{self, BufReader, ErrorKind};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,6 +19,9 @@ use super::mesh::{Link, Mesh};
 use super::{CollectiveError, DEFAULT_TIMEOUT};
 pub use rendezvous::{JoinError, Rendezvous, connect};
 use wire::{Kind, WireFrame, read_frame, write_frame};
+
+/// Frames waiting to be written to one peer: at most those of two operations and an abort, see [`Inbox`].
+const OUTGOING: usize = 4;
 
 /// A [`Collective`](super::Collective) between processes; see [`connect`].
 pub type TcpCollective = Mesh<TcpLink>;
@@ -49,8 +52,7 @@ pub struct TcpLink {
 #[derive(Debug)]
 struct Peer {
     stream: TcpStream,
-    /// Holds at most the frames of two operations and an abort, see [`Inbox`].
-    outgoing: Option<Sender<(Kind, Frame)>>,
+    outgoing: Option<SyncSender<(Kind, Frame)>>,
     writer: Option<JoinHandle<()>>,
     reader: Option<JoinHandle<()>>,
 }
@@ -74,7 +76,7 @@ impl Peer {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(None)?; // the inbox keeps the time
         stream.set_write_timeout(Some(timeout))?;
-        let (outgoing, frames) = channel();
+        let (outgoing, frames) = sync_channel(OUTGOING);
         let writer = std::thread::Builder::new().name(format!("to rank {peer}")).spawn({
             let (stream, inbox) = (stream.try_clone()?, Arc::clone(inbox));
             move || write_frames(peer, stream, &frames, &inbox)
@@ -147,7 +149,7 @@ impl Link for TcpLink {
 }
 
 impl TcpLink {
-    fn outgoing(&self, to: usize) -> &Sender<(Kind, Frame)> {
+    fn outgoing(&self, to: usize) -> &SyncSender<(Kind, Frame)> {
         let peer = self.peers[to].as_ref().expect("no rank sends to itself");
         peer.outgoing.as_ref().expect("taken only on drop")
     }

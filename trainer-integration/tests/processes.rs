@@ -1,0 +1,163 @@
+//! `shardtrain` as processes: what a launcher sees.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use shardd_trainer::weights::Weights;
+
+use common::DigitsStore;
+
+/// Killed when dropped, so that a failing test leaves nothing behind.
+struct Rank(Child);
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Rank {
+    /// Waits for its end: exit code and what it said on standard error.
+    fn end(mut self) -> (i32, String) {
+        let mut said = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (self.0.wait().unwrap().code().unwrap_or(-1), said)
+    }
+}
+
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+fn shardtrain(store: &DigitsStore) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shardtrain"));
+    command.arg("--store").arg(store.path()).args(["--test-dataset", "digits-test", "--virtual-ranks", "4"]);
+    command.env("RAYON_NUM_THREADS", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn report_file(store: &DigitsStore, rank: u32, world: u32) -> PathBuf {
+    store.path().join(format!("report-{rank}-of-{world}.json"))
+}
+
+fn read_json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn processes_report_the_same_weights_for_every_world_size() {
+    let store = DigitsStore::new();
+    let saved = store.path().join("digits.safetensors");
+    let mut digests = Vec::new();
+    for world in [1, 2, 4] {
+        let master = free_address();
+        let ranks: Vec<Rank> = (0..world)
+            .map(|rank| {
+                let mut command = shardtrain(&store);
+                command.args(["--plan", &store.plan.to_string(), "--epochs", "2"]);
+                command.args(["--master", &master]).arg("--report").arg(report_file(&store, rank, world));
+                // Half by flags, half by environment.
+                if rank == 0 {
+                    command.args(["--rank", "0", "--world", &world.to_string()]).arg("--save").arg(&saved);
+                } else {
+                    command.env("RANK", rank.to_string()).env("WORLD_SIZE", world.to_string());
+                }
+                Rank(command.spawn().unwrap())
+            })
+            .collect();
+        for rank in ranks {
+            assert_eq!(rank.end(), (0, String::new()));
+        }
+        let reports: Vec<Value> =
+            (0..world).map(|rank| read_json(&report_file(&store, rank, world))).collect();
+        let samples: u64 =
+            reports.iter().map(|report| report["audits"][1]["samples"].as_u64().unwrap()).sum();
+        assert_eq!(samples, store.manifest.sample_count(), "every sample once in epoch 1");
+        for report in reports {
+            assert_eq!(report["test_samples"], 360);
+            assert!(report["test_accuracy"].as_f64().unwrap() > 0.8, "{report}");
+            digests.push(report["weights_digest"].as_str().unwrap().to_owned());
+        }
+    }
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
+    let weights = Weights::from_safetensors(&std::fs::read(&saved).unwrap()).unwrap();
+    assert_eq!(weights.digest().to_string(), digests[0], "the file holds what the digest says");
+}
+
+#[test]
+fn a_killed_rank_ends_the_others_with_its_name() {
+    let store = DigitsStore::new();
+    let master = free_address();
+    let launch = |rank: u32| {
+        let mut command = shardtrain(&store);
+        command.args(["--dataset", "digits", "--epochs", "100000", "--master", &master, "--progress", "-"]);
+        command.args(["--rank", &rank.to_string(), "--world", "3"]);
+        Rank(command.spawn().unwrap())
+    };
+    let mut ranks: Vec<Rank> = (0..3).map(launch).collect();
+    // All pipes are read, or a full one would stop its rank.
+    let lines = ranks.iter_mut().map(|rank| BufReader::new(rank.0.stdout.take().unwrap()).lines());
+    let mut lines: Vec<_> = lines.collect();
+    let first = lines[2].next().expect("rank 2 trains").unwrap();
+    let progress: Value = serde_json::from_str(&first).unwrap();
+    assert_eq!((&progress["rank"], &progress["epoch"], &progress["step"]), (&2.into(), &0.into(), &0.into()));
+    let mut killed = ranks.pop().unwrap();
+    std::thread::scope(|scope| {
+        for lines in lines {
+            scope.spawn(move || lines.for_each(drop));
+        }
+        killed.0.kill().unwrap();
+        for rank in ranks {
+            let (code, said) = rank.end();
+            assert_eq!(code, 3, "{said}");
+            assert!(said.contains("rank 2 is gone") || said.contains("rank 2 stopped"), "{said}");
+            assert_eq!(said.lines().count(), 1, "one line: {said}");
+        }
+    });
+}
+
+#[test]
+fn mistakes_are_explained_in_one_line() {
+    let store = DigitsStore::new();
+    let plan = store.plan.to_string();
+    let refused = |arguments: &[&str]| {
+        let (code, said) = Rank(shardtrain(&store).args(arguments).spawn().unwrap()).end();
+        assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
+        (code, said)
+    };
+    let cases: [(&[&str], i32, &str); 7] = [
+        (&["--dataset", "nothing"], 1, "nothing"),
+        (&["--plan", "feed"], 2, "shardctl plan ls"),
+        (&["--plan", &plan, "--rank", "3", "--world", "2"], 2, "ranks count from 0"),
+        (&["--plan", &plan, "--world", "5"], 2, "4"),
+        (&["--plan", &plan, "--classes", "7"], 1, "not one of the 7 classes"),
+        (&["--plan", &plan, "--device", "cuda:0"], 2, "CUDA"),
+        (
+            &[
+                "--plan",
+                &plan,
+                "--world",
+                "2",
+                "--rank",
+                "1",
+                "--join-timeout",
+                "1",
+                "--master",
+                "127.0.0.1:9",
+            ],
+            3,
+            "127.0.0.1:9",
+        ),
+    ];
+    for (arguments, expected, part) in cases {
+        let (code, said) = refused(arguments);
+        assert_eq!(code, expected, "{said}");
+        assert!(said.contains(part), "{part:?} missing: {said}");
+    }
+}
