@@ -71,7 +71,6 @@ type State = axum::extract::State<Arc<Shared>>;
 type Answer = Result<Response, Refusal>;
 
 /// All routes.
-#[must_use]
 pub fn router(api: Api) -> Router {
     let shared = Arc::new(Shared { api, uploads: Semaphore::new(UPLOADS) });
     Router::new()
@@ -94,7 +93,11 @@ pub fn router(api: Api) -> Router {
         .route("/v1/join", post(nodes::join))
         .fallback(async |uri: Uri| not_found(format!("there is no {}", uri.path())))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
-            Refusal(Problem::new("about:blank", 405, format!("{} cannot be asked with {method}", uri.path())))
+            Refusal::from(Problem::new(
+                "about:blank",
+                405,
+                format!("{} cannot be asked with {method}", uri.path()),
+            ))
         })
         // Bodies are read, and limited, by the routes.
         .layer(DefaultBodyLimit::disable())
@@ -108,7 +111,9 @@ async fn in_time(request: Request, next: Next) -> Response {
     let patience = if request.method() == Method::PUT { UPLOAD_PATIENCE } else { PATIENCE };
     match tokio::time::timeout(patience, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => Refusal(Problem::unavailable(format!("no answer within {patience:?}"))).into_response(),
+        Err(_) => {
+            Refusal::from(Problem::unavailable(format!("no answer within {patience:?}"))).into_response()
+        }
     }
 }
 
@@ -144,7 +149,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Posted<T> {
 /// Reads a body of at most `limit` bytes; a longer one is refused at its first word, if it says how long it is.
 async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
     let too_long =
-        || Refusal(Problem::new("about:blank", 413, format!("the body has more than {limit} bytes")));
+        || Refusal::from(Problem::new("about:blank", 413, format!("the body has more than {limit} bytes")));
     let announced =
         headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|announced| announced > limit as u64) {

@@ -40,7 +40,7 @@ pub(super) async fn shard(
         Wanted::Nothing => return Ok((StatusCode::NOT_MODIFIED, known).into_response()),
         Wanted::Unsatisfiable => {
             let detail = format!("shard {id} has {size} bytes, the range begins after them");
-            let refusal = Refusal(Problem::new("about:blank", 416, detail));
+            let refusal = Refusal::from(Problem::new("about:blank", 416, detail));
             return Ok(([(CONTENT_RANGE, format!("bytes */{size}"))], refusal).into_response());
         }
         Wanted::Whole => None,
@@ -73,7 +73,8 @@ async fn body(origin: Arc<Origin>, id: ShardId, bytes: Range<u64>) -> Result<Bod
         tokio::io::AsyncSeekExt::seek(&mut file, std::io::SeekFrom::Start(bytes.start)).await?;
         Ok::<_, std::io::Error>(file)
     };
-    let file = opened.await.map_err(|error| Refusal(Problem::unavailable(format!("shard {id}: {error}"))))?;
+    let file =
+        opened.await.map_err(|error| Refusal::from(Problem::unavailable(format!("shard {id}: {error}"))))?;
     let part = tokio::io::AsyncReadExt::take(file, bytes.end - bytes.start);
     Ok(Body::from_stream(tokio_util::io::ReaderStream::with_capacity(part, PIECE as usize)))
 }
@@ -88,7 +89,8 @@ fn pieces(
             return Ok(None);
         }
         let end = bytes.end.min(bytes.start + PIECE);
-        let piece = origin.read_ranges(&id, &[bytes.start..end]).await?.concat();
+        let range = bytes.start..end;
+        let piece = origin.read_ranges(&id, std::slice::from_ref(&range)).await?.concat();
         Ok(Some((piece.into(), (origin, end..bytes.end))))
     })
 }
@@ -106,7 +108,7 @@ pub(super) async fn put_shard(
     let found = blocking(move || Ok(ShardId::of(&hashed))).await?;
     if found != id {
         let detail = format!("the bytes are those of shard {found}, not of {id}");
-        return Err(Refusal(Problem::new(problem::CORRUPT, 422, detail)));
+        return Err(Refusal::from(Problem::new(problem::CORRUPT, 422, detail)));
     }
     let checked = bytes.clone();
     blocking(move || Shard::from_bytes(checked.to_vec()).map(drop).map_err(invalid)).await?;
@@ -142,7 +144,7 @@ pub(super) async fn put_rows(
     blocking(move || {
         let sidecar = Sidecar::decode(&offered).map_err(invalid)?;
         if sidecar.rows != shard.row_digests().map_err(invalid)? {
-            return Err(Refusal(Problem::new(
+            return Err(Refusal::from(Problem::new(
                 problem::CORRUPT,
                 422,
                 format!("these are not the rows of shard {id}"),
@@ -160,6 +162,6 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
-        Err(Refusal(Problem::unavailable(format!("the check was given up: {error}"))))
+        Err(Refusal::from(Problem::unavailable(format!("the check was given up: {error}"))))
     })
 }

@@ -18,7 +18,7 @@ use super::{
 pub struct Authority {
     certificate: CertificateDer<'static>,
     pem: String,
-    issuer: Issuer<'static, KeyPair>,
+    issuer: Box<Issuer<'static, KeyPair>>,
 }
 
 impl Authority {
@@ -37,7 +37,7 @@ impl Authority {
         let path = tls.join(CA_CERTIFICATE);
         let pem = String::from_utf8_lossy(&files::read(&path)?).into_owned();
         let certificate = read_certificate(&path)?;
-        let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
+        let issuer = Box::new(Issuer::from_ca_cert_der(&certificate, key)?);
         Ok(Authority { certificate, pem, issuer })
     }
 
@@ -69,7 +69,7 @@ impl Authority {
         parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         parameters.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        Ok(parameters.signed_by(key, &self.issuer)?)
+        Ok(parameters.signed_by(key, self.issuer.as_ref())?)
     }
 
     /// Signs the key of a certificate request as that of `node`: of what the request asks for only the key is taken,
