@@ -15,8 +15,9 @@ use tracing::{debug, warn};
 
 /// Connections at once; more wait in the system's queue.
 const MAX_CONNECTIONS: usize = 8192;
-/// How long a client may take to say what it wants.
-const HEADER_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client may take to say what it wants. A connection that is kept for later counts as such a client: this is
+/// longer than clients keep them (ureq: 15 s), so that none is cut off as it asks again.
+const HEADER_PATIENCE: Duration = Duration::from_secs(60);
 /// How long requests under way may take to end once the node stops.
 const DRAIN: Duration = Duration::from_secs(3);
 
