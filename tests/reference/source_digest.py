@@ -21,7 +21,7 @@ def main(archive: str, folder: str) -> None:
         for member in tar:
             parts = member.name.removeprefix("./").split("/")
             if member.isfile() and len(parts) == 3 and parts[0] == folder:
-                images.append((parts[1], "/".join(parts[1:]), tar.extractfile(member).read()))
+                images.append((parts[1], "/".join(parts), tar.extractfile(member).read()))
     classes = sorted({label for label, _, _ in images})
     total = 0
     for label, path, image in images:

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::run::RunState;
-use super::{Counters, Engine};
+use super::{Counters, Engine, blocking};
 use crate::cache::Class;
 use crate::node::NodeId;
 use crate::peers::{Ack, PeerError, Purpose, SendHeader};
@@ -241,7 +241,7 @@ impl Engine {
         }
         let engine = Arc::clone(self);
         let sync = move || classes.into_values().all(|class| engine.cache.sync(&class).is_ok());
-        if !tokio::task::spawn_blocking(sync).await.expect("syncing does not panic") {
+        if !blocking(sync).await {
             ack = Ack { stored: 0, refused: ack.stored + ack.refused };
         }
         if let Purpose::Exchange { epoch, .. } = header.purpose {
@@ -262,11 +262,13 @@ impl Engine {
                 std::mem::take(&mut *run.unacknowledged.lock().expect("no panic while held"));
             let wanted = |key: &GrainKey| {
                 for other in &runs {
-                    let now = other.progress.borrow().slowest_epoch();
-                    let epoch = if other.record.id == run.record.id { Some(through + 1) } else { now };
-                    if let (Some(grain), Some(epoch)) = (other.grain(key), epoch)
-                        && other.is_hosted_by(&engine.node, grain, epoch)
-                    {
+                    let Some(grain) = other.grain(key) else { continue };
+                    // Still hosted, or, acknowledged because a copy was here, hosted again.
+                    let hosted = epochs_in_use(other).find(|epoch| {
+                        (*epoch > through || other.record.id != run.record.id)
+                            && other.is_hosted_by(&engine.node, grain, *epoch)
+                    });
+                    if let Some(epoch) = hosted {
                         return Some(other.class(&engine.node, grain, epoch));
                     }
                 }
@@ -279,6 +281,15 @@ impl Engine {
                 warn!(run = run.name(), epoch = through, %error, "grains that have left could not be dropped");
             }
         };
-        tokio::task::spawn_blocking(drop_segments).await.expect("dropping segments does not panic");
+        blocking(drop_segments).await;
     }
+}
+
+/// The epochs for which a node may hold grains: from the one that the slowest rank reads to the one that the exchange of the
+/// furthest rank's epoch fills.
+fn epochs_in_use(run: &RunState) -> impl Iterator<Item = u32> + use<> {
+    let progress = run.progress.borrow();
+    let furthest = progress.furthest().map(|(epoch, _)| epoch);
+    let slowest = progress.slowest_epoch().or(furthest);
+    slowest.zip(furthest).into_iter().flat_map(|(slowest, furthest)| slowest..=furthest + 1)
 }

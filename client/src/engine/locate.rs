@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use super::run::RunState;
-use super::{Counters, Engine, EngineError};
+use super::{Counters, Engine, EngineError, blocking};
 use crate::cache::Location;
 use crate::protocol::{LocateReply, LocateRequest, Located, RunId};
 
@@ -155,7 +155,7 @@ impl Engine {
             unchecked.into_iter().filter(is_bad).collect::<Vec<_>>()
         };
         let corrupt =
-            tokio::task::spawn_blocking(find_corrupt).await.expect("checking grains does not panic");
+            blocking(find_corrupt).await;
         if !corrupt.is_empty() {
             Counters::add(&self.counters.corrupt_on_disk, corrupt.len());
             loose.extend(self.obtain(run, epoch, corrupt).await?);
@@ -184,8 +184,7 @@ impl Engine {
         let key = run.key(grain);
         let at = self.cache.get(&key)?;
         let engine = Arc::clone(self);
-        let read = tokio::task::spawn_blocking(move || engine.cache.read(&at));
-        match read.await.expect("reading a segment does not panic") {
+        match blocking(move || engine.cache.read(&at)).await {
             Ok(bytes) => Some(bytes),
             Err(error) => {
                 if !self.cache_trouble.swap(true, Relaxed) {

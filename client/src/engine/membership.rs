@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::run::RunState;
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, blocking};
 use crate::metastore::{Entry, Expected, Listing, MetaError};
 use crate::node::{NodeId, NodeRecord};
 use crate::placement::place;
@@ -24,7 +24,7 @@ pub(crate) const RANKS: &str = "ranks/";
 pub(crate) const PLACEMENTS: &str = "placements/";
 
 impl Engine {
-    /// Follows the metastore until `stop`, then waits for everything this engine started.
+    /// Follows the metastore until `stop`, then waits for everything this engine started and closes the cache.
     pub async fn run_until(self: Arc<Self>, stop: CancellationToken) {
         let follow = |prefix, take: fn(&Arc<Self>, Listing, &CancellationToken)| {
             let (engine, stop) = (Arc::clone(&self), stop.clone());
@@ -38,6 +38,10 @@ impl Engine {
         stop.cancelled().await;
         self.tasks.close();
         self.tasks.wait().await;
+        let engine = Arc::clone(&self);
+        if let Err(error) = blocking(move || engine.cache.close()).await {
+            warn!(%error, "the cache was not closed in order; what is in it will be verified when it is next read");
+        }
     }
 
     async fn follow(

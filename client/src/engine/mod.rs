@@ -418,6 +418,16 @@ impl Engine {
     }
 }
 
+/// Runs blocking work off the async threads.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The runtime is shutting down: nobody will poll this again.
+        Err(_) => std::future::pending().await,
+    }
+}
+
 #[async_trait]
 impl PeerService for Arc<Engine> {
     async fn fetch(&self, from: &NodeId, request: FetchRequest) -> Vec<Option<Bytes>> {

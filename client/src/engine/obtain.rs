@@ -15,7 +15,7 @@ use tokio::time::{Duration, Instant, timeout};
 use tracing::{debug, warn};
 
 use super::run::{Claim, RunState};
-use super::{Counters, Engine, EngineError};
+use super::{Counters, Engine, EngineError, blocking};
 use crate::cache::CacheError;
 use crate::node::NodeId;
 use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, READER_PATIENCE};
@@ -235,7 +235,7 @@ impl Engine {
             }
             absorbed
         };
-        tokio::task::spawn_blocking(work).await.expect("verifying grains does not panic")
+        blocking(work).await
     }
 
     /// Puts a verified grain into the cache; makes room from runs that nobody reads any more. False: no room.
@@ -291,7 +291,7 @@ impl Engine {
             }
             Ok(built)
         };
-        tokio::task::spawn_blocking(build).await.expect("building grains does not panic")
+        blocking(build).await
     }
 
     async fn sidecar(&self, run: &RunState, shard: u32) -> Result<Arc<Sidecar>, EngineError> {

@@ -15,7 +15,7 @@ use tracing::{debug, info};
 
 use super::obtain::{group, keys};
 use super::run::RunState;
-use super::{Counters, Engine, EngineError};
+use super::{Counters, Engine, EngineError, blocking};
 use crate::node::NodeId;
 use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, Purpose, SendHeader};
 
@@ -103,7 +103,7 @@ impl Engine {
             let tree = GrainTree::new(&shard.row_digests()?, grain_rows);
             Ok(WholeShard { shard, tree })
         };
-        let whole = tokio::task::spawn_blocking(open).await.expect("reading a shard does not panic")?;
+        let whole = blocking(open).await?;
         let whole = Arc::new(whole);
         run.shards_read.lock().expect("no panic while held").insert(shard);
         info!(run = run.name(), shard = %run.entry(shard).id, epoch, "shard read from the store");
@@ -172,7 +172,7 @@ impl Engine {
             }
             Ok(())
         };
-        tokio::task::spawn_blocking(keep).await.expect("keeping grains does not panic")
+        blocking(keep).await
     }
 
     /// Sends to every other host of its grains, to be awaited together. A host that cannot take them now will miss them and

@@ -1,0 +1,287 @@
+//! Stories told to a real listening server by a real client.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use shardd_client::cache::{Cache, CacheConfig};
+use shardd_client::catalog::{Catalog, HttpCatalog, conformance};
+use shardd_client::metastore::MemoryMetastore;
+use shardd_client::origin::Origin;
+use shardd_client::peers::Alone;
+use shardfmt::{ByteSize, FinishedShard, ShardId, ShardWriter, VersionId};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+use ureq::http::{Response, StatusCode};
+
+use super::*;
+use crate::identity::{Cluster, Identity, JoinToken, Secret, join};
+
+/// A node's API on a free port, over a store in memory or in a directory.
+struct Server {
+    address: SocketAddr,
+    stop: CancellationToken,
+    serving: Option<tokio::task::JoinHandle<()>>,
+    runtime: Runtime,
+    secret: Secret,
+    authority: shardfmt::Digest,
+    directory: TempDir,
+}
+
+impl Server {
+    fn start() -> Server {
+        Server::over(|directory| directory.path().join("store").display().to_string())
+    }
+
+    fn over(store: impl FnOnce(&TempDir) -> String) -> Server {
+        let directory = TempDir::new().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (identity, signer) = Identity::found(&directory.path().join("tls"), "n1".parse().unwrap()).unwrap();
+        let origin = Arc::new(Origin::open(&store(&directory)).unwrap());
+        let cache = CacheConfig { limit: ByteSize::mib(256) };
+        let cache = Arc::new(Cache::open(directory.path().join("cache"), cache).unwrap());
+        let metastore: Arc<dyn shardd_client::metastore::Metastore> = Arc::new(MemoryMetastore::new());
+        let node = identity.node().clone();
+        let engine =
+            Engine::new(node.clone(), Arc::clone(&origin), cache, Arc::clone(&metastore), Arc::new(Alone));
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (secret, authority) = (Secret::random(), signer.digest());
+        let cluster = Cluster { store: "/store".into(), first: node.clone(), http: address, quic: address };
+        let record = NodeRecord {
+            id: node,
+            http: format!("http://{address}"),
+            quic: address,
+            cache_bytes: 0,
+            started_at: 0,
+        };
+        let desk = Desk::Here { authority: signer, secret: secret.clone(), cluster };
+        let api = Api { node: record, engine, catalog: CatalogBackend::new(origin, metastore), desk };
+        let stop = CancellationToken::new();
+        let serving = Some(runtime.spawn(listen(listener, router(api), stop.clone())));
+        Server { address, stop, serving, runtime, secret, authority, directory }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}/v1/{path}", self.address)
+    }
+
+    fn catalog(&self) -> HttpCatalog {
+        HttpCatalog::new(&format!("http://{}", self.address))
+    }
+
+    fn get(&self, path: &str, headers: &[(&str, &str)]) -> (StatusCode, Response<ureq::Body>) {
+        self.ask(headers.iter().fold(agent().get(self.url(path)), |ask, (name, value)| ask.header(*name, *value)).call())
+    }
+
+    fn put(&self, path: &str, body: &[u8]) -> (StatusCode, Response<ureq::Body>) {
+        self.ask(agent().put(self.url(path)).send(body))
+    }
+
+    fn send(&self, path: &str, body: &Value) -> (StatusCode, Response<ureq::Body>) {
+        self.ask(agent().post(self.url(path)).send_json(body))
+    }
+
+    fn ask(&self, reply: Result<Response<ureq::Body>, ureq::Error>) -> (StatusCode, Response<ureq::Body>) {
+        let reply = reply.expect("an answer");
+        (reply.status(), reply)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        if let Some(serving) = self.serving.take() {
+            let _ = self.runtime.block_on(serving);
+        }
+    }
+}
+
+fn agent() -> ureq::Agent {
+    ureq::Agent::config_builder().http_status_as_error(false).build().into()
+}
+
+fn bytes(mut reply: Response<ureq::Body>) -> Vec<u8> {
+    reply.body_mut().read_to_vec().expect("the whole body")
+}
+
+/// The detail of a problem document, which every refusal has to be.
+fn detail(reply: Response<ureq::Body>) -> String {
+    let (status, kind) = (reply.status(), reply.headers()["content-type"].clone());
+    let document: Value = serde_json::from_slice(&bytes(reply)).expect("a problem document");
+    assert_eq!(kind, "application/problem+json");
+    assert_eq!(document["status"], status.as_u16());
+    assert!(document["type"].is_string() && document["title"].is_string(), "{document}");
+    document["detail"].as_str().expect("a detail").to_owned()
+}
+
+fn header<'r>(reply: &'r Response<ureq::Body>, name: &str) -> &'r str {
+    reply.headers().get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+fn shard(first: i64) -> FinishedShard {
+    use arrow::array::{Int64Array, RecordBatch};
+    use arrow::datatypes::{DataType, Field, Schema};
+    let schema = Arc::new(Schema::new(vec![Field::new("x", DataType::Int64, false)]));
+    let column = Int64Array::from_iter_values(first..first + 1000);
+    let batch = RecordBatch::try_new(schema.clone(), vec![Arc::new(column)]).unwrap();
+    let mut writer = ShardWriter::new(schema).unwrap();
+    writer.push(&batch).unwrap();
+    writer.finish().unwrap()
+}
+
+#[test]
+fn the_http_catalog_keeps_the_promises_of_a_catalog() {
+    let server = Server::start();
+    conformance(&server.catalog());
+}
+
+#[test]
+fn shards_are_served_whole_in_parts_and_under_conditions() {
+    for store in ["memory", "directory"] {
+        let server = match store {
+            "memory" => Server::over(|_| "memory://".into()),
+            _ => Server::start(),
+        };
+        let shard = shard(0);
+        server.catalog().put_shard(&shard).expect("put");
+        let (path, size) = (format!("shards/{}", shard.id), shard.bytes.len());
+        let etag = format!("\"{}\"", shard.id);
+
+        let (status, whole) = server.get(&path, &[]);
+        assert_eq!((status.as_u16(), header(&whole, "etag")), (200, etag.as_str()));
+        assert_eq!((header(&whole, "accept-ranges"), header(&whole, "content-length")), ("bytes", &*size.to_string()));
+        assert_eq!(bytes(whole), shard.bytes);
+
+        let parts = [("bytes=0-9", 0..10), ("bytes=10-", 10..size), ("bytes=-7", size - 7..size)];
+        for (range, expected) in parts {
+            let (status, part) = server.get(&path, &[("range", range)]);
+            let content_range = format!("bytes {}-{}/{size}", expected.start, expected.end - 1);
+            assert_eq!((status.as_u16(), header(&part, "content-range")), (206, content_range.as_str()), "{range}");
+            assert_eq!(bytes(part), shard.bytes[expected], "{range}");
+        }
+        let (status, outside) = server.get(&path, &[("range", &format!("bytes={size}-"))]);
+        assert_eq!((status.as_u16(), header(&outside, "content-range")), (416, &*format!("bytes */{size}")));
+        assert!(detail(outside).contains("begins after"));
+
+        let (status, known) = server.get(&path, &[("if-none-match", &etag)]);
+        assert_eq!((status.as_u16(), header(&known, "etag")), (304, etag.as_str()));
+        assert!(bytes(known).is_empty());
+        let (status, _) = server.get(&path, &[("if-range", "\"other\""), ("range", "bytes=0-9")]);
+        assert_eq!(status, 200);
+
+        let head = agent().head(server.url(&path)).call().unwrap();
+        assert_eq!((head.status().as_u16(), header(&head, "content-length")), (200, &*size.to_string()));
+
+        let (status, rows) = server.get(&format!("{path}/rows"), &[]);
+        assert_eq!((status.as_u16(), bytes(rows)), (200, shard.sidecar.encode()));
+    }
+}
+
+#[test]
+fn what_is_put_has_to_be_what_its_name_says() {
+    let server = Server::start();
+    let (one, other) = (shard(0), shard(5));
+    let (status, reply) = server.put(&format!("shards/{}", one.id), &other.bytes);
+    assert_eq!(status, 422);
+    assert!(detail(reply).contains(&other.id.to_string()));
+    let junk = b"no shard at all";
+    let (status, reply) = server.put(&format!("shards/{}", ShardId::of(junk)), junk);
+    assert_eq!((status.as_u16(), detail(reply).is_empty()), (422, false));
+    assert_eq!(server.get(&format!("shards/{}", one.id), &[]).0, 404);
+
+    let rows = format!("shards/{}/rows", one.id);
+    assert_eq!(server.put(&rows, &one.sidecar.encode()).0, 400, "the shard comes first");
+    assert_eq!(server.put(&format!("shards/{}", one.id), &one.bytes).0, 204);
+    assert_eq!(server.put(&format!("shards/{}", one.id), &one.bytes).0, 204, "repeating is harmless");
+    let mut wrong = other.sidecar.clone();
+    wrong.shard = one.id;
+    for wrong in [b"junk".to_vec(), other.sidecar.encode(), wrong.encode()] {
+        let (status, reply) = server.put(&rows, &wrong);
+        assert_eq!((status.as_u16(), detail(reply).is_empty()), (422, false));
+    }
+    assert_eq!(server.put(&rows, &one.sidecar.encode()).0, 204);
+    let (status, reply) = server.put(&format!("manifests/{}", VersionId::of(b"x")), b"y");
+    assert_eq!((status.as_u16(), detail(reply).is_empty()), (422, false));
+}
+
+#[test]
+fn refusals_are_problem_documents_that_name_the_thing() {
+    let server = Server::start();
+    let nothing = VersionId::of(b"nothing");
+    for (path, status, word) in [
+        ("datasets/nowhere".to_owned(), 404, "nowhere"),
+        ("datasets/Not%20A%20Name".to_owned(), 400, "Not A Name"),
+        (format!("manifests/{nothing}"), 404, "manifest"),
+        (format!("plans/{nothing}"), 404, "plan"),
+        (format!("shards/{nothing}"), 404, "shard"),
+        ("shards/xyz".to_owned(), 400, "xyz"),
+        ("runs/nobody".to_owned(), 404, "nobody"),
+        ("nothing/of/the/kind".to_owned(), 404, "nothing/of/the/kind"),
+    ] {
+        let (found, reply) = server.get(&path, &[]);
+        assert_eq!(found.as_u16(), status, "{path}");
+        let detail = detail(reply);
+        assert!(detail.contains(word), "{path}: {detail}");
+    }
+    for (path, body, status) in [
+        ("runs", json!({ "id": "r" }), 400),
+        ("runs", json!({ "id": "A B", "plan": nothing, "virtual_ranks": 1 }), 400),
+        ("runs", json!({ "id": "r", "plan": nothing, "virtual_ranks": 1 }), 404),
+        ("runs/r/ranks/zero", json!({ "world": 1, "epoch": 0 }), 400),
+        ("plans", json!({ "surprise": true }), 400),
+        ("health", json!({}), 405),
+    ] {
+        let (found, reply) = server.send(path, &body);
+        assert_eq!(found.as_u16(), status, "{path} {body}");
+        assert!(!detail(reply).is_empty());
+    }
+    let change = json!({ "expected": nothing, "version": nothing });
+    let (status, reply) = server.ask(agent().put(server.url("datasets/d")).send_json(&change));
+    assert_eq!(status, 409);
+    assert!(detail(reply).contains("dataset d"));
+    let unknown = json!({ "expected": null, "version": nothing });
+    assert_eq!(server.ask(agent().put(server.url("datasets/d")).send_json(&unknown)).0, 404);
+}
+
+#[test]
+fn a_body_that_is_too_long_is_refused_at_its_announcement() {
+    use std::io::{Read, Write};
+    let server = Server::start();
+    let mut stream = std::net::TcpStream::connect(server.address).unwrap();
+    write!(stream, "PUT /v1/shards/{} HTTP/1.1\r\nhost: x\r\n", ShardId::of(b"")).unwrap();
+    write!(stream, "content-length: 99999999999\r\nconnection: close\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 413") && reply.contains("application/problem+json"), "{reply}");
+}
+
+#[test]
+fn joining_needs_the_secret_and_a_free_name() {
+    let server = Server::start();
+    let tls = server.directory.path().join("joined");
+    let token = JoinToken { http: server.address, authority: server.authority, secret: Secret::random() };
+    let error = join(&tls, &token, Some("n2".parse().unwrap())).err().expect("the wrong secret").to_string();
+    assert!(error.contains("the secret is not that of this cluster's join token"), "{error}");
+    let token = JoinToken { secret: server.secret.clone(), ..token };
+    let (identity, cluster) = join(&tls, &token, Some("n2".parse().unwrap())).expect("joined");
+    assert_eq!((identity.node().as_str(), cluster.first.as_str()), ("n2", "n1"));
+    let (status, reply) = server.send("join", &json!({ "secret": server.secret.reveal(), "csr": "x", "id": "n2" }));
+    assert_eq!(status, 400);
+    assert!(detail(reply).contains("certificate request"));
+}
+
+#[test]
+fn a_stopping_server_lets_requests_end_and_takes_no_more() {
+    let mut server = Server::start();
+    let kept = agent();
+    assert_eq!(kept.get(server.url("health")).call().unwrap().status(), 200);
+    let begun = std::time::Instant::now();
+    server.stop.cancel();
+    let serving = server.serving.take().expect("running");
+    server.runtime.block_on(serving).expect("no panic");
+    assert!(begun.elapsed() < std::time::Duration::from_secs(2), "an idle connection holds nothing up");
+    assert!(kept.get(server.url("health")).call().is_err());
+}

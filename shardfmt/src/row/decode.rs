@@ -30,6 +30,7 @@ pub(super) fn decode_column(shape: &Shape, rows: &mut [&[u8]]) -> Result<ArrayRe
             byte_cells(rows, &mut column.presence, ends, values)?;
         }
         _ => {
+            column.reserve(rows.len(), rows.iter().map(|row| row.len()).sum());
             for row in rows.iter_mut() {
                 column.append_run(row, 1)?;
             }
@@ -191,6 +192,22 @@ impl<'s> Builder<'s> {
             }
         };
         Self { shape, presence: Presence::default(), values }
+    }
+
+    /// Makes room for `count` values at once, where their size is known; but for no more bytes than there are to read.
+    fn reserve(&mut self, count: usize, most_bytes: usize) {
+        match (&mut self.values, &self.shape.kind) {
+            (Values::Fixed(values), Kind::Fixed { width }) => {
+                values.reserve(count.saturating_mul(*width).min(most_bytes));
+            }
+            (Values::FixedList(items), Kind::FixedList { size, .. }) => {
+                items.reserve(count.saturating_mul(*size), most_bytes);
+            }
+            (Values::Struct(fields), _) => {
+                fields.iter_mut().for_each(|field| field.reserve(count, most_bytes))
+            }
+            _ => {}
+        }
     }
 
     /// Takes a run of `count` values off the front of `bytes`.
