@@ -91,7 +91,8 @@ async fn connection(
 
 /// The name in the certificate that the handshake has verified.
 fn peer_of(connection: &Connection) -> Option<NodeId> {
-    let chain = connection.peer_identity()?.downcast::<Vec<rustls::pki_types::CertificateDer<'static>>>().ok()?;
+    let chain =
+        connection.peer_identity()?.downcast::<Vec<rustls::pki_types::CertificateDer<'static>>>().ok()?;
     node_of(chain.first()?)
 }
 

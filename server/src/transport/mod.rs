@@ -62,7 +62,7 @@ pub struct Transport {
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum TransportError {
     /// The address cannot be used.
-    #[error("--quic {address}: {source}")]
+    #[error("--quic {address} cannot be used; give another address")]
     Bind { address: SocketAddr, source: std::io::Error },
     /// The node's certificate cannot be used.
     #[error("cannot use the node's certificate: {0}")]
@@ -79,8 +79,7 @@ impl Transport {
         let server = tls::server(identity)?;
         let client = tls::client(identity)?;
         let socket = socket(address).map_err(bind)?;
-        let mut settings = quinn::EndpointConfig::default();
-        settings.max_udp_payload_size(LARGEST_DATAGRAM).expect("within what QUIC allows");
+        let settings = tls::endpoint(identity);
         let runtime = Arc::new(quinn::TokioRuntime);
         let mut endpoint = quinn::Endpoint::new(settings, Some(server), socket, runtime).map_err(bind)?;
         endpoint.set_default_client_config(client);

@@ -142,7 +142,8 @@ impl Transport {
 
     fn broken(&self, to: &NodeId, error: &FrameError) -> PeerError {
         match error {
-            FrameError::Broken(_) => unreachable(to, error),
+            // It went away, in the middle of something or not.
+            FrameError::Broken(_) | FrameError::Cut(_) => unreachable(to, error),
             _ => PeerError::Protocol { peer: to.clone(), reason: error.to_string() },
         }
     }
@@ -159,7 +160,8 @@ impl Peers for Transport {
         // Only what is asked for is taken, and once.
         let mut wanted: BTreeMap<GrainKey, Option<Bytes>> = keys.iter().map(|key| (*key, None)).collect();
         let count = u32::try_from(wanted.len()).ok().filter(|count| *count <= frame::MAX_KEYS);
-        let count = count.ok_or_else(|| refused(to, format!("{} grains are too many at once", keys.len())))?;
+        let count =
+            count.ok_or_else(|| refused(to, format!("{} grains are too many at once", keys.len())))?;
         let (mut send, receive) = self.open(to).await?;
         let head = frame::head(&Request::Fetch { run, version, epoch, effort, count });
         self.write(to, &mut send, &mut [head, frame::keys(wanted.keys())]).await?;
@@ -167,7 +169,10 @@ impl Peers for Transport {
 
         let mut receive = BufReader::with_capacity(READ_BUFFER, receive);
         let late = |waited| PeerError::TimedOut { peer: to.clone(), waited };
-        match timeout(ANSWER_PATIENCE, self.reply(to, &mut receive)).await.map_err(|_| late(ANSWER_PATIENCE))?? {
+        match timeout(ANSWER_PATIENCE, self.reply(to, &mut receive))
+            .await
+            .map_err(|_| late(ANSWER_PATIENCE))??
+        {
             Reply::Grains => {}
             other => return Err(unexpected(to, &other)),
         }

@@ -80,7 +80,7 @@ fn of_directory(connect: &Connect, json: bool) -> Result<(), Failure> {
 }
 
 fn address(record: &NodeRecord) -> String {
-    format!("http://{}", record.http)
+    record.http.clone()
 }
 
 fn render(picture: &Picture) -> String {
