@@ -235,10 +235,11 @@ impl Engine {
         header: &SendHeader,
         mut grains: mpsc::Receiver<(GrainKey, Bytes)>,
     ) -> Ack {
-        let held_in = match header.purpose {
-            Purpose::Exchange { epoch, .. } => epoch + 1,
-            Purpose::Fill { epoch } => epoch,
+        let (held_in, generation) = match header.purpose {
+            Purpose::Exchange { epoch, generation, .. } => (epoch + 1, generation),
+            Purpose::Fill { epoch, generation } => (epoch, generation),
         };
+        self.know_placement(run, generation).await;
         let mut ack = Ack { stored: 0, refused: 0 };
         let mut bytes_in = 0;
         let mut classes: BTreeMap<u32, Class> = BTreeMap::new();

@@ -451,6 +451,7 @@ impl PeerService for Arc<Engine> {
             }
         }
         if request.effort == Effort::Read {
+            self.know_placement(&run, request.generation).await;
             for (shard, grains) in missing {
                 match self.read_as_reader(&run, shard, request.epoch, Some(from)).await {
                     Ok(Some(whole)) => {
