@@ -56,17 +56,26 @@ pub fn digits_like_rows(count: usize, seed: u64) -> RecordBatch {
 
 /// `count` coloured images of `side` x `side`, two classes that differ in their pattern.
 pub fn pattern_images(count: usize, side: usize, seed: u64) -> RecordBatch {
+    patterns(count, &[3, side, side], seed)
+}
+
+/// `count` vectors of `width` numbers, two classes that differ in their pattern.
+pub fn pattern_vectors(count: usize, width: usize, seed: u64) -> RecordBatch {
+    patterns(count, &[width], seed)
+}
+
+fn patterns(count: usize, shape: &[usize], seed: u64) -> RecordBatch {
     let mut numbers = Numbers(seed);
     let labels: Vec<i64> = (0..count).map(|_| numbers.below(2) as i64).collect();
-    let mut pixel = |label: i64, at: usize| {
-        let bright = (at / (4 + label as usize)).is_multiple_of(2);
-        (if bright { 120 } else { 20 }) + numbers.below(100) as u8
-    };
-    let width = 3 * side * side;
-    let places = labels.iter().flat_map(|&label| (0..width).map(move |at| (label, at)));
-    let pixels =
-        UInt8Array::from_iter_values(places.map(|(label, at)| pixel(label, at)).collect::<Vec<u8>>());
-    tensor_rows(pixels, &[3, side, side], 2, labels)
+    let width: usize = shape.iter().product();
+    let mut values = Vec::with_capacity(count * width);
+    for &label in &labels {
+        for at in 0..width {
+            let bright = (at / (4 + label as usize)).is_multiple_of(2);
+            values.push(if bright { 120 } else { 20 } + numbers.below(100) as u8);
+        }
+    }
+    tensor_rows(UInt8Array::from(values), shape, 2, labels)
 }
 
 fn tensor_rows(pixels: UInt8Array, shape: &[usize], classes: usize, labels: Vec<i64>) -> RecordBatch {

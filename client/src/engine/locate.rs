@@ -154,8 +154,7 @@ impl Engine {
             };
             unchecked.into_iter().filter(is_bad).collect::<Vec<_>>()
         };
-        let corrupt =
-            blocking(find_corrupt).await;
+        let corrupt = blocking(find_corrupt).await;
         if !corrupt.is_empty() {
             Counters::add(&self.counters.corrupt_on_disk, corrupt.len());
             loose.extend(self.obtain(run, epoch, corrupt).await?);

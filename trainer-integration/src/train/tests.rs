@@ -2,7 +2,7 @@ use super::*;
 use crate::collective::tcp::{Rendezvous, TcpOptions, connect};
 use crate::collective::{ThreadCollective, spawn};
 use crate::data::MemoryRows;
-use crate::testkit::{MemorySteps, digits_like_rows};
+use crate::testkit::{MemorySteps, digits_like_rows, pattern_images, pattern_vectors};
 
 const ROWS: usize = 333; // the last step is short: 333 = 10 x 32 + 13
 const EPOCHS: u32 = 3;
@@ -62,21 +62,22 @@ fn the_same_weights_over_tcp() {
 
 #[test]
 fn the_same_weights_on_any_number_of_threads() {
-    // Large enough images and micro-batches for the kernels to share their work among threads.
-    let trained = |threads: usize| {
-        let config =
-            TrainConfig { threads: Some(threads), epochs: 1, virtual_ranks: 2, ..TrainConfig::default() };
-        let rows = crate::testkit::pattern_images(128, 32, 3);
-        spawn(1, |collective: ThreadCollective| {
-            let ranks = VirtualRanks { count: 2, world: 1 };
-            let mut source = MemorySteps::new(rows.clone(), ranks, 0, 32, 1);
-            train(&config, Box::new(collective), &mut source, None, &mut |_| ()).unwrap().digest
-        })
-        .remove(0)
-    };
-    let one = trained(1);
-    for threads in [2, 3] {
-        assert_eq!(trained(threads), one, "{threads} threads");
+    // Large enough images, matrices and micro-batches for the kernels to share their work among threads.
+    for (rows, batch_size) in [(pattern_images(128, 32, 3), 32), (pattern_vectors(256, 2_304, 3), 64)] {
+        let trained = |threads: usize| {
+            let config =
+                TrainConfig { threads: Some(threads), epochs: 1, virtual_ranks: 2, ..TrainConfig::default() };
+            spawn(1, |collective: ThreadCollective| {
+                let ranks = VirtualRanks { count: 2, world: 1 };
+                let mut source = MemorySteps::new(rows.clone(), ranks, 0, batch_size, 1);
+                train(&config, Box::new(collective), &mut source, None, &mut |_| ()).unwrap().digest
+            })
+            .remove(0)
+        };
+        let one = trained(1);
+        for threads in [2, 3] {
+            assert_eq!(trained(threads), one, "{threads} threads");
+        }
     }
 }
 
