@@ -20,6 +20,7 @@ use shardd_client::node::NodeId;
 use shardd_client::peers::{Ack, Effort, PeerService, SendHeader};
 use shardd_client::protocol::RunId;
 use shardfmt::VersionId;
+use tokio_util::task::TaskTracker;
 
 use crate::identity::Identity;
 use crate::metastore::wire::{MetaReply, MetaRequest};
@@ -27,7 +28,8 @@ use outgoing::Peer;
 
 /// How long a connection may take to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a peer that could not be reached is not tried again, so that misses fail fast.
+/// How long a peer that could not be reached is not looked for again. Meanwhile, and while it is looked for in the
+/// background, whoever wants it is told so at once.
 const BREAKER: Duration = Duration::from_secs(2);
 /// A connection over which nothing comes for so long is dead.
 const IDLE: Duration = Duration::from_secs(3);
@@ -55,6 +57,7 @@ pub struct Transport {
     address: SocketAddr,
     addresses: Mutex<BTreeMap<NodeId, SocketAddr>>,
     peers: Mutex<BTreeMap<NodeId, Arc<Peer>>>,
+    probes: TaskTracker,
 }
 
 /// Why there is no transport.
@@ -90,6 +93,7 @@ impl Transport {
             address,
             addresses: Mutex::default(),
             peers: Mutex::default(),
+            probes: TaskTracker::new(),
         }))
     }
 
@@ -107,6 +111,8 @@ impl Transport {
     /// Closes all connections and waits a moment for the peers to hear of it.
     pub async fn close(&self) {
         self.endpoint.close(0u32.into(), b"stopping");
+        self.probes.close();
+        self.probes.wait().await;
         // Peers that do not hear of it find out by the idle timeout.
         let _ = tokio::time::timeout(Duration::from_millis(500), self.endpoint.wait_idle()).await;
     }
