@@ -181,6 +181,7 @@ impl Engine {
                     run: run.record.id.clone(),
                     version: run.record.version,
                     epoch,
+                    generation: run.generation(),
                     keys: grains.iter().map(|grain| run.key(*grain)).collect(),
                     effort,
                 };

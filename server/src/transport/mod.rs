@@ -123,7 +123,7 @@ impl Transport {
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Request {
     /// `count` keys follow; the answer is [`Reply::Grains`].
-    Fetch { run: RunId, version: VersionId, epoch: u32, effort: Effort, count: u32 },
+    Fetch { run: RunId, version: VersionId, epoch: u32, generation: u64, effort: Effort, count: u32 },
     /// Grains follow to the end of the stream; the answer is [`Reply::Ack`].
     Send { header: SendHeader },
     /// `body` bytes follow; the answer is [`Reply::Meta`].

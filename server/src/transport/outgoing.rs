@@ -167,14 +167,14 @@ impl Transport {
 #[async_trait]
 impl Peers for Transport {
     async fn fetch(&self, to: &NodeId, request: FetchRequest) -> Result<Vec<Option<Bytes>>, PeerError> {
-        let FetchRequest { run, version, epoch, keys, effort } = request;
+        let FetchRequest { run, version, epoch, generation, keys, effort } = request;
         // Only what is asked for is taken, and once.
         let mut wanted: BTreeMap<GrainKey, Option<Bytes>> = keys.iter().map(|key| (*key, None)).collect();
         let count = u32::try_from(wanted.len()).ok().filter(|count| *count <= frame::MAX_KEYS);
         let count =
             count.ok_or_else(|| refused(to, format!("{} grains are too many at once", keys.len())))?;
         let (mut send, receive) = self.open(to).await?;
-        let head = frame::head(&Request::Fetch { run, version, epoch, effort, count });
+        let head = frame::head(&Request::Fetch { run, version, epoch, generation, effort, count });
         self.write(to, &mut send, &mut [head, frame::keys(wanted.keys())]).await?;
         let _ = send.finish();
 

@@ -83,12 +83,12 @@ fn key(index: u32) -> GrainKey {
 
 fn asks(keys: Vec<GrainKey>) -> FetchRequest {
     let (run, version) = ("r".parse().unwrap(), VersionId::of(b"v"));
-    FetchRequest { run, version, epoch: 0, keys, effort: Effort::Cached }
+    FetchRequest { run, version, epoch: 0, generation: 1, keys, effort: Effort::Cached }
 }
 
 fn header(run: &str) -> SendHeader {
     let (run, version) = (run.parse().unwrap(), VersionId::of(b"v"));
-    SendHeader { run, version, purpose: Purpose::Fill { epoch: 0 } }
+    SendHeader { run, version, purpose: Purpose::Fill { epoch: 0, generation: 1 } }
 }
 
 /// A pair of nodes of one cluster that know each other's address.
@@ -200,7 +200,7 @@ async fn hostile_requests_are_refused_and_harm_nobody_else() {
     long[40..].copy_from_slice(&u32::MAX.to_le_bytes());
     let fetch = |count| {
         let (run, version) = ("r".parse().unwrap(), VersionId::of(b"v"));
-        frame::head(&Request::Fetch { run, version, epoch: 0, effort: Effort::Cached, count })
+        frame::head(&Request::Fetch { run, version, epoch: 0, generation: 1, effort: Effort::Cached, count })
     };
     let hostile: Vec<Vec<u8>> = vec![
         vec![],
