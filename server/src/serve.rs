@@ -343,3 +343,144 @@ fn write_ready(path: &Path, ready: &Ready) -> io::Result<()> {
     file.persist(path)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use shardd_client::http::HttpClient;
+    use tempfile::TempDir;
+    use tokio::sync::oneshot;
+    use tokio::task::JoinHandle;
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+    use crate::config::Settings;
+
+    /// What has not happened by then never will.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    struct Running {
+        ready: Ready,
+        stop: CancellationToken,
+        serving: JoinHandle<Result<(), ServeError>>,
+    }
+
+    impl Running {
+        async fn end(self) {
+            let begun = Instant::now();
+            self.stop.cancel();
+            self.serving.await.expect("no panic").expect("a clean end");
+            assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        }
+
+        /// The names of the nodes that this one knows.
+        async fn nodes(&self) -> Vec<String> {
+            let url = format!("http://{}/v1/nodes", self.ready.http);
+            let asked = tokio::task::spawn_blocking(move || {
+                HttpClient::new(PATIENCE).get_json::<Vec<NodeRecord>>(&url)
+            });
+            asked.await.unwrap().unwrap().into_iter().map(|node| node.id.to_string()).collect()
+        }
+
+        async fn sees(&self, names: &[&str]) {
+            let seen = async {
+                while self.nodes().await != names {
+                    tokio::task::yield_now().await;
+                }
+            };
+            timeout(PATIENCE, seen)
+                .await
+                .unwrap_or_else(|_| panic!("{} does not see {names:?}", self.ready.id));
+        }
+    }
+
+    fn settings(root: &TempDir, data: &str) -> Settings {
+        let free = Some("127.0.0.1:0".parse().unwrap());
+        Settings { data: Some(root.path().join(data)), http: free, quic: free, ..Settings::default() }
+    }
+
+    fn joining(root: &TempDir, data: &str, first: &str) -> Settings {
+        let token = root.path().join(first).join("join-token");
+        Settings { join: Some(format!("@{}", token.display())), ..settings(root, data) }
+    }
+
+    async fn start(settings: Settings) -> Result<Running, ServeError> {
+        let (stop, (tell, told)) = (CancellationToken::new(), oneshot::channel());
+        let config = settings.resolve().expect("good settings");
+        let serving = tokio::spawn(serve(config, stop.clone(), |ready| {
+            tell.send(ready.clone()).expect("somebody waits");
+        }));
+        match told.await {
+            Ok(ready) => Ok(Running { ready, stop, serving }),
+            Err(_) => Err(serving.await.expect("no panic").expect_err("it was never ready")),
+        }
+    }
+
+    async fn refused(settings: Settings) -> String {
+        let error = start(settings).await.err().expect("refused");
+        let text = format!("{:#}", anyhow::Error::from(error));
+        assert_eq!(text.lines().count(), 1, "{text}");
+        text
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nodes_join_lose_the_first_one_and_find_it_again() {
+        let root = TempDir::new().unwrap();
+        let first = start(settings(&root, "one")).await.expect("starts");
+        assert_eq!(first.ready.id.as_str(), "n1");
+        let ready_file = root.path().join("ready");
+        let two = Settings {
+            id: Some("n2".parse().unwrap()),
+            ready_file: Some(ready_file.clone()),
+            ..joining(&root, "two", "one")
+        };
+        let second = start(two).await.expect("joins");
+        assert_eq!(std::fs::read_to_string(&ready_file).unwrap(), format!("{}\n", second.ready));
+        first.sees(&["n1", "n2"]).await;
+        second.sees(&["n1", "n2"]).await;
+
+        first.end().await;
+        // Without the first one, and without a token: the second starts again and waits for nobody.
+        second.end().await;
+        let second = start(settings(&root, "two")).await.expect("starts alone");
+        assert_eq!(second.ready.id.as_str(), "n2");
+        let first = start(settings(&root, "one")).await.expect("starts again");
+        first.sees(&["n1", "n2"]).await;
+        second.sees(&["n1", "n2"]).await;
+        second.end().await;
+        first.sees(&["n1"]).await;
+        first.end().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_cannot_be_is_refused_in_one_line_with_the_way_out() {
+        let root = TempDir::new().unwrap();
+        let first = start(settings(&root, "one")).await.expect("starts");
+
+        let taken = Settings { id: Some("n1".parse().unwrap()), ..joining(&root, "two", "one") };
+        let error = refused(taken).await;
+        assert!(error.contains("node id n1 belongs to a live node") && error.contains("--id"), "{error}");
+        let error = refused(settings(&root, "one")).await;
+        assert!(error.contains("in use by another shardd"), "{error}");
+        let busy = Settings { http: Some(first.ready.http), ..settings(&root, "three") };
+        let error = refused(busy).await;
+        assert!(
+            error.contains(&format!("--http {}", first.ready.http)) && error.contains("in use"),
+            "{error}"
+        );
+        let busy = Settings { quic: Some(first.ready.quic), ..settings(&root, "three") };
+        let error = refused(busy).await;
+        assert!(error.contains(&format!("--quic {}", first.ready.quic)), "{error}");
+        first.end().await;
+
+        let renamed = Settings { id: Some("other".parse().unwrap()), ..settings(&root, "one") };
+        let error = refused(renamed).await;
+        assert!(error.contains("belongs to node n1, not other"), "{error}");
+        let error = refused(joining(&root, "four", "one")).await;
+        assert!(error.contains("is the first node running?"), "{error}");
+        let error = refused(joining(&root, "one", "one")).await;
+        assert!(error.contains("that of the first node"), "{error}");
+        let store = Settings { store: Some("s3:/nonsense://".into()), ..settings(&root, "five") };
+        let error = refused(store).await;
+        assert!(error.contains("--store"), "{error}");
+    }
+}

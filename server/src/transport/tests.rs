@@ -334,12 +334,23 @@ async fn a_peer_that_restarts_elsewhere_is_found_at_its_new_address() {
 async fn a_peer_that_was_killed_and_restarted_is_noticed_at_once() {
     let identities = cluster(&["a", "b"]);
     let a = Node::start(&identities[0]);
-    // The process before says nothing when it goes: it still lives, but its socket is elsewhere by now.
-    let before = Node::start(&identities[1]);
+    // The process before: a runtime of its own, which ends without a word.
+    let process = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let before = {
+        let _inside = process.enter();
+        Node::start(&identities[1])
+    };
     let address = before.transport.address();
     a.transport.learn(&name("b"), address);
     assert!(a.transport.fetch(&name("b"), asks(vec![key(0)])).await.is_ok());
-    before.transport.endpoint.rebind(UdpSocket::bind(LOOPBACK).unwrap()).unwrap();
+    process.shutdown_background();
+    drop(before);
+    let free = async {
+        while UdpSocket::bind(address).is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, free).await.expect("the process before has gone");
     let b = Node::start_at(address, &identities[1]);
     let begun = Instant::now();
     // The first may be lost with the connection; after that the peer is there.
