@@ -61,7 +61,7 @@ pub(crate) struct Outcome {
 struct RankReport {
     weights_digest: String,
     test_accuracy: Option<f64>,
-    loss_per_epoch: Vec<f64>,
+    loss_per_epoch: Vec<Option<f64>>,
     samples_per_s: f64,
     audits: Vec<Audit>,
     #[serde(default)]
@@ -172,6 +172,9 @@ impl Training<'_> {
         command.args(["--master", &format!("127.0.0.1:{master}")]);
         command.args(["--epochs", &self.epochs.to_string(), "--batch-size", &self.batch_size.to_string()]);
         command.args(["--seed", &self.seed.to_string()]);
+        if let Some(largest) = self.datasets.input_max {
+            command.args(["--input-max", &largest.to_string()]);
+        }
         command.arg("--report").arg(self.report_file(rank));
         command.arg("--progress").arg(self.progress_file(rank));
         // The trainers share this machine: together they should not want more threads than it has processors.
@@ -276,7 +279,7 @@ impl Training<'_> {
                 let (samples, digest_sum) = of_epoch(epoch);
                 EpochFacts {
                     epoch,
-                    loss: first.loss_per_epoch.get(epoch as usize).copied().unwrap_or(f64::NAN),
+                    loss: first.loss_per_epoch.get(epoch as usize).copied().flatten().unwrap_or(f64::NAN),
                     samples,
                     digest_sum: digest_sum.to_string(),
                     exactly_once: samples == manifest.sample_count() && digest_sum == manifest.digest_sum(),
