@@ -28,8 +28,10 @@ pub struct FetchRequest {
     pub run: RunId,
     /// The version the grains belong to.
     pub version: VersionId,
-    /// The asker's epoch: who hosts what depends on it.
+    /// The asker's epoch: who hosts what depends on it...
     pub epoch: u32,
+    /// ...and on the placement it goes by.
+    pub generation: u64,
     /// Which grains; the answer keeps this order.
     pub keys: Vec<GrainKey>,
     /// What the asked node may do to answer.
@@ -76,6 +78,8 @@ pub enum Purpose {
     Fill {
         /// The epoch in which the receiver hosts them.
         epoch: u32,
+        /// The placement the sender went by.
+        generation: u64,
     },
 }
 

@@ -209,9 +209,8 @@ impl Settings {
 fn read_token(text: &str) -> Result<JoinToken, ConfigError> {
     let token = match text.strip_prefix('@') {
         None => text.to_owned(),
-        Some(path) => {
-            std::fs::read_to_string(path).map_err(|error| ConfigError::BadToken(format!("{path}: {error}")))?
-        }
+        Some(path) => std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::BadToken(format!("{path}: {error}")))?,
     };
     token.trim().parse().map_err(|error| ConfigError::BadToken(format!("{error}")))
 }

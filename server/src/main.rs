@@ -1,6 +1,6 @@
 //! `shardd`: one node of a cluster, or a cluster of one.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -80,7 +80,10 @@ fn run(config: Config) -> ExitCode {
 }
 
 fn log(format: LogFormat) {
-    let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(LevelFilter::INFO);
+    let lines = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_max_level(LevelFilter::INFO);
     match format {
         LogFormat::Text => lines.with_target(false).init(),
         LogFormat::Json => lines.json().init(),
@@ -94,7 +97,8 @@ fn complain(message: &str, code: u8) -> ExitCode {
 
 /// What clap says in many lines, without its advice to read the help.
 fn one_line(message: &str) -> String {
-    let lines = message.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let lines =
+        message.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
     let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
     words.join(" ").trim_start_matches("error: ").to_owned()
 }

@@ -4,7 +4,7 @@
 //! while the record lives. Losing the metastore is no reason to stop: the node goes on and registers again when it can.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shardd_client::http::HttpClient;
@@ -49,9 +49,9 @@ pub enum MembershipError {
 
 /// How a joined node finds the one that keeps the metadata, should it move.
 pub(crate) struct Finder {
-    pub(crate) transport: Arc<Transport>,
-    pub(crate) cluster: Cluster,
-    pub(crate) tls: PathBuf,
+    transport: Arc<Transport>,
+    cluster: Mutex<Cluster>,
+    tls: PathBuf,
 }
 
 impl Membership {
@@ -95,17 +95,18 @@ impl Membership {
     pub(crate) async fn keep(
         self,
         mut lease: Option<LeaseId>,
-        finder: Option<Finder>,
+        finder: Option<Arc<Finder>>,
         stop: CancellationToken,
     ) -> Result<(), MembershipError> {
-        let mut finder = finder;
         let mut was_member = lease.is_some();
         let mut trouble: Option<String> = None;
         loop {
             let begun = Instant::now();
             let pulse = async {
                 match lease {
-                    Some(lease) => self.metastore.renew(lease).await.map(|()| lease).map_err(MembershipError::from),
+                    Some(lease) => {
+                        self.metastore.renew(lease).await.map(|()| lease).map_err(MembershipError::from)
+                    }
                     None => self.register().await,
                 }
             };
@@ -131,7 +132,7 @@ impl Membership {
                         warn!(error, "not registered with the metastore; going on without and trying again");
                     }
                     trouble = Some(error);
-                    if let Some(finder) = &mut finder {
+                    if let Some(finder) = &finder {
                         finder.look().await;
                     }
                 }
@@ -150,21 +151,44 @@ impl Membership {
 }
 
 impl Finder {
-    /// Asks the first node's HTTP where its QUIC is by now. Whoever answers has to show the right certificate there.
-    async fn look(&mut self) {
-        let url = format!("http://{}/v1/health", self.cluster.http);
-        let asked = tokio::task::spawn_blocking(move || HttpClient::new(PULSE).get_json::<Health>(&url));
-        let Ok(Ok(health)) = asked.await else { return };
-        if health.id != self.cluster.first || health.quic == self.cluster.quic {
-            return;
-        }
-        self.cluster.quic = health.quic;
-        self.transport.learn(&health.id, health.quic);
-        self.remember();
+    /// Begins with what the last start knew, which `tls` keeps.
+    pub(crate) fn new(transport: Arc<Transport>, cluster: Cluster, tls: PathBuf) -> Arc<Finder> {
+        transport.learn(&cluster.first, cluster.quic);
+        Arc::new(Finder { transport, cluster: Mutex::new(cluster), tls })
     }
 
-    fn remember(&self) {
-        if let Err(error) = self.cluster.save(&self.tls) {
+    /// Asks the first node's HTTP where its QUIC is by now. Whoever answers has to show the right certificate there.
+    async fn look(&self) {
+        let known = self.known();
+        let url = format!("http://{}/v1/health", known.http);
+        let asked = tokio::task::spawn_blocking(move || HttpClient::new(PULSE).get_json::<Health>(&url));
+        let Ok(Ok(health)) = asked.await else { return };
+        if health.id == known.first {
+            self.found(Cluster { quic: health.quic, ..known });
+        }
+    }
+
+    /// Takes what the first node's own record says.
+    fn learn(&self, record: &NodeRecord) {
+        let known = self.known();
+        if record.id == known.first {
+            let http = record.http.strip_prefix("http://").and_then(|http| http.parse().ok());
+            self.found(Cluster { http: http.unwrap_or(known.http), quic: record.quic, ..known });
+        }
+    }
+
+    fn known(&self) -> Cluster {
+        self.cluster.lock().expect("no panic while held").clone()
+    }
+
+    fn found(&self, cluster: Cluster) {
+        let before =
+            std::mem::replace(&mut *self.cluster.lock().expect("no panic while held"), cluster.clone());
+        if before == cluster {
+            return;
+        }
+        self.transport.learn(&cluster.first, cluster.quic);
+        if let Err(error) = cluster.save(&self.tls) {
             warn!(%error, "the first node's new address cannot be kept for the next start");
         }
     }
@@ -174,7 +198,7 @@ impl Finder {
 pub(crate) async fn follow_addresses(
     metastore: Arc<dyn Metastore>,
     transport: Arc<Transport>,
-    mut finder: Option<Finder>,
+    finder: Option<Arc<Finder>>,
     stop: CancellationToken,
 ) {
     let mut since = None;
@@ -193,14 +217,8 @@ pub(crate) async fn follow_addresses(
             Ok(listing) => {
                 for record in records(&listing) {
                     transport.learn(&record.id, record.quic);
-                    if let Some(finder) = finder.as_mut().filter(|finder| finder.cluster.first == record.id) {
-                        let http = record.http.strip_prefix("http://").and_then(|http| http.parse().ok());
-                        let http = http.unwrap_or(finder.cluster.http);
-                        let cluster = Cluster { http, quic: record.quic, ..finder.cluster.clone() };
-                        if cluster != finder.cluster {
-                            finder.cluster = cluster;
-                            finder.remember();
-                        }
+                    if let Some(finder) = &finder {
+                        finder.learn(&record);
                     }
                 }
                 since = Some(listing.revision);
@@ -231,7 +249,7 @@ pub(crate) async fn other_holder(
     let record = record.and_then(|entry| serde_json::from_slice::<NodeRecord>(&entry.value).ok());
     let place = record.map_or_else(String::new, |record| format!(" at {}", record.http));
     Ok(Some(format!(
-        "node id {id} belongs to a live node{place}; start this one with another --id, or stop that one and wait five seconds"
+        "node id {id} belongs to a live node{place}; start this one with another --id, or stop that one"
     )))
 }
 
@@ -272,7 +290,10 @@ mod tests {
         let old = member(&metastore, b"key", 2).register().await.expect("the same key");
         assert_eq!(port(&metastore).await, Some(2));
         let taken = member(&metastore, b"other", 3).register().await.expect_err("taken").to_string();
-        assert!(taken.contains("n1") && taken.contains("http://127.0.0.1:2") && taken.contains("--id"), "{taken}");
+        assert!(
+            taken.contains("n1") && taken.contains("http://127.0.0.1:2") && taken.contains("--id"),
+            "{taken}"
+        );
         sleep(TTL).await;
         assert_eq!(port(&metastore).await, None);
         member(&metastore, b"other", 3).register().await.expect("the name lapsed");

@@ -35,13 +35,15 @@ const FIRST: &str = "n1";
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum ServeError {
     /// The data directory cannot be used.
-    #[error("--data {path}: {source}")]
+    #[error("--data {path} cannot be used")]
     Data { path: PathBuf, source: io::Error },
     /// Another process uses the data directory.
-    #[error("--data {path} is in use by another shardd; stop that one, or give this one a directory of its own")]
+    #[error(
+        "--data {path} is in use by another shardd; stop that one, or give this one a directory of its own"
+    )]
     InUse { path: PathBuf },
     /// The HTTP address cannot be used.
-    #[error("--http {address}: {source}; another program listens there, perhaps: give another address")]
+    #[error("--http {address} cannot be used; give another address")]
     Http { address: SocketAddr, source: io::Error },
     /// It founded a cluster and is asked to join one.
     #[error(
@@ -58,19 +60,19 @@ pub enum ServeError {
     #[error(transparent)]
     Metadata(#[from] OpenError),
     /// No store.
-    #[error("--store: {0}")]
+    #[error("--store cannot be used")]
     Store(#[from] OriginError),
     /// No cache.
-    #[error("cache: {0}")]
+    #[error("the cache cannot be used")]
     Cache(#[from] CacheError),
     /// The node's name is somebody else's.
     #[error(transparent)]
     Membership(#[from] MembershipError),
     /// The ready file cannot be written.
-    #[error("--ready-file {path}: {source}")]
+    #[error("--ready-file {path} cannot be written")]
     ReadyFile { path: PathBuf, source: io::Error },
     /// A thread of the node was lost.
-    #[error("a part of the node ended without a word: {0}")]
+    #[error("a part of the node ended without a word")]
     Lost(#[from] tokio::task::JoinError),
 }
 
@@ -101,10 +103,15 @@ pub async fn serve(
     ready: impl FnOnce(&Ready),
 ) -> Result<(), ServeError> {
     let (_locked, listener) = (lock_data(&config.data)?, bind_http(config.http).await?);
-    let http = listener.local_addr().map_err(|source| ServeError::Http { address: config.http, source })?;
+    let bound = listener.local_addr().map_err(|source| ServeError::Http { address: config.http, source })?;
     let part = take_part(&config).await?;
     let identity = part.identity();
     let transport = bind_quic(&config, identity)?;
+    // A wildcard is no address to reach; the peers' address is one of this machine.
+    let http = match bound.ip().is_unspecified() {
+        true => SocketAddr::new(transport.address().ip(), bound.port()),
+        false => bound,
+    };
     let (metastore, kept) = open_metastore(&config, &part, &transport).await?;
     let origin = Arc::new(open_store(&config, &part)?);
     let (directory, limit) = (config.data.join("cache"), config.cache_size);
@@ -125,15 +132,12 @@ pub async fn serve(
         // It serves what it has and registers when the first node is back.
         Err(MembershipError::Meta(_)) => None,
     };
-    let finder = |part: &Part| match part {
+    let finder = match &part {
         Part::First { .. } => None,
-        Part::Joined { cluster, .. } => Some(Finder {
-            transport: Arc::clone(&transport),
-            cluster: cluster.clone(),
-            tls: config.data.join("tls"),
-        }),
+        Part::Joined { cluster, .. } => {
+            Some(Finder::new(Arc::clone(&transport), cluster.clone(), config.data.join("tls")))
+        }
     };
-    let finders = (finder(&part), finder(&part));
     let desk = open_desk(&config, part, http, &transport, &origin)?;
 
     let engine = Engine::new(
@@ -149,14 +153,18 @@ pub async fn serve(
     tasks.spawn(membership::follow_addresses(
         Arc::clone(&metastore),
         Arc::clone(&transport),
-        finders.0,
+        finder.clone(),
         inner.clone(),
     ));
     tasks.spawn(Arc::clone(&engine).run_until(inner.clone()));
-    let api =
-        Api { node: record.clone(), engine, catalog: CatalogBackend::new(origin, Arc::clone(&metastore)), desk };
+    let api = Api {
+        node: record.clone(),
+        engine,
+        catalog: CatalogBackend::new(origin, Arc::clone(&metastore)),
+        desk,
+    };
     tasks.spawn(http::listen(listener, http::router(api), inner.clone()));
-    let mut member = tokio::spawn(membership.keep(lease, finders.1, inner.clone()));
+    let mut member = tokio::spawn(membership.keep(lease, finder, inner.clone()));
 
     let told = Ready { id: record.id, http, quic: transport.address() };
     if let Some(path) = &config.ready_file {
@@ -311,13 +319,7 @@ fn open_desk(
         Part::Joined { cluster, .. } => return Ok(Desk::Elsewhere { cluster }),
         Part::First { identity, authority } => (identity, authority),
     };
-    // A wildcard is no address to join at; the peers' address is one of this machine.
-    let reachable = if http.ip().is_unspecified() {
-        SocketAddr::new(transport.address().ip(), http.port())
-    } else {
-        http
-    };
-    let token = JoinToken::keep(&config.data.join("join-token"), reachable, authority.digest())?;
+    let token = JoinToken::keep(&config.data.join("join-token"), http, authority.digest())?;
     let store = match origin.name() {
         url if url.contains("://") => url.to_owned(),
         path => {
@@ -326,8 +328,7 @@ fn open_desk(
             path.display().to_string()
         }
     };
-    let cluster =
-        Cluster { store, first: identity.node().clone(), http: reachable, quic: transport.address() };
+    let cluster = Cluster { store, first: identity.node().clone(), http, quic: transport.address() };
     Ok(Desk::Here { authority, secret: token.secret, cluster })
 }
 

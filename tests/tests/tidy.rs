@@ -219,6 +219,16 @@ fn libraries_print_nothing() {
 }
 
 #[test]
+fn only_tests_unwrap() {
+    let mut offences = Vec::new();
+    for source in sources() {
+        let found = source.product().filter(|(_, line)| line.contains(".unwrap()"));
+        offences.extend(found.map(|(number, _)| format!("{}:{number}", source.path)));
+    }
+    none("`expect` says why it cannot fail, and `?` what happens if it does", offences);
+}
+
+#[test]
 fn tests_wait_for_conditions_and_do_not_sleep() {
     let mut offences = Vec::new();
     // The test kit polls processes that tell nobody when they change; tests call it and wait for something to be so.

@@ -4,12 +4,13 @@
 //! A chunk is due when the rank that is ahead has read past the chunk's position. What could not be sent is not an error:
 //! the next host will miss it and ask.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use futures::future::join_all;
+use futures::stream::{self, StreamExt};
 use shardfmt::GrainKey;
 use shardfmt::plan::{Epoch, GrainNo, Move, Partition};
 use tokio::sync::mpsc;
@@ -21,7 +22,10 @@ use super::{Counters, Engine, blocking};
 use crate::cache::Class;
 use crate::node::NodeId;
 use crate::peers::{Ack, PeerError, Purpose, SendHeader};
-use crate::protocol::Placement;
+use crate::protocol::{Placement, RunId};
+
+/// How many chunks of a run are sent at once when several are due.
+const CHUNKS_AT_ONCE: usize = 8;
 
 /// The next chunk to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +81,7 @@ impl Engine {
         });
     }
 
-    /// Sends all chunks that are due at (epoch, position). Returns the first that is not.
+    /// Sends all chunks that are due at (epoch, position), several at once. Returns the first that is not due.
     async fn send_due(
         self: &Arc<Self>,
         run: &Arc<RunState>,
@@ -86,28 +90,52 @@ impl Engine {
         position: u64,
         stop: &CancellationToken,
     ) -> Due {
-        // A launch may begin anew at an earlier epoch; and grains of much older epochs are no longer where the plan would
-        // take them from.
+        let chunks = run.plan.document().chunks;
         let mut next = match due {
             Some(due) if due.epoch <= epoch && epoch - due.epoch <= 1 => due,
+            Some(due) if due.epoch < epoch => {
+                // Training is faster than the exchange: what is overdue will be missed, and asked for, where it belongs.
+                self.keep_for_those_who_ask(run, due, epoch);
+                Due { epoch, chunk: 0 }
+            }
+            // The first report, or a launch that begins anew at an earlier epoch.
             _ => Due { epoch, chunk: 0 },
         };
+        let mut batch = Vec::new();
         loop {
-            if next.chunk == run.plan.document().chunks {
-                if next.epoch == epoch {
-                    return next;
-                }
+            if next.chunk == chunks && next.epoch < epoch {
                 next = Due { epoch: next.epoch + 1, chunk: 0 };
-                continue;
+            } else if next.chunk == chunks
+                || (next.epoch == epoch && position < run.plan.chunk_due(next.chunk))
+            {
+                break;
+            } else {
+                batch.push(next);
+                next.chunk += 1;
             }
-            if next.epoch == epoch && position < run.plan.chunk_due(next.chunk) {
-                return next;
+        }
+        let send = stream::iter(batch).for_each_concurrent(CHUNKS_AT_ONCE, |due| self.send_chunk(run, due));
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = send => {}
+        }
+        next
+    }
+
+    /// Chunks from `due` up to `epoch` are never sent: their grains stay here until their next hosts have read the epoch
+    /// that they miss them in.
+    fn keep_for_those_who_ask(&self, run: &RunState, due: Due, epoch: u32) {
+        let Some(placement) = run.placement() else { return };
+        let first = due;
+        for epoch in first.epoch..epoch {
+            let from = if epoch == first.epoch { first.chunk } else { 0 };
+            for chunk in from..run.plan.document().chunks {
+                let (out, _) = self.chunk_of_node(run, Due { epoch, chunk }, &placement);
+                let count = out.values().map(Vec::len).sum::<usize>() as u64;
+                self.counters.exchange(run.name(), epoch, |counts| counts.unsent_grains += count);
+                let leaving = out.into_values().flatten();
+                run.unacknowledged.lock().expect("no panic while held").extend(leaving);
             }
-            tokio::select! {
-                () = stop.cancelled() => return next,
-                () = self.send_chunk(run, next) => {}
-            }
-            next.chunk += 1;
         }
     }
 
@@ -207,10 +235,11 @@ impl Engine {
         header: &SendHeader,
         mut grains: mpsc::Receiver<(GrainKey, Bytes)>,
     ) -> Ack {
-        let held_in = match header.purpose {
-            Purpose::Exchange { epoch, .. } => epoch + 1,
-            Purpose::Fill { epoch } => epoch,
+        let (held_in, generation) = match header.purpose {
+            Purpose::Exchange { epoch, generation, .. } => (epoch + 1, generation),
+            Purpose::Fill { epoch, generation } => (epoch, generation),
         };
+        self.know_placement(run, generation).await;
         let mut ack = Ack { stored: 0, refused: 0 };
         let mut bytes_in = 0;
         let mut classes: BTreeMap<u32, Class> = BTreeMap::new();
@@ -239,9 +268,7 @@ impl Engine {
             }
             run.arrived.notify_waiters();
         }
-        let engine = Arc::clone(self);
-        let sync = move || classes.into_values().all(|class| engine.cache.sync(&class).is_ok());
-        if !blocking(sync).await {
+        if !self.make_durable(classes.into_values()).await {
             ack = Ack { stored: 0, refused: ack.stored + ack.refused };
         }
         if let Purpose::Exchange { epoch, .. } = header.purpose {
@@ -253,29 +280,65 @@ impl Engine {
         ack
     }
 
+    /// The class under which an active run wants a grain kept here: because the node still hosts it or, having
+    /// acknowledged it when a copy was here already, hosts it again soon. `from` is the first epoch that counts in one run.
+    pub(crate) fn hosted_class<'a>(
+        &'a self,
+        from: Option<(&'a RunId, u32)>,
+    ) -> impl Fn(&GrainKey) -> Option<Class> + 'a {
+        let runs = self.active_run_states();
+        move |key| {
+            runs.iter().find_map(|run| {
+                let grain = run.grain(key)?;
+                let first = from.filter(|(id, _)| **id == run.record.id).map_or(0, |(_, first)| first);
+                let epoch = epochs_in_use(run)
+                    .find(|epoch| *epoch >= first && run.is_hosted_by(&self.node, grain, *epoch))?;
+                Some(run.class(&self.node, grain, epoch))
+            })
+        }
+    }
+
+    /// Syncs the segments of `classes`: whoever comes while others are being synced shares the next turn, so that many
+    /// small streams cost few syncs. False: the disk does not promise.
+    async fn make_durable(self: &Arc<Self>, classes: impl Iterator<Item = Class>) -> bool {
+        let ticket = {
+            let mut waiting = self.unsynced.lock().expect("no panic while held");
+            waiting.classes.extend(classes);
+            waiting.round
+        };
+        let mut turn = self.sync_turn.lock().await;
+        if turn.synced > ticket {
+            return !turn.failed;
+        }
+        let classes = {
+            let mut waiting = self.unsynced.lock().expect("no panic while held");
+            waiting.round += 1;
+            turn.synced = waiting.round;
+            std::mem::take(&mut waiting.classes)
+        };
+        let engine = Arc::clone(self);
+        let synced = blocking(move || classes.iter().try_for_each(|class| engine.cache.sync(class))).await;
+        if let Err(error) = synced
+            && !turn.failed
+        {
+            warn!(%error, "the cache's disk does not sync; nothing is acknowledged any more");
+            turn.failed = true;
+        }
+        !turn.failed
+    }
+
     /// Drops the segments whose grains have left after `through`, keeping what somebody still needs.
     async fn forget(self: &Arc<Self>, run: &Arc<RunState>, through: u32) {
         let (engine, run) = (Arc::clone(self), Arc::clone(run));
-        let runs = self.active_run_states();
         let drop_segments = move || {
             let unacknowledged =
                 std::mem::take(&mut *run.unacknowledged.lock().expect("no panic while held"));
+            let hosted = engine.hosted_class(Some((&run.record.id, through + 1)));
             let wanted = |key: &GrainKey| {
-                for other in &runs {
-                    let Some(grain) = other.grain(key) else { continue };
-                    // Still hosted, or, acknowledged because a copy was here, hosted again.
-                    let hosted = epochs_in_use(other).find(|epoch| {
-                        (*epoch > through || other.record.id != run.record.id)
-                            && other.is_hosted_by(&engine.node, grain, *epoch)
-                    });
-                    if let Some(epoch) = hosted {
-                        return Some(other.class(&engine.node, grain, epoch));
-                    }
-                }
-                let grain = run.grain(key)?;
-                unacknowledged
-                    .contains(&grain)
-                    .then(|| Class { run: run.name().to_owned(), departs: through + 1 })
+                hosted(key).or_else(|| {
+                    let missed = unacknowledged.contains(&run.grain(key)?);
+                    missed.then(|| Class { run: run.name().to_owned(), departs: through + 1 })
+                })
             };
             if let Err(error) = engine.cache.drop_through(run.name(), through, wanted) {
                 warn!(run = run.name(), epoch = through, %error, "grains that have left could not be dropped");
@@ -283,6 +346,22 @@ impl Engine {
         };
         blocking(drop_segments).await;
     }
+}
+
+/// Classes with grains that are written and not yet synced, and how many rounds of syncing there have been.
+#[derive(Debug, Default)]
+pub(super) struct Unsynced {
+    classes: BTreeSet<Class>,
+    round: u64,
+}
+
+/// Held by whoever syncs.
+#[derive(Debug, Default)]
+pub(super) struct SyncTurn {
+    /// Rounds up to here are on disk.
+    synced: u64,
+    /// A sync failed: a later one that succeeds proves nothing about what came before.
+    failed: bool,
 }
 
 /// The epochs for which a node may hold grains: from the one that the slowest rank reads to the one that the exchange of the

@@ -40,6 +40,7 @@ impl Engine {
         if let Some(grain) = request.grains.iter().find(|grain| **grain >= run.plan.grain_count()) {
             return Err(EngineError::NoSuchGrain { grain: *grain, grains: run.plan.grain_count() });
         }
+        self.know_placement(&run, 1).await;
         run.report(request.rank, request.world, request.epoch, request.position);
 
         let grains: Vec<GrainNo> = request.grains.iter().copied().map(GrainNo).collect();
@@ -67,8 +68,7 @@ impl Engine {
             };
             reply.push(located);
         }
-        let generation = run.placement().map_or(0, |placement| placement.generation);
-        Ok((LocateReply { generation, grains: reply }, inline))
+        Ok((LocateReply { generation: run.generation(), grains: reply }, inline))
     }
 
     /// Waits for grains that the exchange is about to bring, within bounds.
@@ -154,8 +154,7 @@ impl Engine {
             };
             unchecked.into_iter().filter(is_bad).collect::<Vec<_>>()
         };
-        let corrupt =
-            blocking(find_corrupt).await;
+        let corrupt = blocking(find_corrupt).await;
         if !corrupt.is_empty() {
             Counters::add(&self.counters.corrupt_on_disk, corrupt.len());
             loose.extend(self.obtain(run, epoch, corrupt).await?);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::run::RunState;
 use super::{Engine, EngineError, blocking};
@@ -148,6 +148,24 @@ impl Engine {
                 state.set_placement(placement.clone());
             }
             self.placements.lock().expect("no panic while held").insert(run, placement);
+        }
+    }
+
+    /// Looks up the placement if this node goes by an older one than `generation`. A lost metastore leaves it at that: what is
+    /// hosted elsewhere is then a miss.
+    pub(crate) async fn know_placement(&self, run: &RunState, generation: u64) {
+        if run.generation() >= generation {
+            return;
+        }
+        match self.meta.get(&format!("{PLACEMENTS}{}", run.record.id)).await {
+            Ok(entry) => {
+                if let Some(placement) = entry.as_ref().and_then(parse) {
+                    run.set_placement(placement);
+                }
+            }
+            Err(error) => {
+                debug!(run = run.name(), generation, %error, "the placement could not be looked up")
+            }
         }
     }
 

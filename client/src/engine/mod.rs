@@ -66,6 +66,8 @@ pub struct Engine {
     driven: Mutex<BTreeMap<RunId, CancellationToken>>,
     whole_shards: Arc<Semaphore>,
     counters: Counters,
+    unsynced: Mutex<exchange::Unsynced>,
+    sync_turn: tokio::sync::Mutex<exchange::SyncTurn>,
     /// Said once, not for every grain.
     cache_trouble: AtomicBool,
     tasks: TaskTracker,
@@ -155,6 +157,8 @@ impl Engine {
             driven: Mutex::default(),
             whole_shards: Arc::new(Semaphore::new(WHOLE_SHARDS)),
             counters: Counters::default(),
+            unsynced: Mutex::default(),
+            sync_turn: tokio::sync::Mutex::default(),
             cache_trouble: AtomicBool::new(false),
             tasks: TaskTracker::new(),
         })
@@ -447,6 +451,7 @@ impl PeerService for Arc<Engine> {
             }
         }
         if request.effort == Effort::Read {
+            self.know_placement(&run, request.generation).await;
             for (shard, grains) in missing {
                 match self.read_as_reader(&run, shard, request.epoch, Some(from)).await {
                     Ok(Some(whole)) => {

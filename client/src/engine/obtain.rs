@@ -128,9 +128,9 @@ impl Engine {
     ) -> Claim<'a> {
         let view = run.epochs.view(epoch);
         let partitions: BTreeSet<u32> = grains.iter().map(|grain| view.partition_of(*grain)).collect();
-        let lacking = run
-            .grains_of_shard(shard)
-            .filter(|grain| partitions.contains(&view.partition_of(*grain)) && !self.is_resident(run, *grain));
+        let lacking = run.grains_of_shard(shard).filter(|grain| {
+            partitions.contains(&view.partition_of(*grain)) && !self.is_resident(run, *grain)
+        });
         run.in_flight.claim(lacking).0
     }
 
@@ -181,6 +181,7 @@ impl Engine {
                     run: run.record.id.clone(),
                     version: run.record.version,
                     epoch,
+                    generation: run.generation(),
                     keys: grains.iter().map(|grain| run.key(*grain)).collect(),
                     effort,
                 };
@@ -238,13 +239,13 @@ impl Engine {
         blocking(work).await
     }
 
-    /// Puts a verified grain into the cache; makes room from runs that nobody reads any more. False: no room.
+    /// Puts a verified grain into the cache; makes room from what only runs that nobody reads any more wanted. False: no room.
     pub(crate) fn keep(&self, run: &RunState, epoch: u32, grain: GrainNo, bytes: &[u8]) -> bool {
         let class = run.class(&self.node, grain, epoch);
         let key = run.key(grain);
         let put = match self.cache.put(key, &class, bytes) {
             Err(CacheError::Full { .. }) => {
-                self.cache.evict_runs_except(&self.active_runs(), bytes.len() as u64);
+                self.cache.evict(&self.active_runs(), bytes.len() as u64, self.hosted_class(None));
                 self.cache.put(key, &class, bytes)
             }
             put => put,

@@ -138,6 +138,7 @@ impl Engine {
                 run: run.record.id.clone(),
                 version: run.record.version,
                 epoch,
+                generation: placement.generation,
                 keys: keys(run, &grains[..1]),
                 effort: Effort::Probe,
             };
@@ -201,7 +202,7 @@ impl Engine {
         let header = SendHeader {
             run: run.record.id.clone(),
             version: run.record.version,
-            purpose: Purpose::Fill { epoch },
+            purpose: Purpose::Fill { epoch, generation: run.generation() },
         };
         let (give, take) = mpsc::channel(16);
         let feed = async {

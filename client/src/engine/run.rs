@@ -141,6 +141,11 @@ impl RunState {
         self.placement.borrow().now.clone()
     }
 
+    /// The generation of the placement in force; 0 before the first.
+    pub(crate) fn generation(&self) -> u64 {
+        self.placement().map_or(0, |placement| placement.generation)
+    }
+
     pub(crate) fn set_placement(&self, next: Placement) {
         self.placement.send_if_modified(|placements| {
             let newer = placements.now.as_ref().is_none_or(|now| now.generation < next.generation);

@@ -95,9 +95,11 @@ impl World {
         for shard in 0..6i64 {
             let count = 150 + shard; // short grains at some ends
             let labels = Int64Array::from_iter_values((0..count).map(|row| shard * 1000 + row));
-            let blobs: Vec<Vec<u8>> = (0..count).map(|row| vec![(row % 251) as u8; 200 + (row % 7) as usize]).collect();
+            let blobs: Vec<Vec<u8>> =
+                (0..count).map(|row| vec![(row % 251) as u8; 200 + (row % 7) as usize]).collect();
             let blobs = BinaryArray::from_iter_values(blobs.iter());
-            let batch = RecordBatch::try_new(schema.clone(), vec![Arc::new(labels), Arc::new(blobs)]).expect("fits");
+            let batch =
+                RecordBatch::try_new(schema.clone(), vec![Arc::new(labels), Arc::new(blobs)]).expect("fits");
             let mut writer = ShardWriter::new(schema.clone()).expect("a good schema");
             writer.push(&batch).expect("fits the schema");
             let finished = writer.finish().expect("a shard");
@@ -196,11 +198,17 @@ impl World {
                 for virtual_rank in Plan::virtual_ranks_of(rank, world, VIRTUAL_RANKS) {
                     let partitions = self.plan.partitions_of(VirtualRank(virtual_rank), VIRTUAL_RANKS);
                     for read in self.plan.step_reads(&table, position..end, partitions) {
-                        let bytes = self.locate(run, (rank, world), (epoch, position), read.partition.0, read.grain).await;
+                        let bytes = self
+                            .locate(run, (rank, world), (epoch, position), read.partition.0, read.grain)
+                            .await;
                         let grain = Grain::parse(&bytes).expect("a grain");
                         let sample = self.plan.sample(read.grain, read.row);
                         let expected = self.rows[sample.0 as usize];
-                        assert_eq!(RowDigest::of(grain.row(read.row)), expected, "sample {sample} in epoch {epoch}");
+                        assert_eq!(
+                            RowDigest::of(grain.row(read.row)),
+                            expected,
+                            "sample {sample} in epoch {epoch}"
+                        );
                         assert!(seen.insert(sample), "sample {sample} twice in epoch {epoch}");
                     }
                 }
@@ -238,7 +246,9 @@ impl World {
         match &reply.grains[0] {
             Located::File { segment, offset, len } => {
                 let mut bytes = vec![0; *len as usize];
-                File::open(segment).and_then(|file| file.read_exact_at(&mut bytes, *offset)).expect("a segment");
+                File::open(segment)
+                    .and_then(|file| file.read_exact_at(&mut bytes, *offset))
+                    .expect("a segment");
                 bytes
             }
             Located::Inline { .. } => inline[0].to_vec(),
@@ -308,13 +318,21 @@ async fn a_node_that_is_cut_off_costs_time_only() {
             if position > 300 && !lost {
                 lost = true;
                 cluster.network.cut.lock().expect("no panic while held").insert(node(2));
-                cluster.meta.delete(&NodeRecord::key(&node(2)), Expected::Any).await.expect("its lease lapses");
+                cluster
+                    .meta
+                    .delete(&NodeRecord::key(&node(2)), Expected::Any)
+                    .await
+                    .expect("its lease lapses");
             }
         })
         .await;
     cluster.read_epoch(&name, 3, 2, async |_, _| {}).await;
     let view = cluster.engines[0].view(&name).await.expect("known");
-    assert_eq!(view.placement.expect("placed").hosted_by(&node(2)).count(), 0, "its partitions are not re-hosted");
+    assert_eq!(
+        view.placement.expect("placed").hosted_by(&node(2)).count(),
+        0,
+        "its partitions are not re-hosted"
+    );
     let share = cluster.origin_bytes() as f64 / cluster.manifest.bytes() as f64;
     println!("one node of three lost: {share:.3} x the data set read");
     assert!(share < 1.6, "{share}");
@@ -329,7 +347,9 @@ async fn a_corrupt_byte_on_disk_is_found_and_fetched_again() {
     cluster.attach(&name, 2, 0).await;
     cluster.read_epoch(&name, 2, 0, async |_, _| {}).await;
     let mut flipped = 0;
-    for (_, _, at) in crate::cache::scan(cluster.caches[0].path()).expect("a cache directory").into_iter().step_by(5) {
+    for (_, _, at) in
+        crate::cache::scan(cluster.caches[0].path()).expect("a cache directory").into_iter().step_by(5)
+    {
         let file = File::options().write(true).read(true).open(&at.segment).expect("a segment");
         let mut byte = [0];
         let last = at.offset + u64::from(at.len) - 1;
@@ -378,6 +398,8 @@ async fn runs_and_ranks_that_do_not_fit_are_refused_by_name() {
     let too_many = engine.attach(&run("r"), 0, Attach { world: 5, epoch: 0 }).await;
     assert!(too_many.is_err(), "W > V");
     let beyond = request((0, 1), (0, 0), 0, Some(GrainNo(1 << 40)));
-    assert!(says(engine.locate(&run("r"), beyond).await.expect_err("no such grain")).contains("outside the plan"));
+    assert!(
+        says(engine.locate(&run("r"), beyond).await.expect_err("no such grain")).contains("outside the plan")
+    );
     cluster.end().await;
 }

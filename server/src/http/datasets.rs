@@ -1,8 +1,8 @@
 //! Datasets and the manifests of their versions.
 
 use axum::body::Body;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap};
 use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap};
 use axum::response::IntoResponse;
 use serde::Deserialize;
 use shardfmt::{DatasetName, VersionId};
@@ -26,7 +26,11 @@ pub(super) async fn show(state: State, Named(name): Named<DatasetName>) -> Answe
     json(&state.api.catalog.dataset(&name).await?)
 }
 
-pub(super) async fn commit(state: State, Named(name): Named<DatasetName>, Posted(commit): Posted<Commit>) -> Answer {
+pub(super) async fn commit(
+    state: State,
+    Named(name): Named<DatasetName>,
+    Posted(commit): Posted<Commit>,
+) -> Answer {
     json(&state.api.catalog.commit(&name, commit.expected, commit.version).await?)
 }
 
@@ -40,7 +44,12 @@ pub(super) async fn manifest(state: State, Named(id): Named<VersionId>, headers:
     Ok((known, [(CONTENT_TYPE, "application/vnd.apache.arrow.file")], bytes).into_response())
 }
 
-pub(super) async fn put_manifest(state: State, Named(id): Named<VersionId>, headers: HeaderMap, body: Body) -> Answer {
+pub(super) async fn put_manifest(
+    state: State,
+    Named(id): Named<VersionId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
     let _one_of_few = state.uploads.acquire().await.expect("never closed");
     let bytes = read(&headers, body, MAX_MANIFEST).await?;
     state.api.catalog.origin().put_manifest_bytes(id, bytes).await?;

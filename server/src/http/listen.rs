@@ -15,8 +15,9 @@ use tracing::{debug, warn};
 
 /// Connections at once; more wait in the system's queue.
 const MAX_CONNECTIONS: usize = 8192;
-/// How long a client may take to say what it wants.
-const HEADER_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client may take to say what it wants. A connection that is kept for later counts as such a client: this is
+/// longer than clients keep them (ureq: 15 s), so that none is cut off as it asks again.
+const HEADER_PATIENCE: Duration = Duration::from_secs(60);
 /// How long requests under way may take to end once the node stops.
 const DRAIN: Duration = Duration::from_secs(3);
 
@@ -61,7 +62,8 @@ pub async fn listen(listener: TcpListener, router: Router, stop: CancellationTok
 async fn connection(stream: TcpStream, router: Router, stop: CancellationToken) {
     // Small answers go out at once.
     let _ = stream.set_nodelay(true);
-    let service = router.map_request(|request: axum::http::Request<hyper::body::Incoming>| request.map(Body::new));
+    let service =
+        router.map_request(|request: axum::http::Request<hyper::body::Incoming>| request.map(Body::new));
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE);
     let serving = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));

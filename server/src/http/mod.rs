@@ -71,7 +71,6 @@ type State = axum::extract::State<Arc<Shared>>;
 type Answer = Result<Response, Refusal>;
 
 /// All routes.
-#[must_use]
 pub fn router(api: Api) -> Router {
     let shared = Arc::new(Shared { api, uploads: Semaphore::new(UPLOADS) });
     Router::new()
@@ -94,7 +93,11 @@ pub fn router(api: Api) -> Router {
         .route("/v1/join", post(nodes::join))
         .fallback(async |uri: Uri| not_found(format!("there is no {}", uri.path())))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
-            Refusal(Problem::new("about:blank", 405, format!("{} cannot be asked with {method}", uri.path())))
+            Refusal::from(Problem::new(
+                "about:blank",
+                405,
+                format!("{} cannot be asked with {method}", uri.path()),
+            ))
         })
         // Bodies are read, and limited, by the routes.
         .layer(DefaultBodyLimit::disable())
@@ -108,7 +111,9 @@ async fn in_time(request: Request, next: Next) -> Response {
     let patience = if request.method() == Method::PUT { UPLOAD_PATIENCE } else { PATIENCE };
     match tokio::time::timeout(patience, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => Refusal(Problem::unavailable(format!("no answer within {patience:?}"))).into_response(),
+        Err(_) => {
+            Refusal::from(Problem::unavailable(format!("no answer within {patience:?}"))).into_response()
+        }
     }
 }
 
@@ -119,7 +124,8 @@ impl<S: Send + Sync, T: FromStr<Err: std::fmt::Display> + Send> FromRequestParts
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let Path(segments) = Path::<Vec<String>>::from_request_parts(parts, state).await.map_err(bad_request)?;
+        let Path(segments) =
+            Path::<Vec<String>>::from_request_parts(parts, state).await.map_err(bad_request)?;
         let name = segments.first().ok_or_else(|| bad_request("the path names nothing"))?;
         name.parse().map(Named).map_err(bad_request)
     }
@@ -143,8 +149,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Posted<T> {
 /// Reads a body of at most `limit` bytes; a longer one is refused at its first word, if it says how long it is.
 async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
     let too_long =
-        || Refusal(Problem::new("about:blank", 413, format!("the body has more than {limit} bytes")));
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        || Refusal::from(Problem::new("about:blank", 413, format!("the body has more than {limit} bytes")));
+    let announced =
+        headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|announced| announced > limit as u64) {
         return Err(too_long());
     }

@@ -65,18 +65,20 @@ pub(super) async fn join(state: State, Posted(request): Posted<JoinRequest>) -> 
         Desk::Here { authority, secret, cluster } => (authority, secret, cluster),
         Desk::Elsewhere { cluster } => {
             let detail = format!("nodes join at the first one, {} at http://{}", cluster.first, cluster.http);
-            return Err(Refusal(Problem::new("about:blank", 421, detail)));
+            return Err(Refusal::from(Problem::new("about:blank", 421, detail)));
         }
     };
     if !secret.is(&request.secret) {
         let detail = "the secret is not that of this cluster's join token; copy the first node's join-token file again";
-        return Err(Refusal(Problem::new("about:blank", 403, detail)));
+        return Err(Refusal::from(Problem::new("about:blank", 403, detail)));
     }
     let (certificate, key) = authority
         .sign(&request.id, &request.csr)
         .map_err(|error| bad_request(format!("the certificate request: {error}")))?;
-    if let Some(other) = membership::other_holder(state.api.engine.metastore().as_ref(), &request.id, key).await? {
-        return Err(Refusal(Problem::new(problem::CONFLICT, 409, other)));
+    if let Some(other) =
+        membership::other_holder(state.api.engine.metastore().as_ref(), &request.id, key).await?
+    {
+        return Err(Refusal::from(Problem::new(problem::CONFLICT, 409, other)));
     }
     tracing::info!(node = %request.id, "a node joined");
     let reply = JoinReply { certificate, authority: authority.pem().to_owned(), cluster: cluster.clone() };

@@ -9,23 +9,23 @@ use shardd_client::metastore::MetaError;
 use shardd_client::origin::OriginError;
 use shardd_client::problem::{self, Problem};
 
-/// A refusal: the problem and, where the request itself is malformed, a plain 400.
+/// A problem as an answer. The error of every route.
 #[derive(Debug)]
-pub(crate) struct Refusal(pub(crate) Problem);
+pub(crate) struct Refusal(Box<Problem>);
 
 /// 400: the request cannot be understood.
 pub(crate) fn bad_request(detail: impl ToString) -> Refusal {
-    Refusal(Problem::new(problem::INVALID, 400, detail))
+    Refusal::from(Problem::new(problem::INVALID, 400, detail))
 }
 
 /// 422: understood, but it cannot be.
 pub(crate) fn invalid(detail: impl ToString) -> Refusal {
-    Refusal(Problem::invalid(detail))
+    Refusal::from(Problem::invalid(detail))
 }
 
 /// 404: there is no such thing.
 pub(crate) fn not_found(detail: impl ToString) -> Refusal {
-    Refusal(Problem::not_found(detail))
+    Refusal::from(Problem::not_found(detail))
 }
 
 /// An error with what caused it, in one line.
@@ -55,12 +55,18 @@ impl IntoResponse for Refusal {
     }
 }
 
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Refusal {
+        Refusal(Box::new(problem))
+    }
+}
+
 impl From<CatalogError> for Refusal {
     fn from(error: CatalogError) -> Refusal {
         match error {
             CatalogError::Origin(error) => error.into(),
             CatalogError::Meta(error) => error.into(),
-            error => Refusal(error.to_problem()),
+            error => error.to_problem().into(),
         }
     }
 }
@@ -68,7 +74,7 @@ impl From<CatalogError> for Refusal {
 impl From<OriginError> for Refusal {
     fn from(error: OriginError) -> Refusal {
         let detail = chain(&error);
-        Refusal(match error {
+        Refusal::from(match error {
             OriginError::NotFound { .. } => Problem::not_found(detail),
             OriginError::Mismatch { .. } => Problem::new(problem::CORRUPT, 422, detail),
             OriginError::Corrupt { .. } => Problem::new(problem::CORRUPT, 500, detail),
@@ -81,7 +87,7 @@ impl From<OriginError> for Refusal {
 
 impl From<MetaError> for Refusal {
     fn from(error: MetaError) -> Refusal {
-        Refusal(match &error {
+        Refusal::from(match &error {
             MetaError::Conflict { .. } => Problem::new(problem::CONFLICT, 409, error),
             MetaError::TooLarge { .. } | MetaError::BadKey { .. } => Problem::invalid(error),
             MetaError::LeaseLost { .. } | MetaError::Unavailable { .. } => Problem::unavailable(error),
@@ -95,13 +101,13 @@ impl From<EngineError> for Refusal {
         let detail = chain(&error);
         match error {
             EngineError::UnknownRun { .. } | EngineError::UnknownPlan { .. } => not_found(detail),
-            EngineError::RunConflict { .. } => Refusal(Problem::new(problem::CONFLICT, 409, detail)),
+            EngineError::RunConflict { .. } => Refusal::from(Problem::new(problem::CONFLICT, 409, detail)),
             EngineError::RankOutside { .. } | EngineError::NoSuchGrain { .. } | EngineError::Plan(_) => {
                 invalid(detail)
             }
             EngineError::Meta(error) => error.into(),
             EngineError::Origin(error) => error.into(),
-            _ => Refusal(Problem::new(problem::CORRUPT, 500, detail)),
+            _ => Refusal::from(Problem::new(problem::CORRUPT, 500, detail)),
         }
     }
 }

@@ -49,7 +49,9 @@ fn parse(range: &str, size: u64) -> Wanted {
     let (first, last) = (first.trim(), last.trim());
     match (number(first), number(last)) {
         (Some(first), Some(last)) if first > last => Wanted::Whole,
-        (Some(first), _) if first >= size && (last.is_empty() || number(last).is_some()) => Wanted::Unsatisfiable,
+        (Some(first), _) if first >= size && (last.is_empty() || number(last).is_some()) => {
+            Wanted::Unsatisfiable
+        }
         (Some(first), Some(last)) => Wanted::Part(first..last.saturating_add(1).min(size)),
         (Some(first), None) if last.is_empty() => Wanted::Part(first..size),
         (None, Some(0)) if first.is_empty() => Wanted::Unsatisfiable,

@@ -46,12 +46,20 @@ pub(super) async fn detach(state: State, Path(path): Path<(String, String)>) -> 
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-pub(super) async fn locate(state: State, Named(run): Named<RunId>, Posted(request): Posted<LocateRequest>) -> Answer {
+pub(super) async fn locate(
+    state: State,
+    Named(run): Named<RunId>,
+    Posted(request): Posted<LocateRequest>,
+) -> Answer {
     let (reply, inline) = state.api.engine.locate(&run, request).await?;
     Ok(located(&reply, inline))
 }
 
-pub(super) async fn audit(state: State, Named(run): Named<RunId>, Posted(report): Posted<AuditReport>) -> Answer {
+pub(super) async fn audit(
+    state: State,
+    Named(run): Named<RunId>,
+    Posted(report): Posted<AuditReport>,
+) -> Answer {
     state.api.engine.keep_audit(&run, report).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

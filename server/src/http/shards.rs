@@ -9,10 +9,10 @@ use axum::http::header::{
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures::{Stream, stream};
-use shardd_client::problem::{self, Problem};
 use shardd_client::origin::Origin;
-use shardfmt::shard::{Shard, Sidecar};
+use shardd_client::problem::{self, Problem};
 use shardfmt::ShardId;
+use shardfmt::shard::{Shard, Sidecar};
 use std::sync::Arc;
 
 use super::problem::{Refusal, bad_request, invalid, not_found};
@@ -24,7 +24,12 @@ const PIECE: u64 = 1 << 20;
 /// What never changes may be kept for ever.
 const FOREVER: &str = "public, max-age=31536000, immutable";
 
-pub(super) async fn shard(state: State, method: Method, Named(id): Named<ShardId>, headers: HeaderMap) -> Answer {
+pub(super) async fn shard(
+    state: State,
+    method: Method,
+    Named(id): Named<ShardId>,
+    headers: HeaderMap,
+) -> Answer {
     let origin = state.api.catalog.origin();
     let Some(size) = origin.shard_size(&id).await? else {
         return Err(not_found(format!("there is no shard {id} here")));
@@ -35,7 +40,7 @@ pub(super) async fn shard(state: State, method: Method, Named(id): Named<ShardId
         Wanted::Nothing => return Ok((StatusCode::NOT_MODIFIED, known).into_response()),
         Wanted::Unsatisfiable => {
             let detail = format!("shard {id} has {size} bytes, the range begins after them");
-            let refusal = Refusal(Problem::new("about:blank", 416, detail));
+            let refusal = Refusal::from(Problem::new("about:blank", 416, detail));
             return Ok(([(CONTENT_RANGE, format!("bytes */{size}"))], refusal).into_response());
         }
         Wanted::Whole => None,
@@ -50,7 +55,8 @@ pub(super) async fn shard(state: State, method: Method, Named(id): Named<ShardId
         (CONTENT_LENGTH, (bytes.end - bytes.start).to_string()),
     ];
     let range = part.map(|part| [(CONTENT_RANGE, format!("bytes {}-{}/{size}", part.start, part.end - 1))]);
-    let body = if method == Method::HEAD { Body::empty() } else { body(Arc::clone(origin), id, bytes).await? };
+    let body =
+        if method == Method::HEAD { Body::empty() } else { body(Arc::clone(origin), id, bytes).await? };
     let mut response: Response = (status, known, length, body).into_response();
     if let Some([(name, value)]) = range {
         response.headers_mut().insert(name, value.parse().expect("digits and a slash"));
@@ -67,7 +73,8 @@ async fn body(origin: Arc<Origin>, id: ShardId, bytes: Range<u64>) -> Result<Bod
         tokio::io::AsyncSeekExt::seek(&mut file, std::io::SeekFrom::Start(bytes.start)).await?;
         Ok::<_, std::io::Error>(file)
     };
-    let file = opened.await.map_err(|error| Refusal(Problem::unavailable(format!("shard {id}: {error}"))))?;
+    let file =
+        opened.await.map_err(|error| Refusal::from(Problem::unavailable(format!("shard {id}: {error}"))))?;
     let part = tokio::io::AsyncReadExt::take(file, bytes.end - bytes.start);
     Ok(Body::from_stream(tokio_util::io::ReaderStream::with_capacity(part, PIECE as usize)))
 }
@@ -82,7 +89,8 @@ fn pieces(
             return Ok(None);
         }
         let end = bytes.end.min(bytes.start + PIECE);
-        let piece = origin.read_ranges(&id, &[bytes.start..end]).await?.concat();
+        let range = bytes.start..end;
+        let piece = origin.read_ranges(&id, std::slice::from_ref(&range)).await?.concat();
         Ok(Some((piece.into(), (origin, end..bytes.end))))
     })
 }
@@ -100,7 +108,7 @@ pub(super) async fn put_shard(
     let found = blocking(move || Ok(ShardId::of(&hashed))).await?;
     if found != id {
         let detail = format!("the bytes are those of shard {found}, not of {id}");
-        return Err(Refusal(Problem::new(problem::CORRUPT, 422, detail)));
+        return Err(Refusal::from(Problem::new(problem::CORRUPT, 422, detail)));
     }
     let checked = bytes.clone();
     blocking(move || Shard::from_bytes(checked.to_vec()).map(drop).map_err(invalid)).await?;
@@ -136,7 +144,11 @@ pub(super) async fn put_rows(
     blocking(move || {
         let sidecar = Sidecar::decode(&offered).map_err(invalid)?;
         if sidecar.rows != shard.row_digests().map_err(invalid)? {
-            return Err(Refusal(Problem::new(problem::CORRUPT, 422, format!("these are not the rows of shard {id}"))));
+            return Err(Refusal::from(Problem::new(
+                problem::CORRUPT,
+                422,
+                format!("these are not the rows of shard {id}"),
+            )));
         }
         Ok(())
     })
@@ -149,7 +161,7 @@ pub(super) async fn put_rows(
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| Err(Refusal(Problem::unavailable(format!("the check was given up: {error}")))))
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        Err(Refusal::from(Problem::unavailable(format!("the check was given up: {error}"))))
+    })
 }

@@ -37,8 +37,10 @@ impl Server {
 
     fn over(store: impl FnOnce(&TempDir) -> String) -> Server {
         let directory = TempDir::new().unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let (identity, signer) = Identity::found(&directory.path().join("tls"), "n1".parse().unwrap()).unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (identity, signer) =
+            Identity::found(&directory.path().join("tls"), "n1".parse().unwrap()).unwrap();
         let origin = Arc::new(Origin::open(&store(&directory)).unwrap());
         let cache = CacheConfig { limit: ByteSize::mib(256) };
         let cache = Arc::new(Cache::open(directory.path().join("cache"), cache).unwrap());
@@ -73,7 +75,12 @@ impl Server {
     }
 
     fn get(&self, path: &str, headers: &[(&str, &str)]) -> (StatusCode, Response<ureq::Body>) {
-        self.ask(headers.iter().fold(agent().get(self.url(path)), |ask, (name, value)| ask.header(*name, *value)).call())
+        self.ask(
+            headers
+                .iter()
+                .fold(agent().get(self.url(path)), |ask, (name, value)| ask.header(*name, *value))
+                .call(),
+        )
     }
 
     fn put(&self, path: &str, body: &[u8]) -> (StatusCode, Response<ureq::Body>) {
@@ -152,14 +159,21 @@ fn shards_are_served_whole_in_parts_and_under_conditions() {
 
         let (status, whole) = server.get(&path, &[]);
         assert_eq!((status.as_u16(), header(&whole, "etag")), (200, etag.as_str()));
-        assert_eq!((header(&whole, "accept-ranges"), header(&whole, "content-length")), ("bytes", &*size.to_string()));
+        assert_eq!(
+            (header(&whole, "accept-ranges"), header(&whole, "content-length")),
+            ("bytes", &*size.to_string())
+        );
         assert_eq!(bytes(whole), shard.bytes);
 
         let parts = [("bytes=0-9", 0..10), ("bytes=10-", 10..size), ("bytes=-7", size - 7..size)];
         for (range, expected) in parts {
             let (status, part) = server.get(&path, &[("range", range)]);
             let content_range = format!("bytes {}-{}/{size}", expected.start, expected.end - 1);
-            assert_eq!((status.as_u16(), header(&part, "content-range")), (206, content_range.as_str()), "{range}");
+            assert_eq!(
+                (status.as_u16(), header(&part, "content-range")),
+                (206, content_range.as_str()),
+                "{range}"
+            );
             assert_eq!(bytes(part), shard.bytes[expected], "{range}");
         }
         let (status, outside) = server.get(&path, &[("range", &format!("bytes={size}-"))]);
@@ -268,7 +282,8 @@ fn joining_needs_the_secret_and_a_free_name() {
     let token = JoinToken { secret: server.secret.clone(), ..token };
     let (identity, cluster) = join(&tls, &token, Some("n2".parse().unwrap())).expect("joined");
     assert_eq!((identity.node().as_str(), cluster.first.as_str()), ("n2", "n1"));
-    let (status, reply) = server.send("join", &json!({ "secret": server.secret.reveal(), "csr": "x", "id": "n2" }));
+    let (status, reply) =
+        server.send("join", &json!({ "secret": server.secret.reveal(), "csr": "x", "id": "n2" }));
     assert_eq!(status, 400);
     assert!(detail(reply).contains("certificate request"));
 }

@@ -3,20 +3,22 @@
 use std::path::Path;
 
 use rcgen::{
-    BasicConstraints, Certificate, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
+    BasicConstraints, Certificate, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
 };
 use rustls::pki_types::CertificateDer;
 use shardd_client::node::NodeId;
 use shardfmt::digest::Digest;
 
-use super::{CA_CERTIFICATE, CA_KEY, IdentityError, certificate_name, files, key_digest, read_certificate, read_key};
+use super::{
+    CA_CERTIFICATE, CA_KEY, IdentityError, certificate_name, files, key_digest, read_certificate, read_key,
+};
 
 /// Signs the certificates of a cluster's nodes.
 pub struct Authority {
     certificate: CertificateDer<'static>,
     pem: String,
-    issuer: Issuer<'static, KeyPair>,
+    issuer: Box<Issuer<'static, KeyPair>>,
 }
 
 impl Authority {
@@ -35,7 +37,7 @@ impl Authority {
         let path = tls.join(CA_CERTIFICATE);
         let pem = String::from_utf8_lossy(&files::read(&path)?).into_owned();
         let certificate = read_certificate(&path)?;
-        let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
+        let issuer = Box::new(Issuer::from_ca_cert_der(&certificate, key)?);
         Ok(Authority { certificate, pem, issuer })
     }
 
@@ -57,13 +59,17 @@ impl Authority {
     }
 
     /// Signs `key` as that of `node`, for both ends of a connection and nothing else.
-    pub(super) fn certify(&self, node: &NodeId, key: &impl PublicKeyData) -> Result<Certificate, IdentityError> {
+    pub(super) fn certify(
+        &self,
+        node: &NodeId,
+        key: &impl PublicKeyData,
+    ) -> Result<Certificate, IdentityError> {
         let mut parameters = CertificateParams::new([certificate_name(node)])?;
         parameters.distinguished_name = common_name(&format!("shardd node {node}"));
         parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         parameters.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        Ok(parameters.signed_by(key, &self.issuer)?)
+        Ok(parameters.signed_by(key, self.issuer.as_ref())?)
     }
 
     /// Signs the key of a certificate request as that of `node`: of what the request asks for only the key is taken,

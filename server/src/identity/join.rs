@@ -13,8 +13,8 @@ use shardd_client::node::NodeId;
 use shardfmt::digest::Digest;
 
 use super::{
-    CA_CERTIFICATE, Cluster, Identity, IdentityError, JoinToken, NODE_CERTIFICATE, NODE_KEY, check_certificate, files,
-    key_digest, node_of,
+    CA_CERTIFICATE, Cluster, Identity, IdentityError, JoinToken, NODE_CERTIFICATE, NODE_KEY,
+    check_certificate, files, key_digest, node_of,
 };
 
 /// How long the first node may take to answer.
@@ -65,7 +65,8 @@ pub fn join(tls: &Path, token: &JoinToken, id: Option<NodeId>) -> Result<(Identi
     }
     let certificate = CertificateDer::from_pem_slice(reply.certificate.as_bytes())
         .map_err(|_| refused("its reply holds no certificate"))?;
-    check_certificate(&certificate, &ca, &key).map_err(|reason| refused(&format!("bad certificate: {reason}")))?;
+    check_certificate(&certificate, &ca, &key)
+        .map_err(|reason| refused(&format!("bad certificate: {reason}")))?;
     if node_of(&certificate).as_ref() != Some(&id) {
         return Err(refused(&format!("the certificate does not name {id}")));
     }

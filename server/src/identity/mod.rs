@@ -65,19 +65,23 @@ pub enum Standing {
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum IdentityError {
     /// A file of the identity cannot be read or written.
-    #[error("{path}: {source}")]
+    #[error("cannot read or write {path}")]
     Io { path: PathBuf, source: std::io::Error },
     /// A file of the identity does not hold what it should.
     #[error("{path} is damaged ({reason}); restore it, or start this node in a new --data directory")]
     Damaged { path: PathBuf, reason: String },
     /// The directory belongs to a node of another name.
-    #[error("data directory belongs to node {found}, not {asked}; drop --id, or use another --data directory")]
+    #[error(
+        "data directory belongs to node {found}, not {asked}; drop --id, or use another --data directory"
+    )]
     OtherNode { found: NodeId, asked: NodeId },
     /// The directory belongs to a node of another cluster.
-    #[error("data directory already belongs to another cluster; drop --join, or use another --data directory")]
+    #[error(
+        "data directory already belongs to another cluster; drop --join, or use another --data directory"
+    )]
     OtherCluster,
     /// A certificate could not be made.
-    #[error("cannot make a certificate: {0}")]
+    #[error("cannot make a certificate")]
     Certificate(#[from] rcgen::Error),
     /// The first node cannot be reached.
     #[error("cannot join at http://{http}: {reason}; is the first node running?")]
@@ -131,7 +135,8 @@ impl Identity {
         let key = files::key(&tls.join(NODE_KEY))?;
         let certificate = authority.certify(&node, &key)?;
         files::write_private(&tls.join(NODE_CERTIFICATE), certificate.pem().as_bytes())?;
-        let identity = Identity { node, ca: authority.certificate().clone(), certificate: certificate.into(), key };
+        let identity =
+            Identity { node, ca: authority.certificate().clone(), certificate: certificate.into(), key };
         Ok((identity, authority))
     }
 
@@ -236,14 +241,20 @@ pub(crate) mod testing {
         /// One who believes whom `self` believes, but shows what `other` shows.
         pub(crate) fn showing(&self, other: &Identity) -> Identity {
             let key = KeyPair::from_pem(&other.key.serialize_pem()).expect("a key");
-            Identity { node: other.node.clone(), ca: self.ca.clone(), certificate: other.certificate.clone(), key }
+            Identity {
+                node: other.node.clone(),
+                ca: self.ca.clone(),
+                certificate: other.certificate.clone(),
+                key,
+            }
         }
     }
 
     /// Nodes of one new cluster; the first founded it.
     pub(crate) fn cluster(names: &[&str]) -> Vec<Identity> {
         let directory = tempfile::TempDir::new().expect("a directory");
-        let (first, authority) = Identity::found(directory.path(), names[0].parse().unwrap()).expect("founded");
+        let (first, authority) =
+            Identity::found(directory.path(), names[0].parse().unwrap()).expect("founded");
         let joined = names[1..].iter().map(|name| {
             let node: NodeId = name.parse().expect("a good name");
             let key = KeyPair::generate().expect("a key");

@@ -34,7 +34,8 @@ fn desk(
         let (status, body) = reply(request);
         let body = body.to_string();
         let length = body.len();
-        write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}").unwrap();
+        write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
+            .unwrap();
     });
     (address, served)
 }
@@ -143,7 +144,8 @@ fn the_first_nodes_reason_is_passed_on() {
 fn a_request_that_does_not_prove_its_key_is_not_signed() {
     let first = TempDir::new().unwrap();
     let (_, authority) = found(&first);
-    for csr in ["", "hello", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"] {
+    for csr in ["", "hello", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"]
+    {
         assert!(authority.sign(&name("n2"), csr).is_err());
     }
 }

@@ -109,7 +109,9 @@ impl FromStr for JoinToken {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadToken {
     /// Not four parts beginning with `shardd1`.
-    #[error("not a join token; copy the whole line of the first node's <data>/join-token, or give @ and its path")]
+    #[error(
+        "not a join token; copy the whole line of the first node's <data>/join-token, or give @ and its path"
+    )]
     Shape,
     /// The second part.
     #[error("join token: {0:?} is not an address and port")]

@@ -52,7 +52,7 @@ pub enum OpenError {
     #[error("metadata {path} has format {found}, this release reads {FORMAT}; start a newer shardd")]
     TooNew { path: PathBuf, found: u64 },
     /// The files cannot be made durable.
-    #[error("metadata {path} cannot be synced: {source}")]
+    #[error("metadata {path} cannot be synced")]
     Sync { path: PathBuf, source: io::Error },
 }
 
@@ -92,7 +92,9 @@ impl SledMetastore {
             leases: BTreeMap::new(),
             failed: None,
         };
-        state.grant_again(Instant::now()).map_err(|error| OpenError::Sled { path, reason: error.to_string() })?;
+        state
+            .grant_again(Instant::now())
+            .map_err(|error| OpenError::Sled { path, reason: error.to_string() })?;
         let shared = Shared { state: Mutex::new(state), revision: watch::Sender::new(revision) };
         Ok(SledMetastore { shared: Arc::new(shared) })
     }
@@ -339,7 +341,8 @@ impl State {
     }
 
     fn lapse(&mut self, now: Instant) -> Result<(), MetaError> {
-        while let Some(lease) = self.leases.iter().find(|(_, lease)| lease.expires <= now).map(|(id, _)| *id) {
+        while let Some(lease) = self.leases.iter().find(|(_, lease)| lease.expires <= now).map(|(id, _)| *id)
+        {
             self.end(lease)?;
         }
         Ok(())

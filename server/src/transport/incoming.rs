@@ -91,7 +91,8 @@ async fn connection(
 
 /// The name in the certificate that the handshake has verified.
 fn peer_of(connection: &Connection) -> Option<NodeId> {
-    let chain = connection.peer_identity()?.downcast::<Vec<rustls::pki_types::CertificateDer<'static>>>().ok()?;
+    let chain =
+        connection.peer_identity()?.downcast::<Vec<rustls::pki_types::CertificateDer<'static>>>().ok()?;
     node_of(chain.first()?)
 }
 
@@ -122,8 +123,8 @@ async fn answer(
         Err(_) => return refuse(send, FrameError::Cut("a request: nothing more came")).await,
     };
     match request {
-        Request::Fetch { run, version, epoch, effort, .. } => {
-            let request = FetchRequest { run, version, epoch, keys: keys.clone(), effort };
+        Request::Fetch { run, version, epoch, generation, effort, .. } => {
+            let request = FetchRequest { run, version, epoch, generation, keys: keys.clone(), effort };
             let grains = services.peers.fetch(peer, request).await;
             write(&mut send, &mut [frame::head(&Reply::Grains)]).await?;
             for (key, bytes) in keys.iter().zip(grains) {

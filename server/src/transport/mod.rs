@@ -20,6 +20,7 @@ use shardd_client::node::NodeId;
 use shardd_client::peers::{Ack, Effort, PeerService, SendHeader};
 use shardd_client::protocol::RunId;
 use shardfmt::VersionId;
+use tokio_util::task::TaskTracker;
 
 use crate::identity::Identity;
 use crate::metastore::wire::{MetaReply, MetaRequest};
@@ -27,7 +28,8 @@ use outgoing::Peer;
 
 /// How long a connection may take to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a peer that could not be reached is not tried again, so that misses fail fast.
+/// How long a peer that could not be reached is not looked for again. Meanwhile, and while it is looked for in the
+/// background, whoever wants it is told so at once.
 const BREAKER: Duration = Duration::from_secs(2);
 /// A connection over which nothing comes for so long is dead.
 const IDLE: Duration = Duration::from_secs(3);
@@ -55,6 +57,7 @@ pub struct Transport {
     address: SocketAddr,
     addresses: Mutex<BTreeMap<NodeId, SocketAddr>>,
     peers: Mutex<BTreeMap<NodeId, Arc<Peer>>>,
+    probes: TaskTracker,
 }
 
 /// Why there is no transport.
@@ -62,7 +65,7 @@ pub struct Transport {
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum TransportError {
     /// The address cannot be used.
-    #[error("--quic {address}: {source}")]
+    #[error("--quic {address} cannot be used; give another address")]
     Bind { address: SocketAddr, source: std::io::Error },
     /// The node's certificate cannot be used.
     #[error("cannot use the node's certificate: {0}")]
@@ -79,8 +82,7 @@ impl Transport {
         let server = tls::server(identity)?;
         let client = tls::client(identity)?;
         let socket = socket(address).map_err(bind)?;
-        let mut settings = quinn::EndpointConfig::default();
-        settings.max_udp_payload_size(LARGEST_DATAGRAM).expect("within what QUIC allows");
+        let settings = tls::endpoint(identity);
         let runtime = Arc::new(quinn::TokioRuntime);
         let mut endpoint = quinn::Endpoint::new(settings, Some(server), socket, runtime).map_err(bind)?;
         endpoint.set_default_client_config(client);
@@ -91,6 +93,7 @@ impl Transport {
             address,
             addresses: Mutex::default(),
             peers: Mutex::default(),
+            probes: TaskTracker::new(),
         }))
     }
 
@@ -108,6 +111,8 @@ impl Transport {
     /// Closes all connections and waits a moment for the peers to hear of it.
     pub async fn close(&self) {
         self.endpoint.close(0u32.into(), b"stopping");
+        self.probes.close();
+        self.probes.wait().await;
         // Peers that do not hear of it find out by the idle timeout.
         let _ = tokio::time::timeout(Duration::from_millis(500), self.endpoint.wait_idle()).await;
     }
@@ -118,7 +123,7 @@ impl Transport {
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Request {
     /// `count` keys follow; the answer is [`Reply::Grains`].
-    Fetch { run: RunId, version: VersionId, epoch: u32, effort: Effort, count: u32 },
+    Fetch { run: RunId, version: VersionId, epoch: u32, generation: u64, effort: Effort, count: u32 },
     /// Grains follow to the end of the stream; the answer is [`Reply::Ack`].
     Send { header: SendHeader },
     /// `body` bytes follow; the answer is [`Reply::Meta`].

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use quinn::{Connection, ConnectionError, RecvStream, SendStream, WriteError};
+use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, WriteError};
 use serde::de::DeserializeOwned;
 use shardd_client::metastore::MetaError;
 use shardd_client::node::NodeId;
@@ -39,7 +39,14 @@ pub(super) struct Peer(Mutex<Way>);
 struct Way {
     connection: Option<Connection>,
     address: Option<SocketAddr>,
-    failed: Option<(Instant, String)>,
+    failed: Option<Failure>,
+}
+
+/// A peer that could not be reached: nobody waits for it again until an attempt in the background has found it.
+struct Failure {
+    since: Instant,
+    reason: String,
+    probed: bool,
 }
 
 impl Transport {
@@ -92,34 +99,38 @@ impl Transport {
                 Some(reason) => way.fell(&reason),
             }
         }
-        if let Some((since, reason)) = &way.failed
-            && since.elapsed() < BREAKER
-        {
-            return Err(unreachable(to, reason));
-        }
-        match self.connect(to, address).await {
-            Ok(connection) => {
-                way.failed = None;
-                way.connection = Some(connection.clone());
-                Ok(connection)
+        if let Some(failure) = &mut way.failed {
+            if failure.since.elapsed() >= BREAKER && !failure.probed {
+                failure.probed = true;
+                self.probe(to, address, Arc::clone(&peer));
             }
+            return Err(unreachable(to, &failure.reason));
+        }
+        way.connection = match connect(&self.endpoint, to, address).await {
+            Ok(connection) => Some(connection),
             Err(reason) => {
                 let error = unreachable(to, &reason);
-                way.failed = Some((Instant::now(), reason));
-                Err(error)
+                way.failed = Some(Failure::now(reason));
+                return Err(error);
             }
-        }
+        };
+        Ok(way.connection.clone().expect("just made"))
     }
 
-    async fn connect(&self, to: &NodeId, address: SocketAddr) -> Result<Connection, String> {
-        // The certificate must name `to`: whoever else listens there by now is not taken for it.
-        let connecting =
-            self.endpoint.connect(address, &certificate_name(to)).map_err(|error| error.to_string())?;
-        match timeout(CONNECT_PATIENCE, connecting).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(format!("{address}: {error}")),
-            Err(_) => Err(format!("{address}: no answer within {CONNECT_PATIENCE:?}")),
-        }
+    /// Looks in the background whether `to` is back.
+    fn probe(&self, to: &NodeId, address: SocketAddr, peer: Arc<Peer>) {
+        let (endpoint, to) = (self.endpoint.clone(), to.clone());
+        self.probes.spawn(async move {
+            let connected = connect(&endpoint, &to, address).await;
+            let mut way = peer.0.lock().await;
+            if way.address != Some(address) {
+                return;
+            }
+            match connected {
+                Ok(connection) => (way.connection, way.failed) = (Some(connection), None),
+                Err(reason) => way.failed = Some(Failure::now(reason)),
+            }
+        });
     }
 
     /// Writes chunks, but does not wait for ever for a peer that takes nothing.
@@ -142,7 +153,8 @@ impl Transport {
 
     fn broken(&self, to: &NodeId, error: &FrameError) -> PeerError {
         match error {
-            FrameError::Broken(_) => unreachable(to, error),
+            // It went away, in the middle of something or not.
+            FrameError::Broken(_) | FrameError::Cut(_) => unreachable(to, error),
             _ => PeerError::Protocol { peer: to.clone(), reason: error.to_string() },
         }
     }
@@ -155,19 +167,23 @@ impl Transport {
 #[async_trait]
 impl Peers for Transport {
     async fn fetch(&self, to: &NodeId, request: FetchRequest) -> Result<Vec<Option<Bytes>>, PeerError> {
-        let FetchRequest { run, version, epoch, keys, effort } = request;
+        let FetchRequest { run, version, epoch, generation, keys, effort } = request;
         // Only what is asked for is taken, and once.
         let mut wanted: BTreeMap<GrainKey, Option<Bytes>> = keys.iter().map(|key| (*key, None)).collect();
         let count = u32::try_from(wanted.len()).ok().filter(|count| *count <= frame::MAX_KEYS);
-        let count = count.ok_or_else(|| refused(to, format!("{} grains are too many at once", keys.len())))?;
+        let count =
+            count.ok_or_else(|| refused(to, format!("{} grains are too many at once", keys.len())))?;
         let (mut send, receive) = self.open(to).await?;
-        let head = frame::head(&Request::Fetch { run, version, epoch, effort, count });
+        let head = frame::head(&Request::Fetch { run, version, epoch, generation, effort, count });
         self.write(to, &mut send, &mut [head, frame::keys(wanted.keys())]).await?;
         let _ = send.finish();
 
         let mut receive = BufReader::with_capacity(READ_BUFFER, receive);
         let late = |waited| PeerError::TimedOut { peer: to.clone(), waited };
-        match timeout(ANSWER_PATIENCE, self.reply(to, &mut receive)).await.map_err(|_| late(ANSWER_PATIENCE))?? {
+        match timeout(ANSWER_PATIENCE, self.reply(to, &mut receive))
+            .await
+            .map_err(|_| late(ANSWER_PATIENCE))??
+        {
             Reply::Grains => {}
             other => return Err(unexpected(to, &other)),
         }
@@ -236,12 +252,28 @@ impl Peers for Transport {
     }
 }
 
+async fn connect(endpoint: &Endpoint, to: &NodeId, address: SocketAddr) -> Result<Connection, String> {
+    // The certificate must name `to`: whoever else listens there by now is not taken for it.
+    let connecting = endpoint.connect(address, &certificate_name(to)).map_err(|error| error.to_string())?;
+    match timeout(CONNECT_PATIENCE, connecting).await {
+        Ok(Ok(connection)) => Ok(connection),
+        Ok(Err(error)) => Err(format!("{address}: {error}")),
+        Err(_) => Err(format!("{address}: no answer within {CONNECT_PATIENCE:?}")),
+    }
+}
+
+impl Failure {
+    fn now(reason: String) -> Failure {
+        Failure { since: Instant::now(), reason, probed: false }
+    }
+}
+
 impl Way {
     /// The connection is gone. A peer that fell silent is not tried again at once; one that said goodbye may be back.
     fn fell(&mut self, reason: &ConnectionError) {
         self.connection = None;
         if matches!(reason, ConnectionError::TimedOut) {
-            self.failed = Some((Instant::now(), "it fell silent".into()));
+            self.failed = Some(Failure::now("it fell silent".into()));
         }
     }
 }

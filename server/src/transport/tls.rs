@@ -1,8 +1,11 @@
 //! The TLS and QUIC settings of both ends: TLS 1.3 only, both sides show a certificate of the cluster's authority.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::crypto::{CryptoError, HmacKey};
+use quinn::{ConnectionId, ConnectionIdGenerator};
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
@@ -29,7 +32,8 @@ pub(super) fn server(identity: &Identity) -> Result<quinn::ServerConfig, Transpo
         .with_single_cert(identity.chain(), identity.private_key())
         .map_err(bad)?;
     settings.alpn_protocols = vec![PROTOCOL.to_vec()];
-    let quic = QuicServerConfig::try_from(settings).map_err(|error| TransportError::Tls(error.to_string()))?;
+    let quic =
+        QuicServerConfig::try_from(settings).map_err(|error| TransportError::Tls(error.to_string()))?;
     let mut server = quinn::ServerConfig::with_crypto(Arc::new(quic));
     server.transport_config(Arc::new(transport()));
     Ok(server)
@@ -43,10 +47,60 @@ pub(super) fn client(identity: &Identity) -> Result<quinn::ClientConfig, Transpo
         .with_client_auth_cert(identity.chain(), identity.private_key())
         .map_err(bad)?;
     settings.alpn_protocols = vec![PROTOCOL.to_vec()];
-    let quic = QuicClientConfig::try_from(settings).map_err(|error| TransportError::Tls(error.to_string()))?;
+    let quic =
+        QuicClientConfig::try_from(settings).map_err(|error| TransportError::Tls(error.to_string()))?;
     let mut client = quinn::ClientConfig::new(Arc::new(quic));
     client.transport_config(Arc::new(transport()));
     Ok(client)
+}
+
+/// What belongs to the socket rather than to a connection. The keys stay the same over restarts: a peer that still writes
+/// to a connection of the process before learns at once that it is gone, instead of waiting for the idle timeout.
+pub(super) fn endpoint(identity: &Identity) -> quinn::EndpointConfig {
+    let secret = identity.private_key();
+    let reset = ResetKey(blake3::derive_key("shardd 2026 stateless reset v1", secret.secret_der()));
+    let mut settings = quinn::EndpointConfig::new(Arc::new(reset));
+    settings.cid_generator(|| Box::new(RandomIds));
+    settings.max_udp_payload_size(LARGEST_DATAGRAM).expect("within what QUIC allows");
+    settings
+}
+
+/// Names connections at random and takes every name for one of its own: only so is one of the process before answered.
+struct RandomIds;
+
+impl ConnectionIdGenerator for RandomIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let mut id = [0; 8];
+        provider().secure_random.fill(&mut id).expect("the system gives random bytes");
+        ConnectionId::new(&id)
+    }
+
+    fn cid_len(&self) -> usize {
+        8
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// Signs what only this node can know of a connection.
+struct ResetKey([u8; 32]);
+
+impl HmacKey for ResetKey {
+    fn sign(&self, data: &[u8], signature_out: &mut [u8]) {
+        signature_out.copy_from_slice(blake3::keyed_hash(&self.0, data).as_bytes());
+    }
+
+    fn signature_len(&self) -> usize {
+        blake3::OUT_LEN
+    }
+
+    fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
+        // In constant time.
+        let signature = blake3::Hash::from_slice(signature).map_err(|_| CryptoError)?;
+        if blake3::keyed_hash(&self.0, data) == signature { Ok(()) } else { Err(CryptoError) }
+    }
 }
 
 fn transport() -> quinn::TransportConfig {

@@ -54,6 +54,10 @@ struct Line<O, E, C> {
 
 impl<O: Send, E: Send, C: FnMut(O) -> Result<(), E>> Line<O, E, C> {
     fn new(consume: C) -> Self {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "as many at most as are under way, which `settle` limits"
+        )]
         let (sender, receiver) = channel();
         Line { sender, receiver, early: BTreeMap::new(), started: 0, settled: 0, failed: false, consume }
     }

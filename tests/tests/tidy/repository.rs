@@ -46,11 +46,8 @@ pub(crate) fn sources() -> &'static [Source] {
         let mut sources: Vec<Source> = rust
             .map(|path| {
                 let text = read(path);
-                let tests_from = if path.starts_with("tests/") || path.ends_with("/conformance.rs") {
-                    0
-                } else {
-                    inline_tests(&text).unwrap_or(usize::MAX)
-                };
+                let tests_from =
+                    if is_test_code(path) { 0 } else { inline_tests(&text).unwrap_or(usize::MAX) };
                 Source { path: path.clone(), text, tests_from }
             })
             .collect();
@@ -65,6 +62,10 @@ pub(crate) fn sources() -> &'static [Source] {
         sources
     });
     &SOURCES
+}
+
+fn is_test_code(path: &str) -> bool {
+    path.starts_with("tests/") || path.contains("/tests/") || path.ends_with("/conformance.rs")
 }
 
 /// The line of `#[cfg(test)]` before a module that is written out, which is the last thing in its file.
