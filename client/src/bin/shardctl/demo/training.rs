@@ -103,9 +103,12 @@ impl Training<'_> {
         while !(0..self.ranks).all(|rank| processes.is_done(&trainer(rank))) {
             self.interrupt.check()?;
             processes.check(|name| name.starts_with("trainer"))?;
-            for (tail, latest) in tails.iter_mut().zip(&mut latest) {
+            for (rank, (tail, latest)) in tails.iter_mut().zip(&mut latest).enumerate() {
                 for line in tail.lines::<TrainerLine>() {
                     (*latest, heard) = (Some(line), Instant::now());
+                    if rank == 0 && line.step + 1 == self.steps_per_epoch() {
+                        live.epoch_done(line);
+                    }
                 }
             }
             if let Some(slowest) = slowest(&latest) {
@@ -259,6 +262,7 @@ impl Training<'_> {
                 per_dataset: origin_bytes as f64 / manifest.bytes().max(1) as f64,
             },
             exchange: outcome.measured.exchange.clone(),
+            node_status: outcome.measured.nodes.clone(),
             training_s: outcome.took.as_secs_f64(),
             total_s: total.as_secs_f64(),
         })
