@@ -1,10 +1,11 @@
 //! Datasets, versions and plans by name: what a person or a program looks up before it reads, and writes after ingest.
 //!
-//! [`Catalog`] is the blocking seam with two implementations: [`LocalCatalog`] on a directory, [`HttpCatalog`] through a
-//! server's API. Both end in a [`CatalogBackend`], which puts objects into a store and names into a metastore; servers
+//! [`Catalog`] is the blocking seam: [`LocalCatalog`] on a directory, [`HttpCatalog`] through a server's API and
+//! [`ClusterCatalog`] through whichever of several servers answers. Both end in a [`CatalogBackend`], which puts objects into a store and names into a metastore; servers
 //! use it directly. [`conformance`] states what both promise.
 
 mod backend;
+mod cluster;
 mod conformance;
 mod http;
 mod local;
@@ -20,6 +21,7 @@ use crate::origin::OriginError;
 use crate::problem::Problem;
 
 pub use backend::CatalogBackend;
+pub use cluster::ClusterCatalog;
 pub use conformance::conformance;
 pub use http::HttpCatalog;
 pub use local::LocalCatalog;

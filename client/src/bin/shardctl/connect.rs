@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use shardd_client::catalog::{Catalog, DatasetInfo, HttpCatalog, LocalCatalog};
+use shardd_client::catalog::{Catalog, ClusterCatalog, DatasetInfo, LocalCatalog};
 use shardd_client::http::HttpClient;
 use shardfmt::{DatasetName, PlanId};
 
@@ -65,7 +65,7 @@ impl Connect {
     /// The catalog to put datasets into; a directory is made where there is none.
     pub(crate) fn catalog_to_fill(&self) -> Result<Box<dyn Catalog>, Failure> {
         match self.target()? {
-            Target::Servers(servers) => Ok(Box::new(HttpCatalog::new(first_that_answers(&servers)))),
+            Target::Servers(servers) => Ok(Box::new(ClusterCatalog::new(&servers))),
             Target::Store(dir) => Ok(Box::new(LocalCatalog::open(&dir)?)),
         }
     }

@@ -45,7 +45,7 @@ impl Status {
             nodes: nodes
                 .into_iter()
                 .map(|record| {
-                    let status = http.get_json(&format!("{}/v1/status", address(&record))).ok();
+                    let status = http.get_json(&format!("{}/v1/status", record.http)).ok();
                     NodePicture { record, status }
                 })
                 .collect(),
@@ -77,10 +77,6 @@ fn of_directory(connect: &Connect, json: bool) -> Result<(), Failure> {
         plural(plans.len() as u64, "plan")
     ));
     Ok(())
-}
-
-fn address(record: &NodeRecord) -> String {
-    record.http.clone()
 }
 
 fn render(picture: &Picture) -> String {

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use shardd_client::catalog::{Catalog, HttpCatalog, LocalCatalog};
+use shardd_client::catalog::{Catalog, ClusterCatalog, LocalCatalog};
 use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
 use shardd_trainer::cluster::CatalogRows;
 use shardd_trainer::collective::tcp::{TcpOptions, connect};
@@ -80,20 +80,15 @@ fn source(args: &Args) -> LoaderSource {
     }
 }
 
-/// The first server that answers, or the directory.
+/// The servers, whichever answers, or the directory.
 fn open_catalog(args: &Args) -> Result<Box<dyn Catalog>, Failure> {
     if let Some(directory) = &args.store {
         return Ok(Box::new(LocalCatalog::open(directory)?));
     }
-    let mut last = UsageError("no server to ask; give --server or --store".to_owned()).into();
-    for server in &args.server {
-        let catalog = HttpCatalog::new(server);
-        match catalog.plans() {
-            Ok(_) => return Ok(Box::new(catalog)),
-            Err(error) => last = Failure::from(error),
-        }
+    if args.server.is_empty() {
+        return Err(UsageError("no server to ask; give --server or --store".to_owned()).into());
     }
-    Err(last)
+    Ok(Box::new(ClusterCatalog::new(&args.server)))
 }
 
 fn find_plan(catalog: &dyn Catalog, args: &Args) -> Result<PlanId, Failure> {

@@ -16,6 +16,9 @@ use crate::progress::IngestProgress;
 const DIGITS_TRAIN: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/data/digits/train.parquet"));
 const DIGITS_TEST: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/data/digits/test.parquet"));
 
+/// The darkest pixel of a digit.
+const DIGITS_LARGEST: u32 = 16;
+
 /// Small enough that the few digits fill several shards.
 const DIGITS_SHARD: ByteSize = ByteSize(16 << 10);
 
@@ -26,6 +29,8 @@ pub(crate) struct Datasets {
     pub(crate) test_name: DatasetName,
     pub(crate) train: Ingested,
     pub(crate) test: Ingested,
+    /// The value in a tensor that means 1, where that is known.
+    pub(crate) input_max: Option<u32>,
 }
 
 /// One side of the split.
@@ -51,7 +56,8 @@ impl Datasets {
         };
         let train = put(&train_name, &train)?;
         let test = put(&test_name, &test)?;
-        Ok(Datasets { catalog, train_name, test_name, train, test })
+        let input_max = path.is_none().then_some(DIGITS_LARGEST);
+        Ok(Datasets { catalog, train_name, test_name, train, test, input_max })
     }
 
     pub(crate) fn catalog(&self) -> &dyn Catalog {

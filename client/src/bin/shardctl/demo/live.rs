@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 
-use crate::human::{count, duration};
+use crate::human::count;
 
 /// What `shardtrain --progress` writes after each step.
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -25,7 +25,6 @@ pub(crate) struct Live {
     started: Instant,
     epochs: u32,
     steps_per_epoch: u64,
-    reported: Option<u32>,
 }
 
 enum Mode {
@@ -49,12 +48,12 @@ impl Live {
                 Mode::Bar(bar)
             }
         };
-        Live { mode, started: Instant::now(), epochs: 0, steps_per_epoch: 0, reported: None }
+        Live { mode, started: Instant::now(), epochs: 0, steps_per_epoch: 0 }
     }
 
     /// A step of the demo that is worth a line of its own.
     pub(crate) fn say(&self, text: &str) {
-        let text = format!("[{:>6}] {text}", duration(self.started.elapsed()));
+        let text = format!("[{:5.1} s] {text}", self.started.elapsed().as_secs_f64());
         match &self.mode {
             Mode::Quiet => {}
             Mode::Lines => eprintln!("{text}"),
@@ -88,11 +87,14 @@ impl Live {
                 bar.set_position(u64::from(line.epoch) * self.steps_per_epoch + line.step + 1);
                 bar.set_message(described);
             }
-            Mode::Lines if line.step + 1 == self.steps_per_epoch && self.reported != Some(line.epoch) => {
-                self.reported = Some(line.epoch);
-                self.say(&described);
-            }
             Mode::Lines => {}
+        }
+    }
+
+    /// A rank has done the last step of an epoch.
+    pub(crate) fn epoch_done(&self, line: TrainerLine) {
+        if matches!(self.mode, Mode::Lines) {
+            self.say(&describe(line, self.epochs, self.steps_per_epoch));
         }
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct Measured {
     pub(crate) origin_bytes: u64,
     pub(crate) moved: MovedFacts,
     pub(crate) exchange: ExchangeFacts,
+    /// What was added up.
+    pub(crate) nodes: Vec<NodeStatus>,
 }
 
 /// A node's counters.
@@ -48,6 +50,7 @@ impl Measured {
             origin_bytes: all.iter().map(|node| node.origin_bytes).sum(),
             moved: moved(plan, placement, &all, epochs),
             exchange: exchange(&all),
+            nodes: all,
         })
     }
 }
@@ -95,6 +98,7 @@ fn exchange(nodes: &[NodeStatus]) -> ExchangeFacts {
             .sum(),
         busy_s: seconds(|node| node.counters.exchange_s),
         exposed_s: seconds(|node| node.counters.stalled_s),
-        misses: sum(|node| node.counters.misses_from_peers + node.counters.misses_from_origin),
+        misses_from_peers: sum(|node| node.counters.misses_from_peers),
+        misses_from_origin: sum(|node| node.counters.misses_from_origin),
     }
 }

@@ -64,7 +64,7 @@ pub(crate) struct Demo {
     ranks: u32,
 
     /// Epochs to train
-    #[arg(long, default_value_t = 12)]
+    #[arg(long, default_value_t = 20)]
     epochs: u32,
 
     /// Samples per step and virtual rank

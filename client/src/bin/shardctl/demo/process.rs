@@ -167,12 +167,20 @@ fn die_with_parent(command: &mut Command) {
 
 /// The last `count` non-empty lines, without ANSI colours, joined by ` | `.
 fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let plain = without_colours(text);
+    let lines: Vec<&str> = plain.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let tail = &lines[lines.len().saturating_sub(count)..];
     match tail {
         [] => "it wrote nothing".to_owned(),
         tail => format!("its last lines: {}", tail.join(" | ")),
     }
+}
+
+/// Leaves out escape sequences such as `ESC [ 32 m`.
+fn without_colours(text: &str) -> String {
+    let mut parts = text.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |plain, part| plain + part.split_once('m').map_or(part, |(_, rest)| rest))
 }
 
 #[cfg(test)]
@@ -231,6 +239,12 @@ mod tests {
         assert!(processes.check(|_| false).is_err());
         processes.kill("slow").unwrap();
         assert!(processes.check(|_| true).is_ok());
+    }
+
+    #[test]
+    fn last_words_are_the_last_lines_without_colours() {
+        assert_eq!(last_lines("a\nb\n\u{1b}[32m INFO\u{1b}[0m c\n\n", 2), "its last lines: b | INFO c");
+        assert_eq!(last_lines("", 2), "it wrote nothing");
     }
 
     #[test]

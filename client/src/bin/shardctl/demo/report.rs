@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use shardd_client::engine::NodeStatus;
 use shardfmt::ByteSize;
 
 use crate::human::{count, duration, percent, plural, sparkline};
@@ -25,6 +26,8 @@ pub(crate) struct Report {
     pub(crate) moved: MovedFacts,
     pub(crate) origin: OriginFacts,
     pub(crate) exchange: ExchangeFacts,
+    /// The counters of every node, for who wants to look closer.
+    pub(crate) node_status: Vec<NodeStatus>,
     pub(crate) training_s: f64,
     pub(crate) total_s: f64,
 }
@@ -89,8 +92,10 @@ pub(crate) struct ExchangeFacts {
     pub(crate) busy_s: f64,
     /// Time a loader waited for grains that were still on their way.
     pub(crate) exposed_s: f64,
-    /// Grains that were not where they were wanted, and had to be asked for.
-    pub(crate) misses: u64,
+    /// Grains that were not yet where they were wanted, and came from another node.
+    pub(crate) misses_from_peers: u64,
+    /// The same, from the durable store.
+    pub(crate) misses_from_origin: u64,
 }
 
 impl Report {
@@ -158,10 +163,12 @@ impl Report {
 
     fn loss_line(&self) -> String {
         let losses: Vec<f64> = self.epochs.iter().map(|epoch| epoch.loss).collect();
+        // Losses fall by orders of magnitude: their logarithms make the better picture.
+        let curve: Vec<f64> = losses.iter().map(|loss| loss.ln()).collect();
         match losses.as_slice() {
             [] => String::new(),
             [first, .., last] => {
-                format!("{}  {first:.3} -> {last:.4} in {} epochs", sparkline(&losses), losses.len())
+                format!("{}  {first:.3} -> {last:.4} in {} epochs", sparkline(&curve), losses.len())
             }
             [only] => format!("{only:.3} in 1 epoch"),
         }
@@ -237,7 +244,7 @@ impl Report {
             return String::new();
         }
         let hidden = 1.0 - (exchange.exposed_s / exchange.busy_s.max(1e-9)).clamp(0.0, 1.0);
-        let misses = match exchange.misses {
+        let misses = match exchange.misses_from_peers + exchange.misses_from_origin {
             0 => "nothing was missed".to_owned(),
             misses => format!("{} missed and fetched", plural(misses, "grain")),
         };
@@ -293,7 +300,14 @@ mod tests {
                 between_nodes_measured: 0.0744,
             },
             origin: OriginFacts { bytes_read: 150 << 10, per_dataset: 1.0 },
-            exchange: ExchangeFacts { bytes_sent: 90 << 10, busy_s: 0.25, exposed_s: 0.0, misses: 0 },
+            exchange: ExchangeFacts {
+                bytes_sent: 90 << 10,
+                busy_s: 0.25,
+                exposed_s: 0.0,
+                misses_from_peers: 0,
+                misses_from_origin: 0,
+            },
+            node_status: vec![],
             training_s: 9.8,
             total_s: 12.3,
         }
@@ -305,7 +319,7 @@ mod tests {
   plan            cdcdcdcdcdcd, Q = 0.1, 16 partitions, grains of 1 sample
   cluster         4 nodes, 4 trainers, 4 virtual ranks
   test accuracy   97.50 %
-  loss            █▃▁  1.500 -> 0.1250 in 3 epochs
+  loss            █▅▁  1.500 -> 0.1250 in 3 epochs
   speed           4,321 samples/s; training 9.8 s, everything 12.3 s
   exactly once    yes: 3 epochs of 1,437 samples, count and digest sum equal the manifest's in each
   moved           between partitions 9.4 % per epoch predicted, 9.2 % by the plan

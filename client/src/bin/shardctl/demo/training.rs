@@ -61,7 +61,7 @@ pub(crate) struct Outcome {
 struct RankReport {
     weights_digest: String,
     test_accuracy: Option<f64>,
-    loss_per_epoch: Vec<f64>,
+    loss_per_epoch: Vec<Option<f64>>,
     samples_per_s: f64,
     audits: Vec<Audit>,
     #[serde(default)]
@@ -103,9 +103,12 @@ impl Training<'_> {
         while !(0..self.ranks).all(|rank| processes.is_done(&trainer(rank))) {
             self.interrupt.check()?;
             processes.check(|name| name.starts_with("trainer"))?;
-            for (tail, latest) in tails.iter_mut().zip(&mut latest) {
+            for (rank, (tail, latest)) in tails.iter_mut().zip(&mut latest).enumerate() {
                 for line in tail.lines::<TrainerLine>() {
                     (*latest, heard) = (Some(line), Instant::now());
+                    if rank == 0 && line.step + 1 == self.steps_per_epoch() {
+                        live.epoch_done(line);
+                    }
                 }
             }
             if let Some(slowest) = slowest(&latest) {
@@ -172,6 +175,9 @@ impl Training<'_> {
         command.args(["--master", &format!("127.0.0.1:{master}")]);
         command.args(["--epochs", &self.epochs.to_string(), "--batch-size", &self.batch_size.to_string()]);
         command.args(["--seed", &self.seed.to_string()]);
+        if let Some(largest) = self.datasets.input_max {
+            command.args(["--input-max", &largest.to_string()]);
+        }
         command.arg("--report").arg(self.report_file(rank));
         command.arg("--progress").arg(self.progress_file(rank));
         // The trainers share this machine: together they should not want more threads than it has processors.
@@ -256,6 +262,7 @@ impl Training<'_> {
                 per_dataset: origin_bytes as f64 / manifest.bytes().max(1) as f64,
             },
             exchange: outcome.measured.exchange.clone(),
+            node_status: outcome.measured.nodes.clone(),
             training_s: outcome.took.as_secs_f64(),
             total_s: total.as_secs_f64(),
         })
@@ -276,7 +283,7 @@ impl Training<'_> {
                 let (samples, digest_sum) = of_epoch(epoch);
                 EpochFacts {
                     epoch,
-                    loss: first.loss_per_epoch.get(epoch as usize).copied().unwrap_or(f64::NAN),
+                    loss: first.loss_per_epoch.get(epoch as usize).copied().flatten().unwrap_or(f64::NAN),
                     samples,
                     digest_sum: digest_sum.to_string(),
                     exactly_once: samples == manifest.sample_count() && digest_sum == manifest.digest_sum(),
