@@ -175,6 +175,13 @@ impl Cache {
         self.state().find(key)
     }
 
+    /// The class under which the grain is kept, if it is here.
+    pub fn class_of(&self, key: &GrainKey) -> Option<Class> {
+        let state = self.state();
+        let place = state.index.get(key)?;
+        Some(state.segments[&place.segment].class.clone())
+    }
+
     /// The bytes at `location`, as they are on disk.
     ///
     /// # Errors

@@ -134,7 +134,7 @@ impl Engine {
                 let count = out.values().map(Vec::len).sum::<usize>() as u64;
                 self.counters.exchange(run.name(), epoch, |counts| counts.unsent_grains += count);
                 let leaving = out.into_values().flatten();
-                run.unacknowledged.lock().expect("no panic while held").extend(leaving);
+                run.keep_unacknowledged(epoch, leaving);
             }
         }
     }
@@ -188,7 +188,7 @@ impl Engine {
                 }
             };
             if stored < count {
-                run.unacknowledged.lock().expect("no panic while held").extend(grains);
+                run.keep_unacknowledged(due.epoch, grains);
             }
             self.counters.exchange(run.name(), due.epoch, |counts| {
                 counts.sent_grains += stored;
@@ -248,7 +248,8 @@ impl Engine {
             let mut taken = Vec::new();
             for (key, bytes) in batch.drain(..) {
                 match run.grain(&key) {
-                    Some(grain) if self.is_resident(run, grain) => ack.stored += 1,
+                    // A copy that would leave before its next epoch is no answer: it is written anew, to leave later.
+                    Some(_) if self.stays_until(run, &key, held_in) => ack.stored += 1,
                     Some(grain) => taken.push((grain, bytes)),
                     None => ack.refused += 1,
                 }
@@ -298,6 +299,11 @@ impl Engine {
         }
     }
 
+    /// Whether the grain is here, and not about to be dropped before `epoch`.
+    fn stays_until(&self, run: &RunState, key: &GrainKey, epoch: u32) -> bool {
+        self.cache.class_of(key).is_some_and(|class| class.run != run.name() || class.departs >= epoch)
+    }
+
     /// Syncs the segments of `classes`: whoever comes while others are being synced shares the next turn, so that many
     /// small streams cost few syncs. False: the disk does not promise.
     async fn make_durable(self: &Arc<Self>, classes: impl Iterator<Item = Class>) -> bool {
@@ -331,8 +337,7 @@ impl Engine {
     async fn forget(self: &Arc<Self>, run: &Arc<RunState>, through: u32) {
         let (engine, run) = (Arc::clone(self), Arc::clone(run));
         let drop_segments = move || {
-            let unacknowledged =
-                std::mem::take(&mut *run.unacknowledged.lock().expect("no panic while held"));
+            let unacknowledged = run.take_unacknowledged(through);
             let hosted = engine.hosted_class(Some((&run.record.id, through + 1)));
             let wanted = |key: &GrainKey| {
                 hosted(key).or_else(|| {

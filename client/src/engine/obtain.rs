@@ -243,6 +243,10 @@ impl Engine {
     pub(crate) fn keep(&self, run: &RunState, epoch: u32, grain: GrainNo, bytes: &[u8]) -> bool {
         let class = run.class(&self.node, grain, epoch);
         let key = run.key(grain);
+        if self.cache.class_of(&key).is_some_and(|kept| kept.run == class.run && kept.departs < class.departs)
+        {
+            self.cache.discard(&key);
+        }
         let put = match self.cache.put(key, &class, bytes) {
             Err(CacheError::Full { .. }) => {
                 self.cache.evict(&self.active_runs(), bytes.len() as u64, self.hosted_class(None));

@@ -34,8 +34,8 @@ pub(crate) struct RunState {
     pub(crate) shards_read: Mutex<HashSet<u32>>,
     pub(crate) reading: Mutex<HashMap<u32, Arc<Reading>>>,
     pub(crate) sidecars: Mutex<HashMap<u32, Arc<Sidecar>>>,
-    /// Grains that left by plan but whose new host has not acknowledged them.
-    pub(crate) unacknowledged: Mutex<BTreeSet<GrainNo>>,
+    /// Grains that left by plan but whose new host has not acknowledged them, by the epoch after which they left.
+    unacknowledged: Mutex<BTreeMap<u32, BTreeSet<GrainNo>>>,
 }
 
 /// The placement in force, and the one it replaced.
@@ -134,6 +134,18 @@ impl RunState {
 
     pub(crate) fn mark_checked(&self, grain: GrainNo, epoch: u32) {
         self.checked[grain.0 as usize].fetch_max(epoch + 1, Relaxed);
+    }
+
+    pub(crate) fn keep_unacknowledged(&self, epoch: u32, grains: impl IntoIterator<Item = GrainNo>) {
+        let mut all = self.unacknowledged.lock().expect("no panic while held");
+        all.entry(epoch).or_default().extend(grains);
+    }
+
+    /// Takes what was not acknowledged of the epochs up to `through`.
+    pub(crate) fn take_unacknowledged(&self, through: u32) -> BTreeSet<GrainNo> {
+        let mut all = self.unacknowledged.lock().expect("no panic while held");
+        let later = all.split_off(&(through + 1));
+        std::mem::replace(&mut *all, later).into_values().flatten().collect()
     }
 
     /// The placement in force.
