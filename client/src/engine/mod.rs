@@ -453,7 +453,8 @@ impl PeerService for Arc<Engine> {
         if request.effort == Effort::Read {
             self.know_placement(&run, request.generation).await;
             for (shard, grains) in missing {
-                match self.read_as_reader(&run, shard, request.epoch, Some(from)).await {
+                let asked: Vec<_> = grains.iter().map(|(_, grain)| *grain).collect();
+                match self.read_as_reader(&run, shard, request.epoch, Some((from, &asked))).await {
                     Ok(Some(whole)) => {
                         for (at, grain) in grains {
                             answer[at] = whole.grain(&run, grain).ok();

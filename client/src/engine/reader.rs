@@ -29,8 +29,8 @@ pub(crate) struct WholeShard {
 #[derive(Default)]
 pub(crate) struct Reading {
     whole: OnceCell<Arc<WholeShard>>,
-    /// Nodes that are waiting for an answer and need no forwarding.
-    answered: Mutex<BTreeSet<NodeId>>,
+    /// Grains that go to a node as the answer to its question and need no forwarding.
+    answered: Mutex<BTreeSet<(NodeId, GrainNo)>>,
 }
 
 impl WholeShard {
@@ -42,13 +42,13 @@ impl WholeShard {
 
 impl Engine {
     /// Reads a shard whole if it is new to the cluster, and forwards it; `None` if other nodes already have their parts of it,
-    /// so that what is missing is better read by range. `asker` is a peer that gets its grains as the answer.
+    /// so that what is missing is better read by range. `asker` is a peer and the grains that it gets as the answer.
     pub(crate) async fn read_as_reader(
         self: &Arc<Self>,
         run: &Arc<RunState>,
         shard: u32,
         epoch: u32,
-        asker: Option<&NodeId>,
+        asker: Option<(&NodeId, &[GrainNo])>,
     ) -> Result<Option<Arc<WholeShard>>, EngineError> {
         let reading = {
             let mut readings = run.reading.lock().expect("no panic while held");
@@ -63,8 +63,9 @@ impl Engine {
             }
         };
         let Some(reading) = reading else { return Ok(None) };
-        if let Some(asker) = asker {
-            reading.answered.lock().expect("no panic while held").insert(asker.clone());
+        if let Some((asker, grains)) = asker {
+            let mut answered = reading.answered.lock().expect("no panic while held");
+            answered.extend(grains.iter().map(|grain| (asker.clone(), *grain)));
         }
         let whole = reading.whole.get_or_try_init(|| self.read_whole(run, shard, epoch, &reading)).await;
         match whole {
@@ -190,15 +191,27 @@ impl Engine {
         let answered = reading.answered.lock().expect("no panic while held").clone();
         let hosts = run.hosts_of_shard(shard, epoch).into_iter();
         hosts
-            .filter(|host| *host != self.node && !answered.contains(host) && live.contains(host))
+            .filter(|host| *host != self.node && live.contains(host))
             .map(|host| {
+                let grains: Vec<GrainNo> = run
+                    .grains_of_shard(shard)
+                    .filter(|grain| run.is_hosted_by(&host, *grain, epoch))
+                    .filter(|grain| !answered.contains(&(host.clone(), *grain)))
+                    .collect();
                 let (engine, run, whole) = (Arc::clone(self), Arc::clone(run), Arc::clone(whole));
-                async move { engine.forward(&run, shard, epoch, &whole, host).await }
+                async move { engine.forward(&run, epoch, &whole, &grains, host).await }
             })
             .collect()
     }
 
-    async fn forward(&self, run: &RunState, shard: u32, epoch: u32, whole: &WholeShard, host: NodeId) {
+    async fn forward(
+        &self,
+        run: &RunState,
+        epoch: u32,
+        whole: &WholeShard,
+        grains: &[GrainNo],
+        host: NodeId,
+    ) {
         let header = SendHeader {
             run: run.record.id.clone(),
             version: run.record.version,
@@ -206,9 +219,9 @@ impl Engine {
         };
         let (give, take) = mpsc::channel(16);
         let feed = async {
-            for grain in run.grains_of_shard(shard).filter(|grain| run.is_hosted_by(&host, *grain, epoch)) {
-                let Ok(bytes) = whole.grain(run, grain) else { break }; // its host will ask, and be told why
-                if give.send((run.key(grain), bytes)).await.is_err() {
+            for grain in grains {
+                let Ok(bytes) = whole.grain(run, *grain) else { break }; // its host will ask, and be told why
+                if give.send((run.key(*grain), bytes)).await.is_err() {
                     break; // the connection is gone; `send` says why
                 }
             }
