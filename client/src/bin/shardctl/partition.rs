@@ -141,7 +141,7 @@ fn describe(dataset: &DatasetName, manifest: &Manifest, plan: &Plan) -> String {
         .collect();
     let per_epoch = |values: &[String]| match values {
         [one] => format!("{one} per epoch"),
-        several => format!("{} per epoch, then the last for ever", several.join(", ")),
+        several => format!("{} after the first epochs, the last for ever", several.join(", ")),
     };
     facts(&[
         ("plan", plan.id().to_string()),
@@ -164,7 +164,7 @@ fn describe(dataset: &DatasetName, manifest: &Manifest, plan: &Plan) -> String {
             ),
         ),
         ("chunks", plural(document.chunks.into(), "part") + " per exchange"),
-        ("moves", format!("{} of the samples", per_epoch(&moved))),
+        ("moves", format!("of the samples {}", per_epoch(&moved))),
         ("traffic", format!("at most {}; what moves inside a node costs nothing", per_epoch(&bytes))),
     ])
 }
