@@ -103,6 +103,7 @@ impl Engine {
         // What was being forwarded while we asked is here now.
         left.retain(|grain| !self.is_resident(run, *grain));
         for (shard, mut grains) in group(left.iter().map(|grain| (run.shard_of(*grain), *grain))) {
+            debug!(run = run.name(), epoch, shard, grains = grains.len(), first = %grains[0], "no node gave grains; reading them from the store");
             let neighbours = self.claim_neighbours(run, epoch, shard, &grains);
             grains.extend(&neighbours.grains);
             let read = self.read_ranges(run, shard, &grains).await?;
