@@ -242,7 +242,7 @@ impl Engine {
 
     /// Puts a verified grain into the cache; makes room from what only runs that nobody reads any more wanted. False: no room.
     pub(crate) fn keep(&self, run: &RunState, epoch: u32, grain: GrainNo, bytes: &[u8]) -> bool {
-        let class = run.class(&self.node, grain, epoch);
+        let class = run.class(grain, epoch);
         let key = run.key(grain);
         if self.cache.class_of(&key).is_some_and(|kept| kept.run == class.run && kept.departs < class.departs)
         {

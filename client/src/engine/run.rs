@@ -212,13 +212,10 @@ impl RunState {
         self.placement().is_some_and(|placement| placement.host(partition) == node)
     }
 
-    /// The class under which `node` keeps a grain for `epoch`: until it departs if the node hosts it, else for the epoch.
-    pub(crate) fn class(&self, node: &NodeId, grain: GrainNo, epoch: u32) -> Class {
-        let departs = if self.is_hosted_by(node, grain, epoch) {
-            self.epochs.view(epoch).departs(&self.plan, grain)
-        } else {
-            epoch
-        };
+    /// The class under which a grain is kept for `epoch`: it leaves when the plan moves it, also where it is only kept for a
+    /// host that cannot be reached.
+    pub(crate) fn class(&self, grain: GrainNo, epoch: u32) -> Class {
+        let departs = self.epochs.view(epoch).departs(&self.plan, grain);
         Class { run: self.name().to_owned(), departs }
     }
 
