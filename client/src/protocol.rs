@@ -108,6 +108,8 @@ pub struct Attach {
 /// Where a rank reads, as the metastore keeps it under `ranks/<run>`: one document for all ranks of a launch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RanksRecord {
+    /// Tells launches of one run apart; later ones have greater numbers.
+    pub launch: u64,
     /// How many ranks there are; another world size replaces the document.
     pub world: u32,
     /// The epoch in which they began.

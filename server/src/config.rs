@@ -64,6 +64,10 @@ pub struct Settings {
     #[arg(long, value_name = "text|json", env = "SHARDD_LOG_FORMAT")]
     pub log_format: Option<LogFormat>,
 
+    /// How much is logged on stderr: error, warn, info or debug [default: info]
+    #[arg(long, value_name = "LEVEL", env = "SHARDD_LOG_LEVEL")]
+    pub log_level: Option<LogLevel>,
+
     /// Serve HTTP, which has neither TLS nor tokens yet, to other machines too
     #[arg(
         long,
@@ -73,6 +77,21 @@ pub struct Settings {
         default_missing_value = "true"
     )]
     pub allow_insecure_http: Option<bool>,
+}
+
+/// How much is logged: everything of this importance and above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// What a person should look at.
+    Error,
+    /// Also what was unexpected and survived.
+    Warn,
+    /// Also changes of state.
+    #[default]
+    Info,
+    /// Also what explains a miss.
+    Debug,
 }
 
 /// How log lines look.
@@ -107,6 +126,8 @@ pub struct Config {
     pub ready_file: Option<PathBuf>,
     /// How log lines look.
     pub log_format: LogFormat,
+    /// How much is logged.
+    pub log_level: LogLevel,
 }
 
 /// Why settings are refused; every message is one line that names the setting.
@@ -170,6 +191,7 @@ impl Settings {
             join: self.join.or(fallback.join),
             ready_file: self.ready_file.or(fallback.ready_file),
             log_format: self.log_format.or(fallback.log_format),
+            log_level: self.log_level.or(fallback.log_level),
             allow_insecure_http: self.allow_insecure_http.or(fallback.allow_insecure_http),
         }
     }
@@ -201,6 +223,7 @@ impl Settings {
             join: self.join.as_deref().map(read_token).transpose()?,
             ready_file: self.ready_file,
             log_format: self.log_format.unwrap_or_default(),
+            log_level: self.log_level.unwrap_or_default(),
         })
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use shardd::config::{Config, LogFormat, Settings};
+use shardd::config::{Config, LogFormat, LogLevel, Settings};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 }
 
 fn run(config: Config) -> ExitCode {
-    log(config.log_format);
+    log(config.log_format, config.log_level);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return complain(&format!("cannot start: {error}"), 1),
@@ -79,11 +79,17 @@ fn run(config: Config) -> ExitCode {
     }
 }
 
-fn log(format: LogFormat) {
+fn log(format: LogFormat, level: LogLevel) {
+    let level = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    };
     let lines = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_max_level(LevelFilter::INFO);
+        .with_max_level(level);
     match format {
         LogFormat::Text => lines.with_target(false).init(),
         LogFormat::Json => lines.json().init(),

@@ -257,7 +257,7 @@ impl Engine {
             let size: usize = taken.iter().map(|(_, bytes)| bytes.len()).sum();
             let absorbed = self.absorb(run, held_in, taken).await;
             for grain in &absorbed.stored {
-                let class = run.class(&self.node, *grain, held_in);
+                let class = run.class(*grain, held_in);
                 classes.insert(class.departs, class);
             }
             bytes_in += size;
@@ -294,7 +294,7 @@ impl Engine {
                 let first = from.filter(|(id, _)| **id == run.record.id).map_or(0, |(_, first)| first);
                 let epoch = epochs_in_use(run)
                     .find(|epoch| *epoch >= first && run.is_hosted_by(&self.node, grain, *epoch))?;
-                Some(run.class(&self.node, grain, epoch))
+                Some(run.class(grain, epoch))
             })
         }
     }

@@ -212,10 +212,12 @@ impl Engine {
         if rank >= attach.world {
             return Err(EngineError::RankOutside { rank, world: attach.world });
         }
+        let launch = self.meta.list(RANKS).await?.revision + 1;
         self.change_ranks(id, |ranks| {
             let mut ranks = ranks
                 .filter(|r| r.world == attach.world && r.epoch == attach.epoch)
                 .unwrap_or_else(|| RanksRecord {
+                    launch,
                     world: attach.world,
                     epoch: attach.epoch,
                     nodes: vec![None; attach.world as usize],

@@ -103,6 +103,7 @@ impl Engine {
         // What was being forwarded while we asked is here now.
         left.retain(|grain| !self.is_resident(run, *grain));
         for (shard, mut grains) in group(left.iter().map(|grain| (run.shard_of(*grain), *grain))) {
+            debug!(run = run.name(), epoch, shard, grains = grains.len(), first = %grains[0], "no node gave grains; reading them from the store");
             let neighbours = self.claim_neighbours(run, epoch, shard, &grains);
             grains.extend(&neighbours.grains);
             let read = self.read_ranges(run, shard, &grains).await?;
@@ -241,7 +242,7 @@ impl Engine {
 
     /// Puts a verified grain into the cache; makes room from what only runs that nobody reads any more wanted. False: no room.
     pub(crate) fn keep(&self, run: &RunState, epoch: u32, grain: GrainNo, bytes: &[u8]) -> bool {
-        let class = run.class(&self.node, grain, epoch);
+        let class = run.class(grain, epoch);
         let key = run.key(grain);
         if self.cache.class_of(&key).is_some_and(|kept| kept.run == class.run && kept.departs < class.departs)
         {

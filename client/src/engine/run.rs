@@ -49,14 +49,21 @@ pub(crate) struct Placements {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     world: u32,
-    start_epoch: Option<u32>,
+    /// The launch that the reports belong to.
+    launch: u64,
+    /// The furthest that any rank has come; ranks that leave do not turn it back.
+    furthest: Option<(u32, u64)>,
     ranks: BTreeMap<u32, (u32, u64)>,
 }
 
 impl Progress {
+    fn of_launch(launch: u64, world: u32, epoch: u32) -> Self {
+        Self { world, launch, furthest: Some((epoch, 0)), ranks: BTreeMap::new() }
+    }
+
     /// The (epoch, position) of the rank that is ahead: what the exchange is timed by.
     pub(crate) fn furthest(&self) -> Option<(u32, u64)> {
-        self.ranks.values().copied().max().or(self.start_epoch.map(|epoch| (epoch, 0)))
+        self.furthest
     }
 
     /// The epoch of the rank that is behind: what came before may be forgotten.
@@ -168,28 +175,29 @@ impl RunState {
         });
     }
 
-    /// A launch began: forget what ranks of another world reported.
+    /// A launch began: forget what ranks of an earlier one reported.
     pub(crate) fn launched(&self, ranks: &RanksRecord) {
         self.progress.send_if_modified(|progress| {
-            let begins = progress.world != ranks.world || progress.start_epoch != Some(ranks.epoch);
+            let begins = progress.launch < ranks.launch;
             if begins {
-                *progress =
-                    Progress { world: ranks.world, start_epoch: Some(ranks.epoch), ranks: BTreeMap::new() };
+                *progress = Progress::of_launch(ranks.launch, ranks.world, ranks.epoch);
             }
             begins
         });
     }
 
-    /// A rank says how far it has come. Late reports, and those of another launch, change nothing.
+    /// A rank says how far it has come. Late reports change nothing; one of another world is the first that is heard of its
+    /// launch.
     pub(crate) fn report(&self, rank: u32, world: u32, epoch: u32, position: u64) {
         self.progress.send_if_modified(|progress| {
             if progress.world != world {
-                *progress = Progress { world, start_epoch: Some(epoch), ranks: BTreeMap::new() };
+                *progress = Progress::of_launch(progress.launch, world, epoch);
             }
-            let at = progress.ranks.entry(rank).or_insert((0, 0));
-            let ahead = *at < (epoch, position) || progress.start_epoch.is_none();
-            *at = (*at).max((epoch, position));
-            ahead
+            let before = progress.ranks.get(&rank).copied();
+            let now = before.max(Some((epoch, position)));
+            progress.ranks.insert(rank, now.expect("Some is the greater"));
+            progress.furthest = progress.furthest.max(now);
+            now != before
         });
     }
 
@@ -204,13 +212,10 @@ impl RunState {
         self.placement().is_some_and(|placement| placement.host(partition) == node)
     }
 
-    /// The class under which `node` keeps a grain for `epoch`: until it departs if the node hosts it, else for the epoch.
-    pub(crate) fn class(&self, node: &NodeId, grain: GrainNo, epoch: u32) -> Class {
-        let departs = if self.is_hosted_by(node, grain, epoch) {
-            self.epochs.view(epoch).departs(&self.plan, grain)
-        } else {
-            epoch
-        };
+    /// The class under which a grain is kept for `epoch`: it leaves when the plan moves it, also where it is only kept for a
+    /// host that cannot be reached.
+    pub(crate) fn class(&self, grain: GrainNo, epoch: u32) -> Class {
+        let departs = self.epochs.view(epoch).departs(&self.plan, grain);
         Class { run: self.name().to_owned(), departs }
     }
 
