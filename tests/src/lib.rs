@@ -366,6 +366,15 @@ impl Delivered {
     }
 }
 
+/// Looks again and again until something is so; fails after 30 s.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(30), "waited 30 s in vain until {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// A 128-bit number written as hexadecimal digits.
 pub fn hex128(value: &Value) -> u128 {
     let text = value.as_str().unwrap_or_else(|| panic!("{value} is not text"));

@@ -22,7 +22,7 @@ use super::{Counters, Engine, blocking};
 use crate::cache::Class;
 use crate::node::NodeId;
 use crate::peers::{Ack, PeerError, Purpose, SendHeader};
-use crate::protocol::{Placement, RanksRecord, RunId};
+use crate::protocol::{Placement, RanksRecord};
 
 /// How many chunks of a run are sent at once when several are due.
 const CHUNKS_AT_ONCE: usize = 8;
@@ -35,13 +35,20 @@ struct Due {
 }
 
 impl Engine {
-    /// Follows a run until `stop`: fills, sends what is due, forgets what has left.
-    pub(crate) async fn drive(self: Arc<Self>, run: Arc<RunState>, stop: CancellationToken) {
+    /// Follows a run until it has `ended`, and then once more, so that the caches are left as the next epoch wants them; or
+    /// until `stop`. Fills, sends what is due, forgets what has left.
+    pub(crate) async fn drive(
+        self: Arc<Self>,
+        run: Arc<RunState>,
+        ended: CancellationToken,
+        stop: CancellationToken,
+    ) {
         let mut progress = run.progress.subscribe();
         let mut placements = run.placement.subscribe();
         let mut due: Option<Due> = None;
         let mut forgotten: Option<u32> = None;
         let mut filled: Option<(u32, u64)> = None;
+        let mut is_last = false;
         loop {
             let furthest = progress.borrow_and_update().furthest();
             let generation = placements.borrow_and_update().now.as_ref().map(|now| now.generation);
@@ -63,8 +70,12 @@ impl Engine {
                     self.forget(&run, through.expect("greater than an Option is Some")).await;
                 }
             }
+            if is_last {
+                return;
+            }
             tokio::select! {
                 () = stop.cancelled() => return,
+                () = ended.cancelled() => is_last = true,
                 changed = progress.changed() => if changed.is_err() { return },
                 changed = placements.changed() => if changed.is_err() { return },
             }
@@ -304,13 +315,18 @@ impl Engine {
     /// acknowledged it when a copy was here already, hosts it again soon. `from` is the first epoch that counts in one run.
     pub(crate) fn hosted_class<'a>(
         &'a self,
-        from: Option<(&'a RunId, u32)>,
+        from: Option<(&'a Arc<RunState>, u32)>,
     ) -> impl Fn(&GrainKey) -> Option<Class> + 'a {
-        let runs = self.active_run_states();
+        let mut runs = self.active_run_states();
+        if let Some((own, _)) = from
+            && !runs.iter().any(|run| Arc::ptr_eq(run, own))
+        {
+            runs.push(Arc::clone(own)); // it has just ended
+        }
         move |key| {
             runs.iter().find_map(|run| {
                 let grain = run.grain(key)?;
-                let first = from.filter(|(id, _)| **id == run.record.id).map_or(0, |(_, first)| first);
+                let first = from.filter(|(own, _)| Arc::ptr_eq(own, run)).map_or(0, |(_, first)| first);
                 let epoch = epochs_in_use(run)
                     .find(|epoch| *epoch >= first && run.is_hosted_by(&self.node, grain, *epoch))?;
                 Some(run.class(grain, epoch))
@@ -357,7 +373,7 @@ impl Engine {
         let (engine, run) = (Arc::clone(self), Arc::clone(run));
         let drop_segments = move || {
             let unacknowledged = run.take_unacknowledged(through);
-            let hosted = engine.hosted_class(Some((&run.record.id, through + 1)));
+            let hosted = engine.hosted_class(Some((&run, through + 1)));
             let wanted = |key: &GrainKey| {
                 hosted(key).or_else(|| {
                     let missed = unacknowledged.contains(&run.grain(key)?);

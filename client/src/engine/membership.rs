@@ -101,10 +101,10 @@ impl Engine {
         self.launches.send_replace(launches.clone());
         {
             let mut driven = self.driven.lock().expect("no panic while held");
-            driven.retain(|run, stop| {
+            driven.retain(|run, ended| {
                 let active = launches.contains_key(run);
                 if !active {
-                    stop.cancel();
+                    ended.cancel();
                 }
                 active
             });
@@ -112,10 +112,10 @@ impl Engine {
                 if driven.contains_key(run) {
                     continue;
                 }
-                let stop = stop.child_token();
-                driven.insert(run.clone(), stop.clone());
+                let (ended, stop) = (CancellationToken::new(), stop.clone());
+                driven.insert(run.clone(), ended.clone());
                 let (engine, run) = (Arc::clone(self), run.clone());
-                self.tasks.spawn(async move { engine.open_and_drive(run, stop).await });
+                self.tasks.spawn(async move { engine.open_and_drive(run, ended, stop).await });
             }
         }
         for (run, ranks) in &launches {
@@ -125,7 +125,7 @@ impl Engine {
         }
     }
 
-    async fn open_and_drive(self: Arc<Self>, id: RunId, stop: CancellationToken) {
+    async fn open_and_drive(self: Arc<Self>, id: RunId, ended: CancellationToken, stop: CancellationToken) {
         let run = loop {
             match self.run(&id).await {
                 Ok(run) => break run,
@@ -133,13 +133,14 @@ impl Engine {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
+                () = ended.cancelled() => return,
                 () = tokio::time::sleep(AGAIN_AFTER) => {}
             }
         };
         if let Some(ranks) = self.launches.borrow().get(&id) {
             run.launched(ranks);
         }
-        self.drive(run, stop).await;
+        self.drive(run, ended, stop).await;
     }
 
     fn take_placements(&self, listing: Listing) {
