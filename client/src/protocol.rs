@@ -114,6 +114,8 @@ pub struct RanksRecord {
     pub world: u32,
     /// The epoch in which they began.
     pub epoch: u32,
+    /// The epoch that they have reached: what a node that comes back fills its cache for.
+    pub reached: u32,
     /// The node each rank attached to; `None` until it has.
     pub nodes: Vec<Option<NodeId>>,
 }

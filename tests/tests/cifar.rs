@@ -68,7 +68,9 @@ fn assert_exactly_once(delivered: &Delivered, source: Option<(u64, u128)>, epoch
 }
 
 /// The same batches without any daemon: what every run over the plan must deliver.
-fn embedded(root: &Path, plan: &str, epochs: std::ops::Range<u32>) -> Delivered {
+fn embedded(root: &Path, tar: &Path, q: &str, plan: &str, epochs: std::ops::Range<u32>) -> Delivered {
+    ingest(store(root), tar);
+    assert_eq!(partition(store(root), q), plan, "the same input and flags give the same plan anywhere");
     let rank = RankProcess::start(store(root), &reading(plan, "embedded", 1, epochs), 0);
     Delivered::collect(vec![rank], |_, _| {})
 }
@@ -82,9 +84,7 @@ fn batches_depend_on_the_plan_alone() {
     for (q, epochs) in [("0.1", 0..3), ("1", 0..2)] {
         let plan = partition(cluster.shardctl(), q);
         let local = cluster.root().join(format!("embedded-{q}"));
-        ingest(store(&local), &tar);
-        assert_eq!(partition(store(&local), q), plan, "the same input and flags give the same plan anywhere");
-        let expected = embedded(&local, &plan, epochs.clone());
+        let expected = embedded(&local, &tar, q, &plan, epochs.clone());
         assert_exactly_once(&expected, source, epochs.clone());
         println!("Q = {q}: embedded done");
         for world in 1..=4 {
@@ -127,11 +127,7 @@ fn one_and_two_nodes_deliver_what_three_do() {
         ingest(cluster.shardctl(), &tar);
         let plan = partition(cluster.shardctl(), "0.1");
         let delivered = Delivered::collect(cluster.read(&reading(&plan, "r", 2, 0..2)), |_, _| {});
-        let expected = {
-            let local = cluster.root().join("embedded");
-            ingest(store(&local), &tar);
-            embedded(&local, &plan, 0..2)
-        };
+        let expected = embedded(&cluster.root().join("embedded"), &tar, "0.1", &plan, 0..2);
         assert_eq!(delivered, expected, "{nodes} nodes");
         all.push(delivered);
     }
@@ -201,9 +197,7 @@ fn any_node_may_die_in_the_middle_of_an_epoch() {
         ingest(cluster.shardctl(), &tar);
         let plan = partition(cluster.shardctl(), "0.1");
         if expected.is_none() {
-            let local = cluster.root().join("embedded");
-            ingest(store(&local), &tar);
-            expected = Some(embedded(&local, &plan, 0..3));
+            expected = Some(embedded(&cluster.root().join("embedded"), &tar, "0.1", &plan, 0..3));
         }
         let ranks = cluster.read(&reading(&plan, "r", 3, 0..3));
         let delivered = Delivered::collect(ranks, |epoch, step| {

@@ -22,7 +22,7 @@ use super::{Counters, Engine, blocking};
 use crate::cache::Class;
 use crate::node::NodeId;
 use crate::peers::{Ack, PeerError, Purpose, SendHeader};
-use crate::protocol::{Placement, RunId};
+use crate::protocol::{Placement, RanksRecord, RunId};
 
 /// How many chunks of a run are sent at once when several are due.
 const CHUNKS_AT_ONCE: usize = 8;
@@ -47,6 +47,9 @@ impl Engine {
             let generation = placements.borrow_and_update().now.as_ref().map(|now| now.generation);
             if let (Some((epoch, position)), Some(generation)) = (furthest, generation) {
                 if filled != Some((epoch, generation)) {
+                    if filled.is_none_or(|(before, _)| before != epoch) {
+                        self.spawn_publish(&run, epoch, &stop);
+                    }
                     filled = Some((epoch, generation));
                     self.spawn_fill(&run, epoch, &stop);
                 }
@@ -76,6 +79,22 @@ impl Engine {
                 () = stop.cancelled() => {}
                 filled = engine.ensure(&run, epoch) => if let Err(error) = filled {
                     warn!(run = run.name(), epoch, %error, "the cache could not be filled; reading will miss and ask again");
+                },
+            }
+        });
+    }
+
+    /// Lets the metastore know that the run has reached `epoch`, for nodes that come back later. Nobody waits for it.
+    fn spawn_publish(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32, stop: &CancellationToken) {
+        let (engine, run, stop) = (Arc::clone(self), Arc::clone(run), stop.clone());
+        self.tasks.spawn(async move {
+            let publish = engine.change_ranks(&run.record.id, |ranks| {
+                ranks.map(|ranks| RanksRecord { reached: ranks.reached.max(epoch), ..ranks })
+            });
+            tokio::select! {
+                () = stop.cancelled() => {}
+                published = publish => if let Err(error) = published {
+                    debug!(run = run.name(), epoch, %error, "the run's epoch could not be made known");
                 },
             }
         });

@@ -66,6 +66,8 @@ pub struct Engine {
     driven: Mutex<BTreeMap<RunId, CancellationToken>>,
     whole_shards: Arc<Semaphore>,
     counters: Counters,
+    /// Live nodes that did not answer a probe, and when.
+    silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
     unsynced: Mutex<exchange::Unsynced>,
     sync_turn: tokio::sync::Mutex<exchange::SyncTurn>,
     /// Said once, not for every grain.
@@ -157,6 +159,7 @@ impl Engine {
             driven: Mutex::default(),
             whole_shards: Arc::new(Semaphore::new(WHOLE_SHARDS)),
             counters: Counters::default(),
+            silent: Mutex::default(),
             unsynced: Mutex::default(),
             sync_turn: tokio::sync::Mutex::default(),
             cache_trouble: AtomicBool::new(false),
@@ -220,6 +223,7 @@ impl Engine {
                     launch,
                     world: attach.world,
                     epoch: attach.epoch,
+                    reached: attach.epoch,
                     nodes: vec![None; attach.world as usize],
                 });
             ranks.nodes[rank as usize] = Some(self.node.clone());
@@ -408,6 +412,7 @@ impl Engine {
             let there = self.ranks(id).await?;
             let expected = there.as_ref().map_or(Expected::Absent, |(_, revision)| Expected::At(*revision));
             let done = match change(there.as_ref().map(|(ranks, _)| ranks.clone())) {
+                Some(next) if there.as_ref().is_some_and(|(ranks, _)| *ranks == next) => return Ok(()),
                 Some(next) => {
                     let value = serde_json::to_vec(&next).expect("a launch is plain data");
                     self.meta.put(&key, value, expected, None).await

@@ -10,7 +10,7 @@ use shardfmt::merkle::GrainTree;
 use shardfmt::plan::GrainNo;
 use shardfmt::{Shard, ShardError};
 use tokio::sync::{OnceCell, mpsc};
-use tokio::time::timeout;
+use tokio::time::{Duration, Instant, timeout};
 use tracing::{debug, info};
 
 use super::obtain::{group, keys};
@@ -18,6 +18,12 @@ use super::run::RunState;
 use super::{Counters, Engine, EngineError, blocking};
 use crate::node::NodeId;
 use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, Purpose, SendHeader};
+
+/// How soon a peer that could not be reached is probed again...
+const PROBE_AGAIN: Duration = Duration::from_millis(50);
+
+/// ...and for how long it is left alone once it stayed silent.
+const SILENT_FOR: Duration = Duration::from_secs(5);
 
 /// A shard in memory, verified, with what is needed to cut grains from it.
 pub(crate) struct WholeShard {
@@ -143,13 +149,36 @@ impl Engine {
                 keys: keys(run, &grains[..1]),
                 effort: Effort::Probe,
             };
-            if let Ok(Ok(answer)) = timeout(PEER_PATIENCE, self.peers.fetch(host, request)).await
-                && answer.first().is_some_and(Option::is_some)
-            {
+            if self.probe(host, request).await {
                 return false;
             }
         }
         true
+    }
+
+    /// Whether a node has the grain asked for. A node that was just met may need a moment to be reached; one that stays silent
+    /// is taken to have nothing.
+    async fn probe(&self, host: &NodeId, request: FetchRequest) -> bool {
+        let ask = async {
+            loop {
+                match self.peers.fetch(host, request.clone()).await {
+                    Ok(answer) => return answer.first().is_some_and(Option::is_some),
+                    Err(error) => debug!(peer = %host, %error, "a peer could not be probed; trying again"),
+                }
+                tokio::time::sleep(PROBE_AGAIN).await;
+            }
+        };
+        let silent_since = self.silent.lock().expect("no panic while held").get(host).copied();
+        if silent_since.is_some_and(|since| since.elapsed() < SILENT_FOR) {
+            return false;
+        }
+        match timeout(PEER_PATIENCE, ask).await {
+            Ok(has) => has,
+            Err(_) => {
+                self.silent.lock().expect("no panic while held").insert(host.clone(), Instant::now());
+                false
+            }
+        }
     }
 
     async fn keep_own(

@@ -175,14 +175,16 @@ impl RunState {
         });
     }
 
-    /// A launch began: forget what ranks of an earlier one reported.
+    /// A launch began, or came further: forget what ranks of an earlier one reported.
     pub(crate) fn launched(&self, ranks: &RanksRecord) {
         self.progress.send_if_modified(|progress| {
             let begins = progress.launch < ranks.launch;
-            if begins {
-                *progress = Progress::of_launch(ranks.launch, ranks.world, ranks.epoch);
+            // Where no rank reports, the others' word counts.
+            let moves = progress.ranks.is_empty() && progress.furthest < Some((ranks.reached, 0));
+            if begins || moves {
+                *progress = Progress::of_launch(ranks.launch, ranks.world, ranks.reached);
             }
-            begins
+            begins || moves
         });
     }
 
