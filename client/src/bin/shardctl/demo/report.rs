@@ -124,6 +124,7 @@ impl Report {
         line("", self.moved_nodes_line());
         line("origin", self.origin_line());
         line("exchange", self.exchange_line());
+        line("on demand", self.misses_line());
         line("weights", format!("blake3 {}", self.weights_digest));
         out
     }
@@ -244,16 +245,17 @@ impl Report {
             return String::new();
         }
         let hidden = 1.0 - (exchange.exposed_s / exchange.busy_s.max(1e-9)).clamp(0.0, 1.0);
-        let misses = match exchange.misses_from_peers + exchange.misses_from_origin {
-            0 => "nothing was missed".to_owned(),
-            misses => format!("{} missed and fetched", plural(misses, "grain")),
-        };
         let busy = duration(Duration::from_secs_f64(exchange.busy_s.max(0.0)));
-        format!(
-            "{} in {busy}, {} hidden behind training; {misses}",
-            ByteSize(exchange.bytes_sent),
-            percent(hidden)
-        )
+        format!("{} in {busy}, {} hidden behind training", ByteSize(exchange.bytes_sent), percent(hidden))
+    }
+
+    /// Cold caches at the start, late exchanges and lost nodes all show here, and cost only time.
+    fn misses_line(&self) -> String {
+        let (peers, origin) = (self.exchange.misses_from_peers, self.exchange.misses_from_origin);
+        match peers + origin {
+            0 => String::new(),
+            _ => format!("{} from other nodes, {} from the store", plural(peers, "grain"), count(origin)),
+        }
     }
 }
 
@@ -304,7 +306,7 @@ mod tests {
                 bytes_sent: 90 << 10,
                 busy_s: 0.25,
                 exposed_s: 0.0,
-                misses_from_peers: 0,
+                misses_from_peers: 12,
                 misses_from_origin: 0,
             },
             node_status: vec![],
@@ -325,7 +327,8 @@ mod tests {
   moved           between partitions 9.4 % per epoch predicted, 9.2 % by the plan
                   between nodes 7.4 % per epoch predicted, 7.4 % measured
   origin          150.0 KiB read for a dataset of 150.0 KiB in 3 epochs: 1.00 x
-  exchange        90.0 KiB in 250 ms, 100.0 % hidden behind training; nothing was missed
+  exchange        90.0 KiB in 250 ms, 100.0 % hidden behind training
+  on demand       12 grains from other nodes, 0 from the store
   weights         blake3 efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef
 ";
         assert_eq!(report().render(), expected);
