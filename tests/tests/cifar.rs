@@ -221,9 +221,9 @@ fn any_node_may_die_in_the_middle_of_an_epoch() {
 #[test]
 fn the_cache_directories_hold_what_the_plan_moves() {
     let Some(tar) = cifar() else { return };
-    let cluster = Cluster::start(3);
-    ingest(cluster.shardctl(), &tar);
     for q in ["0.1", "1"] {
+        let cluster = Cluster::start(3);
+        ingest(cluster.shardctl(), &tar);
         let plan = partition(cluster.shardctl(), q);
         let run = format!("moved-{q}");
         let mut held: Vec<Vec<BTreeSet<GrainKey>>> = Vec::new();

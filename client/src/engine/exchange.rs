@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use futures::stream::{self, StreamExt};
 use shardfmt::GrainKey;
-use shardfmt::plan::{Epoch, GrainNo, Move, Partition};
+use shardfmt::plan::{Epoch, GrainNo, Move, Partition, Plan};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -136,7 +136,7 @@ impl Engine {
             if next.chunk == chunks && next.epoch < epoch {
                 next = Due { epoch: next.epoch + 1, chunk: 0 };
             } else if next.chunk == chunks
-                || (next.epoch == epoch && position < run.plan.chunk_due(next.chunk))
+                || (next.epoch == epoch && position < first_due(&run.plan, next.chunk))
             {
                 break;
             } else {
@@ -402,6 +402,12 @@ pub(super) struct SyncTurn {
     synced: u64,
     /// A sync failed: a later one that succeeds proves nothing about what came before.
     failed: bool,
+}
+
+/// The position from which on a chunk is due: not before a sample of its epoch has been read, so that a run which ends with an
+/// epoch moves nothing more.
+pub(crate) fn first_due(plan: &Plan, chunk: u32) -> u64 {
+    plan.chunk_due(chunk).max(1)
 }
 
 /// The epochs for which a node may hold grains: from the one that the slowest rank reads to the one that the exchange of the

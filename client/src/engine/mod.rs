@@ -33,6 +33,7 @@ use tokio_util::task::TaskTracker;
 pub use counters::{CounterView, EpochCount, EpochExchange};
 
 use counters::Counters;
+pub(crate) use exchange::first_due;
 use membership::{RANKS, parse};
 use run::RunState;
 

@@ -26,6 +26,7 @@ use shardfmt::{DigestSum, Manifest, PlanId};
 pub use steps::{LastBatch, Steps};
 
 use crate::catalog::{Catalog, CatalogError, HttpCatalog, LocalCatalog};
+use crate::engine::first_due;
 use crate::http::{HttpClient, HttpError};
 use crate::origin::OriginError;
 use crate::protocol::{AuditReport, CreateRun, Cursor, RunId, RunRecord};
@@ -399,7 +400,7 @@ impl Loader {
         }
         let cursor = step.cursor;
         let chunks = self.plan.document().chunks;
-        let due = (0..chunks).take_while(|chunk| self.plan.chunk_due(*chunk) <= cursor.position).count();
+        let due = (0..chunks).take_while(|chunk| first_due(&self.plan, *chunk) <= cursor.position).count();
         let boundary = (cursor.epoch, u32::try_from(due).expect("at most as many as chunks"));
         if boundary != self.reported {
             self.reported = boundary;
