@@ -235,9 +235,7 @@ fn the_cache_directories_hold_what_the_plan_moves() {
             let settled = || {
                 held.truncate(epoch as usize);
                 held.push(cluster.nodes.iter().map(residents).collect());
-                held[epoch as usize].iter().zip(&hosted).all(|(held, hosted)| {
-                    held.is_superset(hosted) && held.len() <= hosted.len() + hosted.len() / 10
-                })
+                held[epoch as usize] == hosted
             };
             wait_until("the caches hold what the next epoch reads", settled);
             expected.push(hosted);

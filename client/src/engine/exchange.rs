@@ -311,8 +311,8 @@ impl Engine {
         ack
     }
 
-    /// The class under which an active run wants a grain kept here: because the node still hosts it or, having
-    /// acknowledged it when a copy was here already, hosts it again soon. `from` is the first epoch that counts in one run.
+    /// The class under which a run that is being read wants a grain kept here, because the node hosts it. `from` is a run that
+    /// may just have ended, and the first of its epochs that counts.
     pub(crate) fn hosted_class<'a>(
         &'a self,
         from: Option<(&'a Arc<RunState>, u32)>,
@@ -410,11 +410,11 @@ pub(crate) fn first_due(plan: &Plan, chunk: u32) -> u64 {
     plan.chunk_due(chunk).max(1)
 }
 
-/// The epochs for which a node may hold grains: from the one that the slowest rank reads to the one that the exchange of the
-/// furthest rank's epoch fills.
+/// The epochs that a run is being read in, from its slowest rank's to its furthest's. What the exchange has brought for later
+/// ones is kept under classes that leave later.
 fn epochs_in_use(run: &RunState) -> impl Iterator<Item = u32> + use<> {
     let progress = run.progress.borrow();
     let furthest = progress.furthest().map(|(epoch, _)| epoch);
     let slowest = progress.slowest_epoch().or(furthest);
-    slowest.zip(furthest).into_iter().flat_map(|(slowest, furthest)| slowest..=furthest + 1)
+    slowest.zip(furthest).into_iter().flat_map(|(slowest, furthest)| slowest..=furthest)
 }
