@@ -277,7 +277,7 @@ impl RankProcess {
     }
 
     /// The next line it prints; `None` at its successful end.
-    pub fn next(&mut self) -> Option<Value> {
+    pub fn next_line(&mut self) -> Option<Value> {
         match self.lines.next() {
             Some(line) => {
                 let line = line.expect("output is text");
@@ -334,7 +334,7 @@ impl Delivered {
             .map(|mut rank| {
                 std::thread::spawn(move || {
                     let mut delivered = Self::default();
-                    while let Some(line) = rank.next() {
+                    while let Some(line) = rank.next_line() {
                         delivered.take(&line);
                     }
                     delivered
@@ -342,7 +342,7 @@ impl Delivered {
             })
             .collect();
         let mut all = Self::default();
-        while let Some(line) = first.next() {
+        while let Some(line) = first.next_line() {
             all.take(&line);
             if line["sum"].is_string() {
                 at(line["epoch"].as_u64().expect("a number"), line["step"].as_u64().expect("a number"));

@@ -285,7 +285,7 @@ fn hosted(cluster: &Cluster, plan: &str, run: &str, epoch: u32) -> Vec<BTreeSet<
 
 /// The grains in a node's cache directory, read from the files themselves.
 fn residents(node: &Node) -> BTreeSet<GrainKey> {
-    let found = shardd_client::cache::scan(&node.data.join("cache")).expect("a cache directory can be read");
+    let found = shardd_client::cache::scan(node.data.join("cache")).expect("a cache directory can be read");
     found.into_iter().map(|(key, _, _)| key).collect()
 }
 

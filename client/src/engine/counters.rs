@@ -38,7 +38,7 @@ pub struct EpochExchange {
     pub unsent_grains: u64,
 }
 
-/// [`Counters`] as a value.
+/// What a node has counted since its start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CounterView {
     /// Grains read from the store in whole shards and kept here.
