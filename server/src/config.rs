@@ -44,7 +44,7 @@ pub struct Settings {
     #[arg(long, value_name = "ADDR", env = "SHARDD_QUIC")]
     pub quic: Option<SocketAddr>,
 
-    /// Durable store, as URL or directory [default: <data>/store, or the first node's when joining]
+    /// Durable store, as URL or directory [default: store/ in the data directory, or the first node's when joining]
     #[arg(long, value_name = "URL", env = "SHARDD_STORE")]
     pub store: Option<String>,
 

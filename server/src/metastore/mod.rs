@@ -1,6 +1,6 @@
 //! The server's metastores: [`SledMetastore`] on the node that keeps the metadata, [`RemoteMetastore`] on all others.
 //!
-//! Both keep the promises of [`Metastore`](shardd_client::metastore::Metastore); [`wire`] is what they say to each other.
+//! Both keep the promises of [`Metastore`](shardd_client::metastore::Metastore); `wire` is what they say to each other.
 
 mod remote;
 mod sled;

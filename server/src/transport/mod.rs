@@ -1,7 +1,7 @@
 //! Carries what nodes say to each other over QUIC with mutual TLS: the only module that names quinn.
 //!
 //! One endpoint per node, one connection per direction and pair of nodes, one bidirectional stream per request
-//! ([`frame`] has the layout). A peer is who its certificate says it is. What the messages mean is the business of the
+//! (`frame` has the layout). A peer is who its certificate says it is. What the messages mean is the business of the
 //! [`PeerService`] and [`Metastore`] behind [`Services`]; every grain is verified by them, not here.
 
 mod frame;
