@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use serde_json::Value;
 use shardd_client::catalog::{Catalog, HttpCatalog};
@@ -79,6 +80,37 @@ fn embedded(root: &Path, tar: &Path, q: &str, plan: &str, epochs: std::ops::Rang
     assert_eq!(partition(store(root), q), plan, "the same input and flags give the same plan anywhere");
     let rank = RankProcess::start(store(root), &reading(plan, "embedded", 1, epochs), 0);
     Delivered::collect(vec![rank], |_, _| {})
+}
+
+#[test]
+fn ingest_gives_one_version_and_pyarrow_finds_every_image() {
+    let Some(tar) = cifar() else { return };
+    let root = tempfile::TempDir::new().expect("a temporary directory can be made");
+    let mut versions = Vec::new();
+    for threads in ["1", "2"] {
+        let dir = root.path().join(threads);
+        let began = Instant::now();
+        run(store(&dir).arg("ingest").arg(&tar).args([
+            "--under",
+            "train",
+            "--name",
+            "cifar10",
+            "--threads",
+            threads,
+        ]));
+        let seconds = began.elapsed().as_secs_f64();
+        let info: Value = serde_json::from_str(&run(store(&dir).args(["--json", "info", "cifar10"])))
+            .expect("info prints JSON");
+        let bytes = info["bytes"].as_f64().expect("a size");
+        println!("{threads} threads: 50,000 images in {seconds:.2} s, {:.1} MB/s", bytes / 1e6 / seconds);
+        versions.push(info["version"].as_str().expect("a version").to_owned());
+    }
+    assert_eq!(versions[0], versions[1]);
+    let Some(python) = python() else { return };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("reference/shards_hold.py");
+    let store = root.path().join("1/store");
+    let found = run(Command::new(python).arg(script).arg(store).arg(&versions[0]).arg(&tar).arg("train"));
+    assert_eq!(found.trim(), "50000");
 }
 
 #[test]
