@@ -25,7 +25,7 @@ use shardfmt::{DigestSum, Manifest, PlanId};
 
 pub use steps::{LastBatch, Steps};
 
-use crate::catalog::{Catalog, CatalogError, HttpCatalog, LocalCatalog};
+use crate::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog};
 use crate::engine::first_due;
 use crate::http::{HttpClient, HttpError};
 use crate::origin::OriginError;
@@ -240,7 +240,8 @@ impl Loader {
     /// A plan that does not exist, ranks that do not fit it, a start outside it, no node that answers, a damaged store.
     pub fn open(config: LoaderConfig) -> Result<Self, LoadError> {
         let catalog: Box<dyn Catalog> = match &config.source {
-            LoaderSource::Nodes { servers, .. } => first_that_answers(servers)?,
+            LoaderSource::Nodes { servers, .. } if servers.is_empty() => return Err(LoadError::NoServers),
+            LoaderSource::Nodes { servers, .. } => Box::new(ClusterCatalog::new(servers)),
             LoaderSource::Directory(directory) => Box::new(LocalCatalog::open(directory)?),
         };
         let document = catalog.plan(config.plan)?;
@@ -422,18 +423,6 @@ impl Drop for Loader {
             let _ = reporter.join();
         }
     }
-}
-
-fn first_that_answers(servers: &[String]) -> Result<Box<dyn Catalog>, LoadError> {
-    let mut last = LoadError::NoServers;
-    for server in servers {
-        let catalog = HttpCatalog::new(server);
-        match catalog.plans() {
-            Ok(_) => return Ok(Box::new(catalog)),
-            Err(error) => last = error.into(),
-        }
-    }
-    Err(last)
 }
 
 fn create_run(servers: &[String], create: CreateRun) -> Result<(), LoadError> {
