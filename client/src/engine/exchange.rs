@@ -4,7 +4,7 @@
 //! A chunk is due when the rank that is ahead has read past the chunk's position. What could not be sent is not an error:
 //! the next host will miss it and ask.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -54,6 +54,9 @@ impl Engine {
             let generation = placements.borrow_and_update().now.as_ref().map(|now| now.generation);
             if let (Some((epoch, position)), Some(generation)) = (furthest, generation) {
                 if filled != Some((epoch, generation)) {
+                    // Worked out here, so that those who wait for an answer find it done.
+                    let state = Arc::clone(&run);
+                    blocking(move || state.epochs.view(epoch).partition_of(GrainNo(0))).await;
                     if filled.is_none_or(|(before, _)| before != epoch) {
                         self.spawn_publish(&run, epoch, &stop);
                     }
@@ -61,6 +64,9 @@ impl Engine {
                     self.spawn_fill(&run, epoch, &stop);
                 }
                 let next = self.send_due(&run, due, epoch, position, &stop).await;
+                if stop.is_cancelled() {
+                    return; // not all was sent: nothing is forgotten
+                }
                 due = Some(next);
                 let slowest = run.progress.borrow().slowest_epoch().unwrap_or(epoch);
                 let through = slowest.min(next.epoch).checked_sub(1);
@@ -156,16 +162,14 @@ impl Engine {
     /// that they miss them in.
     fn keep_for_those_who_ask(&self, run: &RunState, due: Due, epoch: u32) {
         let Some(placement) = run.placement() else { return };
-        let first = due;
-        for epoch in first.epoch..epoch {
-            let from = if epoch == first.epoch { first.chunk } else { 0 };
-            for chunk in from..run.plan.document().chunks {
-                let (out, _) = self.chunk_of_node(run, Due { epoch, chunk }, &placement);
-                let count = out.values().map(Vec::len).sum::<usize>() as u64;
-                self.counters.exchange(run.name(), epoch, |counts| counts.unsent_grains += count);
-                let leaving = out.into_values().flatten();
-                run.keep_unacknowledged(epoch, leaving);
-            }
+        // What left in the epochs before the last one has long been missed, and fetched.
+        let last = epoch - 1;
+        let first = if last == due.epoch { due.chunk } else { 0 };
+        for chunk in first..run.plan.document().chunks {
+            let (out, _) = self.chunk_of_node(run, Due { epoch: last, chunk }, &placement);
+            let count = out.values().map(Vec::len).sum::<usize>() as u64;
+            self.counters.exchange(run.name(), last, |counts| counts.unsent_grains += count);
+            run.keep_unacknowledged(last, out.into_values().flatten());
         }
     }
 
@@ -204,12 +208,14 @@ impl Engine {
         let generation = placement.generation;
         // What is not here yet, because the cache is still being filled, is brought here first: it is hosted here anyway.
         let leaving = out.values().flatten().copied();
-        if let Err(error) = self.obtain(run, due.epoch, leaving).await {
+        let loose = self.obtain(run, due.epoch, leaving).await.unwrap_or_else(|error| {
             debug!(epoch = due.epoch, chunk = due.chunk, %error, "not all of a chunk could be brought here");
-        }
+            HashMap::new()
+        });
+        let loose = &loose;
         let sends = out.into_iter().map(|(to, grains)| async move {
             let count = grains.len() as u64;
-            let sent = self.send_grains(run, &to, due, generation, &grains).await;
+            let sent = self.send_grains(run, &to, due, generation, &grains, loose).await;
             let stored = match sent {
                 Ok(ack) => ack.stored,
                 Err(error) => {
@@ -236,6 +242,7 @@ impl Engine {
         due: Due,
         generation: u64,
         grains: &[GrainNo],
+        loose: &HashMap<GrainNo, Bytes>,
     ) -> Result<Ack, PeerError> {
         let header = SendHeader {
             run: run.record.id.clone(),
@@ -246,7 +253,11 @@ impl Engine {
         let feed = async {
             for grain in grains {
                 // A grain that could not be had is missed by its next host, which then asks whoever has it.
-                let Some(bytes) = self.read_cached(run, *grain).await else { continue };
+                let bytes = match loose.get(grain) {
+                    Some(bytes) => Some(bytes.clone()),
+                    None => self.read_cached(run, *grain).await,
+                };
+                let Some(bytes) = bytes else { continue };
                 if give.send((run.key(*grain), bytes)).await.is_err() {
                     break; // the connection is gone; `send` says why
                 }
@@ -279,7 +290,10 @@ impl Engine {
             for (key, bytes) in batch.drain(..) {
                 match run.grain(&key) {
                     // A copy that would leave before its next epoch is no answer: it is written anew, to leave later.
-                    Some(_) if self.stays_until(run, &key, held_in) => ack.stored += 1,
+                    Some(_) if let Some(class) = self.stays_until(run, &key, held_in) => {
+                        classes.insert(class.departs, class); // perhaps another stream's, not synced yet
+                        ack.stored += 1;
+                    }
                     Some(grain) => taken.push((grain, bytes)),
                     None => ack.refused += 1,
                 }
@@ -334,9 +348,9 @@ impl Engine {
         }
     }
 
-    /// Whether the grain is here, and not about to be dropped before `epoch`.
-    fn stays_until(&self, run: &RunState, key: &GrainKey, epoch: u32) -> bool {
-        self.cache.class_of(key).is_some_and(|class| class.run != run.name() || class.departs >= epoch)
+    /// The run's class under which the grain is here, if it is not about to be dropped before `epoch`.
+    fn stays_until(&self, run: &RunState, key: &GrainKey, epoch: u32) -> Option<Class> {
+        self.cache.class_of(key).filter(|class| class.run == run.name() && class.departs >= epoch)
     }
 
     /// Syncs the segments of `classes`: whoever comes while others are being synced shares the next turn, so that many
@@ -347,18 +361,25 @@ impl Engine {
             waiting.classes.extend(classes);
             waiting.round
         };
+        // A task of its own: a sender that gives up must not take others' classes with it.
+        let engine = Arc::clone(self);
+        let synced = self.tasks.spawn(async move { engine.sync_round(ticket).await });
+        synced.await.unwrap_or(false)
+    }
+
+    async fn sync_round(self: Arc<Self>, ticket: u64) -> bool {
         let mut turn = self.sync_turn.lock().await;
         if turn.synced > ticket {
             return !turn.failed;
         }
-        let classes = {
+        let (classes, round) = {
             let mut waiting = self.unsynced.lock().expect("no panic while held");
             waiting.round += 1;
-            turn.synced = waiting.round;
-            std::mem::take(&mut waiting.classes)
+            (std::mem::take(&mut waiting.classes), waiting.round)
         };
-        let engine = Arc::clone(self);
+        let engine = Arc::clone(&self);
         let synced = blocking(move || classes.iter().try_for_each(|class| engine.cache.sync(class))).await;
+        turn.synced = round;
         if let Err(error) = synced
             && !turn.failed
         {

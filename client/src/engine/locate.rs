@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use super::run::RunState;
-use super::{Counters, Engine, EngineError, blocking};
+use super::{Counters, Engine, EngineError, MAX_EPOCH, blocking};
 use crate::cache::Location;
 use crate::protocol::{LocateReply, LocateRequest, Located, RunId};
 
@@ -36,6 +36,9 @@ impl Engine {
         run.plan.check_ranks(request.world, run.record.virtual_ranks)?;
         if request.rank >= request.world {
             return Err(EngineError::RankOutside { rank: request.rank, world: request.world });
+        }
+        if request.for_epoch > request.epoch.saturating_add(1) || request.for_epoch >= MAX_EPOCH {
+            return Err(EngineError::EpochOutside { epoch: request.for_epoch, reached: request.epoch });
         }
         if let Some(grain) = request.grains.iter().find(|grain| **grain >= run.plan.grain_count()) {
             return Err(EngineError::NoSuchGrain { grain: *grain, grains: run.plan.grain_count() });

@@ -36,6 +36,7 @@ impl Engine {
         let (engine, settle_stop) = (Arc::clone(&self), stop.clone());
         self.tasks.spawn(async move { engine.settle_forever(settle_stop).await });
         stop.cancelled().await;
+        self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;
         let engine = Arc::clone(&self);

@@ -49,6 +49,13 @@ use crate::protocol::{
 /// How long a rank waits at attach for the other ranks of its launch.
 const GATHERING: Duration = Duration::from_secs(10);
 
+/// A run that no rank has reported on for so long was left without a word; what it kept may be evicted.
+const QUIET_IS_GONE: Duration = Duration::from_secs(15 * 60);
+
+/// No run has more epochs than this. A limit for requests that are not from our loaders: working an epoch out costs what all
+/// exchanges before it moved.
+pub const MAX_EPOCH: u32 = 1 << 20;
+
 /// How many whole shards may be in memory at once.
 const WHOLE_SHARDS: usize = 4;
 
@@ -65,7 +72,7 @@ pub struct Engine {
     placements: Mutex<BTreeMap<RunId, Placement>>,
     runs: Mutex<BTreeMap<RunId, Arc<RunState>>>,
     driven: Mutex<BTreeMap<RunId, CancellationToken>>,
-    whole_shards: Arc<Semaphore>,
+    whole_shards: Semaphore,
     counters: Counters,
     /// Live nodes that did not answer a probe, and when.
     silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
@@ -74,6 +81,9 @@ pub struct Engine {
     /// Said once, not for every grain.
     cache_trouble: AtomicBool,
     tasks: TaskTracker,
+    started: tokio::time::Instant,
+    /// Cancelled when the node stops: what the engine started ends soon.
+    stop: CancellationToken,
 }
 
 /// Why a node could not do what a loader or a person asked.
@@ -92,6 +102,11 @@ pub enum EngineError {
     /// Ranks count from 0.
     #[error("rank {rank} is outside a world of {world}")]
     RankOutside { rank: u32, world: u32 },
+    /// Not a request of our loaders.
+    #[error(
+        "epoch {epoch} cannot be read by a rank that is in epoch {reached} (runs end before epoch {MAX_EPOCH})"
+    )]
+    EpochOutside { epoch: u32, reached: u32 },
     /// The asker has another plan in mind.
     #[error("grain {grain} is outside the plan's {grains}")]
     NoSuchGrain { grain: u64, grains: u64 },
@@ -158,13 +173,15 @@ impl Engine {
             placements: Mutex::default(),
             runs: Mutex::default(),
             driven: Mutex::default(),
-            whole_shards: Arc::new(Semaphore::new(WHOLE_SHARDS)),
+            whole_shards: Semaphore::new(WHOLE_SHARDS),
             counters: Counters::default(),
             silent: Mutex::default(),
             unsynced: Mutex::default(),
             sync_turn: tokio::sync::Mutex::default(),
             cache_trouble: AtomicBool::new(false),
             tasks: TaskTracker::new(),
+            started: tokio::time::Instant::now(),
+            stop: CancellationToken::new(),
         })
     }
 
@@ -220,6 +237,8 @@ impl Engine {
         self.change_ranks(id, |ranks| {
             let mut ranks = ranks
                 .filter(|r| r.world == attach.world && r.epoch == attach.epoch)
+                // A rank that is there already is one of an earlier launch, which ended without a word.
+                .filter(|r| r.nodes[rank as usize].is_none())
                 .unwrap_or_else(|| RanksRecord {
                     launch,
                     world: attach.world,
@@ -272,6 +291,11 @@ impl Engine {
     /// The live nodes, as far as this one knows.
     pub fn nodes(&self) -> Vec<NodeRecord> {
         self.nodes.borrow().values().cloned().collect()
+    }
+
+    /// The placement of every run, as far as this node knows.
+    pub fn placements(&self) -> BTreeMap<RunId, Placement> {
+        self.placements.lock().expect("no panic while held").clone()
     }
 
     /// All runs ever created.
@@ -367,9 +391,10 @@ impl Engine {
         self.nodes.borrow().keys().cloned().collect()
     }
 
-    /// The names of the runs that are being read somewhere.
+    /// The names of the runs that are being read, as far as this node has lately heard: their segments are not evicted.
     pub(crate) fn active_runs(&self) -> BTreeSet<String> {
-        self.launches.borrow().keys().map(|run| run.as_str().to_owned()).collect()
+        let heard = self.active_run_states().into_iter().filter(|run| run.quiet_for() < QUIET_IS_GONE);
+        heard.map(|run| run.name().to_owned()).collect()
     }
 
     pub(crate) fn active_run_states(&self) -> Vec<Arc<RunState>> {
@@ -462,16 +487,12 @@ impl PeerService for Arc<Engine> {
             self.know_placement(&run, request.generation).await;
             for (shard, grains) in missing {
                 let asked: Vec<_> = grains.iter().map(|(_, grain)| *grain).collect();
-                match self.read_as_reader(&run, shard, request.epoch, Some((from, &asked))).await {
-                    Ok(Some(whole)) => {
-                        for (at, grain) in grains {
-                            answer[at] = whole.grain(&run, grain).ok();
-                        }
-                    }
-                    Ok(None) => {}
-                    Err(error) => {
-                        tracing::warn!(%error, peer = %from, "a shard could not be read for a peer")
-                    }
+                let Some(whole) = self.read_as_reader(&run, shard, request.epoch, Some((from, &asked))).await
+                else {
+                    continue;
+                };
+                for (at, grain) in grains {
+                    answer[at] = whole.grain(&run, grain).ok();
                 }
             }
         }

@@ -1,10 +1,10 @@
-//! Brings grains to this node: from the host of their partition, from the host before, from the shard's reader, and at last
-//! from the store. Each is asked once, the peers for two seconds in all; everything that arrives is verified.
+//! Brings grains to this node: from the host of their partition, from the host before, from the shard's reader, from a few
+//! neighbours that may have read them while a host was away, and at last from the store. Each is asked once, the peers for two seconds in all; everything that arrives is verified.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -18,7 +18,7 @@ use super::run::{Claim, RunState};
 use super::{Counters, Engine, EngineError, blocking};
 use crate::cache::CacheError;
 use crate::node::NodeId;
-use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, READER_PATIENCE};
+use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, PeerError, READER_PATIENCE};
 
 /// What came of grains that were verified and offered to the cache.
 #[derive(Debug, Default)]
@@ -85,7 +85,7 @@ impl Engine {
         for (shard, grains) in by_shard {
             match run.reader(shard, epoch) {
                 Some(reader) if reader == self.node => {
-                    if let Some(whole) = self.read_as_reader(run, shard, epoch, None).await? {
+                    if let Some(whole) = self.read_as_reader(run, shard, epoch, None).await {
                         let built = grains
                             .iter()
                             .map(|grain| Ok((*grain, whole.grain(run, *grain)?)))
@@ -102,6 +102,13 @@ impl Engine {
 
         // What was being forwarded while we asked is here now.
         left.retain(|grain| !self.is_resident(run, *grain));
+        // While a host was away others may have read for its ranks what it lacks now.
+        for neighbour in self.neighbours() {
+            let unasked = left.iter().copied().filter(|grain| asked.insert((neighbour.clone(), *grain)));
+            let by_node = group(unasked.map(|grain| (neighbour.clone(), grain)));
+            let patience = deadline.saturating_duration_since(Instant::now());
+            self.ask(run, epoch, by_node, Effort::Cached, patience, &mut left, loose).await;
+        }
         for (shard, mut grains) in group(left.iter().map(|grain| (run.shard_of(*grain), *grain))) {
             debug!(run = run.name(), epoch, shard, grains = grains.len(), first = %grains[0], "no node gave grains; reading them from the store");
             let neighbours = self.claim_neighbours(run, epoch, shard, &grains);
@@ -116,6 +123,14 @@ impl Engine {
         }
         debug_assert!(left.is_empty(), "the origin has every grain");
         Ok(())
+    }
+
+    /// A few other live nodes, the next ones by name.
+    fn neighbours(&self) -> Vec<NodeId> {
+        let live = self.live_nodes();
+        let (before, after): (Vec<NodeId>, Vec<NodeId>) =
+            live.into_iter().filter(|node| *node != self.node).partition(|node| *node < self.node);
+        after.into_iter().chain(before).take(NEIGHBOURS).collect()
     }
 
     /// Claims what else of the shard the wanted grains' partitions hold and this node lacks: whoever reads one grain of a
@@ -186,7 +201,7 @@ impl Engine {
                     keys: grains.iter().map(|grain| run.key(*grain)).collect(),
                     effort,
                 };
-                let answer = match timeout(patience, self.peers.fetch(&node, request)).await {
+                let answer = match timeout(patience, self.fetch_from(&node, request)).await {
                     Ok(Ok(answer)) => answer,
                     Ok(Err(error)) => {
                         debug!(peer = %node, %error, "a peer could not be asked for grains");
@@ -210,6 +225,21 @@ impl Engine {
             }
             Counters::add(&self.counters.misses_from_peers, count - absorbed.corrupt.len());
             settle(absorbed, left, loose);
+        }
+    }
+
+    /// Asks a node; while this one has just started, and may not have met it yet, again and again.
+    async fn fetch_from(
+        &self,
+        node: &NodeId,
+        request: FetchRequest,
+    ) -> Result<Vec<Option<Bytes>>, PeerError> {
+        loop {
+            match self.peers.fetch(node, request.clone()).await {
+                Err(PeerError::Unreachable { .. }) if self.started.elapsed() < MEETING => {}
+                answer => return answer,
+            }
+            tokio::time::sleep(MEET_AGAIN).await;
         }
     }
 
@@ -244,7 +274,7 @@ impl Engine {
     pub(crate) fn keep(&self, run: &RunState, epoch: u32, grain: GrainNo, bytes: &[u8]) -> bool {
         let class = run.class(grain, epoch);
         let key = run.key(grain);
-        if self.cache.class_of(&key).is_some_and(|kept| kept.run == class.run && kept.departs < class.departs)
+        if self.cache.class_of(&key).is_some_and(|kept| kept.run != class.run || kept.departs < class.departs)
         {
             self.cache.discard(&key);
         }
@@ -326,14 +356,25 @@ impl Engine {
             .collect();
         let by_shard = group(missing.iter().map(|grain| (run.shard_of(*grain), *grain)));
         debug!(run = run.name(), epoch, grains = missing.len(), shards = by_shard.len(), "filling the cache");
-        // What the cache has no room for is dropped here: it will be a miss when it is read.
+        let is_full = AtomicBool::new(false);
         stream::iter(by_shard.into_values().map(Ok))
-            .try_for_each_concurrent(SHARDS_AT_ONCE, |grains| async move {
-                self.obtain(run, epoch, grains).await.map(drop)
+            .try_for_each_concurrent(SHARDS_AT_ONCE, |grains| async {
+                // What there is no room for is not read twice: it will be a miss when it is its turn.
+                if !is_full.load(Relaxed) && !self.obtain(run, epoch, grains).await?.is_empty() {
+                    is_full.store(true, Relaxed);
+                }
+                Ok(())
             })
             .await
     }
 }
+
+/// How long after its start a node may not have met all others yet, and how soon it tries again.
+const MEETING: Duration = Duration::from_secs(3);
+const MEET_AGAIN: Duration = Duration::from_millis(50);
+
+/// How many nodes are asked that need not have a grain, before the store is.
+const NEIGHBOURS: usize = 3;
 
 /// How many shards' grains are fetched at once while a cache is filled.
 const SHARDS_AT_ONCE: usize = 4;

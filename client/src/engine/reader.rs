@@ -9,9 +9,9 @@ use futures::future::join_all;
 use shardfmt::merkle::GrainTree;
 use shardfmt::plan::GrainNo;
 use shardfmt::{Shard, ShardError};
-use tokio::sync::{OnceCell, mpsc};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, Instant, timeout};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::obtain::{group, keys};
 use super::run::RunState;
@@ -31,12 +31,19 @@ pub(crate) struct WholeShard {
     tree: GrainTree,
 }
 
-/// One reading of a shard that several may wait for.
-#[derive(Default)]
+/// One reading of a shard that several may wait for. It is a task of its own: whoever asked first may give up.
 pub(crate) struct Reading {
-    whole: OnceCell<Arc<WholeShard>>,
+    outcome: watch::Sender<Outcome>,
     /// Grains that go to a node as the answer to its question and need no forwarding.
     answered: Mutex<BTreeSet<(NodeId, GrainNo)>>,
+}
+
+#[derive(Clone)]
+enum Outcome {
+    Pending,
+    Whole(Arc<WholeShard>),
+    /// Others have parts of it, or it could not be read: single grains are read by range, which says why if it fails too.
+    NotWhole,
 }
 
 impl WholeShard {
@@ -55,76 +62,89 @@ impl Engine {
         shard: u32,
         epoch: u32,
         asker: Option<(&NodeId, &[GrainNo])>,
-    ) -> Result<Option<Arc<WholeShard>>, EngineError> {
+    ) -> Option<Arc<WholeShard>> {
         let reading = {
             let mut readings = run.reading.lock().expect("no panic while held");
             match readings.get(&shard) {
-                Some(reading) => Some(Arc::clone(reading)),
-                None if self.was_read(run, shard) => None,
+                Some(reading) => Arc::clone(reading),
+                None if self.was_read(run, shard) => return None,
                 None => {
-                    let reading = Arc::new(Reading::default());
+                    let outcome = watch::Sender::new(Outcome::Pending);
+                    let reading = Arc::new(Reading { outcome, answered: Mutex::default() });
                     readings.insert(shard, Arc::clone(&reading));
-                    Some(reading)
+                    let (engine, run, reading) = (Arc::clone(self), Arc::clone(run), Arc::clone(&reading));
+                    let begun = Arc::clone(&reading);
+                    self.tasks.spawn(async move {
+                        tokio::select! {
+                            () = engine.stop.cancelled() => {}
+                            () = engine.read_and_forward(&run, shard, epoch, &reading) => {}
+                        }
+                        reading.outcome.send_if_modified(|outcome| {
+                            let is_pending = matches!(outcome, Outcome::Pending);
+                            if is_pending {
+                                *outcome = Outcome::NotWhole;
+                            }
+                            is_pending
+                        });
+                        end_reading(&run, shard, &reading);
+                    });
+                    begun
                 }
             }
         };
-        let Some(reading) = reading else { return Ok(None) };
         if let Some((asker, grains)) = asker {
             let mut answered = reading.answered.lock().expect("no panic while held");
             answered.extend(grains.iter().map(|grain| (asker.clone(), *grain)));
         }
-        let whole = reading.whole.get_or_try_init(|| self.read_whole(run, shard, epoch, &reading)).await;
-        match whole {
-            Ok(whole) => Ok(Some(Arc::clone(whole))),
-            Err(NotWhole::Known) => {
-                end_reading(run, shard, &reading);
-                Ok(None)
-            }
-            Err(NotWhole::Failed(error)) => {
-                end_reading(run, shard, &reading);
-                Err(error)
-            }
+        let mut outcome = reading.outcome.subscribe();
+        let known = outcome.wait_for(|outcome| !matches!(outcome, Outcome::Pending)).await.ok()?;
+        match &*known {
+            Outcome::Whole(whole) => Some(Arc::clone(whole)),
+            Outcome::Pending | Outcome::NotWhole => None,
         }
+    }
+
+    /// Reads the shard if it is new to the cluster, keeps what is hosted here and forwards the rest. Until that is done the
+    /// shard answers from memory whoever asks for what has not reached it yet.
+    async fn read_and_forward(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        shard: u32,
+        epoch: u32,
+        reading: &Reading,
+    ) {
+        if !self.is_new(run, shard, epoch).await {
+            return;
+        }
+        let _permit = self.whole_shards.acquire().await.expect("the semaphore is never closed");
+        let whole = match self.read_whole(run, shard).await {
+            Ok(whole) => whole,
+            Err(error) => {
+                let id = run.entry(shard).id;
+                warn!(run = run.name(), shard = %id, %error, "a shard could not be read whole; trying its grains");
+                return;
+            }
+        };
+        run.shards_read.lock().expect("no panic while held").insert(shard);
+        info!(run = run.name(), shard = %run.entry(shard).id, epoch, "shard read from the store");
+        self.keep_own(run, shard, epoch, &whole).await;
+        reading.outcome.send_replace(Outcome::Whole(Arc::clone(&whole)));
+        join_all(self.forwards(run, shard, epoch, &whole, reading)).await;
     }
 
     fn was_read(&self, run: &RunState, shard: u32) -> bool {
         run.shards_read.lock().expect("no panic while held").contains(&shard)
     }
 
-    async fn read_whole(
-        self: &Arc<Self>,
-        run: &Arc<RunState>,
-        shard: u32,
-        epoch: u32,
-        reading: &Arc<Reading>,
-    ) -> Result<Arc<WholeShard>, NotWhole> {
-        if !self.is_new(run, shard, epoch).await {
-            return Err(NotWhole::Known);
-        }
-        let permit =
-            Arc::clone(&self.whole_shards).acquire_owned().await.expect("the semaphore is never closed");
-        let bytes = self.origin.shard(run.entry(shard)).await.map_err(EngineError::from)?;
+    async fn read_whole(&self, run: &RunState, shard: u32) -> Result<Arc<WholeShard>, EngineError> {
+        let bytes = self.origin.shard(run.entry(shard)).await?;
         let grain_rows = run.plan.document().grain_rows;
         let open = move || -> Result<WholeShard, EngineError> {
             let shard = Shard::from_bytes(bytes)?;
             let tree = GrainTree::new(&shard.row_digests()?, grain_rows);
             Ok(WholeShard { shard, tree })
         };
-        let whole = blocking(open).await?;
-        let whole = Arc::new(whole);
-        run.shards_read.lock().expect("no panic while held").insert(shard);
-        info!(run = run.name(), shard = %run.entry(shard).id, epoch, "shard read from the store");
-
-        self.keep_own(run, shard, epoch, &whole).await?;
-        let forwards = self.forwards(run, shard, epoch, &whole, reading);
-        let (run, reading) = (Arc::clone(run), Arc::clone(reading));
-        self.tasks.spawn(async move {
-            join_all(forwards).await;
-            // Until here the shard answers from memory whoever asks for what has not reached it yet.
-            end_reading(&run, shard, &reading);
-            drop(permit);
-        });
-        Ok(whole)
+        Ok(Arc::new(blocking(open).await?))
     }
 
     /// Whether no node has grains of the shard: not this one, nor any other host, each asked for one grain.
@@ -187,7 +207,7 @@ impl Engine {
         shard: u32,
         epoch: u32,
         whole: &Arc<WholeShard>,
-    ) -> Result<(), EngineError> {
+    ) {
         let own: Vec<GrainNo> = run
             .grains_of_shard(shard)
             .filter(|grain| run.is_hosted_by(&self.node, *grain, epoch) && !self.is_resident(run, *grain))
@@ -195,15 +215,14 @@ impl Engine {
         let (engine, run, whole) = (Arc::clone(self), Arc::clone(run), Arc::clone(whole));
         let keep = move || {
             for grain in own {
-                let bytes = whole.grain(&run, grain)?;
+                let Ok(bytes) = whole.grain(&run, grain) else { break }; // reading it by range will say why
                 if engine.keep(&run, epoch, grain, &bytes) {
                     Counters::add(&engine.counters.fill_grains, 1);
                     Counters::add(&engine.counters.fill_bytes, bytes.len());
                 }
             }
-            Ok(())
         };
-        blocking(keep).await
+        blocking(keep).await;
     }
 
     /// Sends to every other host of its grains, to be awaited together. A host that cannot take them now will miss them and
@@ -268,17 +287,5 @@ fn end_reading(run: &RunState, shard: u32, reading: &Arc<Reading>) {
     let mut readings = run.reading.lock().expect("no panic while held");
     if readings.get(&shard).is_some_and(|now| Arc::ptr_eq(now, reading)) {
         readings.remove(&shard);
-    }
-}
-
-enum NotWhole {
-    /// Others have parts of the shard.
-    Known,
-    Failed(EngineError),
-}
-
-impl From<EngineError> for NotWhole {
-    fn from(error: EngineError) -> Self {
-        Self::Failed(error)
     }
 }

@@ -8,6 +8,7 @@ use shardfmt::grain::GrainError;
 use shardfmt::plan::{GrainNo, Plan};
 use shardfmt::{Grain, GrainKey, Manifest, ShardEntry, ShardId, Sidecar};
 use tokio::sync::{Notify, watch};
+use tokio::time::{Duration, Instant};
 
 use super::epochs::Epochs;
 use super::reader::Reading;
@@ -23,6 +24,8 @@ pub(crate) struct RunState {
     shard_numbers: HashMap<ShardId, u32>,
     /// The placement in force and the one before it, whose hosts may still have what they hosted.
     pub(crate) placement: watch::Sender<Placements>,
+    /// When a rank was last heard of on this node.
+    heard: Mutex<Instant>,
     pub(crate) progress: watch::Sender<Progress>,
     /// Grains being fetched, so that nobody fetches them twice.
     pub(crate) in_flight: InFlight,
@@ -67,8 +70,10 @@ impl Progress {
     }
 
     /// The epoch of the rank that is behind: what came before may be forgotten.
+    /// A rank that asked here once, when its own node was away, holds nothing up: the one before the furthest counts at least.
     pub(crate) fn slowest_epoch(&self) -> Option<u32> {
-        self.ranks.values().map(|(epoch, _)| *epoch).min()
+        let slowest = self.ranks.values().map(|(epoch, _)| *epoch).min()?;
+        Some(slowest.max(self.furthest.map_or(0, |(epoch, _)| epoch.saturating_sub(1))))
     }
 
     pub(crate) fn rank(&self, rank: u32) -> Option<(u32, u64)> {
@@ -89,6 +94,7 @@ impl RunState {
             manifest,
             shard_numbers,
             placement: watch::Sender::new(Placements::default()),
+            heard: Mutex::new(Instant::now()),
             progress: watch::Sender::new(Progress::default()),
             in_flight: InFlight::default(),
             arrived: Notify::new(),
@@ -191,6 +197,7 @@ impl RunState {
     /// A rank says how far it has come. Late reports change nothing; one of another world is the first that is heard of its
     /// launch.
     pub(crate) fn report(&self, rank: u32, world: u32, epoch: u32, position: u64) {
+        *self.heard.lock().expect("no panic while held") = Instant::now();
         self.progress.send_if_modified(|progress| {
             if progress.world != world {
                 *progress = Progress::of_launch(progress.launch, world, epoch);
@@ -201,6 +208,11 @@ impl RunState {
             progress.furthest = progress.furthest.max(now);
             now != before
         });
+    }
+
+    /// How long ago a rank was heard of on this node.
+    pub(crate) fn quiet_for(&self) -> Duration {
+        self.heard.lock().expect("no panic while held").elapsed()
     }
 
     /// A rank has gone: nobody waits for it any more.

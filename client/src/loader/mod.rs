@@ -175,9 +175,11 @@ pub enum LoadError {
     /// No address to ask.
     #[error("no node to ask: name at least one with --server")]
     NoServers,
-    /// Not what a node of this release answers.
-    #[error("a node's answer ends too early; is it another release of shardd?")]
-    ShortAnswer,
+    /// The nodes answer, but what they give does not match the manifest.
+    #[error(
+        "no node gave the right bytes of some grains within {waited:?}; `shardctl verify` finds what is damaged"
+    )]
+    NotGenuine { waited: Duration },
     /// The numbers make no sense together.
     #[error("{0}")]
     Config(String),
@@ -268,7 +270,7 @@ impl Loader {
                 let attached =
                     Arc::new(Nodes::attach(servers, run.clone(), config.rank, config.world, config.start)?);
                 nodes = Some(Arc::clone(&attached));
-                Box::new(NodeRows::new(attached))
+                Box::new(NodeRows::new(attached, Arc::clone(&plan), Arc::clone(&manifest)))
             }
             LoaderSource::Directory(directory) => {
                 let origin = LocalCatalog::open(directory)?.origin();
@@ -481,5 +483,4 @@ fn report_all(nodes: &Nodes, partitions: &Range<u32>, told: &Receiver<Report>) {
             }
         }
     }
-    nodes.detach();
 }

@@ -2,7 +2,7 @@
 //! takes their bytes where not. A node that does not answer is passed over for another: any node can give any grain.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use memmap2::{Advice, Mmap};
-use shardfmt::Grain;
-use shardfmt::plan::GrainNo;
+use shardfmt::plan::{GrainNo, Plan};
+use shardfmt::{Grain, GrainKey, Manifest};
 use tracing::{debug, warn};
 
 use super::LoadError;
@@ -28,10 +28,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long one node may take to answer; it may have to ask others, and the store, first.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
+/// How long to wait before asking again for what nobody gave.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// No question asks for more grains than this...
+const GRAINS_A_QUESTION: usize = 4096;
+
+/// ...nor for more bytes, going by the mean size of a grain, where bytes are what will be sent.
+const BYTES_A_QUESTION: u64 = 32 << 20;
+
+/// How many bytes of grains that came over the network are kept for later steps of their epoch.
+const KEPT_BYTES: usize = 512 << 20;
+
 /// How long a node that did not answer is not asked first again.
 const AVOID_FOR: Duration = Duration::from_secs(3);
 
-/// A rank's connection to the nodes of its run. Shared by the thread that reads and the one that reports.
+/// A rank's connection to the nodes of its run; leaves the run when dropped. Shared by the thread that reads and the one that reports.
 pub(crate) struct Nodes {
     http: HttpClient,
     run: RunId,
@@ -112,8 +124,8 @@ impl Nodes {
         }
     }
 
-    /// The rank leaves. Best effort: a run that nobody left is taken over by its next launch.
-    pub(crate) fn detach(&self) {
+    /// Best effort: a run that a rank did not leave is taken over by its next launch.
+    fn detach(&self) {
         let path = format!("/v1/runs/{}/ranks/{}", self.run, self.rank);
         let _ = self.addresses().iter().any(|server| self.http.delete(&format!("{server}{path}")).is_ok());
     }
@@ -186,6 +198,12 @@ impl Nodes {
     }
 }
 
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
 fn address(view: &RunView, node: &NodeId) -> Option<String> {
     view.nodes.iter().find(|record| record.id == *node).map(|record| record.http.clone())
 }
@@ -216,14 +234,32 @@ impl GrainBytes {
 /// The rows of a run, through its nodes.
 pub(crate) struct NodeRows {
     nodes: Arc<Nodes>,
+    plan: Arc<Plan>,
+    manifest: Arc<Manifest>,
     epoch: u32,
     known: HashMap<GrainNo, GrainBytes>,
     maps: HashMap<String, Arc<Mmap>>,
 }
 
 impl NodeRows {
-    pub(crate) fn new(nodes: Arc<Nodes>) -> Self {
-        Self { nodes, epoch: 0, known: HashMap::new(), maps: HashMap::new() }
+    pub(crate) fn new(nodes: Arc<Nodes>, plan: Arc<Plan>, manifest: Arc<Manifest>) -> Self {
+        Self { nodes, plan, manifest, epoch: 0, known: HashMap::new(), maps: HashMap::new() }
+    }
+
+    /// Whether these bytes are the grain, by the manifest: no other word is taken, not a file's either.
+    fn is_genuine(&self, grain: GrainNo, bytes: &[u8]) -> bool {
+        let place = self.plan.locate_grain(grain);
+        let shard = &self.manifest.shards[place.shard as usize];
+        let key = GrainKey { shard: shard.id, rows: self.plan.document().grain_rows, index: place.index };
+        Grain::parse(bytes).and_then(|grain| grain.verify(key, shard.rows, shard.root)).is_ok()
+    }
+
+    /// How many grains to ask for at once.
+    fn question_size(&self) -> usize {
+        let grain_bytes = self.manifest.row_bytes() / self.plan.grain_count().max(1) + 1;
+        GRAINS_A_QUESTION
+            .min(usize::try_from(BYTES_A_QUESTION / grain_bytes).unwrap_or(GRAINS_A_QUESTION))
+            .max(1)
     }
 
     /// Asks for grains until all are here: first the hosts, then, for what is left, any node.
@@ -233,24 +269,32 @@ impl NodeRows {
         let mut last_error = None;
         let mut attempt = 0;
         while !left.is_empty() {
-            if attempt > 0 && began.elapsed() > PATIENCE {
-                return Err(last_error.map_or(LoadError::NoServers, LoadError::from));
+            if attempt > 0 {
+                if began.elapsed() > PATIENCE {
+                    return Err(
+                        last_error.map_or(LoadError::NotGenuine { waited: PATIENCE }, LoadError::from)
+                    );
+                }
+                std::thread::sleep(AGAIN_AFTER);
             }
             let by_server = self.choose(&left, attempt)?;
-            let nodes = &self.nodes;
+            let (nodes, question_size) = (&self.nodes, self.question_size());
             let epoch = self.epoch;
             let answers: Vec<_> = std::thread::scope(|scope| {
                 let asks: Vec<_> = by_server
                     .into_iter()
                     .map(|(server, wanted)| {
                         scope.spawn(move || {
-                            let grains: Vec<GrainNo> = wanted.iter().map(|wanted| wanted.grain).collect();
-                            let answer = nodes.ask(&server, epoch, &grains, nodes.host());
-                            (server, wanted, answer)
+                            let ask = |wanted: &[Wanted]| {
+                                let grains: Vec<GrainNo> = wanted.iter().map(|wanted| wanted.grain).collect();
+                                let answer = nodes.ask(&server, epoch, &grains, nodes.host());
+                                (server.clone(), wanted.to_vec(), answer)
+                            };
+                            wanted.chunks(question_size).map(ask).collect::<Vec<_>>()
                         })
                     })
                     .collect();
-                asks.into_iter().map(|ask| ask.join().expect("asking a node does not panic")).collect()
+                asks.into_iter().flat_map(|ask| ask.join().expect("asking a node does not panic")).collect()
             });
             left = Vec::new();
             let mut stale = attempt > 0;
@@ -258,7 +302,7 @@ impl NodeRows {
                 match answer {
                     Ok((reply, body)) => {
                         stale |= reply.generation != self.generation();
-                        left.extend(self.take(wanted, &reply, &body)?);
+                        left.extend(self.take(wanted, &reply, &body));
                     }
                     Err(error) if error.is_final() => return Err(error.into()),
                     Err(error) => {
@@ -306,33 +350,44 @@ impl NodeRows {
     }
 
     /// Takes an answer's grains; returns those that must be asked for again.
-    fn take(
-        &mut self,
-        wanted: Vec<Wanted>,
-        reply: &LocateReply,
-        body: &Bytes,
-    ) -> Result<Vec<Wanted>, LoadError> {
+    fn take(&mut self, wanted: Vec<Wanted>, reply: &LocateReply, body: &[u8]) -> Vec<Wanted> {
         let mut again = Vec::new();
         let mut at = 0usize;
         for (wanted, located) in wanted.into_iter().zip(&reply.grains) {
             let bytes = match located {
                 Located::Inline { len } => {
                     let end = at + *len as usize;
-                    let Some(_) = body.get(at..end) else { return Err(LoadError::ShortAnswer) };
-                    let bytes = body.slice(at..end);
+                    let bytes = body.get(at..end).map(Bytes::copy_from_slice);
                     at = end;
-                    Some(GrainBytes::Owned(bytes))
+                    bytes.map(GrainBytes::Owned)
                 }
                 Located::File { segment, offset, len } => self.map(segment, *offset, *len),
             };
             match bytes {
-                Some(bytes) if Grain::parse(bytes.as_slice()).is_ok() => {
+                Some(bytes) if self.is_genuine(wanted.grain, bytes.as_slice()) => {
                     self.known.insert(wanted.grain, bytes);
+                }
+                Some(GrainBytes::Mapped(..)) => {
+                    // Damaged this instant, or another machine's path that means another file here.
+                    warn!(grain = %wanted.grain, "a mapped grain does not match the manifest; taking bytes instead of files");
+                    *self.nodes.host.lock().expect("no panic while held") = None;
+                    again.push(wanted);
                 }
                 _ => again.push(wanted),
             }
         }
-        Ok(again)
+        again
+    }
+
+    /// Lets go of what came over the network when it has become too much, but not of what is wanted now.
+    fn trim(&mut self, wanted: &[Wanted]) {
+        let owned = |bytes: &GrainBytes| if let GrainBytes::Owned(bytes) = bytes { bytes.len() } else { 0 };
+        if self.known.values().map(owned).sum::<usize>() > KEPT_BYTES {
+            let wanted: HashSet<GrainNo> = wanted.iter().map(|wanted| wanted.grain).collect();
+            self.known.retain(|grain, bytes| owned(bytes) == 0 || wanted.contains(grain));
+        }
+        // A map that was replaced by a longer one of the same file goes when no grain refers to it.
+        self.maps.retain(|_, map| Arc::strong_count(map) > 1);
     }
 
     /// The bytes of a file of this machine; `None` if they cannot be had that way, now or ever.
@@ -382,6 +437,7 @@ impl RowSource for NodeRows {
             self.known.clear();
             self.maps.clear();
         }
+        self.trim(wanted);
         let missing =
             wanted.iter().filter(|wanted| !self.known.contains_key(&wanted.grain)).copied().collect();
         self.bring(missing)

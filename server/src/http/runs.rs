@@ -69,13 +69,8 @@ pub(super) async fn audits(state: State, Named(run): Named<RunId>) -> Answer {
 }
 
 pub(super) async fn placements(state: State) -> Answer {
-    let engine = &state.api.engine;
-    let mut placed = Vec::new();
-    for run in engine.runs().await? {
-        if let Some(placement) = engine.view(&run.id).await?.placement {
-            placed.push(Placed { run: run.id, placement });
-        }
-    }
+    let placements = state.api.engine.placements().into_iter();
+    let placed: Vec<Placed> = placements.map(|(run, placement)| Placed { run, placement }).collect();
     json(&placed)
 }
 

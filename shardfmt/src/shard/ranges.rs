@@ -15,8 +15,8 @@ use super::ipc::{self, ColumnPlace, Layout};
 use super::sidecar::{self, Block, Sidecar};
 use super::{MAX_SHARD_BYTES, ShardError};
 
-/// Ranges closer than this are fetched as one: a request costs more than a page too many.
-const WORTHWHILE_GAP: u64 = 4096;
+/// Ranges closer than this are fetched as one. Small: a store for which requests are dear joins ranges that are further apart.
+const WORTHWHILE_GAP: u64 = 256;
 
 /// What to fetch of a shard's file for some rows, and how to make them of it.
 #[derive(Debug)]

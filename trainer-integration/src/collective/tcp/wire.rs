@@ -7,6 +7,8 @@ const FORMAT: u16 = 1;
 const HEADER_BYTES: usize = 32;
 /// No rank sends more at once; a longer one is a stranger's bytes taken for a length.
 const MAX_PAYLOAD_BYTES: u64 = 1 << 34;
+/// No greeting is longer than this.
+const MAX_GREETING_BYTES: u64 = 1 << 16;
 
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +72,9 @@ pub(super) fn read_frame(from: &mut impl Read) -> io::Result<WireFrame> {
     let kind =
         Kind::from_code(short(6)).ok_or_else(|| invalid(format!("unknown kind of frame {}", short(6))))?;
     let length = field(16);
-    if length > MAX_PAYLOAD_BYTES {
+    // A stranger's greeting is short; only those who have been let in may send more.
+    let limit = if kind == Kind::Hello { MAX_GREETING_BYTES } else { MAX_PAYLOAD_BYTES };
+    if length > limit {
         return Err(invalid(format!("a frame of {length} bytes")));
     }
     let mut bytes = Vec::with_capacity(length.min(64 << 20) as usize); // believed only as far as bytes arrive
