@@ -24,9 +24,12 @@ impl LocalCatalog {
     ///
     /// # Errors
     ///
-    /// When the directory cannot be made or written.
+    /// When the directory cannot be made or written, or belongs to a node, which keeps its own names.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, CatalogError> {
         let dir = dir.as_ref();
+        if dir.join("tls").exists() {
+            return Err(CatalogError::NodesData { dir: dir.to_owned() });
+        }
         let origin = Arc::new(Origin::open_dir(&dir.join("store"))?);
         let metastore = Arc::new(FilesMetastore::open(dir.join("meta"))?);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();

@@ -139,6 +139,9 @@ pub enum CatalogError {
     /// A server refused, and said why.
     #[error("{detail}")]
     Refused { status: u16, detail: String },
+    /// A directory whose names a node keeps: what is written there by another hand it would never show.
+    #[error("{} is the data directory of a shardd node; talk to the node with --server, or use another directory", .dir.display())]
+    NodesData { dir: std::path::PathBuf },
     /// The store failed.
     #[error(transparent)]
     Origin(#[from] OriginError),
@@ -170,7 +173,9 @@ impl CatalogError {
             Self::Corrupt { .. } | Self::Origin(OriginError::Corrupt { .. }) => {
                 Problem::new(crate::problem::CORRUPT, 500, self)
             }
-            Self::Origin(_) | Self::Meta(_) | Self::Http(_) | Self::Runtime(_) => Problem::unavailable(self),
+            Self::Origin(_) | Self::Meta(_) | Self::Http(_) | Self::Runtime(_) | Self::NodesData { .. } => {
+                Problem::unavailable(self)
+            }
         }
     }
 }

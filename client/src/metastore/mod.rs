@@ -177,7 +177,9 @@ pub enum MetaError {
     #[error("lease {lease} has lapsed or was revoked")]
     LeaseLost { lease: LeaseId },
     /// The metastore cannot be reached or cannot write. Retry later; reading and training go on.
-    #[error("metastore {store} is unavailable: {reason}")]
+    #[error(
+        "metastore {store} is unavailable ({reason}); runs go on, but nothing can be begun or changed before it is back: start that node again over its --data"
+    )]
     Unavailable { store: String, reason: String },
     /// What the metastore holds for the key is damaged. Restore it from a backup or delete the key.
     #[error("metastore {store} is damaged at {what}: {reason}")]

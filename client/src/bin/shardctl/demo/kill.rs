@@ -28,7 +28,7 @@ pub(crate) enum KillError {
     #[error("--kill names node {node}, but there are {nodes}: choose one of n1 to n{nodes}")]
     NoSuchNode { node: u32, nodes: u32 },
     #[error(
-        "--kill names epoch {epoch}, but training ends after {epochs}: choose a moment between 0 and {epochs}"
+        "--kill names epoch {epoch}, but training is over then: choose a moment from 0 up to, and not including, {epochs}"
     )]
     TooLate { epoch: f64, epochs: u32 },
     #[error("--kill would leave no node alive: kill fewer than {nodes}, or start more with --nodes")]

@@ -161,15 +161,22 @@ impl Demo {
         let datasets = Datasets::ingest(self.data.as_deref(), home, &nodes[0].url)?;
         live.say(&datasets.describe());
 
-        let options = PlanOptions {
+        let with_partitions = |partitions: u32| PlanOptions {
             q: self.q.clone(),
             seed: self.seed,
-            partitions: Some(PARTITIONS),
+            partitions: Some(partitions),
             ..PlanOptions::default()
         };
-        let plan = make_plan(&datasets.train.manifest, options)?;
+        // A data set of a few samples cannot fill 16 partitions; it must fill one for each virtual rank.
+        let plan = make_plan(&datasets.train.manifest, with_partitions(PARTITIONS))
+            .or_else(|_| make_plan(&datasets.train.manifest, with_partitions(VIRTUAL_RANKS)))?;
         datasets.catalog().put_plan(plan.document())?;
-        live.say(&format!("plan {}: Q = {}, {PARTITIONS} partitions", plan.id().short(), self.q));
+        live.say(&format!(
+            "plan {}: Q = {}, {} partitions",
+            plan.id().short(),
+            self.q,
+            plan.document().partitions
+        ));
 
         let training = Training {
             shardtrain: &binaries.shardtrain,
