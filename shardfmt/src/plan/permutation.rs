@@ -271,23 +271,4 @@ mod tests {
             });
         }
     }
-
-    #[test]
-    #[ignore = "measures; run with --nocapture"]
-    fn one_call_takes_some_tens_of_nanoseconds() {
-        for len in [200, 1000, 1_281_167, 1_000_000_000] {
-            let permutation = keyed(1, len);
-            let (start, mut sum) = (std::time::Instant::now(), 0_u64);
-            for x in 0..4_000_000 {
-                sum ^= permutation.apply(x % len);
-            }
-            let apart = start.elapsed().as_nanos() as f64 / 4e6;
-            let (start, mut x) = (std::time::Instant::now(), 0);
-            for _ in 0..4_000_000 {
-                x = permutation.apply(x);
-            }
-            let chained = start.elapsed().as_nanos() as f64 / 4e6;
-            println!("{len}: {apart:.1} ns apart, {chained:.1} ns one after the other ({})", sum ^ x);
-        }
-    }
 }
