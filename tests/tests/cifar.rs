@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde_json::Value;
@@ -20,8 +21,14 @@ use shardfmt::plan::{Epoch, Partition, Plan, SlotTable};
 const VIRTUAL_RANKS: u32 = 4;
 const BATCH_SIZE: u32 = 64;
 
-fn cifar() -> Option<PathBuf> {
-    if is_quick() { None } else { shared_data("cifar10-jpeg.tar.gz") }
+/// The data, and the turn of the story that reads it: each has the machine to itself, for what they measure.
+fn cifar() -> Option<(PathBuf, MutexGuard<'static, ()>)> {
+    static TURN: Mutex<()> = Mutex::new(());
+    if is_quick() {
+        return None;
+    }
+    let tar = shared_data("cifar10-jpeg.tar.gz")?;
+    Some((tar, TURN.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
 fn ingest(mut shardctl: Command, tar: &Path) {
@@ -84,7 +91,7 @@ fn embedded(root: &Path, tar: &Path, q: &str, plan: &str, epochs: std::ops::Rang
 
 #[test]
 fn ingest_gives_one_version_and_pyarrow_finds_every_image() {
-    let Some(tar) = cifar() else { return };
+    let Some((tar, _turn)) = cifar() else { return };
     let root = tempfile::TempDir::new().expect("a temporary directory can be made");
     let mut versions = Vec::new();
     for threads in ["1", "2"] {
@@ -115,7 +122,7 @@ fn ingest_gives_one_version_and_pyarrow_finds_every_image() {
 
 #[test]
 fn batches_depend_on_the_plan_alone() {
-    let Some(tar) = cifar() else { return };
+    let Some((tar, _turn)) = cifar() else { return };
     let source = independent_sum(&tar);
     let cluster = Cluster::start(3);
     ingest(cluster.shardctl(), &tar);
@@ -158,7 +165,7 @@ fn reference_agrees(store: &Path, plan: &str, expected: &Delivered, epochs: std:
 
 #[test]
 fn one_and_two_nodes_deliver_what_three_do() {
-    let Some(tar) = cifar() else { return };
+    let Some((tar, _turn)) = cifar() else { return };
     let mut all = Vec::new();
     for nodes in 1..=2 {
         let cluster = Cluster::start(nodes);
@@ -174,7 +181,7 @@ fn one_and_two_nodes_deliver_what_three_do() {
 
 #[test]
 fn the_store_is_read_once() {
-    let Some(tar) = cifar() else { return };
+    let Some((tar, _turn)) = cifar() else { return };
     for start in [0, 3] {
         let cluster = Cluster::start(3);
         ingest(cluster.shardctl(), &tar);
@@ -202,7 +209,7 @@ fn the_store_is_read_once() {
 
 #[test]
 fn losing_one_disk_of_three_costs_its_share_only() {
-    let Some(tar) = cifar() else { return };
+    let Some((tar, _turn)) = cifar() else { return };
     let mut cluster = Cluster::start(3);
     ingest(cluster.shardctl(), &tar);
     let plan = partition(cluster.shardctl(), "0.1");
@@ -227,7 +234,7 @@ fn losing_one_disk_of_three_costs_its_share_only() {
 
 #[test]
 fn any_node_may_die_in_the_middle_of_an_epoch() {
-    let Some(tar) = cifar() else { return };
+    let Some((tar, _turn)) = cifar() else { return };
     let source = independent_sum(&tar);
     let mut expected = None;
     for victim in 0..3 {
@@ -252,7 +259,7 @@ fn any_node_may_die_in_the_middle_of_an_epoch() {
 
 #[test]
 fn the_cache_directories_hold_what_the_plan_moves() {
-    let Some(tar) = cifar() else { return };
+    let Some((tar, _turn)) = cifar() else { return };
     for q in ["0.1", "1"] {
         let cluster = Cluster::start(3);
         ingest(cluster.shardctl(), &tar);

@@ -24,7 +24,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use shardfmt::plan::{Plan, PlanError};
+use shardfmt::plan::{GrainNo, Plan, PlanError};
 use shardfmt::{GrainKey, PlanId};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -55,6 +55,9 @@ const QUIET_IS_GONE: Duration = Duration::from_secs(15 * 60);
 /// No run has more epochs than this. A limit for requests that are not from our loaders: working an epoch out costs what all
 /// exchanges before it moved.
 pub const MAX_EPOCH: u32 = 1 << 20;
+
+/// How long a host that asks waits for what this node is just reading in its stead.
+const OWN_READS: Duration = Duration::from_secs(1);
 
 /// How many whole shards may be in memory at once.
 const WHOLE_SHARDS: usize = 4;
@@ -455,6 +458,23 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// What this node is just reading for the ranks of a host that was away is worth waiting for when that host asks: the
+    /// store need not be read twice. Only hosts are waited for, so that no two nodes wait for each other.
+    async fn await_own_reads(
+        &self,
+        run: &RunState,
+        from: &NodeId,
+        epoch: u32,
+        missing: &BTreeMap<u32, Vec<(usize, GrainNo)>>,
+    ) {
+        let grains = missing.values().flatten().map(|(_, grain)| *grain);
+        let theirs: Vec<GrainNo> = grains.filter(|grain| run.is_hosted_by(from, *grain, epoch)).collect();
+        // After that the asker goes on without.
+        let _ = tokio::time::timeout(OWN_READS, run.in_flight.landed(&theirs)).await;
+    }
+}
+
 /// Runs blocking work off the async threads.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
@@ -480,6 +500,14 @@ impl PeerService for Arc<Engine> {
                 answer[at] = self.read_cached(&run, grain).await;
                 if answer[at].is_none() {
                     missing.entry(run.shard_of(grain)).or_insert_with(Vec::new).push((at, grain));
+                }
+            }
+        }
+        if request.effort == Effort::Cached {
+            self.await_own_reads(&run, from, request.epoch, &missing).await;
+            for (at, grain) in missing.values().flatten() {
+                if self.is_resident(&run, *grain) {
+                    answer[*at] = self.read_cached(&run, *grain).await;
                 }
             }
         }
