@@ -1,7 +1,6 @@
 //! The laws a plan keeps, each tried on thousands of small random versions and documents.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use proptest::prelude::*;
 
