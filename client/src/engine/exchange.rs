@@ -158,8 +158,8 @@ impl Engine {
         next
     }
 
-    /// Chunks from `due` up to `epoch` are never sent: their grains stay here until their next hosts have read the epoch
-    /// that they miss them in.
+    /// Chunks from `due` up to `epoch` are never sent. The grains of the last epoch among them stay here until their next
+    /// hosts have read the epoch that they miss them in.
     fn keep_for_those_who_ask(&self, run: &RunState, due: Due, epoch: u32) {
         let Some(placement) = run.placement() else { return };
         // What left in the epochs before the last one has long been missed, and fetched.
