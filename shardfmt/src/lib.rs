@@ -31,5 +31,5 @@ pub use manifest::{InputDigest, Manifest, ManifestError, ShardEntry};
 pub use merkle::{GrainTree, NodeHash};
 pub use name::DatasetName;
 pub use row::{DigestSum, RowCodec, RowDigest, RowError};
-pub use shard::{FinishedShard, RangePlan, Shard, ShardError, ShardWriter, Sidecar};
+pub use shard::{Compression, FinishedShard, RangePlan, Shard, ShardError, ShardWriter, Sidecar};
 pub use size::ByteSize;
