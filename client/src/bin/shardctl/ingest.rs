@@ -118,8 +118,12 @@ pub(crate) fn processors() -> usize {
 struct Shelf<'a>(&'a dyn Catalog);
 
 impl Sink for Shelf<'_> {
-    fn put_shard(&self, shard: &FinishedShard) -> io::Result<()> {
+    fn put_shard(&self, shard: FinishedShard) -> io::Result<()> {
         self.0.put_shard(shard).map_err(io::Error::other)
+    }
+
+    fn has_shard(&self, id: &ShardId) -> io::Result<bool> {
+        self.0.has_shard(id).map_err(io::Error::other)
     }
 }
 
