@@ -3,10 +3,10 @@
 use std::io;
 use std::path::Path;
 
-use shardd_client::catalog::{Catalog, LocalCatalog};
+use shardd_client::catalog::{Catalog, CommitNote, LocalCatalog};
 use shardfmt::ingest::{IngestConfig, NoProgress, Sink, Source, ingest};
 use shardfmt::plan::{PlanDocument, PlanOptions, Shape};
-use shardfmt::{FinishedShard, Manifest, PlanId};
+use shardfmt::{FinishedShard, Manifest, Operation, PlanId};
 use tempfile::TempDir;
 
 /// Data sets `digits` and `digits-test`, and a plan of 12 partitions for the first.
@@ -50,6 +50,7 @@ fn add(catalog: &LocalCatalog, name: &str, file: &str) -> Manifest {
     let config = IngestConfig::default();
     let source = Source::open(&path, &config).unwrap();
     let manifest = ingest(source, &config, 1, &Shelf(catalog), &NoProgress).unwrap();
-    catalog.commit(&name.parse().unwrap(), None, &manifest).unwrap();
+    let note = CommitNote::of(Operation::INGEST);
+    catalog.commit(&name.parse().unwrap(), None, &manifest, &note).unwrap();
     manifest
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use shardd_client::catalog::Catalog;
+use shardd_client::catalog::{Catalog, CommitNote};
 use shardfmt::ingest::{HashRange, IngestConfig, Mix, Sink, Source};
-use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, VersionId};
+use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, Message, Operation, VersionId};
 
 use crate::connect::Connect;
 use crate::failure::Failure;
@@ -46,6 +46,10 @@ pub(crate) struct Ingest {
     #[arg(long, value_name = "FROM..TO/OF", value_parser = parse_take)]
     take: Option<HashRange>,
 
+    /// Why, for the log of the dataset
+    #[arg(long, short, value_name = "TEXT", default_value = "")]
+    message: Message,
+
     /// Threads to work with; the result does not depend on it [default: one per processor]
     #[arg(long)]
     threads: Option<usize>,
@@ -75,7 +79,7 @@ impl Ingest {
         let source = Source::open(&self.path, &config)?;
         let catalog = connect.catalog_to_fill()?;
         let progress = IngestProgress::new(json, config.take.is_none().then(|| source.sample_count()));
-        let done = into_dataset(&*catalog, &self.name, source, &config, threads, &progress)?;
+        let done = into_dataset(&*catalog, &self.name, source, &config, threads, &progress, self.message)?;
         progress.finish();
         report(&self.name, &done, started.elapsed(), json);
         Ok(())
@@ -99,12 +103,14 @@ pub(crate) fn into_dataset(
     config: &IngestConfig,
     threads: usize,
     progress: &IngestProgress,
+    message: Message,
 ) -> Result<Ingested, Failure> {
     let before = catalog.datasets()?.into_iter().find(|info| info.name == *name).map(|info| info.version);
     let manifest = shardfmt::ingest::ingest(source, config, threads, &Shelf(catalog), progress)?;
     let version = manifest.id();
     if before != Some(version) {
-        catalog.commit(name, before, &manifest)?;
+        let note = CommitNote { operation: Operation::INGEST, message };
+        catalog.commit(name, before, &manifest, &note)?;
     }
     Ok(Ingested { manifest, version, before })
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use shardd_client::catalog::{Catalog, HttpCatalog};
 use shardfmt::ingest::{HashRange, IngestConfig, Source};
-use shardfmt::{ByteSize, DatasetName};
+use shardfmt::{ByteSize, DatasetName, Message};
 
 use crate::failure::Failure;
 use crate::human::{count, plural};
@@ -52,7 +52,8 @@ impl Datasets {
         };
         let put = |name: &DatasetName, part: &Part| {
             let source = Source::open(&part.path, &part.config)?;
-            into_dataset(&catalog, name, source, &part.config, processors(), &IngestProgress::silent())
+            let (silent, message) = (IngestProgress::silent(), Message::default());
+            into_dataset(&catalog, name, source, &part.config, processors(), &silent, message)
         };
         let train = put(&train_name, &train)?;
         let test = put(&test_name, &test)?;
