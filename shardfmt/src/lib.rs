@@ -19,6 +19,7 @@ pub mod digest;
 mod golden;
 pub mod grain;
 pub mod ingest;
+mod keyed;
 pub mod manifest;
 pub mod merkle;
 pub mod name;

@@ -36,6 +36,9 @@ pub use writer::{FinishedShard, ShardWriter};
 /// The most bytes a shard may have, as a file and as canonical rows: 4 GiB less one.
 pub const MAX_SHARD_BYTES: u64 = u32::MAX as u64;
 
+/// About as many bytes of rows are hashed side by side: they fit a processor's cache.
+const HASHED_AT_ONCE: usize = 1 << 18;
+
 /// A shard that was read and checked: its record batches are valid Arrow data of its schema.
 ///
 /// That its bytes are those of a certain id is checked by [`verify`](Self::verify) only.
@@ -165,12 +168,16 @@ impl Shard {
     /// [`ShardError::Row`] when a row is larger than a row may be.
     pub fn row_digests(&self) -> Result<Vec<RowDigest>, ShardError> {
         let mut digests = Vec::with_capacity(self.rows() as usize);
-        let mut canonical = Vec::new();
+        let (mut canonical, mut ends) = (Vec::new(), Vec::new());
         for (batch, encoder) in self.record_batches.iter().zip(&self.encoders) {
             for row in 0..batch.num_rows() {
-                canonical.clear();
                 encoder.encode(row, &mut canonical).map_err(|source| self.row_error(source))?;
-                digests.push(RowDigest::of(&canonical));
+                ends.push(canonical.len());
+                if canonical.len() >= HASHED_AT_ONCE || row + 1 == batch.num_rows() {
+                    digests.extend(RowDigest::of_each(&cut(&canonical, &ends)));
+                    canonical.clear();
+                    ends.clear();
+                }
             }
         }
         Ok(digests)
@@ -211,9 +218,7 @@ impl Shard {
             }
             ends.push(canonical.len());
         }
-        let starts = std::iter::once(0).chain(ends.iter().copied());
-        let slices = starts.zip(&ends).map(|(start, end)| &canonical[start..*end]);
-        Ok(grain::build(slices, &tree.path(index)))
+        Ok(grain::build(cut(&canonical, &ends).into_iter(), &tree.path(index)))
     }
 
     /// The rows of the shard that make up a grain.
@@ -227,6 +232,12 @@ impl Shard {
     fn row_error(&self, source: RowError) -> ShardError {
         ShardError::Row { shard: self.name.clone(), source: Box::new(source) }
     }
+}
+
+/// The rows that lie one after the other and end where `ends` says.
+fn cut<'a>(rows: &'a [u8], ends: &[usize]) -> Vec<&'a [u8]> {
+    let starts = [0].into_iter().chain(ends.iter().copied());
+    starts.zip(ends).map(|(start, end)| &rows[start..*end]).collect()
 }
 
 /// Maps a file and reads all its pages.

@@ -188,6 +188,33 @@ fn a_grain_costs_its_own_bytes_and_little_more() {
 }
 
 #[test]
+fn rows_pushed_together_make_the_same_shard_as_one_by_one() {
+    let batch = large(9_000);
+    let codec = RowCodec::new(batch.schema()).expect("a plain schema");
+    let rows: Vec<Vec<u8>> = (0..batch.num_rows())
+        .map(|row| {
+            let mut bytes = Vec::new();
+            codec.encode(&batch, row, &mut bytes).expect("a small row");
+            bytes
+        })
+        .collect();
+    let mut writer = ShardWriter::new(batch.schema()).expect("a plain schema");
+    let mut expected = 0;
+    for (index, rows) in rows.chunks(2_500).enumerate() {
+        match index {
+            1 => rows.iter().for_each(|row| writer.push_row(row).expect("a row")),
+            _ => writer.push_rows(rows.iter().map(Vec::as_slice)).expect("rows"),
+        }
+        expected += rows.len();
+        assert_eq!(writer.rows() as usize, expected);
+    }
+    let shard = writer.finish().expect("there are rows");
+    let whole = finished(&[batch]);
+    assert_eq!(shard.id, ShardId::of(&shard.bytes));
+    assert_eq!((shard.id, shard.entry, shard.sidecar), (whole.id, whole.entry, whole.sidecar));
+}
+
+#[test]
 fn buffers_lie_on_64_byte_boundaries_of_a_map() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("shard.arrow");
