@@ -110,7 +110,7 @@ fn write_golden_files() {
     let read = Shard::from_bytes(shard.bytes.clone()).expect("own shard");
     let grain = read.grain(&shard.sidecar.rows, 4, 2).expect("small rows");
     let files = [
-        ("golden.arrow", shard.bytes),
+        ("golden.arrow", shard.bytes.to_vec()),
         ("golden.rows", shard.sidecar.encode()),
         ("golden.grain", grain),
         ("golden.manifest.arrow", golden_manifest().encode()),
