@@ -10,6 +10,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::ipc::MetadataVersion;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
+use bytes::Bytes;
 
 use super::sidecar::Sidecar;
 use super::{MAX_SHARD_BYTES, ShardError};
@@ -53,7 +54,7 @@ pub struct FinishedShard {
     /// The digest of the shard's file.
     pub id: ShardId,
     /// The shard's file.
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
     /// What lies beside it.
     pub sidecar: Sidecar,
     /// What the manifest says of it.
@@ -160,7 +161,7 @@ impl ShardWriter {
             statistics: Some(self.statistics.finish()),
         };
         let sidecar = Sidecar::of(id, &bytes, self.digests)?;
-        Ok(FinishedShard { id, bytes, sidecar, entry })
+        Ok(FinishedShard { id, bytes: bytes.into(), sidecar, entry })
     }
 
     /// Takes note of the row that begins at `start` of the canonical bytes and goes to their end.
