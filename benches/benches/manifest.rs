@@ -69,10 +69,12 @@ fn images(shards: u64) -> Manifest {
         Field::new("label", DataType::Int64, false),
         Field::new("path", DataType::Utf8, false),
     ]));
+    let names: Vec<Arc<str>> = (0..10).map(|label| label.to_string().into()).collect();
     let shard = |number: u64| {
         let digest = Digest::of(&number.to_le_bytes());
         let rows = if number + 1 == shards { ROWS - 1 } else { ROWS };
-        let labels = (0..10).map(|label| (label.to_string(), 40 + (number + label) % 25)).collect();
+        let labels =
+            (0u64..).zip(&names).map(|(label, name)| (name.clone(), 40 + (number + label) % 25)).collect();
         let column = |min: f64, max: f64| {
             let mean = min + (max - min) * (number % 1000) as f64 / 1000.0;
             let spread = Spread { min, max, mean, variance: max - mean };

@@ -167,6 +167,11 @@ impl Manifest {
         self.shards.iter().map(|shard| u64::from(shard.rows)).sum()
     }
 
+    /// How many samples each shard has: what a plan is made from.
+    pub fn shard_rows(&self) -> Vec<u32> {
+        self.shards.iter().map(|shard| shard.rows).collect()
+    }
+
     /// The bytes of all shard files.
     pub fn bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.bytes).fold(0, u64::saturating_add)
