@@ -120,13 +120,13 @@ impl Quantiles {
     /// lengths lay evenly between the quantiles of their part. The smallest and largest are exact.
     fn merged<'a>(parts: impl Iterator<Item = (u64, &'a Self)> + Clone) -> Self {
         let arrays = || parts.clone().map(|(rows, part)| (rows as f64, part.to_array()));
-        let min = arrays().map(|(_, part)| part[0]).min().unwrap_or(0);
-        let max = arrays().map(|(_, part)| part[5]).max().unwrap_or(0);
         let rows: f64 = arrays().map(|(rows, _)| rows).sum();
-        let at = |hundredths: u64| {
-            let wanted = rows * hundredths as f64;
-            // The shortest length that so many rows do not exceed.
-            let (mut low, mut high) = (min, max);
+        let at = |quantile: usize| {
+            let hundredths = HUNDREDTHS[quantile] as f64;
+            let wanted = rows * hundredths;
+            // The shortest length that so many rows do not exceed: not shorter than in all parts, nor longer.
+            let each = || arrays().map(|(_, part)| part[quantile]);
+            let (mut low, mut high) = (each().min().unwrap_or(0), each().max().unwrap_or(0));
             while low < high {
                 let middle = low + (high - low) / 2;
                 let below: f64 = arrays().map(|(rows, part)| rows * hundredths_up_to(&part, middle)).sum();
@@ -134,7 +134,7 @@ impl Quantiles {
             }
             low
         };
-        Self { min, p25: at(25), p50: at(50), p75: at(75), p99: at(99), max }
+        Self::from([0, 1, 2, 3, 4, 5].map(at))
     }
 
     /// The quantiles, the smallest first.

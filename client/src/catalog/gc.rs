@@ -62,7 +62,7 @@ pub struct GcReport {
     pub manifests: Tally,
     /// Shards.
     pub shards: Tally,
-    /// Sidecars of shards.
+    /// Sidecars of shards, and trees of manifests.
     pub sidecars: Tally,
     /// The versions whose manifests these are, the first hundred.
     pub versions: Vec<LostVersion>,
@@ -262,7 +262,7 @@ impl Kind {
             (Self::Plan, ObjectKind::Plan(_))
                 | (Self::Commit, ObjectKind::Commit(_))
                 | (Self::Manifest, ObjectKind::Manifest(_))
-                | (Self::Sidecar, ObjectKind::Sidecar(_))
+                | (Self::Sidecar, ObjectKind::Sidecar(_) | ObjectKind::Tree(_))
                 | (Self::Shard, ObjectKind::Shard(_))
         )
     }
@@ -304,7 +304,7 @@ impl<'a> Reached<'a> {
     fn has(&self, kind: ObjectKind) -> bool {
         match kind {
             ObjectKind::Shard(id) | ObjectKind::Sidecar(id) => self.shards.contains(&id),
-            ObjectKind::Manifest(id) => self.versions.contains(&id),
+            ObjectKind::Manifest(id) | ObjectKind::Tree(id) => self.versions.contains(&id),
             ObjectKind::Plan(id) => self.plans.contains(&id),
             ObjectKind::Commit(id) => self.commits.contains(&id),
             ObjectKind::Catalog | ObjectKind::Clock | ObjectKind::Unknown => true,

@@ -70,6 +70,8 @@ pub enum ObjectKind {
     Sidecar(ShardId),
     /// The manifest of a version.
     Manifest(VersionId),
+    /// The tree of a version's manifest.
+    Tree(VersionId),
     /// A plan.
     Plan(PlanId),
     /// A commit.
@@ -85,11 +87,12 @@ pub enum ObjectKind {
 impl ObjectKind {
     fn of(key: &str) -> Self {
         let id = |ending| -> Option<Digest> { key.rsplit('/').next()?.strip_suffix(ending)?.parse().ok() };
-        let (arrow, rows, json) = (id(".arrow"), id(".rows"), id(".json"));
+        let (arrow, rows, tree, json) = (id(".arrow"), id(".rows"), id(".tree"), id(".json"));
         let kinds = [
             arrow.map(|id| (ShardId(id).object_key(), Self::Shard(ShardId(id)))),
             rows.map(|id| (ShardId(id).sidecar_key(), Self::Sidecar(ShardId(id)))),
             arrow.map(|id| (VersionId(id).object_key(), Self::Manifest(VersionId(id)))),
+            tree.map(|id| (VersionId(id).tree_key(), Self::Tree(VersionId(id)))),
             json.map(|id| (PlanId(id).object_key(), Self::Plan(PlanId(id)))),
             json.map(|id| (CommitId(id).object_key(), Self::Commit(CommitId(id)))),
         ];
@@ -226,6 +229,7 @@ mod tests {
         assert_eq!(ObjectKind::of(&shard.object_key()), ObjectKind::Shard(shard));
         assert_eq!(ObjectKind::of(&shard.sidecar_key()), ObjectKind::Sidecar(shard));
         assert_eq!(ObjectKind::of(&VersionId(digest).object_key()), ObjectKind::Manifest(VersionId(digest)));
+        assert_eq!(ObjectKind::of(&VersionId(digest).tree_key()), ObjectKind::Tree(VersionId(digest)));
         assert_eq!(ObjectKind::of(&PlanId(digest).object_key()), ObjectKind::Plan(PlanId(digest)));
         assert_eq!(ObjectKind::of(&CommitId(digest).object_key()), ObjectKind::Commit(CommitId(digest)));
         let backup = format!("backup/{}", shard.object_key());

@@ -1,6 +1,5 @@
 //! The laws of shards and sidecars.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::*;
@@ -10,6 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::grain::{Grain, GrainKey};
+use crate::manifest::Labels;
 use crate::row::strategies::{another, record_batch};
 
 fn finished(batches: &[RecordBatch]) -> FinishedShard {
@@ -244,7 +244,7 @@ fn labels_are_counted() {
         finished(&[batch]).entry.labels
     };
     let counts = |pairs: &[(&str, u64)]| {
-        Some(pairs.iter().map(|(label, n)| ((*label).to_owned(), *n)).collect::<BTreeMap<_, _>>())
+        Some(pairs.iter().map(|(label, n)| ((*label).into(), *n)).collect::<Labels>())
     };
     assert_eq!(
         labels(Arc::new(Int64Array::from(vec![Some(3), None, Some(-1), Some(3)]))),

@@ -3,8 +3,6 @@
 //! Every row passes through its canonical form, and the record batches of the file are made from that; so the bytes of
 //! a shard depend on its rows alone, not on how the input was cut into record batches or laid out in memory.
 
-use std::collections::BTreeMap;
-
 use arrow::array::{AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
@@ -15,7 +13,7 @@ use bytes::Bytes;
 use super::sidecar::Sidecar;
 use super::{MAX_SHARD_BYTES, ShardError, cut};
 use crate::digest::{Digest, ShardId};
-use crate::manifest::{LABEL_COLUMN, ShardEntry};
+use crate::manifest::{LABEL_COLUMN, Labels, ShardEntry};
 use crate::merkle;
 use crate::row::{RowCodec, RowDigest, RowError, plain_batch, plain_schema};
 use crate::statistics::Gatherer;
@@ -44,7 +42,7 @@ pub struct ShardWriter {
     weight: usize,
     digests: Vec<RowDigest>,
     row_bytes: u64,
-    labels: Option<BTreeMap<String, u64>>,
+    labels: Option<Labels>,
     statistics: Gatherer,
     /// The digest of the file as far as it is written, and how far that is.
     hasher: blake3::Hasher,
@@ -81,7 +79,7 @@ impl ShardWriter {
             .and_then(|options| FileWriter::try_new_with_options(Vec::new(), &schema, options));
         Ok(Self {
             least_row_bytes: codec.least_row_bytes(),
-            labels: label_index(&schema).map(|_| BTreeMap::new()),
+            labels: label_index(&schema).map(|_| Labels::new()),
             statistics: Gatherer::new(&schema),
             codec,
             file: file.map_err(|error| unwritten(error.into()))?,
@@ -254,16 +252,16 @@ pub(crate) fn label_index(schema: &Schema) -> Option<usize> {
 }
 
 /// Adds the labels of a record batch to the histogram. False when there are too many different ones.
-fn count_labels(batch: &RecordBatch, labels: &mut BTreeMap<String, u64>) -> Result<bool, RowError> {
+fn count_labels(batch: &RecordBatch, labels: &mut Labels) -> Result<bool, RowError> {
     let Some(index) = label_index(batch.schema_ref()) else { return Ok(false) };
     let column = cast(batch.column(index), &DataType::LargeUtf8)?;
-    let mut bytes: usize = labels.keys().map(String::len).sum();
+    let mut bytes: usize = labels.keys().map(|label| label.len()).sum();
     for label in column.as_string::<i64>().iter().flatten() {
         if let Some(count) = labels.get_mut(label) {
             *count += 1;
         } else if labels.len() < MAX_CLASSES && bytes + label.len() <= MAX_CLASS_BYTES {
             bytes += label.len();
-            labels.insert(label.to_owned(), 1);
+            labels.insert(label.into(), 1);
         } else {
             return Ok(false);
         }
