@@ -30,7 +30,7 @@ use crate::merkle::{self, GrainTree};
 use crate::row::{RowCodec, RowDigest, RowEncoder, RowError};
 
 pub use compression::{Compression, CompressionError, ZstdLevel};
-pub(crate) use ipc::{IpcFile, decode_block, schema_from};
+pub(crate) use ipc::{BlockPlace, IpcFile, TRAILER_BYTES, decode_block, schema_from};
 pub use ranges::RangePlan;
 pub use sidecar::Sidecar;
 pub use writer::{FinishedShard, ShardWriter};

@@ -1,6 +1,5 @@
 //! The laws of shards and sidecars.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::*;
@@ -10,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::grain::{Grain, GrainKey};
-use crate::manifest::ShardEntry;
+use crate::manifest::{Labels, ShardEntry};
 use crate::row::strategies::{another, record_batch};
 
 fn finished(batches: &[RecordBatch]) -> FinishedShard {
@@ -141,7 +140,7 @@ proptest! {
         batch in record_batch(20), at: prop::sample::Index, to: u8, cut: prop::sample::Index, compression in any_compression(),
     ) {
         let shard = compressed(&[batch], compression);
-        let mut bytes = shard.bytes;
+        let mut bytes = shard.bytes.to_vec();
         let cut = bytes[..cut.index(bytes.len())].to_vec();
         let name = Digest::of(&cut).short();
         let error = Shard::from_bytes(cut).expect_err("it is cut off").to_string();
@@ -169,7 +168,7 @@ proptest! {
         let Ok(plan) = sidecar.read_plan(&batch.schema(), &[everything]) else { return Ok(()) };
         let length = plan.ranges().last().map_or(0, |range| range.end);
         prop_assume!(length < 1 << 24);
-        let mut file = shard.bytes;
+        let mut file = shard.bytes.to_vec();
         file.resize(file.len().max(length as usize), 0);
         let _ = plan.decode(&fetch(&file, &plan));
     }
@@ -241,7 +240,7 @@ fn a_few_bytes_that_claim_to_be_gigabytes_are_refused_before_they_are_decompress
         let length = 400_000u64.to_le_bytes();
         let at = bytes.windows(8).rposition(|window| window == length).expect("the length of the texts");
         let claiming = |claim: i64| {
-            let mut bytes = bytes.clone();
+            let mut bytes = bytes.to_vec();
             bytes[at..at + 8].copy_from_slice(&claim.to_le_bytes());
             Shard::from_bytes(bytes).map(|_| ()).expect_err("it lies").to_string()
         };
@@ -330,7 +329,7 @@ fn labels_are_counted() {
         finished(&[batch]).entry.labels
     };
     let counts = |pairs: &[(&str, u64)]| {
-        Some(pairs.iter().map(|(label, n)| ((*label).to_owned(), *n)).collect::<BTreeMap<_, _>>())
+        Some(pairs.iter().map(|(label, n)| ((*label).into(), *n)).collect::<Labels>())
     };
     assert_eq!(
         labels(Arc::new(Int64Array::from(vec![Some(3), None, Some(-1), Some(3)]))),

@@ -4,20 +4,20 @@
 //! a shard depend on its rows and its compression alone, not on how the input was cut into record batches or laid out in
 //! memory.
 
-use std::collections::BTreeMap;
-
 use arrow::array::{AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::ipc::MetadataVersion;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
+use bytes::Bytes;
 
 use super::sidecar::Sidecar;
 use super::{Compression, MAX_SHARD_BYTES, ShardError, cut};
 use crate::digest::{Digest, ShardId};
-use crate::manifest::{LABEL_COLUMN, ShardEntry};
+use crate::manifest::{LABEL_COLUMN, Labels, ShardEntry};
 use crate::merkle;
 use crate::row::{RowCodec, RowDigest, RowError, plain_batch, plain_schema};
+use crate::statistics::Gatherer;
 
 /// A record batch is closed by the row that brings it to this many bytes.
 const RECORD_BATCH_BYTES: usize = 1 << 20;
@@ -27,6 +27,9 @@ const ALIGNMENT: usize = 64;
 
 /// A column with more different labels than this is no classification, and gets no histogram.
 const MAX_CLASSES: usize = 4096;
+
+/// Nor is one whose different labels have more bytes than this: they are texts.
+const MAX_CLASS_BYTES: usize = 256 << 10;
 
 /// Makes one shard of rows.
 pub struct ShardWriter {
@@ -40,7 +43,8 @@ pub struct ShardWriter {
     weight: usize,
     digests: Vec<RowDigest>,
     row_bytes: u64,
-    labels: Option<BTreeMap<String, u64>>,
+    labels: Option<Labels>,
+    statistics: Gatherer,
     /// The digest of the file as far as it is written, and how far that is.
     hasher: blake3::Hasher,
     hashed: usize,
@@ -52,7 +56,7 @@ pub struct FinishedShard {
     /// The digest of the shard's file.
     pub id: ShardId,
     /// The shard's file.
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
     /// What lies beside it.
     pub sidecar: Sidecar,
     /// What the manifest says of it.
@@ -86,7 +90,8 @@ impl ShardWriter {
             .and_then(|options| FileWriter::try_new_with_options(Vec::new(), &schema, options));
         Ok(Self {
             least_row_bytes: codec.least_row_bytes(),
-            labels: label_index(&schema).map(|_| BTreeMap::new()),
+            labels: label_index(&schema).map(|_| Labels::new()),
+            statistics: Gatherer::new(&schema),
             codec,
             file: file.map_err(|error| unwritten(error.into()))?,
             canonical: Vec::new(),
@@ -192,9 +197,10 @@ impl ShardWriter {
             root: merkle::root(&self.digests),
             digest_sum: self.digests.iter().copied().sum(),
             labels: self.labels,
+            statistics: Some(self.statistics.finish()),
         };
         let sidecar = Sidecar::of(id, &bytes, self.digests)?;
-        Ok(FinishedShard { id, bytes, sidecar, entry })
+        Ok(FinishedShard { id, bytes: bytes.into(), sidecar, entry })
     }
 
     /// Takes note of the row that was appended to the canonical bytes.
@@ -230,6 +236,7 @@ impl ShardWriter {
         self.digests.extend(RowDigest::of_each(rows));
         let batch = self.codec.decode(rows.iter().copied()).map_err(unwritten)?;
         self.file.write(&batch).map_err(|error| unwritten(error.into()))?;
+        self.statistics.add(&batch, rows.iter().map(|row| row.len()));
         self.hash();
         if let Some(labels) = &mut self.labels
             && !count_labels(&batch, labels).map_err(unwritten)?
@@ -256,14 +263,16 @@ pub(crate) fn label_index(schema: &Schema) -> Option<usize> {
 }
 
 /// Adds the labels of a record batch to the histogram. False when there are too many different ones.
-fn count_labels(batch: &RecordBatch, labels: &mut BTreeMap<String, u64>) -> Result<bool, RowError> {
+fn count_labels(batch: &RecordBatch, labels: &mut Labels) -> Result<bool, RowError> {
     let Some(index) = label_index(batch.schema_ref()) else { return Ok(false) };
     let column = cast(batch.column(index), &DataType::LargeUtf8)?;
+    let mut bytes: usize = labels.keys().map(|label| label.len()).sum();
     for label in column.as_string::<i64>().iter().flatten() {
         if let Some(count) = labels.get_mut(label) {
             *count += 1;
-        } else if labels.len() < MAX_CLASSES {
-            labels.insert(label.to_owned(), 1);
+        } else if labels.len() < MAX_CLASSES && bytes + label.len() <= MAX_CLASS_BYTES {
+            bytes += label.len();
+            labels.insert(label.into(), 1);
         } else {
             return Ok(false);
         }

@@ -25,6 +25,22 @@ pub(crate) fn percent(fraction: f64) -> String {
     }
 }
 
+/// A number with four digits that matter.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        v if (1e-3..1e9).contains(&v) => {
+            let decimals = (3 - v.log10().floor() as i32).max(0) as usize;
+            let text = format!("{value:.decimals$}");
+            match text.contains('.') {
+                true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+                false => text,
+            }
+        }
+        _ => format!("{value:.3e}"),
+    }
+}
+
 /// A duration in the unit that fits.
 pub(crate) fn duration(value: Duration) -> String {
     let seconds = value.as_secs_f64();
@@ -63,6 +79,13 @@ mod tests {
     #[test]
     fn counts_have_separators() {
         assert_eq!([0, 7, 999, 1437, 1_000_000].map(count), ["0", "7", "999", "1,437", "1,000,000"]);
+    }
+
+    #[test]
+    fn numbers_keep_the_digits_that_matter() {
+        let shown = [0.0, 4.0, -0.5, 135.0, 1234567.8, 35.583333, 0.012345, 1.7e12, -3e-9].map(number);
+        let expected = ["0", "4", "-0.5", "135", "1234568", "35.58", "0.01235", "1.700e12", "-3.000e-9"];
+        assert_eq!(shown, expected);
     }
 
     #[test]

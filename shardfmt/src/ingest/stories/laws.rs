@@ -6,6 +6,7 @@ use arrow::array::{ArrayRef, BinaryArray, Int64Array, StringArray};
 use proptest::prelude::*;
 
 use super::*;
+use crate::manifest::Labels;
 use crate::size::ByteSize;
 
 /// A row: label, a blob of any length, and perhaps a text.
@@ -50,7 +51,7 @@ proptest! {
         let random = run(&path, &config(Mix::Random, seed, shard_bytes), 2).unwrap();
         prop_assert_eq!(sorted(random.rows()), sorted(canonical));
         prop_assert_eq!(random.manifest.digest_sum(), sequential.manifest.digest_sum());
-        let mut labels = BTreeMap::<String, u64>::new();
+        let mut labels = Labels::new();
         for (label, count) in random.manifest.shards.iter().flat_map(|shard| shard.labels.clone().unwrap()) {
             *labels.entry(label).or_default() += count;
         }
@@ -144,12 +145,17 @@ fn the_size_used_is_recorded_and_gives_the_same_version_again() {
 fn a_sink_that_fails_ends_the_ingest() {
     struct Full;
     impl Sink for Full {
-        fn put_shard(&self, _: &FinishedShard) -> io::Result<()> {
+        fn put_shard(&self, _: FinishedShard) -> io::Result<()> {
             Err(io::Error::new(io::ErrorKind::StorageFull, "no space"))
+        }
+
+        fn has_shard(&self, _: &ShardId) -> io::Result<bool> {
+            Ok(false)
         }
     }
     let (_directory, path, _) = parquet(&[(1, vec![1], None)]);
     let config = IngestConfig::default();
-    let failed = ingest(Source::open(&path, &config).unwrap(), &config, 2, &Full, &NoProgress);
+    let failed =
+        ingest(Source::open(&path, &config).unwrap(), &config, &Resources::threads(2), &Full, &NoProgress);
     assert!(matches!(failed, Err(IngestError::Sink { .. })));
 }

@@ -4,7 +4,7 @@ mod lookup;
 
 use clap::{Args, Subcommand};
 use shardd_client::catalog::Catalog;
-use shardfmt::Manifest;
+use shardfmt::ManifestFile;
 use shardfmt::plan::Plan as PlanValue;
 
 use crate::connect::{Connect, find_plan};
@@ -35,7 +35,8 @@ enum PlanCommand {
 /// Which plan is meant.
 #[derive(Args)]
 pub(crate) struct PlanArg {
-    /// Id of the plan or the beginning of it, or its dataset; may be left out if there is only one
+    /// Id of the plan or the beginning of it, or its dataset or version (NAME, NAME@TAG); may be left out if there is only
+    /// one
     #[arg(long, value_name = "PLAN")]
     plan: Option<String>,
 }
@@ -54,11 +55,10 @@ impl Plan {
 
 impl PlanArg {
     /// The plan and the manifest of its version.
-    pub(crate) fn open(&self, catalog: &dyn Catalog) -> Result<(PlanValue, Manifest), Failure> {
+    pub(crate) fn open(&self, catalog: &dyn Catalog) -> Result<(PlanValue, ManifestFile), Failure> {
         let document = catalog.plan(find_plan(catalog, self.plan.as_deref())?)?;
-        let manifest = catalog.manifest(document.version)?;
-        let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
-        Ok((PlanValue::new(document, &shard_rows)?, manifest))
+        let manifest = catalog.open_manifest(document.version)?;
+        Ok((PlanValue::new(document, &manifest.shard_rows()?)?, manifest))
     }
 }
 
