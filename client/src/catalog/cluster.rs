@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, Message, PlanId, ShardEntry, TagName,
-    VersionId,
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, Message, PlanId, ShardEntry, ShardId,
+    TagName, VersionId,
 };
 
 use super::{
@@ -78,6 +78,10 @@ impl Catalog for ClusterCatalog {
 
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {
         self.ask(|server| server.put_shard(shard))
+    }
+
+    fn has_shard(&self, id: &ShardId) -> Result<bool, CatalogError> {
+        self.ask(|server| server.has_shard(id))
     }
 
     fn commit(

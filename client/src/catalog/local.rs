@@ -8,7 +8,7 @@ use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
 use shardfmt::{
     CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, Message, Operation, PlanId, ShardEntry,
-    TagName, VersionId,
+    ShardId, TagName, VersionId,
 };
 use tokio::runtime::Runtime;
 
@@ -74,6 +74,10 @@ impl Catalog for LocalCatalog {
 
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {
         Ok(self.runtime.block_on(self.backend.origin().put_shard(shard))?)
+    }
+
+    fn has_shard(&self, id: &ShardId) -> Result<bool, CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().has_shard(id))?)
     }
 
     fn commit(

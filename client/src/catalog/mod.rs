@@ -22,8 +22,8 @@ mod tags;
 use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, Message, PlanId, ShardEntry, TagName,
-    VersionId,
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, Message, PlanId, ShardEntry, ShardId,
+    TagName, VersionId,
 };
 
 pub use backend::CatalogBackend;
@@ -75,6 +75,9 @@ pub trait Catalog: Send + Sync {
 
     /// Stores a shard and then its sidecar; a damaged copy of either is replaced. May be called from several threads.
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError>;
+
+    /// Whether the store has the shard and its sidecar, intact or not.
+    fn has_shard(&self, id: &ShardId) -> Result<bool, CatalogError>;
 
     /// Stores the manifest, then makes it the present version of `name`, in a commit whose parent is the one before: if
     /// the present version still is `expected` (`None`: if there is no such dataset). Committing what is the present
