@@ -1,0 +1,241 @@
+//! Manifests: which shards make up one version of a dataset.
+//!
+//! A manifest is one Arrow IPC file with a row for each shard, so that any Arrow reader can query it. What concerns the
+//! whole (format number, the samples' schema, the configuration of the ingest, the digest of every input, totals) is
+//! metadata of its schema. Its bytes are deterministic, and their digest names the version.
+//!
+//! [`Manifest`] is all of it in memory. [`ManifestFile`] reads no more of it than is asked, so that opening a version of
+//! millions of shards takes a few reads; [`tree_of`] is what lies beside the file so that each of them can be verified.
+
+mod columns;
+mod file;
+mod footer;
+mod index;
+mod local;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod verified;
+
+use std::collections::BTreeMap;
+use std::io;
+
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::error::ArrowError;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::digest::{Digest, ShardId, VersionId};
+use crate::merkle::NodeHash;
+use crate::row::DigestSum;
+use crate::statistics::Statistics;
+
+pub use file::ManifestFile;
+pub use index::Totals;
+pub use local::LocalManifest;
+pub use tree::tree_of;
+pub use verified::ManifestBytes;
+
+/// The column that holds the labels of a classification, if there is one.
+pub const LABEL_COLUMN: &str = "label";
+
+/// The metadata key of the label column whose value is a JSON array of class names.
+pub const CLASSES_KEY: &str = "shardd.classes";
+
+/// How many of the skipped rows and files a manifest lists at most; all are counted.
+pub const SKIPPED_LISTED: usize = 10_000;
+
+/// What a manifest says of one shard.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShardEntry {
+    /// The digest of the shard's file.
+    pub id: ShardId,
+    /// How many samples it has.
+    pub rows: u32,
+    /// The bytes of its file.
+    pub bytes: u64,
+    /// The bytes of its canonical rows.
+    pub row_bytes: u64,
+    /// The Merkle root over its rows.
+    pub root: NodeHash,
+    /// The sum of the digests of its rows.
+    pub digest_sum: DigestSum,
+    /// How often each label occurs, where samples have labels; missing labels are not counted.
+    pub labels: Option<BTreeMap<String, u64>>,
+    /// What its samples are like, each of their columns in order; not known of shards from before statistics were kept.
+    pub statistics: Option<Statistics>,
+}
+
+/// A file that was ingested.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InputDigest {
+    /// Its name within the source.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// The digest of its content.
+    pub digest: Digest,
+}
+
+/// One version of a dataset.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Manifest {
+    /// The schema of the samples.
+    pub schema: SchemaRef,
+    /// The shards in order: sample numbers count through them.
+    pub shards: Vec<ShardEntry>,
+    /// The configuration of the ingest: with the inputs, all that decides the shards.
+    pub config: Value,
+    /// What was ingested.
+    pub inputs: Vec<InputDigest>,
+    /// What was not, because it could not be read: the first [`SKIPPED_LISTED`] in input order.
+    pub skipped: Vec<Skipped>,
+    /// How much was skipped in all.
+    pub skipped_count: u64,
+}
+
+/// A file, member or row of the input that could not be read and was passed over, as the ingest was told to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Skipped {
+    /// Which one.
+    pub name: String,
+    /// Why, in one line.
+    pub reason: String,
+}
+
+/// What was skipped of an input.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SkippedList {
+    /// How much that is.
+    pub count: u64,
+    /// The first of it, in input order.
+    pub first: Vec<Skipped>,
+}
+
+impl Manifest {
+    /// A version of which nothing was skipped.
+    pub fn new(schema: SchemaRef, shards: Vec<ShardEntry>, config: Value, inputs: Vec<InputDigest>) -> Self {
+        Self { schema, shards, config, inputs, skipped: Vec::new(), skipped_count: 0 }
+    }
+
+    /// The bytes of the manifest's file: the same for equal manifests.
+    pub fn encode(&self) -> Vec<u8> {
+        self.write().expect("a manifest's own columns fit its own schema, in memory")
+    }
+
+    fn write(&self) -> Result<Vec<u8>, ArrowError> {
+        let inputs = serde_json::to_string(&self.inputs).map_err(footer::external)?;
+        let mut texts = BTreeMap::from([
+            (footer::FORMAT_KEY.to_owned(), footer::FORMAT.to_owned()),
+            (footer::SCHEMA_KEY.to_owned(), footer::schema_text(&self.schema)),
+            (footer::CONFIG_KEY.to_owned(), sorted(&self.config).to_string()),
+            (footer::INPUTS_KEY.to_owned(), inputs),
+        ]);
+        if self.skipped_count > 0 {
+            let skipped = SkippedList { count: self.skipped_count, first: self.skipped.clone() };
+            let skipped = serde_json::to_string(&skipped).map_err(footer::external)?;
+            texts.insert(footer::SKIPPED_KEY.to_owned(), skipped);
+        }
+        // What has no statistics is written as it was before there were any, and so keeps its name.
+        let indexed =
+            !self.schema.fields().is_empty() && self.shards.iter().any(|shard| shard.statistics.is_some());
+        let batches = index::cut(self, indexed);
+        if indexed {
+            let index = index::Index::of(self, &batches).texts().map_err(footer::external)?;
+            texts.extend(index.map(|(key, text)| (key.to_owned(), text)));
+        }
+        let batches = batches
+            .into_iter()
+            .map(|batch| |columns| columns::record_batch(columns, &self.schema, &self.shards[batch]));
+        footer::write(columns::fields(&self.schema, indexed), texts, indexed, batches)
+    }
+
+    /// Names the version: the digest of the encoding. A manifest that was read is named by the digest of what was read.
+    pub fn id(&self) -> VersionId {
+        VersionId::of(&self.encode())
+    }
+
+    /// How many samples there are.
+    pub fn sample_count(&self) -> u64 {
+        self.shards.iter().map(|shard| u64::from(shard.rows)).sum()
+    }
+
+    /// The bytes of all shard files.
+    pub fn bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.bytes).fold(0, u64::saturating_add)
+    }
+
+    /// The bytes of all canonical rows.
+    pub fn row_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.row_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// The fingerprint of all samples, whatever their order.
+    pub fn digest_sum(&self) -> DigestSum {
+        self.shards.iter().map(|shard| shard.digest_sum).sum()
+    }
+
+    /// How often each label occurs; `None` where samples have no labels.
+    pub fn labels(&self) -> Option<BTreeMap<String, u64>> {
+        let mut all = BTreeMap::new();
+        for shard in &self.shards {
+            for (label, count) in shard.labels.as_ref()? {
+                let total: &mut u64 = all.entry(label.clone()).or_default();
+                *total = total.saturating_add(*count);
+            }
+        }
+        Some(all)
+    }
+
+    /// The column with the labels of a classification.
+    pub fn label_column(&self) -> Option<&str> {
+        self.schema.field_with_name(LABEL_COLUMN).ok().map(|field| field.name().as_str())
+    }
+
+    /// The names of the classes, where the label column says them.
+    pub fn class_names(&self) -> Option<Vec<String>> {
+        class_names(&self.schema)
+    }
+}
+
+fn class_names(schema: &Schema) -> Option<Vec<String>> {
+    let field = schema.field_with_name(LABEL_COLUMN).ok()?;
+    serde_json::from_str(field.metadata().get(CLASSES_KEY)?).ok()
+}
+
+/// The same JSON with the keys of all objects in order.
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(sorted).collect(),
+        Value::Object(fields) => {
+            let fields: BTreeMap<&String, Value> =
+                fields.iter().map(|(key, value)| (key, sorted(value))).collect();
+            Value::Object(fields.into_iter().map(|(key, value)| (key.clone(), value)).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// Why some bytes are no manifest.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum ManifestError {
+    /// The bytes are damaged, or were never a manifest. Fetch it again, from elsewhere.
+    #[error("manifest is corrupt: {0}")]
+    Corrupt(String),
+    /// The bytes cannot be had. Try again, or elsewhere.
+    #[error("manifest cannot be read")]
+    Unread { source: io::Error },
+    /// It is an Arrow file, but no manifest.
+    #[error("an Arrow file, but no manifest: its schema lacks {key:?}")]
+    NoManifest { key: &'static str },
+    /// A later program wrote it. Use that or a later one.
+    #[error("manifest has format {found:?}, and this program reads format {supported:?}: use a newer one")]
+    TooNew { found: String, supported: &'static str },
+    /// It lists no such shard.
+    #[error("there is no shard {index} in the manifest, which lists {shards}")]
+    NoSuchShard { index: u64, shards: u64 },
+}
