@@ -49,7 +49,7 @@ pub(super) fn canonical_batch(
 }
 
 /// The first thing in which two canonical schemas differ, or `None`. Whether a column may be null is not compared.
-pub(super) fn difference(first: &Schema, other: &Schema) -> Option<String> {
+fn difference(first: &Schema, other: &Schema) -> Option<String> {
     for (index, field) in first.fields().iter().enumerate() {
         let Some(found) = other.fields().get(index) else {
             return Some(format!("column {:?} is missing", field.name()));
@@ -73,10 +73,26 @@ pub(super) fn difference(first: &Schema, other: &Schema) -> Option<String> {
 }
 
 /// The first schema, with every column nullable that is nullable in either.
-pub(super) fn widen(first: &Schema, other: &Schema) -> SchemaRef {
+fn widen(first: &Schema, other: &Schema) -> SchemaRef {
     let fields = first.fields().iter().zip(other.fields());
     let fields = fields.map(|(a, b)| Field::clone(a).with_nullable(a.is_nullable() || b.is_nullable()));
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}
+
+/// The schema of two files of one dataset: `schema`, read from `path`, must have the columns of `first`, which the file
+/// called `name` has.
+pub(super) fn common(
+    first: &SchemaRef,
+    name: &str,
+    schema: &SchemaRef,
+    path: &Path,
+) -> Result<SchemaRef, IngestError> {
+    match difference(first, schema) {
+        None => Ok(widen(first, schema)),
+        Some(difference) => {
+            Err(IngestError::Schemas { path: path.to_owned(), first: name.into(), difference })
+        }
+    }
 }
 
 /// What the row format says about a file's columns or rows, with the file it is about.

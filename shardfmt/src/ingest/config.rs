@@ -1,9 +1,11 @@
 //! What decides the bytes of a version, apart from the input itself. Knows nothing of threads, paths or speed: two
 //! runs with equal settings and equal input make the same version.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use super::IngestError;
+use super::{IngestError, Kind};
 use crate::row::RowDigest;
 use crate::size::ByteSize;
 
@@ -16,6 +18,17 @@ pub enum Mix {
     Random,
     /// The order of the input: files by name, rows as they lie in each.
     Sequential,
+}
+
+/// What to do about input that cannot be read: a damaged file, a line or member that makes no row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnError {
+    /// Stop at the first, with its name.
+    #[default]
+    Fail,
+    /// Leave it out, count it, and list it in the manifest.
+    Skip,
 }
 
 /// Settings of an ingest. Recorded in the manifest with the shard size that was used.
@@ -35,21 +48,25 @@ pub struct IngestConfig {
     /// Keep only the rows whose hash falls in this range. Default: all rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub take: Option<HashRange>,
+    /// The kind of the files, where their names and first bytes say another or none. Default: what they look like.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<Kind>,
+    /// Keep only these columns, in this order. Default: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub columns: Option<Vec<String>>,
+    /// Types of columns whose type would be inferred (CSV, JSON Lines), as Arrow writes them: `Int32`, `Float32`,
+    /// `Utf8`. Default: what their values look like.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub types: BTreeMap<String, String>,
+    /// What to do about input that cannot be read. Default: stop.
+    #[serde(skip_serializing_if = "is_default")]
+    pub on_error: OnError,
 }
 
 impl IngestConfig {
     /// The folder to read, without slashes at its ends, checked to lie inside the source.
     pub(super) fn folder(&self) -> Result<Option<String>, IngestError> {
-        let Some(under) = &self.under else { return Ok(None) };
-        let steps: Vec<&str> = under.split('/').filter(|step| !step.is_empty() && *step != ".").collect();
-        if under.starts_with('/') || steps.contains(&"..") {
-            return Err(IngestError::Config {
-                setting: "under",
-                reason: format!("{under:?} leaves the source"),
-                way_out: "give a folder relative to it, such as \"train\"",
-            });
-        }
-        Ok((!steps.is_empty()).then(|| steps.join("/")))
+        folder(self.under.as_deref())
     }
 
     /// Refuses settings that can produce nothing.
@@ -72,6 +89,24 @@ impl IngestConfig {
         }
         Ok(())
     }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// A folder of a source, without slashes at its ends, checked to lie inside.
+pub(super) fn folder(under: Option<&str>) -> Result<Option<String>, IngestError> {
+    let Some(under) = under else { return Ok(None) };
+    let steps: Vec<&str> = under.split('/').filter(|step| !step.is_empty() && *step != ".").collect();
+    if under.starts_with('/') || steps.contains(&"..") {
+        return Err(IngestError::Config {
+            setting: "under",
+            reason: format!("{under:?} leaves the source"),
+            way_out: "give a folder relative to it, such as \"train\"",
+        });
+    }
+    Ok((!steps.is_empty()).then(|| steps.join("/")))
 }
 
 /// A part of the rows, chosen by content: those whose keyed 64-bit hash lies in `[from, to)`.

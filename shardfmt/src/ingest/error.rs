@@ -29,9 +29,15 @@ pub enum IngestError {
     Unknown { path: PathBuf, found: String },
     /// A directory that could be read in two ways.
     #[error(
-        "{path}: holds Parquet files ({parquet}) and images ({image}); choose a folder of one kind with `under`"
+        "{path}: holds files of several kinds ({first}, {second}); choose one with `format`, or a folder with `under`"
     )]
-    Ambiguous { path: PathBuf, parquet: String, image: String },
+    Ambiguous { path: PathBuf, first: String, second: String },
+    /// A file that must be read as a whole is larger than that allows.
+    #[error("{path}: has {bytes} bytes, the most is {most}; split it or leave it out")]
+    TooLarge { path: PathBuf, bytes: u64, most: u64 },
+    /// A column that was asked for is not there.
+    #[error("{path}: has no column {column:?}; its columns are {there}")]
+    NoColumn { path: PathBuf, column: String, there: String },
     /// Nothing to ingest.
     #[error("{path}: no samples found, {found}; accepted are {ACCEPTED}")]
     NoSamples { path: PathBuf, found: String },
@@ -96,6 +102,39 @@ pub enum IngestError {
     /// The sink refused a shard.
     #[error("shard {shard} cannot be stored; running again continues with the same shards")]
     Sink { shard: ShardId, source: io::Error },
+}
+
+impl IngestError {
+    /// Whether it is about what is in the input, so that it can be left out: not about the settings, the disk, or files
+    /// that change while they are read.
+    pub(super) fn is_about_content(&self) -> bool {
+        match self {
+            Self::Unknown { .. }
+            | Self::TooLarge { .. }
+            | Self::Entry { .. }
+            | Self::Parquet { .. }
+            | Self::Schemas { .. }
+            | Self::Columns { .. }
+            | Self::Csv { .. }
+            | Self::Archive { .. }
+            | Self::Image { .. }
+            | Self::Row { .. } => true,
+            Self::Missing { .. }
+            | Self::Read { .. }
+            | Self::Ambiguous { .. }
+            | Self::NoColumn { .. }
+            | Self::NoSamples { .. }
+            | Self::NothingTaken { .. }
+            | Self::NotUnder { .. }
+            | Self::Config { .. }
+            | Self::Column { .. }
+            | Self::Mixed { .. }
+            | Self::Changed { .. }
+            | Self::Spill { .. }
+            | Self::Shard { .. }
+            | Self::Sink { .. } => false,
+        }
+    }
 }
 
 /// The first line of someone else's message, short enough to stand in ours.

@@ -12,21 +12,24 @@ mod canonical;
 mod config;
 mod cut;
 mod error;
+mod input;
 mod pipeline;
 mod sink;
 mod source;
 mod spill;
 #[cfg(test)]
 mod stories;
+mod tree;
 
 use arrow::array::RecordBatch;
 use rayon::prelude::*;
 
-pub use self::config::{HashRange, IngestConfig, Mix};
+pub use self::config::{HashRange, IngestConfig, Mix, OnError};
 use self::cut::{Cut, MixedOrder};
 pub use self::error::IngestError;
+pub use self::input::{Content, InputFile, Inputs, ReadAt};
 pub use self::sink::{NoProgress, Progress, Sink};
-pub use self::source::Source;
+pub use self::source::{Kind, Source};
 use self::spill::{RowBlock, Spill, SpilledRows};
 use crate::manifest::{InputDigest, Manifest, ShardEntry};
 use crate::row::{RowCodec, RowDigest, RowError};
@@ -81,7 +84,8 @@ fn read(
         2 * rayon::current_num_threads() + 1,
         |push| source.pieces(push),
         |piece| {
-            let batch = source.rows(piece)?;
+            let (batch, _faults) = source.read(piece)?;
+            let Some(batch) = batch else { return Ok(RowBlock::default()) };
             encode(codec, &batch, config.take.as_ref())
                 .map_err(|error| canonical::row_error(source.path(), error))
         },

@@ -1,44 +1,40 @@
 //! A tar archive of images, plain or gzipped, read as a stream. Nothing is ever unpacked, so a hostile archive has
 //! no way to a file; names that try are refused all the same, as they are no sample paths.
 
-use std::cell::{Cell, RefCell};
-use std::fs::File;
-use std::io::{self, BufReader, ErrorKind, Read};
+use std::cell::Cell;
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 use std::rc::Rc;
 
 use arrow::datatypes::SchemaRef;
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::MultiGzDecoder;
 use tar::{Archive, Entry};
 
 use super::images::{self, Gather, LARGEST_IMAGE, Labels, Layout, Pending};
-use super::tree::FoundFile;
-use super::{Piece, read_error};
-use crate::digest::Digest;
+use super::{Feed, Format};
 use crate::ingest::IngestError;
 use crate::ingest::error::one_line;
+use crate::ingest::input::{InputFile, Inputs};
 use crate::manifest::InputDigest;
 
 #[derive(Debug)]
 pub(super) struct ArchiveSource {
-    file: FoundFile,
-    gzip: bool,
+    file: InputFile,
     under: Option<String>,
     labels: Labels,
+    schema: SchemaRef,
     images: u64,
     skipped: u64,
 }
 
 impl ArchiveSource {
     /// Reads the archive once for its names: the labels are known only when all folders are.
-    pub(super) fn open(
-        file: FoundFile,
-        gzip: bool,
-        under: Option<&str>,
-    ) -> Result<(SchemaRef, ArchiveSource), IngestError> {
+    pub(super) fn open(inputs: Inputs) -> Result<ArchiveSource, IngestError> {
+        let Inputs { files, under, .. } = inputs;
+        let file = files.into_iter().next().expect("an archive is one file");
         let mut layout = Layout::default();
-        each_file(&file.path, gzip, |name, entry| {
-            if layout.add(&file.path, under, name)? && !is_file(entry) {
+        each_file(&file, |name, entry| {
+            if layout.add(&file.path, under.as_deref(), name)? && !is_file(entry) {
                 return Err(bad_entry(
                     &file.path,
                     name,
@@ -47,28 +43,29 @@ impl ArchiveSource {
             }
             Ok(())
         })?;
-        let labels = layout.labels(&file.path, under)?;
-        let under = under.map(str::to_owned);
-        let source =
-            ArchiveSource { file, gzip, under, images: layout.images, skipped: layout.skipped, labels };
-        Ok((source.labels.schema(), source))
+        let labels = layout.labels(&file.path, under.as_deref())?;
+        let (schema, images, skipped) = (labels.schema(), layout.images, layout.skipped);
+        Ok(ArchiveSource { file, under, labels, schema, images, skipped })
+    }
+}
+
+impl Format for ArchiveSource {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
     }
 
-    pub(super) fn image_count(&self) -> u64 {
-        self.images
+    fn row_count(&self) -> Option<u64> {
+        Some(self.images)
     }
 
-    pub(super) fn skipped_count(&self) -> u64 {
+    fn skipped_count(&self) -> u64 {
         self.skipped
     }
 
-    pub(super) fn pieces(
-        &self,
-        push: &mut dyn FnMut(Piece) -> Result<(), IngestError>,
-    ) -> Result<Vec<InputDigest>, IngestError> {
-        let mut gather = Gather::new(push);
+    fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
+        let mut gather = Gather::new(&self.file.path, &self.schema, feed);
         let (mut again, under) = (Layout::default(), self.under.as_deref());
-        let digest = each_file(&self.file.path, self.gzip, |name, entry| {
+        let digest = each_file(&self.file, |name, entry| {
             if !again.add(&self.file.path, under, name)? {
                 return Ok(());
             }
@@ -79,9 +76,11 @@ impl ArchiveSource {
         if again.images != self.images {
             return Err(self.changed(&format!("{} images, now {}", self.images, again.images)));
         }
-        Ok(vec![InputDigest { name: self.file.name.clone(), bytes: digest.0, digest: digest.1 }])
+        Ok(vec![digest])
     }
+}
 
+impl ArchiveSource {
     fn read(&self, name: &str, entry: &mut Entry<'_, impl Read>) -> Result<Vec<u8>, IngestError> {
         let size = entry.size();
         if size > LARGEST_IMAGE {
@@ -109,16 +108,17 @@ impl ArchiveSource {
 /// Visits every entry that is neither a folder nor the archive's own bookkeeping, in archive order, under its cleaned
 /// name. Returns length and digest of the archive file.
 fn each_file(
-    path: &Path,
-    gzip: bool,
-    mut visit: impl FnMut(&str, &mut Entry<'_, Watched>) -> Result<(), IngestError>,
-) -> Result<(u64, Digest), IngestError> {
-    let file = File::open(path).map_err(|error| read_error(path, error))?;
-    let hasher = Rc::new(RefCell::new(blake3::Hasher::new()));
-    let hashed = BufReader::with_capacity(256 << 10, Hashed { file, hasher: hasher.clone() });
+    file: &InputFile,
+    mut visit: impl FnMut(&str, &mut Entry<'_, &mut Watched<Box<dyn Read + '_>>>) -> Result<(), IngestError>,
+) -> Result<InputDigest, IngestError> {
+    let path = &file.path;
+    let is_gzip = file.head(2)? == [0x1f, 0x8b];
+    let mut stream = io::BufReader::with_capacity(64 << 10, file.stream()?);
+    let content: Box<dyn Read> =
+        if is_gzip { Box::new(MultiGzDecoder::new(&mut stream)) } else { Box::new(&mut stream) };
     let zeros = Rc::new(Cell::new(0));
-    let content: Box<dyn Read> = if gzip { Box::new(MultiGzDecoder::new(hashed)) } else { Box::new(hashed) };
-    let mut archive = Archive::new(Watched { content, zeros: zeros.clone() });
+    let mut watched = Watched { content, zeros: zeros.clone() };
+    let mut archive = Archive::new(&mut watched);
     // Archives joined by `cat` have end marks in the middle; stopping at the first would lose the rest. It also makes
     // the reader go on to the very end, where gzip keeps its checksum.
     archive.set_ignore_zeros(true);
@@ -133,10 +133,10 @@ fn each_file(
     }
     if zeros.get() < 512 {
         let reason = "it has no end mark".to_owned();
-        return Err(IngestError::Archive { path: path.to_owned(), reason });
+        return Err(IngestError::Archive { path: path.clone(), reason });
     }
-    let hasher = hasher.borrow();
-    Ok((hasher.count(), Digest(hasher.finalize().into())))
+    drop(watched);
+    file.finish(stream.into_inner())
 }
 
 /// An entry's name without `./` and doubled slashes; `None` for files that are no images and have a name that is no
@@ -180,27 +180,13 @@ fn archive_error(path: &Path, error: &io::Error) -> IngestError {
     IngestError::Archive { path: path.to_owned(), reason }
 }
 
-/// The archive file, hashed as it is read.
-struct Hashed {
-    file: File,
-    hasher: Rc<RefCell<blake3::Hasher>>,
-}
-
-impl Read for Hashed {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(buffer)?;
-        self.hasher.borrow_mut().update(&buffer[..read]);
-        Ok(read)
-    }
-}
-
 /// The tar stream, with an eye on how many zeros it ends in: a whole archive ends in at least one block of them.
-struct Watched {
-    content: Box<dyn Read>,
+struct Watched<R> {
+    content: R,
     zeros: Rc<Cell<u64>>,
 }
 
-impl Read for Watched {
+impl<R: Read> Read for Watched<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.content.read(buffer)?;
         let trailing = buffer[..read].iter().rev().take_while(|&&byte| byte == 0).count();

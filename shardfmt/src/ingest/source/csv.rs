@@ -1,19 +1,18 @@
 //! A CSV file with a header line. Column types are inferred from all of its rows, so that a late "n/a" makes a column
 //! text instead of ending the ingest.
 
-use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::BufReader;
 use std::path::Path;
 use std::sync::Arc;
 
 use arrow::csv::ReaderBuilder;
-use arrow::csv::reader::Format;
+use arrow::csv::reader::Format as CsvFormat;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 
-use super::tree::FoundFile;
-use super::{Piece, digest_file, read_error};
+use super::{Feed, Format, canonical_rows};
 use crate::ingest::error::one_line;
+use crate::ingest::input::{InputFile, Inputs};
 use crate::ingest::{IngestError, canonical};
 use crate::manifest::InputDigest;
 
@@ -21,46 +20,56 @@ const ROWS_PER_PIECE: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct CsvSource {
-    file: FoundFile,
-    format: Format,
+    file: InputFile,
+    format: CsvFormat,
     inferred: SchemaRef,
+    schema: SchemaRef,
     rows: u64,
 }
 
 impl CsvSource {
     /// Reads the whole file once to find its columns and their types.
-    pub(super) fn open(file: FoundFile, delimiter: u8) -> Result<(SchemaRef, CsvSource), IngestError> {
-        let format = Format::default().with_header(true).with_delimiter(delimiter);
-        let (inferred, rows) = format
-            .infer_schema(open_file(&file.path)?, None)
-            .map_err(|error| csv_error(&file.path, error))?;
+    pub(super) fn open(inputs: Inputs, delimiter: u8) -> Result<CsvSource, IngestError> {
+        let file = inputs.files.into_iter().next().expect("a CSV source is one file");
+        let format = CsvFormat::default().with_header(true).with_delimiter(delimiter);
+        let (inferred, rows) =
+            format.infer_schema(file.stream()?, None).map_err(|error| csv_error(&file.path, error))?;
         if rows == 0 {
             let found = "the CSV has no row below its header".to_owned();
             return Err(IngestError::NoSamples { path: file.path, found });
         }
         let inferred = Arc::new(without_nulls(&inferred));
         let schema = canonical::canonical_schema(&file.path, &inferred)?;
-        Ok((schema, CsvSource { file, format, inferred, rows: rows as u64 }))
+        Ok(CsvSource { file, format, inferred, schema, rows: rows as u64 })
+    }
+}
+
+impl Format for CsvSource {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
     }
 
-    pub(super) fn row_count(&self) -> u64 {
-        self.rows
+    fn row_count(&self) -> Option<u64> {
+        Some(self.rows)
     }
 
-    pub(super) fn pieces(
-        &self,
-        push: &mut dyn FnMut(Piece) -> Result<(), IngestError>,
-    ) -> Result<Vec<InputDigest>, IngestError> {
+    fn skipped_count(&self) -> u64 {
+        0
+    }
+
+    fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
         let path = &self.file.path;
+        let mut stream = self.file.stream()?;
         let reader = ReaderBuilder::new(self.inferred.clone())
             .with_format(self.format.clone())
             .with_batch_size(ROWS_PER_PIECE)
-            .build_buffered(open_file(path)?)
+            .build_buffered(BufReader::new(&mut stream))
             .map_err(|error| csv_error(path, error))?;
         for batch in reader {
-            push(Piece::Rows(batch.map_err(|error| csv_error(path, error))?))?;
+            let batch = batch.map_err(|error| csv_error(path, error))?;
+            feed.piece(&self.file.name, move |_| canonical_rows(path, &batch, &self.schema))?;
         }
-        Ok(vec![digest_file(path, &self.file.name)?])
+        Ok(vec![self.file.finish(stream)?])
     }
 }
 
@@ -71,11 +80,6 @@ fn without_nulls(inferred: &Schema) -> Schema {
         _ => field.clone(),
     });
     Schema::new(fields.collect::<Vec<_>>())
-}
-
-fn open_file(path: &Path) -> Result<BufReader<File>, IngestError> {
-    let open = |path| -> io::Result<_> { Ok(BufReader::with_capacity(1 << 20, File::open(path)?)) };
-    open(path).map_err(|error| read_error(path, error))
 }
 
 /// The reader says what is wrong only in words. A row of the wrong length is the commonest fault, so it gets a

@@ -1,61 +1,65 @@
 //! A directory of images.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use arrow::datatypes::SchemaRef;
 
 use super::images::{Gather, LARGEST_IMAGE, Labels, Layout, Pending};
-use super::tree::{FoundFile, Tree};
-use super::{Piece, read_error};
+use super::{Feed, Format};
 use crate::digest::Digest;
 use crate::ingest::IngestError;
+use crate::ingest::input::{InputFile, Inputs};
 use crate::manifest::InputDigest;
 
 #[derive(Debug)]
 pub(super) struct FolderSource {
     root: PathBuf,
     under: Option<String>,
-    images: Vec<FoundFile>,
+    images: Vec<InputFile>,
     labels: Labels,
+    schema: SchemaRef,
     skipped: u64,
 }
 
 impl FolderSource {
-    pub(super) fn open(
-        root: &Path,
-        under: Option<&str>,
-        tree: Tree,
-    ) -> Result<(SchemaRef, FolderSource), IngestError> {
+    pub(super) fn open(inputs: Inputs) -> Result<FolderSource, IngestError> {
+        let Inputs { path: root, files, under, .. } = inputs;
         let mut layout = Layout::default();
         let mut images = Vec::new();
-        for file in tree.files {
-            if layout.add(root, under, &file.name)? {
+        for file in files {
+            if layout.add(&root, under.as_deref(), &file.name)? {
                 images.push(file);
             }
         }
-        let labels = layout.labels(root, under)?;
-        let (root, under) = (root.to_owned(), under.map(str::to_owned));
-        Ok((labels.schema(), FolderSource { root, under, images, labels, skipped: layout.skipped }))
+        let labels = layout.labels(&root, under.as_deref())?;
+        Ok(FolderSource { root, under, images, schema: labels.schema(), labels, skipped: layout.skipped })
+    }
+}
+
+impl Format for FolderSource {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
     }
 
-    pub(super) fn image_count(&self) -> u64 {
-        self.images.len() as u64
+    fn row_count(&self) -> Option<u64> {
+        Some(self.images.len() as u64)
     }
 
-    pub(super) fn skipped_count(&self) -> u64 {
+    fn skipped_count(&self) -> u64 {
         self.skipped
     }
 
-    pub(super) fn pieces(
-        &self,
-        push: &mut dyn FnMut(Piece) -> Result<(), IngestError>,
-    ) -> Result<Vec<InputDigest>, IngestError> {
-        let mut gather = Gather::new(push);
+    fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
+        let mut gather = Gather::new(&self.root, &self.schema, feed);
         let mut inputs = Combined::new(self.images.len() as u64);
         for file in &self.images {
-            let bytes = self.read(file)?;
+            let bytes = match file.read_all(LARGEST_IMAGE) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    gather.fault(&file.name, error)?;
+                    continue;
+                }
+            };
             inputs.add(&file.name, &bytes);
             let label = self.labels.of(self.under.as_deref(), &file.name);
             let label = label.expect("the labels were made of these very names");
@@ -63,25 +67,6 @@ impl FolderSource {
         }
         gather.flush()?;
         Ok(vec![inputs.finish(self.under.as_deref().unwrap_or("."))])
-    }
-
-    fn read(&self, file: &FoundFile) -> Result<Vec<u8>, IngestError> {
-        if file.bytes > LARGEST_IMAGE {
-            return Err(IngestError::Image {
-                path: self.root.clone(),
-                entry: file.name.clone(),
-                reason: format!("it has {} bytes, the most is {LARGEST_IMAGE}", file.bytes),
-            });
-        }
-        let mut bytes = Vec::with_capacity(file.bytes as usize);
-        File::open(&file.path)
-            .and_then(|opened| opened.take(LARGEST_IMAGE).read_to_end(&mut bytes))
-            .map_err(|error| read_error(&file.path, error))?;
-        if bytes.len() as u64 != file.bytes {
-            let what = format!("{} had {} bytes, now {}", file.name, file.bytes, bytes.len());
-            return Err(IngestError::Changed { path: self.root.clone(), what });
-        }
-        Ok(bytes)
     }
 }
 

@@ -11,10 +11,10 @@ use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use image::{ImageFormat, ImageReader};
 
-use super::caught;
-use super::tree::{folders_there, is_hidden};
+use super::{Faults, Feed, Kind, caught};
 use crate::ingest::IngestError;
 use crate::ingest::error::one_line;
+use crate::ingest::tree::{folders_there, is_hidden};
 use crate::manifest::{CLASSES_KEY, LABEL_COLUMN};
 
 /// An encoded image larger than this is refused: it would be a mistake or an attack.
@@ -23,18 +23,19 @@ pub(super) const LARGEST_IMAGE: u64 = 256 << 20;
 const PIECE_BYTES: usize = 2 << 20;
 const PIECE_IMAGES: usize = 1024;
 
-const READ: [&str; 5] = ["png", "jpg", "jpeg", "webp", "bmp"];
+/// Endings of the names of images that we read.
+pub(super) const ENDINGS: &[&str] = &[".png", ".jpg", ".jpeg", ".webp", ".bmp"];
 /// Images of formats that are not read. Passing over them in silence would lose samples.
 const NOT_READ: [&str; 9] = ["gif", "tif", "tiff", "avif", "heic", "heif", "jp2", "jxl", "ico"];
 
 /// Whether a file of this name is an image that we read.
 pub(super) fn is_named(name: &str) -> bool {
-    READ.contains(&extension(name).as_str())
+    Kind::Images.names(name)
 }
 
 /// An encoded image on its way into a piece.
 #[derive(Debug)]
-pub(in crate::ingest) struct Pending {
+pub(super) struct Pending {
     /// Relative path, the sample's `path`.
     pub(super) name: String,
     pub(super) label: Option<i64>,
@@ -42,15 +43,17 @@ pub(in crate::ingest) struct Pending {
 }
 
 /// Gathers images into pieces.
-pub(super) struct Gather<'p> {
-    push: &'p mut dyn FnMut(super::Piece) -> Result<(), IngestError>,
+pub(super) struct Gather<'g, 'f, 's> {
+    path: &'s Path,
+    schema: &'s SchemaRef,
+    feed: &'g mut Feed<'f, 's>,
     images: Vec<Pending>,
     bytes: usize,
 }
 
-impl<'p> Gather<'p> {
-    pub(super) fn new(push: &'p mut dyn FnMut(super::Piece) -> Result<(), IngestError>) -> Self {
-        Gather { push, images: Vec::new(), bytes: 0 }
+impl<'g, 'f, 's> Gather<'g, 'f, 's> {
+    pub(super) fn new(path: &'s Path, schema: &'s SchemaRef, feed: &'g mut Feed<'f, 's>) -> Self {
+        Gather { path, schema, feed, images: Vec::new(), bytes: 0 }
     }
 
     pub(super) fn add(&mut self, image: Pending) -> Result<(), IngestError> {
@@ -59,13 +62,19 @@ impl<'p> Gather<'p> {
         if self.bytes >= PIECE_BYTES || self.images.len() >= PIECE_IMAGES { self.flush() } else { Ok(()) }
     }
 
+    /// An image that cannot even be read; see [`Feed::fault`].
+    pub(super) fn fault(&mut self, name: &str, error: IngestError) -> Result<(), IngestError> {
+        self.flush()?;
+        self.feed.fault(name, error)
+    }
+
     /// Must be called at the end: the last piece is rarely full.
     pub(super) fn flush(&mut self) -> Result<(), IngestError> {
         self.bytes = 0;
-        if self.images.is_empty() {
-            return Ok(());
-        }
-        (self.push)(super::Piece::Images(std::mem::take(&mut self.images)))
+        let images = std::mem::take(&mut self.images);
+        let Some(first) = images.first() else { return Ok(()) };
+        let (path, schema) = (self.path, self.schema);
+        self.feed.piece(first.name.clone(), move |faults| checked(path, images, schema, faults))
     }
 }
 
@@ -169,18 +178,23 @@ impl Labels {
 }
 
 /// Decodes every image to see that it can be, and makes a record batch of the encoded bytes.
-pub(super) fn checked(
+fn checked(
     path: &Path,
     images: Vec<Pending>,
     schema: &SchemaRef,
+    faults: &mut Faults,
 ) -> Result<RecordBatch, IngestError> {
-    for image in &images {
-        decode(&image.bytes).map_err(|reason| IngestError::Image {
-            path: path.to_owned(),
-            entry: image.name.clone(),
-            reason,
-        })?;
+    let mut good = Vec::with_capacity(images.len());
+    for image in images {
+        match decode(&image.bytes) {
+            Ok(()) => good.push(image),
+            Err(reason) => {
+                let (path, entry) = (path.to_owned(), image.name.clone());
+                faults.add(image.name, IngestError::Image { path, entry, reason })?;
+            }
+        }
     }
+    let images = good;
     let mut columns: Vec<ArrayRef> =
         vec![Arc::new(BinaryArray::from_iter_values(images.iter().map(|image| image.bytes.as_slice())))];
     if schema.fields().len() == 3 {

@@ -1,91 +1,153 @@
 //! What can be ingested. Tells the kinds of input apart, checks what can be checked without reading everything, and
-//! gives the rows out in one fixed order. Knows nothing of shards or of mixing, and never writes a file.
+//! gives the rows out in one fixed order. Knows nothing of shards or of mixing.
+//!
+//! Each kind is a [`Format`] in a file of its own. It lists its *pieces*: some rows that can be read on any thread
+//! without regard to the others. The order of pieces, and where one ends, depend on the input alone.
 
 mod archive;
 mod csv;
 mod folder;
 mod images;
+mod kind;
 mod parquet;
-mod tree;
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
+use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 
-use self::archive::ArchiveSource;
-use self::csv::CsvSource;
-use self::folder::FolderSource;
-use self::images::Pending;
-use self::parquet::ParquetSource;
-use self::tree::Tree;
+pub use self::kind::Kind;
+use super::config::OnError;
+use super::error::one_line;
+use super::input::Inputs;
 use super::{IngestConfig, IngestError, canonical};
-use crate::digest::Digest;
 use crate::manifest::InputDigest;
+
+/// What the rows of a piece should weigh in memory.
+const PIECE_BYTES: u64 = 4 << 20;
+/// Enough rows to amortise the work per piece, few enough to spread over threads.
+const PIECE_ROWS: u64 = 8192;
 
 /// An input that was recognised and looked through: its schema is known, its rows are not read yet.
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,
-    schema: SchemaRef,
     kind: Kind,
+    format: Box<dyn Format>,
+    /// The columns of the samples: those of the format, or the ones asked for.
+    schema: SchemaRef,
+    /// Where the format has those columns; `None` if all, in order.
+    projection: Option<Vec<usize>>,
+    on_error: OnError,
+    bytes: u64,
+    /// Changes when the input does, as far as can be told without reading it.
+    stamp: blake3::Hash,
 }
 
+/// One kind of input, opened.
+pub(super) trait Format: Debug + Send + Sync {
+    /// The columns of its rows, in plain types.
+    fn schema(&self) -> &SchemaRef;
+
+    /// How many rows there are, if that is known before they are read.
+    fn row_count(&self) -> Option<u64>;
+
+    /// How many files were passed over because they are no samples, such as a `README.md` beside images.
+    fn skipped_count(&self) -> u64;
+
+    /// Lists all rows in input order, piece by piece, and returns the digests of the files read.
+    fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError>;
+}
+
+/// Some rows in input order that nobody has read yet: cheap to list, so that all dear work (reading, decompressing,
+/// decoding) is done in parallel.
+pub(super) struct Piece<'s> {
+    /// What it is of, for the list of what was skipped.
+    name: String,
+    read: Box<dyn FnOnce(&mut Faults) -> Result<Option<RecordBatch>, IngestError> + Send + 's>,
+}
+
+/// Takes the pieces that a format lists.
+pub(super) struct Feed<'f, 's> {
+    push: &'f mut dyn FnMut(Piece<'s>) -> Result<(), IngestError>,
+    on_error: OnError,
+}
+
+impl<'f, 's> Feed<'f, 's> {
+    /// Adds a piece named for what it is of: a file, or a part of one. `read` gives its rows in the plain types of the
+    /// format's schema; parts of it that cannot be read are [`Faults::add`]ed, and an error gives up on all of it.
+    pub(super) fn piece(
+        &mut self,
+        name: impl Into<String>,
+        read: impl FnOnce(&mut Faults) -> Result<RecordBatch, IngestError> + Send + 's,
+    ) -> Result<(), IngestError> {
+        let read = Box::new(move |faults: &mut Faults| read(faults).map(Some));
+        (self.push)(Piece { name: name.into(), read })
+    }
+
+    /// Something that cannot be read, and of which there will be no piece. Returns the error unless such things are to
+    /// be skipped.
+    pub(super) fn fault(&mut self, name: &str, error: IngestError) -> Result<(), IngestError> {
+        if self.on_error == OnError::Fail || !error.is_about_content() {
+            return Err(error);
+        }
+        let skipped = name.to_owned();
+        (self.push)(Piece {
+            name: skipped.clone(),
+            read: Box::new(move |faults| faults.add(skipped, error).map(|()| None)),
+        })
+    }
+
+    /// Whether what cannot be read is skipped.
+    pub(super) fn skips(&self) -> bool {
+        self.on_error == OnError::Skip
+    }
+}
+
+/// What could not be read of a piece.
 #[derive(Debug)]
-enum Kind {
-    Parquet(ParquetSource),
-    Csv(CsvSource),
-    Folder(FolderSource),
-    Archive(ArchiveSource),
+pub(super) struct Faults {
+    on_error: OnError,
+    /// Name and reason of each, in input order.
+    pub(super) skipped: Vec<(String, String)>,
 }
 
-/// Some rows in input order, as the source gives them: cheap to produce, so that all dear work (decoding, casting,
-/// encoding) can be done in parallel by [`Source::rows`].
-pub(super) enum Piece {
-    /// Rows as their file has them.
-    Rows(RecordBatch),
-    /// Encoded images that nobody has looked at yet.
-    Images(Vec<Pending>),
+impl Faults {
+    /// Something that cannot be read: a member, a line. Returns the error unless such things are to be skipped.
+    pub(super) fn add(&mut self, name: impl Into<String>, error: IngestError) -> Result<(), IngestError> {
+        if self.on_error == OnError::Fail || !error.is_about_content() {
+            return Err(error);
+        }
+        self.skipped.push((name.into(), one_line(error)));
+        Ok(())
+    }
 }
 
 impl Source {
-    /// Recognises what lies at `path`, by content first and by extension where the content says nothing, and reads
-    /// its schema: the footers of Parquet files, all of a CSV file (its column types are those of all its rows), the
-    /// names in a directory or archive (the folders are the labels).
+    /// Recognises what lies at `path` on this machine; see [`Source::new`].
     ///
     /// # Errors
-    /// When there is nothing there that can be ingested; the message names the file and what would be accepted.
+    /// As [`Source::new`], and when there is nothing.
     pub fn open(path: &Path, config: &IngestConfig) -> Result<Source, IngestError> {
+        Self::new(Inputs::local(path, config.under.as_deref())?, config)
+    }
+
+    /// Recognises the files, by content first and by extension where the content says nothing, and reads their schema:
+    /// the footers of Parquet files, all of a CSV file (its column types are those of all its rows), the names in a
+    /// directory or archive (the folders are the labels).
+    ///
+    /// # Errors
+    /// When there is nothing that can be ingested; the message names the file and what would be accepted.
+    pub fn new(inputs: Inputs, config: &IngestConfig) -> Result<Source, IngestError> {
         config.check()?;
-        let under = config.folder()?;
-        let metadata = fs::metadata(path).map_err(|error| read_error(path, error))?;
-        if metadata.is_dir() {
-            return Self::open_directory(path, under.as_deref());
-        }
-        let kind = recognise(path)?;
-        if let (Some(under), Form::Parquet | Form::Csv { .. }) = (&under, &kind) {
-            return Err(IngestError::NotUnder {
-                path: path.to_owned(),
-                under: under.clone(),
-                there: "it is a single file, leave `under` out".to_owned(),
-            });
-        }
-        let (schema, kind) = match kind {
-            Form::Parquet => Self::parquet(path, vec![tree::single(path, metadata.len())?])?,
-            Form::Csv { delimiter } => {
-                let (schema, source) = CsvSource::open(tree::single(path, metadata.len())?, delimiter)?;
-                (schema, Kind::Csv(source))
-            }
-            Form::Tar { gzip } => {
-                let (schema, source) =
-                    ArchiveSource::open(tree::single(path, metadata.len())?, gzip, under.as_deref())?;
-                (schema, Kind::Archive(source))
-            }
-        };
-        Ok(Source { path: path.to_owned(), schema, kind })
+        let kind = Kind::of(&inputs, config)?;
+        let (path, bytes, stamp) = (inputs.path.clone(), inputs.bytes(), stamp(&inputs));
+        let format = kind.open(inputs, config)?;
+        let (schema, projection) = project(&path, format.schema(), config.columns.as_deref())?;
+        Ok(Source { path, kind, format, schema, projection, on_error: config.on_error, bytes, stamp })
     }
 
     /// The columns of the samples, in plain types.
@@ -93,161 +155,98 @@ impl Source {
         &self.schema
     }
 
-    /// Where it lies, as given to [`Source::open`].
+    /// Where it lies, as given.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it was recognised as, for people.
-    pub fn description(&self) -> &'static str {
-        match &self.kind {
-            Kind::Parquet(_) => "Parquet",
-            Kind::Csv(_) => "CSV",
-            Kind::Folder(_) => "directory of images",
-            Kind::Archive(_) => "archive of images",
-        }
+    /// What it was recognised as.
+    pub fn kind(&self) -> Kind {
+        self.kind
     }
 
-    /// How many rows it has, before [`IngestConfig::take`].
-    pub fn sample_count(&self) -> u64 {
-        match &self.kind {
-            Kind::Parquet(source) => source.row_count(),
-            Kind::Csv(source) => source.row_count(),
-            Kind::Folder(source) => source.image_count(),
-            Kind::Archive(source) => source.image_count(),
-        }
+    /// How many rows it has, before [`IngestConfig::take`], if that is known before they are read.
+    pub fn sample_count(&self) -> Option<u64> {
+        self.format.row_count()
+    }
+
+    /// The bytes of its files.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// How many files were passed over because they are no samples, such as a `README.md` beside images.
     pub fn skipped_count(&self) -> u64 {
-        match &self.kind {
-            Kind::Parquet(source) => source.skipped_count(),
-            Kind::Csv(_) => 0,
-            Kind::Folder(source) => source.skipped_count(),
-            Kind::Archive(source) => source.skipped_count(),
-        }
+        self.format.skipped_count()
     }
 
-    /// Gives out all rows in input order, in pieces of a few MiB, and returns the digests of the files read.
-    pub(super) fn pieces(
-        &self,
-        push: &mut dyn FnMut(Piece) -> Result<(), IngestError>,
+    /// Changes when the input does, as far as can be told without reading it.
+    pub(super) fn stamp(&self) -> blake3::Hash {
+        self.stamp
+    }
+
+    /// Gives out all rows in input order, piece by piece, and returns the digests of the files read.
+    pub(super) fn pieces<'s>(
+        &'s self,
+        push: &mut dyn FnMut(Piece<'s>) -> Result<(), IngestError>,
     ) -> Result<Vec<InputDigest>, IngestError> {
-        match &self.kind {
-            Kind::Parquet(source) => source.pieces(push),
-            Kind::Csv(source) => source.pieces(push),
-            Kind::Folder(source) => source.pieces(push),
-            Kind::Archive(source) => source.pieces(push),
-        }
+        self.format.pieces(&mut Feed { push, on_error: self.on_error })
     }
 
-    /// The rows of a piece, checked and in plain types. May be called from any thread.
-    pub(super) fn rows(&self, piece: Piece) -> Result<RecordBatch, IngestError> {
-        match piece {
-            Piece::Rows(batch) => canonical::canonical_batch(&self.path, &batch, &self.schema),
-            Piece::Images(images) => images::checked(&self.path, images, &self.schema),
-        }
-    }
-
-    fn open_directory(path: &Path, under: Option<&str>) -> Result<Source, IngestError> {
-        let tree = Tree::walk(path, under)?;
-        let parquet = tree.files.iter().find(|file| parquet::is_named(&file.name));
-        let image = tree.files.iter().find(|file| images::is_named(&file.name));
-        let (schema, kind) = match (parquet, image) {
-            (Some(parquet), Some(image)) => {
-                return Err(IngestError::Ambiguous {
-                    path: path.to_owned(),
-                    parquet: parquet.name.clone(),
-                    image: image.name.clone(),
-                });
-            }
-            (Some(_), None) => Self::parquet(path, tree.files)?,
-            (None, Some(_)) => {
-                let (schema, source) = FolderSource::open(path, under, tree)?;
-                (schema, Kind::Folder(source))
-            }
-            (None, None) => {
-                return Err(IngestError::NoSamples { path: path.to_owned(), found: tree.describe() });
+    /// The rows of a piece, of which there may be none, and what could not be read. May be called from any thread.
+    pub(super) fn read(&self, piece: Piece<'_>) -> Result<(Option<RecordBatch>, Faults), IngestError> {
+        let mut faults = Faults { on_error: self.on_error, skipped: Vec::new() };
+        let batch = match (piece.read)(&mut faults) {
+            Ok(batch) => batch,
+            Err(error) => {
+                faults.add(piece.name, error)?;
+                None
             }
         };
-        Ok(Source { path: path.to_owned(), schema, kind })
-    }
-
-    fn parquet(path: &Path, files: Vec<tree::FoundFile>) -> Result<(SchemaRef, Kind), IngestError> {
-        let (schema, source) = ParquetSource::open(path, files)?;
-        Ok((schema, Kind::Parquet(source)))
+        let projected = batch.map(|batch| match &self.projection {
+            None => batch,
+            Some(columns) => batch.project(columns).expect("columns of the format's schema"),
+        });
+        Ok((projected, faults))
     }
 }
 
-/// What a single file is.
-enum Form {
-    Parquet,
-    Csv { delimiter: u8 },
-    Tar { gzip: bool },
-}
-
-/// Tells what a file is by its first bytes, or by its extension when they say nothing.
-fn recognise(path: &Path) -> Result<Form, IngestError> {
-    let mut head = Vec::with_capacity(512);
-    File::open(path)
-        .and_then(|file| file.take(512).read_to_end(&mut head))
-        .map_err(|error| read_error(path, error))?;
-    if head.starts_with(b"PAR1") {
-        return Ok(Form::Parquet);
-    }
-    if head.starts_with(&[0x1f, 0x8b]) {
-        return Ok(Form::Tar { gzip: true });
-    }
-    if head.get(257..262) == Some(b"ustar") {
-        return Ok(Form::Tar { gzip: false });
-    }
-    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-    let named = |extensions: &[&str]| extensions.iter().any(|extension| name.ends_with(extension));
-    if named(&[".csv"]) {
-        return Ok(Form::Csv { delimiter: b',' });
-    }
-    if named(&[".tsv"]) {
-        return Ok(Form::Csv { delimiter: b'\t' });
-    }
-    if parquet::is_named(&name) {
-        return Ok(Form::Parquet);
-    }
-    if named(&[".tar"]) {
-        return Ok(Form::Tar { gzip: false });
-    }
-    if named(&[".tar.gz", ".tgz"]) {
-        return Err(IngestError::Archive { path: path.to_owned(), reason: "it is not gzip".to_owned() });
-    }
-    let found = if images::is_named(&name) {
-        "a single image is no dataset".to_owned()
-    } else if head.is_empty() {
-        "the file is empty".to_owned()
-    } else {
-        match path.extension() {
-            Some(extension) => format!("unknown kind of file (.{})", extension.to_string_lossy()),
-            None => "unknown kind of file".to_owned(),
-        }
+/// The columns asked for, and where they are.
+fn project(
+    path: &Path,
+    schema: &SchemaRef,
+    columns: Option<&[String]>,
+) -> Result<(SchemaRef, Option<Vec<usize>>), IngestError> {
+    let Some(columns) = columns else { return Ok((schema.clone(), None)) };
+    let index = |column: &String| {
+        schema.index_of(column).map_err(|_| {
+            let there: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+            IngestError::NoColumn { path: path.to_owned(), column: column.clone(), there: there.join(", ") }
+        })
     };
-    Err(IngestError::Unknown { path: path.to_owned(), found })
+    let indices = columns.iter().map(index).collect::<Result<Vec<_>, _>>()?;
+    let fields: Vec<_> = indices.iter().map(|&index| schema.fields()[index].clone()).collect();
+    Ok((Arc::new(Schema::new(fields)), Some(indices)))
 }
 
-/// BLAKE3 and length of a file, read once from start to end.
-fn digest_file(path: &Path, name: &str) -> Result<InputDigest, IngestError> {
-    let mut hasher = blake3::Hasher::new();
-    let read = File::open(path).and_then(|file| hasher.update_reader(file).map(|hasher| hasher.count()));
-    let bytes = read.map_err(|error| read_error(path, error))?;
-    Ok(InputDigest { name: name.to_owned(), bytes, digest: Digest(hasher.finalize().into()) })
+fn stamp(inputs: &Inputs) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new_derive_key("shardfmt 2026 input stamp v1");
+    for file in &inputs.files {
+        for part in [&*file.path.to_string_lossy(), &file.name, &file.stamp] {
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+        }
+        hasher.update(&file.bytes.to_le_bytes());
+    }
+    hasher.finalize()
+}
+
+/// The rows of a file in plain types.
+fn canonical_rows(path: &Path, batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, IngestError> {
+    canonical::canonical_batch(path, batch, schema)
 }
 
 /// Runs a reader of someone else's making on bytes of someone else's making: `None` if it panicked, which has then not
 /// read anything. What it was working on must not be used again.
 fn caught<T>(read: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(read)).ok()
-}
-
-fn read_error(path: &Path, source: io::Error) -> IngestError {
-    match source.kind() {
-        ErrorKind::NotFound => IngestError::Missing { path: path.to_owned() },
-        _ => IngestError::Read { path: path.to_owned(), source },
-    }
 }

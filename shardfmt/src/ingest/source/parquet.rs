@@ -1,140 +1,234 @@
-//! A Parquet file, or a directory of them with the same columns.
+//! Parquet files with the same columns.
+//!
+//! A piece is a row group, or some rows of a large one: a reader of flat columns skips to them page by page without
+//! looking inside. Nested columns cannot be skipped without being read, so large row groups of those are read in order.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::ops::Range;
+use std::sync::Arc;
 
 use ::parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
 use ::parquet::errors::ParquetError;
-use arrow::datatypes::SchemaRef;
+use ::parquet::file::metadata::RowGroupMetaData;
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use arrow::datatypes::{Schema, SchemaRef};
 
-use super::tree::FoundFile;
-use super::{Piece, caught, digest_file, read_error};
+use super::{Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, caught};
+use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
-use crate::ingest::{IngestError, canonical};
+use crate::ingest::input::{InputFile, Inputs, OpenInput};
+use crate::ingest::{IngestConfig, IngestError, canonical};
 use crate::manifest::InputDigest;
-
-/// What a piece of rows should weigh in memory.
-const PIECE_BYTES: u64 = 4 << 20;
-/// Enough rows to amortise the work per piece, few enough to spread over threads.
-const MOST_ROWS: u64 = 8192;
 
 #[derive(Debug)]
 pub(super) struct ParquetSource {
     files: Vec<ParquetFile>,
-    skipped: u64,
+    /// Files that cannot be opened, where those are skipped, and why.
+    damaged: Vec<(String, IngestError)>,
+    schema: SchemaRef,
+    others: u64,
 }
 
 #[derive(Debug)]
 struct ParquetFile {
-    path: PathBuf,
-    name: String,
+    file: InputFile,
     metadata: ArrowReaderMetadata,
-}
-
-/// Whether the name is one that Parquet files have.
-pub(super) fn is_named(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    [".parquet", ".parq", ".pq"].iter().any(|extension| name.ends_with(extension))
 }
 
 impl ParquetSource {
     /// Reads the footers of those of the files that are Parquet (a single file always is) and compares their columns.
-    pub(super) fn open(
-        root: &Path,
-        found: Vec<FoundFile>,
-    ) -> Result<(SchemaRef, ParquetSource), IngestError> {
-        let single = found.len() == 1;
-        let count = found.len() as u64;
-        let mut files = Vec::new();
+    pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<ParquetSource, IngestError> {
+        let count = inputs.files.len();
+        let is_parquet = |file: &InputFile| inputs.is_file || Kind::Parquet.names(&file.name);
+        let (mut files, mut damaged) = (Vec::new(), Vec::new());
         let mut common: Option<(SchemaRef, String)> = None;
-        for file in found.into_iter().filter(|file| single || is_named(&file.name)) {
-            let metadata = open_metadata(&file.path)?;
-            let schema = canonical::canonical_schema(&file.path, metadata.schema())?;
-            common = Some(match common {
-                None => (schema, file.name.clone()),
-                Some((first, name)) => match canonical::difference(&first, &schema) {
-                    None => (canonical::widen(&first, &schema), name),
-                    Some(difference) => {
-                        return Err(IngestError::Schemas { path: file.path, first: name.into(), difference });
-                    }
-                },
+        for file in inputs.files.into_iter().filter(is_parquet) {
+            let name = file.name.clone();
+            let opened = ParquetFile::open(file).and_then(|(file, schema)| {
+                let widened = match &common {
+                    None => schema,
+                    Some((first, name)) => canonical::common(first, name, &schema, &file.file.path)?,
+                };
+                Ok((file, widened))
             });
-            files.push(ParquetFile { path: file.path, name: file.name, metadata });
-        }
-        let skipped = count - files.len() as u64;
-        let source = ParquetSource { files, skipped };
-        match common {
-            Some((schema, _)) if source.row_count() > 0 && !schema.fields().is_empty() => {
-                Ok((schema, source))
+            match opened {
+                Ok((file, schema)) => {
+                    let first = common.map_or(name, |(_, first)| first);
+                    common = Some((schema, first));
+                    files.push(file);
+                }
+                Err(error) if config.on_error == OnError::Skip && error.is_about_content() => {
+                    damaged.push((name, error));
+                }
+                Err(error) => return Err(error),
             }
-            _ => Err(IngestError::NoSamples {
-                path: root.to_owned(),
-                found: "the Parquet has no rows".to_owned(),
-            }),
         }
+        let others = (count - files.len() - damaged.len()) as u64;
+        let schema = common.map_or_else(|| Arc::new(Schema::empty()), |(schema, _)| schema);
+        let source = ParquetSource { files, damaged, schema, others };
+        if source.row_count() == Some(0) || source.schema.fields().is_empty() {
+            let found = "the Parquet has no rows".to_owned();
+            return Err(IngestError::NoSamples { path: inputs.path, found });
+        }
+        Ok(source)
+    }
+}
+
+impl Format for ParquetSource {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
     }
 
-    pub(super) fn row_count(&self) -> u64 {
-        self.files.iter().map(ParquetFile::row_count).sum()
+    fn row_count(&self) -> Option<u64> {
+        self.files.iter().map(ParquetFile::row_count).try_fold(0, u64::checked_add)
     }
 
-    pub(super) fn skipped_count(&self) -> u64 {
-        self.skipped
+    fn skipped_count(&self) -> u64 {
+        self.others
     }
 
-    pub(super) fn pieces(
-        &self,
-        push: &mut dyn FnMut(Piece) -> Result<(), IngestError>,
-    ) -> Result<Vec<InputDigest>, IngestError> {
-        self.files.iter().map(|file| file.pieces(push)).collect()
+    fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
+        for (name, error) in &self.damaged {
+            let reason = one_line(error);
+            feed.fault(name, IngestError::Parquet { path: name.into(), reason })?;
+        }
+        self.files.iter().map(|file| file.pieces(&self.schema, feed)).collect()
     }
 }
 
 impl ParquetFile {
+    fn open(file: InputFile) -> Result<(ParquetFile, SchemaRef), IngestError> {
+        let input = file.open()?;
+        let metadata = caught(|| ArrowReaderMetadata::load(&input, ArrowReaderOptions::new()))
+            .unwrap_or_else(gave_up)
+            .map_err(|error| damaged(&file, error))?;
+        let schema = canonical::canonical_schema(&file.path, metadata.schema())?;
+        Ok((ParquetFile { file, metadata }, schema))
+    }
+
     fn row_count(&self) -> u64 {
         u64::try_from(self.metadata.metadata().file_metadata().num_rows()).unwrap_or(0)
     }
 
-    fn pieces(
-        &self,
-        push: &mut dyn FnMut(Piece) -> Result<(), IngestError>,
+    fn pieces<'s>(
+        &'s self,
+        schema: &'s SchemaRef,
+        feed: &mut Feed<'_, 's>,
     ) -> Result<InputDigest, IngestError> {
-        let file = File::open(&self.path).map_err(|error| read_error(&self.path, error))?;
-        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
-            .with_batch_size(self.rows_per_piece());
-        let build = caught(|| builder.build()).unwrap_or_else(gave_up);
-        let mut reader = build.map_err(|error| self.error(error))?;
-        let mut rows = 0;
+        let whole = self.file.open_whole()?;
+        let mut start: u64 = 0;
+        for (index, group) in self.metadata.metadata().row_groups().iter().enumerate() {
+            let rows = u64::try_from(group.num_rows()).unwrap_or(0);
+            let size = rows_per_piece(group, rows);
+            if size < rows && is_nested(group) {
+                self.in_order(&whole.input, index, rows, size, schema, feed)?;
+            } else {
+                for from in (0..rows).step_by(size as usize) {
+                    let part = from..(from + size).min(rows);
+                    let input = whole.input.clone();
+                    let name = format!("{}, rows {}", self.file.name, shown(start, &part));
+                    feed.piece(name, move |_| {
+                        let batch = self.read(input, index, &part)?;
+                        canonical::canonical_batch(&self.file.path, &batch, schema)
+                    })?;
+                }
+            }
+            start = start.saturating_add(rows);
+        }
+        if start != self.row_count() {
+            let reason = format!("its row groups have {start} rows, its footer says {}", self.row_count());
+            feed.fault(&self.file.name, damaged(&self.file, reason))?;
+        }
+        whole.digest()
+    }
+
+    /// Some rows of a row group.
+    fn read(&self, input: OpenInput, group: usize, rows: &Range<u64>) -> Result<RecordBatch, IngestError> {
+        let count = rows.end - rows.start;
+        let read = caught(|| -> Result<RecordBatch, ParquetError> {
+            let batches =
+                self.reader(input, group, rows.start, count, count)?.collect::<Result<Vec<_>, _>>()?;
+            Ok(concat_batches(self.metadata.schema(), &batches)?)
+        });
+        let batch = read.unwrap_or_else(gave_up).map_err(|error| damaged(&self.file, error))?;
+        self.check_rows(batch.num_rows() as u64, count)?;
+        Ok(batch)
+    }
+
+    /// A row group read here and now, as its parts cannot be read by themselves.
+    fn in_order<'s>(
+        &'s self,
+        input: &OpenInput,
+        group: usize,
+        rows: u64,
+        size: u64,
+        schema: &'s SchemaRef,
+        feed: &mut Feed<'_, 's>,
+    ) -> Result<(), IngestError> {
+        let name = format!("{}, row group {group}", self.file.name);
+        let build = caught(|| self.reader(input.clone(), group, 0, rows, size)).unwrap_or_else(gave_up);
+        let mut reader = match build {
+            Ok(reader) => reader,
+            Err(error) => return feed.fault(&name, damaged(&self.file, error)),
+        };
+        let mut found = 0;
         while let Some(batch) = caught(|| reader.next()).unwrap_or_else(|| Some(gave_up())) {
-            let batch = batch.map_err(|error| self.error(error))?;
-            rows += batch.num_rows() as u64;
-            push(Piece::Rows(batch))?;
+            let batch = match batch {
+                Ok(batch) => batch,
+                Err(error) => return feed.fault(&name, damaged(&self.file, error)),
+            };
+            found += batch.num_rows() as u64;
+            feed.piece(name.clone(), move |_| canonical::canonical_batch(&self.file.path, &batch, schema))?;
         }
-        if rows != self.row_count() {
-            return Err(self.error(format!("it has {rows} rows, its footer says {}", self.row_count())));
-        }
-        digest_file(&self.path, &self.name)
+        self.check_rows(found, rows).or_else(|error| feed.fault(&name, error))
     }
 
-    fn rows_per_piece(&self) -> usize {
-        let groups = self.metadata.metadata().row_groups();
-        let bytes: u64 = groups.iter().map(|group| u64::try_from(group.total_byte_size()).unwrap_or(0)).sum();
-        let row_bytes = (bytes / self.row_count().max(1)).max(1);
-        (PIECE_BYTES / row_bytes).clamp(1, MOST_ROWS) as usize
+    fn reader(
+        &self,
+        input: OpenInput,
+        group: usize,
+        from: u64,
+        count: u64,
+        batch: u64,
+    ) -> Result<ParquetRecordBatchReader, ParquetError> {
+        ParquetRecordBatchReaderBuilder::new_with_metadata(input, self.metadata.clone())
+            .with_row_groups(vec![group])
+            .with_offset(from as usize)
+            .with_limit(count as usize)
+            .with_batch_size(batch as usize)
+            .build()
     }
 
-    fn error(&self, reason: impl std::fmt::Display) -> IngestError {
-        IngestError::Parquet { path: self.path.clone(), reason: one_line(reason) }
+    fn check_rows(&self, found: u64, expected: u64) -> Result<(), IngestError> {
+        if found == expected {
+            return Ok(());
+        }
+        Err(damaged(&self.file, format!("{found} rows where its footer says {expected}")))
     }
 }
 
-fn open_metadata(path: &Path) -> Result<ArrowReaderMetadata, IngestError> {
-    let file = File::open(path).map_err(|error| read_error(path, error))?;
-    caught(|| ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))
-        .unwrap_or_else(gave_up)
-        .map_err(|error| IngestError::Parquet { path: path.to_owned(), reason: one_line(error) })
+/// How many rows of a row group make a piece.
+fn rows_per_piece(group: &RowGroupMetaData, rows: u64) -> u64 {
+    let bytes = u64::try_from(group.total_byte_size()).unwrap_or(0);
+    if bytes <= PIECE_BYTES && rows <= PIECE_ROWS {
+        return rows.max(1);
+    }
+    let row_bytes = (bytes / rows.max(1)).max(1);
+    (PIECE_BYTES / row_bytes).clamp(1, PIECE_ROWS)
+}
+
+fn is_nested(group: &RowGroupMetaData) -> bool {
+    group.columns().iter().any(|column| column.column_descr().max_rep_level() > 0)
+}
+
+fn shown(start: u64, part: &Range<u64>) -> String {
+    format!("{}..{}", start.saturating_add(part.start), start.saturating_add(part.end))
+}
+
+fn damaged(file: &InputFile, reason: impl std::fmt::Display) -> IngestError {
+    IngestError::Parquet { path: file.path.clone(), reason: one_line(reason) }
 }
 
 /// What a reader that panicked has to say.

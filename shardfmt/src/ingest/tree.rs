@@ -2,67 +2,37 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::read_error;
-use crate::ingest::IngestError;
+use super::IngestError;
+use super::input::{InputFile, read_error};
 
 /// Deeper trees are refused: a link that leads back up would never end.
 const DEEPEST: usize = 64;
 
-/// A file of the input.
-#[derive(Clone, Debug)]
-pub(super) struct FoundFile {
-    pub(super) path: PathBuf,
-    /// Relative to the path the user gave, with `/` between folders: what versions record, so that they do not depend
-    /// on where the input lay.
-    pub(super) name: String,
-    pub(super) bytes: u64,
-}
-
-/// All files below a directory, sorted by name. Names that begin with a dot are left out, as `ls` does, and so are
-/// folders such as `__MACOSX`, whose files only look like images.
-#[derive(Debug)]
-pub(super) struct Tree {
-    pub(super) files: Vec<FoundFile>,
-}
-
-impl Tree {
-    /// Lists `root`, or only its folder `under`. Links are followed; a cycle of them is an error.
-    pub(super) fn walk(root: &Path, under: Option<&str>) -> Result<Tree, IngestError> {
-        let start = match under {
-            Some(under) => root.join(under),
-            None => root.to_owned(),
-        };
-        if let Some(under) = under
-            && !start.is_dir()
-        {
-            return Err(IngestError::NotUnder {
-                path: root.to_owned(),
-                under: under.to_owned(),
-                there: folders_there(&folders_of(root)),
-            });
-        }
-        let mut files = Vec::new();
-        collect(root, &start, under.unwrap_or_default(), 0, &mut files)?;
-        files.sort_unstable_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
-        Ok(Tree { files })
+/// All files below `root`, or only those of its folder `under`. Names that begin with a dot are left out, as `ls` does,
+/// and so are folders such as `__MACOSX`, whose files only look like images. Links are followed; a cycle of them is an
+/// error.
+pub(super) fn walk(root: &Path, under: Option<&str>) -> Result<Vec<InputFile>, IngestError> {
+    let start = under.map_or_else(|| root.to_owned(), |under| root.join(under));
+    if let Some(under) = under
+        && !start.is_dir()
+    {
+        return Err(IngestError::NotUnder {
+            path: root.to_owned(),
+            under: under.to_owned(),
+            there: folders_there(&folders_in(root)),
+        });
     }
-
-    /// What is there, for someone who expected samples.
-    pub(super) fn describe(&self) -> String {
-        match self.files.as_slice() {
-            [] => "the directory is empty".to_owned(),
-            [file] => format!("only {}", file.name),
-            [file, rest @ ..] => format!("only {} and {} more files", file.name, rest.len()),
-        }
-    }
+    let mut files = Vec::new();
+    collect(root, &start, under.unwrap_or_default(), 0, &mut files)?;
+    files.sort_unstable_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
+    Ok(files)
 }
 
-/// A file given by itself: named by its file name alone.
-pub(super) fn single(path: &Path, bytes: u64) -> Result<FoundFile, IngestError> {
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    Ok(FoundFile { path: path.to_owned(), name: utf8_name(path, name)?, bytes })
+/// The recorded name of a file given by itself: its file name alone.
+pub(super) fn file_name(path: &Path) -> Result<String, IngestError> {
+    utf8_name(path, path.file_name().unwrap_or(path.as_os_str()))
 }
 
 /// The folders there are, for someone who named another.
@@ -80,7 +50,7 @@ fn collect(
     folder: &Path,
     prefix: &str,
     depth: usize,
-    files: &mut Vec<FoundFile>,
+    files: &mut Vec<InputFile>,
 ) -> Result<(), IngestError> {
     if depth > DEEPEST {
         return Err(IngestError::Entry {
@@ -101,7 +71,7 @@ fn collect(
         if metadata.is_dir() {
             collect(root, &path, &name, depth + 1, files)?;
         } else if metadata.is_file() {
-            files.push(FoundFile { path, name, bytes: metadata.len() });
+            files.push(InputFile::local(&path, name, &metadata));
         }
     }
     Ok(())
@@ -120,11 +90,16 @@ fn utf8_name(path: &Path, name: &std::ffi::OsStr) -> Result<String, IngestError>
     })
 }
 
-fn folders_of(root: &Path) -> BTreeSet<String> {
+fn folders_in(root: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.path().is_dir());
     folders
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .filter(|name| !is_hidden(name))
         .collect()
+}
+
+/// The first folders of the names.
+pub(super) fn folders_of<'n>(names: impl Iterator<Item = &'n str>) -> BTreeSet<String> {
+    names.filter_map(|name| name.split_once('/')).map(|(folder, _)| folder.to_owned()).collect()
 }

@@ -1,0 +1,400 @@
+//! The files of an input, wherever they lie: on this machine, or, through [`Content`], in a store that someone else
+//! opens. Knows nothing of what is in them.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ::parquet::errors::ParquetError;
+use ::parquet::file::reader::{ChunkReader, Length};
+use bytes::Bytes;
+
+use super::IngestError;
+use super::tree;
+use crate::digest::Digest;
+use crate::manifest::InputDigest;
+
+/// How much a sequential reader asks for at a time: much for a store far away, little for memory.
+const READ_AHEAD: usize = 1 << 20;
+
+/// The bytes of one input file, to be opened when they are needed.
+pub trait Content: fmt::Debug + Send + Sync {
+    /// Opens it. Called several times: for a look at its beginning, and for each pass over it.
+    ///
+    /// # Errors
+    /// When it is gone or out of reach.
+    fn open(&self) -> io::Result<Arc<dyn ReadAt>>;
+
+    /// Whether reading it twice costs little. What is far away is copied to a temporary file before it is read in any
+    /// order, so that it is fetched once.
+    fn is_near(&self) -> bool;
+}
+
+/// Bytes that can be read anywhere, from several threads.
+pub trait ReadAt: Send + Sync {
+    /// Reads up to the length of `buffer` from `offset` on; 0 only at the end.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+}
+
+impl ReadAt for File {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, buffer, offset)
+    }
+}
+
+impl ReadAt for Bytes {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let rest = usize::try_from(offset).ok().and_then(|offset| self.get(offset..)).unwrap_or_default();
+        let length = rest.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&rest[..length]);
+        Ok(length)
+    }
+}
+
+/// One file of the input.
+#[derive(Clone, Debug)]
+pub struct InputFile {
+    /// Where it lies, for messages.
+    pub(super) path: PathBuf,
+    /// What versions record: relative to what the user gave, with `/` between folders, so that it does not matter where
+    /// the input lay.
+    pub(super) name: String,
+    pub(super) bytes: u64,
+    /// Changes when the content does, as far as can be told without reading it.
+    pub(super) stamp: String,
+    content: Arc<dyn Content>,
+}
+
+impl InputFile {
+    /// A file of `bytes` bytes. `path` is shown to people, `name` recorded in the version; `stamp` changes with the
+    /// content (an entity tag, a time of modification): an ingest that was interrupted goes on only if it has not.
+    pub fn new(
+        path: impl Into<PathBuf>,
+        name: impl Into<String>,
+        bytes: u64,
+        stamp: impl Into<String>,
+        content: Arc<dyn Content>,
+    ) -> InputFile {
+        InputFile { path: path.into(), name: name.into(), bytes, stamp: stamp.into(), content }
+    }
+
+    /// A file of this machine.
+    pub(super) fn local(path: &Path, name: String, metadata: &fs::Metadata) -> InputFile {
+        let stamp = format!("{}.{:09}", metadata.mtime(), metadata.mtime_nsec());
+        Self::new(path, name, metadata.len(), stamp, Arc::new(LocalFile(path.to_owned())))
+    }
+
+    /// Opens the file to read parts of it.
+    pub(super) fn open(&self) -> Result<OpenInput, IngestError> {
+        let content = self.content.open().map_err(|error| self.error(error))?;
+        Ok(OpenInput { content, bytes: self.bytes })
+    }
+
+    /// Opens the file to read all of it, in any order, and at the end learn its digest.
+    pub(super) fn open_whole(&self) -> Result<WholeInput, IngestError> {
+        let input = self.open()?;
+        if self.content.is_near() {
+            return Ok(WholeInput { file: self.clone(), input, digest: None });
+        }
+        let (mut copy, mut hashed) =
+            (tempfile::tempfile().map_err(spool_error)?, Hashed::new(input.read_from(0)));
+        let mut buffer = vec![0; READ_AHEAD];
+        loop {
+            let read = hashed.read(&mut buffer).map_err(|error| self.error(error))?;
+            if read == 0 {
+                break;
+            }
+            io::Write::write_all(&mut copy, &buffer[..read]).map_err(spool_error)?;
+        }
+        let digest = self.digest_of(&hashed)?;
+        let input = OpenInput { content: Arc::new(copy), bytes: self.bytes };
+        Ok(WholeInput { file: self.clone(), input, digest: Some(digest) })
+    }
+
+    /// Reads the file from its beginning; the digest is known at its end.
+    pub(super) fn stream(&self) -> Result<Stream, IngestError> {
+        let input = self.open()?;
+        Ok(Hashed::new(BufReader::with_capacity(READ_AHEAD, input.read_from(0))))
+    }
+
+    /// The digest of a stream of this file that was read, of which the rest is read now.
+    pub(super) fn finish(&self, mut stream: Stream) -> Result<InputDigest, IngestError> {
+        io::copy(&mut stream, &mut io::sink()).map_err(|error| self.error(error))?;
+        self.digest_of(&stream)
+    }
+
+    /// The whole content, which must have the size that was listed and at most `most` bytes.
+    pub(super) fn read_all(&self, most: u64) -> Result<Vec<u8>, IngestError> {
+        if self.bytes > most {
+            return Err(IngestError::TooLarge { path: self.path.clone(), bytes: self.bytes, most });
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(self.bytes).expect("a limit that fits memory"));
+        let reader = self.open()?.read_from(0);
+        reader.take(most).read_to_end(&mut bytes).map_err(|error| self.error(error))?;
+        self.check_size(bytes.len() as u64)?;
+        Ok(bytes)
+    }
+
+    /// The first bytes, by which many kinds of files are recognised.
+    pub(super) fn head(&self, length: u64) -> Result<Vec<u8>, IngestError> {
+        let mut head = Vec::new();
+        let reader = self.open()?.read_from(0);
+        reader.take(length).read_to_end(&mut head).map_err(|error| self.error(error))?;
+        Ok(head)
+    }
+
+    /// What the system says about this file.
+    pub(super) fn error(&self, error: io::Error) -> IngestError {
+        read_error(&self.path, error)
+    }
+
+    fn digest_of<R>(&self, hashed: &Hashed<R>) -> Result<InputDigest, IngestError> {
+        let (bytes, digest) = hashed.digest();
+        self.check_size(bytes)?;
+        Ok(InputDigest { name: self.name.clone(), bytes, digest })
+    }
+
+    fn check_size(&self, bytes: u64) -> Result<(), IngestError> {
+        if bytes == self.bytes {
+            return Ok(());
+        }
+        let what = format!("it had {} bytes, now {bytes}", self.bytes);
+        Err(IngestError::Changed { path: self.path.clone(), what })
+    }
+}
+
+/// What the system says about a file or directory of this machine.
+pub(super) fn read_error(path: &Path, source: io::Error) -> IngestError {
+    match source.kind() {
+        ErrorKind::NotFound => IngestError::Missing { path: path.to_owned() },
+        _ => IngestError::Read { path: path.to_owned(), source },
+    }
+}
+
+fn spool_error(source: io::Error) -> IngestError {
+    IngestError::Spill { directory: std::env::temp_dir(), source }
+}
+
+/// A file read from start to end while it is hashed.
+pub(super) type Stream = Hashed<BufReader<ReadFrom>>;
+
+/// An open file.
+#[derive(Clone)]
+pub(super) struct OpenInput {
+    content: Arc<dyn ReadAt>,
+    bytes: u64,
+}
+
+impl OpenInput {
+    /// Reads on from `offset`.
+    pub(super) fn read_from(&self, offset: u64) -> ReadFrom {
+        ReadFrom { input: self.clone(), offset }
+    }
+
+    /// A part of it, which must be there.
+    pub(super) fn part(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let end = offset.checked_add(length as u64);
+        if end.is_none_or(|end| end > self.bytes) {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        let mut part = vec![0; length];
+        self.read_from(offset).read_exact(&mut part)?;
+        Ok(part)
+    }
+}
+
+impl Length for OpenInput {
+    fn len(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl ChunkReader for OpenInput {
+    type T = BufReader<ReadFrom>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        Ok(BufReader::new(self.read_from(start)))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        Ok(self.part(start, length)?.into())
+    }
+}
+
+/// A reader of an open file that keeps its own place.
+pub(super) struct ReadFrom {
+    input: OpenInput,
+    offset: u64,
+}
+
+impl Read for ReadFrom {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.content.read_at(buffer, self.offset)?;
+        self.offset += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for ReadFrom {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let target = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::End(distance) => self.input.bytes.checked_add_signed(distance),
+            SeekFrom::Current(distance) => self.offset.checked_add_signed(distance),
+        };
+        self.offset = target.ok_or(ErrorKind::InvalidInput)?;
+        Ok(self.offset)
+    }
+}
+
+/// A file that is read in any order, all of it, and its digest.
+pub(super) struct WholeInput {
+    file: InputFile,
+    pub(super) input: OpenInput,
+    digest: Option<InputDigest>,
+}
+
+impl WholeInput {
+    /// Its digest: from the copy that was made, or by reading it once more.
+    pub(super) fn digest(self) -> Result<InputDigest, IngestError> {
+        match self.digest {
+            Some(digest) => Ok(digest),
+            None => {
+                let mut hashed = Hashed::new(self.input.read_from(0));
+                let mut buffer = vec![0; READ_AHEAD];
+                while hashed.read(&mut buffer).map_err(|error| self.file.error(error))? > 0 {}
+                self.file.digest_of(&hashed)
+            }
+        }
+    }
+}
+
+/// A reader that hashes what passes through it.
+pub(super) struct Hashed<R> {
+    reader: R,
+    hasher: blake3::Hasher,
+}
+
+impl<R> Hashed<R> {
+    pub(super) fn new(reader: R) -> Self {
+        Hashed { reader, hasher: blake3::Hasher::new() }
+    }
+
+    /// How many bytes passed, and their digest.
+    pub(super) fn digest(&self) -> (u64, Digest) {
+        (self.hasher.count(), Digest(self.hasher.finalize().into()))
+    }
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.hasher.update(&buffer[..read]);
+        Ok(read)
+    }
+}
+
+#[derive(Debug)]
+struct LocalFile(PathBuf);
+
+impl Content for LocalFile {
+    fn open(&self) -> io::Result<Arc<dyn ReadAt>> {
+        Ok(Arc::new(File::open(&self.0)?))
+    }
+
+    fn is_near(&self) -> bool {
+        true
+    }
+}
+
+#[derive(Debug)]
+struct InMemory(Bytes);
+
+impl Content for InMemory {
+    fn open(&self) -> io::Result<Arc<dyn ReadAt>> {
+        Ok(Arc::new(self.0.clone()))
+    }
+
+    fn is_near(&self) -> bool {
+        true
+    }
+}
+
+/// All files of an input, in the one order that ingest knows: by the bytes of their names.
+#[derive(Debug)]
+pub struct Inputs {
+    pub(super) path: PathBuf,
+    pub(super) files: Vec<InputFile>,
+    /// Whether the user named one file, and not a directory that happens to hold one.
+    pub(super) is_file: bool,
+    /// The only folder of it that was looked at.
+    pub(super) under: Option<String>,
+}
+
+impl Inputs {
+    /// The file at `path`, or all files below the directory at `path`; of those only the ones in `under`.
+    ///
+    /// # Errors
+    /// When there is nothing, when it cannot be read, or when a name is not UTF-8.
+    pub fn local(path: &Path, under: Option<&str>) -> Result<Inputs, IngestError> {
+        let metadata = fs::metadata(path).map_err(|error| read_error(path, error))?;
+        let under = super::config::folder(under)?;
+        let files = if metadata.is_dir() {
+            tree::walk(path, under.as_deref())?
+        } else {
+            vec![InputFile::local(path, tree::file_name(path)?, &metadata)]
+        };
+        Ok(Inputs { path: path.to_owned(), files, is_file: !metadata.is_dir(), under })
+    }
+
+    /// Files that the caller found, wherever they lie. `path` is shown to people; `is_file` says that the user named a
+    /// single file. Files outside of the folder `under` are left out, unless it is a single file, such as an archive.
+    ///
+    /// # Errors
+    /// When two files have the same name.
+    pub fn of_files(
+        path: impl Into<PathBuf>,
+        mut files: Vec<InputFile>,
+        is_file: bool,
+        under: Option<&str>,
+    ) -> Result<Inputs, IngestError> {
+        let (path, under) = (path.into(), super::config::folder(under)?);
+        if let (Some(under), false) = (&under, is_file) {
+            let folders = tree::folders_of(files.iter().map(|file| file.name.as_str()));
+            files.retain(|file| {
+                file.name.strip_prefix(under.as_str()).is_some_and(|rest| rest.starts_with('/'))
+            });
+            if files.is_empty() {
+                let there = tree::folders_there(&folders);
+                return Err(IngestError::NotUnder { path, under: under.clone(), there });
+            }
+        }
+        files.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
+        if let Some(pair) = files.windows(2).find(|pair| pair[0].name == pair[1].name) {
+            return Err(IngestError::Entry {
+                path,
+                entry: pair[0].name.clone(),
+                reason: "is given twice; give each file once",
+            });
+        }
+        Ok(Inputs { path, files, is_file, under })
+    }
+
+    /// A single file that lies in memory.
+    pub fn in_memory(name: &str, bytes: impl Into<Bytes>) -> Inputs {
+        let bytes = bytes.into();
+        let file = InputFile::new(name, name, bytes.len() as u64, "", Arc::new(InMemory(bytes)));
+        Inputs { path: name.into(), files: vec![file], is_file: true, under: None }
+    }
+
+    /// The bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).fold(0, u64::saturating_add)
+    }
+}
