@@ -110,16 +110,10 @@ fn golden_manifest() -> Manifest {
         other.labels = None;
         other
     };
-    Manifest {
-        schema: golden_rows().schema(),
-        shards: vec![shard.entry, other],
-        config: serde_json::json!({ "mix": "random", "seed": 7, "a": { "z": null, "b": [true, "é"] } }),
-        inputs: vec![InputDigest {
-            name: "golden.parquet".into(),
-            bytes: 4,
-            digest: Digest::of(b"\x00\x01\x02\x03"),
-        }],
-    }
+    let config = serde_json::json!({ "mix": "random", "seed": 7, "a": { "z": null, "b": [true, "é"] } });
+    let digest = Digest::of(b"\x00\x01\x02\x03");
+    let inputs = vec![InputDigest { name: "golden.parquet".into(), bytes: 4, digest }];
+    Manifest::new(golden_rows().schema(), vec![shard.entry, other], config, inputs)
 }
 
 /// Rows with something of everything: what images, tensors, tokens and tables are made of, and nulls in all of them.

@@ -27,7 +27,7 @@ pub mod size;
 
 pub use digest::{Digest, PlanId, ShardId, VersionId};
 pub use grain::{Grain, GrainError, GrainKey};
-pub use manifest::{InputDigest, Manifest, ManifestError, ShardEntry};
+pub use manifest::{InputDigest, Manifest, ManifestError, ShardEntry, Skipped};
 pub use merkle::{GrainTree, NodeHash};
 pub use name::DatasetName;
 pub use row::{DigestSum, RowCodec, RowDigest, RowError};

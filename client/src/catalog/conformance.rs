@@ -141,12 +141,9 @@ fn name(text: &str) -> DatasetName {
 /// A version with one shard for each range of numbers.
 fn dataset(ranges: &[std::ops::Range<i64>]) -> Version {
     let shards: Vec<_> = ranges.iter().map(|range| shard(range.clone())).collect();
-    let manifest = Manifest {
-        schema: batch(0..1).schema(),
-        shards: shards.iter().map(|shard| shard.entry.clone()).collect(),
-        config: serde_json::json!({ "made": "by hand" }),
-        inputs: Vec::new(),
-    };
+    let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
+    let config = serde_json::json!({ "made": "by hand" });
+    let manifest = Manifest::new(batch(0..1).schema(), entries, config, Vec::new());
     Version { shards, manifest }
 }
 

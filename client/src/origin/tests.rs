@@ -19,7 +19,7 @@ fn shard(rows: i64) -> FinishedShard {
 
 fn manifest(shard: &FinishedShard) -> Manifest {
     let schema = shardfmt::Shard::from_bytes(shard.bytes.clone()).expect("own shard").schema().clone();
-    Manifest { schema, shards: vec![shard.entry.clone()], config: serde_json::json!({}), inputs: Vec::new() }
+    Manifest::new(schema, vec![shard.entry.clone()], serde_json::json!({}), Vec::new())
 }
 
 fn plan(manifest: &Manifest) -> PlanDocument {

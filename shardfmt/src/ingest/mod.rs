@@ -67,7 +67,7 @@ pub fn ingest(
         let (shards, cut) = write(&rows, &codec, config, sink, progress)?;
         let recorded = IngestConfig { shard_size: Some(cut.size), under: config.folder()?, ..config.clone() };
         let config = serde_json::to_value(recorded).expect("settings are plain values");
-        Ok(Manifest { schema: source.schema().clone(), shards, config, inputs })
+        Ok(Manifest::new(source.schema().clone(), shards, config, inputs))
     })
 }
 

@@ -36,6 +36,10 @@ const FORMAT_KEY: &str = "shardd.format";
 const SCHEMA_KEY: &str = "shardd.schema";
 const CONFIG_KEY: &str = "shardd.config";
 const INPUTS_KEY: &str = "shardd.inputs";
+const SKIPPED_KEY: &str = "shardd.skipped";
+
+/// How many of the skipped rows and files a manifest lists at most; all are counted.
+pub const SKIPPED_LISTED: usize = 10_000;
 
 /// Shards in one record batch of the manifest.
 const SHARDS_PER_RECORD_BATCH: usize = 4096;
@@ -82,9 +86,36 @@ pub struct Manifest {
     pub config: Value,
     /// What was ingested.
     pub inputs: Vec<InputDigest>,
+    /// What was not, because it could not be read: the first [`SKIPPED_LISTED`] in input order.
+    pub skipped: Vec<Skipped>,
+    /// How much was skipped in all.
+    pub skipped_count: u64,
+}
+
+/// A file, member or row of the input that could not be read and was passed over, as the ingest was told to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Skipped {
+    /// Which one.
+    pub name: String,
+    /// Why, in one line.
+    pub reason: String,
+}
+
+/// [`Manifest::skipped`] as it is written.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct SkippedList {
+    count: u64,
+    first: Vec<Skipped>,
 }
 
 impl Manifest {
+    /// A version of which nothing was skipped.
+    pub fn new(schema: SchemaRef, shards: Vec<ShardEntry>, config: Value, inputs: Vec<InputDigest>) -> Self {
+        Self { schema, shards, config, inputs, skipped: Vec::new(), skipped_count: 0 }
+    }
+
     /// The bytes of the manifest's file: the same for equal manifests.
     pub fn encode(&self) -> Vec<u8> {
         self.write().expect("a manifest's own columns fit its own schema, in memory")
@@ -93,14 +124,19 @@ impl Manifest {
     fn write(&self) -> Result<Vec<u8>, ArrowError> {
         let inputs =
             serde_json::to_value(&self.inputs).map_err(|error| ArrowError::ExternalError(error.into()))?;
-        let metadata = [
-            (FORMAT_KEY, FORMAT.to_owned()),
-            (SCHEMA_KEY, to_hex(&schema_message(&self.schema))),
-            (CONFIG_KEY, sorted(&self.config).to_string()),
-            (INPUTS_KEY, inputs.to_string()),
-        ];
-        let metadata = metadata.map(|(key, value)| (key.to_owned(), value));
-        let schema = Arc::new(Schema::new(columns()).with_metadata(BTreeMap::from(metadata)));
+        let mut metadata = BTreeMap::from([
+            (FORMAT_KEY.to_owned(), FORMAT.to_owned()),
+            (SCHEMA_KEY.to_owned(), to_hex(&schema_message(&self.schema))),
+            (CONFIG_KEY.to_owned(), sorted(&self.config).to_string()),
+            (INPUTS_KEY.to_owned(), inputs.to_string()),
+        ]);
+        if self.skipped_count > 0 {
+            let skipped = SkippedList { count: self.skipped_count, first: self.skipped.clone() };
+            let skipped =
+                serde_json::to_string(&skipped).map_err(|error| ArrowError::ExternalError(error.into()))?;
+            metadata.insert(SKIPPED_KEY.to_owned(), skipped);
+        }
+        let schema = Arc::new(Schema::new(columns()).with_metadata(metadata));
         let options = IpcWriteOptions::try_new(64, false, ipc::MetadataVersion::V5)?;
         let mut file = FileWriter::try_new_with_options(Vec::new(), &schema, options)?;
         for shards in self.shards.chunks(SHARDS_PER_RECORD_BATCH) {
@@ -132,6 +168,10 @@ impl Manifest {
         }
         let config = parse_json(CONFIG_KEY, text(CONFIG_KEY)?)?;
         let inputs = parse_json(INPUTS_KEY, text(INPUTS_KEY)?)?;
+        let skipped = match file.schema.metadata().get(SKIPPED_KEY) {
+            Some(text) => parse_json(SKIPPED_KEY, text)?,
+            None => SkippedList::default(),
+        };
         let schema = parse_schema(text(SCHEMA_KEY)?).map_err(ManifestError::Corrupt)?;
         let mut shards = Vec::new();
         for block in &file.blocks {
@@ -140,7 +180,8 @@ impl Manifest {
             let entries = entries_of(&batch.map_err(ManifestError::Corrupt)?);
             shards.extend(entries.map_err(ManifestError::Corrupt)?);
         }
-        Ok(Self { schema, shards, config, inputs })
+        let SkippedList { count: skipped_count, first: skipped } = skipped;
+        Ok(Self { schema, shards, config, inputs, skipped, skipped_count })
     }
 
     /// Names the version: the digest of the encoding. A manifest that was read is named by the digest of what was read.
@@ -342,12 +383,18 @@ mod tests {
 
     fn manifest() -> impl Strategy<Value = Manifest> {
         let shards = prop::collection::vec(entry(), 0..6);
-        (record_batch(1), shards, any::<u64>(), "[a-z/]{1,9}").prop_map(|(batch, shards, seed, name)| Manifest {
-            schema: batch.schema(),
-            shards,
-            config: serde_json::json!({ "seed": seed, "mix": "random", "nested": { "b": [1, null], "a": name } }),
-            inputs: vec![InputDigest { name, bytes: seed, digest: Digest::of(b"input") }],
-        })
+        (record_batch(1), shards, any::<u64>(), "[a-z/]{1,9}", 0..3u64).prop_map(
+            |(batch, shards, seed, name, skipped_count)| Manifest {
+                schema: batch.schema(),
+                shards,
+                config: serde_json::json!({ "seed": seed, "mix": "random", "nested": { "b": [1, null], "a": name } }),
+                skipped: (0..skipped_count.min(1))
+                    .map(|_| Skipped { name: name.clone(), reason: "it is cut off".to_owned() })
+                    .collect(),
+                skipped_count,
+                inputs: vec![InputDigest { name, bytes: seed, digest: Digest::of(b"input") }],
+            },
+        )
     }
 
     proptest! {
@@ -390,12 +437,13 @@ mod tests {
             digest_sum: DigestSum(u128::MAX),
             labels: Some(BTreeMap::from([("0".to_owned(), 1), (rows.to_string(), 2)])),
         };
-        Manifest {
-            schema: Arc::new(Schema::new(vec![label])),
-            shards: vec![shard(b"a", 1), shard(b"b", 2)],
-            config: serde_json::json!({ "b": 1, "a": 2 }),
-            inputs: Vec::new(),
-        }
+        let config = serde_json::json!({ "b": 1, "a": 2 });
+        Manifest::new(
+            Arc::new(Schema::new(vec![label])),
+            vec![shard(b"a", 1), shard(b"b", 2)],
+            config,
+            Vec::new(),
+        )
     }
 
     #[test]
