@@ -24,6 +24,7 @@ pub mod plan;
 pub mod row;
 pub mod shard;
 pub mod size;
+pub mod version;
 
 pub use digest::{Digest, PlanId, ShardId, VersionId};
 pub use grain::{Grain, GrainError, GrainKey};

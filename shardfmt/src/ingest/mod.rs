@@ -25,7 +25,8 @@ use arrow::array::RecordBatch;
 use rayon::prelude::*;
 
 pub use self::config::{HashRange, IngestConfig, Mix, OnError};
-use self::cut::{Cut, MixedOrder};
+pub(crate) use self::cut::Cut;
+use self::cut::MixedOrder;
 pub use self::error::IngestError;
 pub use self::input::{Content, InputFile, Inputs, ReadAt};
 pub use self::sink::{NoProgress, Progress, Sink};

@@ -303,7 +303,7 @@ fn entries_of(batch: &RecordBatch) -> Result<Vec<ShardEntry>, String> {
 }
 
 /// The schema as an Arrow IPC message without its envelope: what `pyarrow.ipc.read_schema` reads.
-fn schema_message(schema: &Schema) -> Vec<u8> {
+pub(crate) fn schema_message(schema: &Schema) -> Vec<u8> {
     let options = IpcWriteOptions::default();
     let mut dictionaries = DictionaryTracker::new(true);
     let generator = IpcDataGenerator::default();
@@ -320,6 +320,11 @@ fn schema_message(schema: &Schema) -> Vec<u8> {
 fn parse_schema(hex: &str) -> Result<SchemaRef, String> {
     let mut bytes = vec![0; hex.len() / 2];
     from_hex(hex, &mut bytes).map_err(|_| "its schema is not hexadecimal".to_owned())?;
+    parse_schema_message(&bytes)
+}
+
+/// The schema that [`schema_message`] wrote, checked to be one that rows can have.
+pub(crate) fn parse_schema_message(bytes: &[u8]) -> Result<SchemaRef, String> {
     let message: Range<usize> = 8..bytes.len();
     let message = bytes.get(message).ok_or("its schema is cut off")?;
     let message = ipc::root_as_message(message).map_err(|error| format!("its schema: {error}"))?;

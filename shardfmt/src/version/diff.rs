@@ -206,7 +206,8 @@ impl Tally {
         for file in files {
             let mut file = file.into_inner().map_err(|error| VersionError::spill(error.into_error()))?;
             file.rewind().map_err(VersionError::spill)?;
-            let records = file.stream_position().and(file.metadata()).map_err(VersionError::spill)?.len() / 17;
+            let records =
+                file.stream_position().and(file.metadata()).map_err(VersionError::spill)?.len() / 17;
             let (mut file, mut table, mut record) = (BufReader::new(file), Table::default(), [0; 17]);
             for _ in 0..records {
                 file.read_exact(&mut record).map_err(VersionError::spill)?;
@@ -264,7 +265,8 @@ fn has_same_order(old: &Manifest, new: &Manifest, store: &dyn Store) -> Result<b
         if a[..both] != b[..both] {
             return Ok(false);
         }
-        let onward = |at: (usize, usize), left: usize| if left == both { (at.0 + 1, 0) } else { (at.0, at.1 + both) };
+        let onward =
+            |at: (usize, usize), left: usize| if left == both { (at.0 + 1, 0) } else { (at.0, at.1 + both) };
         (here, there) = (onward(here, a.len()), onward(there, b.len()));
     }
     Ok(here.0 == old.shards.len() && there.0 == new.shards.len())

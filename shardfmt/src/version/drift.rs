@@ -42,7 +42,9 @@ pub fn drift(old: &Manifest, new: &Manifest) -> Drift {
 }
 
 fn total_variation(labels: &[LabelShare]) -> f64 {
-    let total = |of: fn(&LabelShare) -> u64| labels.iter().map(of).sum::<u64>().max(1) as f64;
+    let total =
+        |of: fn(&LabelShare) -> u64| labels.iter().map(|label| of(label) as f64).sum::<f64>().max(1.0);
     let (old, new) = (total(|label| label.old), total(|label| label.new));
-    labels.iter().map(|label| (label.old as f64 / old - label.new as f64 / new).abs()).sum::<f64>() / 2.0
+    let apart: f64 = labels.iter().map(|label| (label.old as f64 / old - label.new as f64 / new).abs()).sum();
+    (apart / 2.0).min(1.0)
 }

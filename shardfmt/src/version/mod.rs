@@ -18,7 +18,7 @@ mod settings;
 mod store;
 mod stretch;
 #[cfg(test)]
-mod testkit;
+mod tests;
 mod verify;
 
 use crate::digest::VersionId;

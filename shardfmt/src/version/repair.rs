@@ -15,9 +15,9 @@ use arrow::datatypes::SchemaRef;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::VersionError;
 use super::store::{File, Store, read_shard, read_sidecar};
 use super::verify::{Finding, check};
-use super::VersionError;
 use crate::digest::ShardId;
 use crate::ingest::{Progress, Sink};
 use crate::manifest::{Manifest, ShardEntry};
@@ -269,10 +269,12 @@ impl<'a> Repair<'a> {
     fn assemble(&self, name: &str) -> Result<(), VersionError> {
         let complete: Vec<(ShardEntry, Vec<RowDigest>)> = {
             let state = self.state();
-            let has_all = |digests: &&Vec<RowDigest>| digests.iter().all(|digest| state.rows[digest].is_some());
+            let has_all =
+                |digests: &&Vec<RowDigest>| digests.iter().all(|digest| state.rows[digest].is_some());
             let complete = state.needs.values().filter(|need| !state.failed.contains_key(&need.entry.id));
-            let complete = complete
-                .filter_map(|need| Some((need.entry.clone(), need.digests.as_ref().filter(has_all)?.clone())));
+            let complete = complete.filter_map(|need| {
+                Some((need.entry.clone(), need.digests.as_ref().filter(has_all)?.clone()))
+            });
             complete.collect()
         };
         for (entry, digests) in complete {

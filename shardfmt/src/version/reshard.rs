@@ -93,9 +93,7 @@ impl Write<'_> {
         if finished.sidecar.rows != expected {
             return Err(VersionError::Changed { shard: finished.id });
         }
-        self.sink
-            .put_shard(&finished)
-            .map_err(|source| VersionError::Sink { shard: finished.id, source })?;
+        self.sink.put_shard(&finished).map_err(|source| VersionError::Sink { shard: finished.id, source })?;
         done(finished.entry)
     }
 }

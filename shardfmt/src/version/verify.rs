@@ -4,9 +4,9 @@
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::VersionError;
 use super::pool;
 use super::store::{Damage, File, Store, corrupt, read_shard, read_sidecar};
-use super::VersionError;
 use crate::digest::ShardId;
 use crate::ingest::Progress;
 use crate::manifest::{Manifest, ShardEntry};
@@ -73,7 +73,8 @@ fn check_shard(entry: &ShardEntry, store: &dyn Store) -> Result<(), Damage> {
 pub fn sample(shards: usize, count: usize, seed: u64) -> Vec<usize> {
     let key = blake3::derive_key("shardfmt 2026 verify sample v1", &seed.to_le_bytes());
     let order = Permutation::new(&key, shards as u64);
-    let mut chosen: Vec<usize> = (0..count.min(shards) as u64).map(|place| order.apply(place) as usize).collect();
+    let mut chosen: Vec<usize> =
+        (0..count.min(shards) as u64).map(|place| order.apply(place) as usize).collect();
     chosen.sort_unstable();
     chosen
 }
@@ -97,9 +98,8 @@ impl Confidence {
             return 0.0;
         }
         // The damaged ones are drawn one after the other, each from those that were not looked at.
-        let drawn = (0..damaged).map(|drawn| {
-            (self.shards - self.sampled - drawn) as f64 / (self.shards - drawn) as f64
-        });
+        let drawn = (0..damaged)
+            .map(|drawn| (self.shards - self.sampled - drawn) as f64 / (self.shards - drawn) as f64);
         drawn.product()
     }
 

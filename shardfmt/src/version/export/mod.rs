@@ -147,7 +147,7 @@ impl Job<'_> {
 /// Runs `write` on all units in parallel; it says how long the files are that it has written.
 fn each<T: Send>(
     units: Vec<T>,
-    write: impl Fn(T) -> Result<Vec<u64>, ExportError> + Sync,
+    write: impl Fn(T) -> Result<Vec<u64>, ExportError> + Send + Sync,
 ) -> Result<Exported, ExportError> {
     let lengths = units.into_par_iter().map(write).collect::<Result<Vec<_>, _>>()?.concat();
     Ok(Exported { files: lengths.len() as u64, bytes: lengths.iter().sum() })

@@ -19,6 +19,9 @@ use crate::version::schema::changes;
 use crate::version::store::one_line;
 use crate::version::stretch::Reader;
 
+/// What the rows weigh that are read again together.
+const ROWS_AT_ONCE_BYTES: u64 = 4 << 20;
+
 pub(super) fn write(job: &Job<'_>, size: ByteSize, zstd: bool) -> Result<Exported, ExportError> {
     let compression = match zstd {
         true => Compression::ZSTD(ZstdLevel::default()),
@@ -43,9 +46,9 @@ pub(super) fn write(job: &Job<'_>, size: ByteSize, zstd: bool) -> Result<Exporte
 /// Shards that make a file together, numbered.
 fn groups(job: &Job<'_>, size: ByteSize) -> Vec<(usize, Range<usize>)> {
     let mut groups: Vec<Range<usize>> = Vec::new();
-    let mut bytes = 0;
+    let mut bytes = 0u64;
     for (index, shard) in job.manifest.shards.iter().enumerate() {
-        bytes += shard.row_bytes;
+        bytes = bytes.saturating_add(shard.row_bytes);
         match groups.last_mut() {
             Some(group) if bytes <= size.0 => group.end = index + 1,
             _ => {
@@ -96,7 +99,8 @@ impl Part<'_> {
         let codec = RowCodec::new(schema.clone()).map_err(|error| unread(&error))?;
         let mut expected = Expected::new(self);
         let mut row = Vec::new();
-        for batch in builder.build().map_err(|error| unread(&error))? {
+        let batches = builder.with_batch_size(self.rows_at_once()).build().map_err(|error| unread(&error))?;
+        for batch in batches {
             let batch = batch.map_err(RowError::from).and_then(|batch| plain_batch(&batch, schema));
             let batch = batch.map_err(|error| unread(&error))?;
             let encoder = codec.encoder(&batch).map_err(|error| unread(&error))?;
@@ -113,6 +117,15 @@ impl Part<'_> {
             None => Ok(()),
             Some(_) => Err(differs("read again, rows are missing".to_owned())),
         }
+    }
+
+    /// As many rows as weigh some MiB.
+    fn rows_at_once(&self) -> usize {
+        let shards = &self.job.manifest.shards[self.shards.clone()];
+        let (rows, bytes) = shards.iter().fold((0, 0u64), |(rows, bytes), shard| {
+            (rows + u64::from(shard.rows), bytes.saturating_add(shard.row_bytes))
+        });
+        (ROWS_AT_ONCE_BYTES / (bytes / rows.max(1)).max(1)).clamp(1, 8192) as usize
     }
 
     fn refuse(&self, error: ParquetError) -> ExportError {
