@@ -6,14 +6,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, SchemaRef};
 
 use super::schema::{SchemaChange, changes};
 use super::store::one_line;
 use super::{Base, settings};
 use crate::digest::{Digest, ShardId};
-use crate::ingest::{self, IngestConfig, IngestError, Progress, Sink, Source};
-use crate::manifest::{InputDigest, Manifest, ShardEntry};
+use crate::ingest::{self, IngestConfig, IngestError, Progress, Resources, Sink, Source};
+use crate::manifest::{InputDigest, Manifest, SKIPPED_LISTED, ShardEntry};
 use crate::shard::{FinishedShard, Shard, ShardError, ShardWriter};
 
 /// Why nothing was appended.
@@ -47,7 +47,7 @@ pub fn append(
     base: Base<'_>,
     parts: Vec<(Source, IngestConfig)>,
     again: bool,
-    threads: usize,
+    resources: &Resources,
     sink: &dyn Sink,
     progress: &dyn Progress,
 ) -> Result<Manifest, AppendError> {
@@ -60,16 +60,47 @@ pub fn append(
     }
     let mut recorded = Vec::with_capacity(parts.len());
     for (source, config) in parts {
-        let part = ingest_part(&manifest.schema, source, &config, threads, sink, progress)?;
+        let part = ingest_part(&manifest.schema, source, &config, resources, sink, progress)?;
         if !again {
             part.inputs.iter().try_for_each(|input| refuse(&manifest.inputs, input))?;
         }
         recorded.push(settings::settings(&part).unwrap_or(config));
         manifest.shards.extend(part.shards);
         manifest.inputs.extend(part.inputs);
+        manifest.skipped.extend(part.skipped);
+        manifest.skipped_count = manifest.skipped_count.saturating_add(part.skipped_count);
     }
+    manifest.skipped.truncate(SKIPPED_LISTED);
     manifest.config = settings::appended(base, recorded);
     Ok(manifest)
+}
+
+/// Opens a part of an append. Where types are inferred from what is there, such as in CSV, and come out otherwise than the
+/// dataset has them, they are set to those of the dataset: `open` is asked again, and the settings say so.
+///
+/// # Errors
+///
+/// When there is nothing that can be ingested.
+pub fn open_part(
+    base: Base<'_>,
+    config: IngestConfig,
+    open: impl Fn(&IngestConfig) -> Result<Source, IngestError>,
+) -> Result<(Source, IngestConfig), IngestError> {
+    let source = open(&config)?;
+    let schema = &base.manifest.schema;
+    if check_columns(schema, &source).is_ok() {
+        return Ok((source, config));
+    }
+    let is_written_so =
+        |text: &str, field: &Field| text.parse::<DataType>().ok().as_ref() == Some(field.data_type());
+    let types = schema.fields().iter().map(|field| (field, field.data_type().to_string()));
+    let types = types.filter(|(field, text)| is_written_so(text, field));
+    let types = types.map(|(field, text)| (field.name().clone(), text)).collect();
+    let typed = IngestConfig { types, ..config.clone() };
+    match open(&typed) {
+        Ok(again) if check_columns(schema, &again).is_ok() => Ok((again, typed)),
+        _ => Ok((source, config)),
+    }
 }
 
 /// Refuses samples that have other columns. That some are never null here, or there, is no matter.
@@ -110,16 +141,16 @@ fn ingest_part(
     schema: &SchemaRef,
     source: Source,
     config: &IngestConfig,
-    threads: usize,
+    resources: &Resources,
     sink: &dyn Sink,
     progress: &dyn Progress,
 ) -> Result<Manifest, AppendError> {
     if source.schema().fields() == schema.fields() {
-        return Ok(ingest::ingest(source, config, threads, sink, progress)?);
+        return Ok(ingest::ingest(source, config, resources, sink, progress)?);
     }
     let path = source.path().to_owned();
     let fit = Fit { schema: schema.clone(), sink, fitted: Mutex::default(), misfit: Mutex::default() };
-    let mut part = ingest::ingest(source, config, threads, &fit, progress).map_err(|error| {
+    let mut part = ingest::ingest(source, config, resources, &fit, progress).map_err(|error| {
         let misfit = fit.misfit.lock().unwrap_or_else(PoisonError::into_inner).take();
         misfit.map_or(AppendError::Ingest(error), |reason| AppendError::Null { path, reason })
     })?;
@@ -140,21 +171,28 @@ struct Fit<'a> {
 }
 
 impl Sink for Fit<'_> {
-    fn put_shard(&self, shard: &FinishedShard) -> io::Result<()> {
+    fn put_shard(&self, shard: FinishedShard) -> io::Result<()> {
+        let id = shard.id;
         let fitted = fit(&self.schema, shard).map_err(|error| {
             if let ShardError::Row { source, .. } = &error {
                 *self.misfit.lock().unwrap_or_else(PoisonError::into_inner) = Some(one_line(source));
             }
             io::Error::other(error)
         })?;
-        self.sink.put_shard(&fitted)?;
-        self.fitted.lock().unwrap_or_else(PoisonError::into_inner).insert(shard.id, fitted.entry);
+        let entry = fitted.entry.clone();
+        self.sink.put_shard(fitted)?;
+        self.fitted.lock().unwrap_or_else(PoisonError::into_inner).insert(id, entry);
         Ok(())
+    }
+
+    /// Of no shard it is known what it became when it was stored: all are made again.
+    fn has_shard(&self, _: &ShardId) -> io::Result<bool> {
+        Ok(false)
     }
 }
 
-fn fit(schema: &SchemaRef, shard: &FinishedShard) -> Result<FinishedShard, ShardError> {
-    let read = Shard::from_bytes(shard.bytes.clone())?;
+fn fit(schema: &SchemaRef, shard: FinishedShard) -> Result<FinishedShard, ShardError> {
+    let read = Shard::from_bytes(shard.bytes)?;
     let mut writer = ShardWriter::new(schema.clone())?;
     let mut row = Vec::new();
     for number in 0..read.rows() {

@@ -24,7 +24,7 @@ mod verify;
 use crate::digest::VersionId;
 use crate::manifest::Manifest;
 
-pub use append::{AppendError, append};
+pub use append::{AppendError, append, open_part};
 pub use diff::{Change, Diff, diff};
 pub use drift::{Drift, LabelShare, drift};
 pub use error::VersionError;

@@ -211,25 +211,26 @@ impl<'a> Repair<'a> {
         let Ok(shard) = read_shard(store, entry) else { return };
         let Ok(sidecar) = shard.sidecar() else { return };
         if sidecar.root() == entry.root {
-            let bytes = shard.bytes().to_vec();
-            self.put(&FinishedShard { id: entry.id, bytes, sidecar, entry: entry.clone() }, name);
+            let bytes = shard.bytes().to_vec().into();
+            self.put(FinishedShard { id: entry.id, bytes, sidecar, entry: entry.clone() }, name);
         }
     }
 
     /// Stores a shard, and sees whether all is well then.
-    fn put(&self, shard: &FinishedShard, name: &str) {
+    fn put(&self, shard: FinishedShard, name: &str) {
+        let (id, entry) = (shard.id, shard.entry.clone());
         let stored = self.sink.put_shard(shard).map_err(|error| format!("it cannot be stored: {error}"));
-        let checked = stored.and_then(|()| match check(&shard.entry, self.store).first() {
+        let checked = stored.and_then(|()| match check(&entry, self.store).first() {
             None => Ok(()),
             Some(finding) => Err(format!("it was stored, and yet its {} {}", finding.file, finding.damage)),
         });
         let mut state = self.state();
         match checked {
             Ok(()) => {
-                state.needs.remove(&shard.id);
-                state.mended.push(Mended { shard: shard.id, from: name.to_owned() });
+                state.needs.remove(&id);
+                state.mended.push(Mended { shard: id, from: name.to_owned() });
             }
-            Err(reason) => _ = state.failed.insert(shard.id, reason),
+            Err(reason) => _ = state.failed.insert(id, reason),
         }
     }
 
@@ -279,7 +280,7 @@ impl<'a> Repair<'a> {
         };
         for (entry, digests) in complete {
             match self.write(&digests)? {
-                Ok(shard) if shard.id == entry.id => self.put(&shard, name),
+                Ok(shard) if shard.id == entry.id => self.put(shard, name),
                 Ok(shard) => {
                     let reason = format!(
                         "its rows, written again, make shard {}: the program that wrote it did so differently",
@@ -339,16 +340,21 @@ struct Source<'a> {
 }
 
 impl Sink for Source<'_> {
-    fn put_shard(&self, shard: &FinishedShard) -> io::Result<()> {
+    fn put_shard(&self, shard: FinishedShard) -> io::Result<()> {
         let (is_needed, has_rows) = {
             let state = self.repair.state();
             (state.needs.contains_key(&shard.id), state.wants(&shard.sidecar.rows))
         };
         if is_needed {
             self.repair.put(shard, self.name);
-        } else if has_rows && let Ok(shard) = Shard::from_bytes(shard.bytes.clone()) {
+        } else if has_rows && let Ok(shard) = Shard::from_bytes(shard.bytes) {
             self.repair.take_rows(&shard).map_err(io::Error::other)?;
         }
         Ok(())
+    }
+
+    /// Whatever was stored once, it is what is looked for now.
+    fn has_shard(&self, _: &ShardId) -> io::Result<bool> {
+        Ok(false)
     }
 }

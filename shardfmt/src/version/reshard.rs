@@ -16,8 +16,8 @@ use crate::size::ByteSize;
 /// The version cut into shards of about `size` canonical bytes. Shards whose samples stay together stay as they are,
 /// and are neither read nor written. Where nothing changes, the base comes back as it is.
 ///
-/// The shards are those that an ingest with this size would have made of the rows in the same order. Reads every other
-/// shard of the base at most twice; memory holds two shards for each of `threads` threads.
+/// The shards are those that a random or sequential ingest with this size would have made of the rows in the same order.
+/// Reads every other shard of the base at most twice; memory holds two shards for each of `threads` threads.
 ///
 /// # Errors
 ///
@@ -93,7 +93,8 @@ impl Write<'_> {
         if finished.sidecar.rows != expected {
             return Err(VersionError::Changed { shard: finished.id });
         }
-        self.sink.put_shard(&finished).map_err(|source| VersionError::Sink { shard: finished.id, source })?;
-        done(finished.entry)
+        let entry = finished.entry.clone();
+        self.sink.put_shard(finished).map_err(|source| VersionError::Sink { shard: entry.id, source })?;
+        done(entry)
     }
 }

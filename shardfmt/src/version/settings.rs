@@ -45,14 +45,14 @@ pub fn lineage(manifest: &Manifest) -> (Vec<IngestConfig>, Option<VersionId>) {
     }
 }
 
-/// Settings for part `part` of an append: those of the base, but for the seed, which follows from the base, and the folder,
-/// which is one of another input.
+/// Settings for part `part` of an append: those of the base, but for the seed, which follows from the base, and the folder
+/// and kind of the files, which were those of another input.
 pub fn appending(base: Base<'_>, part: usize) -> IngestConfig {
     let mut material = base.id.0.0.to_vec();
     material.extend_from_slice(&(part as u64).to_le_bytes());
     let key = blake3::derive_key("shardfmt 2026 append seed v1", &material);
     let seed = u64::from_le_bytes(key[..8].try_into().expect("8 of 32 bytes"));
-    IngestConfig { seed, under: None, ..settings(base.manifest).unwrap_or_default() }
+    IngestConfig { seed, under: None, format: None, ..settings(base.manifest).unwrap_or_default() }
 }
 
 /// The configuration of a version with these parts appended.

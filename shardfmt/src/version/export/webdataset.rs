@@ -5,7 +5,6 @@ use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 
 use super::{ExportError, Exported, Job, each};
-use crate::manifest::schema_message;
 use crate::member::{Members, SCHEMA_MEMBER};
 use crate::size::ByteSize;
 use crate::version::VersionError;
@@ -13,7 +12,7 @@ use crate::version::stretch::Reader;
 
 pub(super) fn write(job: &Job<'_>, size: ByteSize) -> Result<Exported, ExportError> {
     let members = Members::new(job.manifest.schema.clone())?;
-    let schema = schema_message(&job.manifest.schema);
+    let schema = members.schema_member();
     each(job.pieces(size), |unit| {
         let mut reader = Reader::new(job.store, &job.manifest.shards);
         let lengths = unit.into_iter().map(|(index, samples)| {

@@ -32,7 +32,9 @@ impl Story {
 
     fn from_source(&self, repair: &Repair<'_>, config: &IngestConfig) {
         let source = Source::open(&self.directory.path().join("t.parquet"), config).expect("a source");
-        let read = repair.search_source("t.parquet", |sink| ingest(source, config, 2, sink, &NoProgress));
+        let read = repair.search_source("t.parquet", |sink| {
+            ingest(source, config, &Resources::threads(2), sink, &NoProgress)
+        });
         read.expect("room").expect("it is sound");
     }
 }
@@ -171,8 +173,12 @@ fn a_copy_that_is_damaged_itself_is_no_copy() {
 fn a_sink_that_fails_is_reported() {
     struct Full;
     impl Sink for Full {
-        fn put_shard(&self, _: &FinishedShard) -> io::Result<()> {
+        fn put_shard(&self, _: FinishedShard) -> io::Result<()> {
             Err(io::ErrorKind::StorageFull.into())
+        }
+
+        fn has_shard(&self, _: &ShardId) -> io::Result<bool> {
+            Ok(false)
         }
     }
     let (story, copy) = (Story::new(), Story::new());

@@ -55,8 +55,7 @@ fn rows_of_tars(dir: &Path) -> Vec<Vec<u8>> {
             let mut content = Vec::new();
             entry.read_to_end(&mut content).expect("its content");
             if name == SCHEMA_MEMBER {
-                let schema = crate::manifest::parse_schema_message(&content).expect("a schema");
-                members = Some(Members::new(schema).expect("it was exported"));
+                members = Some(Members::of_schema_member(&content).expect("it was exported"));
                 continue;
             }
             let (key, suffix) = name.split_once('.').expect("a key");

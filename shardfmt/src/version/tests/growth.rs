@@ -35,7 +35,7 @@ impl Desk {
             (Source::open(path, &config).expect("a source"), config)
         };
         let parts = paths.iter().enumerate().map(part).collect();
-        append(base(to), parts, again, threads, &self.memory, &NoProgress)
+        append(base(to), parts, again, &Resources::threads(threads), &self.memory, &NoProgress)
     }
 }
 

@@ -124,8 +124,10 @@ fn what_is_resharded_is_what_that_size_would_have_made() {
     write_parquet(&path, &table(0..500));
     let memory = Memory::default();
     for mix in [Mix::Random, Mix::Sequential] {
-        let (coarse, fine) =
-            (ingested(&path, &config(mix, 20_000), &memory), ingested(&path, &config(mix, 1500), &memory));
+        let (coarse, fine) = (
+            ingested(&path, &config(mix.clone(), 20_000), &memory),
+            ingested(&path, &config(mix, 1500), &memory),
+        );
         let new = reshard(base(&coarse), ByteSize(1500), &memory, 2, &memory, &NoProgress).expect("intact");
         assert_eq!(new.shards, fine.shards);
         assert_eq!(settings(&new), settings(&fine), "and it goes on with those settings");

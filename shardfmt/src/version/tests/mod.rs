@@ -16,7 +16,7 @@ use arrow::buffer::Buffer;
 
 use super::*;
 use crate::digest::ShardId;
-use crate::ingest::{IngestConfig, Mix, NoProgress, Sink, Source, ingest};
+use crate::ingest::{IngestConfig, Mix, NoProgress, Resources, Sink, Source, ingest};
 use crate::manifest::ShardEntry;
 use crate::row::RowCodec;
 use crate::shard::{FinishedShard, ShardWriter};
@@ -61,12 +61,16 @@ impl Memory {
 }
 
 impl Sink for Memory {
-    fn put_shard(&self, shard: &FinishedShard) -> io::Result<()> {
+    fn put_shard(&self, shard: FinishedShard) -> io::Result<()> {
         let mut files = self.files.lock().expect("no panic while held");
-        files.insert((shard.id, File::Shard), shard.bytes.clone());
         files.insert((shard.id, File::Sidecar), shard.sidecar.encode());
+        files.insert((shard.id, File::Shard), shard.bytes.to_vec());
         self.puts.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn has_shard(&self, id: &ShardId) -> io::Result<bool> {
+        Ok(self.get(*id, File::Shard).is_some())
     }
 }
 
@@ -88,8 +92,8 @@ fn version(batch: &RecordBatch, lengths: &[usize], memory: &Memory) -> Manifest 
         let mut writer = ShardWriter::new(batch.schema()).expect("a plain schema");
         writer.push(&batch.slice(start, length)).expect("its own schema");
         let shard = writer.finish().expect("it has rows");
-        memory.put_shard(&shard).expect("memory has room");
-        shards.push(shard.entry);
+        shards.push(shard.entry.clone());
+        memory.put_shard(shard).expect("memory has room");
         start += length;
         if start == batch.num_rows() {
             break;
@@ -137,7 +141,7 @@ fn write_parquet(path: &Path, batch: &RecordBatch) {
 
 fn ingested(path: &Path, config: &IngestConfig, memory: &Memory) -> Manifest {
     let source = Source::open(path, config).expect("a source");
-    ingest(source, config, 2, memory, &NoProgress).expect("it is sound")
+    ingest(source, config, &Resources::threads(2), memory, &NoProgress).expect("it is sound")
 }
 
 fn config(mix: Mix, shard_size: u64) -> IngestConfig {
