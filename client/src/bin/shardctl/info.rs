@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use serde_json::json;
-use shardfmt::{ByteSize, DatasetName, Manifest};
+use shardfmt::{ByteSize, DatasetName, DatasetRef, Manifest};
 
 use crate::connect::{Connect, only_dataset};
 use crate::failure::Failure;
@@ -15,8 +15,9 @@ use crate::table::{Table, facts};
 /// Show a dataset: columns, classes, shards, inputs, configuration
 #[derive(Args)]
 pub(crate) struct Info {
-    /// The dataset; may be left out if there is only one
-    dataset: Option<DatasetName>,
+    /// The dataset, or a version of it such as NAME@TAG or NAME@~1; may be left out if there is only one
+    #[arg(value_name = "NAME[@VERSION]")]
+    dataset: Option<DatasetRef>,
 
     /// List every shard
     #[arg(long)]

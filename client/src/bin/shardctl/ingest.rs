@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use shardd_client::catalog::Catalog;
+use shardd_client::catalog::{Catalog, CommitNote};
 use shardfmt::ingest::{
     HashRange, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Sink, Source,
 };
-use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, ShardId, VersionId};
+use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, Message, Operation, ShardId, VersionId};
 
 use self::split::Split;
 use crate::connect::Connect;
@@ -33,6 +33,10 @@ pub(crate) struct Ingest {
     /// Name of the dataset: a-z, 0-9, '.', '_' and '-'
     #[arg(long)]
     name: DatasetName,
+
+    /// Why, for the log of the dataset
+    #[arg(long, short, value_name = "TEXT", default_value = "")]
+    message: Message,
 
     #[command(flatten)]
     settings: Settings,
@@ -170,7 +174,7 @@ impl Effort {
 impl Ingest {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let started = Instant::now();
-        let Ingest { path, name, settings, effort } = self;
+        let Ingest { path, name, message, settings, effort } = self;
         let (config, resources) = (settings.config(), effort.resources());
         let targets = match &settings.split {
             None => vec![(name, None)],
@@ -192,7 +196,8 @@ impl Ingest {
             Some(ShardSize::Bytes(size)) => Ok(Some(size)),
             None => Ok(None),
         };
-        let done = into_datasets(&*catalog, &targets, source, &config, &resources, &size, &progress)?;
+        let done =
+            into_datasets(&*catalog, &targets, source, &config, &resources, &size, &progress, message)?;
         progress.finish();
         for ((name, _), done) in targets.iter().zip(&done) {
             report(name, done, started.elapsed(), json);
@@ -217,10 +222,11 @@ pub(crate) fn into_dataset(
     config: &IngestConfig,
     resources: &Resources,
     progress: &IngestProgress,
+    message: Message,
 ) -> Result<Ingested, Failure> {
     let targets = [(name.clone(), None)];
     let size = |_| Ok(config.shard_size);
-    let mut done = into_datasets(catalog, &targets, source, config, resources, &size, progress)?;
+    let mut done = into_datasets(catalog, &targets, source, config, resources, &size, progress, message)?;
     Ok(done.pop().expect("one for the only target"))
 }
 
@@ -235,6 +241,7 @@ fn into_datasets(
     resources: &Resources,
     size: &dyn Fn(u64) -> Result<Option<ByteSize>, Failure>,
     progress: &IngestProgress,
+    message: Message,
 ) -> Result<Vec<Ingested>, Failure> {
     let datasets = catalog.datasets()?;
     let before =
@@ -243,11 +250,12 @@ fn into_datasets(
     let read = Reading::read(source, config, &ranges, resources, progress)?;
     let size = size(read.row_bytes())?;
     let written = read.write(size, &Shelf(catalog), progress)?;
+    let note = CommitNote { operation: Operation::INGEST, message };
     let mut done = Vec::new();
     for ((name, _), manifest) in targets.iter().zip(written.manifests()) {
         let (version, before) = (manifest.id(), before(name));
         if before != Some(version) {
-            catalog.commit(name, before, manifest)?;
+            catalog.commit(name, before, manifest, &note)?;
         }
         done.push(Ingested { manifest: manifest.clone(), version, before });
     }

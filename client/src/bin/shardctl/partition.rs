@@ -5,7 +5,7 @@ use serde_json::json;
 use shardfmt::plan::{
     InitialPlacement, Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape, Share,
 };
-use shardfmt::{ByteSize, DatasetName, Manifest};
+use shardfmt::{ByteSize, DatasetName, DatasetRef, Manifest};
 
 use crate::connect::{Connect, only_dataset};
 use crate::failure::Failure;
@@ -16,8 +16,9 @@ use crate::table::facts;
 /// Make a plan: how samples are partitioned, and what part of them is exchanged after each epoch
 #[derive(Args)]
 pub(crate) struct Partition {
-    /// The dataset; may be left out if there is only one
-    dataset: Option<DatasetName>,
+    /// The dataset, or a version of it such as NAME@TAG or NAME@~1; may be left out if there is only one
+    #[arg(value_name = "NAME[@VERSION]")]
+    dataset: Option<DatasetRef>,
 
     /// Share of each partition's samples exchanged after an epoch: 0 is local shuffling, 1 global. A list such as
     /// 1,0.01 gives the share after each epoch; its last one holds on

@@ -35,7 +35,8 @@ enum PlanCommand {
 /// Which plan is meant.
 #[derive(Args)]
 pub(crate) struct PlanArg {
-    /// Id of the plan or the beginning of it, or its dataset; may be left out if there is only one
+    /// Id of the plan or the beginning of it, or its dataset or version (NAME, NAME@TAG); may be left out if there is only
+    /// one
     #[arg(long, value_name = "PLAN")]
     plan: Option<String>,
 }
