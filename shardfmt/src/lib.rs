@@ -40,5 +40,5 @@ pub use merkle::{GrainTree, NodeHash};
 pub use name::{DatasetName, TagName};
 pub use reference::{At, DatasetRef, VersionPrefix};
 pub use row::{DigestSum, RowCodec, RowDigest, RowError};
-pub use shard::{FinishedShard, RangePlan, Shard, ShardError, ShardWriter, Sidecar};
+pub use shard::{Compression, FinishedShard, RangePlan, Shard, ShardError, ShardWriter, Sidecar};
 pub use size::ByteSize;

@@ -4,6 +4,7 @@
 //! mapped; [`Sidecar`] holds the digests of its rows and what is needed to read single grains of it by byte range. Knows
 //! nothing of stores and datasets.
 
+mod compression;
 mod ipc;
 mod ranges;
 mod sidecar;
@@ -28,12 +29,13 @@ use crate::grain;
 use crate::merkle::{self, GrainTree};
 use crate::row::{RowCodec, RowDigest, RowEncoder, RowError};
 
+pub use compression::{Compression, CompressionError, ZstdLevel};
 pub(crate) use ipc::{BlockPlace, IpcFile, TRAILER_BYTES, decode_block, schema_from};
 pub use ranges::RangePlan;
 pub use sidecar::Sidecar;
 pub use writer::{FinishedShard, ShardWriter};
 
-/// The most bytes a shard may have, as a file and as canonical rows: 4 GiB less one.
+/// The most bytes a shard may have, as a file, decompressed, and as canonical rows: 4 GiB less one.
 pub const MAX_SHARD_BYTES: u64 = u32::MAX as u64;
 
 /// About as many bytes of rows are hashed side by side: they fit a processor's cache.
@@ -91,9 +93,11 @@ impl Shard {
             .map_err(|source| ShardError::Unsupported { shard: name.clone(), source: Box::new(source) })?;
         let mut record_batches = Vec::with_capacity(file.blocks.len());
         let mut starts = vec![0u32];
+        let mut unpacked = 0;
         for (index, block) in file.blocks.iter().enumerate() {
             let body = bytes.slice_with_length(block.body.start, block.body.len());
-            let record_batch = ipc::decode_block(&file.schema, &bytes[block.metadata.clone()], &body)
+            let metadata = &bytes[block.metadata.clone()];
+            let record_batch = ipc::unpack_block(&file.schema, metadata, &body, &mut unpacked)
                 .map_err(|reason| corrupt(format!("record batch {index}: {reason}")))?;
             let rows = u32::try_from(record_batch.num_rows()).ok();
             let next = rows.and_then(|rows| starts[index].checked_add(rows));

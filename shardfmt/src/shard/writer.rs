@@ -1,7 +1,8 @@
 //! Writing shards.
 //!
 //! Every row passes through its canonical form, and the record batches of the file are made from that; so the bytes of
-//! a shard depend on its rows alone, not on how the input was cut into record batches or laid out in memory.
+//! a shard depend on its rows and its compression alone, not on how the input was cut into record batches or laid out in
+//! memory.
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::compute::cast;
@@ -11,7 +12,7 @@ use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
 use bytes::Bytes;
 
 use super::sidecar::Sidecar;
-use super::{MAX_SHARD_BYTES, ShardError, cut};
+use super::{Compression, MAX_SHARD_BYTES, ShardError, cut};
 use crate::digest::{Digest, ShardId};
 use crate::manifest::{LABEL_COLUMN, Labels, ShardEntry};
 use crate::merkle;
@@ -70,12 +71,22 @@ impl ShardWriter {
     ///
     /// [`ShardError::Row`] when a column has a type that shards do not hold, such as a union.
     pub fn new(schema: SchemaRef) -> Result<Self, ShardError> {
+        Self::with_compression(schema, Compression::None)
+    }
+
+    /// The same, of a shard with this compression.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn with_compression(schema: SchemaRef, compression: Compression) -> Result<Self, ShardError> {
         let schema = plain_schema(&schema).map_err(unwritten)?;
         let codec = RowCodec::new(schema.clone()).map_err(unwritten)?;
         if schema.fields().iter().all(|field| *field.data_type() == DataType::Null) {
             return Err(unwritten(RowError::Mismatch { reason: "it has no columns with values".to_owned() }));
         }
         let file = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5)
+            .and_then(|options| compression.applied_to(options))
             .and_then(|options| FileWriter::try_new_with_options(Vec::new(), &schema, options));
         Ok(Self {
             least_row_bytes: codec.least_row_bytes(),
