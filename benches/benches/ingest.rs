@@ -190,20 +190,22 @@ impl Bench {
     }
 
     fn ingest(&self, from: &Path, threads: usize, rows: usize) -> Result<Usage> {
-        let store = self.home.path().join("store");
+        let (store, work) = (self.home.path().join("store"), self.home.path().join("work"));
+        fs::create_dir(&work)?;
         let mut command = Command::new(&self.shardctl);
         command.args(["--json", "--store"]).arg(&store).arg("ingest").arg(from);
         command.args(["--name", "samples", "--threads", &threads.to_string()]);
         if let Some(memory) = &self.memory {
             command.args(["--memory", memory]);
         }
-        command.env("TMPDIR", self.home.path());
+        command.env("TMPDIR", &work);
         rustix::fs::sync();
         let (used, output) = child::run(command)?;
         let last = output.lines().last().context("shardctl says what it did")?;
         let last: serde_json::Value = serde_json::from_str(last).context("shardctl prints JSON")?;
         ensure!(last["samples"] == rows, "shardctl wrote {} of {rows} samples", last["samples"]);
         fs::remove_dir_all(store)?;
+        fs::remove_dir_all(work)?; // nothing to go on with: every run does all of it
         Ok(used)
     }
 }

@@ -63,8 +63,10 @@ def parse():
 
 def one(way, arguments, source, scratch, cores, expected):
     """One run of one writer: its seconds, the seconds its processors worked, the load beforehand."""
-    out = scratch / "out"
+    out, temporary = scratch / "out", scratch / "tmp"
     shutil.rmtree(out, ignore_errors=True)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()  # nothing that an earlier run left is gone on with
     os.sync()  # what the last one left to write is not this one's business
     if way == OURS:
         command = [arguments.shardctl, "--json", "--store", out, "ingest", source, "--name", "images"]
@@ -76,7 +78,10 @@ def one(way, arguments, source, scratch, cores, expected):
     load = os.getloadavg()[0]
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         began = time.perf_counter()
-        process = subprocess.Popen([str(part) for part in command], stdout=output, stderr=errors)
+        environment = {**os.environ, "TMPDIR": str(temporary)}
+        process = subprocess.Popen(
+            [str(part) for part in command], stdout=output, stderr=errors, env=environment
+        )
         _, status, used = os.wait4(process.pid, 0)
         whole = time.perf_counter() - began
         process.returncode = os.waitstatus_to_exitcode(status)

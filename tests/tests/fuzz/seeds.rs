@@ -6,8 +6,8 @@ use std::path::Path;
 
 use arrow::array::RecordBatch;
 use arrow::json::ReaderBuilder;
-use serde_json::Value;
-use shardfmt::{RowCodec, ShardWriter};
+use serde_json::{Value, json};
+use shardfmt::{Commit, InputDigest, Manifest, Message, Operation, RowCodec, ShardWriter, VersionId};
 
 use crate::targets::Draw;
 
@@ -35,15 +35,27 @@ const TABLES: &[(&str, &[u8], &str)] = &[
 
 /// Target, name and bytes of every seed.
 pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
+    let key = [0, 0, 0, 21, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 99];
     let mut seeds = vec![
-        ("shard", "golden".to_owned(), golden("golden.arrow")),
-        ("manifest", "golden".to_owned(), golden("golden.manifest.arrow")),
-        (
-            "grain",
-            "golden".to_owned(),
-            [&[0, 0, 0, 21, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 99], &golden("golden.grain")[..]].concat(),
-        ),
-    ];
+        ("archive", "folders", archive(&["a/1.bmp", "b/2.bmp", "a/3.bmp", "README.md"])),
+        ("archive", "side-by-side", archive(&["1.bmp", "2.bmp"])),
+        ("commit", "first", commit().to_bytes()),
+        ("csv", "types", b"a,b,c,d\n1,2.5,x,true\n-3,,\"y, \"\"z\"\"\",false\n".to_vec()),
+        ("csv", "dates", b"t,u\r\n2024-02-29,2024-02-29T01:02:03Z\r\n1969-12-31,\r\n".to_vec()),
+        ("shard", "golden", golden("golden.arrow")),
+        ("manifest", "golden", golden("golden.manifest.arrow")),
+        ("grain", "golden", [&key, &golden("golden.grain")[..]].concat()),
+        ("text", "present", b"digits".to_vec()),
+        ("text", "tag", b"digits@v1.0".to_vec()),
+        ("text", "id", b"digits@3fa9c2".to_vec()),
+        ("text", "back", b"digits@~2".to_vec()),
+        ("text", "shares", b"1,0.1,0.25".to_vec()),
+        ("text", "size", b"2.5MiB".to_vec()),
+        ("tree", "golden", golden("golden.indexed.tree")),
+    ]
+    .into_iter()
+    .map(|(target, name, bytes)| (target, name.to_owned(), bytes))
+    .collect::<Vec<_>>();
     for (index, document) in plans().into_iter().enumerate() {
         seeds.push(("plan", format!("golden-{index}"), document));
     }
@@ -53,8 +65,19 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
         writer.push(&rows).expect("the rows fit");
         let shard = writer.finish().expect("there are rows");
         let sidecar = shard.sidecar.encode();
-        let asked = [1, 1];
-        seeds.push(("shard", (*name).to_owned(), shard.bytes));
+        let asked = [0, 1];
+        let manifest = Manifest::new(
+            rows.schema(),
+            vec![shard.entry.clone()],
+            json!({ "mix": "sequential", "seed": 7 }),
+            vec![InputDigest {
+                name: "rows.json".to_owned(),
+                bytes: 3,
+                digest: shardfmt::Digest::of(b"row"),
+            }],
+        );
+        seeds.push(("manifest", (*name).to_owned(), manifest.encode()));
+        seeds.push(("shard", (*name).to_owned(), shard.bytes.to_vec()));
         seeds.push((
             "sidecar",
             (*name).to_owned(),
@@ -83,6 +106,41 @@ fn canonical(rows: &RecordBatch) -> Vec<u8> {
         bytes.extend(canonical);
     }
     bytes
+}
+
+/// A tar with a picture of one pixel under each name that ends so.
+fn archive(names: &[&str]) -> Vec<u8> {
+    let pixel = [
+        &b"BM"[..],
+        &[58, 0, 0, 0, 0, 0, 0, 0, 54, 0, 0, 0, 40, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 24, 0],
+        &[0; 24],
+        &[255, 128, 0, 0],
+    ]
+    .concat();
+    let mut tar = tar::Builder::new(Vec::new());
+    for name in names {
+        let bytes = if name.ends_with(".bmp") { &pixel[..] } else { b"read me" };
+        let mut header = tar::Header::new_ustar();
+        header.set_size(bytes.len() as u64);
+        tar.append_data(&mut header, name, bytes).expect("memory takes everything");
+    }
+    tar.into_inner().expect("memory takes everything")
+}
+
+fn commit() -> Commit {
+    Commit {
+        format: 1,
+        dataset: "digits".parse().expect("a name"),
+        version: VersionId::of(b"a manifest"),
+        parent: None,
+        number: 1,
+        time: 1_700_000_000,
+        operation: Operation::RESHARD,
+        message: "smaller shards".parse::<Message>().expect("a message"),
+        samples: 1437,
+        bytes: 114_960,
+        shards: 1,
+    }
 }
 
 /// The documents of the golden plans.

@@ -3,13 +3,17 @@
 //!
 //! A new target is a function, a line in [`TARGETS`], and seeds in `corpus/NAME`.
 
+mod commit;
 mod draw;
 mod grain;
+mod ingest;
 mod manifest;
 mod plan;
 mod row;
 mod shard;
 mod sidecar;
+mod text;
+mod tree;
 
 pub(crate) use draw::Draw;
 
@@ -18,10 +22,15 @@ pub(crate) type Target = fn(&[u8]) -> bool;
 
 /// Every target under its name.
 pub(crate) const TARGETS: &[(&str, Target)] = &[
+    ("archive", ingest::archive),
+    ("commit", commit::commit),
+    ("csv", ingest::csv),
     ("grain", grain::grain),
     ("manifest", manifest::manifest),
     ("plan", plan::plan),
     ("row", row::row),
     ("shard", shard::shard),
     ("sidecar", sidecar::sidecar),
+    ("text", text::text),
+    ("tree", tree::tree),
 ];
