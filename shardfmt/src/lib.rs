@@ -21,6 +21,7 @@ pub mod grain;
 pub mod ingest;
 mod keyed;
 pub mod manifest;
+pub mod member;
 pub mod merkle;
 pub mod name;
 pub mod plan;
@@ -29,6 +30,7 @@ pub mod row;
 pub mod shard;
 pub mod size;
 pub mod statistics;
+pub mod version;
 
 pub use commit::{Commit, CommitError, Message, Operation};
 pub use digest::{CommitId, Digest, PlanId, ShardId, VersionId};

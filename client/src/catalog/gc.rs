@@ -414,3 +414,6 @@ fn unreadable(prefix: &str, key: &str, source: CatalogError) -> CatalogError {
     };
     CatalogError::Unreadable { root, source: Box::new(source) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -147,7 +147,7 @@ impl Origin {
         Ok(Self::over(Arc::new(store.with_fsync(true)), &name, Some(root)))
     }
 
-    fn over(store: Arc<dyn ObjectStore>, name: &str, root: Option<PathBuf>) -> Self {
+    pub(crate) fn over(store: Arc<dyn ObjectStore>, name: &str, root: Option<PathBuf>) -> Self {
         Self { store, name: name.to_owned(), root, data: Traffic::default(), metadata: Arc::default() }
     }
 

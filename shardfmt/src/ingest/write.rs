@@ -11,7 +11,7 @@ use super::work::Work;
 use super::{IngestConfig, IngestError, Mix, Progress, Resources, Sink, pipeline};
 use crate::manifest::{Manifest, SKIPPED_LISTED, ShardEntry, Skipped};
 use crate::row::RowCodec;
-use crate::shard::{FinishedShard, ShardError, ShardWriter};
+use crate::shard::{Compression, FinishedShard, ShardError, ShardWriter};
 use crate::size::ByteSize;
 
 /// How many times the size of a shard it takes to make one: its rows, its file, and what lies between.
@@ -70,6 +70,7 @@ impl Ingest {
             };
             let writing = Writing {
                 codec: &codec,
+                compression: config.compression,
                 resources: &resources,
                 work: &work,
                 number,
@@ -91,6 +92,7 @@ impl Ingest {
 /// The writing of one version.
 struct Writing<'w> {
     codec: &'w RowCodec,
+    compression: Compression,
     resources: &'w Resources,
     work: &'w Work,
     /// Which of the versions of this ingest.
@@ -181,7 +183,7 @@ impl Writing<'_> {
     }
 
     fn write(&self, rows: Vec<(Arc<Part>, Range<usize>)>) -> Result<FinishedShard, ShardError> {
-        let mut writer = ShardWriter::new(self.codec.schema().clone())?;
+        let mut writer = ShardWriter::with_compression(self.codec.schema().clone(), self.compression)?;
         writer.push_rows(rows.iter().flat_map(|(part, range)| part.rows(range.clone())).map(|(_, row)| row))?;
         writer.finish()
     }

@@ -187,6 +187,15 @@ impl Shard {
         Ok(digests)
     }
 
+    /// What lies beside the shard, computed.
+    ///
+    /// # Errors
+    ///
+    /// [`ShardError::Row`] when a row is larger than a row may be.
+    pub fn sidecar(&self) -> Result<Sidecar, ShardError> {
+        Sidecar::of(self.id(), &self.bytes, self.row_digests()?)
+    }
+
     /// The bytes of one grain, with its path. To make many, make a [`GrainTree`] and use
     /// [`grain_in`](Self::grain_in).
     ///

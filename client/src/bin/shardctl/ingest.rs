@@ -15,6 +15,7 @@ use shardd_client::catalog::{Catalog, CommitNote};
 use shardfmt::ingest::{
     HashRange, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Sink, Source,
 };
+use shardfmt::shard::Compression;
 use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, Message, Operation, ShardId, VersionId};
 
 use self::split::Split;
@@ -64,6 +65,10 @@ pub(crate) struct Settings {
     /// between 1 and 64 MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Order and shards")]
     shard_size: Option<ShardSize>,
+
+    /// Compress the bodies of shards: `none`, `lz4`, `zstd`, or `zstd:LEVEL`
+    #[arg(long, value_name = "HOW", default_value_t, help_heading = "Order and shards")]
+    compression: Compression,
 
     /// Read the files as this kind, whatever they look like
     #[arg(long, value_name = "KIND", value_parser = parse_kind, help_heading = "What is read")]
@@ -147,6 +152,7 @@ impl Settings {
                 Some(ShardSize::Bytes(size)) => Some(size),
                 Some(ShardSize::Auto) | None => None,
             },
+            compression: self.compression,
             format: self.format,
             under: self.under.clone(),
             columns: self.columns.clone(),
