@@ -40,11 +40,13 @@ pub fn shared_data(file: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// A Python with pyarrow and blake3, as `tests/run` installs it.
+/// A Python with the packages of `tests/requirements.txt`, as `tests/run` installs it.
 pub fn python() -> Option<PathBuf> {
     let python = std::env::var_os("SHARDD_PYTHON").map(PathBuf::from);
     if python.is_none() {
-        println!("skipped: SHARDD_PYTHON is not set (tests/run sets it to a Python with pyarrow and blake3)");
+        println!(
+            "skipped: SHARDD_PYTHON is not set (tests/run sets it to a Python with the packages of tests/requirements.txt)"
+        );
     }
     python
 }
