@@ -60,9 +60,11 @@ pub struct GcReport {
     pub commits: Tally,
     /// Manifests, each a version.
     pub manifests: Tally,
+    /// The trees of long manifests.
+    pub trees: Tally,
     /// Shards.
     pub shards: Tally,
-    /// Sidecars of shards, and trees of manifests.
+    /// Sidecars of shards.
     pub sidecars: Tally,
     /// The versions whose manifests these are, the first hundred.
     pub versions: Vec<LostVersion>,
@@ -79,7 +81,7 @@ pub struct GcReport {
 impl GcReport {
     /// All that went, or would go.
     pub fn total(&self) -> Tally {
-        let kinds = [self.plans, self.commits, self.manifests, self.shards, self.sidecars];
+        let kinds = [self.plans, self.commits, self.manifests, self.trees, self.shards, self.sidecars];
         kinds.into_iter().fold(Tally::default(), |sum, tally| Tally {
             objects: sum.objects + tally.objects,
             bytes: sum.bytes.saturating_add(tally.bytes),
@@ -249,12 +251,14 @@ enum Kind {
     Plan,
     Commit,
     Manifest,
+    Tree,
     Sidecar,
     Shard,
 }
 
 impl Kind {
-    const IN_ORDER: [Self; 5] = [Self::Plan, Self::Commit, Self::Manifest, Self::Sidecar, Self::Shard];
+    const IN_ORDER: [Self; 6] =
+        [Self::Plan, Self::Commit, Self::Manifest, Self::Tree, Self::Sidecar, Self::Shard];
 
     fn is_that_of(self, object: &StoredObject) -> bool {
         matches!(
@@ -262,7 +266,8 @@ impl Kind {
             (Self::Plan, ObjectKind::Plan(_))
                 | (Self::Commit, ObjectKind::Commit(_))
                 | (Self::Manifest, ObjectKind::Manifest(_))
-                | (Self::Sidecar, ObjectKind::Sidecar(_) | ObjectKind::Tree(_))
+                | (Self::Tree, ObjectKind::Tree(_))
+                | (Self::Sidecar, ObjectKind::Sidecar(_))
                 | (Self::Shard, ObjectKind::Shard(_))
         )
     }
@@ -272,6 +277,7 @@ impl Kind {
             Self::Plan => &mut report.plans,
             Self::Commit => &mut report.commits,
             Self::Manifest => &mut report.manifests,
+            Self::Tree => &mut report.trees,
             Self::Sidecar => &mut report.sidecars,
             Self::Shard => &mut report.shards,
         }
