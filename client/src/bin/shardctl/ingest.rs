@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use shardd_client::catalog::Catalog;
+use shardd_client::catalog::{Catalog, CommitNote};
 use shardd_client::inputs;
 use shardfmt::ingest::{
     HashRange, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Sink, Source,
 };
-use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, ShardId, VersionId};
+use shardfmt::shard::Compression;
+use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, Message, Operation, ShardId, VersionId};
 
 use self::split::Split;
 use crate::connect::Connect;
@@ -35,6 +36,10 @@ pub(crate) struct Ingest {
     /// Name of the dataset: a-z, 0-9, '.', '_' and '-'
     #[arg(long)]
     name: DatasetName,
+
+    /// Why, for the log of the dataset
+    #[arg(long, short, value_name = "TEXT", default_value = "")]
+    message: Message,
 
     #[command(flatten)]
     settings: Settings,
@@ -62,6 +67,10 @@ pub(crate) struct Settings {
     /// between 1 and 64 MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Order and shards")]
     shard_size: Option<ShardSize>,
+
+    /// Compress the bodies of shards: `none`, `lz4`, `zstd`, or `zstd:LEVEL`
+    #[arg(long, value_name = "HOW", default_value_t, help_heading = "Order and shards")]
+    compression: Compression,
 
     /// Read the files as this kind, whatever they look like
     #[arg(long, value_name = "KIND", value_parser = parse_kind, help_heading = "What is read")]
@@ -145,6 +154,7 @@ impl Settings {
                 Some(ShardSize::Bytes(size)) => Some(size),
                 Some(ShardSize::Auto) | None => None,
             },
+            compression: self.compression,
             format: self.format,
             under: self.under.clone(),
             columns: self.columns.clone(),
@@ -172,7 +182,7 @@ impl Effort {
 impl Ingest {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let started = Instant::now();
-        let Ingest { paths, name, settings, effort } = self;
+        let Ingest { paths, name, message, settings, effort } = self;
         let (config, resources) = (settings.config(), effort.resources());
         let targets = match &settings.split {
             None => vec![(name, None)],
@@ -194,7 +204,8 @@ impl Ingest {
             Some(ShardSize::Bytes(size)) => Ok(Some(size)),
             None => Ok(None),
         };
-        let done = into_datasets(&*catalog, &targets, source, &config, &resources, &size, &progress)?;
+        let done =
+            into_datasets(&*catalog, &targets, source, &config, &resources, &size, &progress, message)?;
         progress.finish();
         for ((name, _), done) in targets.iter().zip(&done) {
             report(name, done, started.elapsed(), json);
@@ -219,10 +230,11 @@ pub(crate) fn into_dataset(
     config: &IngestConfig,
     resources: &Resources,
     progress: &IngestProgress,
+    message: Message,
 ) -> Result<Ingested, Failure> {
     let targets = [(name.clone(), None)];
     let size = |_| Ok(config.shard_size);
-    let mut done = into_datasets(catalog, &targets, source, config, resources, &size, progress)?;
+    let mut done = into_datasets(catalog, &targets, source, config, resources, &size, progress, message)?;
     Ok(done.pop().expect("one for the only target"))
 }
 
@@ -237,6 +249,7 @@ fn into_datasets(
     resources: &Resources,
     size: &dyn Fn(u64) -> Result<Option<ByteSize>, Failure>,
     progress: &IngestProgress,
+    message: Message,
 ) -> Result<Vec<Ingested>, Failure> {
     let datasets = catalog.datasets()?;
     let before =
@@ -245,11 +258,12 @@ fn into_datasets(
     let read = Reading::read(source, config, &ranges, resources, progress)?;
     let size = size(read.row_bytes())?;
     let written = read.write(size, &Shelf(catalog), progress)?;
+    let note = CommitNote { operation: Operation::INGEST, message };
     let mut done = Vec::new();
     for ((name, _), manifest) in targets.iter().zip(written.manifests()) {
         let (version, before) = (manifest.id(), before(name));
         if before != Some(version) {
-            catalog.commit(name, before, manifest)?;
+            catalog.commit(name, before, manifest, &note)?;
         }
         done.push(Ingested { manifest: manifest.clone(), version, before });
     }
