@@ -3,8 +3,8 @@
 use std::fs;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
-use shardfmt::{Manifest, ShardWriter};
 use shardfmt::plan::{PlanOptions, Shape};
+use shardfmt::{Manifest, ShardWriter};
 use tempfile::TempDir;
 
 use super::*;
