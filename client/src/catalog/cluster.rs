@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, Message, PlanId, ShardEntry, ShardId,
-    TagName, VersionId,
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, PlanId, ShardEntry,
+    ShardId, TagName, VersionId,
 };
 
 use super::{
@@ -70,6 +70,10 @@ impl Catalog for ClusterCatalog {
 
     fn manifest(&self, version: VersionId) -> Result<Manifest, CatalogError> {
         self.ask(|server| server.manifest(version))
+    }
+
+    fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError> {
+        self.ask(|server| server.open_manifest(version))
     }
 
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError> {

@@ -1,15 +1,18 @@
 //! A catalog through the HTTP API of a server. What comes back is verified here: the server need not be trusted.
 
+use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use shardfmt::manifest::ManifestBytes;
 use shardfmt::plan::PlanDocument;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, Message, Operation, PlanId, ShardEntry,
-    ShardId, TagName, VersionId,
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestError, ManifestFile, Message,
+    Operation, PlanId, ShardEntry, ShardId, TagName, VersionId,
 };
 
 use super::{
@@ -127,6 +130,22 @@ impl Catalog for HttpCatalog {
         let right = |bytes: &Bytes| VersionId::of(bytes) == version;
         let bytes = self.get_verified(format_args!("manifests/{version}"), what.clone(), right)?;
         Manifest::decode(&bytes).map_err(|_| self.corrupt(what))
+    }
+
+    fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError> {
+        let what = format!("version {version}");
+        let url = self.url(format_args!("manifests/{version}"));
+        let served = ServedManifest { client: self.client.clone(), url };
+        ManifestFile::open(version, served).map_err(|error| match error {
+            ManifestError::Unread { source } => match source.downcast::<HttpError>() {
+                Ok(error) => refused(error, &what),
+                Err(source) => CatalogError::Http(HttpError::Unreachable {
+                    url: self.server.clone(),
+                    reason: source.to_string(),
+                }),
+            },
+            _ => self.corrupt(what),
+        })
     }
 
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError> {
@@ -282,6 +301,26 @@ fn as_said(error: HttpError) -> CatalogError {
         HttpError::Unreachable { .. } | HttpError::Protocol { .. } => String::new(),
     };
     refused(error, &what)
+}
+
+/// A manifest that a server has.
+struct ServedManifest {
+    client: HttpClient,
+    url: String,
+}
+
+impl ManifestBytes for ServedManifest {
+    fn whole(&self) -> io::Result<Vec<u8>> {
+        self.client.get(&self.url).map(Vec::from).map_err(io::Error::other)
+    }
+
+    fn part(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
+        self.client.get_range(&self.url, range).map(Vec::from).map_err(io::Error::other)
+    }
+
+    fn tree(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
+        self.client.get_range(&format!("{}/tree", self.url), range).map(Vec::from).map_err(io::Error::other)
+    }
 }
 
 /// A server's answer as this catalog's error.

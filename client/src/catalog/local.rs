@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, Message, Operation, PlanId, ShardEntry,
-    ShardId, TagName, VersionId,
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, Operation, PlanId,
+    ShardEntry, ShardId, TagName, VersionId,
 };
 use tokio::runtime::Runtime;
 
@@ -66,6 +66,10 @@ impl Catalog for LocalCatalog {
 
     fn manifest(&self, version: VersionId) -> Result<Manifest, CatalogError> {
         self.runtime.block_on(self.backend.manifest(version))
+    }
+
+    fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError> {
+        self.runtime.block_on(self.backend.open_manifest(version))
     }
 
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError> {

@@ -23,8 +23,8 @@ mod tags;
 use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, Message, PlanId, ShardEntry, ShardId,
-    TagName, VersionId,
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, PlanId, ShardEntry,
+    ShardId, TagName, VersionId,
 };
 
 pub use backend::CatalogBackend;
@@ -71,6 +71,9 @@ pub trait Catalog: Send + Sync {
 
     /// The manifest of a version.
     fn manifest(&self, version: VersionId) -> Result<Manifest, CatalogError>;
+
+    /// The manifest of a version, to be read as far as is asked.
+    fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError>;
 
     /// The file of a shard.
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError>;

@@ -70,6 +70,8 @@ pub enum ObjectKind {
     Sidecar(ShardId),
     /// The manifest of a version.
     Manifest(VersionId),
+    /// The tree beside a manifest.
+    Tree(VersionId),
     /// A plan.
     Plan(PlanId),
     /// A commit.
@@ -85,11 +87,12 @@ pub enum ObjectKind {
 impl ObjectKind {
     fn of(key: &str) -> Self {
         let id = |ending| -> Option<Digest> { key.rsplit('/').next()?.strip_suffix(ending)?.parse().ok() };
-        let (arrow, rows, json) = (id(".arrow"), id(".rows"), id(".json"));
+        let (arrow, rows, tree, json) = (id(".arrow"), id(".rows"), id(".tree"), id(".json"));
         let kinds = [
             arrow.map(|id| (ShardId(id).object_key(), Self::Shard(ShardId(id)))),
             rows.map(|id| (ShardId(id).sidecar_key(), Self::Sidecar(ShardId(id)))),
             arrow.map(|id| (VersionId(id).object_key(), Self::Manifest(VersionId(id)))),
+            tree.map(|id| (VersionId(id).tree_key(), Self::Tree(VersionId(id)))),
             json.map(|id| (PlanId(id).object_key(), Self::Plan(PlanId(id)))),
             json.map(|id| (CommitId(id).object_key(), Self::Commit(CommitId(id)))),
         ];
@@ -161,16 +164,14 @@ impl Origin {
             .boxed()
     }
 
-    /// What time it is for the store, which may have a clock of its own: it is asked to date an object.
+    /// What time it is for the store, which may have a clock of its own: it is asked to date an object, always the same.
     pub async fn now(&self) -> Result<StoreTime, OriginError> {
         let object = Object::new(CLOCK.to_owned(), "clock object");
         let put =
             self.store.put_opts(&object.path, Bytes::new().into(), PutOptions::from(PutMode::Overwrite));
         put.await.map_err(|error| self.failed("write", &object, error))?;
         let meta = self.store.head(&object.path).await;
-        let now = StoreTime::of(&meta.map_err(|error| self.failed("look for", &object, error))?);
-        self.delete(vec![CLOCK.to_owned()]).await?;
-        Ok(now)
+        Ok(StoreTime::of(&meta.map_err(|error| self.failed("look for", &object, error))?))
     }
 
     /// Those of the objects that are there and were last written at least `age` before `now`.
@@ -226,6 +227,7 @@ mod tests {
         assert_eq!(ObjectKind::of(&shard.object_key()), ObjectKind::Shard(shard));
         assert_eq!(ObjectKind::of(&shard.sidecar_key()), ObjectKind::Sidecar(shard));
         assert_eq!(ObjectKind::of(&VersionId(digest).object_key()), ObjectKind::Manifest(VersionId(digest)));
+        assert_eq!(ObjectKind::of(&VersionId(digest).tree_key()), ObjectKind::Tree(VersionId(digest)));
         assert_eq!(ObjectKind::of(&PlanId(digest).object_key()), ObjectKind::Plan(PlanId(digest)));
         assert_eq!(ObjectKind::of(&CommitId(digest).object_key()), ObjectKind::Commit(CommitId(digest)));
         let backup = format!("backup/{}", shard.object_key());
@@ -242,8 +244,10 @@ mod tests {
         origin.put_catalog("one").await.expect("puts");
         assert_eq!(origin.catalogs().await.expect("lists"), ["one"]);
         let now = origin.now().await.expect("tells");
-        let objects: Vec<_> = origin.objects().try_collect().await.expect("lists");
-        let [mark] = &objects[..] else { panic!("{objects:?}") };
+        let mut objects: Vec<_> = origin.objects().try_collect().await.expect("lists");
+        objects.sort_by_key(|object| object.bytes);
+        let [clock, mark] = &objects[..] else { panic!("{objects:?}") };
+        assert_eq!((clock.kind, clock.written), (ObjectKind::Clock, now));
         assert_eq!((mark.kind, mark.key.as_str(), mark.bytes), (ObjectKind::Catalog, "catalogs/one", 4));
         assert!(
             mark.written.is_older(Duration::ZERO, now)
@@ -255,7 +259,7 @@ mod tests {
         assert_eq!(old(Duration::from_secs(60)).await.expect("looks"), [""; 0]);
         for _ in 0..2 {
             origin.delete(keys.clone()).await.expect("deletes what there is");
-            assert_eq!(origin.objects().count().await, 0);
+            assert_eq!(origin.objects().count().await, 1);
         }
     }
 }

@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::index::{LABELS_KEY, ROWS_KEY};
+use super::labels::Names;
 use super::verified::VerifiedFile;
 use super::{ManifestError, ShardEntry, columns};
 use crate::digest::{from_hex, to_hex};
@@ -103,12 +104,17 @@ impl Footer {
     }
 
     /// The shards of a record batch.
-    pub(super) fn shards(&self, file: &VerifiedFile, batch: usize) -> Result<Vec<ShardEntry>, ManifestError> {
+    pub(super) fn shards(
+        &self,
+        file: &VerifiedFile,
+        batch: usize,
+        names: &mut Names,
+    ) -> Result<Vec<ShardEntry>, ManifestError> {
         let BlockPlace { metadata, body } = &self.blocks[batch];
         let block = file.read(metadata.start as u64..body.end as u64)?;
         let (metadata, body) = (&block[..metadata.len()], block.slice(metadata.len()));
         crate::shard::decode_block(&self.columns, metadata, &body)
-            .and_then(|batch| columns::entries(&batch))
+            .and_then(|batch| columns::entries(&batch, names))
             .map_err(ManifestError::Corrupt)
     }
 }

@@ -75,9 +75,9 @@ impl From<&ColumnStatistics> for Numbers {
 /// Compares what two manifests say of their samples.
 pub fn drift(old: &Manifest, new: &Manifest) -> Drift {
     let labels = old.labels().zip(new.labels()).map(|(old, new)| {
-        let all: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-        let count = |label: &String| LabelShare {
-            label: label.clone(),
+        let all: BTreeSet<&str> = old.keys().chain(new.keys()).map(AsRef::as_ref).collect();
+        let count = |label: &str| LabelShare {
+            label: label.to_owned(),
             old: old.get(label).copied().unwrap_or(0),
             new: new.get(label).copied().unwrap_or(0),
         };

@@ -75,6 +75,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    shardd_client::tls::use_ring();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return explain(&error),
