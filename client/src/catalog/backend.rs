@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use shardfmt::plan::{Plan, PlanDocument};
-use shardfmt::{Commit, DatasetName, Digest, Manifest, PlanId, ShardEntry, ShardId, VersionId};
+use shardfmt::{Commit, DatasetName, Digest, Manifest, ManifestFile, PlanId, ShardEntry, ShardId, VersionId};
 use tokio::sync::OnceCell;
 
 use super::records::{
@@ -50,10 +50,12 @@ impl CatalogBackend {
 
     /// See [`Catalog::manifest`](super::Catalog::manifest).
     pub async fn manifest(&self, version: VersionId) -> Result<Manifest, CatalogError> {
-        match self.origin.manifest(version).await {
-            Err(OriginError::NotFound { .. }) => Err(no_version(version)),
-            other => Ok(other?),
-        }
+        self.origin.manifest(version).await.map_err(|error| missing_version(version, error))
+    }
+
+    /// See [`Catalog::open_manifest`](super::Catalog::open_manifest), and [`Origin::open_manifest`].
+    pub async fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError> {
+        self.origin.open_manifest(version).await.map_err(|error| missing_version(version, error))
     }
 
     /// Makes `version`, whose manifest and shards are in the store, the present one of `name`, if that still is `expected`.
@@ -165,8 +167,8 @@ impl CatalogBackend {
     /// See [`Catalog::put_plan`](super::Catalog::put_plan).
     pub async fn put_plan(&self, document: &PlanDocument) -> Result<PlanInfo, CatalogError> {
         let version = document.version;
-        let manifest = self.manifest(version).await?;
-        let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
+        let shard_rows = self.origin.ask_manifest(version, |manifest| manifest.shard_rows()).await;
+        let shard_rows = shard_rows.map_err(|error| missing_version(version, error))?;
         let id = Plan::new(document.clone(), &shard_rows)?.id();
         let reach = Reach { commit: None, version: Some(version), plan: Some(id) };
         let guard = self.guard(&reach, || "a plan".to_owned()).await?;
@@ -276,6 +278,14 @@ impl CatalogBackend {
                 Err(CatalogError::Incomplete { version, missing: missing.len(), shards, first })
             }
         }
+    }
+}
+
+/// What the store said of the manifest of a version.
+fn missing_version(version: VersionId, error: OriginError) -> CatalogError {
+    match error {
+        OriginError::NotFound { .. } => no_version(version),
+        error => error.into(),
     }
 }
 

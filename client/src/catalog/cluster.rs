@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, Message, PlanId, ShardEntry, ShardId,
-    TagName, VersionId,
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, PlanId, ShardEntry,
+    ShardId, TagName, VersionId,
 };
 
 use super::{
@@ -72,8 +72,24 @@ impl Catalog for ClusterCatalog {
         self.ask(|server| server.manifest(version))
     }
 
+    fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError> {
+        self.ask(|server| server.open_manifest(version))
+    }
+
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError> {
         self.ask(|server| server.shard(entry))
+    }
+
+    fn shard_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        self.ask(|server| server.shard_file(id))
+    }
+
+    fn sidecar_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        self.ask(|server| server.sidecar_file(id))
+    }
+
+    fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError> {
+        self.ask(|server| server.put_manifest(manifest))
     }
 
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {

@@ -60,7 +60,7 @@ pub struct GcReport {
     pub commits: Tally,
     /// Manifests, each a version.
     pub manifests: Tally,
-    /// Trees of manifests.
+    /// The trees of long manifests.
     pub trees: Tally,
     /// Shards.
     pub shards: Tally,

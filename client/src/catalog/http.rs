@@ -1,15 +1,18 @@
 //! A catalog through the HTTP API of a server. What comes back is verified here: the server need not be trusted.
 
+use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use shardfmt::manifest::ManifestBytes;
 use shardfmt::plan::PlanDocument;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, Message, Operation, PlanId, ShardEntry,
-    ShardId, TagName, VersionId,
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestError, ManifestFile, Message,
+    Operation, PlanId, ShardEntry, ShardId, TagName, VersionId,
 };
 
 use super::{
@@ -129,9 +132,42 @@ impl Catalog for HttpCatalog {
         Manifest::decode(&bytes).map_err(|_| self.corrupt(what))
     }
 
+    fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError> {
+        let what = format!("version {version}");
+        let url = self.url(format_args!("manifests/{version}"));
+        let served = ServedManifest { client: self.client.clone(), url };
+        ManifestFile::open(version, served).map_err(|error| match error {
+            ManifestError::Unread { source } => match source.downcast::<HttpError>() {
+                Ok(error) => refused(error, &what),
+                Err(source) => CatalogError::Http(HttpError::Unreachable {
+                    url: self.server.clone(),
+                    reason: source.to_string(),
+                }),
+            },
+            _ => self.corrupt(what),
+        })
+    }
+
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError> {
         let right = |bytes: &Bytes| ShardId::of(bytes) == entry.id;
         self.get_verified(format_args!("shards/{}", entry.id), format!("shard {}", entry.id), right)
+    }
+
+    fn shard_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        let answer = self.client.get(&self.url(format_args!("shards/{id}")));
+        answer.map_err(|error| refused(error, &format!("shard {id}")))
+    }
+
+    fn sidecar_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        let answer = self.client.get(&self.url(format_args!("shards/{id}/rows")));
+        answer.map_err(|error| refused(error, &format!("sidecar of shard {id}")))
+    }
+
+    fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError> {
+        let bytes = manifest.encode();
+        let version = VersionId::of(&bytes);
+        let put = self.client.put(&self.url(format_args!("manifests/{version}")), &bytes);
+        put.map(|_| version).map_err(|error| refused(error, &format!("version {version}")))
     }
 
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {
@@ -161,11 +197,7 @@ impl Catalog for HttpCatalog {
         manifest: &Manifest,
         note: &CommitNote,
     ) -> Result<DatasetInfo, CatalogError> {
-        let bytes = manifest.encode();
-        let version = VersionId::of(&bytes);
-        let put = self.client.put(&self.url(format_args!("manifests/{version}")), &bytes);
-        put.map_err(|error| refused(error, &format!("version {version}")))?;
-        self.commit_version(name, expected, version, note)
+        self.commit_version(name, expected, self.put_manifest(manifest)?, note)
     }
 
     fn restore(
@@ -269,6 +301,26 @@ fn as_said(error: HttpError) -> CatalogError {
         HttpError::Unreachable { .. } | HttpError::Protocol { .. } => String::new(),
     };
     refused(error, &what)
+}
+
+/// A manifest that a server has.
+struct ServedManifest {
+    client: HttpClient,
+    url: String,
+}
+
+impl ManifestBytes for ServedManifest {
+    fn whole(&self) -> io::Result<Vec<u8>> {
+        self.client.get(&self.url).map(Vec::from).map_err(io::Error::other)
+    }
+
+    fn part(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
+        self.client.get_range(&self.url, range).map(Vec::from).map_err(io::Error::other)
+    }
+
+    fn tree(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
+        self.client.get_range(&format!("{}/tree", self.url), range).map(Vec::from).map_err(io::Error::other)
+    }
 }
 
 /// A server's answer as this catalog's error.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, Message, Operation, PlanId, ShardEntry,
-    ShardId, TagName, VersionId,
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, Operation, PlanId,
+    ShardEntry, ShardId, TagName, VersionId,
 };
 use tokio::runtime::Runtime;
 
@@ -68,8 +68,24 @@ impl Catalog for LocalCatalog {
         self.runtime.block_on(self.backend.manifest(version))
     }
 
+    fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError> {
+        self.runtime.block_on(self.backend.open_manifest(version))
+    }
+
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError> {
         Ok(self.runtime.block_on(self.backend.origin().shard(entry))?)
+    }
+
+    fn shard_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().shard_file(id))?)
+    }
+
+    fn sidecar_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().sidecar_bytes(id))?)
+    }
+
+    fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().put_manifest(manifest))?)
     }
 
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {

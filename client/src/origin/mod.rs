@@ -4,6 +4,7 @@
 //! an error that names the object and the store. Reads of shard data are counted apart from metadata: over a run they
 //! should come to about one times the dataset. Does not know who wants the bytes or what names point at them.
 
+mod manifests;
 mod objects;
 
 use std::fmt;
@@ -20,7 +21,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use shardfmt::plan::PlanDocument;
-use shardfmt::{FinishedShard, Manifest, PlanId, ShardEntry, ShardId, Sidecar, VersionId};
+use shardfmt::{FinishedShard, PlanId, ShardEntry, ShardId, Sidecar, VersionId};
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
@@ -37,7 +38,7 @@ pub struct Origin {
     name: String,
     root: Option<PathBuf>,
     data: Traffic,
-    metadata: Traffic,
+    metadata: Arc<Traffic>,
 }
 
 #[derive(Debug, Default)]
@@ -100,6 +101,10 @@ impl Object {
         Self::new(id.object_key(), format_args!("manifest {id}"))
     }
 
+    fn tree(id: VersionId) -> Self {
+        Self::new(id.tree_key(), format_args!("tree of manifest {id}"))
+    }
+
     fn plan(id: PlanId) -> Self {
         Self::new(id.object_key(), format_args!("plan {id}"))
     }
@@ -143,7 +148,7 @@ impl Origin {
     }
 
     pub(crate) fn over(store: Arc<dyn ObjectStore>, name: &str, root: Option<PathBuf>) -> Self {
-        Self { store, name: name.to_owned(), root, data: Traffic::default(), metadata: Traffic::default() }
+        Self { store, name: name.to_owned(), root, data: Traffic::default(), metadata: Arc::default() }
     }
 
     /// The address it was opened with.
@@ -218,31 +223,6 @@ impl Origin {
         }
     }
 
-    /// Stores a manifest.
-    pub async fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, OriginError> {
-        let bytes = Bytes::from(manifest.encode());
-        let id = VersionId::of(&bytes);
-        self.put(&Object::manifest(id), bytes).await?;
-        Ok(id)
-    }
-
-    /// Stores the file of a manifest.
-    ///
-    /// # Errors
-    ///
-    /// [`OriginError::Mismatch`] when the bytes are no manifest or do not hash to `id`.
-    pub async fn put_manifest_bytes(&self, id: VersionId, bytes: Bytes) -> Result<Manifest, OriginError> {
-        let object = Object::manifest(id);
-        let found = VersionId::of(&bytes);
-        check_name(&object, found == id, || found.to_string())?;
-        let manifest = Manifest::decode(&bytes).map_err(|error| OriginError::Mismatch {
-            what: object.what.clone(),
-            reason: error.to_string(),
-        })?;
-        self.put(&object, bytes).await?;
-        Ok(manifest)
-    }
-
     /// Stores a plan.
     pub async fn put_plan(&self, plan: &PlanDocument) -> Result<PlanId, OriginError> {
         let bytes = Bytes::from(plan.to_bytes());
@@ -264,6 +244,11 @@ impl Origin {
         let found = blocking(move || ShardId::of(&hashed)).await;
         self.check_digest(&object, found == id, || found.to_string())?;
         Ok(bytes)
+    }
+
+    /// The stored bytes of a shard, as they are: whoever checks or mends the store verifies them. Not counted.
+    pub async fn shard_file(&self, id: ShardId) -> Result<Bytes, OriginError> {
+        self.read(&Object::shard(id), &Traffic::default()).await
     }
 
     /// The row digests of a shard and the map of its file, verified against the root in the manifest.
@@ -337,22 +322,6 @@ impl Origin {
     /// The size of a shard's file, if it is there.
     pub async fn shard_size(&self, id: &ShardId) -> Result<Option<u64>, OriginError> {
         self.size_of(&Object::shard(*id)).await
-    }
-
-    /// The manifest of a version, verified against its name.
-    pub async fn manifest(&self, id: VersionId) -> Result<Manifest, OriginError> {
-        let bytes = self.manifest_bytes(id).await?;
-        let decoded = blocking(move || Manifest::decode(&bytes)).await;
-        decoded.map_err(|error| self.corrupt(&Object::manifest(id), error.to_string()))
-    }
-
-    /// The file of a version's manifest, verified against its name.
-    pub async fn manifest_bytes(&self, id: VersionId) -> Result<Bytes, OriginError> {
-        let object = Object::manifest(id);
-        let bytes = self.read(&object, &self.metadata).await?;
-        let found = VersionId::of(&bytes);
-        self.check_digest(&object, found == id, || found.to_string())?;
-        Ok(bytes)
     }
 
     /// A plan, verified against its name.

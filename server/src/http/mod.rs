@@ -39,8 +39,8 @@ use problem::{Refusal, bad_request, not_found};
 
 /// The longest body of JSON: the plan with the longest schedule, a step's grains.
 const MAX_JSON: usize = 8 << 20;
-/// The longest manifest: a million shards.
-const MAX_MANIFEST: usize = 256 << 20;
+/// The longest manifest: some million shards.
+const MAX_MANIFEST: usize = 1 << 30;
 /// The longest shard or sidecar: four times the largest that ingest makes.
 const MAX_SHARD: usize = 256 << 20;
 /// Uploads in memory at once.
@@ -84,6 +84,7 @@ pub fn router(api: Api) -> Router {
         .route("/v1/datasets/{name}/tags/{tag}", get(tags::show).put(tags::put).delete(tags::remove))
         .route("/v1/tags", get(tags::all))
         .route("/v1/manifests/{id}", get(datasets::manifest).put(datasets::put_manifest))
+        .route("/v1/manifests/{id}/tree", get(datasets::tree))
         .route("/v1/shards/{id}", get(shards::shard).put(shards::put_shard))
         .route("/v1/shards/{id}/rows", get(shards::rows).put(shards::put_rows))
         .route("/v1/plans", get(plans::list).post(plans::create))

@@ -9,7 +9,9 @@ use shardd_client::catalog::{Catalog, CommitNote, HttpCatalog, conformance};
 use shardd_client::metastore::MemoryMetastore;
 use shardd_client::origin::Origin;
 use shardd_client::peers::Alone;
-use shardfmt::{ByteSize, FinishedShard, Manifest, Operation, ShardId, ShardWriter, VersionId};
+use shardfmt::{
+    ByteSize, FinishedShard, Manifest, Operation, ShardId, ShardWriter, Skipped, VersionId,
+};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -146,52 +148,78 @@ fn the_http_catalog_keeps_the_promises_of_a_catalog() {
 }
 
 #[test]
-fn shards_are_served_whole_in_parts_and_under_conditions() {
+fn what_is_named_by_its_digest_is_served_whole_in_parts_and_under_conditions() {
     for store in ["memory", "directory"] {
         let server = match store {
             "memory" => Server::over(|_| "memory://".into()),
             _ => Server::start(),
         };
-        let shard = shard(0);
+        let (shard, manifest) = (shard(0), long_manifest());
         server.catalog().put_shard(&shard).expect("put");
-        let (path, size) = (format!("shards/{}", shard.id), shard.bytes.len());
-        let etag = format!("\"{}\"", shard.id);
-
-        let (status, whole) = server.get(&path, &[]);
-        assert_eq!((status.as_u16(), header(&whole, "etag")), (200, etag.as_str()));
-        assert_eq!(
-            (header(&whole, "accept-ranges"), header(&whole, "content-length")),
-            ("bytes", &*size.to_string())
-        );
-        assert_eq!(bytes(whole), shard.bytes);
-
-        let parts = [("bytes=0-9", 0..10), ("bytes=10-", 10..size), ("bytes=-7", size - 7..size)];
-        for (range, expected) in parts {
-            let (status, part) = server.get(&path, &[("range", range)]);
-            let content_range = format!("bytes {}-{}/{size}", expected.start, expected.end - 1);
-            assert_eq!(
-                (status.as_u16(), header(&part, "content-range")),
-                (206, content_range.as_str()),
-                "{range}"
-            );
-            assert_eq!(bytes(part), shard.bytes[expected], "{range}");
-        }
-        let (status, outside) = server.get(&path, &[("range", &format!("bytes={size}-"))]);
-        assert_eq!((status.as_u16(), header(&outside, "content-range")), (416, &*format!("bytes */{size}")));
-        assert!(detail(outside).contains("begins after"));
-
-        let (status, known) = server.get(&path, &[("if-none-match", &etag)]);
-        assert_eq!((status.as_u16(), header(&known, "etag")), (304, etag.as_str()));
-        assert!(bytes(known).is_empty());
-        let (status, _) = server.get(&path, &[("if-range", "\"other\""), ("range", "bytes=0-9")]);
-        assert_eq!(status, 200);
-
-        let head = agent().head(server.url(&path)).call().unwrap();
-        assert_eq!((head.status().as_u16(), header(&head, "content-length")), (200, &*size.to_string()));
-
-        let (status, rows) = server.get(&format!("{path}/rows"), &[]);
+        let shard_path = format!("shards/{}", shard.id);
+        served_in_parts(&server, &shard_path, &shard.id.to_string(), &shard.bytes);
+        let (status, rows) = server.get(&format!("{shard_path}/rows"), &[]);
         assert_eq!((status.as_u16(), bytes(rows)), (200, shard.sidecar.encode()));
+
+        let (version, manifest) = (manifest.id(), manifest.encode());
+        let path = format!("manifests/{version}");
+        assert_eq!(server.put(&path, &manifest).0, 204);
+        served_in_parts(&server, &path, &version.to_string(), &manifest);
+        let expected = shardfmt::manifest::tree_of(&manifest).expect("it is long");
+        let (status, tree) = server.get(&format!("{path}/tree"), &[]);
+        assert_eq!((status.as_u16(), bytes(tree)), (200, expected.clone()));
+        let (status, part) = server.get(&format!("{path}/tree"), &[("range", "bytes=20-51")]);
+        assert_eq!((status.as_u16(), bytes(part)), (206, expected[20..52].to_vec()));
     }
+}
+
+/// A manifest that is long for what was skipped.
+fn long_manifest() -> Manifest {
+    let entry = shard(0).entry;
+    let skipped = vec![Skipped { name: "a.png".to_owned(), reason: "no image, ".repeat(30_000) }];
+    let schema = arrow::datatypes::Schema::new(vec![arrow::datatypes::Field::new(
+        "x",
+        arrow::datatypes::DataType::Int64,
+        false,
+    )]);
+    let manifest = Manifest::new(Arc::new(schema), vec![entry], json!({}), Vec::new());
+    Manifest { skipped, skipped_count: 1, ..manifest }
+}
+
+fn served_in_parts(server: &Server, path: &str, id: &str, content: &[u8]) {
+    let (etag, size) = (format!("\"{id}\""), content.len());
+
+    let (status, whole) = server.get(path, &[]);
+    assert_eq!((status.as_u16(), header(&whole, "etag")), (200, etag.as_str()));
+    assert_eq!(
+        (header(&whole, "accept-ranges"), header(&whole, "content-length")),
+        ("bytes", &*size.to_string())
+    );
+    assert_eq!(bytes(whole), content);
+
+    let parts = [("bytes=0-9", 0..10), ("bytes=10-", 10..size), ("bytes=-7", size - 7..size)];
+    for (range, expected) in parts {
+        let (status, part) = server.get(path, &[("range", range)]);
+        let content_range = format!("bytes {}-{}/{size}", expected.start, expected.end - 1);
+        assert_eq!(
+            (status.as_u16(), header(&part, "content-range")),
+            (206, content_range.as_str()),
+            "{range}"
+        );
+        assert_eq!(bytes(part), content[expected], "{range}");
+    }
+    let (status, outside) = server.get(path, &[("range", &format!("bytes={size}-"))]);
+    assert_eq!((status.as_u16(), header(&outside, "content-range")), (416, &*format!("bytes */{size}")));
+    assert!(detail(outside).contains("begins after"));
+
+    let (status, known) = server.get(path, &[("if-none-match", &etag)]);
+    assert_eq!((status.as_u16(), header(&known, "etag")), (304, etag.as_str()));
+    assert!(bytes(known).is_empty());
+    let (status, _) = server.get(path, &[("if-range", "\"other\""), ("range", "bytes=0-9")]);
+    assert_eq!(status, 200);
+
+    let head = agent().head(server.url(path)).call().unwrap();
+    assert_eq!((head.status().as_u16(), header(&head, "content-length")), (200, &*size.to_string()));
 }
 
 #[test]

@@ -27,6 +27,22 @@ pub(crate) fn percent(fraction: f64) -> String {
     }
 }
 
+/// A number with four digits that matter.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        v if (1e-3..1e9).contains(&v) => {
+            let decimals = (3 - v.log10().floor() as i32).max(0) as usize;
+            let text = format!("{value:.decimals$}");
+            match text.contains('.') {
+                true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+                false => text,
+            }
+        }
+        _ => format!("{value:.3e}"),
+    }
+}
+
 /// A duration in the unit that fits.
 pub(crate) fn duration(value: Duration) -> String {
     let seconds = value.as_secs_f64();
@@ -89,6 +105,13 @@ mod tests {
     }
 
     #[test]
+    fn numbers_keep_the_digits_that_matter() {
+        let shown = [0.0, 4.0, -0.5, 135.0, 1234567.8, 35.583333, 0.012345, 1.7e12, -3e-9].map(number);
+        let expected = ["0", "4", "-0.5", "135", "1234568", "35.58", "0.01235", "1.700e12", "-3.000e-9"];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
     fn small_shares_keep_their_digits() {
         assert_eq!([0.0, 0.1, 0.009375, 0.0005].map(percent), ["0.0 %", "10.0 %", "0.94 %", "0.050 %"]);
     }
@@ -108,7 +131,7 @@ mod tests {
 
     #[test]
     fn durations_are_a_number_and_a_unit() {
-        let hours = |n| Ok(Duration::from_secs(n * 3600));
+        let hours = |n: u64| Ok(Duration::from_secs(n * 3600));
         assert_eq!(["0s", "3600s", "60m", "2h", "1d"].map(parse_duration), [0, 1, 1, 2, 24].map(hours));
         for odd in
             ["", "1", "h", "1.5h", "-1h", "1w", "1h30m", "99999999999999999999s", "999999999999999999d"]

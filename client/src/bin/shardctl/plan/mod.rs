@@ -5,7 +5,7 @@ mod lookup;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use shardd_client::catalog::{Catalog, PlanInfo};
-use shardfmt::Manifest;
+use shardfmt::ManifestFile;
 use shardfmt::plan::Plan as PlanValue;
 
 use crate::connect::{Connect, find_plan};
@@ -59,11 +59,10 @@ impl Plan {
 
 impl PlanArg {
     /// The plan and the manifest of its version.
-    pub(crate) fn open(&self, catalog: &dyn Catalog) -> Result<(PlanValue, Manifest), Failure> {
+    pub(crate) fn open(&self, catalog: &dyn Catalog) -> Result<(PlanValue, ManifestFile), Failure> {
         let document = catalog.plan(find_plan(catalog, self.plan.as_deref())?)?;
-        let manifest = catalog.manifest(document.version)?;
-        let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
-        Ok((PlanValue::new(document, &shard_rows)?, manifest))
+        let manifest = catalog.open_manifest(document.version)?;
+        Ok((PlanValue::new(document, &manifest.shard_rows()?)?, manifest))
     }
 }
 
