@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn durations_are_a_number_and_a_unit() {
-        let hours = |n| Ok(Duration::from_secs(n * 3600));
+        let hours = |n: u64| Ok(Duration::from_secs(n * 3600));
         assert_eq!(["0s", "3600s", "60m", "2h", "1d"].map(parse_duration), [0, 1, 1, 2, 24].map(hours));
         for odd in
             ["", "1", "h", "1.5h", "-1h", "1w", "1h30m", "99999999999999999999s", "999999999999999999d"]
