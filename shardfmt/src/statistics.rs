@@ -269,12 +269,11 @@ impl Gatherer {
         Self { lengths: Vec::new(), columns: vec![ColumnStatistics::default(); columns], numbers: Vec::new() }
     }
 
-    /// Adds the samples of a record batch, whose canonical rows lie one after the other and end at `ends`. How samples
-    /// are cut into record batches decides the last bits.
-    pub fn add(&mut self, batch: &RecordBatch, ends: &[usize]) {
-        let starts = [0].into_iter().chain(ends.iter().copied());
+    /// Adds the samples of a record batch, and the lengths of their canonical rows. How samples are cut into record batches
+    /// decides the last bits.
+    pub fn add(&mut self, batch: &RecordBatch, lengths: impl Iterator<Item = usize>) {
         // A row has at most 1 GiB.
-        self.lengths.extend(starts.zip(ends).map(|(start, end)| (end - start) as u32));
+        self.lengths.extend(lengths.map(|length| length as u32));
         for (column, array) in self.columns.iter_mut().zip(batch.columns()) {
             self.numbers.clear();
             let measured = measure(array, &mut self.numbers);

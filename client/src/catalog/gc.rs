@@ -2,10 +2,10 @@
 //! dangling.
 //!
 //! What is reached: of each dataset every commit and version in its history, of each tag its commit and version, of each
-//! plan and run the plan and the version, and what is announced in `intents/`; of a version its manifest and the shards
-//! that this names. An unreached manifest that is young counts too: whoever put it has not committed it yet.
+//! plan and run the plan and the version, and what is announced in `intents/`; of a version its manifest, its tree and the
+//! shards it names. An unreached manifest that is young counts too: whoever put it has not committed it yet.
 //!
-//! Plans go first, then commits, manifests, sidecars and shards: a crash in between leaves objects without a name, never a
+//! Plans go first, then commits, manifests, their trees, sidecars and shards: a crash in between leaves objects without a name, never a
 //! name without objects. Why no one can begin to point at what is being deleted is in [`guard`](super::guard).
 
 use std::collections::{HashMap, HashSet};
@@ -219,9 +219,14 @@ impl CatalogBackend {
             let keys = unreached.map(|object| object.key.clone()).collect();
             let keys: HashSet<String> =
                 self.origin().still_older(keys, age, now).await?.into_iter().collect();
-            for object in slice.iter().filter(|object| keys.contains(&object.key)) {
+            for object in slice {
                 if let ObjectKind::Manifest(version) = object.kind {
-                    self.metastore().delete(&format!("{VERSIONS}{version}"), Expected::Any).await?;
+                    if keys.contains(&object.key) {
+                        self.metastore().delete(&format!("{VERSIONS}{version}"), Expected::Any).await?;
+                    } else {
+                        // It was put again meanwhile: then its shards are wanted, too.
+                        reached.spare_version(version).await?;
+                    }
                 }
             }
             sweep.renew().await?;
@@ -420,3 +425,6 @@ fn unreadable(prefix: &str, key: &str, source: CatalogError) -> CatalogError {
     };
     CatalogError::Unreadable { root, source: Box::new(source) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,10 +35,10 @@ pub(super) struct RefRecord {
     #[serde(default = "one")]
     pub(super) commits: u64,
     pub(super) version: VersionId,
-    samples: u64,
-    bytes: u64,
-    shards: u64,
-    committed_at: u64,
+    pub(super) samples: u64,
+    pub(super) bytes: u64,
+    pub(super) shards: u64,
+    pub(super) committed_at: u64,
 }
 
 fn one() -> u64 {

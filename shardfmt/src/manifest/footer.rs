@@ -174,8 +174,13 @@ pub(super) fn external(error: serde_json::Error) -> ArrowError {
     ArrowError::ExternalError(error.into())
 }
 
-/// The schema as an Arrow IPC message without its envelope, in hexadecimal: what `pyarrow.ipc.read_schema` reads.
+/// The schema in hexadecimal.
 pub(super) fn schema_text(schema: &Schema) -> String {
+    to_hex(&schema_message(schema))
+}
+
+/// The schema as an encapsulated Arrow IPC message: what `pyarrow.ipc.read_schema` reads.
+pub(crate) fn schema_message(schema: &Schema) -> Vec<u8> {
     let options = IpcWriteOptions::default();
     let mut dictionaries = DictionaryTracker::new(true);
     let generator = IpcDataGenerator::default();
@@ -186,12 +191,17 @@ pub(super) fn schema_text(schema: &Schema) -> String {
         &u32::try_from(message.len()).expect("a schema has less than 4 GiB").to_le_bytes(),
     );
     framed.extend_from_slice(&message);
-    to_hex(&framed)
+    framed
 }
 
 fn parse_schema(hex: &str) -> Result<SchemaRef, String> {
     let mut bytes = vec![0; hex.len() / 2];
     from_hex(hex, &mut bytes).map_err(|_| "its schema is not hexadecimal".to_owned())?;
+    parse_schema_message(&bytes)
+}
+
+/// The schema that [`schema_message`] wrote, checked to be one that rows can have.
+pub(crate) fn parse_schema_message(bytes: &[u8]) -> Result<SchemaRef, String> {
     let message: Range<usize> = 8..bytes.len();
     let message = bytes.get(message).ok_or("its schema is cut off")?;
     let message = ipc::root_as_message(message).map_err(|error| format!("its schema: {error}"))?;

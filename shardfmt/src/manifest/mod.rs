@@ -32,6 +32,7 @@ use crate::row::DigestSum;
 use crate::statistics::Statistics;
 
 pub use file::ManifestFile;
+pub(crate) use footer::{parse_schema_message, schema_message};
 pub use index::Totals;
 pub use labels::Labels;
 pub use local::LocalManifest;

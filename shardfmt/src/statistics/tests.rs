@@ -12,7 +12,8 @@ use crate::row::strategies::record_batch;
 fn gathered(columns: Vec<(&str, ArrayRef)>, ends: &[usize]) -> Statistics {
     let batch = RecordBatch::try_from_iter(columns).expect("equal lengths");
     let mut gatherer = Gatherer::new(batch.schema_ref());
-    gatherer.add(&batch, ends);
+    let starts = [0].into_iter().chain(ends.iter().copied());
+    gatherer.add(&batch, starts.zip(ends).map(|(start, end)| end - start));
     gatherer.finish()
 }
 
@@ -32,7 +33,9 @@ fn every_kind_of_column_is_measured_as_it_should_be() {
         FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>([Some([Some(1)]), None, None, None], 1);
     let prices = Decimal128Array::from(vec![Some(150), None, Some(-50), Some(200)]);
     let wide = Decimal256Array::from(vec![Some(i256::from_i128(-5)), None, None, Some(i256::MAX)]);
-    let columns: Vec<(&str, ArrayRef, u64, Option<(f64, f64, f64)>)> = vec![
+    /// Name, values, and what their count, and smallest, largest and mean value should be.
+    type Expected = (&'static str, ArrayRef, u64, Option<(f64, f64, f64)>);
+    let columns: Vec<Expected> = vec![
         ("whole", Arc::new(Int64Array::from(vec![3, -1, 4, 2])), 4, Some((-1.0, 4.0, 2.0))),
         ("small", Arc::new(UInt8Array::from(vec![None, Some(8), Some(8), None])), 2, Some((8.0, 8.0, 8.0))),
         ("truth", Arc::new(BooleanArray::from(vec![true, false, true, true])), 4, Some((0.0, 1.0, 0.75))),
@@ -84,7 +87,7 @@ fn columns_of_a_wide_table_are_measured_up_to_a_limit() {
         (0..2 * MEASURED_COLUMNS).map(|at| Field::new(at.to_string(), DataType::Int8, true)).collect();
     let schema = Arc::new(Schema::new(fields));
     let mut gatherer = Gatherer::new(&schema);
-    gatherer.add(&RecordBatch::new_empty(schema), &[]);
+    gatherer.add(&RecordBatch::new_empty(schema), [].into_iter());
     assert_eq!(gatherer.finish().columns.len(), MEASURED_COLUMNS);
 }
 
@@ -165,13 +168,13 @@ proptest! {
     fn any_samples_have_statistics(batch in record_batch(20)) {
         let codec = crate::RowCodec::new(batch.schema()).expect("plain columns");
         let encoder = codec.encoder(&batch).expect("its own schema");
-        let (mut canonical, mut ends) = (Vec::new(), Vec::new());
-        for row in 0..batch.num_rows() {
+        let length = |row| {
+            let mut canonical = Vec::new();
             encoder.encode(row, &mut canonical).expect("small rows");
-            ends.push(canonical.len());
-        }
+            canonical.len()
+        };
         let mut gatherer = Gatherer::new(batch.schema_ref());
-        gatherer.add(&batch, &ends);
+        gatherer.add(&batch, (0..batch.num_rows()).map(length));
         let found = gatherer.finish();
         prop_assert_eq!(found.columns.len(), batch.num_columns());
         for (column, array) in found.columns.iter().zip(batch.columns()) {
