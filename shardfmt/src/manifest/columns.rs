@@ -182,8 +182,7 @@ pub(super) fn entries(batch: &RecordBatch, names: &mut Names) -> Result<Vec<Shar
     let bytes = column("bytes").as_primitive::<UInt64Type>();
     let row_bytes = column("row_bytes").as_primitive::<UInt64Type>();
     let labels = column("labels").as_string::<i32>();
-    let statistics =
-        batch.column_by_name(STATISTICS).map(StatisticsColumn::of).transpose()?;
+    let statistics = batch.column_by_name(STATISTICS).map(StatisticsColumn::of).transpose()?;
     let entry = |index: usize| {
         let id = ShardId(Digest(ids.value(index).try_into().expect("32 bytes by its type")));
         let rows = rows.value(index);

@@ -55,7 +55,9 @@ fn manifest() -> impl Strategy<Value = Manifest> {
     (record_batch(1), shards, any::<u64>(), "[a-z/]{1,9}", skipped, 0..3u64, 1..4u64).prop_map(
         |(batch, mut shards, seed, name, skipped, more, known)| {
             let schema = batch.schema();
-            for (at, shard) in shards.iter_mut().enumerate().filter(|(at, _)| (*at as u64).is_multiple_of(known)) {
+            for (at, shard) in
+                shards.iter_mut().enumerate().filter(|(at, _)| (*at as u64).is_multiple_of(known))
+            {
                 shard.statistics = Some(statistics(&schema, shard.rows, seed ^ at as u64));
             }
             let nested = serde_json::json!({ "b": [1, null], "a": name });
