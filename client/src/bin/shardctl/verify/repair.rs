@@ -22,17 +22,26 @@ pub(super) fn repair(
     let repair = Repair::new(manifest, findings, &shelf, &shelf)?;
     let search = Search { repair: &repair, catalog, manifest, threads, json };
     // Copies cost least, rows among those of other versions more, a source most.
-    let steps: [fn(&Search<'_>, &Place) -> Result<(), Failure>; 3] =
-        [Search::copies, Search::versions, Search::source];
     search.own_versions()?;
-    for step in steps {
+    for step in [Step::Copies, Step::Versions, Step::Source] {
         for place in from.iter().filter(|_| !repair.is_done()) {
-            if let Err(failure) = step(&search, place) {
+            let looked = match step {
+                Step::Copies => search.copies(place),
+                Step::Versions => search.versions(place),
+                Step::Source => search.source(place),
+            };
+            if let Err(failure) = looked {
                 eprintln!("note: {place} is of no help: {failure}");
             }
         }
     }
     Ok(repair.finish())
+}
+
+enum Step {
+    Copies,
+    Versions,
+    Source,
 }
 
 struct Search<'a> {
