@@ -77,18 +77,20 @@ fn statistics(what: &str, rows: &RecordBatch) {
     let codec = RowCodec::new(rows.schema()).expect("plain columns");
     let encoder = codec.encoder(rows).expect("its own schema");
     let mut canonical = vec![];
-    let ends: Vec<usize> = (0..rows.num_rows())
+    let lengths: Vec<usize> = (0..rows.num_rows())
         .map(|row| {
+            let start = canonical.len();
             encoder.encode(row, &mut canonical).expect("small rows");
-            canonical.len()
+            canonical.len() - start
         })
         .collect();
     let written = seconds(|| {
         let mut writer = ShardWriter::new(rows.schema()).expect("plain columns");
-        let mut start = 0;
-        for end in &ends {
-            writer.push_row(&canonical[start..*end]).expect("our rows");
-            start = *end;
+        let mut rest = &canonical[..];
+        for length in &lengths {
+            let (row, others) = rest.split_at(*length);
+            writer.push_row(row).expect("our rows");
+            rest = others;
         }
         writer.finish().expect("there are rows")
     });
@@ -102,10 +104,7 @@ fn statistics(what: &str, rows: &RecordBatch) {
         let mut gatherer = Gatherer::new(rows.schema_ref());
         let mut first = 0;
         for part in &parts {
-            let start = if first == 0 { 0 } else { ends[first - 1] };
-            let ends: Vec<usize> =
-                ends[first..first + part.num_rows()].iter().map(|end| end - start).collect();
-            gatherer.add(part, &ends);
+            gatherer.add(part, lengths[first..first + part.num_rows()].iter().copied());
             first += part.num_rows();
         }
         gatherer.finish()
