@@ -1,4 +1,5 @@
-//! A version of a million shards: what it costs to open its manifest, to ask it things, and to read it whole.
+//! What statistics cost when a shard is written, and a version of a million shards: what it takes to open its manifest,
+//! to ask it things, and to read it whole.
 //! `cargo bench -p shardd-benches --bench manifest` prints one table. Needs 2 GiB of memory and 0.4 GB of temporary disk.
 
 use std::fs::File;
@@ -6,17 +7,26 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
+use shardd_benches::{picks, seconds};
 use shardfmt::manifest::{LocalManifest, tree_of};
 use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
 use shardfmt::row::DigestSum;
-use shardfmt::statistics::{ColumnStatistics, Quantiles, Spread, Statistics};
-use shardfmt::{Digest, InputDigest, Manifest, ManifestFile, NodeHash, ShardEntry, ShardId, VersionId};
+use shardfmt::statistics::{ColumnStatistics, Gatherer, Quantiles, Spread, Statistics};
+use shardfmt::{
+    Digest, InputDigest, Manifest, ManifestFile, NodeHash, RowCodec, ShardEntry, ShardId, ShardWriter,
+    VersionId,
+};
 
 const SHARDS: u64 = 1_000_000;
 const ROWS: u32 = 512;
 
 fn main() {
+    println!("{:<58} {:>10} {:>14}", "a shard of 8 MiB", "ms", "of writing it");
+    statistics("numbers, 27 B a row", &numbers(8 << 20));
+    statistics("text of 0 to 199 B, and a number", &texts(8 << 20));
+    println!();
     let manifest = images(SHARDS);
     println!("{:<58} {:>10} {:>14}", format!("{SHARDS} shards of images with 10 labels"), "ms", "bytes read");
     let (bytes, ms) = timed(|| manifest.encode());
@@ -60,6 +70,64 @@ fn main() {
     let (decoded, ms) = timed(|| Manifest::decode(&whole).expect("our manifest"));
     row("… and decode it", ms, None);
     assert!(found == id && decoded == manifest);
+}
+
+/// Writes a shard of the rows, then gathers their statistics alone.
+fn statistics(what: &str, rows: &RecordBatch) {
+    let codec = RowCodec::new(rows.schema()).expect("plain columns");
+    let encoder = codec.encoder(rows).expect("its own schema");
+    let mut canonical = vec![];
+    let lengths: Vec<usize> = (0..rows.num_rows())
+        .map(|row| {
+            let start = canonical.len();
+            encoder.encode(row, &mut canonical).expect("small rows");
+            canonical.len() - start
+        })
+        .collect();
+    let written = seconds(|| {
+        let mut writer = ShardWriter::new(rows.schema()).expect("plain columns");
+        let mut rest = &canonical[..];
+        for length in &lengths {
+            let (row, others) = rest.split_at(*length);
+            writer.push_row(row).expect("our rows");
+            rest = others;
+        }
+        writer.finish().expect("there are rows")
+    });
+    row(&format!("write {what}"), written * 1e3, None);
+    let parts: Vec<RecordBatch> = {
+        let rows_per_part = rows.num_rows().div_ceil(canonical.len().div_ceil(1 << 20));
+        let starts = (0..rows.num_rows()).step_by(rows_per_part);
+        starts.map(|start| rows.slice(start, rows_per_part.min(rows.num_rows() - start))).collect()
+    };
+    let gathered = seconds(|| {
+        let mut gatherer = Gatherer::new(rows.schema_ref());
+        let mut first = 0;
+        for part in &parts {
+            gatherer.add(part, lengths[first..first + part.num_rows()].iter().copied());
+            first += part.num_rows();
+        }
+        gatherer.finish()
+    });
+    println!("{:<58} {:>10.2} {:>14.3}", "… of this, statistics", gathered * 1e3, gathered / written);
+}
+
+/// Rows of two whole numbers and a real one.
+fn numbers(bytes: usize) -> RecordBatch {
+    let picked = picks(bytes / 27, 1 << 40);
+    let column = |shift: u32| Int64Array::from_iter_values(picked.iter().map(|n| (*n >> shift) as i64));
+    let real = Float64Array::from_iter_values(picked.iter().map(|n| *n as f64 / 1e6));
+    let columns: [(&str, ArrayRef); 3] =
+        [("a", Arc::new(column(0))), ("b", Arc::new(column(20))), ("c", Arc::new(real))];
+    RecordBatch::try_from_iter(columns).expect("equal lengths")
+}
+
+fn texts(bytes: usize) -> RecordBatch {
+    let lengths = picks(bytes / 114, 200);
+    let texts = StringArray::from_iter_values(lengths.iter().map(|length| "x".repeat(*length)));
+    let number = Int64Array::from_iter_values(lengths.iter().map(|length| *length as i64));
+    let columns: [(&str, ArrayRef); 2] = [("text", Arc::new(texts)), ("number", Arc::new(number))];
+    RecordBatch::try_from_iter(columns).expect("equal lengths")
 }
 
 /// A version as an ingest of images makes it.

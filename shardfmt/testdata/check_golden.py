@@ -4,6 +4,7 @@
 Needs pyarrow and blake3:  python3 shardfmt/testdata/check_golden.py
 """
 
+import datetime
 import json
 import struct
 from pathlib import Path
@@ -77,6 +78,19 @@ def body(values, kind):
         values = [None if v is None else round(v.timestamp() * 1000) for v in values]
     codes = {pa.int64(): "q", pa.int32(): "i", pa.uint16(): "H", pa.float32(): "f"}
     return b"".join(struct.pack("<" + codes.get(kind, "q"), v or 0) for v in values)
+
+
+def measure(value):
+    """What statistics are over: the value, or its length."""
+    if isinstance(value, str):
+        return len(value.encode())
+    if isinstance(value, (bytes, list)):
+        return len(value)
+    return round(value.timestamp() * 1000) if isinstance(value, datetime.datetime) else value
+
+
+def variance(numbers, mean):
+    return sum((number - mean) ** 2 for number in numbers) / len(numbers)
 
 
 def keyed(context, content):
@@ -155,6 +169,38 @@ def main():
     assert json.loads(entry["labels"]) == {"0": 7, "1": 7, "2": 7}
     stored = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(manifest.schema.metadata[b"shardd.schema"].decode())))
     assert stored.equals(table.schema, check_metadata=True)
+
+    indexed_bytes = (HERE / "golden.indexed.arrow").read_bytes()
+    indexed = pa.ipc.open_file(indexed_bytes).read_all()
+    metadata = indexed.schema.metadata
+    entries = indexed.to_pylist()
+    assert entries[0]["shard"] == shard_id and [e["rows"] for e in entries] == [len(rows)] * 3
+    known = entries[0]["statistics"]
+    lengths = sorted(map(len, rows))
+    for name, part in {"min": 0, "p25": 25, "p50": 50, "p75": 75, "p99": 99, "max": 100}.items():
+        assert known["row_bytes"][name] == lengths[(len(rows) - 1) * part // 100], name
+    for field, column in zip(fields, columns):
+        present = [v for v in column if v is not None]
+        found = known["columns"][field.name]
+        assert found["count"] == len(present), field.name
+        if "mean" in found:
+            numbers = [float(measure(v)) for v in present]
+            mean = sum(numbers) / len(numbers)
+            assert (found["min"], found["max"]) == (min(numbers), max(numbers)), field.name
+            assert abs(found["mean"] - mean) < 1e-3 and abs(found["variance"] - variance(numbers, mean)) < 1e-3, field.name
+    totals = json.loads(metadata[b"shardd.totals"])
+    assert (totals["shards"], totals["samples"], totals["skipped"]) == (3, 3 * len(rows), 5)
+    assert totals["digest_sum"] == f"{3 * total % 2**128:032x}"
+    assert totals["statistics"]["columns"][1]["mean"] == "1e0"
+    assert json.loads(metadata[b"shardd.batches"]) == [[3, 3 * len(rows)]]
+    assert json.loads(metadata[b"shardd.rows"]) == [[3, len(rows)]]
+    assert json.loads(metadata[b"shardd.labels"]) == {"0": 21, "1": 21, "2": 21}
+    end = len(indexed_bytes) - 10 - struct.unpack("<i", indexed_bytes[-10:-6])[0]
+    tail = {}
+    for key, length in reversed(json.loads(metadata[b"shardd.tail"])):
+        tail[key] = json.loads(indexed_bytes[end - length : end])
+        end -= length
+    assert [skipped["name"] for skipped in tail["shardd.skipped"]["first"]] == ["golden.parquet, row 7", "a.png"]
 
     grain = (HERE / "golden.grain").read_bytes()
     row_count, path_length = struct.unpack_from("<II", grain)

@@ -182,8 +182,7 @@ pub(super) fn entries(batch: &RecordBatch, names: &mut Names) -> Result<Vec<Shar
     let bytes = column("bytes").as_primitive::<UInt64Type>();
     let row_bytes = column("row_bytes").as_primitive::<UInt64Type>();
     let labels = column("labels").as_string::<i32>();
-    let statistics =
-        batch.column_by_name(STATISTICS).map(|column| StatisticsColumn::of(column)).transpose()?;
+    let statistics = batch.column_by_name(STATISTICS).map(StatisticsColumn::of).transpose()?;
     let entry = |index: usize| {
         let id = ShardId(Digest(ids.value(index).try_into().expect("32 bytes by its type")));
         let rows = rows.value(index);
@@ -220,11 +219,14 @@ pub(super) fn entries(batch: &RecordBatch, names: &mut Names) -> Result<Vec<Shar
     (0..batch.num_rows()).map(entry).collect()
 }
 
+/// How many values a column has in each shard, and their spreads, if they have any.
+type Measured<'a> = (&'a [u32], Option<[&'a [f64]; 4]>);
+
 /// The column of statistics, taken apart.
 struct StatisticsColumn<'a> {
     present: Option<&'a NullBuffer>,
     row_bytes: [&'a [u32]; 6],
-    columns: Vec<(&'a [u32], Option<[&'a [f64]; 4]>)>,
+    columns: Vec<Measured<'a>>,
 }
 
 impl<'a> StatisticsColumn<'a> {
@@ -258,7 +260,7 @@ impl<'a> StatisticsColumn<'a> {
         if !row_bytes.is_sorted() {
             return Err("its row lengths are not in order".to_owned());
         }
-        let column = |(count, spread): &(&[u32], Option<[&[f64]; 4]>)| {
+        let column = |(count, spread): &Measured<'_>| {
             let count = count[index];
             if count > rows {
                 return Err(format!("{count} values in {rows} rows"));

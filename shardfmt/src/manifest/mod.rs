@@ -100,7 +100,6 @@ pub struct Manifest {
 
 /// A file, member or row of the input that could not be read and was passed over, as the ingest was told to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Skipped {
     /// Which one.
     pub name: String,
@@ -110,7 +109,6 @@ pub struct Skipped {
 
 /// What was skipped of an input.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct SkippedList {
     /// How much that is.
     pub count: u64,
