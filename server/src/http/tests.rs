@@ -9,9 +9,7 @@ use shardd_client::catalog::{Catalog, CommitNote, HttpCatalog, conformance};
 use shardd_client::metastore::MemoryMetastore;
 use shardd_client::origin::Origin;
 use shardd_client::peers::Alone;
-use shardfmt::{
-    ByteSize, FinishedShard, Manifest, Operation, ShardId, ShardWriter, Skipped, VersionId,
-};
+use shardfmt::{ByteSize, FinishedShard, Manifest, Operation, ShardId, ShardWriter, Skipped, VersionId};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
