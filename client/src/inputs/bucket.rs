@@ -218,7 +218,7 @@ fn google(url: &str) -> Result<Arc<dyn ObjectStore>, Error> {
     }
     if let Ok(host) = env::var("STORAGE_EMULATOR_HOST") {
         let address = if host.contains("://") { host } else { format!("http://{host}") };
-        builder = builder.with_base_url(address).with_skip_signature(true);
+        builder = builder.with_base_url(&address).with_skip_signature(true);
     }
     Ok(Arc::new(builder.build()?))
 }

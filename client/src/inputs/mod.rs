@@ -103,7 +103,7 @@ struct Found {
 struct Root(Vec<String>);
 
 impl Root {
-    fn new<'s>(outermost: &str, steps: impl IntoIterator<Item = &'s str>) -> Root {
+    fn new<'s>(outermost: &'s str, steps: impl IntoIterator<Item = &'s str>) -> Root {
         let steps = steps.into_iter().filter(|step| !step.is_empty());
         Root([outermost].into_iter().chain(steps).map(str::to_owned).collect())
     }

@@ -121,6 +121,7 @@ impl Refusal {
             Some(_) => Refusal::Other { reason },
             None => match error {
                 Error::NotFound { .. } => Refusal::NotFound,
+                Error::Precondition { .. } => Refusal::Changed,
                 _ if asked_for_credentials(&text) => {
                     let reason = "no credentials, and the metadata service of a cloud does not answer";
                     Refusal::Denied { reason: reason.to_owned(), way_out: service.credentials() }
@@ -171,7 +172,7 @@ fn asked_for_credentials(text: &str) -> bool {
 }
 
 fn causes<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
-    std::iter::successors(Some(error), |error| error.source())
+    std::iter::successors(Some(error), |error| (*error).source())
 }
 
 /// What lies behind it all: without URLs, which may hold secrets.

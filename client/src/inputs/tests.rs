@@ -240,8 +240,8 @@ fn an_object_that_changed_is_an_error_and_not_a_mix() {
     let far = Far::with(&[("a", noise(4, 9 << 20))]);
     let file = far.open(0);
     assert_eq!(read(&*file, 0, 1000, 1000).len(), 1000);
-    let other = far.store.put(&Key::from("a"), noise(5, 9 << 20).into());
-    far.network.wait(other).expect("memory takes it");
+    let key = Key::from("a");
+    far.network.wait(far.store.put(&key, noise(5, 9 << 20).into())).expect("memory takes it");
     let error = file.read_at(&mut [0; 1000], 5 << 20).expect_err("it changed");
     assert_eq!(error.kind(), ErrorKind::StaleNetworkFileHandle);
 }
