@@ -14,7 +14,7 @@ use super::{Base, settings};
 use crate::digest::{Digest, ShardId};
 use crate::ingest::{self, IngestConfig, IngestError, Progress, Resources, Sink, Source};
 use crate::manifest::{InputDigest, Manifest, SKIPPED_LISTED, ShardEntry};
-use crate::shard::{FinishedShard, Shard, ShardError, ShardWriter};
+use crate::shard::{Compression, FinishedShard, Shard, ShardError, ShardWriter};
 
 /// Why nothing was appended.
 #[derive(Debug, thiserror::Error)]
@@ -34,58 +34,48 @@ pub enum AppendError {
     Ingest(#[from] IngestError),
 }
 
-/// The version with the samples of `parts` after its own, one part after the other, each ingested with its settings: those
-/// of [`appending`](super::appending), or others. Only new shards are written.
-///
-/// Unless `again`, an input that the version has already is refused; a single file at the beginning, a directory when
-/// it has been read.
+/// The version with the samples of `source` after its own, ingested with `config`: the settings of
+/// [`appending`](super::appending), or others. Only new shards are written. Unless `again`, an input that the version has
+/// already is refused.
 ///
 /// # Errors
 ///
-/// At the first part that has other columns, cannot be ingested, or is known.
+/// When the source has other columns, cannot be ingested, or is known.
 pub fn append(
     base: Base<'_>,
-    parts: Vec<(Source, IngestConfig)>,
+    source: Source,
+    config: IngestConfig,
     again: bool,
     resources: &Resources,
     sink: &dyn Sink,
     progress: &dyn Progress,
 ) -> Result<Manifest, AppendError> {
     let mut manifest = base.manifest.clone();
-    for (source, _) in &parts {
-        check_columns(&manifest.schema, source)?;
-        if !again {
-            refuse_file(&manifest.inputs, source.path())?;
-        }
+    check_columns(&manifest.schema, &source)?;
+    let added = ingest_as(&manifest.schema, source, &config, resources, sink, progress)?;
+    if !again {
+        added.inputs.iter().try_for_each(|input| refuse(&manifest.inputs, input))?;
     }
-    let mut recorded = Vec::with_capacity(parts.len());
-    for (source, config) in parts {
-        let part = ingest_part(&manifest.schema, source, &config, resources, sink, progress)?;
-        if !again {
-            part.inputs.iter().try_for_each(|input| refuse(&manifest.inputs, input))?;
-        }
-        recorded.push(settings::settings(&part).unwrap_or(config));
-        manifest.shards.extend(part.shards);
-        manifest.inputs.extend(part.inputs);
-        manifest.skipped.extend(part.skipped);
-        manifest.skipped_count = manifest.skipped_count.saturating_add(part.skipped_count);
-    }
+    manifest.config = settings::appended(base, settings::settings(&added).unwrap_or(config));
+    manifest.shards.extend(added.shards);
+    manifest.inputs.extend(added.inputs);
+    manifest.skipped.extend(added.skipped);
     manifest.skipped.truncate(SKIPPED_LISTED);
-    manifest.config = settings::appended(base, recorded);
+    manifest.skipped_count = manifest.skipped_count.saturating_add(added.skipped_count);
     Ok(manifest)
 }
 
-/// Opens a part of an append. Where types are inferred from what is there, such as in CSV, and come out otherwise than the
+/// Opens what is to be appended. Where types are inferred from what is there, such as in CSV, and come out otherwise than the
 /// dataset has them, they are set to those of the dataset: `open` is asked again, and the settings say so.
 ///
 /// # Errors
 ///
 /// When there is nothing that can be ingested.
-pub fn open_part(
+pub fn open_to_append<E>(
     base: Base<'_>,
     config: IngestConfig,
-    open: impl Fn(&IngestConfig) -> Result<Source, IngestError>,
-) -> Result<(Source, IngestConfig), IngestError> {
+    open: impl Fn(&IngestConfig) -> Result<Source, E>,
+) -> Result<(Source, IngestConfig), E> {
     let source = open(&config)?;
     let schema = &base.manifest.schema;
     if check_columns(schema, &source).is_ok() {
@@ -112,8 +102,14 @@ fn check_columns(schema: &SchemaRef, source: &Source) -> Result<(), AppendError>
     }
 }
 
-/// Refuses a file of this machine that is among the inputs: hashed only when one of them is as long.
-fn refuse_file(inputs: &[InputDigest], path: &Path) -> Result<(), AppendError> {
+/// Refuses a file of this machine that the version has already, before anything is read but the file; it is hashed only
+/// when an input is as long. Of anything else nothing is known yet.
+///
+/// # Errors
+///
+/// [`AppendError::Known`] when it is there.
+pub fn refuse_file(base: Base<'_>, path: &Path) -> Result<(), AppendError> {
+    let inputs = &base.manifest.inputs;
     let Some(length) = path.metadata().ok().filter(|found| found.is_file()).map(|found| found.len()) else {
         return Ok(());
     };
@@ -136,8 +132,8 @@ fn refuse(inputs: &[InputDigest], input: &InputDigest) -> Result<(), AppendError
     }
 }
 
-/// A version of the part's samples under `schema`, which differs from the source's at most in what may be null.
-fn ingest_part(
+/// A version of the samples under `schema`, which differs from the source's at most in what may be null.
+fn ingest_as(
     schema: &SchemaRef,
     source: Source,
     config: &IngestConfig,
@@ -149,21 +145,23 @@ fn ingest_part(
         return Ok(ingest::ingest(source, config, resources, sink, progress)?);
     }
     let path = source.path().to_owned();
-    let fit = Fit { schema: schema.clone(), sink, fitted: Mutex::default(), misfit: Mutex::default() };
-    let mut part = ingest::ingest(source, config, resources, &fit, progress).map_err(|error| {
+    let (fitted, misfit) = Default::default();
+    let fit = Fit { schema: schema.clone(), compression: config.compression, sink, fitted, misfit };
+    let mut added = ingest::ingest(source, config, resources, &fit, progress).map_err(|error| {
         let misfit = fit.misfit.lock().unwrap_or_else(PoisonError::into_inner).take();
         misfit.map_or(AppendError::Ingest(error), |reason| AppendError::Null { path, reason })
     })?;
     let mut fitted = fit.fitted.into_inner().unwrap_or_else(PoisonError::into_inner);
-    for entry in &mut part.shards {
-        *entry = fitted.remove(&entry.id).expect("every shard of the part went through the sink");
+    for entry in &mut added.shards {
+        *entry = fitted.remove(&entry.id).expect("every shard went through the sink");
     }
-    Ok(part)
+    Ok(added)
 }
 
 /// Writes shards anew under a schema that says other things of what may be null. A canonical row does not: it stays.
 struct Fit<'a> {
     schema: SchemaRef,
+    compression: Compression,
     sink: &'a dyn Sink,
     fitted: Mutex<BTreeMap<ShardId, ShardEntry>>,
     /// Why a shard has no place under the schema.
@@ -173,7 +171,7 @@ struct Fit<'a> {
 impl Sink for Fit<'_> {
     fn put_shard(&self, shard: FinishedShard) -> io::Result<()> {
         let id = shard.id;
-        let fitted = fit(&self.schema, shard).map_err(|error| {
+        let fitted = self.fit(shard).map_err(|error| {
             if let ShardError::Row { source, .. } = &error {
                 *self.misfit.lock().unwrap_or_else(PoisonError::into_inner) = Some(one_line(source));
             }
@@ -191,14 +189,16 @@ impl Sink for Fit<'_> {
     }
 }
 
-fn fit(schema: &SchemaRef, shard: FinishedShard) -> Result<FinishedShard, ShardError> {
-    let read = Shard::from_bytes(shard.bytes)?;
-    let mut writer = ShardWriter::new(schema.clone())?;
-    let mut row = Vec::new();
-    for number in 0..read.rows() {
-        row.clear();
-        read.encode_row(number, &mut row)?;
-        writer.push_row(&row)?;
+impl Fit<'_> {
+    fn fit(&self, shard: FinishedShard) -> Result<FinishedShard, ShardError> {
+        let read = Shard::from_bytes(shard.bytes)?;
+        let mut writer = ShardWriter::with_compression(self.schema.clone(), self.compression)?;
+        let mut row = Vec::new();
+        for number in 0..read.rows() {
+            row.clear();
+            read.encode_row(number, &mut row)?;
+            writer.push_row(&row)?;
+        }
+        writer.finish()
     }
-    writer.finish()
 }

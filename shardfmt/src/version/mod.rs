@@ -24,7 +24,7 @@ mod verify;
 use crate::digest::VersionId;
 use crate::manifest::Manifest;
 
-pub use append::{AppendError, append, open_part};
+pub use append::{AppendError, append, open_to_append, refuse_file};
 pub use diff::{Change, Diff, diff};
 pub use drift::{ColumnDrift, Drift, LabelShare, Numbers, drift};
 pub use error::VersionError;
@@ -32,7 +32,7 @@ pub use export::{ExportError, ExportFormat, ExportOptions, Exported, export};
 pub use repair::{Lost, Mended, Repair};
 pub use reshard::reshard;
 pub use schema::SchemaChange;
-pub use settings::{appending, lineage, settings};
+pub use settings::{appending, made_of, settings};
 pub use store::{Damage, File, Store, read_shard, read_sidecar};
 pub use verify::{Confidence, Finding, check, sample, verify};
 

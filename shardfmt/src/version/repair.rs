@@ -16,17 +16,20 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::VersionError;
-use super::store::{File, Store, read_shard, read_sidecar};
+use super::settings::settings;
+use super::store::{File, Store, one_line, read_shard, read_sidecar};
 use super::verify::{Finding, check};
 use crate::digest::ShardId;
 use crate::ingest::{Progress, Sink};
 use crate::manifest::{Manifest, ShardEntry};
 use crate::row::RowDigest;
-use crate::shard::{FinishedShard, Shard, ShardError, ShardWriter};
+use crate::shard::{Compression, FinishedShard, Shard, ShardError, ShardWriter, ZstdLevel};
 
 /// A repair under way.
 pub struct Repair<'a> {
     schema: SchemaRef,
+    /// How the version's shards may be compressed.
+    compressions: Vec<Compression>,
     store: &'a dyn Store,
     sink: &'a dyn Sink,
     state: Mutex<State>,
@@ -91,7 +94,11 @@ impl<'a> Repair<'a> {
         let file = tempfile::tempfile().map_err(VersionError::spill)?;
         let (needs, rows, mended, failed) = Default::default();
         let state = Mutex::new(State { needs, rows, file, file_bytes: 0, mended, failed });
-        let repair = Self { schema: manifest.schema.clone(), store, sink, state };
+        let recorded = settings(manifest).map(|settings| settings.compression);
+        let usual = [Compression::None, Compression::Lz4, Compression::Zstd(ZstdLevel::default())];
+        let usual = usual.into_iter().filter(|usual| Some(*usual) != recorded);
+        let compressions = recorded.into_iter().chain(usual).collect();
+        let repair = Self { schema: manifest.schema.clone(), compressions, store, sink, state };
         let damaged: BTreeMap<ShardId, bool> = findings.iter().fold(BTreeMap::new(), |mut all, finding| {
             *all.entry(finding.shard).or_default() |= finding.file == File::Shard;
             all
@@ -279,23 +286,38 @@ impl<'a> Repair<'a> {
             complete.collect()
         };
         for (entry, digests) in complete {
-            match self.write(&digests)? {
-                Ok(shard) if shard.id == entry.id => self.put(shard, name),
-                Ok(shard) => {
-                    let reason = format!(
-                        "its rows, written again, make shard {}: the program that wrote it did so differently",
-                        shard.id
-                    );
-                    self.state().failed.insert(entry.id, reason);
-                }
-                Err(error) => _ = self.state().failed.insert(entry.id, super::store::one_line(&error)),
+            match self.write(&entry, &digests)? {
+                Ok(shard) => self.put(shard, name),
+                Err(reason) => _ = self.state().failed.insert(entry.id, reason),
             }
         }
         Ok(())
     }
 
-    fn write(&self, digests: &[RowDigest]) -> Result<Result<FinishedShard, ShardError>, VersionError> {
-        let mut writer = match ShardWriter::new(self.schema.clone()) {
+    /// The shard, written of its rows; or why they make another.
+    fn write(
+        &self,
+        entry: &ShardEntry,
+        digests: &[RowDigest],
+    ) -> Result<Result<FinishedShard, String>, VersionError> {
+        let mut found = None;
+        for compression in &self.compressions {
+            match self.write_compressed(digests, *compression)? {
+                Ok(shard) if shard.id == entry.id => return Ok(Ok(shard)),
+                Ok(shard) => _ = found.get_or_insert(shard.id),
+                Err(error) => return Ok(Err(one_line(&error))),
+            }
+        }
+        let found = found.map_or_else(String::new, |id| id.to_string());
+        Ok(Err(format!("its rows, written again, make shard {found}: another program wrote it")))
+    }
+
+    fn write_compressed(
+        &self,
+        digests: &[RowDigest],
+        compression: Compression,
+    ) -> Result<Result<FinishedShard, ShardError>, VersionError> {
+        let mut writer = match ShardWriter::with_compression(self.schema.clone(), compression) {
             Ok(writer) => writer,
             Err(error) => return Ok(Err(error)),
         };

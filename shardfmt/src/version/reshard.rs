@@ -10,10 +10,10 @@ use super::stretch::{Line, Piece, Reader};
 use super::{Base, VersionError, pool, settings};
 use crate::ingest::{Cut, Progress, Sink};
 use crate::manifest::{Manifest, ShardEntry};
-use crate::shard::ShardWriter;
+use crate::shard::{Compression, ShardWriter};
 use crate::size::ByteSize;
 
-/// The version cut into shards of about `size` canonical bytes. Shards whose samples stay together stay as they are,
+/// The version cut into shards of about `size` canonical bytes, compressed as they were or as asked. Shards whose samples stay together stay as they are,
 /// and are neither read nor written. Where nothing changes, the base comes back as it is.
 ///
 /// The shards are those that a random or sequential ingest with this size would have made of the rows in the same order.
@@ -25,6 +25,7 @@ use crate::size::ByteSize;
 pub fn reshard(
     base: Base<'_>,
     size: ByteSize,
+    compression: Option<Compression>,
     store: &dyn Store,
     threads: usize,
     sink: &dyn Sink,
@@ -33,24 +34,30 @@ pub fn reshard(
     if size.0 == 0 {
         return Err(VersionError::NoSize);
     }
+    let recorded = settings::settings(base.manifest).unwrap_or_default().compression;
+    let compression = compression.unwrap_or(recorded);
     let old = &base.manifest.shards;
     let line = Line::of(old);
     let cut = Cut::new(base.manifest.sample_count(), base.manifest.row_bytes(), Some(size));
     let units = line.units((0..cut.shard_count()).map(|index| cut.positions(index)));
-    let write = Write { base, line: &line, store, sink, progress };
+    let keeps = compression == recorded;
+    let write = Write { base, line: &line, compression, keeps, store, sink, progress };
     let shards = pool(threads)?
         .install(|| units.into_par_iter().map(|unit| write.unit(unit)).collect::<Result<Vec<_>, _>>())?
         .concat();
     if shards == *old {
         return Ok(base.manifest.clone());
     }
-    let config = settings::resharded(base, size);
+    let config = settings::resharded(base, size, compression);
     Ok(Manifest { shards, config, ..base.manifest.clone() })
 }
 
 struct Write<'a> {
     base: Base<'a>,
     line: &'a Line<'a>,
+    compression: Compression,
+    /// Whether shards can stay as they are.
+    keeps: bool,
     store: &'a dyn Store,
     sink: &'a dyn Sink,
     progress: &'a dyn Progress,
@@ -74,11 +81,12 @@ impl Write<'_> {
             self.progress.advanced(u64::from(entry.rows), entry.row_bytes, "writing");
             Ok(entry)
         };
-        if self.line.samples(first) == samples {
+        if self.keeps && self.line.samples(first) == samples {
             return done(old[first].clone());
         }
         let failed = |source| VersionError::Shard { index, source };
-        let mut writer = ShardWriter::new(self.base.manifest.schema.clone()).map_err(failed)?;
+        let mut writer = ShardWriter::with_compression(self.base.manifest.schema.clone(), self.compression)
+            .map_err(failed)?;
         let (mut expected, mut row) = (Vec::new(), Vec::new());
         for (part, rows) in self.line.parts(samples) {
             expected.extend_from_slice(&reader.digests(part)?[rows.start as usize..rows.end as usize]);

@@ -1,6 +1,6 @@
 //! With which settings a version was made, and with which it goes on growing. Written as the manifest's configuration:
 //! that of an ingest as it is, and for what was made of another version
-//! `{"operation": "append" | "reshard", "base": VERSION, "ingest": [settings, ...]}`.
+//! `{"operation": "append" | "reshard", "base": VERSION, "ingest": SETTINGS}`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,6 +9,7 @@ use super::Base;
 use crate::digest::VersionId;
 use crate::ingest::IngestConfig;
 use crate::manifest::Manifest;
+use crate::shard::Compression;
 use crate::size::ByteSize;
 
 /// The configuration of a version that was made of another.
@@ -17,8 +18,8 @@ use crate::size::ByteSize;
 struct Derived {
     operation: Operation,
     base: VersionId,
-    /// For an append those of each part, in order. The last ones are what the version goes on with.
-    ingest: Vec<IngestConfig>,
+    /// Those of what was appended, or what resharding left of them: what the version goes on with.
+    ingest: IngestConfig,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -32,39 +33,34 @@ enum Operation {
 /// reshard left of them. `None` when something else made it.
 pub fn settings(manifest: &Manifest) -> Option<IngestConfig> {
     if let Ok(derived) = serde_json::from_value::<Derived>(manifest.config.clone()) {
-        return derived.ingest.into_iter().next_back();
+        return Some(derived.ingest);
     }
     serde_json::from_value(manifest.config.clone()).ok()
 }
 
-/// All settings that shards of a version were ingested with, and the version that it was made of, which may have others.
-pub fn lineage(manifest: &Manifest) -> (Vec<IngestConfig>, Option<VersionId>) {
-    match serde_json::from_value::<Derived>(manifest.config.clone()) {
-        Ok(derived) => (derived.ingest, Some(derived.base)),
-        Err(_) => (settings(manifest).into_iter().collect(), None),
-    }
+/// The version that a version was made of, if it was: some of its shards may have other settings.
+pub fn made_of(manifest: &Manifest) -> Option<VersionId> {
+    serde_json::from_value::<Derived>(manifest.config.clone()).ok().map(|derived| derived.base)
 }
 
-/// Settings for part `part` of an append: those of the base, but for the seed, which follows from the base, and the folder
+/// Settings for an append: those of the base, but for the seed, which follows from the base, and the folder
 /// and kind of the files, which were those of another input.
-pub fn appending(base: Base<'_>, part: usize) -> IngestConfig {
-    let mut material = base.id.0.0.to_vec();
-    material.extend_from_slice(&(part as u64).to_le_bytes());
-    let key = blake3::derive_key("shardfmt 2026 append seed v1", &material);
+pub fn appending(base: Base<'_>) -> IngestConfig {
+    let key = blake3::derive_key("shardfmt 2026 append seed v1", &base.id.0.0);
     let seed = u64::from_le_bytes(key[..8].try_into().expect("8 of 32 bytes"));
     IngestConfig { seed, under: None, format: None, ..settings(base.manifest).unwrap_or_default() }
 }
 
-/// The configuration of a version with these parts appended.
-pub(super) fn appended(base: Base<'_>, parts: Vec<IngestConfig>) -> Value {
-    value(&Derived { operation: Operation::Append, base: base.id, ingest: parts })
+/// The configuration of a version with samples appended that were ingested so.
+pub(super) fn appended(base: Base<'_>, ingest: IngestConfig) -> Value {
+    value(&Derived { operation: Operation::Append, base: base.id, ingest })
 }
 
 /// The configuration of a version cut anew.
-pub(super) fn resharded(base: Base<'_>, size: ByteSize) -> Value {
+pub(super) fn resharded(base: Base<'_>, size: ByteSize, compression: Compression) -> Value {
     let settings = settings(base.manifest).unwrap_or_default();
-    let settings = IngestConfig { shard_size: Some(size), ..settings };
-    value(&Derived { operation: Operation::Reshard, base: base.id, ingest: vec![settings] })
+    let ingest = IngestConfig { shard_size: Some(size), compression, ..settings };
+    value(&Derived { operation: Operation::Reshard, base: base.id, ingest })
 }
 
 fn value(derived: &Derived) -> Value {

@@ -6,8 +6,9 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::json;
 use shardd_client::catalog::{CommitNote, Shelf};
+use shardd_client::inputs;
 use shardfmt::ingest::Source;
-use shardfmt::version::{Base, append, appending, open_part};
+use shardfmt::version::{Base, append, appending, open_to_append, refuse_file};
 use shardfmt::{ByteSize, DatasetName, Message, Operation};
 
 use crate::connect::{Connect, find_version};
@@ -23,7 +24,7 @@ pub(crate) struct Append {
     /// The dataset
     name: DatasetName,
 
-    /// Files or directories of files, with the columns of the dataset; appended one after the other
+    /// Files, directories, patterns or URLs, with the columns of the dataset
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
 
@@ -35,7 +36,7 @@ pub(crate) struct Append {
     #[arg(long, value_name = "SIZE")]
     shard_size: Option<ByteSize>,
 
-    /// Read only this folder of each PATH
+    /// Read only this folder of PATH
     #[arg(long, value_name = "DIR")]
     under: Option<String>,
 
@@ -54,18 +55,18 @@ impl Append {
         let before = find_version(&*catalog, &self.name.clone().into())?;
         let manifest = catalog.manifest(before.version)?;
         let base = Base { id: before.version, manifest: &manifest };
-        let mut parts = Vec::with_capacity(self.paths.len());
-        for (index, path) in self.paths.iter().enumerate() {
-            let mut config = appending(base, index);
-            config.shard_size = self.shard_size.or(config.shard_size);
-            config.under.clone_from(&self.under);
-            parts.push(open_part(base, config, |config| Source::open(path, config))?);
+        if !self.again {
+            self.paths.iter().try_for_each(|path| refuse_file(base, path))?;
         }
-        let samples =
-            parts.iter().map(|(source, config)| source.sample_count().filter(|_| config.take.is_none()));
-        let progress = IngestProgress::new(json, samples.sum());
+        let mut config = appending(base);
+        config.shard_size = self.shard_size.or(config.shard_size);
+        config.under = self.under;
+        let (source, config) = open_to_append(base, config, |config| -> Result<Source, Failure> {
+            Ok(Source::new(inputs::open(&self.paths, config.under.as_deref())?, config)?)
+        })?;
+        let progress = IngestProgress::new(json, source.sample_count().filter(|_| config.take.is_none()));
         let resources = self.effort.resources();
-        let appended = append(base, parts, self.again, &resources, &Shelf(&*catalog), &progress);
+        let appended = append(base, source, config, self.again, &resources, &Shelf(&*catalog), &progress);
         progress.finish();
         let appended = appended?;
         let note = CommitNote { operation: Operation::APPEND, message: self.message };

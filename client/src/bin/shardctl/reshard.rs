@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 use shardd_client::catalog::{CommitNote, Shelf};
 use shardfmt::version::{Base, reshard};
-use shardfmt::{ByteSize, DatasetName, Message, Operation};
+use shardfmt::{ByteSize, Compression, DatasetName, Message, Operation};
 
 use crate::connect::{Connect, find_version};
 use crate::failure::Failure;
@@ -24,6 +24,10 @@ pub(crate) struct Reshard {
     /// Size that shards aim at, such as 4MiB
     #[arg(long, value_name = "SIZE")]
     shard_size: ByteSize,
+
+    /// How shards are compressed: none, lz4, zstd or zstd:LEVEL [default: as they are]
+    #[arg(long)]
+    compression: Option<Compression>,
 
     /// Why: kept in the history
     #[arg(long, short, default_value = "")]
@@ -44,7 +48,7 @@ impl Reshard {
         let progress = WorkProgress::new(json, "resharding", before.samples);
         let threads = self.threads.unwrap_or_else(processors);
         let shelf = Shelf(&*catalog);
-        let resharded = reshard(base, self.shard_size, &shelf, threads, &shelf, &progress);
+        let resharded = reshard(base, self.shard_size, self.compression, &shelf, threads, &shelf, &progress);
         let took = progress.finish();
         let resharded = resharded?;
         let is_unchanged = resharded.shards == manifest.shards;

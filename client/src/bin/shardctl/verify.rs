@@ -55,7 +55,7 @@ impl Verify {
         let catalog = connect.catalog()?;
         let dataset = only_dataset(&*catalog, self.dataset.as_ref(), "verify")?;
         let threads = self.threads.unwrap_or_else(processors);
-        let from = self.from.iter().map(|place| Place::parse(place)).collect::<Result<Vec<_>, _>>()?;
+        let from: Vec<Place> = self.from.iter().map(|place| Place::parse(place)).collect();
         let manifest = manifest(&*catalog, &dataset, self.repair, &from, json)?;
 
         let shards = manifest.shards.len();

@@ -88,7 +88,8 @@ fn a_sidecar_is_made_of_its_shard() {
 fn a_lost_shard_is_remade_of_the_same_samples_in_another_version() {
     let story = Story::new();
     let store = &story.memory;
-    let other = reshard(base(&story.manifest), ByteSize(1500), store, 2, store, &NoProgress).expect("intact");
+    let other =
+        reshard(base(&story.manifest), ByteSize(1500), None, store, 2, store, &NoProgress).expect("intact");
     story.memory.remove(story.id(0), File::Shard);
     story.memory.flip(story.id(3), File::Shard, 3000);
     let repair = story.repair();

@@ -212,7 +212,8 @@ fn an_export_is_whole_or_not_there() {
 fn the_same_version_exports_to_the_same_bytes() {
     let memory = Memory::default();
     let manifest = version(&table(0..100), &[10, 3], &memory);
-    let other = reshard(base(&manifest), ByteSize(700), &memory, 2, &memory, &NoProgress).expect("intact");
+    let other =
+        reshard(base(&manifest), ByteSize(700), None, &memory, 2, &memory, &NoProgress).expect("intact");
     let dir = tempfile::tempdir().expect("a temporary directory");
     let read = |manifest: &Manifest, name: &str, format| {
         let to = dir.path().join(name);

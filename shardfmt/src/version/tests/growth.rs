@@ -1,6 +1,6 @@
 //! Versions that grow.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use arrow::datatypes::{DataType, Field, Schema};
 use std::sync::Arc;
@@ -26,16 +26,13 @@ impl Desk {
     fn append(
         &self,
         to: &Manifest,
-        paths: &[&PathBuf],
+        path: &Path,
         again: bool,
         threads: usize,
     ) -> Result<Manifest, AppendError> {
-        let part = |(index, path): (usize, &&PathBuf)| {
-            let config = appending(base(to), index);
-            (Source::open(path, &config).expect("a source"), config)
-        };
-        let parts = paths.iter().enumerate().map(part).collect();
-        append(base(to), parts, again, &Resources::threads(threads), &self.memory, &NoProgress)
+        let open = |config: &IngestConfig| Source::open(path, config);
+        let (source, config) = open_to_append(base(to), appending(base(to)), open).expect("a source");
+        append(base(to), source, config, again, &Resources::threads(threads), &self.memory, &NoProgress)
     }
 }
 
@@ -45,7 +42,7 @@ fn appended_samples_follow_those_that_were_there() {
     let (first, second) = (desk.file("a.parquet", &table(0..300)), desk.file("b.parquet", &table(300..400)));
     let old = ingested(&first, &config(Mix::Random, 2000), &desk.memory);
     let puts = desk.memory.puts();
-    let new = desk.append(&old, &[&second], false, 2).expect("the same columns");
+    let new = desk.append(&old, &second, false, 2).expect("the same columns");
     assert_eq!(new.shards[..old.shards.len()], old.shards, "old shards stay");
     assert_eq!(
         desk.memory.puts() - puts,
@@ -67,17 +64,14 @@ fn appended_samples_follow_those_that_were_there() {
     expected.sort();
     assert_eq!(appended, expected);
 
-    let again = desk.append(&old, &[&second], false, 1).expect("once more");
+    let again = desk.append(&old, &second, false, 1).expect("once more");
     assert_eq!(again.id(), new.id(), "the same base and input, on any number of threads");
     let third = desk.file("c.parquet", &table(400..450));
-    let further = desk.append(&new, &[&third], false, 2).expect("the same columns");
+    let further = desk.append(&new, &third, false, 2).expect("the same columns");
     let seeds =
         [settings(&old), settings(&new), settings(&further)].map(|settings| settings.expect("ingested").seed);
     assert!(seeds[0] != seeds[1] && seeds[1] != seeds[2], "{seeds:?}");
     assert_eq!(settings(&further).map(|settings| settings.shard_size), Some(Some(ByteSize(2000))));
-    let both = desk.append(&old, &[&second, &third], false, 2).expect("the same columns");
-    assert_eq!(both.sample_count(), 450);
-    assert_eq!(both.shards[..new.shards.len()], new.shards, "the first of several is as if alone");
 }
 
 #[test]
@@ -87,16 +81,16 @@ fn what_is_there_already_is_refused_unless_it_is_wanted_twice() {
     let old = ingested(&first, &config(Mix::Sequential, 1000), &desk.memory);
     let copy = desk.directory.path().join("copy.parquet");
     std::fs::copy(&first, &copy).expect("room");
-    let puts = desk.memory.puts();
-    let refused = desk.append(&old, &[&second, &copy], false, 2).expect_err("it is in the version");
+    let refused = refuse_file(base(&old), &copy).expect_err("it is in the version");
     assert!(matches!(&refused, AppendError::Known { there, .. } if there.contains("a.parquet")), "{refused}");
     assert!(refused.to_string().contains("--again"), "{refused}");
-    assert_eq!(desk.memory.puts(), puts, "a file is refused before anything is done");
+    assert!(refuse_file(base(&old), &second).is_ok());
+    assert!(refuse_file(base(&old), desk.directory.path()).is_ok(), "nothing is known of a folder yet");
     let folder = desk.directory.path().join("folder");
     std::fs::create_dir(&folder).expect("room");
     std::fs::rename(&copy, folder.join("x.parquet")).expect("room");
-    assert!(matches!(desk.append(&old, &[&folder], false, 2), Err(AppendError::Known { .. })));
-    let twice = desk.append(&old, &[&folder], true, 2).expect("it is wanted");
+    assert!(matches!(desk.append(&old, &folder, false, 2), Err(AppendError::Known { .. })));
+    let twice = desk.append(&old, &folder, true, 2).expect("it is wanted");
     assert_eq!(twice.sample_count(), 60);
     let found = diff(base(&old), base(&twice), &desk.memory, &NoProgress).expect("intact");
     assert_eq!(found.samples, Change { kept: 30, added: 30, removed: 0 });
@@ -108,7 +102,7 @@ fn other_columns_are_refused_with_the_difference() {
     let old = ingested(&desk.file("a.parquet", &table(0..30)), &config(Mix::Random, 1000), &desk.memory);
     let other = table(0..5).project(&[0, 1]).expect("its columns");
     let refused =
-        desk.append(&old, &[&desk.file("b.parquet", &other)], false, 2).expect_err("a column is missing");
+        desk.append(&old, &desk.file("b.parquet", &other), false, 2).expect_err("a column is missing");
     assert!(refused.to_string().contains("b.parquet: column \"blob\" (Binary) is missing"), "{refused}");
     let columns = table(0..5).columns().to_vec();
     let label = arrow::compute::cast(&columns[0], &DataType::Int32).expect("small numbers");
@@ -122,7 +116,7 @@ fn other_columns_are_refused_with_the_difference() {
         vec![label, columns[1].clone(), columns[2].clone()],
     );
     let path = desk.file("c.parquet", &narrow.expect("it fits"));
-    let refused = desk.append(&old, &[&path], false, 2).expect_err("another type");
+    let refused = desk.append(&old, &path, false, 2).expect_err("another type");
     assert!(refused.to_string().contains("column \"label\" is Int32 instead of Int64"), "{refused}");
 }
 
@@ -142,17 +136,54 @@ fn columns_keep_their_promise_never_to_be_null() {
         RecordBatch::try_new(Arc::new(Schema::new(fields)), vec![labels, texts, blob]).expect("it fits")
     };
     let full = with(vec![7, 8].into(), vec!["a", "b"]);
-    let new = desk.append(&old, &[&desk.file("full.parquet", &full)], false, 2).expect("nothing is null");
+    let new = desk.append(&old, &desk.file("full.parquet", &full), false, 2).expect("nothing is null");
     assert_eq!(new.schema, old.schema);
     let added = new.shards.last().expect("a new shard");
     let shard = read_shard(&desk.memory, added).expect("put");
     assert_eq!(shard.schema().fields(), old.schema.fields(), "every shard has the columns of the version");
     assert_eq!(rows(&new, &desk.memory)[30..], rows_of(&full));
     let gap = with(vec![Some(7), None].into(), vec!["a", "b"]);
-    let refused = desk.append(&old, &[&desk.file("gap.parquet", &gap)], false, 2).expect_err("a null");
+    let refused = desk.append(&old, &desk.file("gap.parquet", &gap), false, 2).expect_err("a null");
     let said = refused.to_string();
     assert!(
         said.contains("gap.parquet") && said.contains("\"label\"") && said.contains("never null"),
         "{said}"
     );
+}
+
+#[test]
+fn types_that_are_inferred_follow_the_dataset() {
+    let desk = Desk::new();
+    let write = |name: &str, text: &str| {
+        let path = desk.directory.path().join(name);
+        std::fs::write(&path, text).expect("room");
+        path
+    };
+    let first = write("a.csv", "price,name,note\n1.5,x,a\n2,y,b\n");
+    let old = ingested(&first, &config(Mix::Sequential, 1000), &desk.memory);
+    // Whole numbers, numbers for names, and no note at all.
+    let new = desk
+        .append(&old, &write("b.csv", "price,name,note\n3,7,\n"), false, 2)
+        .expect("as the dataset has them");
+    assert_eq!(new.schema, old.schema);
+    assert_eq!(new.sample_count(), 3);
+    assert_eq!(settings(&new).expect("ingested").types["price"], "Float64");
+    let refused =
+        desk.append(&old, &write("c.csv", "price,name,note\ncheap,z,c\n"), false, 2).expect_err("no price");
+    let said = refused.to_string();
+    assert!(said.contains("c.csv") && said.contains("\"price\" is Utf8 instead of Float64"), "{said}");
+}
+
+#[test]
+fn what_is_appended_is_compressed_as_the_dataset_is() {
+    let desk = Desk::new();
+    let compression = "zstd".parse().expect("a compression");
+    let zstd = IngestConfig { compression, ..config(Mix::Random, 2000) };
+    let old = ingested(&desk.file("a.parquet", &table(0..100)), &zstd, &desk.memory);
+    let new =
+        desk.append(&old, &desk.file("b.parquet", &table(100..150)), false, 2).expect("the same columns");
+    assert_eq!(settings(&new).expect("ingested").compression, compression);
+    let plain = ingested(&desk.file("c.parquet", &table(100..150)), &config(Mix::Random, 2000), &desk.memory);
+    let bytes = |shards: &[ShardEntry]| shards.iter().map(|shard| shard.bytes).sum::<u64>();
+    assert!(bytes(&new.shards[old.shards.len()..]) < bytes(&plain.shards));
 }

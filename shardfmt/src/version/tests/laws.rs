@@ -17,7 +17,7 @@ proptest! {
         let memory = Memory::default();
         let old = version(&batch, &lengths, &memory);
         let cut = |manifest: &Manifest, size: u64, threads: usize| {
-            reshard(base(manifest), ByteSize(size), &memory, threads, &memory, &NoProgress).expect("intact")
+            reshard(base(manifest), ByteSize(size), None, &memory, threads, &memory, &NoProgress).expect("intact")
         };
         let new = cut(&old, size, 2);
         prop_assert_eq!(rows(&new, &memory), rows_of(&batch));
@@ -106,15 +106,15 @@ fn shards_that_stay_whole_are_neither_read_nor_written() {
     old.shards.iter().for_each(|entry| memory.remove(entry.id, File::Shard));
     let puts = memory.puts();
     let size = ByteSize(old.shards.iter().map(|entry| entry.row_bytes).max().expect("three"));
-    let new = reshard(base(&old), size, &memory, 2, &memory, &NoProgress).expect("nothing is read");
+    let new = reshard(base(&old), size, None, &memory, 2, &memory, &NoProgress).expect("nothing is read");
     assert_eq!((new.id(), memory.puts()), (old.id(), puts));
-    let error = reshard(base(&old), ByteSize(size.0 * 2), &memory, 2, &memory, &NoProgress)
+    let error = reshard(base(&old), ByteSize(size.0 * 2), None, &memory, 2, &memory, &NoProgress)
         .expect_err("it is needed");
     assert!(
         error.to_string().contains("is missing") && error.to_string().contains("verify --repair"),
         "{error}"
     );
-    assert!(reshard(base(&old), ByteSize(0), &memory, 2, &memory, &NoProgress).is_err());
+    assert!(reshard(base(&old), ByteSize(0), None, &memory, 2, &memory, &NoProgress).is_err());
 }
 
 #[test]
@@ -128,11 +128,12 @@ fn what_is_resharded_is_what_that_size_would_have_made() {
             ingested(&path, &config(mix.clone(), 20_000), &memory),
             ingested(&path, &config(mix, 1500), &memory),
         );
-        let new = reshard(base(&coarse), ByteSize(1500), &memory, 2, &memory, &NoProgress).expect("intact");
+        let new =
+            reshard(base(&coarse), ByteSize(1500), None, &memory, 2, &memory, &NoProgress).expect("intact");
         assert_eq!(new.shards, fine.shards);
         assert_eq!(settings(&new), settings(&fine), "and it goes on with those settings");
         assert_ne!(new.id(), fine.id(), "but it says where it came from");
-        assert_eq!(lineage(&new).1, Some(coarse.id()));
+        assert_eq!(made_of(&new), Some(coarse.id()));
     }
 }
 
@@ -162,4 +163,46 @@ fn drift_of_labels_is_between_none_and_all() {
     assert!((half.label_distance.expect("both have labels") - 0.5).abs() < 1e-9);
     let share = &half.labels.expect("both have labels")[0];
     assert_eq!((share.label.as_str(), share.old, share.new), ("0", 1, 1));
+}
+
+#[test]
+fn resharding_can_change_the_compression_alone() {
+    let memory = Memory::default();
+    let old = version(&table(0..300), &[50], &memory);
+    let largest = ByteSize(old.shards.iter().map(|entry| entry.row_bytes).max().expect("six"));
+    let cut = |manifest: &Manifest, to: &str| {
+        let to = Some(to.parse().expect("a compression"));
+        reshard(base(manifest), largest, to, &memory, 2, &memory, &NoProgress).expect("intact")
+    };
+    let small = cut(&old, "zstd");
+    assert!(small.bytes() < old.bytes() && small.shards.len() == old.shards.len());
+    assert_eq!(rows(&small, &memory), rows_of(&table(0..300)));
+    assert_eq!(cut(&small, "none").shards, old.shards);
+    assert_eq!(cut(&small, "zstd").id(), small.id(), "nothing changes");
+    // A compressed shard is made anew of rows that are not.
+    let lost = small.shards[2].id;
+    memory.remove(lost, File::Shard);
+    let findings = check(&small.shards[2], &memory);
+    let repair = Repair::new(&small, &findings, &memory, &memory).expect("room");
+    repair.search_version(&old, &memory, "the other", &NoProgress).expect("room");
+    assert_eq!(repair.finish(), (vec![Mended { shard: lost, from: "the other".to_owned() }], Vec::new()));
+    assert_eq!(check(&small.shards[2], &memory), []);
+}
+
+#[test]
+fn drift_of_numbers_is_in_standard_deviations() {
+    let memory = Memory::default();
+    let of = |labels| version(&table(labels), &[7], &memory);
+    let (low, high) = (of(0..100), of(100..200));
+    let found = drift(&low, &high);
+    let columns = found.columns.expect("both were measured");
+    let label = columns.iter().find(|column| column.column == "label").expect("numbers");
+    // Both have the deviation of 0 to 99.
+    let deviation = ((100.0f64 * 100.0 - 1.0) / 12.0).sqrt();
+    assert!((label.difference.expect("they scatter") - 100.0 / deviation).abs() < 1e-9, "{label:?}");
+    assert_eq!((label.old.min, label.new.max, label.measured), (Some(0.0), Some(199.0), "values"));
+    let blob = columns.iter().find(|column| column.column == "blob").expect("lengths");
+    assert_eq!((blob.difference, blob.old.mean, blob.measured), (Some(0.0), Some(40.0), "lengths"));
+    let [before, after] = found.row_bytes.expect("both were measured");
+    assert!(before.p50 < after.p50, "longer texts");
 }

@@ -29,21 +29,19 @@ pub(super) struct Directory {
 }
 
 impl Place {
-    /// What is at the place that `text` names.
-    pub(super) fn parse(text: &str) -> Result<Place, Failure> {
+    /// What is at the place that `text` names: if nothing else, something to ingest.
+    pub(super) fn parse(text: &str) -> Place {
+        let named = PathBuf::from(text);
         if text.starts_with("http://") {
             let catalog = HttpCatalog::new(text);
-            catalog.datasets()?;
-            return Ok(Place::Node(text.to_owned(), catalog));
+            if catalog.datasets().is_ok() {
+                return Place::Node(text.to_owned(), catalog);
+            }
         }
-        let named = PathBuf::from(text);
         let root = [named.join("store"), named.clone()].into_iter().find(|root| root.join("shards").is_dir());
         match root {
-            Some(root) => Ok(Place::Directory(Directory { named, root })),
-            None if named.exists() => Ok(Place::Source(named)),
-            None => {
-                Err(Failure::failed(format!("{text}: no such file or directory, nor the address of a node")))
-            }
+            Some(root) => Place::Directory(Directory { named, root }),
+            None => Place::Source(named),
         }
     }
 

@@ -1,9 +1,10 @@
 //! Where a repair looks, and in which order: what is near first, what takes long last.
 
 use shardd_client::catalog::{Catalog, Shelf};
+use shardd_client::inputs;
 use shardfmt::Manifest;
 use shardfmt::ingest::{IngestConfig, Resources, Source, ingest};
-use shardfmt::version::{Finding, Lost, Mended, Repair, Store, lineage};
+use shardfmt::version::{Finding, Lost, Mended, Repair, Store, made_of, settings};
 
 use super::places::{Place, history};
 use crate::failure::Failure;
@@ -79,12 +80,13 @@ impl Search<'_> {
     }
 
     fn source(&self, place: &Place) -> Result<(), Failure> {
-        let Place::Source(path) = place else { return Ok(()) };
+        let Place::Source(given) = place else { return Ok(()) };
         for config in self.all_settings() {
             if self.repair.is_done() {
                 break;
             }
-            let source = Source::open(path, &config)?;
+            let files = inputs::open(std::slice::from_ref(given), config.under.as_deref())?;
+            let source = Source::new(files, &config)?;
             let progress = WorkProgress::new(self.json, "reading", source.sample_count().unwrap_or(0));
             let resources = Resources::threads(self.threads);
             let read = self.repair.search_source(&place.to_string(), |sink| {
@@ -105,19 +107,12 @@ impl Search<'_> {
 
     /// All settings that samples of the version were ingested with, the last first.
     fn all_settings(&self) -> Vec<IngestConfig> {
-        let (mut all, mut next) = lineage(self.manifest);
-        all.reverse();
+        let mut all: Vec<IngestConfig> = settings(self.manifest).into_iter().collect();
+        let mut next = made_of(self.manifest);
         while let Some(base) = next.and_then(|version| self.catalog.manifest(version).ok()) {
-            let (settings, further) = lineage(&base);
-            all.extend(settings.into_iter().rev());
-            next = further;
+            all.extend(settings(&base).filter(|settings| !all.contains(settings)));
+            next = made_of(&base);
         }
-        let mut distinct: Vec<IngestConfig> = Vec::new();
-        for settings in all {
-            if !distinct.contains(&settings) {
-                distinct.push(settings);
-            }
-        }
-        distinct
+        all
     }
 }
