@@ -102,18 +102,9 @@ impl InputFile {
         if self.content.is_near() {
             return Ok(WholeInput { file: self.clone(), input, digest: None });
         }
-        let (mut copy, mut hashed) =
-            (tempfile::tempfile().map_err(spool_error)?, Hashed::new(input.read_from(0)));
-        let mut buffer = vec![0; READ_AHEAD];
-        loop {
-            let read = hashed.read(&mut buffer).map_err(|error| self.error(error))?;
-            if read == 0 {
-                break;
-            }
-            io::Write::write_all(&mut copy, &buffer[..read]).map_err(spool_error)?;
-        }
+        let mut hashed = Hashed::new(input.read_from(0));
+        let input = spool(&mut hashed, |error| self.error(error))?;
         let digest = self.digest_of(&hashed)?;
-        let input = OpenInput { content: Arc::new(copy), bytes: self.bytes };
         Ok(WholeInput { file: self.clone(), input, digest: Some(digest) })
     }
 
@@ -177,6 +168,24 @@ pub(super) fn read_error(path: &Path, source: io::Error) -> IngestError {
     }
 }
 
+/// Copies all of it to a temporary file that has no name, to be read in any order. `failed` says what it means when it
+/// cannot be read.
+pub(super) fn spool(
+    mut reader: impl Read,
+    failed: impl Fn(io::Error) -> IngestError,
+) -> Result<OpenInput, IngestError> {
+    let (mut copy, mut bytes) = (tempfile::tempfile().map_err(spool_error)?, 0);
+    let mut buffer = vec![0; READ_AHEAD];
+    loop {
+        let read = reader.read(&mut buffer).map_err(&failed)?;
+        if read == 0 {
+            return Ok(OpenInput { content: Arc::new(copy), bytes });
+        }
+        bytes += read as u64;
+        io::Write::write_all(&mut copy, &buffer[..read]).map_err(spool_error)?;
+    }
+}
+
 fn spool_error(source: io::Error) -> IngestError {
     IngestError::Spill { directory: std::env::temp_dir(), source }
 }
@@ -192,6 +201,10 @@ pub(super) struct OpenInput {
 }
 
 impl OpenInput {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Reads on from `offset`.
     pub(super) fn read_from(&self, offset: u64) -> ReadFrom {
         ReadFrom { input: self.clone(), offset }

@@ -4,20 +4,28 @@
 //! Each kind is a [`Format`] in a file of its own. It lists its *pieces*: some rows that can be read on any thread
 //! without regard to the others. The order of pieces, and where one ends, depend on the input alone.
 
+mod alike;
 mod archive;
+mod compressed;
 mod csv;
 mod folder;
 mod images;
+mod ipc;
+mod json;
 mod kind;
+mod libsvm;
+mod lines;
+mod numpy;
 mod parquet;
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 pub use self::kind::Kind;
 use super::config::OnError;
@@ -101,9 +109,14 @@ impl<'f, 's> Feed<'f, 's> {
         })
     }
 
-    /// Whether what cannot be read is skipped.
-    pub(super) fn skips(&self) -> bool {
-        self.on_error == OnError::Skip
+    /// Something that is left out and listed as such, whatever is to become of faults.
+    pub(super) fn left_out(&mut self, name: &str, reason: &str) -> Result<(), IngestError> {
+        let listed = (name.to_owned(), reason.to_owned());
+        let read = Box::new(move |faults: &mut Faults| {
+            faults.skipped.push(listed);
+            Ok(None)
+        });
+        (self.push)(Piece { name: name.to_owned(), read })
     }
 }
 
@@ -218,15 +231,33 @@ fn project(
     columns: Option<&[String]>,
 ) -> Result<(SchemaRef, Option<Vec<usize>>), IngestError> {
     let Some(columns) = columns else { return Ok((schema.clone(), None)) };
-    let index = |column: &String| {
-        schema.index_of(column).map_err(|_| {
-            let there: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-            IngestError::NoColumn { path: path.to_owned(), column: column.clone(), there: there.join(", ") }
-        })
-    };
+    let index = |column: &String| schema.index_of(column).map_err(|_| no_column(path, column, schema));
     let indices = columns.iter().map(index).collect::<Result<Vec<_>, _>>()?;
     let fields: Vec<_> = indices.iter().map(|&index| schema.fields()[index].clone()).collect();
     Ok((Arc::new(Schema::new(fields)), Some(indices)))
+}
+
+/// The types that the user chose for some of the columns.
+fn column_types(
+    path: &Path,
+    schema: &Schema,
+    config: &IngestConfig,
+) -> Result<BTreeMap<String, DataType>, IngestError> {
+    let parse = |(column, text): (&String, &String)| {
+        schema.index_of(column).map_err(|_| no_column(path, column, schema))?;
+        let data_type = text.parse().map_err(|_| IngestError::Config {
+            setting: "types",
+            reason: format!("{text:?}, for column {column:?}, is no type that Arrow knows"),
+            way_out: "write it as Arrow does: Int32, Float64, Utf8, Boolean, Date32, Timestamp(ms)",
+        })?;
+        Ok((column.clone(), data_type))
+    };
+    config.types.iter().map(parse).collect()
+}
+
+fn no_column(path: &Path, column: &str, schema: &Schema) -> IngestError {
+    let there: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    IngestError::NoColumn { path: path.to_owned(), column: column.to_owned(), there: there.join(", ") }
 }
 
 fn stamp(inputs: &Inputs) -> blake3::Hash {
