@@ -11,7 +11,9 @@ use super::json::JsonSource;
 use super::libsvm::LibsvmSource;
 use super::numpy::NumpySource;
 use super::parquet::ParquetSource;
+use super::text::TextSource;
 use super::{Format, images};
+use crate::ingest::config::Documents;
 use crate::ingest::input::{InputFile, Inputs};
 use crate::ingest::{IngestConfig, IngestError};
 
@@ -48,6 +50,8 @@ pub enum Kind {
     Numpy,
     /// libsvm or SVMlight: labels and the features that are not zero.
     Libsvm,
+    /// Plain text: documents.
+    Text,
     /// A directory of images, whose folders are the labels.
     Images,
     /// A tar archive of images, plain or compressed.
@@ -64,6 +68,7 @@ impl Kind {
         Kind::JsonLines,
         Kind::Numpy,
         Kind::Libsvm,
+        Kind::Text,
         Kind::Images,
         Kind::Archive,
     ];
@@ -78,6 +83,7 @@ impl Kind {
             Kind::JsonLines => "JSON Lines",
             Kind::Numpy => "NumPy",
             Kind::Libsvm => "libsvm",
+            Kind::Text => "text",
             Kind::Images => "images",
             Kind::Archive => "archive of images",
         }
@@ -93,6 +99,7 @@ impl Kind {
             Kind::JsonLines => JSON_LINES,
             Kind::Numpy => &[".npy", ".npz"],
             Kind::Libsvm => LIBSVM,
+            Kind::Text => &[".txt", ".txt.gz", ".txt.zst"],
             Kind::Images => images::ENDINGS,
             Kind::Archive => &[".tar", ".tar.gz", ".tgz"],
         }
@@ -100,7 +107,7 @@ impl Kind {
 
     /// Whether its files are text, which may be compressed.
     fn is_text(self) -> bool {
-        matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines | Kind::Libsvm)
+        matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines | Kind::Libsvm | Kind::Text)
     }
 
     /// Whether a file of this name is of this kind.
@@ -130,6 +137,7 @@ impl Kind {
     }
 
     pub(super) fn open(self, inputs: Inputs, config: &IngestConfig) -> Result<Box<dyn Format>, IngestError> {
+        self.check_settings(config)?;
         if let (true, Some(under), false) = (inputs.is_file, &inputs.under, self == Kind::Archive) {
             return Err(IngestError::NotUnder {
                 path: inputs.path,
@@ -144,9 +152,30 @@ impl Kind {
             Kind::JsonLines => Box::new(JsonSource::open(inputs, config)?),
             Kind::Numpy => Box::new(NumpySource::open(inputs, config)?),
             Kind::Libsvm => Box::new(LibsvmSource::open(inputs, config)?),
+            Kind::Text => Box::new(TextSource::open(inputs, config)?),
             Kind::Images => Box::new(FolderSource::open(inputs)?),
             Kind::Archive => Box::new(ArchiveSource::open(inputs)?),
         })
+    }
+
+    /// Refuses settings that are about other kinds: nobody should think that they did something.
+    fn check_settings(self, config: &IngestConfig) -> Result<(), IngestError> {
+        let has_types = !matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines);
+        let is_other = self != Kind::Text;
+        let of_others = [
+            ("types", has_types && !config.types.is_empty()),
+            ("tokenizer", is_other && config.tokenizer.is_some()),
+            ("sequence_length", is_other && config.sequence_length.is_some()),
+            ("documents", is_other && config.documents != Documents::default()),
+        ];
+        match of_others.into_iter().find(|(_, is_set)| *is_set) {
+            None => Ok(()),
+            Some((setting, _)) => Err(IngestError::Config {
+                setting,
+                reason: format!("it means nothing for {}", self.description()),
+                way_out: "leave it out, or say with `format` what the files are",
+            }),
+        }
     }
 
     /// What a single file is.
@@ -186,8 +215,10 @@ impl Kind {
     /// What the files of a directory are; files of no kind are passed over.
     fn of_directory(inputs: &Inputs, files: &[InputFile]) -> Result<Kind, IngestError> {
         let first_of = |kind: Kind| Some((kind, files.iter().find(|file| kind.names(&file.name))?));
-        let mut kinds = Kind::ALL.iter().copied().filter(|kind| *kind != Kind::Archive).filter_map(first_of);
-        match (kinds.next(), kinds.next()) {
+        // Notes lie beside any data: they are the data only where there is no other.
+        let is_telling = |kind: &Kind| !matches!(kind, Kind::Archive | Kind::Text);
+        let mut kinds = Kind::ALL.iter().copied().filter(is_telling).filter_map(first_of);
+        match (kinds.next().or_else(|| first_of(Kind::Text)), kinds.next()) {
             (Some((kind, _)), None) => Ok(kind),
             (Some((_, first)), Some((_, second))) => Err(IngestError::Ambiguous {
                 path: inputs.path.clone(),

@@ -98,7 +98,8 @@ impl<'b> Records<'b> {
     }
 }
 
-fn newlines(text: &[u8]) -> u64 {
+/// How many lines end in a text.
+pub(super) fn newlines(text: &[u8]) -> u64 {
     text.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
@@ -287,13 +288,16 @@ pub(super) fn survey<T: Send>(
     )
 }
 
-/// Why not all blocks of a file were visited.
-enum Stopped {
+/// Why not all of a file was visited.
+pub(super) enum Stopped {
+    /// What follows cannot be read.
     Reading(IngestError),
+    /// Whoever visits it wants no more.
     Elsewhere(IngestError),
 }
 
-fn each_block(
+/// Visits all blocks of a file, in order.
+pub(super) fn each_block(
     file: &InputFile,
     stream: impl Read,
     grammar: Grammar,

@@ -16,7 +16,10 @@ mod kind;
 mod libsvm;
 mod lines;
 mod numpy;
+mod pack;
 mod parquet;
+mod text;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -30,7 +33,7 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 pub use self::kind::Kind;
 use super::config::OnError;
 use super::error::one_line;
-use super::input::Inputs;
+use super::input::{InputFile, Inputs};
 use super::{IngestConfig, IngestError, canonical};
 use crate::manifest::InputDigest;
 
@@ -157,7 +160,8 @@ impl Source {
     pub fn new(inputs: Inputs, config: &IngestConfig) -> Result<Source, IngestError> {
         config.check()?;
         let kind = Kind::of(&inputs, config)?;
-        let (path, bytes, stamp) = (inputs.path.clone(), inputs.bytes(), stamp(&inputs));
+        let (path, bytes) = (inputs.path.clone(), inputs.bytes());
+        let stamp = stamp(inputs.files.iter().chain(&tokenizer_file(config)?));
         let format = kind.open(inputs, config)?;
         let (schema, projection) = project(&path, format.schema(), config.columns.as_deref())?;
         Ok(Source { path, kind, format, schema, projection, on_error: config.on_error, bytes, stamp })
@@ -260,9 +264,23 @@ fn no_column(path: &Path, column: &str, schema: &Schema) -> IngestError {
     IngestError::NoColumn { path: path.to_owned(), column: column.to_owned(), there: there.join(", ") }
 }
 
-fn stamp(inputs: &Inputs) -> blake3::Hash {
+/// The tokenizer to use, which is an input too.
+fn tokenizer_file(config: &IngestConfig) -> Result<Option<InputFile>, IngestError> {
+    let Some(path) = &config.tokenizer else { return Ok(None) };
+    let mut inputs = Inputs::local(path, None)?;
+    match inputs.files.pop() {
+        Some(file) if inputs.is_file => Ok(Some(file)),
+        _ => Err(IngestError::Config {
+            setting: "tokenizer",
+            reason: format!("{} is no file", path.display()),
+            way_out: "give a tokenizer.json of Hugging Face",
+        }),
+    }
+}
+
+fn stamp<'f>(files: impl Iterator<Item = &'f InputFile>) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new_derive_key("shardfmt 2026 input stamp v1");
-    for file in &inputs.files {
+    for file in files {
         for part in [&*file.path.to_string_lossy(), &file.name, &file.stamp] {
             hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
         }

@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, ArrowPrimitiveType, FixedSizeListArray, ListArray, PrimitiveArray, RecordBatch, StringArray,
-    UInt32Array,
 };
 use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::{ArrowNativeType, DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type};
 
 use super::{PIECE_BYTES, PIECE_ROWS};
 
@@ -120,12 +119,9 @@ impl<T: ArrowPrimitiveType> Packer<T> {
                 let count = self.tokens.len() / length as usize;
                 (count, count * length as usize)
             }
-            Layout::Texts | Layout::Documents => {
-                (self.marks.len(), self.marks.last().copied().unwrap_or(0))
-            }
+            Layout::Texts | Layout::Documents => (self.marks.len(), self.marks.last().copied().unwrap_or(0)),
         };
-        let is_enough =
-            (tokens * size_of::<T::Native>()) as u64 >= PIECE_BYTES || count as u64 >= PIECE_ROWS;
+        let is_enough = (tokens * size_of::<T::Native>()) as u64 >= PIECE_BYTES || count as u64 >= PIECE_ROWS;
         if count == 0 || !(is_enough || is_last) {
             return None;
         }
@@ -154,7 +150,9 @@ impl<T: ArrowPrimitiveType> Packer<T> {
         let column: ArrayRef = match self.layout {
             Layout::Texts => {
                 let bytes = Buffer::from_vec(tokens);
-                Arc::new(StringArray::try_new(offsets, bytes, None).expect("parts were UTF-8, so is the whole"))
+                Arc::new(
+                    StringArray::try_new(offsets, bytes, None).expect("parts were UTF-8, so is the whole"),
+                )
             }
             _ => list::<T>(offsets, tokens),
         };

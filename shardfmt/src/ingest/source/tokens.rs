@@ -14,7 +14,7 @@ use crate::manifest::InputDigest;
 
 const LARGEST_FILE: u64 = 256 << 20;
 /// What is tokenized at a time: a tokenizer takes a hundred times as much memory. Longer documents are cut.
-const STRETCH: usize = 256 << 10;
+pub(super) const STRETCH: usize = 256 << 10;
 /// Texts of which every tokenizer makes some token, to see what it puts around it.
 const PROBES: [&str; 3] = ["a", "the", "0"];
 
@@ -38,11 +38,8 @@ impl Tokenizer {
     /// Reads a `tokenizer.json`.
     pub(super) fn read(file: &InputFile) -> Result<Tokenizer, IngestError> {
         let bytes = file.read_all(LARGEST_FILE)?;
-        let input = InputDigest {
-            name: file.name.clone(),
-            bytes: bytes.len() as u64,
-            digest: Digest::of(&bytes),
-        };
+        let input =
+            InputDigest { name: file.name.clone(), bytes: bytes.len() as u64, digest: Digest::of(&bytes) };
         Self::parse(&bytes, input).map_err(|reason| refused(&file.path, &reason))
     }
 
