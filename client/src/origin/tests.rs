@@ -3,7 +3,7 @@
 use std::fs;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
-use shardfmt::ShardWriter;
+use shardfmt::{Manifest, ShardWriter};
 use shardfmt::plan::{PlanOptions, Shape};
 use tempfile::TempDir;
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::{IngestError, Kind};
 use crate::row::RowDigest;
+use crate::shard::Compression;
 use crate::size::ByteSize;
 
 /// A sequence of tokens is a sample, and held in memory as one.
@@ -62,6 +63,9 @@ pub struct IngestConfig {
     /// Size that shards aim at, in canonical bytes. Default: a 64th of the data, between 1 and 64 MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard_size: Option<ByteSize>,
+    /// How the bodies of shards are compressed. Default: not.
+    #[serde(skip_serializing_if = "is_default")]
+    pub compression: Compression,
     /// Read only this folder of a directory or an archive, such as `train`. Default: all of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub under: Option<String>,

@@ -22,6 +22,11 @@ impl Failure {
         Failure::Usage(message.into())
     }
 
+    /// A request that says something wrong, in this error's words.
+    pub(crate) fn wrong(error: impl std::error::Error) -> Failure {
+        Failure::Usage(one_line(&error))
+    }
+
     /// What the process returns to its caller.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {

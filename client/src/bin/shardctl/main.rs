@@ -5,17 +5,22 @@
 mod connect;
 mod demo;
 mod failure;
+mod gc;
 mod human;
 mod info;
 mod ingest;
+mod log;
 mod ls;
 mod output;
 mod partition;
 mod plan;
 mod progress;
 mod read;
+mod restore;
+mod rm;
 mod status;
 mod table;
+mod tag;
 mod verify;
 
 use std::process::ExitCode;
@@ -46,6 +51,11 @@ enum Command {
     Ingest(ingest::Ingest),
     Ls(ls::Ls),
     Info(info::Info),
+    Log(log::Log),
+    Tag(tag::Tag),
+    Restore(restore::Restore),
+    Rm(rm::Rm),
+    Gc(gc::Gc),
     Partition(partition::Partition),
     Plan(plan::Plan),
     Status(status::Status),
@@ -74,6 +84,11 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Ingest(command) => command.run(&connect, json),
         Command::Ls(command) => command.run(&connect, json),
         Command::Info(command) => command.run(&connect, json),
+        Command::Log(command) => command.run(&connect, json),
+        Command::Tag(command) => command.run(&connect, json),
+        Command::Restore(command) => command.run(&connect, json),
+        Command::Rm(command) => command.run(&connect, json),
+        Command::Gc(command) => command.run(&connect, json),
         Command::Partition(command) => command.run(&connect, json),
         Command::Plan(command) => command.run(&connect, json),
         Command::Status(command) => command.run(&connect, json),

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::json;
 use shardd_client::http::HttpClient;
 use shardfmt::shard::{Shard, Sidecar};
-use shardfmt::{ByteSize, DatasetName, Digest, DigestSum, Manifest, ShardEntry, merkle};
+use shardfmt::{ByteSize, DatasetRef, Digest, DigestSum, Manifest, ShardEntry, merkle};
 
 use crate::connect::{Connect, Target, first_that_answers, only_dataset};
 use crate::failure::{Failure, one_line};
@@ -25,8 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Read every shard of a dataset and check it against the manifest
 #[derive(Args)]
 pub(crate) struct Verify {
-    /// The dataset; may be left out if there is only one
-    dataset: Option<DatasetName>,
+    /// The dataset, or a version of it such as NAME@TAG or NAME@~1; may be left out if there is only one
+    #[arg(value_name = "NAME[@VERSION]")]
+    dataset: Option<DatasetRef>,
 }
 
 /// Something that is not as the manifest says.
