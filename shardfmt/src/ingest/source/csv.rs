@@ -46,10 +46,8 @@ impl CsvSource {
     /// Reads all files once to find the types of their columns.
     pub(super) fn open(kind: Kind, inputs: Inputs, config: &IngestConfig) -> Result<CsvSource, IngestError> {
         let path = inputs.path.clone();
-        let (delimiter, record): (_, fn(&[u8]) -> Option<usize>) = match kind {
-            Kind::Tsv => (b'\t', record::<b'\t'>),
-            _ => (b',', record::<b','>),
-        };
+        let delimiter = if kind == Kind::Tsv { b'\t' } else { b',' };
+        let record = if kind == Kind::Tsv { record::<b'\t'> } else { record::<b','> };
         let (files, others) = kind.files(inputs, config);
         let files = Alike::open(files, config, |file| {
             let header = Header::of(&file, delimiter, record)?;

@@ -8,20 +8,20 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, RecordBatch, make_array};
+use arrow::array::{ArrayRef, RecordBatch};
 use arrow::buffer::Buffer;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::ipc;
 use arrow::ipc::reader::{RecordBatchDecoder, read_dictionary};
 
 use super::alike::Alike;
+use super::growth::{self, grows};
 use super::{Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, canonical_rows, caught};
 use crate::ingest::error::one_line;
 use crate::ingest::input::{InputFile, Inputs, OpenInput};
 use crate::ingest::{IngestConfig, IngestError, canonical};
 use crate::manifest::InputDigest;
-use crate::row::MAX_ROW_BYTES;
 
 const MAGIC: &[u8] = b"ARROW1";
 /// The length of a footer, and the magic again.
@@ -75,9 +75,14 @@ impl IpcSource {
         let path = inputs.path.clone();
         let (files, others) = Kind::Arrow.files(inputs, config);
         let files = Alike::open(files, config, IpcFile::open)?;
-        match files.schema.clone().filter(|schema| !schema.fields().is_empty()) {
+        let has_values =
+            |schema: &SchemaRef| schema.fields().iter().any(|field| *field.data_type() != DataType::Null);
+        match files.schema.clone().filter(has_values) {
             Some(schema) => Ok(IpcSource { files, schema, others }),
-            None => Err(IngestError::NoSamples { path, found: "the Arrow data has no columns".to_owned() }),
+            None => {
+                let found = "the Arrow data has no column with values".to_owned();
+                Err(IngestError::NoSamples { path, found })
+            }
         }
     }
 }
@@ -201,7 +206,7 @@ impl<'s> Reading<'s> {
         }
         let slices = message.decode(&file.columns, &dictionaries).and_then(|batch| {
             let mut slices = Vec::new();
-            caught(|| cut(batch, &mut slices)).ok_or(GAVE_UP)??;
+            caught(|| growth::cut(batch, LARGE_BYTES, &mut slices)).ok_or(GAVE_UP)??;
             Ok(slices)
         });
         let listed = match slices {
@@ -379,109 +384,11 @@ fn check_buffers(batch: ipc::RecordBatch<'_>, body: &[u8]) -> Result<u64, Reason
     Ok(bytes)
 }
 
-/// Cuts a record batch into parts that are small as plain rows.
-fn cut(batch: RecordBatch, slices: &mut Vec<RecordBatch>) -> Result<(), Reason> {
-    let rows = batch.num_rows();
-    let bytes = batch.columns().iter().map(|column| plain_bytes(column)).fold(0, u64::saturating_add);
-    if rows as u64 <= PIECE_ROWS && bytes <= LARGE_BYTES || rows == 1 && bytes <= MAX_ROW_BYTES as u64 {
-        slices.push(batch);
-        return Ok(());
-    }
-    if rows <= 1 {
-        return Err(format!("a row of it has {bytes} bytes, the most is {MAX_ROW_BYTES}"));
-    }
-    cut(batch.slice(0, rows / 2), slices)?;
-    cut(batch.slice(rows / 2, rows - rows / 2), slices)
-}
-
-/// Whether values of a type may take more as plain values than they do in the file: because they can be shared.
-fn grows(data_type: &DataType) -> bool {
-    let field = |field: &Field| grows(field.data_type());
-    match data_type {
-        DataType::Dictionary(..)
-        | DataType::RunEndEncoded(..)
-        | DataType::Utf8View
-        | DataType::BinaryView
-        | DataType::ListView(_)
-        | DataType::LargeListView(_) => true,
-        DataType::List(item)
-        | DataType::LargeList(item)
-        | DataType::FixedSizeList(item, _)
-        | DataType::Map(item, _) => field(item),
-        DataType::Struct(fields) => fields.iter().any(|item| field(item)),
-        _ => false,
-    }
-}
-
-/// At least what the values of an array take as plain values.
-fn plain_bytes(array: &dyn Array) -> u64 {
-    let each = |values: &dyn Array| (array.len() as u64).saturating_mul(widest(values));
-    match array.data_type() {
-        DataType::Dictionary(..) => each(array.as_any_dictionary().values()),
-        DataType::RunEndEncoded(..) => {
-            array.to_data().child_data().last().map_or(0, |values| each(&make_array(values.clone())))
-        }
-        DataType::Utf8View => array.as_string_view().lengths().map(u64::from).sum(),
-        DataType::BinaryView => array.as_binary_view().lengths().map(u64::from).sum(),
-        DataType::ListView(_) => {
-            let list = array.as_list_view::<i32>();
-            let items: u64 = list.sizes().iter().map(|&size| u64::try_from(size).unwrap_or(0)).sum();
-            items.saturating_mul(widest(list.values()))
-        }
-        DataType::LargeListView(_) => {
-            let list = array.as_list_view::<i64>();
-            let sizes = list.sizes().iter().map(|&size| u64::try_from(size).unwrap_or(0));
-            sizes.fold(0, u64::saturating_add).saturating_mul(widest(list.values()))
-        }
-        DataType::List(_) => {
-            let (list, offsets) = (array.as_list::<i32>(), array.as_list::<i32>().offsets());
-            let (first, last) = (offsets[0] as usize, offsets[offsets.len() - 1] as usize);
-            plain_bytes(&list.values().slice(first, last - first))
-        }
-        DataType::LargeList(_) => {
-            let (list, offsets) = (array.as_list::<i64>(), array.as_list::<i64>().offsets());
-            let (first, last) = (offsets[0] as usize, offsets[offsets.len() - 1] as usize);
-            plain_bytes(&list.values().slice(first, last - first))
-        }
-        DataType::Map(..) => {
-            let (map, offsets) = (array.as_map(), array.as_map().offsets());
-            let (first, last) = (offsets[0] as usize, offsets[offsets.len() - 1] as usize);
-            plain_bytes(&map.entries().slice(first, last - first))
-        }
-        DataType::FixedSizeList(..) => plain_bytes(array.as_fixed_size_list().values()),
-        DataType::Struct(_) => {
-            let columns = array.as_struct().columns().iter();
-            columns.map(|column| plain_bytes(column)).fold(0, u64::saturating_add)
-        }
-        _ => array.to_data().get_slice_memory_size().map_or(u64::MAX, |bytes| bytes as u64),
-    }
-}
-
-/// At least what any value of an array takes as a plain value.
-fn widest(array: &dyn Array) -> u64 {
-    fn between<O: OffsetSizeTrait>(offsets: &[O]) -> u64 {
-        offsets.windows(2).map(|pair| (pair[1] - pair[0]).as_usize() as u64).max().unwrap_or(0)
-    }
-    match array.data_type() {
-        DataType::Utf8 => between(array.as_string::<i32>().offsets()),
-        DataType::Binary => between(array.as_binary::<i32>().offsets()),
-        DataType::LargeUtf8 => between(array.as_string::<i64>().offsets()),
-        DataType::LargeBinary => between(array.as_binary::<i64>().offsets()),
-        other => match other.primitive_width() {
-            Some(width) => width as u64,
-            None => {
-                let values = (0..array.len()).map(|index| plain_bytes(&array.slice(index, 1)));
-                values.max().unwrap_or(0)
-            }
-        },
-    }
-}
-
 const GAVE_UP: &str = "its reader gave up";
 
 /// Runs Arrow's decoder, which trusts some of what it is given.
 fn decoded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, Reason> {
-    caught(read).ok_or(GAVE_UP)?.map_err(|error| one_line(error))
+    caught(read).ok_or(GAVE_UP)?.map_err(one_line)
 }
 
 fn damaged(path: &Path, reason: impl std::fmt::Display) -> IngestError {

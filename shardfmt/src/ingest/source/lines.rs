@@ -112,7 +112,10 @@ pub(super) fn by_halves<'b, T>(
     bad: &mut impl FnMut(Records<'b>, String) -> Result<(), IngestError>,
 ) -> Result<(), IngestError> {
     let reason = match read(records) {
-        Ok(read) => return Ok(good(read)),
+        Ok(read) => {
+            good(read);
+            return Ok(());
+        }
         Err(reason) => reason,
     };
     match records.halves() {
@@ -132,6 +135,8 @@ pub(super) struct Blocks<'r> {
     rest: Vec<u8>,
     line: u64,
     longest: usize,
+    /// Why there is no more, to be said after what there is.
+    failed: Option<IngestError>,
 }
 
 impl<'r> Blocks<'r> {
@@ -151,11 +156,11 @@ impl<'r> Blocks<'r> {
     ) -> Result<Blocks<'r>, IngestError> {
         let mut text = Text::new(file, stream)?;
         let mut rest = Vec::new();
-        text.read_to(&mut rest, BLOCK_BYTES)?;
+        let failed = text.read_to(&mut rest, BLOCK_BYTES).err();
         if rest.starts_with(b"\xef\xbb\xbf") {
             rest.drain(..3);
         }
-        Ok(Blocks { text, grammar, rest, line: 1, longest })
+        Ok(Blocks { text, grammar, rest, line: 1, longest, failed })
     }
 
     /// The first record that is not blank, if there is one.
@@ -181,24 +186,32 @@ impl<'r> Blocks<'r> {
                 ends.push(start);
                 continue;
             }
+            if self.failed.is_some() {
+                break;
+            }
             let unfinished = self.rest.len() - start;
             if unfinished > self.longest {
                 let line = self.line + newlines(&self.rest[..start]);
                 let reason = format!("has more than {} bytes", self.longest);
-                return Err(IngestError::Line { path: self.text.file.path.clone(), line, reason });
+                self.failed = Some(IngestError::Line { path: self.text.file.path.clone(), line, reason });
+                break;
             }
             // A record that did not end is looked at again from its beginning: reading as much again keeps that cheap.
             let more = unfinished.max(BLOCK_BYTES).min(self.longest - unfinished + 1);
-            if self.text.read_to(&mut self.rest, more)? == 0 {
-                if unfinished > 0 {
+            match self.text.read_to(&mut self.rest, more) {
+                Ok(0) if unfinished > 0 => {
                     start = self.rest.len();
                     ends.push(start);
+                    break;
                 }
-                break;
+                Ok(0) => break,
+                Ok(_) => {}
+                // What was read before is as good as ever.
+                Err(error) => self.failed = Some(error),
             }
         }
         if ends.is_empty() {
-            return Ok(None);
+            return self.failed.take().map_or(Ok(None), Err);
         }
         let text = self.rest[..start].to_vec();
         self.rest.drain(..start);
@@ -311,4 +324,70 @@ pub(super) fn each_block(
         visit(block)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ingest::Inputs;
+
+    const LINES: Grammar = Grammar { record: line, has_header: false, rows: 5 };
+
+    fn file(text: &[u8]) -> InputFile {
+        Inputs::in_memory("a.txt", text.to_vec()).files.remove(0)
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_hold_all_records_with_their_lines(lines in prop::collection::vec("[a-z]{0,9}", 1..60), rows in 1..9usize, ends: bool) {
+            let text = lines.join("\n") + if ends { "\n" } else { "" };
+            let file = file(text.as_bytes());
+            let mut blocks = Blocks::new(&file, text.as_bytes(), Grammar { rows, ..LINES }).unwrap();
+            let (mut together, mut line) = (Vec::new(), 1);
+            while let Some(block) = blocks.next().unwrap() {
+                prop_assert!(block.records().len() <= rows);
+                for (at, record) in block.records().iter() {
+                    prop_assert_eq!(at, line);
+                    line += 1;
+                    together.extend_from_slice(record);
+                }
+            }
+            prop_assert_eq!(together, text.as_bytes());
+        }
+
+        #[test]
+        fn halving_finds_just_what_is_bad(bad in prop::collection::vec(any::<bool>(), 1..40)) {
+            let text: String = bad.iter().map(|bad| if *bad { "bad\n" } else { "good\n" }).collect();
+            let file = file(text.as_bytes());
+            let block = Blocks::new(&file, text.as_bytes(), Grammar { rows: 99, ..LINES }).unwrap().next().unwrap().unwrap();
+            let read = |records: Records<'_>| match records.iter().any(|(_, record)| record == b"bad\n") {
+                true => Err("is bad".to_owned()),
+                false => Ok(records.text().to_vec()),
+            };
+            let (mut good, mut lines) = (Vec::new(), Vec::new());
+            by_halves(block.records(), &read, &mut |text| good.extend(text), &mut |records, _| {
+                lines.push(records.line());
+                Ok(())
+            }).unwrap();
+            let expected = bad.iter().zip(1..).filter(|(bad, _)| **bad).map(|(_, line)| line);
+            prop_assert_eq!(lines, expected.collect::<Vec<u64>>());
+            prop_assert_eq!(good, text.replace("bad\n", "").into_bytes());
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused_before_it_is_read() {
+        // Compressed, a bomb of a few KiB; what is read of it is counted.
+        let mut text = b"one\n".to_vec();
+        text.resize(64 << 20, b'x');
+        let bomb = zstd::encode_all(text.as_slice(), 1).unwrap();
+        let file = file(&bomb);
+        let mut blocks = Blocks::limited(&file, bomb.as_slice(), LINES, 4 << 20).unwrap();
+        assert_eq!(blocks.next().unwrap().unwrap().records().text(), b"one\n");
+        let Err(error) = blocks.next() else { panic!("a line of 64 MiB was taken") };
+        assert!(matches!(error, IngestError::Line { line: 2, .. }), "{error}");
+        assert!(blocks.rest.capacity() <= 16 << 20, "{}", blocks.rest.capacity());
+    }
 }

@@ -9,6 +9,7 @@ mod archive;
 mod compressed;
 mod csv;
 mod folder;
+mod growth;
 mod images;
 mod ipc;
 mod json;

@@ -49,7 +49,8 @@ enum Stretch {
 
 /// Tokens of a document, or of a part of one; or why there are none.
 struct Part<T> {
-    line: u64,
+    /// Where it begins; `None` for the rest of a file that cannot be read.
+    line: Option<u64>,
     begins: bool,
     ends: bool,
     tokens: Result<Vec<T>, IngestError>,
@@ -140,7 +141,7 @@ impl TextSource {
         let Work { file, text } = work;
         let block = match text {
             Stretch::Unreadable(error) => {
-                return vec![Part { line: 0, begins: false, ends: false, tokens: Err(error) }];
+                return vec![Part { line: None, begins: false, ends: false, tokens: Err(error) }];
             }
             Stretch::Part { text, line, begins, ends } => {
                 return vec![self.part(file, &text, line, begins, ends)];
@@ -207,7 +208,7 @@ impl TextSource {
             line: line + lines,
             reason,
         });
-        Part { line, begins, ends, tokens }
+        Part { line: Some(line), begins, ends, tokens }
     }
 
     /// Takes in the next tokens, and gives out the samples that are complete.
@@ -225,7 +226,8 @@ impl TextSource {
             match part.tokens {
                 Ok(tokens) => packer.add(&tokens),
                 Err(error) => {
-                    feed.fault(&format!("{}, line {}", file.name, part.line), error)?;
+                    let name = part.line.map(|line| format!("{}, line {line}", file.name));
+                    feed.fault(name.as_ref().unwrap_or(&file.name), error)?;
                     packer.skip();
                 }
             }

@@ -41,10 +41,10 @@ fn types_can_be_chosen() {
     let directory = directory(&[("all.csv", csv)]);
     let path = directory.path().join("all.csv");
     let chosen =
-        typed(&[("id", "Utf8"), ("score", "Float32"), ("day", "Timestamp(ms)"), ("flag", "LargeUtf8")]);
+        typed(&[("id", "Utf8"), ("score", "Float32"), ("day", "Timestamp(ms)"), ("flag", "Utf8View")]);
     let ingested = run(&path, &chosen, 2).unwrap();
     let types: Vec<String> = ingested.types().into_iter().map(|(_, text)| text).collect();
-    assert_eq!(types, ["Utf8", "Float32", "Timestamp(ms)", "LargeUtf8"]);
+    assert_eq!(types, ["Utf8", "Float32", "Timestamp(ms)", "Utf8"]);
     assert_eq!(ingested.texts("id"), ["007", "8"]);
     let refused = |types: &[(&str, &str)], words: &str| {
         let text = refusal(&path, &typed(types));

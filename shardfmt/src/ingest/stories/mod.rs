@@ -11,6 +11,7 @@ mod laws;
 mod libsvm;
 mod mixes;
 mod numpy;
+mod speed;
 mod tables;
 mod text;
 
