@@ -2,13 +2,17 @@
 //! runs with equal settings and equal input make the same version.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::{IngestError, Kind};
 use crate::row::RowDigest;
 use crate::shard::Compression;
 use crate::size::ByteSize;
+
+/// A sequence of tokens is a sample, and held in memory as one.
+const LONGEST_SEQUENCE: u32 = 1 << 24;
 
 /// In which order the rows of the input are laid into shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +37,19 @@ pub enum OnError {
     Fail,
     /// Leave it out, count it, and list it in the manifest.
     Skip,
+}
+
+/// What a document is in a text file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Documents {
+    /// A file, just as it is.
+    #[default]
+    File,
+    /// A line, without its end. An empty line is an empty document.
+    Line,
+    /// Lines up to the next blank one.
+    BlankLine,
 }
 
 /// Settings of an ingest. Recorded in the manifest with the shard size that was used.
@@ -68,6 +85,16 @@ pub struct IngestConfig {
     /// What to do about input that cannot be read. Default: stop.
     #[serde(skip_serializing_if = "is_default")]
     pub on_error: OnError,
+    /// A `tokenizer.json` of Hugging Face, to make tokens of text. What is recorded here is its name; its digest is
+    /// among those of the inputs. Default: text stays text, and a sequence is one of bytes.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "file_name")]
+    pub tokenizer: Option<PathBuf>,
+    /// Pack text into sequences of exactly this many tokens. Default: one sample for each document.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequence_length: Option<u32>,
+    /// What a document is in text files. Default: a file.
+    #[serde(skip_serializing_if = "is_default")]
+    pub documents: Documents,
 }
 
 impl IngestConfig {
@@ -94,12 +121,27 @@ impl IngestConfig {
                 way_out: "`to` must be above `from`",
             });
         }
+        if let Some(length) = self.sequence_length
+            && !(1..=LONGEST_SEQUENCE).contains(&length)
+        {
+            return Err(IngestError::Config {
+                setting: "sequence_length",
+                reason: format!("{length} is no length of a sequence"),
+                way_out: "give the number of tokens of a sample, such as 1024",
+            });
+        }
         Ok(())
     }
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
+}
+
+/// Writes only the name of a file: where it lies decides nothing.
+fn file_name<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    let name = path.as_deref().and_then(Path::file_name).unwrap_or_default();
+    serializer.serialize_str(&name.to_string_lossy())
 }
 
 /// A folder of a source, without slashes at its ends, checked to lie inside.

@@ -7,8 +7,10 @@ use crate::digest::ShardId;
 use crate::shard::ShardError;
 
 /// What a source may be, as told to someone who gave something else.
-pub(super) const ACCEPTED: &str = "a .parquet file or a directory of them, a .csv or .tsv file, a directory of images \
-                                   (png, jpg, jpeg, webp, bmp), or a .tar, .tar.gz or .tgz of images";
+pub(super) const ACCEPTED: &str = "files, or directories of files, of Parquet (.parquet), Arrow (.arrow, .feather), CSV \
+                                   (.csv, .tsv), JSON Lines (.jsonl), NumPy (.npy, .npz), libsvm (.libsvm, .svm) or text \
+                                   (.txt), a directory of images (png, jpg, jpeg, webp, bmp), or a .tar, .tar.gz or \
+                                   .tgz of images";
 
 /// Why an ingest stopped. Nothing was committed: shards already handed to the sink are harmless, and running again
 /// makes the same ones.
@@ -71,9 +73,14 @@ pub enum IngestError {
         "{path}: line {line} has {found} columns where the header has {expected}; quote values that hold a comma or newline"
     )]
     Columns { path: PathBuf, line: u64, found: String, expected: u64 },
-    /// A CSV file cannot be read for another reason.
-    #[error("{path}: not a readable CSV file ({reason}); correct it or export it again as UTF-8")]
-    Csv { path: PathBuf, reason: String },
+    /// A line of a text file that makes no row.
+    #[error("{path}: line {line}: {reason}; correct it, or leave such lines out (`on_error`: skip)")]
+    Line { path: PathBuf, line: u64, reason: String },
+    /// Not of the kind it is taken for, or damaged.
+    #[error(
+        "{path}: not a readable {kind} file ({reason}); make or copy it again, or say what it is with `format`"
+    )]
+    Damaged { path: PathBuf, kind: &'static str, reason: String },
     /// A column of a type that shards do not hold.
     #[error("{path}: column {column:?} of type {data_type} cannot be ingested: {reason}; drop or convert it")]
     Column { path: PathBuf, column: String, data_type: String, reason: String },
@@ -118,7 +125,8 @@ impl IngestError {
             | Self::Parquet { .. }
             | Self::Schemas { .. }
             | Self::Columns { .. }
-            | Self::Csv { .. }
+            | Self::Line { .. }
+            | Self::Damaged { .. }
             | Self::Archive { .. }
             | Self::Image { .. }
             | Self::Row { .. } => true,

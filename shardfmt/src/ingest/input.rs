@@ -111,7 +111,7 @@ impl InputFile {
     /// Opens the file to read parts of it.
     pub(super) fn open(&self) -> Result<OpenInput, IngestError> {
         let content = self.content.open().map_err(|error| self.error(error))?;
-        Ok(OpenInput { content, file: Arc::new(self.clone()) })
+        Ok(OpenInput { content, file: Arc::new(self.clone()), bytes: self.bytes })
     }
 
     /// The same file on this machine, for what reads it more than once: itself, or a temporary copy.
@@ -119,8 +119,10 @@ impl InputFile {
         if self.content.is_near() {
             return Ok(self.clone());
         }
-        let (copy, _) = self.copy()?;
-        Ok(InputFile { content: Arc::new(Copied(Arc::new(copy))), ..self.clone() })
+        let mut hashed = Hashed::new(self.open()?.read_from(0));
+        let copy = self.spool(&mut hashed, |error| self.error(error))?;
+        self.digest_of(&hashed)?;
+        Ok(InputFile { content: Arc::new(Copied(copy.content)), ..self.clone() })
     }
 
     /// Opens the file to read all of it, in any order, and at the end learn its digest.
@@ -129,25 +131,29 @@ impl InputFile {
         if self.content.is_near() {
             return Ok(WholeInput { file: self.clone(), input, digest: None });
         }
-        let (copy, digest) = self.copy()?;
-        let input = OpenInput { content: Arc::new(copy), file: Arc::new(self.clone()) };
+        let mut hashed = Hashed::new(input.read_from(0));
+        let input = self.spool(&mut hashed, |error| self.error(error))?;
+        let digest = self.digest_of(&hashed)?;
         Ok(WholeInput { file: self.clone(), input, digest: Some(digest) })
     }
 
-    /// A temporary copy, and the digest of what was copied.
-    fn copy(&self) -> Result<(File, InputDigest), IngestError> {
-        let mut copy = tempfile::tempfile().map_err(spool_error)?;
-        let mut hashed = Hashed::new(self.open()?.read_from(0));
+    /// Copies what comes of this file, such as its unpacked content, to a temporary file that has no name, to be read in
+    /// any order. `failed` says what it means when it cannot be read.
+    pub(super) fn spool(
+        &self,
+        mut reader: impl Read,
+        failed: impl Fn(io::Error) -> IngestError,
+    ) -> Result<OpenInput, IngestError> {
+        let (mut copy, mut bytes) = (tempfile::tempfile().map_err(spool_error)?, 0);
         let mut buffer = vec![0; READ_AHEAD];
         loop {
-            let read = hashed.read(&mut buffer).map_err(|error| self.error(error))?;
+            let read = reader.read(&mut buffer).map_err(&failed)?;
             if read == 0 {
-                break;
+                return Ok(OpenInput { content: Arc::new(copy), file: Arc::new(self.clone()), bytes });
             }
+            bytes += read as u64;
             io::Write::write_all(&mut copy, &buffer[..read]).map_err(spool_error)?;
         }
-        let digest = self.digest_of(&hashed)?;
-        Ok((copy, digest))
     }
 
     /// Reads the file from its beginning; the digest is known at its end.
@@ -266,9 +272,14 @@ pub(super) type Stream = Hashed<BufReader<ReadFrom>>;
 pub(super) struct OpenInput {
     content: Arc<dyn ReadAt>,
     file: Arc<InputFile>,
+    bytes: u64,
 }
 
 impl OpenInput {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Reads on from `offset`.
     pub(super) fn read_from(&self, offset: u64) -> ReadFrom {
         ReadFrom { input: self.clone(), offset }
@@ -277,7 +288,7 @@ impl OpenInput {
     /// A part of it, which must be there.
     pub(super) fn part(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let end = offset.checked_add(length as u64);
-        if end.is_none_or(|end| end > self.file.bytes) {
+        if end.is_none_or(|end| end > self.bytes) {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         let mut part = vec![0; length];
@@ -288,7 +299,7 @@ impl OpenInput {
 
 impl Length for OpenInput {
     fn len(&self) -> u64 {
-        self.file.bytes
+        self.bytes
     }
 }
 
@@ -312,7 +323,7 @@ pub(super) struct ReadFrom {
 
 impl Read for ReadFrom {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let OpenInput { content, file } = &self.input;
+        let OpenInput { content, file, .. } = &self.input;
         let read = content.read_at(buffer, self.offset).map_err(|error| file.trouble.note(file, error))?;
         self.offset += read as u64;
         Ok(read)
@@ -323,7 +334,7 @@ impl Seek for ReadFrom {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let target = match to {
             SeekFrom::Start(offset) => Some(offset),
-            SeekFrom::End(distance) => self.input.file.bytes.checked_add_signed(distance),
+            SeekFrom::End(distance) => self.input.bytes.checked_add_signed(distance),
             SeekFrom::Current(distance) => self.offset.checked_add_signed(distance),
         };
         self.offset = target.ok_or(ErrorKind::InvalidInput)?;

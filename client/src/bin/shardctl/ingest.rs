@@ -12,7 +12,9 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use shardd_client::catalog::{Catalog, CommitNote, Shelf};
 use shardd_client::inputs;
-use shardfmt::ingest::{HashRange, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Source};
+use shardfmt::ingest::{
+    Documents, HashRange, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Source,
+};
 use shardfmt::shard::Compression;
 use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
 
@@ -81,6 +83,23 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "A,B,...", value_delimiter = ',', help_heading = "What is read")]
     columns: Option<Vec<String>>,
 
+    /// Type of a column of CSV or JSON Lines, as Arrow writes it: `id=Utf8`, `score=Float32` [default: what all of its
+    /// values look like]
+    #[arg(long = "type", value_name = "COLUMN=TYPE", value_parser = parse_type, help_heading = "What is read")]
+    types: Vec<(String, String)>,
+
+    /// Make tokens of text with this tokenizer.json of Hugging Face
+    #[arg(long, value_name = "FILE", help_heading = "What is read")]
+    tokenizer: Option<PathBuf>,
+
+    /// Pack text into samples of exactly so many tokens (without --tokenizer: bytes)
+    #[arg(long, value_name = "TOKENS", help_heading = "What is read")]
+    sequence_length: Option<u32>,
+
+    /// What a document is in text files
+    #[arg(long, value_enum, default_value = "file", help_heading = "What is read")]
+    documents: DocumentsArg,
+
     /// Keep a part of the samples, chosen by their content: `0..8/10` to train, `8..10/10` to test
     #[arg(long, value_name = "FROM..TO/OF", value_parser = parse_take, help_heading = "What is read")]
     take: Option<HashRange>,
@@ -124,6 +143,13 @@ enum OnErrorArg {
     Skip,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum DocumentsArg {
+    File,
+    Line,
+    BlankLine,
+}
+
 #[derive(Clone, Copy)]
 enum ShardSize {
     Auto,
@@ -155,12 +181,19 @@ impl Settings {
             format: self.format,
             under: self.under.clone(),
             columns: self.columns.clone(),
+            types: self.types.iter().cloned().collect(),
+            tokenizer: self.tokenizer.clone(),
+            sequence_length: self.sequence_length,
+            documents: match self.documents {
+                DocumentsArg::File => Documents::File,
+                DocumentsArg::Line => Documents::Line,
+                DocumentsArg::BlankLine => Documents::BlankLine,
+            },
             take: self.take,
             on_error: match self.on_error {
                 OnErrorArg::Fail => OnError::Fail,
                 OnErrorArg::Skip => OnError::Skip,
             },
-            ..IngestConfig::default()
         }
     }
 }
@@ -320,6 +353,12 @@ fn parse_kind(text: &str) -> Result<Kind, String> {
             Kind::ALL.iter().map(|kind| json!(kind).as_str().unwrap_or_default().to_owned()).collect();
         format!("there are {}", all.join(", "))
     })
+}
+
+/// `COLUMN=TYPE`.
+fn parse_type(text: &str) -> Result<(String, String), String> {
+    let (column, data_type) = text.rsplit_once('=').ok_or("use COLUMN=TYPE, such as id=Utf8")?;
+    Ok((column.to_owned(), data_type.to_owned()))
 }
 
 /// `FROM..TO/OF`, optionally `@SEED`.

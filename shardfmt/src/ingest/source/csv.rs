@@ -1,46 +1,119 @@
-//! A CSV file with a header line. Column types are inferred from all of its rows, so that a late "n/a" makes a column
-//! text instead of ending the ingest.
+//! CSV files with a header line and the same columns. Column types are inferred from all rows, so that a late "n/a" makes
+//! a column text instead of ending the ingest.
 
-use std::io::BufReader;
+use std::io::{BufRead, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
 use arrow::csv::ReaderBuilder;
 use arrow::csv::reader::Format as CsvFormat;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
 
-use super::{Feed, Format, canonical_rows};
+use super::alike::Alike;
+use super::lines::{self, Block, Blocks, Grammar, Records};
+use super::{Faults, Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, canonical_rows, column_types};
+use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
 use crate::ingest::input::{InputFile, Inputs};
-use crate::ingest::{IngestError, canonical};
+use crate::ingest::{IngestConfig, IngestError, canonical};
 use crate::manifest::InputDigest;
-
-const ROWS_PER_PIECE: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct CsvSource {
-    file: InputFile,
-    format: CsvFormat,
-    inferred: SchemaRef,
+    files: Alike<(InputFile, Header)>,
+    others: u64,
+    grammar: Grammar,
+    /// As the reader of CSV is told.
+    read_as: SchemaRef,
     schema: SchemaRef,
-    rows: u64,
+    rows: Option<u64>,
+}
+
+/// The first line of a CSV file. It is put before every block of rows: what begins a text may be a byte order mark, and
+/// the number of columns is told by the first line.
+#[derive(Debug)]
+struct Header {
+    line: Vec<u8>,
+    delimiter: u8,
+    format: CsvFormat,
+    names: SchemaRef,
 }
 
 impl CsvSource {
-    /// Reads the whole file once to find its columns and their types.
-    pub(super) fn open(inputs: Inputs, delimiter: u8) -> Result<CsvSource, IngestError> {
-        let file = inputs.files.into_iter().next().expect("a CSV source is one file");
-        let format = CsvFormat::default().with_header(true).with_delimiter(delimiter);
-        let (inferred, rows) =
-            format.infer_schema(file.stream()?, None).map_err(|error| csv_error(&file.path, error))?;
-        if rows == 0 {
-            let found = "the CSV has no row below its header".to_owned();
-            return Err(IngestError::NoSamples { path: file.path, found });
+    /// Reads all files once to find the types of their columns.
+    pub(super) fn open(kind: Kind, inputs: Inputs, config: &IngestConfig) -> Result<CsvSource, IngestError> {
+        let path = inputs.path.clone();
+        let delimiter = if kind == Kind::Tsv { b'\t' } else { b',' };
+        let record = if kind == Kind::Tsv { record::<b'\t'> } else { record::<b','> };
+        let (files, others) = kind.files(inputs, config);
+        let files = Alike::open(files, config, |file| {
+            let header = Header::of(&file, delimiter, record)?;
+            let names = header.names.clone();
+            Ok(((file, header), names))
+        })?;
+        let no_rows = || IngestError::NoSamples {
+            path: path.clone(),
+            found: "the CSV has no row below its header".to_owned(),
+        };
+        let Some((_, header)) = files.files.first() else { return Err(no_rows()) };
+        let columns = header.names.fields().len() as u64;
+        let rows = (PIECE_BYTES / (8 * columns)).clamp(1, PIECE_ROWS) as usize;
+        let grammar = Grammar { record, has_header: true, rows };
+        let mut types = vec![DataType::Null; header.names.fields().len()];
+        let mut count = 0;
+        for (file, _) in &files.files {
+            lines::survey(
+                file,
+                grammar,
+                config.on_error,
+                |block| header.look(&file.path, config.on_error, &block),
+                |(seen, rows)| {
+                    types.iter_mut().zip(seen).for_each(|(known, seen)| merge(known, &seen));
+                    count += rows;
+                    Ok(())
+                },
+            )?;
         }
-        let inferred = Arc::new(without_nulls(&inferred));
-        let schema = canonical::canonical_schema(&file.path, &inferred)?;
-        Ok(CsvSource { file, format, inferred, schema, rows: rows as u64 })
+        if count == 0 {
+            return Err(no_rows());
+        }
+        let chosen = column_types(&path, &header.names, config)?;
+        let fields = header.names.fields().iter().zip(types).map(|(field, inferred)| {
+            let data_type = match (chosen.get(field.name()), inferred) {
+                (Some(chosen), _) => chosen.clone(),
+                (None, DataType::Null) => DataType::Utf8,
+                (None, inferred) => inferred,
+            };
+            Field::new(field.name(), data_type, true)
+        });
+        let read_as = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        header.check_types(&read_as)?;
+        let schema = canonical::canonical_schema(&path, &read_as)?;
+        let rows = (config.on_error == OnError::Fail).then_some(count);
+        Ok(CsvSource { files, others, grammar, read_as, schema, rows })
+    }
+
+    fn read(
+        &self,
+        (file, header): &(InputFile, Header),
+        block: &Block,
+        faults: &mut Faults,
+    ) -> Result<RecordBatch, IngestError> {
+        let mut batches = Vec::new();
+        lines::by_halves(
+            block.records(),
+            &|records| header.read(&self.read_as, records),
+            &mut |batch| batches.push(batch),
+            &mut |records, reason| {
+                let name = format!("{}, line {}", file.name, records.line());
+                faults.add(name, header.fault(&file.path, records, reason))
+            },
+        )?;
+        let batch = concat_batches(&self.read_as, &batches).map_err(|error| damaged(&file.path, error))?;
+        canonical_rows(&file.path, &batch, &self.schema)
     }
 }
 
@@ -50,51 +123,255 @@ impl Format for CsvSource {
     }
 
     fn row_count(&self) -> Option<u64> {
-        Some(self.rows)
+        self.rows
     }
 
     fn skipped_count(&self) -> u64 {
-        0
+        self.others
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
-        let path = &self.file.path;
-        let mut stream = self.file.stream()?;
-        let reader = ReaderBuilder::new(self.inferred.clone())
-            .with_format(self.format.clone())
-            .with_batch_size(ROWS_PER_PIECE)
-            .build_buffered(BufReader::new(&mut stream))
-            .map_err(|error| csv_error(path, error))?;
-        for batch in reader {
-            let batch = batch.map_err(|error| csv_error(path, error))?;
-            feed.piece(&self.file.name, move |_| canonical_rows(path, &batch, &self.schema))?;
-        }
-        Ok(vec![self.file.finish(stream)?])
+        self.files.list_skipped(feed)?;
+        let digests = self.files.files.iter().map(|file| {
+            lines::pieces(&file.0, self.grammar, feed, move |block, faults| self.read(file, block, faults))
+        });
+        digests.collect()
     }
 }
 
-/// A column without a single value has no type; it is taken as text.
-fn without_nulls(inferred: &Schema) -> Schema {
-    let fields = inferred.fields().iter().map(|field| match field.data_type() {
-        DataType::Null => Arc::new(Field::new(field.name(), DataType::Utf8, true)),
-        _ => field.clone(),
-    });
-    Schema::new(fields.collect::<Vec<_>>())
+impl Header {
+    fn of(
+        file: &InputFile,
+        delimiter: u8,
+        record: fn(&[u8]) -> Option<usize>,
+    ) -> Result<Header, IngestError> {
+        let grammar = Grammar { record, has_header: false, rows: 1 };
+        let Some(line) = Blocks::new(file, file.stream()?, grammar)?.header()? else {
+            return Err(damaged(&file.path, "it has no row, and no header"));
+        };
+        let mut line = line.records().text().to_vec();
+        if !line.ends_with(b"\n") {
+            line.push(b'\n');
+        }
+        let format = CsvFormat::default().with_header(true).with_delimiter(delimiter);
+        let (names, _) =
+            format.infer_schema(line.as_slice(), Some(0)).map_err(|error| damaged(&file.path, error))?;
+        Ok(Header { line, delimiter, format, names: Arc::new(names) })
+    }
+
+    fn before<'t>(&'t self, records: Records<'t>) -> impl BufRead + 't {
+        self.line.as_slice().chain(records.text())
+    }
+
+    /// The types that the values of a block have, and its number of rows. Records that are none are passed over, if they
+    /// will be skipped.
+    fn look(
+        &self,
+        path: &Path,
+        on_error: OnError,
+        block: &Block,
+    ) -> Result<(Vec<DataType>, u64), IngestError> {
+        let (mut types, mut rows) = (vec![DataType::Null; self.names.fields().len()], 0);
+        lines::by_halves(
+            block.records(),
+            &|records| self.infer(records),
+            &mut |(seen, count)| {
+                types.iter_mut().zip(seen.fields()).for_each(|(known, seen)| merge(known, seen.data_type()));
+                rows += count as u64;
+            },
+            &mut |records, reason| match on_error {
+                OnError::Fail => Err(self.fault(path, records, reason)),
+                OnError::Skip => Ok(()),
+            },
+        )?;
+        Ok((types, rows))
+    }
+
+    fn infer(&self, records: Records<'_>) -> Result<(Schema, usize), String> {
+        self.check_quotes(records)?;
+        let inferred = self.format.infer_schema(self.before(records), None).map_err(words)?;
+        check_rows(records, inferred.1)?;
+        Ok(inferred)
+    }
+
+    fn read(&self, schema: &SchemaRef, records: Records<'_>) -> Result<RecordBatch, String> {
+        self.check_quotes(records)?;
+        let reader = ReaderBuilder::new(schema.clone())
+            .with_format(self.format.clone())
+            .with_batch_size(records.len())
+            .build_buffered(self.before(records))
+            .map_err(words)?;
+        let batches = reader.collect::<Result<Vec<_>, _>>().map_err(words)?;
+        let batch = concat_batches(schema, &batches).map_err(words)?;
+        check_rows(records, batch.num_rows())?;
+        Ok(batch)
+    }
+
+    /// Refuses a quoted value that does not end, which readers of CSV take for one that ends with the file.
+    fn check_quotes(&self, records: Records<'_>) -> Result<(), String> {
+        let last = records.iter().last().map_or(&[][..], |(_, record)| record);
+        let state = last.iter().fold(State::Start, |state, &byte| state.after(byte, self.delimiter));
+        if state == State::Quoted {
+            return Err("a quoted value of this row does not end".to_owned());
+        }
+        Ok(())
+    }
+
+    /// What is wrong with a single record.
+    fn fault(&self, path: &Path, record: Records<'_>, reason: String) -> IngestError {
+        let (path, line) = (path.to_owned(), record.line());
+        let reason = self.infer(record).err().unwrap_or(reason);
+        // The commonest fault has a variant of its own; the reader has only words for it.
+        if reason.contains("unequal lengths") {
+            let mut numbers =
+                reason.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse::<u64>().ok());
+            if let (Some(expected), Some(found)) = (numbers.next(), numbers.next()) {
+                return IngestError::Columns { path, line, found: found.to_string(), expected };
+            }
+        }
+        IngestError::Line { path, line, reason }
+    }
+
+    /// Refuses types that no text is read as: by reading a row of nothing.
+    fn check_types(&self, schema: &SchemaRef) -> Result<(), IngestError> {
+        let delimiter = char::from(self.delimiter).to_string();
+        let record = vec!["\"\""; schema.fields().len()].join(&delimiter);
+        let block = Block::of(record.into_bytes());
+        self.read(schema, block.records()).map(|_| ()).map_err(|reason| IngestError::Config {
+            setting: "types",
+            reason,
+            way_out: "give each column a type of one value, such as Int32, Float32 or Utf8",
+        })
+    }
 }
 
-/// The reader says what is wrong only in words. A row of the wrong length is the commonest fault, so it gets a
-/// variant of its own, with the line an editor would show.
-fn csv_error(path: &Path, error: ArrowError) -> IngestError {
-    let reason = match error {
-        ArrowError::CsvError(reason) => reason,
+/// The type of the values of two blocks: what Arrow's inference says of both together.
+fn merge(known: &mut DataType, seen: &DataType) {
+    use DataType::{Date32, Float64, Int64, Null, Timestamp, Utf8};
+    let precision = |data_type: &DataType| match data_type {
+        Date32 => Some(0),
+        Timestamp(TimeUnit::Second, None) => Some(1),
+        Timestamp(TimeUnit::Millisecond, None) => Some(2),
+        Timestamp(TimeUnit::Microsecond, None) => Some(3),
+        Timestamp(TimeUnit::Nanosecond, None) => Some(4),
+        _ => None,
+    };
+    *known = match (&*known, seen) {
+        (known, Null) => known.clone(),
+        (Null, seen) => seen.clone(),
+        (known, seen) if known == seen => return,
+        (Int64 | Float64, Int64 | Float64) => Float64,
+        (known, seen) => match (precision(known), precision(seen)) {
+            (Some(a), Some(b)) => if a < b { seen } else { known }.clone(),
+            _ => Utf8,
+        },
+    };
+}
+
+/// The reader and this file must agree on what a row is. A blank line is none.
+fn check_rows(records: Records<'_>, rows: usize) -> Result<(), String> {
+    let is_row = |(_, record): &(u64, &[u8])| !record.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
+    let expected = records.iter().filter(is_row).count();
+    if rows == expected { Ok(()) } else { Err(format!("is read as {rows} rows instead of {expected}")) }
+}
+
+/// The length of the first record of a text with its end: a line, unless a quoted value goes on in the next.
+fn record<const DELIMITER: u8>(text: &[u8]) -> Option<usize> {
+    let mut state = State::Start;
+    for (index, &byte) in text.iter().enumerate() {
+        state = state.after(byte, DELIMITER);
+        if state == State::End {
+            return Some(index + 1);
+        }
+    }
+    None
+}
+
+/// What the next byte of a record means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It begins a value.
+    Start,
+    Plain,
+    Quoted,
+    /// It follows a quote in a quoted value: the end of the value, or the first of two.
+    Quote,
+    End,
+}
+
+impl State {
+    fn after(self, byte: u8, delimiter: u8) -> State {
+        match (self, byte) {
+            (State::Quoted, b'"') => State::Quote,
+            (State::Quoted, _) | (State::Start | State::Quote, b'"') => State::Quoted,
+            (_, b'\n' | b'\r') => State::End,
+            (_, byte) if byte == delimiter => State::Start,
+            _ => State::Plain,
+        }
+    }
+}
+
+/// What a reader says, without the line as it counts.
+fn words(error: ArrowError) -> String {
+    let words = match error {
+        ArrowError::CsvError(words) | ArrowError::ParseError(words) => words,
         other => other.to_string(),
     };
-    if reason.contains("unequal lengths") {
-        let numbers: Vec<u64> =
-            reason.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
-        if let &[expected, found, line] = numbers.as_slice() {
-            return IngestError::Columns { path: path.to_owned(), line, found: found.to_string(), expected };
+    words.split(" at line ").next().unwrap_or_default().to_owned()
+}
+
+fn damaged(path: &Path, reason: impl std::fmt::Display) -> IngestError {
+    IngestError::Damaged { path: path.to_owned(), kind: "CSV", reason: one_line(reason) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// All rows of a text, however many values each has.
+    fn read(text: &[u8]) -> RecordBatch {
+        let fields = (0..64).map(|index| Field::new(index.to_string(), DataType::Utf8, true));
+        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let reader =
+            ReaderBuilder::new(schema.clone()).with_truncated_rows(true).build_buffered(text).unwrap();
+        concat_batches(&schema, &reader.collect::<Result<Vec<_>, _>>().unwrap()).unwrap()
+    }
+
+    fn infer(rows: &[&str]) -> DataType {
+        let text = rows.join("\n") + "\n";
+        let (schema, _) = CsvFormat::default().infer_schema(text.as_bytes(), None).unwrap();
+        schema.field(0).data_type().clone()
+    }
+
+    proptest! {
+        #[test]
+        fn rows_end_where_the_reader_ends_them(text in prop::collection::vec(prop::sample::select(b"\"\"\",,\n\n\ra1".to_vec()), 0..60)) {
+            let (mut parts, mut rest) = (Vec::new(), text.as_slice());
+            while !rest.is_empty() {
+                let (first, others) = rest.split_at(record::<b','>(rest).unwrap_or(rest.len()));
+                parts.push(read(first));
+                rest = others;
+            }
+            let whole = read(&text);
+            prop_assert_eq!(concat_batches(&whole.schema(), &parts).unwrap(), whole);
+        }
+
+        #[test]
+        fn types_of_parts_are_merged_to_those_of_the_whole(
+            rows in prop::collection::vec(prop::sample::select(vec![
+                "true", "1", "-7", "0.5", "1e9", "nan", "2020-01-02", "2020-01-02T03:04:05", "2020-01-02 03:04:05.123",
+                "2020-01-02T03:04:05.123456", "2020-01-02T03:04:05.123456789", "99999999999999999999", "a", "n/a",
+            ]), 1..6),
+            at: prop::sample::Index,
+        ) {
+            let (left, right) = rows.split_at(at.index(rows.len()));
+            let mut merged = DataType::Null;
+            for part in [left, right].into_iter().filter(|part| !part.is_empty()) {
+                merge(&mut merged, &infer(part));
+            }
+            prop_assert_eq!(merged, infer(&rows));
         }
     }
-    IngestError::Csv { path: path.to_owned(), reason: one_line(reason) }
 }

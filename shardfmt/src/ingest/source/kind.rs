@@ -3,12 +3,32 @@
 use serde::{Deserialize, Serialize};
 
 use super::archive::ArchiveSource;
+use super::compressed::Compression;
 use super::csv::CsvSource;
 use super::folder::FolderSource;
+use super::ipc::IpcSource;
+use super::json::JsonSource;
+use super::libsvm::LibsvmSource;
+use super::numpy::NumpySource;
 use super::parquet::ParquetSource;
+use super::text::TextSource;
 use super::{Format, images};
+use crate::ingest::config::Documents;
 use crate::ingest::input::{InputFile, Inputs};
 use crate::ingest::{IngestConfig, IngestError};
+
+const JSON_LINES: &[&str] = &[".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst"];
+const LIBSVM: &[&str] = &[
+    ".libsvm",
+    ".libsvm.gz",
+    ".libsvm.zst",
+    ".svm",
+    ".svm.gz",
+    ".svm.zst",
+    ".svmlight",
+    ".svmlight.gz",
+    ".svmlight.zst",
+];
 
 /// A kind of input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -17,10 +37,21 @@ use crate::ingest::{IngestConfig, IngestError};
 pub enum Kind {
     /// Parquet files.
     Parquet,
+    /// Arrow IPC, as files (Feather) or streams.
+    Arrow,
     /// Comma-separated values with a header line.
     Csv,
     /// Tab-separated values with a header line.
     Tsv,
+    /// JSON Lines: an object on each line.
+    #[serde(rename = "jsonl")]
+    JsonLines,
+    /// Arrays of NumPy: `.npy`, and `.npz` with several.
+    Numpy,
+    /// libsvm or SVMlight: labels and the features that are not zero.
+    Libsvm,
+    /// Plain text: documents.
+    Text,
     /// A directory of images, whose folders are the labels.
     Images,
     /// A tar archive of images, plain or compressed.
@@ -29,14 +60,30 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds there are.
-    pub const ALL: &[Kind] = &[Kind::Parquet, Kind::Csv, Kind::Tsv, Kind::Images, Kind::Archive];
+    pub const ALL: &[Kind] = &[
+        Kind::Parquet,
+        Kind::Arrow,
+        Kind::Csv,
+        Kind::Tsv,
+        Kind::JsonLines,
+        Kind::Numpy,
+        Kind::Libsvm,
+        Kind::Text,
+        Kind::Images,
+        Kind::Archive,
+    ];
 
     /// What it is called.
     pub fn description(self) -> &'static str {
         match self {
             Kind::Parquet => "Parquet",
+            Kind::Arrow => "Arrow",
             Kind::Csv => "CSV",
             Kind::Tsv => "TSV",
+            Kind::JsonLines => "JSON Lines",
+            Kind::Numpy => "NumPy",
+            Kind::Libsvm => "libsvm",
+            Kind::Text => "text",
             Kind::Images => "images",
             Kind::Archive => "archive of images",
         }
@@ -46,11 +93,21 @@ impl Kind {
     pub(super) fn endings(self) -> &'static [&'static str] {
         match self {
             Kind::Parquet => &[".parquet", ".parq", ".pq"],
-            Kind::Csv => &[".csv"],
-            Kind::Tsv => &[".tsv"],
+            Kind::Arrow => &[".arrow", ".feather", ".ipc", ".arrows"],
+            Kind::Csv => &[".csv", ".csv.gz", ".csv.zst"],
+            Kind::Tsv => &[".tsv", ".tsv.gz", ".tsv.zst"],
+            Kind::JsonLines => JSON_LINES,
+            Kind::Numpy => &[".npy", ".npz"],
+            Kind::Libsvm => LIBSVM,
+            Kind::Text => &[".txt", ".txt.gz", ".txt.zst"],
             Kind::Images => images::ENDINGS,
             Kind::Archive => &[".tar", ".tar.gz", ".tgz"],
         }
+    }
+
+    /// Whether its files are text, which may be compressed.
+    fn is_text(self) -> bool {
+        matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines | Kind::Libsvm | Kind::Text)
     }
 
     /// Whether a file of this name is of this kind.
@@ -68,7 +125,19 @@ impl Kind {
         }
     }
 
+    /// Those of the files that are of this kind, and how many others there are. A single file always is, and so are all,
+    /// if the user said so and the names say nothing.
+    pub(super) fn files(self, inputs: Inputs, config: &IngestConfig) -> (Vec<InputFile>, u64) {
+        let count = inputs.files.len();
+        let all = inputs.is_file
+            || config.format.is_some() && !inputs.files.iter().any(|file| self.names(&file.name));
+        let files: Vec<_> = inputs.files.into_iter().filter(|file| all || self.names(&file.name)).collect();
+        let others = (count - files.len()) as u64;
+        (files, others)
+    }
+
     pub(super) fn open(self, inputs: Inputs, config: &IngestConfig) -> Result<Box<dyn Format>, IngestError> {
+        self.check_settings(config)?;
         if let (true, Some(under), false) = (inputs.is_file, &inputs.under, self == Kind::Archive) {
             return Err(IngestError::NotUnder {
                 path: inputs.path,
@@ -78,25 +147,57 @@ impl Kind {
         }
         Ok(match self {
             Kind::Parquet => Box::new(ParquetSource::open(inputs, config)?),
-            Kind::Csv => Box::new(CsvSource::open(inputs, b',')?),
-            Kind::Tsv => Box::new(CsvSource::open(inputs, b'\t')?),
+            Kind::Arrow => Box::new(IpcSource::open(inputs, config)?),
+            Kind::Csv | Kind::Tsv => Box::new(CsvSource::open(self, inputs, config)?),
+            Kind::JsonLines => Box::new(JsonSource::open(inputs, config)?),
+            Kind::Numpy => Box::new(NumpySource::open(inputs, config)?),
+            Kind::Libsvm => Box::new(LibsvmSource::open(inputs, config)?),
+            Kind::Text => Box::new(TextSource::open(inputs, config)?),
             Kind::Images => Box::new(FolderSource::open(inputs)?),
             Kind::Archive => Box::new(ArchiveSource::open(inputs)?),
         })
     }
 
+    /// Refuses settings that are about other kinds: nobody should think that they did something.
+    fn check_settings(self, config: &IngestConfig) -> Result<(), IngestError> {
+        let has_types = !matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines);
+        let is_other = self != Kind::Text;
+        let of_others = [
+            ("types", has_types && !config.types.is_empty()),
+            ("tokenizer", is_other && config.tokenizer.is_some()),
+            ("sequence_length", is_other && config.sequence_length.is_some()),
+            ("documents", is_other && config.documents != Documents::default()),
+        ];
+        match of_others.into_iter().find(|(_, is_set)| *is_set) {
+            None => Ok(()),
+            Some((setting, _)) => Err(IngestError::Config {
+                setting,
+                reason: format!("it means nothing for {}", self.description()),
+                way_out: "leave it out, or say with `format` what the files are",
+            }),
+        }
+    }
+
     /// What a single file is.
     fn of_file(file: &InputFile) -> Result<Kind, IngestError> {
         let head = file.head(512)?;
-        if head.starts_with(b"PAR1") {
-            return Ok(Kind::Parquet);
-        }
-        if head.starts_with(&[0x1f, 0x8b]) || head.get(257..262) == Some(b"ustar") {
-            return Ok(Kind::Archive);
+        let magic: [(&[u8], Kind); 4] = [
+            (b"PAR1", Kind::Parquet),
+            (b"ARROW1", Kind::Arrow),
+            (b"\xff\xff\xff\xff", Kind::Arrow),
+            (b"\x93NUMPY", Kind::Numpy),
+        ];
+        if let Some((_, kind)) = magic.iter().find(|(magic, _)| head.starts_with(magic)) {
+            return Ok(*kind);
         }
         let named = |kind: &&Kind| **kind != Kind::Images && kind.names(&file.name);
-        if let Some(kind) = Kind::ALL.iter().find(named) {
-            return Ok(*kind);
+        let named = Kind::ALL.iter().find(named).copied();
+        let is_text = named.is_some_and(Kind::is_text);
+        if head.get(257..262) == Some(b"ustar") || Compression::of(&head).is_some() && !is_text {
+            return Ok(Kind::Archive);
+        }
+        if let Some(kind) = named {
+            return Ok(kind);
         }
         let found = if Kind::Images.names(&file.name) {
             "a single image is no dataset".to_owned()
@@ -114,8 +215,10 @@ impl Kind {
     /// What the files of a directory are; files of no kind are passed over.
     fn of_directory(inputs: &Inputs, files: &[InputFile]) -> Result<Kind, IngestError> {
         let first_of = |kind: Kind| Some((kind, files.iter().find(|file| kind.names(&file.name))?));
-        let mut kinds = [Kind::Parquet, Kind::Images].into_iter().filter_map(first_of);
-        match (kinds.next(), kinds.next()) {
+        // Notes lie beside any data: they are the data only where there is no other.
+        let is_telling = |kind: &Kind| !matches!(kind, Kind::Archive | Kind::Text);
+        let mut kinds = Kind::ALL.iter().copied().filter(is_telling).filter_map(first_of);
+        match (kinds.next().or_else(|| first_of(Kind::Text)), kinds.next()) {
             (Some((kind, _)), None) => Ok(kind),
             (Some((_, first)), Some((_, second))) => Err(IngestError::Ambiguous {
                 path: inputs.path.clone(),

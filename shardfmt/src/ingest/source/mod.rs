@@ -4,25 +4,37 @@
 //! Each kind is a [`Format`] in a file of its own. It lists its *pieces*: some rows that can be read on any thread
 //! without regard to the others. The order of pieces, and where one ends, depend on the input alone.
 
+mod alike;
 mod archive;
+mod compressed;
 mod csv;
 mod folder;
+mod growth;
 mod images;
+mod ipc;
+mod json;
 mod kind;
+mod libsvm;
+mod lines;
+mod numpy;
+mod pack;
 mod parquet;
+mod text;
+mod tokens;
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 pub use self::kind::Kind;
 use super::config::OnError;
 use super::error::one_line;
-use super::input::{Inputs, Trouble};
+use super::input::{InputFile, Inputs, Trouble};
 use super::{IngestConfig, IngestError, canonical};
 use crate::manifest::InputDigest;
 
@@ -102,9 +114,14 @@ impl<'f, 's> Feed<'f, 's> {
         })
     }
 
-    /// Whether what cannot be read is skipped.
-    pub(super) fn skips(&self) -> bool {
-        self.on_error == OnError::Skip
+    /// Something that is left out and listed as such, whatever is to become of faults.
+    pub(super) fn left_out(&mut self, name: &str, reason: &str) -> Result<(), IngestError> {
+        let listed = (name.to_owned(), reason.to_owned());
+        let read = Box::new(move |faults: &mut Faults| {
+            faults.skipped.push(listed);
+            Ok(None)
+        });
+        (self.push)(Piece { name: name.to_owned(), read })
     }
 }
 
@@ -145,7 +162,8 @@ impl Source {
     pub fn new(inputs: Inputs, config: &IngestConfig) -> Result<Source, IngestError> {
         config.check()?;
         let kind = Kind::of(&inputs, config)?;
-        let (path, bytes, stamp) = (inputs.path.clone(), inputs.bytes(), stamp(&inputs));
+        let (path, bytes) = (inputs.path.clone(), inputs.bytes());
+        let stamp = stamp(inputs.files.iter().chain(&tokenizer_file(config)?));
         let trouble = inputs.trouble.clone();
         let opened = kind.open(inputs, config);
         let format = trouble.error().map_or(opened, Err)?;
@@ -236,20 +254,52 @@ fn project(
     columns: Option<&[String]>,
 ) -> Result<(SchemaRef, Option<Vec<usize>>), IngestError> {
     let Some(columns) = columns else { return Ok((schema.clone(), None)) };
-    let index = |column: &String| {
-        schema.index_of(column).map_err(|_| {
-            let there: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-            IngestError::NoColumn { path: path.to_owned(), column: column.clone(), there: there.join(", ") }
-        })
-    };
+    let index = |column: &String| schema.index_of(column).map_err(|_| no_column(path, column, schema));
     let indices = columns.iter().map(index).collect::<Result<Vec<_>, _>>()?;
     let fields: Vec<_> = indices.iter().map(|&index| schema.fields()[index].clone()).collect();
     Ok((Arc::new(Schema::new(fields)), Some(indices)))
 }
 
-fn stamp(inputs: &Inputs) -> blake3::Hash {
+/// The types that the user chose for some of the columns.
+fn column_types(
+    path: &Path,
+    schema: &Schema,
+    config: &IngestConfig,
+) -> Result<BTreeMap<String, DataType>, IngestError> {
+    let parse = |(column, text): (&String, &String)| {
+        schema.index_of(column).map_err(|_| no_column(path, column, schema))?;
+        let data_type = text.parse().map_err(|_| IngestError::Config {
+            setting: "types",
+            reason: format!("{text:?}, for column {column:?}, is no type that Arrow knows"),
+            way_out: "write it as Arrow does: Int32, Float64, Utf8, Boolean, Date32, Timestamp(ms)",
+        })?;
+        Ok((column.clone(), data_type))
+    };
+    config.types.iter().map(parse).collect()
+}
+
+fn no_column(path: &Path, column: &str, schema: &Schema) -> IngestError {
+    let there: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    IngestError::NoColumn { path: path.to_owned(), column: column.to_owned(), there: there.join(", ") }
+}
+
+/// The tokenizer to use, which is an input too.
+fn tokenizer_file(config: &IngestConfig) -> Result<Option<InputFile>, IngestError> {
+    let Some(path) = &config.tokenizer else { return Ok(None) };
+    let mut inputs = Inputs::local(path, None)?;
+    match inputs.files.pop() {
+        Some(file) if inputs.is_file => Ok(Some(file)),
+        _ => Err(IngestError::Config {
+            setting: "tokenizer",
+            reason: format!("{} is no file", path.display()),
+            way_out: "give a tokenizer.json of Hugging Face",
+        }),
+    }
+}
+
+fn stamp<'f>(files: impl Iterator<Item = &'f InputFile>) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new_derive_key("shardfmt 2026 input stamp v1");
-    for file in &inputs.files {
+    for file in files {
         for part in [&*file.path.to_string_lossy(), &file.name, &file.stamp] {
             hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
         }

@@ -15,8 +15,8 @@ use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Schema, SchemaRef};
 
+use super::alike::Alike;
 use super::{Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, caught};
-use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
 use crate::ingest::input::{InputFile, Inputs, OpenInput};
 use crate::ingest::{IngestConfig, IngestError, canonical};
@@ -24,9 +24,7 @@ use crate::manifest::InputDigest;
 
 #[derive(Debug)]
 pub(super) struct ParquetSource {
-    files: Vec<ParquetFile>,
-    /// Files that cannot be opened, where those are skipped, and why.
-    damaged: Vec<(String, IngestError)>,
+    files: Alike<ParquetFile>,
     schema: SchemaRef,
     others: u64,
 }
@@ -40,37 +38,16 @@ struct ParquetFile {
 impl ParquetSource {
     /// Reads the footers of those of the files that are Parquet (a single file always is) and compares their columns.
     pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<ParquetSource, IngestError> {
-        let count = inputs.files.len();
+        let (path, count) = (inputs.path, inputs.files.len());
         let is_parquet = |file: &InputFile| inputs.is_file || Kind::Parquet.names(&file.name);
-        let (mut files, mut damaged) = (Vec::new(), Vec::new());
-        let mut common: Option<(SchemaRef, String)> = None;
-        for file in inputs.files.into_iter().filter(is_parquet) {
-            let name = file.name.clone();
-            let opened = ParquetFile::open(file).and_then(|(file, schema)| {
-                let widened = match &common {
-                    None => schema,
-                    Some((first, name)) => canonical::common(first, name, &schema, &file.file.path)?,
-                };
-                Ok((file, widened))
-            });
-            match opened {
-                Ok((file, schema)) => {
-                    let first = common.map_or(name, |(_, first)| first);
-                    common = Some((schema, first));
-                    files.push(file);
-                }
-                Err(error) if config.on_error == OnError::Skip && error.is_about_content() => {
-                    damaged.push((name, error));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        let others = (count - files.len() - damaged.len()) as u64;
-        let schema = common.map_or_else(|| Arc::new(Schema::empty()), |(schema, _)| schema);
-        let source = ParquetSource { files, damaged, schema, others };
+        let files = inputs.files.into_iter().filter(is_parquet).collect();
+        let files = Alike::open(files, config, ParquetFile::open)?;
+        let others = (count - files.count()) as u64;
+        let schema = files.schema.clone().unwrap_or_else(|| Arc::new(Schema::empty()));
+        let source = ParquetSource { files, schema, others };
         if source.row_count() == Some(0) || source.schema.fields().is_empty() {
             let found = "the Parquet has no rows".to_owned();
-            return Err(IngestError::NoSamples { path: inputs.path, found });
+            return Err(IngestError::NoSamples { path, found });
         }
         Ok(source)
     }
@@ -82,7 +59,7 @@ impl Format for ParquetSource {
     }
 
     fn row_count(&self) -> Option<u64> {
-        self.files.iter().map(ParquetFile::row_count).try_fold(0, u64::checked_add)
+        self.files.files.iter().map(ParquetFile::row_count).try_fold(0, u64::checked_add)
     }
 
     fn skipped_count(&self) -> u64 {
@@ -90,11 +67,8 @@ impl Format for ParquetSource {
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
-        for (name, error) in &self.damaged {
-            let reason = one_line(error);
-            feed.fault(name, IngestError::Parquet { path: name.into(), reason })?;
-        }
-        self.files.iter().map(|file| file.pieces(&self.schema, feed)).collect()
+        self.files.list_skipped(feed)?;
+        self.files.files.iter().map(|file| file.pieces(&self.schema, feed)).collect()
     }
 }
 

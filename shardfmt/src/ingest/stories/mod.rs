@@ -1,11 +1,19 @@
 //! Stories of whole ingests: real files in, shards read back out.
 
+mod arrow_files;
 mod cifar;
+mod csv;
+mod damage;
 mod images;
 mod interrupted;
+mod json;
 mod laws;
+mod libsvm;
 mod mixes;
+mod numpy;
+mod speed;
 mod tables;
+mod text;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -17,10 +25,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
+use arrow::json::WriterBuilder;
+use arrow::json::writer::LineDelimited;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use image::{ImageFormat, RgbImage};
 use parquet::arrow::ArrowWriter;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;
@@ -114,6 +125,29 @@ impl Ingested {
         self.batches().iter().flat_map(of).collect()
     }
 
+    /// All rows as JSON, which shows values of every type, and nulls.
+    pub(super) fn json(&self) -> Vec<Value> {
+        let rows = |batch: &RecordBatch| {
+            let builder = WriterBuilder::new().with_explicit_nulls(true);
+            let mut writer = builder.build::<_, LineDelimited>(Vec::new());
+            writer.write(batch).unwrap();
+            writer.finish().unwrap();
+            serde_json::Deserializer::from_slice(&writer.into_inner()).into_iter().collect::<Vec<_>>()
+        };
+        self.batches().iter().flat_map(rows).collect::<Result<_, _>>().unwrap()
+    }
+
+    /// Name and type of each column, in Arrow's words.
+    pub(super) fn types(&self) -> Vec<(String, String)> {
+        let fields = self.manifest.schema.fields().iter();
+        fields.map(|field| (field.name().clone(), field.data_type().to_string())).collect()
+    }
+
+    /// What was left out, by name.
+    pub(super) fn skipped_names(&self) -> Vec<&str> {
+        self.manifest.skipped.iter().map(|skipped| skipped.name.as_str()).collect()
+    }
+
     pub(super) fn metadata(&self, column: &str, key: &str) -> Option<String> {
         self.manifest
             .schema
@@ -151,6 +185,22 @@ pub(super) fn refusal(path: &Path, config: &IngestConfig) -> String {
 
 pub(super) fn sequential() -> IngestConfig {
     IngestConfig { mix: Mix::Sequential, ..IngestConfig::default() }
+}
+
+/// What cannot be read is left out.
+pub(super) fn skipping() -> IngestConfig {
+    IngestConfig { on_error: OnError::Skip, ..sequential() }
+}
+
+/// Types for some columns.
+pub(super) fn typed(types: &[(&str, &str)]) -> IngestConfig {
+    let types = types.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+    IngestConfig { types: types.collect(), ..sequential() }
+}
+
+/// A file that others made: see `testdata/sources/make.py`.
+pub(super) fn theirs(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/sources").join(name)
 }
 
 pub(super) fn under(folder: &str) -> IngestConfig {
@@ -204,6 +254,10 @@ pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
+}
+
+pub(super) fn zstd(bytes: &[u8]) -> Vec<u8> {
+    ::zstd::encode_all(bytes, 1).unwrap()
 }
 
 pub(super) fn write_parquet(path: PathBuf, batch: &RecordBatch) {

@@ -171,8 +171,8 @@ fn a_directory_of_two_kinds_or_none_is_refused() {
     let mixed = directory(&[("a.png", png(1))]);
     write_parquet(mixed.path().join("b.parquet"), &numbers(0..3));
     assert!(refusal(mixed.path(), &sequential()).contains("a.png"));
-    let other = directory(&[("a.csv", b"x\n1\n".to_vec()), ("b.txt", Vec::new())]);
-    assert!(refusal(other.path(), &sequential()).contains("only a.csv and 1 more"));
+    let other = directory(&[("a.json", b"[]".to_vec()), ("b.md", Vec::new())]);
+    assert!(refusal(other.path(), &sequential()).contains("only a.json and 1 more"));
     assert!(refusal(directory(&[]).path(), &sequential()).contains("empty"));
     let text = refusal(mixed.path(), &under("train"));
     assert!(text.contains("no folders"), "{text}");
