@@ -17,6 +17,7 @@ mod golden;
 pub mod grain;
 pub mod ingest;
 pub mod manifest;
+pub mod member;
 pub mod merkle;
 pub mod name;
 pub mod plan;
