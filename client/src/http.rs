@@ -76,6 +76,14 @@ impl HttpClient {
         read(url, self.agent.get(url).call())
     }
 
+    /// HEAD: whether there is something.
+    ///
+    /// # Errors
+    /// No answer, or a status that says there is not.
+    pub fn head(&self, url: &str) -> Result<(), HttpError> {
+        read(url, self.agent.head(url).call()).map(drop)
+    }
+
     /// POST of JSON, JSON out.
     ///
     /// # Errors

@@ -148,6 +148,11 @@ impl VersionId {
     pub fn object_key(&self) -> String {
         format!("manifests/{self}.arrow")
     }
+
+    /// Where the tree by which parts of a long manifest are verified lies in a store.
+    pub fn tree_key(&self) -> String {
+        format!("manifests/{self}.tree")
+    }
 }
 
 impl PlanId {

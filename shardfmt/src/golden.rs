@@ -14,12 +14,17 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Schema, TimeUnit};
 
 use crate::grain::{Grain, GrainKey};
-use crate::manifest::{CLASSES_KEY, InputDigest, Manifest};
+use crate::manifest::{
+    CLASSES_KEY, InputDigest, LocalManifest, Manifest, ManifestFile, ShardEntry, Skipped, tree_of,
+};
 use crate::shard::{FinishedShard, Shard, ShardWriter, Sidecar};
+use crate::statistics::Spread;
 use crate::{Digest, ShardId, VersionId};
 
 const SHARD: &str = "bb7fba1542a8d38349eb34ace55ad0addb929870aa476b45e1979e7031a0e121";
 const VERSION: &str = "8c47a4f61d25e5fff79cc498562f0a6aec1a67790b32c1584b8a794fd8c1fa82";
+/// A version whose manifest has statistics, an index, and a text so long that it lies apart.
+const INDEXED: &str = "b5cef59d0ed441477cc55145baaa03ab78b2d3a611f1a05bfb02159029b1f9ee";
 const ROWS: usize = 21;
 
 #[test]
@@ -63,6 +68,27 @@ fn manifests_of_format_1_are_read() {
 }
 
 #[test]
+fn manifests_with_statistics_are_written_as_ever() {
+    let manifest = indexed_manifest();
+    assert_eq!(manifest.id().to_string(), INDEXED);
+    let bytes = manifest.encode();
+    assert_same("golden.indexed.arrow", &bytes);
+    assert_same("golden.indexed.tree", &tree_of(&bytes).expect("it is long"));
+}
+
+#[test]
+fn manifests_with_statistics_are_read() {
+    let bytes = read("golden.indexed.arrow");
+    assert_eq!(Manifest::decode(&bytes).expect("a manifest of format 1"), indexed_manifest());
+    let local =
+        LocalManifest { file: testdata("golden.indexed.arrow"), tree: testdata("golden.indexed.tree") };
+    let file = ManifestFile::open(INDEXED.parse().expect("a digest"), local).expect("a manifest of format 1");
+    assert_eq!(file.entry(2).expect("it has three"), indexed_manifest().shards[2]);
+    assert_eq!(file.find_sample(45).expect("it has 63"), Some((2, 3)));
+    assert_eq!(file.skipped().expect("a list").first, indexed_manifest().skipped);
+}
+
+#[test]
 fn grains_of_format_1_are_read() {
     let grain = read("golden.grain");
     let entry = &golden_manifest().shards[0];
@@ -84,15 +110,18 @@ fn write_golden_files() {
     let read = Shard::from_bytes(shard.bytes.clone()).expect("own shard");
     let grain = read.grain(&shard.sidecar.rows, 4, 2).expect("small rows");
     let files = [
-        ("golden.arrow", shard.bytes),
+        ("golden.arrow", shard.bytes.to_vec()),
         ("golden.rows", shard.sidecar.encode()),
         ("golden.grain", grain),
         ("golden.manifest.arrow", golden_manifest().encode()),
+        ("golden.indexed.arrow", indexed_manifest().encode()),
+        ("golden.indexed.tree", tree_of(&indexed_manifest().encode()).expect("it is long")),
     ];
     for (name, bytes) in files {
         std::fs::write(testdata(name), bytes).expect("the folder can be written");
     }
-    println!("shard {}, version {}", shard.id, golden_manifest().id());
+    let (version, indexed) = (golden_manifest().id(), indexed_manifest().id());
+    println!("shard {}, version {version}, indexed {indexed}", shard.id);
 }
 
 fn golden_shard() -> FinishedShard {
@@ -102,8 +131,10 @@ fn golden_shard() -> FinishedShard {
     writer.finish().expect("there are rows")
 }
 
+/// As manifests were when there were no statistics.
 fn golden_manifest() -> Manifest {
-    let shard = golden_shard();
+    let mut shard = golden_shard();
+    shard.entry.statistics = None;
     let other = {
         let mut other = shard.entry.clone();
         other.id = ShardId::of(b"another");
@@ -114,6 +145,20 @@ fn golden_manifest() -> Manifest {
     let digest = Digest::of(b"\x00\x01\x02\x03");
     let inputs = vec![InputDigest { name: "golden.parquet".into(), bytes: 4, digest }];
     Manifest::new(golden_rows().schema(), vec![shard.entry, other], config, inputs)
+}
+
+fn indexed_manifest() -> Manifest {
+    let entry = golden_shard().entry;
+    let another = |of: &[u8]| ShardEntry { id: ShardId::of(of), ..entry.clone() };
+    let mut shards = vec![entry.clone(), another(b"another"), another(b"a third")];
+    let statistics = shards[2].statistics.as_mut().expect("a writer knows them");
+    statistics.row_bytes.max = u32::MAX;
+    let extreme = Spread { min: f64::MIN, max: 1.5e22, mean: 1e-7, variance: f64::MAX };
+    statistics.columns[0].spread = Some(extreme);
+    let skipped =
+        [("golden.parquet, row 7", "it is cut off"), ("a.png", &"too long a story, ".repeat(20_000))];
+    let skipped = skipped.map(|(name, reason)| Skipped { name: name.into(), reason: reason.into() });
+    Manifest { shards, skipped: skipped.into(), skipped_count: 5, ..golden_manifest() }
 }
 
 /// Rows with something of everything: what images, tensors, tokens and tables are made of, and nulls in all of them.

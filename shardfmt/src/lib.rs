@@ -3,7 +3,8 @@
 //! A *sample* is a row of an Arrow table and has one canonical form in bytes ([`row`]). A *shard* ([`shard`]) is an Arrow IPC
 //! file of samples, named by the digest of its bytes ([`digest`]); any Arrow reader opens it. A *grain* ([`grain`]) is
 //! a few consecutive rows of a shard in their canonical form, with the path that proves them against the shard's Merkle
-//! root ([`merkle`]). A *manifest* ([`manifest`]) lists the shards of one version of a dataset.
+//! root ([`merkle`]). A *manifest* ([`manifest`]) lists the shards of one version of a dataset, and what their samples are like
+//! ([`statistics`]).
 //!
 //! Everything is content-addressed and deterministic: the same rows give the same shards, and the same shards and
 //! configuration the same manifest, on every machine and with any number of threads. Whatever comes from outside is
@@ -24,10 +25,11 @@ pub mod plan;
 pub mod row;
 pub mod shard;
 pub mod size;
+pub mod statistics;
 
 pub use digest::{Digest, PlanId, ShardId, VersionId};
 pub use grain::{Grain, GrainError, GrainKey};
-pub use manifest::{InputDigest, Manifest, ManifestError, ShardEntry, Skipped};
+pub use manifest::{InputDigest, Manifest, ManifestError, ManifestFile, ShardEntry, Skipped};
 pub use merkle::{GrainTree, NodeHash};
 pub use name::DatasetName;
 pub use row::{DigestSum, RowCodec, RowDigest, RowError};

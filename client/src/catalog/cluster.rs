@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
-use shardfmt::{DatasetName, FinishedShard, Manifest, PlanId, ShardEntry, VersionId};
+use shardfmt::{DatasetName, FinishedShard, Manifest, PlanId, ShardEntry, ShardId, VersionId};
 
 use super::{Catalog, CatalogError, DatasetInfo, HttpCatalog, PlanInfo};
 use crate::http::HttpError;
@@ -68,6 +68,10 @@ impl Catalog for ClusterCatalog {
 
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {
         self.ask(|server| server.put_shard(shard))
+    }
+
+    fn has_shard(&self, id: &ShardId) -> Result<bool, CatalogError> {
+        self.ask(|server| server.has_shard(id))
     }
 
     fn commit(

@@ -80,6 +80,16 @@ impl Catalog for HttpCatalog {
         put(self.url(format_args!("shards/{}/rows", shard.id)), &shard.sidecar.encode())
     }
 
+    fn has_shard(&self, id: &ShardId) -> Result<bool, CatalogError> {
+        let there = |url: String| match self.client.head(&url) {
+            Ok(()) => Ok(true),
+            Err(HttpError::Problem { status: 404, .. }) => Ok(false),
+            Err(error) => Err(refused(error, &format!("shard {id}"))),
+        };
+        Ok(there(self.url(format_args!("shards/{id}")))?
+            && there(self.url(format_args!("shards/{id}/rows")))?)
+    }
+
     fn commit(
         &self,
         name: &DatasetName,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
-use shardfmt::{DatasetName, FinishedShard, Manifest, PlanId, ShardEntry, VersionId};
+use shardfmt::{DatasetName, FinishedShard, Manifest, PlanId, ShardEntry, ShardId, VersionId};
 use tokio::runtime::Runtime;
 
 use super::{Catalog, CatalogBackend, CatalogError, DatasetInfo, PlanInfo};
@@ -64,6 +64,10 @@ impl Catalog for LocalCatalog {
 
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {
         Ok(self.runtime.block_on(self.backend.origin().put_shard(shard))?)
+    }
+
+    fn has_shard(&self, id: &ShardId) -> Result<bool, CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().has_shard(id))?)
     }
 
     fn commit(

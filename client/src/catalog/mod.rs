@@ -13,7 +13,7 @@ mod local;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use shardfmt::plan::{PlanDocument, PlanError};
-use shardfmt::{DatasetName, FinishedShard, Manifest, PlanId, ShardEntry, VersionId};
+use shardfmt::{DatasetName, FinishedShard, Manifest, PlanId, ShardEntry, ShardId, VersionId};
 
 use crate::http::HttpError;
 use crate::metastore::MetaError;
@@ -58,6 +58,9 @@ pub trait Catalog: Send + Sync {
 
     /// Stores a shard and then its sidecar; a damaged copy of either is replaced. May be called from several threads.
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError>;
+
+    /// Whether the store has the shard and its sidecar, intact or not.
+    fn has_shard(&self, id: &ShardId) -> Result<bool, CatalogError>;
 
     /// Stores the manifest, then makes `name` point at it, if `name` still points at `expected` (`None`: at nothing).
     /// Committing what `name` points at already changes nothing.

@@ -162,7 +162,7 @@ impl Origin {
 
     /// Stores a shard and then its sidecar. A damaged copy of either is replaced.
     pub async fn put_shard(&self, shard: &FinishedShard) -> Result<(), OriginError> {
-        self.put_shard_bytes(shard.id, Bytes::copy_from_slice(&shard.bytes)).await?;
+        self.put_shard_bytes(shard.id, shard.bytes.clone()).await?;
         self.put_sidecar(shard.id, shard.sidecar.encode().into()).await
     }
 

@@ -10,12 +10,15 @@ use crate::row::RowDigest;
 use crate::size::ByteSize;
 
 /// In which order the rows of the input are laid into shards.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mix {
     /// A keyed, uniform permutation of the whole input: every shard is a fair sample of it.
     #[default]
     Random,
+    /// Random, but each class of this column is spread as evenly as it can be: any two shards differ by at most one row
+    /// of each. Missing values are a class too.
+    Stratified(String),
     /// The order of the input: files by name, rows as they lie in each.
     Sequential,
 }

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use super::config::{IngestConfig, Mix};
-use crate::plan::Permutation;
 use crate::size::ByteSize;
 
 const SMALLEST_DEFAULT: u64 = 1 << 20;
@@ -13,13 +11,15 @@ const SHARDS_AT_LEAST: u64 = 64;
 /// Shards count their rows in 32 bits.
 const MOST_ROWS: u64 = 1 << 31;
 
-/// How the rows of an ingest are cut into shards of equal row counts (the last may be shorter).
+/// How the rows of an ingest are cut into shards of equal row counts. The last may be shorter; or, where rows are dealt
+/// to shards, the first have one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
     /// The size aimed at, recorded as configuration.
     pub(super) size: ByteSize,
     rows: u64,
     rows_per_shard: u64,
+    is_dealt: bool,
 }
 
 impl Cut {
@@ -32,49 +32,34 @@ impl Cut {
         let size = wanted.unwrap_or(ByteSize(default));
         let fitting = u128::from(size.0) * u128::from(rows) / u128::from(bytes.max(1));
         if fitting >= u128::from(rows) && rows <= MOST_ROWS {
-            return Cut { size, rows, rows_per_shard: rows.max(1) };
+            return Cut { size, rows, rows_per_shard: rows.max(1), is_dealt: false };
         }
         let fitting = u64::try_from(fitting).unwrap_or(u64::MAX).clamp(1, MOST_ROWS);
         let step = if fitting < 16 { 1 } else { 1 << (fitting / 16).ilog2().min(12) };
         let shards = rows.div_ceil(fitting - fitting % step);
         let rows_per_shard = rows.div_ceil(shards).next_multiple_of(step);
-        Cut { size, rows, rows_per_shard }
+        Cut { size, rows, rows_per_shard, is_dealt: false }
+    }
+
+    /// The same shards, filled by dealing rows to them in turn.
+    pub(super) fn dealt(self) -> Cut {
+        Cut { is_dealt: true, ..self }
     }
 
     pub(super) fn shard_count(&self) -> usize {
         usize::try_from(self.rows.div_ceil(self.rows_per_shard))
-            .expect("at most one shard per row held in memory")
+            .expect("as many as the manifest lists in memory")
     }
 
     /// The positions, in mixed order, of the rows of shard `index`.
     pub(super) fn positions(&self, index: usize) -> Range<u64> {
+        if self.is_dealt {
+            let (shards, index) = (self.shard_count() as u64, index as u64);
+            let start = |index: u64| index * (self.rows / shards) + index.min(self.rows % shards);
+            return start(index)..start(index + 1);
+        }
         let start = index as u64 * self.rows_per_shard;
         start..(start + self.rows_per_shard).min(self.rows)
-    }
-}
-
-/// Which input row comes at a position of the mixed order.
-pub(super) enum MixedOrder {
-    Sequential,
-    Random(Permutation),
-}
-
-impl MixedOrder {
-    pub(super) fn new(config: &IngestConfig, rows: u64) -> MixedOrder {
-        match config.mix {
-            Mix::Sequential => MixedOrder::Sequential,
-            Mix::Random => {
-                let key = blake3::derive_key("shardfmt 2026 mix v1", &config.seed.to_le_bytes());
-                MixedOrder::Random(Permutation::new(&key, rows))
-            }
-        }
-    }
-
-    pub(super) fn row_at(&self, position: u64) -> u64 {
-        match self {
-            MixedOrder::Sequential => position,
-            MixedOrder::Random(permutation) => permutation.apply(position),
-        }
     }
 }
 
@@ -101,6 +86,16 @@ mod tests {
             }
             prop_assert_eq!(next, rows);
             prop_assert!(equal == 1 || equal * row_bytes <= cut.size.0);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn dealt_shards_differ_by_one(rows in 1..5_000u64, size in 1..400_000u64) {
+            let cut = Cut::new(rows, rows * 100, Some(ByteSize(size))).dealt();
+            let sizes: Vec<u64> = (0..cut.shard_count()).map(|index| cut.positions(index)).map(|positions| positions.end - positions.start).collect();
+            prop_assert_eq!(sizes.iter().sum::<u64>(), rows);
+            prop_assert!(sizes.is_sorted_by(|a, b| a >= b) && sizes[0] - sizes[sizes.len() - 1] <= 1);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::digest::ShardId;
 use crate::shard::FinishedShard;
 
 /// Takes finished shards. Called from several threads, in no particular order.
@@ -10,7 +11,14 @@ pub trait Sink: Sync {
     ///
     /// # Errors
     /// Any error ends the ingest; what was stored before remains valid.
-    fn put_shard(&self, shard: &FinishedShard) -> io::Result<()>;
+    fn put_shard(&self, shard: FinishedShard) -> io::Result<()>;
+
+    /// Whether the shard was stored before. An ingest that goes on after an interruption asks this of the shards that it
+    /// has on its list; what is not there is made again.
+    ///
+    /// # Errors
+    /// Any error ends the ingest.
+    fn has_shard(&self, id: &ShardId) -> io::Result<bool>;
 }
 
 /// Is told how far an ingest is. Called from several threads; must return quickly.

@@ -24,26 +24,41 @@ pub(crate) struct IpcFile {
 }
 
 /// Where a record batch lies in its file.
+#[derive(Debug)]
 pub(crate) struct BlockPlace {
     pub(crate) metadata: Range<usize>,
     pub(crate) body: Range<usize>,
 }
 
+/// What follows the footer: its length and the magic.
+pub(crate) const TRAILER_BYTES: usize = 10;
+
 impl IpcFile {
-    /// Reads the footer.
+    /// Reads the footer of a whole file.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Reason> {
-        let corrupt = |reason: &str| Err(reason.to_owned());
-        if !bytes.starts_with(MAGIC) || !bytes.ends_with(MAGIC) {
-            return corrupt("it is no Arrow IPC file, or cut off");
+        if !bytes.starts_with(MAGIC) {
+            return Err("it is no Arrow IPC file, or cut off".to_owned());
         }
-        let trailer = bytes.len().checked_sub(10).filter(|trailer| *trailer >= 8);
-        let Some(trailer) = trailer else { return corrupt("it is cut off") };
-        let length: [u8; 4] = bytes[trailer..trailer + 4].try_into().expect("four bytes");
-        let start =
-            usize::try_from(i32::from_le_bytes(length)).ok().and_then(|length| trailer.checked_sub(length));
-        let Some(start) = start else { return corrupt("its footer is longer than the file") };
-        let footer =
-            ipc::root_as_footer(&bytes[start..trailer]).map_err(|error| format!("footer: {error}"))?;
+        let start = Self::footer_start(bytes, bytes.len())?;
+        Self::from_footer(&bytes[start..bytes.len() - TRAILER_BYTES], start)
+    }
+
+    /// Where the footer of a file of `length` bytes begins, by its last bytes, at least [`TRAILER_BYTES`].
+    pub(crate) fn footer_start(end: &[u8], length: usize) -> Result<usize, Reason> {
+        let corrupt = |reason: &str| Err(reason.to_owned());
+        let Some(rest) = end.strip_suffix(MAGIC) else {
+            return corrupt("it is no Arrow IPC file, or cut off");
+        };
+        let Some((_, footer)) = rest.split_last_chunk() else { return corrupt("it is cut off") };
+        let footer = usize::try_from(i32::from_le_bytes(*footer)).ok();
+        let start = footer.and_then(|footer| length.checked_sub(footer)?.checked_sub(TRAILER_BYTES));
+        start.filter(|start| *start >= 8).ok_or_else(|| "its footer is longer than the file".to_owned())
+    }
+
+    /// Reads a footer that begins at `start` of its file.
+    pub(crate) fn from_footer(footer: &[u8], start: usize) -> Result<Self, Reason> {
+        let corrupt = |reason: &str| Err(reason.to_owned());
+        let footer = ipc::root_as_footer(footer).map_err(|error| format!("footer: {error}"))?;
         if footer.version() != ipc::MetadataVersion::V5 {
             return corrupt("it has an old format version: ingest it again");
         }

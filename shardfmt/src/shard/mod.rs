@@ -28,7 +28,7 @@ use crate::grain;
 use crate::merkle::{self, GrainTree};
 use crate::row::{RowCodec, RowDigest, RowEncoder, RowError};
 
-pub(crate) use ipc::{IpcFile, decode_block, schema_from};
+pub(crate) use ipc::{BlockPlace, IpcFile, TRAILER_BYTES, decode_block, schema_from};
 pub use ranges::RangePlan;
 pub use sidecar::Sidecar;
 pub use writer::{FinishedShard, ShardWriter};

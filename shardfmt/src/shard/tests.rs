@@ -119,7 +119,7 @@ proptest! {
     #[test]
     fn damaged_shards_give_errors_that_name_them(batch in record_batch(20), at: prop::sample::Index, to: u8, cut: prop::sample::Index) {
         let shard = finished(&[batch]);
-        let mut bytes = shard.bytes;
+        let mut bytes = shard.bytes.to_vec();
         let cut = bytes[..cut.index(bytes.len())].to_vec();
         let name = Digest::of(&cut).short();
         let error = Shard::from_bytes(cut).expect_err("it is cut off").to_string();
@@ -147,7 +147,7 @@ proptest! {
         let Ok(plan) = sidecar.read_plan(&batch.schema(), &[everything]) else { return Ok(()) };
         let length = plan.ranges().last().map_or(0, |range| range.end);
         prop_assume!(length < 1 << 24);
-        let mut file = shard.bytes;
+        let mut file = shard.bytes.to_vec();
         file.resize(file.len().max(length as usize), 0);
         let _ = plan.decode(&fetch(&file, &plan));
     }

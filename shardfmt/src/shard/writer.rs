@@ -10,6 +10,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::ipc::MetadataVersion;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
+use bytes::Bytes;
 
 use super::sidecar::Sidecar;
 use super::{MAX_SHARD_BYTES, ShardError};
@@ -17,6 +18,7 @@ use crate::digest::ShardId;
 use crate::manifest::{LABEL_COLUMN, ShardEntry};
 use crate::merkle;
 use crate::row::{RowCodec, RowDigest, RowError, plain_batch, plain_schema};
+use crate::statistics::Gatherer;
 
 /// A record batch is closed by the row that brings it to this many bytes.
 const RECORD_BATCH_BYTES: usize = 1 << 20;
@@ -26,6 +28,9 @@ const ALIGNMENT: usize = 64;
 
 /// A column with more different labels than this is no classification, and gets no histogram.
 const MAX_CLASSES: usize = 4096;
+
+/// Nor is one whose different labels have more bytes than this: they are texts.
+const MAX_CLASS_BYTES: usize = 256 << 10;
 
 /// Makes one shard of rows.
 pub struct ShardWriter {
@@ -40,6 +45,7 @@ pub struct ShardWriter {
     digests: Vec<RowDigest>,
     row_bytes: u64,
     labels: Option<BTreeMap<String, u64>>,
+    statistics: Gatherer,
 }
 
 /// A shard and all that is known of it.
@@ -48,7 +54,7 @@ pub struct FinishedShard {
     /// The digest of the shard's file.
     pub id: ShardId,
     /// The shard's file.
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
     /// What lies beside it.
     pub sidecar: Sidecar,
     /// What the manifest says of it.
@@ -74,6 +80,7 @@ impl ShardWriter {
         Ok(Self {
             least_row_bytes: codec.least_row_bytes(),
             labels: label_index(&schema).map(|_| BTreeMap::new()),
+            statistics: Gatherer::new(&schema),
             codec,
             file: file.map_err(unwritten)?,
             canonical: Vec::new(),
@@ -151,9 +158,10 @@ impl ShardWriter {
             root: merkle::root(&self.digests),
             digest_sum: self.digests.iter().copied().sum(),
             labels: self.labels,
+            statistics: Some(self.statistics.finish()),
         };
         let sidecar = Sidecar::of(id, &bytes, self.digests)?;
-        Ok(FinishedShard { id, bytes, sidecar, entry })
+        Ok(FinishedShard { id, bytes: bytes.into(), sidecar, entry })
     }
 
     /// Takes note of the row that begins at `start` of the canonical bytes and goes to their end.
@@ -176,6 +184,7 @@ impl ShardWriter {
         let rows = starts.zip(&self.ends).map(|(start, end)| &self.canonical[start..*end]);
         let batch = self.codec.decode(rows).map_err(unwritten)?;
         self.file.write(&batch).map_err(|error| unwritten(error.into()))?;
+        self.statistics.add(&batch, &self.ends);
         if let Some(labels) = &mut self.labels
             && !count_labels(&batch, labels).map_err(unwritten)?
         {
@@ -201,10 +210,12 @@ pub(crate) fn label_index(schema: &Schema) -> Option<usize> {
 fn count_labels(batch: &RecordBatch, labels: &mut BTreeMap<String, u64>) -> Result<bool, RowError> {
     let Some(index) = label_index(batch.schema_ref()) else { return Ok(false) };
     let column = cast(batch.column(index), &DataType::LargeUtf8)?;
+    let mut bytes: usize = labels.keys().map(String::len).sum();
     for label in column.as_string::<i64>().iter().flatten() {
         if let Some(count) = labels.get_mut(label) {
             *count += 1;
-        } else if labels.len() < MAX_CLASSES {
+        } else if labels.len() < MAX_CLASSES && bytes + label.len() <= MAX_CLASS_BYTES {
+            bytes += label.len();
             labels.insert(label.to_owned(), 1);
         } else {
             return Ok(false);

@@ -4,9 +4,9 @@ use std::io;
 use std::path::Path;
 
 use shardd_client::catalog::{Catalog, LocalCatalog};
-use shardfmt::ingest::{IngestConfig, NoProgress, Sink, Source, ingest};
+use shardfmt::ingest::{IngestConfig, NoProgress, Resources, Sink, Source, ingest};
 use shardfmt::plan::{PlanDocument, PlanOptions, Shape};
-use shardfmt::{FinishedShard, Manifest, PlanId};
+use shardfmt::{FinishedShard, Manifest, PlanId, ShardId};
 use tempfile::TempDir;
 
 /// Data sets `digits` and `digits-test`, and a plan of 12 partitions for the first.
@@ -40,8 +40,12 @@ impl DigitsStore {
 struct Shelf<'a>(&'a LocalCatalog);
 
 impl Sink for Shelf<'_> {
-    fn put_shard(&self, shard: &FinishedShard) -> io::Result<()> {
-        self.0.put_shard(shard).map_err(io::Error::other)
+    fn put_shard(&self, shard: FinishedShard) -> io::Result<()> {
+        self.0.put_shard(&shard).map_err(io::Error::other)
+    }
+
+    fn has_shard(&self, id: &ShardId) -> io::Result<bool> {
+        self.0.has_shard(id).map_err(io::Error::other)
     }
 }
 
@@ -49,7 +53,7 @@ fn add(catalog: &LocalCatalog, name: &str, file: &str) -> Manifest {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/data/digits").join(file);
     let config = IngestConfig::default();
     let source = Source::open(&path, &config).unwrap();
-    let manifest = ingest(source, &config, 1, &Shelf(catalog), &NoProgress).unwrap();
+    let manifest = ingest(source, &config, &Resources::threads(1), &Shelf(catalog), &NoProgress).unwrap();
     catalog.commit(&name.parse().unwrap(), None, &manifest).unwrap();
     manifest
 }

@@ -1,83 +1,202 @@
-//! `shardctl ingest`: makes a dataset of a directory, an archive or a file. Nothing is visible before all of it is there.
+//! `shardctl ingest`: makes a dataset of files. Nothing is visible before all of it is there.
 
+mod auto;
+mod split;
+
+use std::env;
 use std::io;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use shardd_client::catalog::Catalog;
-use shardfmt::ingest::{HashRange, IngestConfig, Mix, Sink, Source};
-use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, VersionId};
+use shardfmt::ingest::{
+    HashRange, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Sink, Source,
+};
+use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, ShardId, VersionId};
 
+use self::split::Split;
 use crate::connect::Connect;
 use crate::failure::Failure;
 use crate::human::{count, duration, plural};
 use crate::output;
 use crate::progress::IngestProgress;
 
-/// Make a dataset of Parquet, CSV, a folder of images, or a tar of images
+/// Make a dataset of tables, images, archives or text
 #[derive(Args)]
 pub(crate) struct Ingest {
-    /// A Parquet or CSV file, a directory of them, a directory of images with one folder per class, or a .tar(.gz)
+    /// A file or a directory of files
     path: PathBuf,
 
     /// Name of the dataset: a-z, 0-9, '.', '_' and '-'
     #[arg(long)]
     name: DatasetName,
 
-    /// Lay samples into shards in random order, or as they come
-    #[arg(long, value_enum, default_value = "random")]
+    #[command(flatten)]
+    settings: Settings,
+
+    #[command(flatten)]
+    effort: Effort,
+}
+
+/// What decides the version.
+#[derive(Args)]
+pub(crate) struct Settings {
+    /// Lay samples into shards in random order, with each class spread evenly, or as they come
+    #[arg(long, value_enum, default_value = "random", help_heading = "Order and shards")]
     mix: MixArg,
 
-    /// Key of the random order
-    #[arg(long, default_value_t = 0)]
+    /// Column whose classes a stratified mix spreads
+    #[arg(long, value_name = "COLUMN", default_value = "label", help_heading = "Order and shards")]
+    label: String,
+
+    /// Key of the random order and of --split
+    #[arg(long, default_value_t = 0, help_heading = "Order and shards")]
     seed: u64,
 
-    /// Size that shards aim at, such as 4MiB [default: a 64th of the data, between 1 and 64 MiB]
-    #[arg(long, value_name = "SIZE")]
-    shard_size: Option<ByteSize>,
+    /// Size that shards aim at, such as 4MiB, or `auto`: also from memory and the store [default: a 64th of the data,
+    /// between 1 and 64 MiB]
+    #[arg(long, value_name = "SIZE", help_heading = "Order and shards")]
+    shard_size: Option<ShardSize>,
+
+    /// Read the files as this kind, whatever they look like
+    #[arg(long, value_name = "KIND", value_parser = parse_kind, help_heading = "What is read")]
+    format: Option<Kind>,
 
     /// Read only this folder of PATH
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "What is read")]
     under: Option<String>,
 
+    /// Keep only these columns, in this order
+    #[arg(long, value_name = "A,B,...", value_delimiter = ',', help_heading = "What is read")]
+    columns: Option<Vec<String>>,
+
     /// Keep a part of the samples, chosen by their content: `0..8/10` to train, `8..10/10` to test
-    #[arg(long, value_name = "FROM..TO/OF", value_parser = parse_take)]
+    #[arg(long, value_name = "FROM..TO/OF", value_parser = parse_take, help_heading = "What is read")]
     take: Option<HashRange>,
 
+    /// Make several datasets of one reading, by content: `train:0.9,test:0.1` makes NAME-train and NAME-test
+    #[arg(long, value_name = "NAME:FRACTION,...", conflicts_with = "take", help_heading = "What is read")]
+    split: Option<Split>,
+
+    /// What to do about files, members and lines that cannot be read: stop, or leave them out and list them
+    #[arg(long, value_enum, default_value = "fail", help_heading = "What is read")]
+    on_error: OnErrorArg,
+}
+
+/// What does not change the version.
+#[derive(Args)]
+pub(crate) struct Effort {
     /// Threads to work with; the result does not depend on it [default: one per processor]
-    #[arg(long)]
+    #[arg(long, help_heading = "Effort")]
     threads: Option<usize>,
+
+    /// Memory to work with, shards in the making included; the result does not depend on it
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", help_heading = "Effort")]
+    memory: ByteSize,
+
+    /// Where to keep what does not fit memory, and what is done so far: run again after an interruption, the ingest goes
+    /// on [default: a directory in $TMPDIR]
+    #[arg(long, value_name = "DIR", help_heading = "Effort")]
+    work: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum MixArg {
     Random,
+    Stratified,
     Sequential,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum OnErrorArg {
+    Fail,
+    Skip,
+}
+
+#[derive(Clone, Copy)]
+enum ShardSize {
+    Auto,
+    Bytes(ByteSize),
+}
+
+impl FromStr for ShardSize {
+    type Err = <ByteSize as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<ShardSize, Self::Err> {
+        if text == "auto" { Ok(ShardSize::Auto) } else { text.parse().map(ShardSize::Bytes) }
+    }
+}
+
+impl Settings {
+    pub(crate) fn config(&self) -> IngestConfig {
+        IngestConfig {
+            mix: match self.mix {
+                MixArg::Random => Mix::Random,
+                MixArg::Stratified => Mix::Stratified(self.label.clone()),
+                MixArg::Sequential => Mix::Sequential,
+            },
+            seed: self.seed,
+            shard_size: match self.shard_size {
+                Some(ShardSize::Bytes(size)) => Some(size),
+                Some(ShardSize::Auto) | None => None,
+            },
+            format: self.format,
+            under: self.under.clone(),
+            columns: self.columns.clone(),
+            take: self.take,
+            on_error: match self.on_error {
+                OnErrorArg::Fail => OnError::Fail,
+                OnErrorArg::Skip => OnError::Skip,
+            },
+            ..IngestConfig::default()
+        }
+    }
+}
+
+impl Effort {
+    pub(crate) fn resources(self) -> Resources {
+        let ours = || env::temp_dir().join(format!("shardd-ingest-{}", rustix::process::getuid().as_raw()));
+        Resources {
+            threads: self.threads.unwrap_or_else(processors).max(1),
+            memory: self.memory,
+            work: Some(self.work.unwrap_or_else(ours)),
+        }
+    }
 }
 
 impl Ingest {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let started = Instant::now();
-        let mix = match self.mix {
-            MixArg::Random => Mix::Random,
-            MixArg::Sequential => Mix::Sequential,
+        let Ingest { path, name, settings, effort } = self;
+        let (config, resources) = (settings.config(), effort.resources());
+        let targets = match &settings.split {
+            None => vec![(name, None)],
+            Some(split) => {
+                let parts = split.parts(&name, settings.seed).map_err(Failure::usage)?;
+                parts.into_iter().map(|(name, range)| (name, Some(range))).collect()
+            }
         };
-        let config = IngestConfig {
-            mix,
-            seed: self.seed,
-            shard_size: self.shard_size,
-            under: self.under,
-            take: self.take,
-        };
-        let threads = self.threads.unwrap_or_else(processors).max(1);
-        let source = Source::open(&self.path, &config)?;
+        let source = Source::open(&path, &config)?;
         let catalog = connect.catalog_to_fill()?;
-        let progress = IngestProgress::new(json, config.take.is_none().then(|| source.sample_count()));
-        let done = into_dataset(&*catalog, &self.name, source, &config, threads, &progress)?;
+        let progress = IngestProgress::new(json, source.sample_count().filter(|_| config.take.is_none()));
+        let size = |data: u64| match settings.shard_size {
+            Some(ShardSize::Auto) => {
+                let choice = auto::choose(&*catalog, data, &resources)?;
+                choice.reasons.iter().for_each(|reason| progress.note(reason));
+                progress.note(&format!("shards of {}", choice.size));
+                Ok(Some(choice.size))
+            }
+            Some(ShardSize::Bytes(size)) => Ok(Some(size)),
+            None => Ok(None),
+        };
+        let done = into_datasets(&*catalog, &targets, source, &config, &resources, &size, &progress)?;
         progress.finish();
-        report(&self.name, &done, started.elapsed(), json);
+        for ((name, _), done) in targets.iter().zip(&done) {
+            report(name, done, started.elapsed(), json);
+        }
         Ok(())
     }
 }
@@ -90,23 +209,50 @@ pub(crate) struct Ingested {
     pub(crate) before: Option<VersionId>,
 }
 
-/// Ingests the source and, when every shard is stored, gives the new version its name: unless somebody else changed what
-/// the name stands for in the meantime.
+/// Ingests all of the source into one dataset; see [`into_datasets`].
 pub(crate) fn into_dataset(
     catalog: &dyn Catalog,
     name: &DatasetName,
     source: Source,
     config: &IngestConfig,
-    threads: usize,
+    resources: &Resources,
     progress: &IngestProgress,
 ) -> Result<Ingested, Failure> {
-    let before = catalog.datasets()?.into_iter().find(|info| info.name == *name).map(|info| info.version);
-    let manifest = shardfmt::ingest::ingest(source, config, threads, &Shelf(catalog), progress)?;
-    let version = manifest.id();
-    if before != Some(version) {
-        catalog.commit(name, before, &manifest)?;
+    let targets = [(name.clone(), None)];
+    let size = |_| Ok(config.shard_size);
+    let mut done = into_datasets(catalog, &targets, source, config, resources, &size, progress)?;
+    Ok(done.pop().expect("one for the only target"))
+}
+
+/// Ingests the source into datasets, each with its range of rows, and when every shard is stored, gives the new versions
+/// their names: unless somebody else changed what a name stands for in the meantime. `size` chooses the size of shards
+/// for so many bytes.
+fn into_datasets(
+    catalog: &dyn Catalog,
+    targets: &[(DatasetName, Option<HashRange>)],
+    source: Source,
+    config: &IngestConfig,
+    resources: &Resources,
+    size: &dyn Fn(u64) -> Result<Option<ByteSize>, Failure>,
+    progress: &IngestProgress,
+) -> Result<Vec<Ingested>, Failure> {
+    let datasets = catalog.datasets()?;
+    let before =
+        |name: &DatasetName| datasets.iter().find(|info| info.name == *name).map(|info| info.version);
+    let ranges: Vec<HashRange> = targets.iter().filter_map(|(_, range)| *range).collect();
+    let read = Reading::read(source, config, &ranges, resources, progress)?;
+    let size = size(read.row_bytes())?;
+    let written = read.write(size, &Shelf(catalog), progress)?;
+    let mut done = Vec::new();
+    for ((name, _), manifest) in targets.iter().zip(written.manifests()) {
+        let (version, before) = (manifest.id(), before(name));
+        if before != Some(version) {
+            catalog.commit(name, before, manifest)?;
+        }
+        done.push(Ingested { manifest: manifest.clone(), version, before });
     }
-    Ok(Ingested { manifest, version, before })
+    written.finish();
+    Ok(done)
 }
 
 /// One thread per processor.
@@ -118,8 +264,12 @@ pub(crate) fn processors() -> usize {
 struct Shelf<'a>(&'a dyn Catalog);
 
 impl Sink for Shelf<'_> {
-    fn put_shard(&self, shard: &FinishedShard) -> io::Result<()> {
-        self.0.put_shard(shard).map_err(io::Error::other)
+    fn put_shard(&self, shard: FinishedShard) -> io::Result<()> {
+        self.0.put_shard(&shard).map_err(io::Error::other)
+    }
+
+    fn has_shard(&self, id: &ShardId) -> io::Result<bool> {
+        self.0.has_shard(id).map_err(io::Error::other)
     }
 }
 
@@ -136,6 +286,7 @@ fn report(name: &DatasetName, done: &Ingested, took: Duration, json: bool) {
             "bytes": manifest.bytes(),
             "row_bytes": manifest.row_bytes(),
             "digest_sum": manifest.digest_sum(),
+            "skipped": manifest.skipped_count,
             "seconds": took.as_secs_f64(),
         }));
         return;
@@ -154,9 +305,21 @@ fn report(name: &DatasetName, done: &Ingested, took: Duration, json: bool) {
         duration(took),
         ByteSize((manifest.row_bytes() as f64 / took.as_secs_f64().max(1e-6)) as u64),
     ));
-    if manifest.sample_count() == 0 {
-        eprintln!("note: {name} is empty: {} samples were kept", count(0));
+    if manifest.skipped_count > 0 {
+        eprintln!(
+            "note: {} could not be read and were left out; `shardctl info {name}` lists them",
+            count(manifest.skipped_count)
+        );
     }
+}
+
+/// A kind of files, by the name it has in configurations.
+fn parse_kind(text: &str) -> Result<Kind, String> {
+    serde_json::from_value(json!(text)).map_err(|_| {
+        let all: Vec<String> =
+            Kind::ALL.iter().map(|kind| json!(kind).as_str().unwrap_or_default().to_owned()).collect();
+        format!("there are {}", all.join(", "))
+    })
 }
 
 /// `FROM..TO/OF`, optionally `@SEED`.

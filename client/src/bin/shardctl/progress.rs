@@ -53,6 +53,15 @@ impl IngestProgress {
         IngestProgress { show, started: Instant::now(), read, written, bytes }
     }
 
+    /// Says something between, without disturbing the bar.
+    pub(crate) fn note(&self, text: &str) {
+        match &self.show {
+            Show::Nothing => eprintln!("note: {text}"),
+            Show::Lines(_) => output::json(&json!({ "event": "note", "text": text })),
+            Show::Bar { bar, .. } => bar.println(format!("note: {text}")),
+        }
+    }
+
     /// Clears the bar.
     pub(crate) fn finish(&self) {
         if let Show::Bar { bar, .. } = &self.show {

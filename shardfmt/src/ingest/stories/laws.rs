@@ -144,12 +144,17 @@ fn the_size_used_is_recorded_and_gives_the_same_version_again() {
 fn a_sink_that_fails_ends_the_ingest() {
     struct Full;
     impl Sink for Full {
-        fn put_shard(&self, _: &FinishedShard) -> io::Result<()> {
+        fn put_shard(&self, _: FinishedShard) -> io::Result<()> {
             Err(io::Error::new(io::ErrorKind::StorageFull, "no space"))
+        }
+
+        fn has_shard(&self, _: &ShardId) -> io::Result<bool> {
+            Ok(false)
         }
     }
     let (_directory, path, _) = parquet(&[(1, vec![1], None)]);
     let config = IngestConfig::default();
-    let failed = ingest(Source::open(&path, &config).unwrap(), &config, 2, &Full, &NoProgress);
+    let failed =
+        ingest(Source::open(&path, &config).unwrap(), &config, &Resources::threads(2), &Full, &NoProgress);
     assert!(matches!(failed, Err(IngestError::Sink { .. })));
 }

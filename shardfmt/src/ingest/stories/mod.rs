@@ -2,7 +2,9 @@
 
 mod cifar;
 mod images;
+mod interrupted;
 mod laws;
+mod mixes;
 mod tables;
 
 use std::collections::BTreeMap;
@@ -23,16 +25,22 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::digest::ShardId;
+use crate::manifest::ShardEntry;
+use crate::row::RowCodec;
 use crate::shard::{FinishedShard, Shard};
 
 /// Keeps shards in memory.
 #[derive(Default)]
-pub(super) struct Kept(Mutex<BTreeMap<ShardId, Vec<u8>>>);
+pub(super) struct Kept(Mutex<BTreeMap<ShardId, bytes::Bytes>>);
 
 impl Sink for Kept {
-    fn put_shard(&self, shard: &FinishedShard) -> io::Result<()> {
-        self.0.lock().unwrap().insert(shard.id, shard.bytes.clone());
+    fn put_shard(&self, shard: FinishedShard) -> io::Result<()> {
+        self.0.lock().unwrap().insert(shard.id, shard.bytes);
         Ok(())
+    }
+
+    fn has_shard(&self, id: &ShardId) -> io::Result<bool> {
+        Ok(self.0.lock().unwrap().contains_key(id))
     }
 }
 
@@ -64,7 +72,7 @@ pub(super) fn run(path: &Path, config: &IngestConfig, threads: usize) -> Result<
     let (shards, counted) = (Kept::default(), Counted::default());
     let source = Source::open(path, config)?;
     let (skipped, promised) = (source.skipped_count(), source.sample_count());
-    let manifest = ingest(source, config, threads, &shards, &counted)?;
+    let manifest = ingest(source, config, &Resources::threads(threads), &shards, &counted)?;
     let samples = manifest.sample_count();
     assert!(promised.is_none_or(|promised| samples == promised) || config.take.is_some());
     assert_eq!((counted.reading.into_inner(), counted.writing.into_inner()), (samples, samples));

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use shardd_client::catalog::{Catalog, HttpCatalog};
-use shardfmt::ingest::{HashRange, IngestConfig, Source};
+use shardfmt::ingest::{HashRange, IngestConfig, Resources, Source};
 use shardfmt::{ByteSize, DatasetName};
 
 use crate::failure::Failure;
@@ -50,9 +50,10 @@ impl Datasets {
             None => digits(home)?,
             Some(path) => split(path)?,
         };
+        let resources = Resources::threads(processors());
         let put = |name: &DatasetName, part: &Part| {
             let source = Source::open(&part.path, &part.config)?;
-            into_dataset(&catalog, name, source, &part.config, processors(), &IngestProgress::silent())
+            into_dataset(&catalog, name, source, &part.config, &resources, &IngestProgress::silent())
         };
         let train = put(&train_name, &train)?;
         let test = put(&test_name, &test)?;

@@ -1,0 +1,477 @@
+//! The first pass: all rows of the input, checked, encoded, and sorted into their order.
+
+use std::collections::HashMap;
+use std::io;
+use std::mem;
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::DataType;
+use rayon::ThreadPool;
+
+use super::cut::Cut;
+use super::order::{Deal, RandomKeys};
+use super::sorter::{Block, Buckets, Sorted, Sorter};
+use super::source::{Faults, Piece};
+use super::work::{Checkpoint, Left, PartCheckpoint, RunFiles, Work};
+use super::{HashRange, IngestConfig, IngestError, Mix, Progress, Resources, Source, canonical, pipeline};
+use crate::manifest::{InputDigest, ShardEntry};
+use crate::row::{RowCodec, RowDigest};
+
+/// What a piece takes at most on its way: as it is read, decoded, and encoded.
+const PIECE_MEMORY: u64 = 16 << 20;
+/// A column with more different values than this is no label to stratify by.
+const MOST_CLASSES: usize = 1 << 20;
+/// Expected rows per byte of input, for inputs that are compressed.
+const EXPANSION: u64 = 3;
+
+/// An ingest whose input is read: its rows lie ready, in their order, in memory or on disk.
+pub struct Ingest {
+    pub(super) source: Source,
+    pub(super) codec: RowCodec,
+    pub(super) config: IngestConfig,
+    pub(super) resources: Resources,
+    pub(super) pool: ThreadPool,
+    pub(super) work: Work,
+    pub(super) parts: Vec<ReadPart>,
+    pub(super) inputs: Vec<InputDigest>,
+    pub(super) skipped: Vec<(String, String)>,
+    /// Shards that an earlier attempt stored: part, index, entry.
+    pub(super) stored: Vec<(usize, usize, ShardEntry)>,
+}
+
+/// The rows of one version.
+pub(super) struct ReadPart {
+    pub(super) take: Option<HashRange>,
+    pub(super) rows: u64,
+    pub(super) bytes: u64,
+    sorter: Sorter<RunFiles>,
+    classes: Classes,
+}
+
+/// The classes of a stratified mix.
+#[derive(Default)]
+struct Classes {
+    index: HashMap<Option<String>, u32>,
+    /// In order of appearance: each class and how many rows it has.
+    sizes: Vec<(Option<String>, u64)>,
+}
+
+impl Ingest {
+    /// Reads all of the source. `parts` are the versions to make of it, each of its own range of rows; without any there
+    /// is one, of the range that `config` says.
+    ///
+    /// # Errors
+    /// As [`ingest`](super::ingest); nothing was written to a sink.
+    pub fn read(
+        source: Source,
+        config: &IngestConfig,
+        parts: &[HashRange],
+        resources: &Resources,
+        progress: &dyn Progress,
+    ) -> Result<Ingest, IngestError> {
+        config.check()?;
+        let takes: Vec<Option<HashRange>> = match parts {
+            [] => vec![config.take],
+            parts if config.take.is_none() => parts.iter().copied().map(Some).collect(),
+            _ => {
+                return Err(IngestError::Config {
+                    setting: "take",
+                    reason: "the input is split already".to_owned(),
+                    way_out: "use one of the two",
+                });
+            }
+        };
+        if let Mix::Stratified(label) = &config.mix {
+            check_label(&source, label)?;
+        }
+        let codec = RowCodec::new(source.schema().clone())
+            .map_err(|error| canonical::row_error(source.path(), error))?;
+        let pool = resources.pool()?;
+        let (work, left) = Work::open(resources.work.as_deref(), &name(&source, config, &takes))?;
+        let spill_error = |source| spill_error(resources, source);
+        let Left { checkpoint, shards: stored } = left;
+        let reading = Reading::new(&source, &codec, config, &takes, resources, &work, checkpoint)
+            .map_err(spill_error)?;
+        let (parts, inputs, skipped) = pool.install(|| reading.run(progress))?;
+        if let Some(empty) = parts.iter().find(|part| part.rows == 0) {
+            let (path, rows) = (source.path().to_owned(), parts.iter().map(|part| part.rows).sum());
+            work.remove();
+            return Err(match empty.take {
+                Some(_) => IngestError::NothingTaken { path, rows },
+                None => IngestError::NoSamples { path, found: "none of it could be read".to_owned() },
+            });
+        }
+        let (config, resources) = (config.clone(), resources.clone());
+        Ok(Ingest { source, codec, config, resources, pool, work, parts, inputs, skipped, stored })
+    }
+
+    /// How many samples the versions will have, in all.
+    pub fn sample_count(&self) -> u64 {
+        self.parts.iter().map(|part| part.rows).sum()
+    }
+
+    /// The canonical bytes of their samples, in all.
+    pub fn row_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes).sum()
+    }
+}
+
+impl ReadPart {
+    /// The rows in their order, cut as `cut` says.
+    pub(super) fn sorted(
+        self,
+        config: &IngestConfig,
+        resources: &Resources,
+        cut: &Cut,
+    ) -> io::Result<Sorted> {
+        let ReadPart { sorter, classes, rows: _, bytes, .. } = self;
+        if !matches!(config.mix, Mix::Stratified(_)) {
+            return sorter.finish();
+        }
+        let sizes: Vec<u64> = classes.sizes.iter().map(|(_, size)| *size).collect();
+        let shards = cut.shard_count() as u64;
+        let mut deal = Deal::new(config.seed, &sizes, shards);
+        let width = (1u128 << 64) / u128::from(shards);
+        let buckets = Buckets::spread(bytes, resources.memory);
+        let mut dealt = Sorter::new(buckets, resources.memory, resources.memory.0 / 4, RunFiles::unlinked());
+        let mut sorted = sorter.finish()?;
+        while let Some(part) = sorted.next_part()? {
+            let mut block = Block::default();
+            for (row, bytes) in part.rows(0..part.len()) {
+                let (shard, within) = deal.next(row.key as usize, row.number);
+                let key = u128::from(shard) * width + ((u128::from(within) * width) >> 64);
+                block.bytes.extend_from_slice(bytes);
+                block.rows.push((key as u64, row.number, block.bytes.len()));
+                if block.bytes.len() as u64 >= PIECE_MEMORY {
+                    dealt.add_or_spill(mem::take(&mut block))?;
+                }
+            }
+            dealt.add_or_spill(block)?;
+        }
+        dealt.finish()
+    }
+}
+
+/// The reading under way.
+struct Reading<'r> {
+    source: &'r Source,
+    codec: &'r RowCodec,
+    config: &'r IngestConfig,
+    resources: &'r Resources,
+    work: &'r Work,
+    parts: Vec<ReadPart>,
+    keys: RandomKeys,
+    pieces: u64,
+    /// Rows of the input, kept or not.
+    rows: u64,
+    skipped: Vec<(String, String)>,
+    /// Of an earlier attempt that had read everything.
+    inputs: Option<Vec<InputDigest>>,
+}
+
+impl<'r> Reading<'r> {
+    fn new(
+        source: &'r Source,
+        codec: &'r RowCodec,
+        config: &'r IngestConfig,
+        takes: &[Option<HashRange>],
+        resources: &'r Resources,
+        work: &'r Work,
+        checkpoint: Option<Checkpoint>,
+    ) -> io::Result<Reading<'r>> {
+        let keys = RandomKeys::new(config.seed);
+        let share = resources.memory.0 / if matches!(config.mix, Mix::Random) { 2 } else { 4 };
+        let limit = share / takes.len() as u64;
+        let mut left = checkpoint.as_ref().map_or(&[][..], |left| &left.parts).iter();
+        let parts = takes.iter().enumerate().map(|(index, take)| {
+            let runs = work.runs(index);
+            let (take, memory) = (*take, resources.memory);
+            let Some(left) = left.next() else {
+                let expected = source.bytes().saturating_mul(EXPANSION) / takes.len() as u64;
+                let buckets = match config.mix {
+                    Mix::Random => Buckets::spread(expected, memory),
+                    Mix::Sequential | Mix::Stratified(_) => Buckets::as_they_come(memory),
+                };
+                let sorter = Sorter::new(buckets, memory, limit, runs);
+                return Ok(ReadPart { take, rows: 0, bytes: 0, sorter, classes: Classes::default() });
+            };
+            let files = work.open_runs(index, left.spilled.runs())?;
+            let sorter = Sorter::resume(left.buckets, memory, limit, runs, left.spilled.clone(), files);
+            let classes = Classes::resume(&left.classes);
+            Ok(ReadPart { take, rows: left.rows, bytes: left.bytes, sorter, classes })
+        });
+        let parts = parts.collect::<io::Result<Vec<_>>>()?;
+        let (pieces, rows, skipped, inputs) = match checkpoint {
+            Some(left) => (left.pieces, left.rows, left.skipped, left.inputs),
+            None => (0, 0, Vec::new(), None),
+        };
+        Ok(Reading { source, codec, config, resources, work, parts, keys, pieces, rows, skipped, inputs })
+    }
+
+    #[expect(
+        clippy::type_complexity,
+        reason = "what there is to know of the input, named by its only caller"
+    )]
+    fn run(
+        mut self,
+        progress: &dyn Progress,
+    ) -> Result<(Vec<ReadPart>, Vec<InputDigest>, Vec<(String, String)>), IngestError> {
+        let (rows, bytes) =
+            self.parts.iter().fold((0, 0), |sum, part| (sum.0 + part.rows, sum.1 + part.bytes));
+        progress.advanced(rows, bytes, "reading");
+        if let Some(inputs) = self.inputs.take() {
+            return Ok((self.parts, inputs, self.skipped));
+        }
+        let most = (self.resources.memory.0 / 4 / PIECE_MEMORY).max(2);
+        let in_flight = most.min(2 * rayon::current_num_threads() as u64 + 1) as usize;
+        let (source, done) = (self.source, self.pieces);
+        let encoder = PieceEncoder {
+            source,
+            codec: self.codec,
+            takes: self.parts.iter().map(|part| part.take).collect(),
+            label: match &self.config.mix {
+                Mix::Stratified(label) => Some(label),
+                Mix::Random | Mix::Sequential => None,
+            },
+        };
+        let inputs = pipeline::in_order(
+            in_flight,
+            |push| {
+                let mut seen = 0;
+                source.pieces(&mut |piece| {
+                    seen += 1;
+                    if seen <= done { Ok(()) } else { push(piece) }
+                })
+            },
+            |piece| encoder.encode(piece),
+            |piece| self.take(piece, progress),
+        )?;
+        if self.parts.iter().any(|part| part.sorter.spilled().runs() > 0) {
+            self.checkpoint(Some(inputs.clone()))?;
+        }
+        Ok((self.parts, inputs, self.skipped))
+    }
+
+    /// Takes in a piece, after all that were before it in the input.
+    fn take(&mut self, piece: EncodedPiece, progress: &dyn Progress) -> Result<(), IngestError> {
+        let is_full = |(part, rows): (&ReadPart, &EncodedRows)| {
+            !part.sorter.has_room(rows.rows.len(), rows.bytes.len())
+        };
+        if self.parts.iter().zip(&piece.parts).any(is_full) {
+            self.checkpoint(None)?;
+        }
+        for (part, rows) in self.parts.iter_mut().zip(piece.parts) {
+            let count = rows.rows.len() as u64;
+            progress.advanced(count, rows.bytes.len() as u64, "reading");
+            part.rows += count;
+            part.bytes += rows.bytes.len() as u64;
+            let ids = part.classes.add(&rows.classes).map_err(|most| IngestError::Config {
+                setting: "mix",
+                reason: format!("the label has more than {most} different values"),
+                way_out: "stratify by a column of classes",
+            })?;
+            let mut of_rows = rows.of_rows.into_iter();
+            let keyed = rows.rows.into_iter().map(|(row, end)| {
+                let number = self.rows + u64::from(row);
+                let key = match self.config.mix {
+                    Mix::Random => self.keys.of(number),
+                    Mix::Sequential => number,
+                    Mix::Stratified(_) => {
+                        let class = of_rows.next().expect("one class for each row");
+                        u64::from(ids[class as usize])
+                    }
+                };
+                (key, number, end)
+            });
+            let block = Block { rows: keyed.collect(), bytes: rows.bytes };
+            part.sorter.add(block).map_err(|error| spill_error(self.resources, error))?;
+        }
+        self.pieces += 1;
+        self.rows += u64::from(piece.seen);
+        self.skipped.extend(piece.skipped);
+        Ok(())
+    }
+
+    /// Writes all rows to disk, so that another attempt can go on from here.
+    fn checkpoint(&mut self, inputs: Option<Vec<InputDigest>>) -> Result<(), IngestError> {
+        let failed = |error| spill_error(self.resources, error);
+        let mut parts = Vec::new();
+        for part in &mut self.parts {
+            part.sorter.spill().map_err(failed)?;
+            parts.push(PartCheckpoint {
+                buckets: part.sorter.buckets(),
+                spilled: part.sorter.spilled().clone(),
+                rows: part.rows,
+                bytes: part.bytes,
+                classes: part.classes.sizes.clone(),
+            });
+        }
+        let (pieces, rows, skipped) = (self.pieces, self.rows, self.skipped.clone());
+        self.work.checkpoint(Checkpoint { pieces, rows, skipped, parts, inputs }).map_err(failed)
+    }
+}
+
+/// Reads and encodes pieces; shared by all threads.
+struct PieceEncoder<'r> {
+    source: &'r Source,
+    codec: &'r RowCodec,
+    takes: Vec<Option<HashRange>>,
+    label: Option<&'r String>,
+}
+
+/// The rows of a piece, by the version they are for.
+struct EncodedPiece {
+    seen: u32,
+    parts: Vec<EncodedRows>,
+    skipped: Vec<(String, String)>,
+}
+
+#[derive(Default)]
+struct EncodedRows {
+    bytes: Vec<u8>,
+    /// Number within the piece and end of each row.
+    rows: Vec<(u32, usize)>,
+    /// For a stratified mix: the classes in the piece with their number of rows, and which of them each row is of.
+    classes: Vec<(Option<String>, u64)>,
+    of_rows: Vec<u32>,
+}
+
+impl PieceEncoder<'_> {
+    fn encode(&self, piece: Piece<'_>) -> Result<EncodedPiece, IngestError> {
+        let (batch, mut faults) = self.source.read(piece)?;
+        let mut parts = Vec::new();
+        parts.resize_with(self.takes.len(), EncodedRows::default);
+        let mut seen = 0;
+        if let Some(batch) = batch {
+            seen = u32::try_from(batch.num_rows()).expect("a piece has few rows");
+            self.encode_rows(&batch, &mut parts, &mut faults)?;
+        }
+        Ok(EncodedPiece { seen, parts, skipped: faults.skipped })
+    }
+
+    fn encode_rows(
+        &self,
+        batch: &RecordBatch,
+        parts: &mut [EncodedRows],
+        faults: &mut Faults,
+    ) -> Result<(), IngestError> {
+        let failed = |error| canonical::row_error(self.source.path(), error);
+        let encoder = self.codec.encoder(batch).map_err(failed)?;
+        let classes = self.label.map(|label| PieceClasses::new(self.source, batch, label)).transpose()?;
+        if let ([part], [None]) = (&mut *parts, self.takes.as_slice()) {
+            part.bytes.reserve(batch.get_array_memory_size().min(PIECE_MEMORY as usize));
+        }
+        let mut encoded = Vec::new();
+        for row in 0..batch.num_rows() {
+            encoded.clear();
+            if let Err(error) = encoder.encode(row, &mut encoded) {
+                faults.add(format!("row {row} of a piece"), failed(error))?;
+                continue;
+            }
+            let Some(part) = self.part_of(&encoded) else { continue };
+            let part = &mut parts[part];
+            part.bytes.extend_from_slice(&encoded);
+            part.rows.push((row as u32, part.bytes.len()));
+            if let Some(classes) = &classes {
+                let class = classes.of(row);
+                let known = part.classes.iter().position(|(known, _)| known.as_deref() == class);
+                let class = known.unwrap_or_else(|| {
+                    part.classes.push((class.map(str::to_owned), 0));
+                    part.classes.len() - 1
+                });
+                part.classes[class].1 += 1;
+                part.of_rows.push(class as u32);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first version that takes the row.
+    fn part_of(&self, row: &[u8]) -> Option<usize> {
+        if let [None] = self.takes.as_slice() {
+            return Some(0);
+        }
+        let digest = RowDigest::of(row);
+        self.takes.iter().position(|take| take.is_none_or(|take| take.holds(&digest)))
+    }
+}
+
+/// The labels of the rows of a piece, as text.
+struct PieceClasses(arrow::array::ArrayRef);
+
+impl PieceClasses {
+    fn new(source: &Source, batch: &RecordBatch, label: &str) -> Result<PieceClasses, IngestError> {
+        let column = batch.column_by_name(label).expect("checked when the reading began");
+        let text = cast(column, &DataType::Utf8).map_err(|error| IngestError::Row {
+            path: source.path().to_owned(),
+            reason: super::error::one_line(error),
+        })?;
+        Ok(PieceClasses(text))
+    }
+
+    fn of(&self, row: usize) -> Option<&str> {
+        let text = self.0.as_string::<i32>();
+        text.is_valid(row).then(|| text.value(row))
+    }
+}
+
+impl Classes {
+    fn resume(sizes: &[(Option<String>, u64)]) -> Classes {
+        let index = sizes.iter().enumerate().map(|(id, (class, _))| (class.clone(), id as u32));
+        Classes { index: index.collect(), sizes: sizes.to_vec() }
+    }
+
+    /// Takes in some rows by class, and gives the number of each class; or the most classes there may be.
+    fn add(&mut self, classes: &[(Option<String>, u64)]) -> Result<Vec<u32>, usize> {
+        let mut ids = Vec::with_capacity(classes.len());
+        for (class, count) in classes {
+            let next = self.sizes.len();
+            let id = *self.index.entry(class.clone()).or_insert(next as u32);
+            if id as usize == next {
+                if next == MOST_CLASSES {
+                    return Err(MOST_CLASSES);
+                }
+                self.sizes.push((class.clone(), 0));
+            }
+            self.sizes[id as usize].1 += count;
+            ids.push(id);
+        }
+        Ok(ids)
+    }
+}
+
+/// Whether the source can be stratified by a column.
+fn check_label(source: &Source, label: &str) -> Result<(), IngestError> {
+    let schema = source.schema();
+    let Ok(field) = schema.field_with_name(label) else {
+        let there: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+        let (path, there) = (source.path().to_owned(), there.join(", "));
+        return Err(IngestError::NoColumn { path, column: label.to_owned(), there });
+    };
+    let is_class = |data_type: &DataType| {
+        data_type.is_integer()
+            || matches!(data_type, DataType::Boolean | DataType::Utf8 | DataType::LargeUtf8)
+    };
+    if is_class(field.data_type()) {
+        return Ok(());
+    }
+    Err(IngestError::Config {
+        setting: "mix",
+        reason: format!("column {label:?} is {}, which is no class", field.data_type()),
+        way_out: "stratify by a column of integers, texts or booleans",
+    })
+}
+
+/// Names the work on this input with these settings.
+fn name(source: &Source, config: &IngestConfig, takes: &[Option<HashRange>]) -> String {
+    let settings = serde_json::to_vec(&(config, takes)).expect("settings are plain values");
+    let mut hasher = blake3::Hasher::new_derive_key("shardfmt 2026 ingest work v1");
+    hasher.update(source.stamp().as_bytes()).update(&settings);
+    hasher.finalize().to_hex()[..32].to_owned()
+}
+
+pub(super) fn spill_error(resources: &Resources, source: io::Error) -> IngestError {
+    let directory = resources.work.clone().unwrap_or_else(std::env::temp_dir);
+    IngestError::Spill { directory, source }
+}

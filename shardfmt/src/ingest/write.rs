@@ -1,0 +1,250 @@
+//! The second pass: shards of the rows in their order.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::cut::Cut;
+use super::read::{Ingest, ReadPart, spill_error};
+use super::sorter::{Part, Sorted};
+use super::work::Work;
+use super::{IngestConfig, IngestError, Mix, Progress, Resources, Sink, pipeline};
+use crate::manifest::{Manifest, SKIPPED_LISTED, ShardEntry, Skipped};
+use crate::row::RowCodec;
+use crate::shard::{FinishedShard, ShardError, ShardWriter};
+use crate::size::ByteSize;
+
+/// How many times the size of a shard it takes to make one: its rows, its file, and what lies between.
+const SHARD_MEMORY: u64 = 3;
+
+/// What an ingest made: manifests, one for each version, of shards that are stored.
+pub struct Written {
+    manifests: Vec<Manifest>,
+    work: Work,
+}
+
+impl Written {
+    /// The manifests, one for each version that was asked for.
+    pub fn manifests(&self) -> &[Manifest] {
+        &self.manifests
+    }
+
+    /// Forgets how they were made: call it when they are committed. An ingest that is killed before has little to do when
+    /// it is run again.
+    pub fn finish(self) -> Vec<Manifest> {
+        self.work.remove();
+        self.manifests
+    }
+}
+
+impl Ingest {
+    /// Writes the shards of all versions to `sink`, aiming at `shard_size` or, without one, the default for the data.
+    ///
+    /// # Errors
+    /// As [`ingest`](super::ingest); running the same ingest again goes on with what was stored.
+    pub fn write(
+        self,
+        shard_size: Option<ByteSize>,
+        sink: &dyn Sink,
+        progress: &dyn Progress,
+    ) -> Result<Written, IngestError> {
+        let Ingest { source, codec, config, resources, pool, work, parts, inputs, skipped, stored } = self;
+        let mut stored_parts = vec![HashMap::new(); parts.len()];
+        for (part, index, entry) in stored {
+            if let Some(entries) = stored_parts.get_mut(part) {
+                entries.insert(index, entry);
+            }
+        }
+        let skipped_count = skipped.len() as u64;
+        let skipped = skipped.into_iter().take(SKIPPED_LISTED).map(|(name, reason)| Skipped { name, reason });
+        let skipped: Vec<Skipped> = skipped.collect();
+        let mut manifests = Vec::new();
+        for ((number, part), stored) in parts.into_iter().enumerate().zip(stored_parts) {
+            let cut = Cut::new(part.rows, part.bytes, shard_size);
+            let cut = if matches!(config.mix, Mix::Stratified(_)) { cut.dealt() } else { cut };
+            let recorded = IngestConfig {
+                shard_size: Some(cut.size),
+                under: config.folder()?,
+                take: part.take,
+                ..config.clone()
+            };
+            let writing = Writing {
+                codec: &codec,
+                resources: &resources,
+                work: &work,
+                number,
+                cut,
+                stored,
+                sink,
+                progress,
+            };
+            let shards = pool.install(|| writing.run(part, &config))?;
+            let config = serde_json::to_value(recorded).expect("settings are plain values");
+            let mut manifest = Manifest::new(source.schema().clone(), shards, config, inputs.clone());
+            (manifest.skipped, manifest.skipped_count) = (skipped.clone(), skipped_count);
+            manifests.push(manifest);
+        }
+        Ok(Written { manifests, work })
+    }
+}
+
+/// The writing of one version.
+struct Writing<'w> {
+    codec: &'w RowCodec,
+    resources: &'w Resources,
+    work: &'w Work,
+    /// Which of the versions of this ingest.
+    number: usize,
+    cut: Cut,
+    /// What an earlier attempt stored, by index.
+    stored: HashMap<usize, ShardEntry>,
+    sink: &'w dyn Sink,
+    progress: &'w dyn Progress,
+}
+
+/// A shard to be made, of rows of some parts.
+struct Job {
+    index: usize,
+    rows: Vec<(Arc<Part>, Range<usize>)>,
+}
+
+impl Writing<'_> {
+    fn run(mut self, part: ReadPart, config: &IngestConfig) -> Result<Vec<ShardEntry>, IngestError> {
+        self.check_stored()?;
+        let failed = |error| spill_error(self.resources, error);
+        let rows = Rows::new(part.sorted(config, self.resources, &self.cut).map_err(failed)?);
+        let shard_memory = self.cut.size.0.saturating_mul(SHARD_MEMORY).max(1);
+        let in_flight = (self.resources.memory.0 / 4 * 3 / shard_memory).max(1);
+        let in_flight = in_flight.min(rayon::current_num_threads() as u64 + 1) as usize;
+        let mut entries = Vec::with_capacity(self.cut.shard_count());
+        pipeline::in_order(
+            in_flight,
+            |push| self.jobs(rows, push),
+            |job| self.make(job),
+            |entry: ShardEntry| {
+                self.progress.advanced(u64::from(entry.rows), entry.row_bytes, "writing");
+                entries.push(entry);
+                Ok(())
+            },
+        )?;
+        Ok(entries)
+    }
+
+    /// Keeps of the shards on the list those that are of this cut, and really stored.
+    fn check_stored(&mut self) -> Result<(), IngestError> {
+        let (cut, sink) = (self.cut, self.sink);
+        let mut failure = Ok(());
+        self.stored.retain(|&index, entry| {
+            if index >= cut.shard_count() || failure.is_err() {
+                return false;
+            }
+            let positions = cut.positions(index);
+            let fits = u64::from(entry.rows) == positions.end - positions.start;
+            fits && sink.has_shard(&entry.id).unwrap_or_else(|source| {
+                failure = Err(IngestError::Sink { shard: entry.id, source });
+                false
+            })
+        });
+        failure
+    }
+
+    /// All shards in order, those that are stored without their rows.
+    fn jobs(
+        &self,
+        mut rows: Rows,
+        push: &mut dyn FnMut(Job) -> Result<(), IngestError>,
+    ) -> Result<(), IngestError> {
+        let failed = |error| spill_error(self.resources, error);
+        for index in 0..self.cut.shard_count() {
+            let positions = self.cut.positions(index);
+            let rows = if self.stored.contains_key(&index) {
+                rows.pass(positions.end - positions.start).map_err(failed)?;
+                Vec::new()
+            } else {
+                rows.take(positions.end - positions.start).map_err(failed)?
+            };
+            push(Job { index, rows })?;
+        }
+        Ok(())
+    }
+
+    fn make(&self, Job { index, rows }: Job) -> Result<ShardEntry, IngestError> {
+        if let Some(entry) = self.stored.get(&index) {
+            return Ok(entry.clone());
+        }
+        let shard = self.write(rows).map_err(|source| IngestError::Shard { index, source })?;
+        let (id, entry) = (shard.id, shard.entry.clone());
+        self.sink.put_shard(shard).map_err(|source| IngestError::Sink { shard: id, source })?;
+        self.work.shard(self.number, index, &entry).map_err(|error| spill_error(self.resources, error))?;
+        Ok(entry)
+    }
+
+    fn write(&self, rows: Vec<(Arc<Part>, Range<usize>)>) -> Result<FinishedShard, ShardError> {
+        let mut writer = ShardWriter::new(self.codec.schema().clone())?;
+        for (part, range) in rows {
+            for (_, row) in part.rows(range) {
+                writer.push_row(row)?;
+            }
+        }
+        writer.finish()
+    }
+}
+
+/// The rows in order, handed out by number.
+struct Rows {
+    sorted: Sorted,
+    part: Option<(Arc<Part>, usize)>,
+    /// Rows of parts to come that nobody wants.
+    passed: u64,
+}
+
+impl Rows {
+    fn new(sorted: Sorted) -> Rows {
+        Rows { sorted, part: None, passed: 0 }
+    }
+
+    /// Passes over the next rows, reading as few as possible.
+    fn pass(&mut self, count: u64) -> std::io::Result<()> {
+        self.passed += count;
+        if let Some((part, at)) = &mut self.part {
+            let step = self.passed.min((part.len() - *at) as u64);
+            *at += step as usize;
+            self.passed -= step;
+            if *at < part.len() {
+                return Ok(());
+            }
+            self.part = None;
+        }
+        while let Some(rows) = self.sorted.next_rows().filter(|rows| *rows <= self.passed) {
+            self.sorted.skip_part();
+            self.passed -= rows;
+        }
+        Ok(())
+    }
+
+    /// The next rows.
+    fn take(&mut self, count: u64) -> std::io::Result<Vec<(Arc<Part>, Range<usize>)>> {
+        let (mut taken, mut missing) = (Vec::new(), count);
+        while missing > 0 {
+            let (part, at) = match self.part.take() {
+                Some(part) => part,
+                None => {
+                    let part = self.sorted.next_part()?.ok_or(std::io::ErrorKind::UnexpectedEof)?;
+                    (Arc::new(part), 0)
+                }
+            };
+            let passed = self.passed.min((part.len() - at) as u64);
+            self.passed -= passed;
+            let start = at + passed as usize;
+            let end = start + missing.min((part.len() - start) as u64) as usize;
+            missing -= (end - start) as u64;
+            if end > start {
+                taken.push((part.clone(), start..end));
+            }
+            if end < part.len() {
+                self.part = Some((part, end));
+            }
+        }
+        Ok(taken)
+    }
+}
