@@ -90,6 +90,11 @@ impl InputFile {
         Self::new(path, name, metadata.len(), stamp, Arc::new(LocalFile(path.to_owned())))
     }
 
+    /// Whether reading it twice costs little.
+    pub(super) fn is_near(&self) -> bool {
+        self.content.is_near()
+    }
+
     /// Opens the file to read parts of it.
     pub(super) fn open(&self) -> Result<OpenInput, IngestError> {
         let content = self.content.open().map_err(|error| self.error(error))?;
@@ -177,7 +182,7 @@ pub(super) fn read_error(path: &Path, source: io::Error) -> IngestError {
     }
 }
 
-fn spool_error(source: io::Error) -> IngestError {
+pub(super) fn spool_error(source: io::Error) -> IngestError {
     IngestError::Spill { directory: std::env::temp_dir(), source }
 }
 
@@ -192,6 +197,16 @@ pub(super) struct OpenInput {
 }
 
 impl OpenInput {
+    /// A part of a file that someone else keeps.
+    pub(super) fn part_of(file: Arc<File>, start: u64, bytes: u64) -> OpenInput {
+        OpenInput { content: Arc::new(PartOfFile { file, start, bytes }), bytes }
+    }
+
+    /// How long it is.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Reads on from `offset`.
     pub(super) fn read_from(&self, offset: u64) -> ReadFrom {
         ReadFrom { input: self.clone(), offset }
@@ -224,6 +239,30 @@ impl ChunkReader for OpenInput {
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
         Ok(self.part(start, length)?.into())
+    }
+}
+
+impl fmt::Debug for OpenInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OpenInput({} bytes)", self.bytes)
+    }
+}
+
+/// Bytes that lie in a file beside others.
+struct PartOfFile {
+    file: Arc<File>,
+    start: u64,
+    bytes: u64,
+}
+
+impl ReadAt for PartOfFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let rest = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let length = rest.min(buffer.len());
+        if length == 0 {
+            return Ok(0);
+        }
+        FileExt::read_at(&*self.file, &mut buffer[..length], self.start + offset)
     }
 }
 

@@ -10,6 +10,7 @@ use arrow::datatypes::DataType;
 use rayon::ThreadPool;
 
 use super::cut::Cut;
+use super::files::FileChain;
 use super::order::{Deal, RandomKeys};
 use super::sorter::{Block, Buckets, Sorted, Sorter};
 use super::source::{Faults, Piece};
@@ -166,6 +167,8 @@ struct Reading<'r> {
     /// Rows of the input, kept or not.
     rows: u64,
     skipped: Vec<(String, String)>,
+    /// The files that pieces read.
+    files: FileChain,
     /// Of an earlier attempt that had read everything.
     inputs: Option<Vec<InputDigest>>,
 }
@@ -202,11 +205,24 @@ impl<'r> Reading<'r> {
             Ok(ReadPart { take, rows: left.rows, bytes: left.bytes, sorter, classes })
         });
         let parts = parts.collect::<io::Result<Vec<_>>>()?;
-        let (pieces, rows, skipped, inputs) = match checkpoint {
-            Some(left) => (left.pieces, left.rows, left.skipped, left.inputs),
-            None => (0, 0, Vec::new(), None),
+        let (pieces, rows, skipped, files, inputs) = match checkpoint {
+            Some(left) => (left.pieces, left.rows, left.skipped, left.files, left.inputs),
+            None => (0, 0, Vec::new(), FileChain::new(), None),
         };
-        Ok(Reading { source, codec, config, resources, work, parts, keys, pieces, rows, skipped, inputs })
+        Ok(Reading {
+            source,
+            codec,
+            config,
+            resources,
+            work,
+            parts,
+            keys,
+            pieces,
+            rows,
+            skipped,
+            files,
+            inputs,
+        })
     }
 
     #[expect(
@@ -247,6 +263,7 @@ impl<'r> Reading<'r> {
             |piece| encoder.encode(piece),
             |piece| self.take(piece, progress),
         )?;
+        let inputs = source.inputs(inputs, self.files.clone());
         if self.parts.iter().any(|part| part.sorter.spilled().runs() > 0) {
             self.checkpoint(Some(inputs.clone()))?;
         }
@@ -290,6 +307,7 @@ impl<'r> Reading<'r> {
         self.pieces += 1;
         self.rows += u64::from(piece.seen);
         self.skipped.extend(piece.skipped);
+        piece.files.iter().for_each(|file| self.files.add(file));
         Ok(())
     }
 
@@ -308,7 +326,8 @@ impl<'r> Reading<'r> {
             });
         }
         let (pieces, rows, skipped) = (self.pieces, self.rows, self.skipped.clone());
-        self.work.checkpoint(Checkpoint { pieces, rows, skipped, parts, inputs }).map_err(failed)
+        let files = self.files.clone();
+        self.work.checkpoint(Checkpoint { pieces, rows, skipped, files, parts, inputs }).map_err(failed)
     }
 }
 
@@ -325,6 +344,7 @@ struct EncodedPiece {
     seen: u32,
     parts: Vec<EncodedRows>,
     skipped: Vec<(String, String)>,
+    files: Vec<InputDigest>,
 }
 
 #[derive(Default)]
@@ -347,7 +367,7 @@ impl PieceEncoder<'_> {
             seen = u32::try_from(batch.num_rows()).expect("a piece has few rows");
             self.encode_rows(&batch, &mut parts, &mut faults)?;
         }
-        Ok(EncodedPiece { seen, parts, skipped: faults.skipped })
+        Ok(EncodedPiece { seen, parts, skipped: faults.skipped, files: faults.files })
     }
 
     fn encode_rows(

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::archive::ArchiveSource;
 use super::csv::CsvSource;
 use super::folder::FolderSource;
+use super::mds::MdsSource;
 use super::parquet::ParquetSource;
-use super::{Format, images};
+use super::{Format, archive, images, tars};
 use crate::ingest::input::{InputFile, Inputs};
 use crate::ingest::{IngestConfig, IngestError};
 
@@ -23,13 +23,19 @@ pub enum Kind {
     Tsv,
     /// A directory of images, whose folders are the labels.
     Images,
-    /// A tar archive of images, plain or compressed.
+    /// Tar archives of images, plain or compressed.
     Archive,
+    /// Tar archives of samples whose members share a key, plain or compressed.
+    #[serde(rename = "webdataset")]
+    WebDataset,
+    /// A directory of MosaicML shards with its index.
+    Mds,
 }
 
 impl Kind {
     /// All kinds there are.
-    pub const ALL: &[Kind] = &[Kind::Parquet, Kind::Csv, Kind::Tsv, Kind::Images, Kind::Archive];
+    pub const ALL: &[Kind] =
+        &[Kind::Parquet, Kind::Csv, Kind::Tsv, Kind::Images, Kind::Archive, Kind::WebDataset, Kind::Mds];
 
     /// What it is called.
     pub fn description(self) -> &'static str {
@@ -39,6 +45,8 @@ impl Kind {
             Kind::Tsv => "TSV",
             Kind::Images => "images",
             Kind::Archive => "archive of images",
+            Kind::WebDataset => "WebDataset",
+            Kind::Mds => "MDS",
         }
     }
 
@@ -49,7 +57,8 @@ impl Kind {
             Kind::Csv => &[".csv"],
             Kind::Tsv => &[".tsv"],
             Kind::Images => images::ENDINGS,
-            Kind::Archive => &[".tar", ".tar.gz", ".tgz"],
+            Kind::Archive | Kind::WebDataset => &[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"],
+            Kind::Mds => &[".mds", ".mds.zstd", ".mds.gz"],
         }
     }
 
@@ -69,19 +78,29 @@ impl Kind {
     }
 
     pub(super) fn open(self, inputs: Inputs, config: &IngestConfig) -> Result<Box<dyn Format>, IngestError> {
-        if let (true, Some(under), false) = (inputs.is_file, &inputs.under, self == Kind::Archive) {
+        let is_archive = matches!(self, Kind::Archive | Kind::WebDataset);
+        if let (true, Some(under), false) = (inputs.is_file, &inputs.under, is_archive) {
             return Err(IngestError::NotUnder {
                 path: inputs.path,
                 under: under.clone(),
                 there: "it is a single file, leave `under` out".to_owned(),
             });
         }
+        let has_images = is_archive || matches!(self, Kind::Images | Kind::Mds);
+        if config.decode && !has_images {
+            return Err(IngestError::Config {
+                setting: "decode",
+                reason: format!("{} has no encoded images to find", self.description()),
+                way_out: "leave it out",
+            });
+        }
         Ok(match self {
             Kind::Parquet => Box::new(ParquetSource::open(inputs, config)?),
             Kind::Csv => Box::new(CsvSource::open(inputs, b',')?),
             Kind::Tsv => Box::new(CsvSource::open(inputs, b'\t')?),
-            Kind::Images => Box::new(FolderSource::open(inputs)?),
-            Kind::Archive => Box::new(ArchiveSource::open(inputs)?),
+            Kind::Images => Box::new(FolderSource::open(inputs, config)?),
+            Kind::Archive | Kind::WebDataset => archive::open(inputs, config)?,
+            Kind::Mds => Box::new(MdsSource::open(inputs, config)?),
         })
     }
 
@@ -91,7 +110,7 @@ impl Kind {
         if head.starts_with(b"PAR1") {
             return Ok(Kind::Parquet);
         }
-        if head.starts_with(&[0x1f, 0x8b]) || head.get(257..262) == Some(b"ustar") {
+        if tars::is_tar(file, &head)? {
             return Ok(Kind::Archive);
         }
         let named = |kind: &&Kind| **kind != Kind::Images && kind.names(&file.name);
@@ -114,7 +133,8 @@ impl Kind {
     /// What the files of a directory are; files of no kind are passed over.
     fn of_directory(inputs: &Inputs, files: &[InputFile]) -> Result<Kind, IngestError> {
         let first_of = |kind: Kind| Some((kind, files.iter().find(|file| kind.names(&file.name))?));
-        let mut kinds = [Kind::Parquet, Kind::Images].into_iter().filter_map(first_of);
+        let mut kinds =
+            [Kind::Parquet, Kind::Images, Kind::Archive, Kind::Mds].into_iter().filter_map(first_of);
         match (kinds.next(), kinds.next()) {
             (Some((kind, _)), None) => Ok(kind),
             (Some((_, first)), Some((_, second))) => Err(IngestError::Ambiguous {

@@ -5,11 +5,21 @@
 //! without regard to the others. The order of pieces, and where one ends, depend on the input alone.
 
 mod archive;
+mod arrays;
+mod cells;
+mod compressed;
 mod csv;
 mod folder;
 mod images;
+mod jpeg;
+mod keyed;
 mod kind;
+mod mds;
 mod parquet;
+mod picture;
+mod tars;
+mod unpack;
+mod webdataset;
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,8 +30,10 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{Schema, SchemaRef};
 
 pub use self::kind::Kind;
+pub use self::picture::ImageSize;
 use super::config::OnError;
 use super::error::one_line;
+use super::files::FileChain;
 use super::input::Inputs;
 use super::{IngestConfig, IngestError, canonical};
 use crate::manifest::InputDigest;
@@ -35,6 +47,8 @@ const PIECE_ROWS: u64 = 8192;
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,
+    /// The only folder of it that is read, or `.`.
+    folder: String,
     kind: Kind,
     format: Box<dyn Format>,
     /// The columns of the samples: those of the format, or the ones asked for.
@@ -51,6 +65,11 @@ pub struct Source {
 pub(super) trait Format: Debug + Send + Sync {
     /// The columns of its rows, in plain types.
     fn schema(&self) -> &SchemaRef;
+
+    /// What it is, where that shows only when it is opened.
+    fn turned_out(&self) -> Option<Kind> {
+        None
+    }
 
     /// How many rows there are, if that is known before they are read.
     fn row_count(&self) -> Option<u64>;
@@ -101,18 +120,27 @@ impl<'f, 's> Feed<'f, 's> {
         })
     }
 
-    /// Whether what cannot be read is skipped.
-    pub(super) fn skips(&self) -> bool {
-        self.on_error == OnError::Skip
+    /// Something that was left out when the source was opened.
+    pub(super) fn left_out(&mut self, name: &str, reason: &str) -> Result<(), IngestError> {
+        let (name, reason) = (name.to_owned(), reason.to_owned());
+        (self.push)(Piece {
+            name: name.clone(),
+            read: Box::new(move |faults| {
+                faults.skipped.push((name, reason));
+                Ok(None)
+            }),
+        })
     }
 }
 
-/// What could not be read of a piece.
+/// What there is to tell of a piece besides its rows: what could not be read of it, and which files it is made of.
 #[derive(Debug)]
 pub(super) struct Faults {
     on_error: OnError,
     /// Name and reason of each, in input order.
     pub(super) skipped: Vec<(String, String)>,
+    /// The files that the piece itself read from end to end, in input order.
+    pub(super) files: Vec<InputDigest>,
 }
 
 impl Faults {
@@ -145,9 +173,11 @@ impl Source {
         config.check()?;
         let kind = Kind::of(&inputs, config)?;
         let (path, bytes, stamp) = (inputs.path.clone(), inputs.bytes(), stamp(&inputs));
+        let folder = inputs.under.clone().unwrap_or_else(|| ".".to_owned());
         let format = kind.open(inputs, config)?;
+        let kind = format.turned_out().unwrap_or(kind);
         let (schema, projection) = project(&path, format.schema(), config.columns.as_deref())?;
-        Ok(Source { path, kind, format, schema, projection, on_error: config.on_error, bytes, stamp })
+        Ok(Source { path, folder, kind, format, schema, projection, on_error: config.on_error, bytes, stamp })
     }
 
     /// The columns of the samples, in plain types.
@@ -193,9 +223,16 @@ impl Source {
         self.format.pieces(&mut Feed { push, on_error: self.on_error })
     }
 
+    /// What a version records of the input: the digests that listing its pieces gave, and one of all files that pieces
+    /// read by themselves.
+    pub(super) fn inputs(&self, mut listed: Vec<InputDigest>, files: FileChain) -> Vec<InputDigest> {
+        listed.extend(files.finish(&self.folder));
+        listed
+    }
+
     /// The rows of a piece, of which there may be none, and what could not be read. May be called from any thread.
     pub(super) fn read(&self, piece: Piece<'_>) -> Result<(Option<RecordBatch>, Faults), IngestError> {
-        let mut faults = Faults { on_error: self.on_error, skipped: Vec::new() };
+        let mut faults = Faults { on_error: self.on_error, skipped: Vec::new(), files: Vec::new() };
         let batch = match (piece.read)(&mut faults) {
             Ok(batch) => batch,
             Err(error) => {
