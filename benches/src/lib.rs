@@ -3,6 +3,8 @@
 //! Machines differ, and a shared one differs from minute to minute. So figures are only compared within one run, as
 //! ratios; what a bench prints first is what it divides by.
 
+pub mod child;
+
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
 //! A blocking HTTP client for the API of a node: JSON in and out, problem documents as errors.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use crate::problem::Problem;
 
-/// The most that an answer may hold: a shard and some more.
-const MAX_ANSWER: u64 = 256 << 20;
+/// The most that an answer may hold: the manifest of some million shards.
+const MAX_ANSWER: u64 = 1 << 30;
 
 /// Asks nodes over HTTP. Cheap to clone; connections are kept and reused.
 #[derive(Debug, Clone)]
@@ -74,6 +75,26 @@ impl HttpClient {
     /// No answer, or a problem document.
     pub fn get(&self, url: &str) -> Result<Bytes, HttpError> {
         read(url, self.agent.get(url).call())
+    }
+
+    /// GET of some bytes, at least one; fewer where there are no more, and none beyond the end.
+    ///
+    /// # Errors
+    /// No answer, or a problem document.
+    pub fn get_range(&self, url: &str, range: Range<u64>) -> Result<Bytes, HttpError> {
+        let wanted = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
+        let answer = self.agent.get(url).header("range", wanted).call();
+        let is_part = answer.as_ref().is_ok_and(|answer| answer.status() == 206);
+        match read(url, answer) {
+            Ok(part) if is_part => Ok(part),
+            // Ranges are for servers to ignore.
+            Ok(whole) => {
+                let at = |place: u64| usize::try_from(place).map_or(whole.len(), |at| at.min(whole.len()));
+                Ok(whole.slice(at(range.start)..at(range.end)))
+            }
+            Err(HttpError::Problem { status: 416, .. }) => Ok(Bytes::new()),
+            Err(error) => Err(error),
+        }
     }
 
     /// HEAD: whether there is something.

@@ -128,6 +128,10 @@ digest_id! {
     /// Names a plan: the digest of its canonical document.
     PlanId
 }
+digest_id! {
+    /// Names a commit: the digest of its canonical document.
+    CommitId
+}
 
 impl ShardId {
     /// Where the shard lies in a store.
@@ -159,6 +163,13 @@ impl PlanId {
     /// Where the plan's document lies in a store.
     pub fn object_key(&self) -> String {
         format!("plans/{self}.json")
+    }
+}
+
+impl CommitId {
+    /// Where the commit's document lies in a store.
+    pub fn object_key(&self) -> String {
+        format!("commits/{self}.json")
     }
 }
 

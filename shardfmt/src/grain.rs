@@ -135,7 +135,7 @@ impl<'a> Grain<'a> {
         if self.row_count() != expected {
             return Err(GrainError::WrongRowCount { key, expected, found: self.row_count() });
         }
-        let digests: Vec<RowDigest> = self.rows().map(RowDigest::of).collect();
+        let digests = RowDigest::of_each(&self.rows().collect::<Vec<_>>());
         let path: Vec<NodeHash> = self.path.iter().map(|node| NodeHash(*node)).collect();
         match merkle::verify(root, shard_rows, key.rows, key.index, &digests, &path) {
             true => Ok(()),

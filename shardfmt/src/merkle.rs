@@ -11,23 +11,23 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::digest::{DigestError, from_hex, from_text, to_hex};
+use crate::keyed::KeyedHash;
 use crate::row::RowDigest;
 
 /// The hash of a subtree.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeHash(pub [u8; 32]);
 
+static LEAF: LazyLock<KeyedHash> = LazyLock::new(|| KeyedHash::new("shardfmt 2026 merkle leaf v1"));
+static NODE: LazyLock<KeyedHash> = LazyLock::new(|| KeyedHash::new("shardfmt 2026 merkle node v1"));
+
 impl NodeHash {
     fn of_leaf(row: &RowDigest) -> Self {
-        static KEYED: LazyLock<blake3::Hasher> =
-            LazyLock::new(|| blake3::Hasher::new_derive_key("shardfmt 2026 merkle leaf v1"));
-        Self(*KEYED.clone().update(&row.0).finalize().as_bytes())
+        Self(LEAF.of(&row.0))
     }
 
     fn of_pair(left: &Self, right: &Self) -> Self {
-        static KEYED: LazyLock<blake3::Hasher> =
-            LazyLock::new(|| blake3::Hasher::new_derive_key("shardfmt 2026 merkle node v1"));
-        Self(*KEYED.clone().update(&left.0).update(&right.0).finalize().as_bytes())
+        Self(NODE.of([left.0, right.0].as_flattened()))
     }
 }
 
@@ -121,9 +121,13 @@ impl GrainTree {
 pub fn root(rows: &[RowDigest]) -> NodeHash {
     /// The root of no rows at all: a leaf key over nothing, which no row has.
     fn of_none() -> NodeHash {
-        NodeHash(blake3::derive_key("shardfmt 2026 merkle leaf v1", &[]))
+        NodeHash(LEAF.of(&[]))
     }
-    let mut level: Vec<NodeHash> = rows.iter().map(NodeHash::of_leaf).collect();
+    if let [row] = rows {
+        return NodeHash::of_leaf(row); // as in grains of one row
+    }
+    let rows: Vec<&[u8]> = rows.iter().map(|row| row.0.as_slice()).collect();
+    let mut level: Vec<NodeHash> = LEAF.of_each(&rows).into_iter().map(NodeHash).collect();
     while level.len() > 1 {
         level = parents(&level);
     }
@@ -184,11 +188,10 @@ fn levels_above(lowest: Vec<NodeHash>) -> Vec<Vec<NodeHash>> {
 }
 
 fn parents(level: &[NodeHash]) -> Vec<NodeHash> {
-    let pairs = level.chunks(2).map(|pair| match pair {
-        [left, right] => NodeHash::of_pair(left, right),
-        alone => alone[0],
-    });
-    pairs.collect()
+    let (pairs, alone) = level.as_chunks::<2>();
+    let pairs: Vec<[[u8; 32]; 2]> = pairs.iter().map(|[left, right]| [left.0, right.0]).collect();
+    let pairs: Vec<&[u8]> = pairs.iter().map(|pair| pair.as_flattened()).collect();
+    NODE.of_each(&pairs).into_iter().map(NodeHash).chain(alone.iter().copied()).collect()
 }
 
 #[cfg(test)]

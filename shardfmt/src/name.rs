@@ -1,4 +1,4 @@
-//! The name of a dataset, checked once where it enters.
+//! The names of datasets and of tags, checked once where they enter.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::digest::from_text;
+use crate::reference::VersionPrefix;
 
 /// The name of a dataset: `[a-z0-9][a-z0-9._-]{0,62}`, so that it is safe in a path, a URL and a metastore key.
 ///
@@ -29,12 +30,7 @@ impl FromStr for DatasetName {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
-        const MAX_LENGTH: usize = 63;
-        let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
-        let well_formed = text.len() <= MAX_LENGTH
-            && text.bytes().next().is_some_and(plain)
-            && text.bytes().all(|c| plain(c) || b"._-".contains(&c));
-        if well_formed {
+        if is_safe(text) {
             Ok(Self(text.to_owned()))
         } else {
             Err(NameError { text: text.chars().take(80).collect() })
@@ -60,6 +56,15 @@ impl<'de> Deserialize<'de> for DatasetName {
     }
 }
 
+/// Whether a text is `[a-z0-9][a-z0-9._-]{0,62}`.
+fn is_safe(text: &str) -> bool {
+    const MAX_LENGTH: usize = 63;
+    let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    text.len() <= MAX_LENGTH
+        && text.bytes().next().is_some_and(plain)
+        && text.bytes().all(|c| plain(c) || b"._-".contains(&c))
+}
+
 /// A text that cannot name a dataset.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -67,6 +72,58 @@ impl<'de> Deserialize<'de> for DatasetName {
 )]
 pub struct NameError {
     text: String,
+}
+
+/// A lasting name for one version of a dataset: like a [`DatasetName`], and not to be taken for a version's id.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct TagName(String);
+
+impl TagName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for TagName {
+    type Err = TagNameError;
+
+    fn from_str(text: &str) -> Result<Self, TagNameError> {
+        if VersionPrefix::looks_like_one(text) {
+            Err(TagNameError::LikeAVersion { text: text.chars().take(80).collect() })
+        } else if is_safe(text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(TagNameError::Unsafe { text: text.chars().take(80).collect() })
+        }
+    }
+}
+
+impl fmt::Display for TagName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for TagName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+/// A text that cannot be a tag.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum TagNameError {
+    /// It has characters that tags do not have.
+    #[error(
+        "{text:?} cannot be a tag: use 1 to 63 characters of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
+    )]
+    Unsafe { text: String },
+    /// `NAME@TAG` would name a version by its id.
+    #[error("{text:?} cannot be a tag, as it could begin a version: add a letter after f, or a '-'")]
+    LikeAVersion { text: String },
 }
 
 #[cfg(test)]
@@ -85,7 +142,23 @@ mod tests {
     }
 
     #[test]
+    fn tags_are_never_taken_for_versions() {
+        for good in ["v1", "2026", "2026-10-01", "paper", "abcde", "abcdefg"] {
+            assert_eq!(good.parse::<TagName>().expect(good).as_str(), good);
+        }
+        for bad in ["20261001", "abcdef", &"0".repeat(64)] {
+            let error = bad.parse::<TagName>().expect_err(bad);
+            assert!(error.to_string().contains("could begin a version"), "{error}");
+        }
+        for bad in ["", "~1", "a/b", "V1", "é", &"x".repeat(64)] {
+            let error = bad.parse::<TagName>().expect_err(bad);
+            assert!(error.to_string().contains("cannot be a tag"), "{error}");
+        }
+    }
+
+    #[test]
     fn json_is_checked_too() {
+        assert!(serde_json::from_str::<TagName>("\"../etc\"").is_err());
         assert!(serde_json::from_str::<DatasetName>("\"mnist\"").is_ok());
         assert!(serde_json::from_str::<DatasetName>("\"../etc\"").is_err());
     }

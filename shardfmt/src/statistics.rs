@@ -120,13 +120,13 @@ impl Quantiles {
     /// lengths lay evenly between the quantiles of their part. The smallest and largest are exact.
     fn merged<'a>(parts: impl Iterator<Item = (u64, &'a Self)> + Clone) -> Self {
         let arrays = || parts.clone().map(|(rows, part)| (rows as f64, part.to_array()));
-        let min = arrays().map(|(_, part)| part[0]).min().unwrap_or(0);
-        let max = arrays().map(|(_, part)| part[5]).max().unwrap_or(0);
         let rows: f64 = arrays().map(|(rows, _)| rows).sum();
-        let at = |hundredths: u64| {
-            let wanted = rows * hundredths as f64;
-            // The shortest length that so many rows do not exceed.
-            let (mut low, mut high) = (min, max);
+        let at = |quantile: usize| {
+            let hundredths = HUNDREDTHS[quantile] as f64;
+            let wanted = rows * hundredths;
+            // The shortest length that so many rows do not exceed: not shorter than in all parts, nor longer.
+            let each = || arrays().map(|(_, part)| part[quantile]);
+            let (mut low, mut high) = (each().min().unwrap_or(0), each().max().unwrap_or(0));
             while low < high {
                 let middle = low + (high - low) / 2;
                 let below: f64 = arrays().map(|(rows, part)| rows * hundredths_up_to(&part, middle)).sum();
@@ -134,7 +134,7 @@ impl Quantiles {
             }
             low
         };
-        Self { min, p25: at(25), p50: at(50), p75: at(75), p99: at(99), max }
+        Self::from([0, 1, 2, 3, 4, 5].map(at))
     }
 
     /// The quantiles, the smallest first.
@@ -269,12 +269,11 @@ impl Gatherer {
         Self { lengths: Vec::new(), columns: vec![ColumnStatistics::default(); columns], numbers: Vec::new() }
     }
 
-    /// Adds the samples of a record batch, whose canonical rows lie one after the other and end at `ends`. How samples
-    /// are cut into record batches decides the last bits.
-    pub fn add(&mut self, batch: &RecordBatch, ends: &[usize]) {
-        let starts = [0].into_iter().chain(ends.iter().copied());
+    /// Adds the samples of a record batch, and the lengths of their canonical rows. How samples are cut into record batches
+    /// decides the last bits.
+    pub fn add(&mut self, batch: &RecordBatch, lengths: impl Iterator<Item = usize>) {
         // A row has at most 1 GiB.
-        self.lengths.extend(starts.zip(ends).map(|(start, end)| (end - start) as u32));
+        self.lengths.extend(lengths.map(|length| length as u32));
         for (column, array) in self.columns.iter_mut().zip(batch.columns()) {
             self.numbers.clear();
             let measured = measure(array, &mut self.numbers);

@@ -91,23 +91,58 @@ def root(digests):
     return keyed("shardfmt 2026 merkle node v1", root(digests[:split]) + root(digests[split:]))
 
 
-def main():
-    shard = (HERE / "golden.arrow").read_bytes()
-    table = pa.ipc.open_file(shard).read_all()
-    fields = list(table.schema)
+def rows_of(table):
+    """The canonical rows of a table."""
     # The extension type of a tensor is read as what it is stored as.
     columns = [column.combine_chunks() for column in table.columns]
     columns = [getattr(column, "storage", column).to_pylist() for column in columns]
-    fields = [field.with_type(getattr(field.type, "storage_type", field.type)) for field in fields]
-    rows = [b"".join(run([column[at]], field) for column, field in zip(columns, fields)) for at in range(table.num_rows)]
-    digests = [keyed("shardfmt 2026 row v1", row)[:16] for row in rows]
+    fields = [field.with_type(getattr(field.type, "storage_type", field.type)) for field in table.schema]
+    return [b"".join(run([column[at]], field) for column, field in zip(columns, fields)) for at in range(table.num_rows)]
 
-    sidecar = (HERE / "golden.rows").read_bytes()
+
+def check_sidecar(sidecar, shard, digests, compressed):
+    """Compares a sidecar with the shard that it lies beside."""
     assert sidecar[-32:] == blake3(sidecar[:-32]).digest(), "the sidecar's own digest"
     magic, form, shard_id, count, blocks = struct.unpack_from("<8sI32sII", sidecar)
-    assert (magic, form, shard_id, count, blocks) == (b"SHARDROW", 1, blake3(shard).digest(), len(rows), 1)
-    for at, digest in enumerate(digests):
-        assert sidecar[52 + 16 * at :][:16] == digest, f"the digest of row {at}"
+    assert (magic, form, shard_id, count) == (b"SHARDROW", 1, blake3(shard).digest(), len(digests))
+    assert sidecar[52:][: 16 * count] == b"".join(digests), "the digests of the rows"
+    at = 52 + 16 * count
+
+    def take(layout):
+        nonlocal at
+        values = struct.unpack_from("<" + layout, sidecar, at)
+        at += struct.calcsize("<" + layout)
+        return values
+
+    rows = 0
+    for _ in range(blocks):
+        block_rows, offset, body_length, length = take("IQQI")
+        (message,) = take(f"{length}s")
+        assert shard[offset:][:length] == message, "the message of a record batch"
+        assert pa.ipc.read_message(shard[offset:][: length + body_length]).type == "record batch"
+        (buffers,) = take("I")
+        assert (buffers == 0) == compressed, "a compressed body is fetched whole"
+        for _ in range(buffers):
+            start, length = take("QI")
+            (kept,) = take(f"{length}s")
+            assert start + length <= body_length
+            assert shard[offset + len(message) + start :][:length] == kept, "a buffer that the sidecar keeps"
+        rows += block_rows
+    assert (rows, at) == (count, len(sidecar) - 32), "the rows of all record batches, and nothing after them"
+
+
+def main():
+    shard = (HERE / "golden.arrow").read_bytes()
+    shard_id = blake3(shard).digest()
+    table = pa.ipc.open_file(shard).read_all()
+    rows = rows_of(table)
+    digests = [keyed("shardfmt 2026 row v1", row)[:16] for row in rows]
+    check_sidecar((HERE / "golden.rows").read_bytes(), shard, digests, compressed=False)
+    for codec in ("lz4", "zstd"):
+        packed = (HERE / f"golden.{codec}.arrow").read_bytes()
+        assert len(packed) < len(shard)
+        assert pa.ipc.open_file(packed).read_all().equals(table, check_metadata=True), codec
+        check_sidecar((HERE / f"golden.{codec}.rows").read_bytes(), packed, digests, compressed=True)
 
     manifest_bytes = (HERE / "golden.manifest.arrow").read_bytes()
     manifest = pa.ipc.open_file(manifest_bytes).read_all()
@@ -130,7 +165,7 @@ def main():
     # Grain 2 of 6, of 4 rows each: beside it grain 3, then grains 0 and 1, then 4 and 5.
     expected = root(digests[12:16]) + root(digests[0:8]) + root(digests[16:21])
     assert path == expected, "the path of grain 2"
-    print(f"{len(rows)} rows of shard {shard_id.hex()[:12]}, version {blake3(manifest_bytes).hexdigest()[:12]}: as described")
+    print(f"{len(rows)} rows of shard {shard_id.hex()[:12]}, version {blake3(manifest_bytes).hexdigest()[:12]}, with lz4 and zstd: as described")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ fn rank(store: &Path, plan: PlanId, collective: Box<dyn Collective>) -> Trained 
     };
     let mut loader = Loader::open(config).unwrap();
     let catalog = LocalCatalog::open(store).unwrap();
-    let version = catalog.resolve(&"digits-test".parse().unwrap()).unwrap();
+    let version = catalog.dataset(&"digits-test".parse().unwrap()).unwrap().version;
     let test = CatalogRows::open(Box::new(catalog), version).unwrap();
     let config = TrainConfig { virtual_ranks: VIRTUAL_RANKS, epochs: EPOCHS, ..TrainConfig::default() };
     train(&config, collective, &mut loader, Some(&test), &mut |_| ()).unwrap()

@@ -1,67 +1,41 @@
-//! The two halves of a catalog put together: objects in a store, names in a metastore.
+//! The two halves of a catalog put together: objects in a store, names in a metastore. Commits and plans; what is done
+//! with history, tags and garbage is in the files beside this one.
 //!
-//! Keys: `refs/<dataset>` is the version a name points at, `versions/<version>` the dataset a version was committed to,
-//! `plans/<plan>` what a plan orders. Objects are put before the names that point at them, so a name never dangles.
+//! Objects are put before the names that point at them, and names go before the objects, so a name never dangles.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use shardfmt::plan::{Plan, PlanDocument};
-use shardfmt::{DatasetName, Manifest, PlanId, ShardEntry, ShardId, VersionId};
+use shardfmt::{Commit, DatasetName, Digest, Manifest, ManifestFile, PlanId, ShardEntry, ShardId, VersionId};
+use tokio::sync::OnceCell;
 
-use super::{CatalogError, DatasetInfo, PlanInfo};
+use super::records::{
+    CATALOG_ID, PLANS, PlanRecord, RUNS, RefRecord, VERSIONS, VersionRecord, from_json, ref_key,
+    seconds_since_1970, to_json,
+};
+use super::{CatalogError, CommitNote, DatasetInfo, Guard, PlanInfo, Reach};
 use crate::metastore::{Expected, MetaError, Metastore};
 use crate::origin::{Origin, OriginError};
-
-const REFS: &str = "refs/";
-const VERSIONS: &str = "versions/";
-const PLANS: &str = "plans/";
+use crate::protocol::RunRecord;
 
 /// How many shards a commit looks for at once.
 const LOOKED_FOR_AT_ONCE: usize = 32;
 
-/// A catalog over a store and a metastore. Its futures may be dropped at any time: a commit then happened or did not.
+/// A catalog over a store and a metastore. Its futures may be dropped at any time: a change then happened or did not.
 #[derive(Clone)]
 pub struct CatalogBackend {
     origin: Arc<Origin>,
     metastore: Arc<dyn Metastore>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct RefRecord {
-    version: VersionId,
-    samples: u64,
-    bytes: u64,
-    shards: u64,
-    committed_at: u64,
-}
-
-impl RefRecord {
-    fn named(self, name: DatasetName) -> DatasetInfo {
-        let Self { version, samples, bytes, shards, committed_at } = self;
-        DatasetInfo { name, version, samples, bytes, shards, committed_at }
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct VersionRecord {
-    dataset: DatasetName,
-}
-
-#[derive(Serialize, Deserialize)]
-struct PlanRecord {
-    dataset: DatasetName,
-    version: VersionId,
-    created: u64,
+    /// The name of this catalog, once it has marked the store.
+    marked: Arc<OnceCell<String>>,
 }
 
 impl CatalogBackend {
     /// A catalog that keeps objects in `origin` and names in `metastore`.
     pub fn new(origin: Arc<Origin>, metastore: Arc<dyn Metastore>) -> Self {
-        Self { origin, metastore }
+        Self { origin, metastore, marked: Arc::default() }
     }
 
     /// The store.
@@ -74,30 +48,17 @@ impl CatalogBackend {
         &self.metastore
     }
 
-    /// See [`Catalog::datasets`](super::Catalog::datasets).
-    pub async fn datasets(&self) -> Result<Vec<DatasetInfo>, CatalogError> {
-        let refs = self.records::<RefRecord, DatasetName>(REFS).await?;
-        Ok(refs.into_iter().map(|(name, record)| record.named(name)).collect())
-    }
-
-    /// See [`Catalog::dataset`](super::Catalog::dataset).
-    pub async fn dataset(&self, name: &DatasetName) -> Result<DatasetInfo, CatalogError> {
-        let record = self.record::<RefRecord>(&format!("{REFS}{name}")).await?;
-        let (record, _) = record.ok_or_else(|| CatalogError::NotFound { what: format!("dataset {name}") })?;
-        Ok(record.named(name.clone()))
-    }
-
     /// See [`Catalog::manifest`](super::Catalog::manifest).
     pub async fn manifest(&self, version: VersionId) -> Result<Manifest, CatalogError> {
-        match self.origin.manifest(version).await {
-            Err(OriginError::NotFound { .. }) => {
-                Err(CatalogError::NotFound { what: format!("version {version}") })
-            }
-            other => Ok(other?),
-        }
+        self.origin.manifest(version).await.map_err(|error| missing_version(version, error))
     }
 
-    /// Makes `name` point at `version`, whose manifest and shards are in the store, if it still points at `expected`.
+    /// See [`Catalog::open_manifest`](super::Catalog::open_manifest), and [`Origin::open_manifest`].
+    pub async fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError> {
+        self.origin.open_manifest(version).await.map_err(|error| missing_version(version, error))
+    }
+
+    /// Makes `version`, whose manifest and shards are in the store, the present one of `name`, if that still is `expected`.
     ///
     /// # Errors
     ///
@@ -107,38 +68,98 @@ impl CatalogBackend {
         name: &DatasetName,
         expected: Option<VersionId>,
         version: VersionId,
+        note: &CommitNote,
     ) -> Result<DatasetInfo, CatalogError> {
-        let key = format!("{REFS}{name}");
-        let present = self.record::<RefRecord>(&key).await?;
+        let present = self.record::<RefRecord>(&ref_key(name)).await?;
         if let Some((present, _)) = present.as_ref().filter(|(present, _)| present.version == version) {
-            return Ok(RefRecord { ..*present }.named(name.clone()));
+            return Ok(present.named(name.clone()));
         }
         let actual = present.as_ref().map(|(present, _)| present.version);
         if actual != expected {
             return Err(CatalogError::Conflict { dataset: name.clone(), expected, actual });
         }
+        self.mark_store().await?;
         let manifest = self.manifest(version).await?;
-        self.check_complete(version, &manifest.shards).await?;
-
-        self.put_once(&format!("{VERSIONS}{version}"), &VersionRecord { dataset: name.clone() }).await?;
-        let record = RefRecord {
+        let implied = present.as_ref().and_then(|(present, _)| present.implied_commit(name));
+        let parent = match (&present, &implied) {
+            (_, Some(implied)) => Some(implied.id()),
+            (Some((present, _)), None) => present.commit,
+            (None, None) => None,
+        };
+        let commit = Commit {
+            format: shardfmt::commit::FORMAT,
+            dataset: name.clone(),
             version,
+            parent,
+            number: present.as_ref().map_or(0, |(present, _)| present.commits).saturating_add(1),
+            time: seconds_since_1970(),
+            operation: note.operation.clone(),
+            message: note.message.clone(),
             samples: manifest.sample_count(),
             bytes: manifest.bytes(),
             shards: manifest.shards.len() as u64,
-            committed_at: seconds_since_1970(),
         };
+        let reach = Reach { commit: Some(commit.id()), version: Some(version), plan: None };
+        let guard = self.guard(&reach, || format!("a commit to {name}")).await?;
         let revision = present.map(|(_, revision)| revision);
-        match self.metastore.put(&key, to_json(&record), Expected::unchanged(revision), None).await {
-            Ok(_) => Ok(record.named(name.clone())),
-            Err(MetaError::Conflict { .. }) => match self.record::<RefRecord>(&key).await? {
-                // Someone else committed the same: it is as asked.
-                Some((record, _)) if record.version == version => Ok(record.named(name.clone())),
-                present => {
-                    let actual = present.map(|(record, _)| record.version);
-                    Err(CatalogError::Conflict { dataset: name.clone(), expected, actual })
+        let outcome = self.commit_guarded(&manifest, &commit, implied, revision, &guard).await;
+        guard.end().await;
+        match outcome {
+            Ok(()) => Ok(DatasetInfo::of(commit.id(), &commit)),
+            Err(CatalogError::Meta(MetaError::Conflict { .. })) => {
+                match self.record::<RefRecord>(&ref_key(name)).await? {
+                    // Someone else committed the same: it is as asked.
+                    Some((record, _)) if record.version == version => Ok(record.named(name.clone())),
+                    present => {
+                        let actual = present.map(|(record, _)| record.version);
+                        Err(CatalogError::Conflict { dataset: name.clone(), expected, actual })
+                    }
                 }
-            },
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes what leads to the commit, then the pointer to it, if that is at `revision`.
+    async fn commit_guarded(
+        &self,
+        manifest: &Manifest,
+        commit: &Commit,
+        implied: Option<Commit>,
+        revision: Option<u64>,
+        guard: &Guard,
+    ) -> Result<(), CatalogError> {
+        let version = commit.version;
+        if !self.origin.has_manifest(version).await? {
+            return Err(no_version(version));
+        }
+        self.check_complete(version, &manifest.shards).await?;
+        if let Some(implied) = implied {
+            self.origin.put_commit(&implied).await?;
+        }
+        let id = self.origin.put_commit(commit).await?;
+        let record = VersionRecord { dataset: commit.dataset.clone() };
+        self.put_once(&format!("{VERSIONS}{version}"), &record).await?;
+        guard.renew().await?;
+        let record = to_json(&RefRecord::of(id, commit));
+        self.metastore.put(&ref_key(&commit.dataset), record, Expected::unchanged(revision), None).await?;
+        Ok(())
+    }
+
+    /// See [`Catalog::remove_dataset`](super::Catalog::remove_dataset).
+    pub async fn remove_dataset(&self, name: &DatasetName, expected: VersionId) -> Result<(), CatalogError> {
+        let conflict =
+            |actual| CatalogError::Conflict { dataset: name.clone(), expected: Some(expected), actual };
+        let (record, revision) = self.reference(name).await?;
+        if record.version != expected {
+            return Err(conflict(Some(record.version)));
+        }
+        match self.metastore.delete(&ref_key(name), Expected::At(revision)).await {
+            Ok(_) => Ok(()),
+            Err(MetaError::Conflict { .. }) => {
+                let actual = self.record::<RefRecord>(&ref_key(name)).await?;
+                Err(conflict(actual.map(|(record, _)| record.version)))
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -146,11 +167,30 @@ impl CatalogBackend {
     /// See [`Catalog::put_plan`](super::Catalog::put_plan).
     pub async fn put_plan(&self, document: &PlanDocument) -> Result<PlanInfo, CatalogError> {
         let version = document.version;
-        let manifest = self.manifest(version).await?;
-        let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
+        let shard_rows = self.origin.ask_manifest(version, |manifest| manifest.shard_rows()).await;
+        let shard_rows = shard_rows.map_err(|error| missing_version(version, error))?;
         let id = Plan::new(document.clone(), &shard_rows)?.id();
+        let reach = Reach { commit: None, version: Some(version), plan: Some(id) };
+        let guard = self.guard(&reach, || "a plan".to_owned()).await?;
+        let outcome = self.put_plan_guarded(document, id, &guard).await;
+        guard.end().await;
+        outcome
+    }
+
+    async fn put_plan_guarded(
+        &self,
+        document: &PlanDocument,
+        id: PlanId,
+        guard: &Guard,
+    ) -> Result<PlanInfo, CatalogError> {
+        let version = document.version;
         let dataset = self.dataset_of(version).await?;
+        // Shards go after every manifest that names them: where this is, they are.
+        if !self.origin.has_manifest(version).await? {
+            return Err(no_version(version));
+        }
         self.origin.put_plan(document).await?;
+        guard.renew().await?;
         let record = PlanRecord { dataset, version, created: seconds_since_1970() };
         let key = format!("{PLANS}{id}");
         self.put_once(&key, &record).await?;
@@ -178,6 +218,44 @@ impl CatalogBackend {
         }
     }
 
+    /// See [`Catalog::remove_plan`](super::Catalog::remove_plan).
+    pub async fn remove_plan(&self, id: PlanId) -> Result<(), CatalogError> {
+        let key = format!("{PLANS}{id}");
+        if self.metastore.get(&key).await?.is_none() {
+            return Err(CatalogError::NotFound { what: format!("plan {id}") });
+        }
+        for (key, entry) in self.metastore.list(RUNS).await?.entries {
+            let run: RunRecord = from_json(&key, &entry.value)?;
+            if run.plan == id {
+                return Err(CatalogError::InUse { plan: id, run: run.id.to_string() });
+            }
+        }
+        // A run that begins just now keeps its plan by itself.
+        self.metastore.delete(&key, Expected::Any).await?;
+        Ok(())
+    }
+
+    /// Keeps gc from deleting what a pointer will reach.
+    pub(super) async fn guard(
+        &self,
+        reach: &Reach,
+        doing: impl FnOnce() -> String,
+    ) -> Result<Guard, CatalogError> {
+        let guard = Guard::announce(&self.metastore, reach).await?;
+        guard.ok_or_else(|| CatalogError::Busy { what: doing() })
+    }
+
+    /// The name under which this catalog has marked the store as one of its own.
+    pub(super) async fn mark_store(&self) -> Result<&str, CatalogError> {
+        let mark = || async {
+            self.put_once(CATALOG_ID, &unlikely_twice()).await?;
+            let (name, _) = self.record::<String>(CATALOG_ID).await?.unwrap_or_default();
+            self.origin.put_catalog(&name).await?;
+            Ok::<_, CatalogError>(name)
+        };
+        Ok(self.marked.get_or_try_init(mark).await?)
+    }
+
     /// The dataset that `version` was first committed to.
     async fn dataset_of(&self, version: VersionId) -> Result<DatasetName, CatalogError> {
         let record = self.record::<VersionRecord>(&format!("{VERSIONS}{version}")).await?;
@@ -201,52 +279,23 @@ impl CatalogBackend {
             }
         }
     }
+}
 
-    /// Writes a record that never changes, unless it is there.
-    async fn put_once(&self, key: &str, record: &impl Serialize) -> Result<(), MetaError> {
-        match self.metastore.put(key, to_json(record), Expected::Absent, None).await {
-            Ok(_) | Err(MetaError::Conflict { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The record at `key` and its revision.
-    async fn record<T: DeserializeOwned>(&self, key: &str) -> Result<Option<(T, u64)>, MetaError> {
-        let Some(entry) = self.metastore.get(key).await? else { return Ok(None) };
-        Ok(Some((from_json(key, &entry.value)?, entry.revision)))
-    }
-
-    /// All records under `prefix`, by what their keys name.
-    async fn records<T, K>(&self, prefix: &str) -> Result<Vec<(K, T)>, MetaError>
-    where
-        T: DeserializeOwned,
-        K: std::str::FromStr<Err: std::fmt::Display>,
-    {
-        let listing = self.metastore.list(prefix).await?;
-        let parse = |(key, entry): &(String, crate::metastore::Entry)| {
-            let name = key[prefix.len()..].parse().map_err(|error: K::Err| damaged(key, &error))?;
-            Ok((name, from_json(key, &entry.value)?))
-        };
-        listing.entries.iter().map(parse).collect()
+/// What the store said of the manifest of a version.
+fn missing_version(version: VersionId, error: OriginError) -> CatalogError {
+    match error {
+        OriginError::NotFound { .. } => no_version(version),
+        error => error.into(),
     }
 }
 
-fn to_json(record: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(record).expect("records are plain data")
+fn no_version(version: VersionId) -> CatalogError {
+    CatalogError::NotFound { what: format!("version {version}") }
 }
 
-fn from_json<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, MetaError> {
-    serde_json::from_slice(value).map_err(|error| damaged(key, &error))
-}
-
-fn damaged(key: &str, reason: &dyn std::fmt::Display) -> MetaError {
-    MetaError::Damaged {
-        store: "of the catalog".to_owned(),
-        what: key.to_owned(),
-        reason: reason.to_string(),
-    }
-}
-
-fn seconds_since_1970() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+/// A name that no other catalog has given itself. Decides nothing.
+fn unlikely_twice() -> String {
+    let random = [RandomState::new().hash_one(0), RandomState::new().hash_one(1)];
+    let when = std::time::SystemTime::now();
+    Digest::of(format!("{random:?} {when:?} {}", std::process::id()).as_bytes()).short()
 }

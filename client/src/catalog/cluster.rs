@@ -4,9 +4,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
-use shardfmt::{DatasetName, FinishedShard, Manifest, PlanId, ShardEntry, ShardId, VersionId};
+use shardfmt::{
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, PlanId, ShardEntry,
+    ShardId, TagName, VersionId,
+};
 
-use super::{Catalog, CatalogError, DatasetInfo, HttpCatalog, PlanInfo};
+use super::{
+    Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, HttpCatalog, LogEntry, PlanInfo,
+    TagExpected, TagInfo,
+};
 use crate::http::HttpError;
 
 /// A [`Catalog`] that asks the server that answered last, and another when that one is gone.
@@ -54,16 +60,36 @@ impl Catalog for ClusterCatalog {
         self.ask(Catalog::datasets)
     }
 
-    fn dataset(&self, name: &DatasetName) -> Result<DatasetInfo, CatalogError> {
-        self.ask(|server| server.dataset(name))
+    fn resolve(&self, reference: &DatasetRef) -> Result<DatasetInfo, CatalogError> {
+        self.ask(|server| server.resolve(reference))
+    }
+
+    fn log(&self, name: &DatasetName, limit: usize) -> Result<Vec<LogEntry>, CatalogError> {
+        self.ask(|server| server.log(name, limit))
     }
 
     fn manifest(&self, version: VersionId) -> Result<Manifest, CatalogError> {
         self.ask(|server| server.manifest(version))
     }
 
+    fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError> {
+        self.ask(|server| server.open_manifest(version))
+    }
+
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError> {
         self.ask(|server| server.shard(entry))
+    }
+
+    fn shard_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        self.ask(|server| server.shard_file(id))
+    }
+
+    fn sidecar_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        self.ask(|server| server.sidecar_file(id))
+    }
+
+    fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError> {
+        self.ask(|server| server.put_manifest(manifest))
     }
 
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {
@@ -79,8 +105,46 @@ impl Catalog for ClusterCatalog {
         name: &DatasetName,
         expected: Option<VersionId>,
         manifest: &Manifest,
+        note: &CommitNote,
     ) -> Result<DatasetInfo, CatalogError> {
-        self.ask(|server| server.commit(name, expected, manifest))
+        self.ask(|server| server.commit(name, expected, manifest, note))
+    }
+
+    fn restore(
+        &self,
+        name: &DatasetName,
+        expected: Option<VersionId>,
+        version: VersionId,
+        message: &Message,
+    ) -> Result<DatasetInfo, CatalogError> {
+        self.ask(|server| server.restore(name, expected, version, message))
+    }
+
+    fn remove_dataset(&self, name: &DatasetName, expected: VersionId) -> Result<(), CatalogError> {
+        self.ask(|server| server.remove_dataset(name, expected))
+    }
+
+    fn tags(&self, dataset: Option<&DatasetName>) -> Result<Vec<TagInfo>, CatalogError> {
+        self.ask(|server| server.tags(dataset))
+    }
+
+    fn put_tag(
+        &self,
+        dataset: &DatasetName,
+        tag: &TagName,
+        commit: CommitId,
+        expected: TagExpected,
+    ) -> Result<TagInfo, CatalogError> {
+        self.ask(|server| server.put_tag(dataset, tag, commit, expected))
+    }
+
+    fn remove_tag(
+        &self,
+        dataset: &DatasetName,
+        tag: &TagName,
+        expected: VersionId,
+    ) -> Result<(), CatalogError> {
+        self.ask(|server| server.remove_tag(dataset, tag, expected))
     }
 
     fn put_plan(&self, plan: &PlanDocument) -> Result<PlanId, CatalogError> {
@@ -93,6 +157,14 @@ impl Catalog for ClusterCatalog {
 
     fn plan(&self, id: PlanId) -> Result<PlanDocument, CatalogError> {
         self.ask(|server| server.plan(id))
+    }
+
+    fn remove_plan(&self, id: PlanId) -> Result<(), CatalogError> {
+        self.ask(|server| server.remove_plan(id))
+    }
+
+    fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
+        self.ask(|server| server.gc(options))
     }
 }
 

@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use shardfmt::plan::{PlanDocument, PlanOptions, Shape};
-use shardfmt::{DatasetName, FinishedShard, Manifest, PlanId, ShardWriter, VersionId};
+use shardfmt::{
+    CommitId, DatasetName, DatasetRef, Digest, FinishedShard, InputDigest, Manifest, Message, Operation,
+    PlanId, ShardWriter, TagName, VersionId,
+};
 
-use super::{Catalog, CatalogError};
+use super::{Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, TagExpected};
 
 /// Tells the story to `catalog`, which has no datasets yet.
 ///
@@ -21,8 +24,13 @@ pub fn conformance(catalog: &dyn Catalog) {
     commits_need_their_shards(catalog, &first);
     a_name_moves_only_from_where_it_was_expected(catalog, &first, &second);
     what_is_put_comes_back(catalog, &second);
+    a_long_manifest_is_read_as_far_as_is_asked(catalog, &second);
+    history_leads_back_to_the_first_version(catalog, &first, &second);
+    references_name_what_history_and_tags_hold(catalog, &first, &second);
+    tags_move_only_when_told_to(catalog);
     of_concurrent_commits_exactly_one_wins(catalog);
     plans_fit_their_version(catalog, &second);
+    what_nothing_reaches_goes_and_nothing_else(catalog, &first, &second);
 }
 
 /// A small version: its shards and its manifest.
@@ -34,9 +42,14 @@ struct Version {
 fn an_empty_catalog_knows_nothing(catalog: &dyn Catalog) {
     assert_eq!(catalog.datasets().expect("lists"), []);
     assert_eq!(catalog.plans().expect("lists"), []);
-    let missing = catalog.resolve(&name("nobody")).expect_err("there is none");
+    for reference in ["nobody", "nobody@v1", "nobody@~1", "nobody@0123abcd"] {
+        let missing = catalog.resolve(&at(reference)).expect_err("there is none");
+        assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
+        assert!(missing.to_string().contains("nobody"), "{missing}");
+    }
+    let missing = catalog.log(&name("nobody"), 1).expect_err("there is none");
     assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
-    assert!(missing.to_string().contains("nobody"), "{missing}");
+    assert_eq!(catalog.tags(None).expect("lists"), []);
     let missing = catalog.manifest(VersionId::of(b"nothing")).expect_err("there is none");
     assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
     let missing = catalog.plan(PlanId::of(b"nothing")).expect_err("there is none");
@@ -45,7 +58,8 @@ fn an_empty_catalog_knows_nothing(catalog: &dyn Catalog) {
 
 fn commits_need_their_shards(catalog: &dyn Catalog, version: &Version) {
     catalog.put_shard(&version.shards[0]).expect("puts");
-    let early = catalog.commit(&name("story"), None, &version.manifest).expect_err("a shard is missing");
+    let early =
+        catalog.commit(&name("story"), None, &version.manifest, &ingested()).expect_err("a shard is missing");
     assert!(early.to_string().contains(&version.shards[1].id.to_string()), "{early}");
     assert_eq!(catalog.datasets().expect("lists"), [], "nothing was committed");
     std::thread::scope(|threads| {
@@ -58,14 +72,15 @@ fn commits_need_their_shards(catalog: &dyn Catalog, version: &Version) {
 fn a_name_moves_only_from_where_it_was_expected(catalog: &dyn Catalog, first: &Version, second: &Version) {
     let story = name("story");
     let (old, new) = (first.manifest.id(), second.manifest.id());
-    let info = catalog.commit(&story, None, &first.manifest).expect("there was none");
+    let info = catalog.commit(&story, None, &first.manifest, &ingested()).expect("there was none");
     assert_eq!((info.version, info.samples, info.shards), (old, 150, 2));
     assert_eq!(info.bytes, first.manifest.bytes());
-    assert_eq!(catalog.commit(&story, None, &first.manifest).expect("repeated"), info);
+    assert_eq!(catalog.commit(&story, None, &first.manifest, &ingested()).expect("repeated"), info);
 
     second.shards.iter().for_each(|shard| catalog.put_shard(shard).expect("puts"));
     for expected in [None, Some(VersionId::of(b"other"))] {
-        let conflict = catalog.commit(&story, expected, &second.manifest).expect_err("it is elsewhere");
+        let conflict =
+            catalog.commit(&story, expected, &second.manifest, &ingested()).expect_err("it is elsewhere");
         assert!(
             matches!(conflict, CatalogError::Conflict { actual, .. } if actual == Some(old)),
             "{conflict:?}"
@@ -73,13 +88,18 @@ fn a_name_moves_only_from_where_it_was_expected(catalog: &dyn Catalog, first: &V
         let text = conflict.to_string();
         assert!(text.contains(&old.to_string()) && text.contains("story"), "{text}");
     }
-    let conflict = catalog.commit(&name("new"), Some(old), &second.manifest).expect_err("there is none");
+    let conflict =
+        catalog.commit(&name("new"), Some(old), &second.manifest, &ingested()).expect_err("there is none");
     assert!(matches!(conflict, CatalogError::Conflict { actual: None, .. }), "{conflict:?}");
-    assert_eq!(catalog.resolve(&story).expect("unchanged"), old);
-    catalog.commit(&story, Some(old), &second.manifest).expect("as expected");
-    assert_eq!(catalog.resolve(&story).expect("moved"), new);
+    assert_eq!(catalog.dataset(&story).expect("unchanged"), info);
+    let note = CommitNote { message: text("ninety more\nsamples"), ..CommitNote::of(Operation::APPEND) };
+    let info = catalog.commit(&story, Some(old), &second.manifest, &note).expect("as expected");
+    assert_eq!((info.version, info.commits), (new, 2));
+    assert_eq!(catalog.dataset(&story).expect("moved"), info);
 
-    catalog.commit(&name("another"), None, &first.manifest).expect("versions may have several names");
+    catalog
+        .commit(&name("another"), None, &first.manifest, &ingested())
+        .expect("versions may have several names");
     let names: Vec<_> = catalog.datasets().expect("lists").into_iter().map(|info| info.name).collect();
     assert_eq!(names, [name("another"), story]);
 }
@@ -92,20 +112,137 @@ fn what_is_put_comes_back(catalog: &dyn Catalog, version: &Version) {
     }
 }
 
+fn history_leads_back_to_the_first_version(catalog: &dyn Catalog, first: &Version, second: &Version) {
+    let story = name("story");
+    let (old, new) = (first.manifest.id(), second.manifest.id());
+    let missing = catalog.restore(&story, Some(new), VersionId::of(b"nothing"), &Message::default());
+    assert!(matches!(missing, Err(CatalogError::NotFound { .. })), "{missing:?}");
+    let conflict = catalog.restore(&story, Some(old), old, &Message::default()).expect_err("it is elsewhere");
+    assert!(matches!(conflict, CatalogError::Conflict { actual, .. } if actual == Some(new)), "{conflict:?}");
+    let back =
+        catalog.restore(&story, Some(new), old, &text("the new ones were wrong")).expect("as expected");
+    assert_eq!((back.version, back.samples, back.commits), (old, 150, 3));
+    catalog.restore(&story, Some(old), new, &Message::default()).expect("and forward again");
+
+    let log = catalog.log(&story, 100).expect("walks");
+    let seen: Vec<_> = log.iter().map(|entry| (entry.commit.number, entry.commit.version)).collect();
+    assert_eq!(seen, [(4, new), (3, old), (2, new), (1, old)], "the newest first");
+    for (entry, before) in log.iter().zip(&log[1..]) {
+        assert_eq!(entry.commit.parent, Some(before.id));
+        assert!(entry.commit.time >= before.commit.time);
+    }
+    assert_eq!(log[3].commit.parent, None);
+    assert_eq!(log[2].commit.operation, Operation::APPEND);
+    assert_eq!(log[2].commit.message.as_str(), "ninety more\nsamples");
+    assert_eq!((&log[1].commit.operation, log[1].id), (&Operation::RESTORE, back.commit));
+    assert_eq!(log[2].commit.bytes, second.manifest.bytes());
+    assert_eq!(catalog.log(&story, 2).expect("walks"), log[..2]);
+    assert_eq!(catalog.log(&story, 0).expect("walks"), []);
+}
+
+fn references_name_what_history_and_tags_hold(catalog: &dyn Catalog, first: &Version, second: &Version) {
+    let (old, new) = (first.manifest.id(), second.manifest.id());
+    let found = |reference: &str| catalog.resolve(&at(reference)).expect("it names one");
+    for (reference, version, commits) in
+        [("story", new, 4), ("story@~0", new, 4), ("story@~1", old, 3), ("story@~3", old, 1)]
+    {
+        let info = found(reference);
+        assert_eq!(
+            (info.version, info.commits, &info.name),
+            (version, commits, &name("story")),
+            "{reference}"
+        );
+    }
+    let latest = found("story@~1");
+    assert_eq!(found(&format!("story@{}", old.short())), latest, "the last commit of a version");
+    assert_eq!(found(&format!("story@{old}")), latest);
+    catalog.put_tag(&name("story"), &tag("v1"), found("story@~3").commit, TagExpected::Absent).expect("tags");
+    assert_eq!(found("story@v1"), found("story@~3"));
+
+    let unknown = format!("story@{}", VersionId::of(b"nothing").short());
+    for (reference, said) in [("story@~4", "story has 4"), ("story@v2", "v2"), (&unknown, "version ")] {
+        let missing = catalog.resolve(&at(reference)).expect_err("it names none");
+        assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
+        assert!(missing.to_string().contains(said), "{missing}");
+    }
+}
+
+fn tags_move_only_when_told_to(catalog: &dyn Catalog) {
+    let (story, v1) = (name("story"), tag("v1"));
+    let commit = |reference: &str| catalog.resolve(&at(reference)).expect("it names one");
+    let (old, new) = (commit("story@~3"), commit("story"));
+    let set = |commit: &DatasetInfo, expected| catalog.put_tag(&story, &v1, commit.commit, expected);
+    let there = set(&old, TagExpected::Absent).expect("it is there already");
+    assert_eq!((there.version, there.commit, &there.tag), (old.version, old.commit, &v1));
+    for expected in [TagExpected::Absent, TagExpected::At(new.version)] {
+        let conflict = set(&new, expected).expect_err("it is elsewhere");
+        let elsewhere = |actual| actual == Some(old.version);
+        assert!(
+            matches!(conflict, CatalogError::TagConflict { actual, .. } if elsewhere(actual)),
+            "{conflict:?}"
+        );
+    }
+    assert_eq!(catalog.tags(Some(&story)).expect("lists"), [there]);
+    set(&new, TagExpected::At(old.version)).expect("as expected");
+    assert_eq!(commit("story@v1"), new);
+    set(&old, TagExpected::Any).expect("told to");
+
+    let absent = catalog.put_tag(&story, &tag("v2"), old.commit, TagExpected::At(old.version));
+    assert!(matches!(absent, Err(CatalogError::TagConflict { actual: None, .. })), "{absent:?}");
+    let others = catalog.resolve(&at("another")).expect("a dataset").commit;
+    for commit in [others, CommitId::of(b"nothing")] {
+        let missing =
+            catalog.put_tag(&story, &tag("v2"), commit, TagExpected::Absent).expect_err("not of story");
+        assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
+    }
+    catalog.put_tag(&name("another"), &tag("paper"), others, TagExpected::Absent).expect("tags");
+    let all = catalog.tags(None).expect("lists");
+    let names: Vec<_> = all.iter().map(|info| (info.dataset.as_str(), info.tag.as_str())).collect();
+    assert_eq!(names, [("another", "paper"), ("story", "v1")]);
+
+    let conflict = catalog.remove_tag(&story, &v1, new.version).expect_err("it is elsewhere");
+    assert!(matches!(conflict, CatalogError::TagConflict { .. }), "{conflict:?}");
+    catalog.remove_tag(&story, &v1, old.version).expect("as expected");
+    let missing = catalog.remove_tag(&story, &v1, old.version).expect_err("it is gone");
+    assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
+    assert_eq!(catalog.tags(Some(&story)).expect("lists"), []);
+}
+
+fn a_long_manifest_is_read_as_far_as_is_asked(catalog: &dyn Catalog, version: &Version) {
+    let input = |number: u32| {
+        let (name, digest) = (format!("part-{number:05}.parquet"), Digest::of(&number.to_le_bytes()));
+        InputDigest { name, bytes: number.into(), digest }
+    };
+    let manifest = Manifest { inputs: (0..4000).map(input).collect(), ..version.manifest.clone() };
+    let long = name("long");
+    let id = catalog.commit(&long, None, &manifest, &ingested()).expect("its shards are there").version;
+    let file = catalog.open_manifest(id).expect("committed");
+    assert_eq!((file.id(), file.totals().samples), (id, manifest.sample_count()));
+    assert_eq!(file.shard_rows().expect("rows"), manifest.shard_rows());
+    assert!(file.bytes_read() < 120_000, "{} bytes were read to open it", file.bytes_read());
+    assert_eq!(file.entry(1).expect("a shard"), manifest.shards[1]);
+    assert_eq!(file.find_sample(100).expect("a sample"), Some((1, 0)));
+    assert_eq!(file.inputs().expect("inputs"), manifest.inputs);
+    assert_eq!(file.manifest().expect("all of it"), manifest);
+    let missing = catalog.open_manifest(VersionId::of(b"nothing")).expect_err("there is none");
+    assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
+    catalog.remove_dataset(&long, id).expect("it goes");
+}
+
 fn of_concurrent_commits_exactly_one_wins(catalog: &dyn Catalog) {
     let versions: Vec<_> = (1..5).map(|n| dataset(std::slice::from_ref(&(0..n)))).collect();
     let race = name("race");
     let outcomes: Vec<_> = std::thread::scope(|threads| {
         let commit = |version: &Version| {
             version.shards.iter().for_each(|shard| catalog.put_shard(shard).expect("puts"));
-            catalog.commit(&race, None, &version.manifest)
+            catalog.commit(&race, None, &version.manifest, &ingested())
         };
         let running: Vec<_> = versions.iter().map(|version| threads.spawn(move || commit(version))).collect();
         running.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });
     let winners: BTreeSet<_> = outcomes.iter().flatten().map(|info| info.version).collect();
     assert_eq!(winners.len(), 1, "{outcomes:?}");
-    assert_eq!(winners.first().copied(), Some(catalog.resolve(&race).expect("committed")));
+    assert_eq!(winners.first().copied(), Some(catalog.dataset(&race).expect("committed").version));
     let lost = |error: &CatalogError| matches!(error, CatalogError::Conflict { .. });
     assert!(outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).all(lost), "{outcomes:?}");
 }
@@ -128,10 +265,76 @@ fn plans_fit_their_version(catalog: &dyn Catalog, version: &Version) {
 
     let too_fine = PlanDocument { partitions: 90_000, ..plan.clone() };
     catalog.put_plan(&too_fine).expect_err("there are fewer grains");
-    let of_nothing = PlanDocument { version: VersionId::of(b"nothing"), ..plan };
+    let of_nothing = PlanDocument { version: VersionId::of(b"nothing"), ..plan.clone() };
     let refused = catalog.put_plan(&of_nothing).expect_err("there is no such version");
     assert!(matches!(refused, CatalogError::NotFound { .. }), "{refused:?}");
     assert_eq!(catalog.plans().expect("lists"), plans);
+
+    let missing = catalog.remove_plan(PlanId::of(b"nothing")).expect_err("there is none");
+    assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
+    catalog.remove_plan(id).expect("no run uses it");
+    assert_eq!(catalog.plans().expect("lists"), []);
+    catalog.put_plan(&plan).expect("put again");
+}
+
+fn what_nothing_reaches_goes_and_nothing_else(catalog: &dyn Catalog, first: &Version, second: &Version) {
+    let (another, race) = (name("another"), name("race"));
+    let (tagged, lost) = (catalog.dataset(&another).expect("one"), catalog.dataset(&race).expect("one"));
+    let conflict = catalog.remove_dataset(&race, first.manifest.id()).expect_err("it is elsewhere");
+    assert!(
+        matches!(conflict, CatalogError::Conflict { actual, .. } if actual == Some(lost.version)),
+        "{conflict:?}"
+    );
+    catalog.remove_dataset(&race, lost.version).expect("as expected");
+    catalog.remove_dataset(&another, tagged.version).expect("as expected");
+    let missing = catalog.remove_dataset(&race, lost.version).expect_err("it is gone");
+    assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
+    assert_eq!(catalog.resolve(&at("another@paper")).expect("its tag stays"), tagged);
+
+    let spared = catalog.gc(&GcOptions::default()).expect("looks");
+    assert!(spared.dry_run && spared.total().objects == 0 && spared.young.objects > 0, "{spared:?}");
+    let all = GcOptions { older_than_s: 0, ..GcOptions::default() };
+    let planned = catalog.gc(&all).expect("looks");
+    assert!(planned.versions.iter().any(|gone| gone.version == lost.version), "{planned:?}");
+    assert!(planned.versions.iter().any(|gone| gone.dataset.as_ref() == Some(&race)), "{planned:?}");
+    assert!(planned.shards.objects > 0 && planned.shards.objects == planned.sidecars.objects, "{planned:?}");
+    assert_eq!(planned.trees.objects, 1, "that of the long one: {planned:?}");
+    assert!(planned.commits.objects > 0, "that of race, and perhaps of those that lost: {planned:?}");
+    catalog.manifest(lost.version).expect("nothing was deleted");
+
+    let done = catalog.gc(&GcOptions { dry_run: false, ..all.clone() }).expect("deletes");
+    assert_eq!((done.total(), &done.versions), (planned.total(), &planned.versions));
+    let gone = catalog.manifest(lost.version).expect_err("deleted");
+    assert!(matches!(gone, CatalogError::NotFound { .. }), "{gone:?}");
+    for version in [first, second] {
+        what_is_put_comes_back(catalog, version);
+    }
+    assert_eq!(catalog.log(&name("story"), 100).expect("walks").len(), 4);
+    let [plan] = &catalog.plans().expect("lists")[..] else { panic!("there is one") };
+    catalog.plan(plan.id).expect("reads");
+    let nothing = catalog.gc(&GcOptions { dry_run: false, ..all }).expect("deletes");
+    assert_eq!((nothing.total().objects, nothing.reached), (0, done.reached));
+
+    let back = catalog.restore(&another, None, tagged.version, &text("it was needed")).expect("it is there");
+    assert_eq!((back.version, back.commits), (tagged.version, 1));
+    let gone = catalog.restore(&race, None, lost.version, &Message::default()).expect_err("deleted");
+    assert!(matches!(gone, CatalogError::NotFound { .. }), "{gone:?}");
+}
+
+fn ingested() -> CommitNote {
+    CommitNote::of(Operation::INGEST)
+}
+
+fn text(text: &str) -> Message {
+    text.parse().expect("a message")
+}
+
+fn tag(text: &str) -> TagName {
+    text.parse().expect("a tag")
+}
+
+fn at(text: &str) -> DatasetRef {
+    text.parse().expect("a reference")
 }
 
 fn name(text: &str) -> DatasetName {

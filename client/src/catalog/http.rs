@@ -1,18 +1,31 @@
 //! A catalog through the HTTP API of a server. What comes back is verified here: the server need not be trusted.
 
+use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
+use shardfmt::manifest::ManifestBytes;
 use shardfmt::plan::PlanDocument;
-use shardfmt::{DatasetName, FinishedShard, Manifest, PlanId, ShardEntry, ShardId, VersionId};
+use shardfmt::{
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestError, ManifestFile, Message,
+    Operation, PlanId, ShardEntry, ShardId, TagName, VersionId,
+};
 
-use super::{Catalog, CatalogError, DatasetInfo, PlanInfo};
+use super::{
+    Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, LogEntry, PlanInfo, TagExpected,
+    TagInfo,
+};
 use crate::http::{HttpClient, HttpError};
 use crate::problem;
 
 /// How long one request may take: enough for a large shard over a slow network.
 const WITHIN: Duration = Duration::from_secs(120);
+/// How long a gc may take. One that takes longer is given up halfway by the server, and can be repeated.
+const GC_WITHIN: Duration = Duration::from_secs(660);
 
 /// A [`Catalog`] that asks a server.
 pub struct HttpCatalog {
@@ -44,6 +57,57 @@ impl HttpCatalog {
     fn corrupt(&self, what: String) -> CatalogError {
         CatalogError::Corrupt { what, server: self.server.clone() }
     }
+
+    /// PUT of JSON, JSON out.
+    fn put_json<T: DeserializeOwned>(&self, url: &str, body: &impl Serialize) -> Result<T, HttpError> {
+        let answer = self.client.put_json(url, body)?;
+        serde_json::from_slice(&answer).map_err(|error| HttpError::Protocol {
+            url: url.to_owned(),
+            reason: format!("not the JSON expected: {error}"),
+        })
+    }
+
+    /// Makes a version that the server has the present one.
+    fn commit_version(
+        &self,
+        name: &DatasetName,
+        expected: Option<VersionId>,
+        version: VersionId,
+        note: &CommitNote,
+    ) -> Result<DatasetInfo, CatalogError> {
+        let CommitNote { operation, message } = note;
+        let change =
+            json!({ "expected": expected, "version": version, "operation": operation, "message": message });
+        match self.put_json(&self.url(format_args!("datasets/{name}")), &change) {
+            Err(HttpError::Problem { status: 409, .. }) => Err(CatalogError::Conflict {
+                dataset: name.clone(),
+                expected,
+                actual: or_none(self.dataset(name))?.map(|info| info.version),
+            }),
+            answer => answer.map_err(|error| refused(error, &format!("version {version}"))),
+        }
+    }
+
+    /// Why a tag was not changed that was expected at a version, or nowhere.
+    fn tag_refused(
+        &self,
+        error: HttpError,
+        dataset: &DatasetName,
+        tag: &TagName,
+        expected: Option<VersionId>,
+    ) -> CatalogError {
+        let HttpError::Problem { status: 409, .. } = error else { return as_said(error) };
+        let url = self.url(format_args!("datasets/{dataset}/tags/{tag}"));
+        match or_none(self.client.get_json::<TagInfo>(&url).map_err(as_said)) {
+            Ok(actual) => CatalogError::TagConflict {
+                dataset: dataset.clone(),
+                tag: tag.clone(),
+                expected,
+                actual: actual.map(|tag| tag.version),
+            },
+            Err(error) => error,
+        }
+    }
 }
 
 impl Catalog for HttpCatalog {
@@ -53,9 +117,12 @@ impl Catalog for HttpCatalog {
             .map_err(|error| refused(error, "list of datasets"))
     }
 
-    fn dataset(&self, name: &DatasetName) -> Result<DatasetInfo, CatalogError> {
-        let answer = self.client.get_json(&self.url(format_args!("datasets/{name}")));
-        answer.map_err(|error| refused(error, &format!("dataset {name}")))
+    fn resolve(&self, reference: &DatasetRef) -> Result<DatasetInfo, CatalogError> {
+        self.client.get_json(&self.url(format_args!("datasets/{reference}"))).map_err(as_said)
+    }
+
+    fn log(&self, name: &DatasetName, limit: usize) -> Result<Vec<LogEntry>, CatalogError> {
+        self.client.get_json(&self.url(format_args!("datasets/{name}/log?limit={limit}"))).map_err(as_said)
     }
 
     fn manifest(&self, version: VersionId) -> Result<Manifest, CatalogError> {
@@ -65,9 +132,42 @@ impl Catalog for HttpCatalog {
         Manifest::decode(&bytes).map_err(|_| self.corrupt(what))
     }
 
+    fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError> {
+        let what = format!("version {version}");
+        let url = self.url(format_args!("manifests/{version}"));
+        let served = ServedManifest { client: self.client.clone(), url };
+        ManifestFile::open(version, served).map_err(|error| match error {
+            ManifestError::Unread { source } => match source.downcast::<HttpError>() {
+                Ok(error) => refused(error, &what),
+                Err(source) => CatalogError::Http(HttpError::Unreachable {
+                    url: self.server.clone(),
+                    reason: source.to_string(),
+                }),
+            },
+            _ => self.corrupt(what),
+        })
+    }
+
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError> {
         let right = |bytes: &Bytes| ShardId::of(bytes) == entry.id;
         self.get_verified(format_args!("shards/{}", entry.id), format!("shard {}", entry.id), right)
+    }
+
+    fn shard_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        let answer = self.client.get(&self.url(format_args!("shards/{id}")));
+        answer.map_err(|error| refused(error, &format!("shard {id}")))
+    }
+
+    fn sidecar_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        let answer = self.client.get(&self.url(format_args!("shards/{id}/rows")));
+        answer.map_err(|error| refused(error, &format!("sidecar of shard {id}")))
+    }
+
+    fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError> {
+        let bytes = manifest.encode();
+        let version = VersionId::of(&bytes);
+        let put = self.client.put(&self.url(format_args!("manifests/{version}")), &bytes);
+        put.map(|_| version).map_err(|error| refused(error, &format!("version {version}")))
     }
 
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {
@@ -95,28 +195,63 @@ impl Catalog for HttpCatalog {
         name: &DatasetName,
         expected: Option<VersionId>,
         manifest: &Manifest,
+        note: &CommitNote,
     ) -> Result<DatasetInfo, CatalogError> {
-        let bytes = manifest.encode();
-        let version = VersionId::of(&bytes);
-        let what = format!("version {version}");
-        let put = self.client.put(&self.url(format_args!("manifests/{version}")), &bytes);
-        put.map_err(|error| refused(error, &what))?;
-        let change = json!({ "expected": expected, "version": version });
-        match self.client.put_json(&self.url(format_args!("datasets/{name}")), &change) {
-            Ok(answer) => serde_json::from_slice(&answer).map_err(|error| {
-                let reason = format!("not what a commit answers: {error}");
-                CatalogError::Http(HttpError::Protocol { url: self.server.clone(), reason })
+        self.commit_version(name, expected, self.put_manifest(manifest)?, note)
+    }
+
+    fn restore(
+        &self,
+        name: &DatasetName,
+        expected: Option<VersionId>,
+        version: VersionId,
+        message: &Message,
+    ) -> Result<DatasetInfo, CatalogError> {
+        let note = CommitNote { operation: Operation::RESTORE, message: message.clone() };
+        self.commit_version(name, expected, version, &note)
+    }
+
+    fn remove_dataset(&self, name: &DatasetName, expected: VersionId) -> Result<(), CatalogError> {
+        match self.client.delete(&self.url(format_args!("datasets/{name}?expected={expected}"))) {
+            Ok(_) => Ok(()),
+            Err(HttpError::Problem { status: 409, .. }) => Err(CatalogError::Conflict {
+                dataset: name.clone(),
+                expected: Some(expected),
+                actual: or_none(self.dataset(name))?.map(|info| info.version),
             }),
-            Err(HttpError::Problem { status: 409, .. }) => {
-                let actual = match self.resolve(name) {
-                    Ok(actual) => Some(actual),
-                    Err(CatalogError::NotFound { .. }) => None,
-                    Err(error) => return Err(error),
-                };
-                Err(CatalogError::Conflict { dataset: name.clone(), expected, actual })
-            }
-            Err(error) => Err(refused(error, &what)),
+            Err(error) => Err(as_said(error)),
         }
+    }
+
+    fn tags(&self, dataset: Option<&DatasetName>) -> Result<Vec<TagInfo>, CatalogError> {
+        let url = match dataset {
+            Some(dataset) => self.url(format_args!("datasets/{dataset}/tags")),
+            None => self.url(format_args!("tags")),
+        };
+        self.client.get_json(&url).map_err(as_said)
+    }
+
+    fn put_tag(
+        &self,
+        dataset: &DatasetName,
+        tag: &TagName,
+        commit: CommitId,
+        expected: TagExpected,
+    ) -> Result<TagInfo, CatalogError> {
+        let url = self.url(format_args!("datasets/{dataset}/tags/{tag}"));
+        let put = self.put_json(&url, &json!({ "commit": commit, "expected": expected }));
+        put.map_err(|error| self.tag_refused(error, dataset, tag, expected.version()))
+    }
+
+    fn remove_tag(
+        &self,
+        dataset: &DatasetName,
+        tag: &TagName,
+        expected: VersionId,
+    ) -> Result<(), CatalogError> {
+        let url = self.url(format_args!("datasets/{dataset}/tags/{tag}?expected={expected}"));
+        let deleted = self.client.delete(&url);
+        deleted.map(|_| ()).map_err(|error| self.tag_refused(error, dataset, tag, Some(expected)))
     }
 
     fn put_plan(&self, plan: &PlanDocument) -> Result<PlanId, CatalogError> {
@@ -139,6 +274,52 @@ impl Catalog for HttpCatalog {
         let document = PlanDocument::from_bytes(&bytes)?;
         // The id is that of the canonical form, whatever layout the server sent.
         if document.id() == id { Ok(document) } else { Err(self.corrupt(what)) }
+    }
+
+    fn remove_plan(&self, id: PlanId) -> Result<(), CatalogError> {
+        self.client.delete(&self.url(format_args!("plans/{id}"))).map(|_| ()).map_err(as_said)
+    }
+
+    fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
+        HttpClient::new(GC_WITHIN).post_json(&self.url(format_args!("gc")), options).map_err(as_said)
+    }
+}
+
+/// `None` where there is no such thing.
+fn or_none<T>(found: Result<T, CatalogError>) -> Result<Option<T>, CatalogError> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(CatalogError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A server's answer as this catalog's error, in the server's words.
+fn as_said(error: HttpError) -> CatalogError {
+    let what = match &error {
+        HttpError::Problem { detail, .. } => detail.strip_prefix("there is no ").unwrap_or(detail).to_owned(),
+        HttpError::Unreachable { .. } | HttpError::Protocol { .. } => String::new(),
+    };
+    refused(error, &what)
+}
+
+/// A manifest that a server has.
+struct ServedManifest {
+    client: HttpClient,
+    url: String,
+}
+
+impl ManifestBytes for ServedManifest {
+    fn whole(&self) -> io::Result<Vec<u8>> {
+        self.client.get(&self.url).map(Vec::from).map_err(io::Error::other)
+    }
+
+    fn part(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
+        self.client.get_range(&self.url, range).map(Vec::from).map_err(io::Error::other)
+    }
+
+    fn tree(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
+        self.client.get_range(&format!("{}/tree", self.url), range).map(Vec::from).map_err(io::Error::other)
     }
 }
 

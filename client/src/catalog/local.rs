@@ -6,10 +6,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
-use shardfmt::{DatasetName, FinishedShard, Manifest, PlanId, ShardEntry, ShardId, VersionId};
+use shardfmt::{
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, Operation, PlanId,
+    ShardEntry, ShardId, TagName, VersionId,
+};
 use tokio::runtime::Runtime;
 
-use super::{Catalog, CatalogBackend, CatalogError, DatasetInfo, PlanInfo};
+use super::{
+    Catalog, CatalogBackend, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, LogEntry, PlanInfo,
+    TagExpected, TagInfo,
+};
 use crate::metastore::FilesMetastore;
 use crate::origin::Origin;
 
@@ -50,16 +56,36 @@ impl Catalog for LocalCatalog {
         self.runtime.block_on(self.backend.datasets())
     }
 
-    fn dataset(&self, name: &DatasetName) -> Result<DatasetInfo, CatalogError> {
-        self.runtime.block_on(self.backend.dataset(name))
+    fn resolve(&self, reference: &DatasetRef) -> Result<DatasetInfo, CatalogError> {
+        self.runtime.block_on(self.backend.resolve(reference))
+    }
+
+    fn log(&self, name: &DatasetName, limit: usize) -> Result<Vec<LogEntry>, CatalogError> {
+        self.runtime.block_on(self.backend.log(name, limit))
     }
 
     fn manifest(&self, version: VersionId) -> Result<Manifest, CatalogError> {
         self.runtime.block_on(self.backend.manifest(version))
     }
 
+    fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError> {
+        self.runtime.block_on(self.backend.open_manifest(version))
+    }
+
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError> {
         Ok(self.runtime.block_on(self.backend.origin().shard(entry))?)
+    }
+
+    fn shard_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().shard_file(id))?)
+    }
+
+    fn sidecar_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().sidecar_bytes(id))?)
+    }
+
+    fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().put_manifest(manifest))?)
     }
 
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {
@@ -75,11 +101,50 @@ impl Catalog for LocalCatalog {
         name: &DatasetName,
         expected: Option<VersionId>,
         manifest: &Manifest,
+        note: &CommitNote,
     ) -> Result<DatasetInfo, CatalogError> {
         self.runtime.block_on(async {
             let version = self.backend.origin().put_manifest(manifest).await?;
-            self.backend.commit(name, expected, version).await
+            self.backend.commit(name, expected, version, note).await
         })
+    }
+
+    fn restore(
+        &self,
+        name: &DatasetName,
+        expected: Option<VersionId>,
+        version: VersionId,
+        message: &Message,
+    ) -> Result<DatasetInfo, CatalogError> {
+        let note = CommitNote { operation: Operation::RESTORE, message: message.clone() };
+        self.runtime.block_on(self.backend.commit(name, expected, version, &note))
+    }
+
+    fn remove_dataset(&self, name: &DatasetName, expected: VersionId) -> Result<(), CatalogError> {
+        self.runtime.block_on(self.backend.remove_dataset(name, expected))
+    }
+
+    fn tags(&self, dataset: Option<&DatasetName>) -> Result<Vec<TagInfo>, CatalogError> {
+        self.runtime.block_on(self.backend.tags(dataset))
+    }
+
+    fn put_tag(
+        &self,
+        dataset: &DatasetName,
+        tag: &TagName,
+        commit: CommitId,
+        expected: TagExpected,
+    ) -> Result<TagInfo, CatalogError> {
+        self.runtime.block_on(self.backend.put_tag(dataset, tag, commit, expected))
+    }
+
+    fn remove_tag(
+        &self,
+        dataset: &DatasetName,
+        tag: &TagName,
+        expected: VersionId,
+    ) -> Result<(), CatalogError> {
+        self.runtime.block_on(self.backend.remove_tag(dataset, tag, expected))
     }
 
     fn put_plan(&self, plan: &PlanDocument) -> Result<PlanId, CatalogError> {
@@ -92,5 +157,13 @@ impl Catalog for LocalCatalog {
 
     fn plan(&self, id: PlanId) -> Result<PlanDocument, CatalogError> {
         self.runtime.block_on(self.backend.plan(id))
+    }
+
+    fn remove_plan(&self, id: PlanId) -> Result<(), CatalogError> {
+        self.runtime.block_on(self.backend.remove_plan(id))
+    }
+
+    fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
+        self.runtime.block_on(self.backend.gc(options))
     }
 }

@@ -1,60 +1,91 @@
-//! Datasets, versions and plans by name: what a person or a program looks up before it reads, and writes after ingest.
+//! Datasets, versions, tags and plans by name: what a person or a program looks up before it reads, and writes after
+//! ingest.
 //!
 //! [`Catalog`] is the blocking seam: [`LocalCatalog`] on a directory, [`HttpCatalog`] through a server's API and
-//! [`ClusterCatalog`] through whichever of several servers answers. Both end in a [`CatalogBackend`], which puts objects into a store and names into a metastore; servers
-//! use it directly. [`conformance`] states what both promise.
+//! [`ClusterCatalog`] through whichever of several servers answers. All end in a [`CatalogBackend`], which puts objects
+//! into a store and names into a metastore; servers use it directly. [`conformance`] states what all promise, and
+//! `docs/VERSIONS.md` what that means to people.
 
 mod backend;
 mod cluster;
 mod conformance;
+mod error;
+mod gc;
+mod guard;
+mod history;
 mod http;
+mod info;
 mod local;
+mod records;
+mod shelf;
+mod tags;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-use shardfmt::plan::{PlanDocument, PlanError};
-use shardfmt::{DatasetName, FinishedShard, Manifest, PlanId, ShardEntry, ShardId, VersionId};
-
-use crate::http::HttpError;
-use crate::metastore::MetaError;
-use crate::origin::OriginError;
-use crate::problem::Problem;
+use shardfmt::plan::PlanDocument;
+use shardfmt::{
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, PlanId, ShardEntry,
+    ShardId, TagName, VersionId,
+};
 
 pub use backend::CatalogBackend;
 pub use cluster::ClusterCatalog;
 pub use conformance::conformance;
+pub use error::CatalogError;
+pub use gc::{GcOptions, GcReport, LostVersion, Tally};
+pub(crate) use guard::{Guard, Reach};
 pub use http::HttpCatalog;
+pub use info::{CommitNote, DatasetInfo, LogEntry, PlanInfo, TagExpected, TagInfo};
 pub use local::LocalCatalog;
+pub use shelf::Shelf;
 
-/// Looks up and adds datasets, versions and plans. Blocks; not to be called from async tasks.
+/// Looks up, adds and removes datasets, versions, tags and plans. Blocks; not to be called from async tasks.
 ///
-/// Everything that comes out is verified against its name; everything that goes in is content-addressed, so repeating a
-/// call is harmless.
+/// Everything that comes out is verified against its name. What goes in is content-addressed, and what changes says what
+/// it replaces, so repeating a call is harmless.
 pub trait Catalog: Send + Sync {
     /// All datasets, ordered by name.
     fn datasets(&self) -> Result<Vec<DatasetInfo>, CatalogError>;
 
-    /// What `name` points at.
+    /// The present version of `name`.
     ///
     /// # Errors
     ///
     /// [`CatalogError::NotFound`] when there is no such dataset.
-    fn dataset(&self, name: &DatasetName) -> Result<DatasetInfo, CatalogError>;
-
-    /// The version that `name` points at.
-    ///
-    /// # Errors
-    ///
-    /// [`CatalogError::NotFound`] when there is no such dataset.
-    fn resolve(&self, name: &DatasetName) -> Result<VersionId, CatalogError> {
-        Ok(self.dataset(name)?.version)
+    fn dataset(&self, name: &DatasetName) -> Result<DatasetInfo, CatalogError> {
+        self.resolve(&name.clone().into())
     }
+
+    /// The version that a reference names.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::NotFound`] when it names none, [`CatalogError::Ambiguous`] when it begins several.
+    fn resolve(&self, reference: &DatasetRef) -> Result<DatasetInfo, CatalogError>;
+
+    /// The last commits of `name`, at most `limit`, the newest first.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::NotFound`] when there is no such dataset, [`CatalogError::BrokenHistory`] when a commit is missing.
+    fn log(&self, name: &DatasetName, limit: usize) -> Result<Vec<LogEntry>, CatalogError>;
 
     /// The manifest of a version.
     fn manifest(&self, version: VersionId) -> Result<Manifest, CatalogError>;
 
+    /// The manifest of a version, to be read as far as is asked.
+    fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError>;
+
     /// The file of a shard.
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError>;
+
+    /// The bytes of a shard's file as they lie in the store: unlike all else that comes out, not verified.
+    fn shard_file(&self, id: ShardId) -> Result<Bytes, CatalogError>;
+
+    /// The bytes of a shard's sidecar as they lie in the store, not verified either.
+    fn sidecar_file(&self, id: ShardId) -> Result<Bytes, CatalogError>;
+
+    /// Stores a manifest, whether or not any name leads to it; a damaged copy is replaced.
+    fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError>;
 
     /// Stores a shard and then its sidecar; a damaged copy of either is replaced. May be called from several threads.
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError>;
@@ -62,19 +93,72 @@ pub trait Catalog: Send + Sync {
     /// Whether the store has the shard and its sidecar, intact or not.
     fn has_shard(&self, id: &ShardId) -> Result<bool, CatalogError>;
 
-    /// Stores the manifest, then makes `name` point at it, if `name` still points at `expected` (`None`: at nothing).
-    /// Committing what `name` points at already changes nothing.
+    /// Stores the manifest, then makes it the present version of `name`, in a commit whose parent is the one before: if
+    /// the present version still is `expected` (`None`: if there is no such dataset). Committing what is the present
+    /// version already changes nothing.
     ///
     /// # Errors
     ///
-    /// [`CatalogError::Conflict`] when the name points elsewhere, [`CatalogError::Incomplete`] when a shard has not
-    /// been put. The name is unchanged then.
+    /// [`CatalogError::Conflict`] when the dataset is elsewhere, [`CatalogError::Incomplete`] when a shard has not been
+    /// put. The dataset is unchanged then.
     fn commit(
         &self,
         name: &DatasetName,
         expected: Option<VersionId>,
         manifest: &Manifest,
+        note: &CommitNote,
     ) -> Result<DatasetInfo, CatalogError>;
+
+    /// As [`commit`](Self::commit), of a version that is in the store already: an older one, or one whose dataset was
+    /// removed.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit`](Self::commit), and [`CatalogError::NotFound`] when there is no such version.
+    fn restore(
+        &self,
+        name: &DatasetName,
+        expected: Option<VersionId>,
+        version: VersionId,
+        message: &Message,
+    ) -> Result<DatasetInfo, CatalogError>;
+
+    /// Removes a name with its history, if its present version is `expected`. Its tags and plans stay, and keep what
+    /// they name; the rest goes with the next [`gc`](Self::gc).
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::NotFound`] when there is no such dataset, [`CatalogError::Conflict`] when it is elsewhere.
+    fn remove_dataset(&self, name: &DatasetName, expected: VersionId) -> Result<(), CatalogError>;
+
+    /// The tags of a dataset, or all (`None`), ordered by dataset and tag.
+    fn tags(&self, dataset: Option<&DatasetName>) -> Result<Vec<TagInfo>, CatalogError>;
+
+    /// Tags a commit of `dataset`, if the tag is as expected. Setting it to where it is changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::TagConflict`] when the tag is elsewhere, [`CatalogError::NotFound`] when the dataset has no such
+    /// commit.
+    fn put_tag(
+        &self,
+        dataset: &DatasetName,
+        tag: &TagName,
+        commit: CommitId,
+        expected: TagExpected,
+    ) -> Result<TagInfo, CatalogError>;
+
+    /// Removes a tag, if it is at `expected`.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::NotFound`] when there is no such tag, [`CatalogError::TagConflict`] when it is elsewhere.
+    fn remove_tag(
+        &self,
+        dataset: &DatasetName,
+        tag: &TagName,
+        expected: VersionId,
+    ) -> Result<(), CatalogError>;
 
     /// Stores a plan for a version that has been committed.
     ///
@@ -88,99 +172,22 @@ pub trait Catalog: Send + Sync {
 
     /// A plan by its id.
     fn plan(&self, id: PlanId) -> Result<PlanDocument, CatalogError>;
-}
 
-/// What a dataset's name points at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DatasetInfo {
-    /// The name.
-    pub name: DatasetName,
-    /// The version it points at.
-    pub version: VersionId,
-    /// Samples of that version.
-    pub samples: u64,
-    /// Bytes of its shards.
-    pub bytes: u64,
-    /// How many shards it has.
-    pub shards: u64,
-    /// When it was committed, in seconds since 1970.
-    pub committed_at: u64,
-}
+    /// Takes a plan off the list, so that it no longer keeps its version.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::NotFound`] when it is not on the list, [`CatalogError::InUse`] when a run trains over it.
+    fn remove_plan(&self, id: PlanId) -> Result<(), CatalogError>;
 
-/// What is known of a plan without reading it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlanInfo {
-    /// Its id.
-    pub id: PlanId,
-    /// The dataset whose version it orders.
-    pub dataset: DatasetName,
-    /// That version.
-    pub version: VersionId,
-    /// When it was put, in seconds since 1970.
-    pub created: u64,
-}
-
-/// Why a catalog did not do what it was asked.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message names its fields")]
-pub enum CatalogError {
-    /// Nothing has that name or id.
-    #[error("there is no {what}")]
-    NotFound { what: String },
-    /// Someone else changed the dataset first. Look at what is there now, then commit on top of it.
-    #[error("dataset {dataset} was expected at {}, but is at {}", version(expected), version(actual))]
-    Conflict { dataset: DatasetName, expected: Option<VersionId>, actual: Option<VersionId> },
-    /// The version names shards that the store does not have. Put them, then commit again.
-    #[error("version {version} has {missing} of {shards} shards not in the store, the first is {first}")]
-    Incomplete { version: VersionId, missing: usize, shards: usize, first: String },
-    /// The plan does not fit its version.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// A server sent bytes that do not hash to the name asked for. Ask another.
-    #[error("{what} from {server} is corrupt")]
-    Corrupt { what: String, server: String },
-    /// A server refused, and said why.
-    #[error("{detail}")]
-    Refused { status: u16, detail: String },
-    /// A directory whose names a node keeps: what is written there by another hand it would never show.
-    #[error("{} is the data directory of a shardd node; talk to the node with --server, or use another directory", .dir.display())]
-    NodesData { dir: std::path::PathBuf },
-    /// The store failed.
-    #[error(transparent)]
-    Origin(#[from] OriginError),
-    /// The metastore failed.
-    #[error(transparent)]
-    Meta(#[from] MetaError),
-    /// The server could not be asked.
-    #[error(transparent)]
-    Http(HttpError),
-    /// The catalog's own thread could not be started.
-    #[error("cannot start the runtime of a local catalog")]
-    Runtime(#[source] std::io::Error),
-}
-
-fn version(version: &Option<VersionId>) -> String {
-    version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"))
-}
-
-impl CatalogError {
-    /// What an HTTP API says of this.
-    pub fn to_problem(&self) -> Problem {
-        match self {
-            Self::NotFound { .. } | Self::Origin(OriginError::NotFound { .. }) => Problem::not_found(self),
-            Self::Conflict { actual, .. } => Problem::version_conflict(*actual, self),
-            Self::Incomplete { .. } | Self::Plan(_) | Self::Origin(OriginError::Mismatch { .. }) => {
-                Problem::invalid(self)
-            }
-            Self::Refused { status, detail } => Problem::new("about:blank", *status, detail),
-            Self::Corrupt { .. } | Self::Origin(OriginError::Corrupt { .. }) => {
-                Problem::new(crate::problem::CORRUPT, 500, self)
-            }
-            Self::Origin(_) | Self::Meta(_) | Self::Http(_) | Self::Runtime(_) | Self::NodesData { .. } => {
-                Problem::unavailable(self)
-            }
-        }
-    }
+    /// Deletes from the store what nothing reaches: no version in the history of a dataset, no tag, no plan, no run, and
+    /// nothing that is being committed. With [`GcOptions::dry_run`] only says what that would be.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is deleted when it cannot be known what is reached: [`CatalogError::Unreadable`],
+    /// [`CatalogError::SharedStore`]. What was deleted before another error was reached by nothing.
+    fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError>;
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ use membership::{RANKS, parse};
 use run::RunState;
 
 use crate::cache::Cache;
+use crate::catalog::{Guard, Reach};
 use crate::metastore::{Expected, MetaError, Metastore};
 use crate::node::{NodeId, NodeRecord};
 use crate::origin::{Origin, OriginError};
@@ -99,6 +100,9 @@ pub enum EngineError {
     /// The name is taken by another run.
     #[error("run {run} exists with plan {plan} and {virtual_ranks} virtual ranks; choose another run name")]
     RunConflict { run: RunId, plan: PlanId, virtual_ranks: u32 },
+    /// Garbage is being deleted, and with it perhaps the plan. Ask again.
+    #[error("run {run} cannot begin while garbage is deleted from the store: try again in a minute")]
+    Busy { run: RunId },
     /// No such plan here.
     #[error("plan {plan} does not exist; `shardctl plan ls` lists the plans there are")]
     UnknownPlan { plan: PlanId },
@@ -193,6 +197,16 @@ impl Engine {
     /// # Errors
     /// A plan that does not exist, V that the plan does not allow, another run of the same name.
     pub async fn create_run(&self, create: CreateRun) -> Result<RunRecord, EngineError> {
+        // Its plan may be on no list any more: gc is told before it is looked for.
+        let reach = Reach { plan: Some(create.plan), ..Reach::default() };
+        let guard = Guard::announce(&self.meta, &reach).await?;
+        let guard = guard.ok_or_else(|| EngineError::Busy { run: create.id.clone() })?;
+        let outcome = self.create_run_guarded(create, &guard).await;
+        guard.end().await;
+        outcome
+    }
+
+    async fn create_run_guarded(&self, create: CreateRun, guard: &Guard) -> Result<RunRecord, EngineError> {
         let (plan, _) = self.plan(create.plan).await?;
         plan.check_ranks(1, create.virtual_ranks)?;
         let record = RunRecord {
@@ -203,6 +217,7 @@ impl Engine {
         };
         let key = format!("runs/{}", record.id);
         let value = serde_json::to_vec(&record).expect("a run record is plain data");
+        guard.renew().await?;
         match self.meta.put(&key, value, Expected::Absent, None).await {
             Ok(_) => Ok(record),
             Err(MetaError::Conflict { .. }) => {

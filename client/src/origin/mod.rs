@@ -4,11 +4,16 @@
 //! an error that names the object and the store. Reads of shard data are counted apart from metadata: over a run they
 //! should come to about one times the dataset. Does not know who wants the bytes or what names point at them.
 
+mod manifests;
+mod objects;
+
 use std::fmt;
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use object_store::local::LocalFileSystem;
@@ -16,9 +21,15 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use shardfmt::plan::PlanDocument;
-use shardfmt::{FinishedShard, Manifest, PlanId, ShardEntry, ShardId, Sidecar, VersionId};
+use shardfmt::{FinishedShard, PlanId, ShardEntry, ShardId, Sidecar, VersionId};
 use tokio::task::spawn_blocking;
 use tracing::warn;
+
+pub use objects::{ObjectKind, StoreTime, StoredObject};
+
+/// How old an object may become before a repeated put makes it young again: half of what garbage is given before it is
+/// deleted. Whoever puts something that is there already will soon need it.
+const YOUNG: Duration = Duration::from_secs(30 * 60);
 
 /// A store of content-addressed objects. Its futures run on a tokio runtime and may be dropped at any time.
 #[derive(Debug)]
@@ -27,7 +38,7 @@ pub struct Origin {
     name: String,
     root: Option<PathBuf>,
     data: Traffic,
-    metadata: Traffic,
+    metadata: Arc<Traffic>,
 }
 
 #[derive(Debug, Default)]
@@ -90,9 +101,19 @@ impl Object {
         Self::new(id.object_key(), format_args!("manifest {id}"))
     }
 
+    fn tree(id: VersionId) -> Self {
+        Self::new(id.tree_key(), format_args!("tree of manifest {id}"))
+    }
+
     fn plan(id: PlanId) -> Self {
         Self::new(id.object_key(), format_args!("plan {id}"))
     }
+}
+
+/// An object as it lies in the store.
+struct Present {
+    bytes: Bytes,
+    written: SystemTime,
 }
 
 impl Origin {
@@ -126,8 +147,8 @@ impl Origin {
         Ok(Self::over(Arc::new(store.with_fsync(true)), &name, Some(root)))
     }
 
-    fn over(store: Arc<dyn ObjectStore>, name: &str, root: Option<PathBuf>) -> Self {
-        Self { store, name: name.to_owned(), root, data: Traffic::default(), metadata: Traffic::default() }
+    pub(crate) fn over(store: Arc<dyn ObjectStore>, name: &str, root: Option<PathBuf>) -> Self {
+        Self { store, name: name.to_owned(), root, data: Traffic::default(), metadata: Arc::default() }
     }
 
     /// The address it was opened with.
@@ -191,37 +212,15 @@ impl Origin {
         if sidecar.shard != id {
             return Err(mismatch(format!("it is of shard {}", sidecar.shard)));
         }
-        let present = self.read_present(&object).await?.and_then(|present| Sidecar::decode(&present).ok());
-        match present.filter(|present| present.shard == id) {
-            Some(present) if present.root() == sidecar.root() => Ok(()),
+        let present = self.read_present(&object).await?;
+        let decoded = present.as_ref().and_then(|present| Sidecar::decode(&present.bytes).ok());
+        match decoded.filter(|decoded| decoded.shard == id).zip(present) {
+            Some((decoded, present)) if decoded.root() == sidecar.root() => {
+                self.make_young(&object, present).await
+            }
             Some(_) => Err(mismatch("the one in the store lists other rows".to_owned())),
             None => self.put(&object, bytes).await,
         }
-    }
-
-    /// Stores a manifest.
-    pub async fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, OriginError> {
-        let bytes = Bytes::from(manifest.encode());
-        let id = VersionId::of(&bytes);
-        self.put(&Object::manifest(id), bytes).await?;
-        Ok(id)
-    }
-
-    /// Stores the file of a manifest.
-    ///
-    /// # Errors
-    ///
-    /// [`OriginError::Mismatch`] when the bytes are no manifest or do not hash to `id`.
-    pub async fn put_manifest_bytes(&self, id: VersionId, bytes: Bytes) -> Result<Manifest, OriginError> {
-        let object = Object::manifest(id);
-        let found = VersionId::of(&bytes);
-        check_name(&object, found == id, || found.to_string())?;
-        let manifest = Manifest::decode(&bytes).map_err(|error| OriginError::Mismatch {
-            what: object.what.clone(),
-            reason: error.to_string(),
-        })?;
-        self.put(&object, bytes).await?;
-        Ok(manifest)
     }
 
     /// Stores a plan.
@@ -245,6 +244,11 @@ impl Origin {
         let found = blocking(move || ShardId::of(&hashed)).await;
         self.check_digest(&object, found == id, || found.to_string())?;
         Ok(bytes)
+    }
+
+    /// The stored bytes of a shard, as they are: whoever checks or mends the store verifies them. Not counted.
+    pub async fn shard_file(&self, id: ShardId) -> Result<Bytes, OriginError> {
+        self.read(&Object::shard(id), &Traffic::default()).await
     }
 
     /// The row digests of a shard and the map of its file, verified against the root in the manifest.
@@ -320,22 +324,6 @@ impl Origin {
         self.size_of(&Object::shard(*id)).await
     }
 
-    /// The manifest of a version, verified against its name.
-    pub async fn manifest(&self, id: VersionId) -> Result<Manifest, OriginError> {
-        let bytes = self.manifest_bytes(id).await?;
-        let decoded = blocking(move || Manifest::decode(&bytes)).await;
-        decoded.map_err(|error| self.corrupt(&Object::manifest(id), error.to_string()))
-    }
-
-    /// The file of a version's manifest, verified against its name.
-    pub async fn manifest_bytes(&self, id: VersionId) -> Result<Bytes, OriginError> {
-        let object = Object::manifest(id);
-        let bytes = self.read(&object, &self.metadata).await?;
-        let found = VersionId::of(&bytes);
-        self.check_digest(&object, found == id, || found.to_string())?;
-        Ok(bytes)
-    }
-
     /// A plan, verified against its name.
     pub async fn plan(&self, id: PlanId) -> Result<PlanDocument, OriginError> {
         let object = Object::plan(id);
@@ -345,11 +333,11 @@ impl Origin {
         PlanDocument::from_bytes(&bytes).map_err(|error| self.corrupt(&object, error.to_string()))
     }
 
-    /// Makes `bytes` the object's content, durably. The same bytes twice are written once; bytes that differ are a
-    /// damaged copy, and replaced.
+    /// Makes `bytes` the object's content, durably. The same bytes twice are written once, but for being made young again;
+    /// bytes that differ are a damaged copy, and replaced.
     async fn put(&self, object: &Object, bytes: Bytes) -> Result<(), OriginError> {
         let mode = match self.read_present(object).await? {
-            Some(present) if present == bytes => return Ok(()),
+            Some(present) if present.bytes == bytes => return self.make_young(object, present).await,
             Some(_) => {
                 warn!(object = %object.what, store = %self.name, "replacing a damaged object");
                 PutMode::Overwrite
@@ -371,12 +359,36 @@ impl Origin {
     }
 
     /// What lies at the object's place, not counted: no one asked for the data.
-    async fn read_present(&self, object: &Object) -> Result<Option<Bytes>, OriginError> {
-        match self.read(object, &Traffic::default()).await {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(OriginError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error),
+    async fn read_present(&self, object: &Object) -> Result<Option<Present>, OriginError> {
+        let read = async {
+            let found = self.store.get(&object.path).await?;
+            let written = SystemTime::from(found.meta.last_modified);
+            Ok(Present { bytes: found.bytes().await?, written })
+        };
+        match read.await {
+            Ok(present) => Ok(Some(present)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(self.failed("read", object, error)),
         }
+    }
+
+    /// Dates an object anew that was written long ago: gc spares what is young. If it has just been deleted, it is put
+    /// again.
+    async fn make_young(&self, object: &Object, present: Present) -> Result<(), OriginError> {
+        let now = SystemTime::now();
+        if now.duration_since(present.written).map_or(true, |age| age < YOUNG) {
+            return Ok(());
+        }
+        if let Some(root) = &self.root {
+            let path = root.join(object.path.as_ref());
+            let dated = blocking(move || File::options().write(true).open(path)?.set_modified(now)).await;
+            if dated.is_ok() {
+                return Ok(());
+            }
+        }
+        let put =
+            self.store.put_opts(&object.path, present.bytes.into(), PutOptions::from(PutMode::Overwrite));
+        put.await.map(|_| ()).map_err(|error| self.failed("write", object, error))
     }
 
     async fn size_of(&self, object: &Object) -> Result<Option<u64>, OriginError> {

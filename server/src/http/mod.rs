@@ -2,6 +2,7 @@
 //! nothing of how either is found.
 
 mod datasets;
+mod garbage;
 mod listen;
 mod nodes;
 mod plans;
@@ -9,13 +10,14 @@ mod problem;
 mod range;
 mod runs;
 mod shards;
+mod tags;
 
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Request};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Uri, header};
 use axum::middleware::{self, Next};
@@ -37,8 +39,8 @@ use problem::{Refusal, bad_request, not_found};
 
 /// The longest body of JSON: the plan with the longest schedule, a step's grains.
 const MAX_JSON: usize = 8 << 20;
-/// The longest manifest: a million shards.
-const MAX_MANIFEST: usize = 256 << 20;
+/// The longest manifest: some million shards.
+const MAX_MANIFEST: usize = 1 << 30;
 /// The longest shard or sidecar: four times the largest that ingest makes.
 const MAX_SHARD: usize = 256 << 20;
 /// Uploads in memory at once.
@@ -47,7 +49,7 @@ const UPLOADS: usize = 8;
 const MAX_REQUESTS: usize = 4096;
 /// How long an answer may take to begin. Attaching waits up to ten seconds for other ranks, a miss for the store.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long an upload may take.
+/// How long an upload may take, and a gc. One that takes longer ends halfway, which harms no one.
 const UPLOAD_PATIENCE: Duration = Duration::from_secs(600);
 
 /// What the routes work on.
@@ -76,12 +78,18 @@ pub fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/health", get(nodes::health))
         .route("/v1/datasets", get(datasets::list))
-        .route("/v1/datasets/{name}", get(datasets::show).put(datasets::commit))
+        .route("/v1/datasets/{name}", get(datasets::show).put(datasets::commit).delete(datasets::remove))
+        .route("/v1/datasets/{name}/log", get(datasets::log))
+        .route("/v1/datasets/{name}/tags", get(tags::of_dataset))
+        .route("/v1/datasets/{name}/tags/{tag}", get(tags::show).put(tags::put).delete(tags::remove))
+        .route("/v1/tags", get(tags::all))
         .route("/v1/manifests/{id}", get(datasets::manifest).put(datasets::put_manifest))
+        .route("/v1/manifests/{id}/tree", get(datasets::tree))
         .route("/v1/shards/{id}", get(shards::shard).put(shards::put_shard))
         .route("/v1/shards/{id}/rows", get(shards::rows).put(shards::put_rows))
         .route("/v1/plans", get(plans::list).post(plans::create))
-        .route("/v1/plans/{id}", get(plans::show))
+        .route("/v1/plans/{id}", get(plans::show).delete(plans::remove))
+        .route("/v1/gc", post(garbage::collect))
         .route("/v1/runs", get(runs::list).post(runs::create))
         .route("/v1/runs/{id}", get(runs::show))
         .route("/v1/runs/{id}/ranks/{rank}", post(runs::attach).delete(runs::detach))
@@ -108,12 +116,25 @@ pub fn router(api: Api) -> Router {
 
 /// Ends requests that take too long.
 async fn in_time(request: Request, next: Next) -> Response {
-    let patience = if request.method() == Method::PUT { UPLOAD_PATIENCE } else { PATIENCE };
+    let takes_long = request.method() == Method::PUT || request.uri().path() == "/v1/gc";
+    let patience = if takes_long { UPLOAD_PATIENCE } else { PATIENCE };
     match tokio::time::timeout(patience, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
             Refusal::from(Problem::unavailable(format!("no answer within {patience:?}"))).into_response()
         }
+    }
+}
+
+/// What stands after the `?`.
+struct Asked<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let asked = Query::<T>::from_request_parts(parts, state).await;
+        asked.map(|Query(asked)| Self(asked)).map_err(|error| bad_request(error.body_text()))
     }
 }
 

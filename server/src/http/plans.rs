@@ -21,3 +21,8 @@ pub(super) async fn show(state: State, Named(id): Named<PlanId>) -> Answer {
     let bytes = state.api.catalog.plan(id).await?.to_bytes();
     Ok(([(CONTENT_TYPE, "application/json".to_owned()), (ETAG, format!("\"{id}\""))], bytes).into_response())
 }
+
+pub(super) async fn remove(state: State, Named(id): Named<PlanId>) -> Answer {
+    state.api.catalog.remove_plan(id).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}

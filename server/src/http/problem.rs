@@ -66,7 +66,7 @@ impl From<CatalogError> for Refusal {
         match error {
             CatalogError::Origin(error) => error.into(),
             CatalogError::Meta(error) => error.into(),
-            error => error.to_problem().into(),
+            error => Refusal::from(Problem { detail: chain(&error), ..error.to_problem() }),
         }
     }
 }
@@ -105,6 +105,7 @@ impl From<EngineError> for Refusal {
             EngineError::RankOutside { .. } | EngineError::NoSuchGrain { .. } | EngineError::Plan(_) => {
                 invalid(detail)
             }
+            EngineError::Busy { .. } => Refusal::from(Problem::unavailable(detail)),
             EngineError::Meta(error) => error.into(),
             EngineError::Origin(error) => error.into(),
             _ => Refusal::from(Problem::new(problem::CORRUPT, 500, detail)),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ImageSize, IngestError, Kind};
 use crate::row::RowDigest;
+use crate::shard::Compression;
 use crate::size::ByteSize;
 
 /// In which order the rows of the input are laid into shards.
@@ -45,6 +46,9 @@ pub struct IngestConfig {
     /// Size that shards aim at, in canonical bytes. Default: a 64th of the data, between 1 and 64 MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard_size: Option<ByteSize>,
+    /// How the bodies of shards are compressed. Default: not.
+    #[serde(skip_serializing_if = "is_default")]
+    pub compression: Compression,
     /// Read only this folder of a directory or an archive, such as `train`. Default: all of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub under: Option<String>,

@@ -14,7 +14,7 @@ const MOST_ROWS: u64 = 1 << 31;
 /// How the rows of an ingest are cut into shards of equal row counts. The last may be shorter; or, where rows are dealt
 /// to shards, the first have one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(crate) struct Cut {
     /// The size aimed at, recorded as configuration.
     pub(super) size: ByteSize,
     rows: u64,
@@ -27,7 +27,7 @@ impl Cut {
     ///
     /// Row counts are rounded down to a power of two that costs at most a sixteenth of the size: grains, which are
     /// powers of two of rows, then fit without a short one at the end.
-    pub(super) fn new(rows: u64, bytes: u64, wanted: Option<ByteSize>) -> Cut {
+    pub(crate) fn new(rows: u64, bytes: u64, wanted: Option<ByteSize>) -> Cut {
         let default = (bytes / SHARDS_AT_LEAST).clamp(SMALLEST_DEFAULT, LARGEST_DEFAULT);
         let size = wanted.unwrap_or(ByteSize(default));
         let fitting = u128::from(size.0) * u128::from(rows) / u128::from(bytes.max(1));
@@ -46,13 +46,13 @@ impl Cut {
         Cut { is_dealt: true, ..self }
     }
 
-    pub(super) fn shard_count(&self) -> usize {
+    pub(crate) fn shard_count(&self) -> usize {
         usize::try_from(self.rows.div_ceil(self.rows_per_shard))
             .expect("as many as the manifest lists in memory")
     }
 
     /// The positions, in mixed order, of the rows of shard `index`.
-    pub(super) fn positions(&self, index: usize) -> Range<u64> {
+    pub(crate) fn positions(&self, index: usize) -> Range<u64> {
         if self.is_dealt {
             let (shards, index) = (self.shard_count() as u64, index as u64);
             let start = |index: u64| index * (self.rows / shards) + index.min(self.rows % shards);

@@ -33,11 +33,13 @@ use std::path::PathBuf;
 use rayon::ThreadPool;
 
 pub use self::config::{HashRange, IngestConfig, Mix, OnError};
+pub(crate) use self::cut::Cut;
 pub use self::error::IngestError;
 pub use self::input::{Content, InputFile, Inputs, ReadAt};
 pub use self::read::Ingest;
 pub use self::sink::{NoProgress, Progress, Sink};
 pub use self::source::{ImageSize, Kind, Source};
+pub use self::tree::is_hidden;
 pub use self::write::Written;
 use crate::manifest::Manifest;
 use crate::size::ByteSize;

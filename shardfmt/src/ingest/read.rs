@@ -184,7 +184,10 @@ impl<'r> Reading<'r> {
         checkpoint: Option<Checkpoint>,
     ) -> io::Result<Reading<'r>> {
         let keys = RandomKeys::new(config.seed);
-        let share = resources.memory.0 / if matches!(config.mix, Mix::Random) { 2 } else { 4 };
+        // The rest is for pieces on their way and for shards in the making.
+        let pieces = pieces_in_flight(resources) as u64 * PIECE_MEMORY;
+        let free = resources.memory.0 - pieces - resources.memory.0 / 8;
+        let share = if matches!(config.mix, Mix::Stratified(_)) { free / 2 } else { free };
         let limit = share / takes.len() as u64;
         let mut left = checkpoint.as_ref().map_or(&[][..], |left| &left.parts).iter();
         let parts = takes.iter().enumerate().map(|(index, take)| {
@@ -239,8 +242,7 @@ impl<'r> Reading<'r> {
         if let Some(inputs) = self.inputs.take() {
             return Ok((self.parts, inputs, self.skipped));
         }
-        let most = (self.resources.memory.0 / 4 / PIECE_MEMORY).max(2);
-        let in_flight = most.min(2 * rayon::current_num_threads() as u64 + 1) as usize;
+        let in_flight = pieces_in_flight(self.resources);
         let (source, done) = (self.source, self.pieces);
         let encoder = PieceEncoder {
             source,
@@ -329,6 +331,12 @@ impl<'r> Reading<'r> {
         let files = self.files.clone();
         self.work.checkpoint(Checkpoint { pieces, rows, skipped, files, parts, inputs }).map_err(failed)
     }
+}
+
+/// How many pieces may be under way.
+fn pieces_in_flight(resources: &Resources) -> usize {
+    let fitting = (resources.memory.0 / 4 / PIECE_MEMORY).max(1) as usize;
+    fitting.min(2 * resources.threads.max(1) + 1)
 }
 
 /// Reads and encodes pieces; shared by all threads.

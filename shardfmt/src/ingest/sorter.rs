@@ -293,7 +293,7 @@ impl<R: Runs> Sorter<R> {
             }
         }
         let held = (!self.rows.is_empty()).then(|| Part { blocks: Arc::new(self.blocks), rows: self.rows });
-        Ok(Sorted { held, parts, files: self.files, buckets: self.buckets })
+        Ok(Sorted { held_bytes: self.held, held, parts, files: self.files, buckets: self.buckets })
     }
 }
 
@@ -307,6 +307,7 @@ struct PartOnDisk {
 /// All rows, in order, part by part.
 pub(super) struct Sorted {
     held: Option<Part>,
+    held_bytes: u64,
     parts: VecDeque<PartOnDisk>,
     files: Vec<File>,
     buckets: Buckets,
@@ -320,6 +321,11 @@ impl Sorted {
         }
         let Some(part) = self.parts.pop_front() else { return Ok(None) };
         self.load(&part).map(Some)
+    }
+
+    /// The bytes of the rows that never left memory.
+    pub(super) fn held(&self) -> u64 {
+        self.held_bytes
     }
 
     /// How many rows the next part has, if they are on disk and that is known without reading them.

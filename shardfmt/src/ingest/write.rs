@@ -11,7 +11,7 @@ use super::work::Work;
 use super::{IngestConfig, IngestError, Mix, Progress, Resources, Sink, pipeline};
 use crate::manifest::{Manifest, SKIPPED_LISTED, ShardEntry, Skipped};
 use crate::row::RowCodec;
-use crate::shard::{FinishedShard, ShardError, ShardWriter};
+use crate::shard::{Compression, FinishedShard, ShardError, ShardWriter};
 use crate::size::ByteSize;
 
 /// How many times the size of a shard it takes to make one: its rows, its file, and what lies between.
@@ -70,6 +70,7 @@ impl Ingest {
             };
             let writing = Writing {
                 codec: &codec,
+                compression: config.compression,
                 resources: &resources,
                 work: &work,
                 number,
@@ -91,6 +92,7 @@ impl Ingest {
 /// The writing of one version.
 struct Writing<'w> {
     codec: &'w RowCodec,
+    compression: Compression,
     resources: &'w Resources,
     work: &'w Work,
     /// Which of the versions of this ingest.
@@ -114,7 +116,8 @@ impl Writing<'_> {
         let failed = |error| spill_error(self.resources, error);
         let rows = Rows::new(part.sorted(config, self.resources, &self.cut).map_err(failed)?);
         let shard_memory = self.cut.size.0.saturating_mul(SHARD_MEMORY).max(1);
-        let in_flight = (self.resources.memory.0 / 4 * 3 / shard_memory).max(1);
+        let free = self.resources.memory.0.saturating_sub(rows.held());
+        let in_flight = (free / 4 * 3 / shard_memory).max(1);
         let in_flight = in_flight.min(rayon::current_num_threads() as u64 + 1) as usize;
         let mut entries = Vec::with_capacity(self.cut.shard_count());
         pipeline::in_order(
@@ -180,12 +183,9 @@ impl Writing<'_> {
     }
 
     fn write(&self, rows: Vec<(Arc<Part>, Range<usize>)>) -> Result<FinishedShard, ShardError> {
-        let mut writer = ShardWriter::new(self.codec.schema().clone())?;
-        for (part, range) in rows {
-            for (_, row) in part.rows(range) {
-                writer.push_row(row)?;
-            }
-        }
+        let mut writer = ShardWriter::with_compression(self.codec.schema().clone(), self.compression)?;
+        writer
+            .push_rows(rows.iter().flat_map(|(part, range)| part.rows(range.clone())).map(|(_, row)| row))?;
         writer.finish()
     }
 }
@@ -201,6 +201,11 @@ struct Rows {
 impl Rows {
     fn new(sorted: Sorted) -> Rows {
         Rows { sorted, part: None, passed: 0 }
+    }
+
+    /// Bytes that the rows take in memory from the beginning.
+    fn held(&self) -> u64 {
+        self.sorted.held()
     }
 
     /// Passes over the next rows, reading as few as possible.

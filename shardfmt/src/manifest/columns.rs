@@ -14,6 +14,7 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 
 use super::ShardEntry;
+use super::labels::Names;
 use crate::digest::{Digest, ShardId};
 use crate::merkle::NodeHash;
 use crate::row::DigestSum;
@@ -172,7 +173,7 @@ fn structure(
 }
 
 /// The shards of a record batch whose schema was [checked](check).
-pub(super) fn entries(batch: &RecordBatch) -> Result<Vec<ShardEntry>, String> {
+pub(super) fn entries(batch: &RecordBatch, names: &mut Names) -> Result<Vec<ShardEntry>, String> {
     let column = |name| batch.column_by_name(name).expect("the schema was checked");
     let (ids, roots, sums) = (column("shard"), column("root"), column("digest_sum"));
     let (ids, roots, sums) =
@@ -190,8 +191,11 @@ pub(super) fn entries(batch: &RecordBatch) -> Result<Vec<ShardEntry>, String> {
             return Err(format!("shard {} has no rows", id.short()));
         }
         let labels = match labels.is_valid(index) {
-            true => serde_json::from_str(labels.value(index))
-                .map_err(|error| format!("the labels of shard {}: {error}", id.short()))?,
+            true => Some(
+                names
+                    .labels(labels.value(index))
+                    .map_err(|error| format!("the labels of shard {}: {error}", id.short()))?,
+            ),
             false => None,
         };
         let statistics = match &statistics {

@@ -1,6 +1,5 @@
 //! A manifest that is read as far as is asked: opening it takes its footer, a shard the record batch that it is listed in.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,8 +11,9 @@ use serde_json::Value;
 
 use super::footer::{Footer, INPUTS_KEY, SKIPPED_KEY};
 use super::index::{BATCHES_KEY, Index, LABELS_KEY, ROWS_KEY, TOTALS_KEY, Totals};
+use super::labels::Names;
 use super::verified::{ManifestBytes, VerifiedFile};
-use super::{InputDigest, Manifest, ManifestError, ShardEntry, SkippedList, class_names};
+use super::{InputDigest, Labels, Manifest, ManifestError, ShardEntry, SkippedList, class_names};
 use crate::digest::VersionId;
 
 /// What the columns that every manifest has take of its file for one shard.
@@ -102,7 +102,7 @@ impl ManifestFile {
     /// # Errors
     ///
     /// [`ManifestError`] when that cannot be read.
-    pub fn labels(&self) -> Result<Option<BTreeMap<String, u64>>, ManifestError> {
+    pub fn labels(&self) -> Result<Option<Labels>, ManifestError> {
         match &self.found {
             Some(index) => Ok(index.labels.clone()),
             None => needed(&self.footer, &self.file, LABELS_KEY),
@@ -227,7 +227,7 @@ impl ManifestFile {
         if let Some((_, shards)) = last().as_ref().filter(|(last, _)| *last == batch) {
             return Ok(shards.clone());
         }
-        let shards = Arc::new(self.footer.shards(&self.file, batch)?);
+        let shards = Arc::new(self.footer.shards(&self.file, batch, &mut Names::default())?);
         let Batch { first_shard, first_sample } = self.batches[batch];
         let (next_shard, next_sample) = match self.batches.get(batch + 1) {
             Some(next) => (next.first_shard, next.first_sample),
@@ -259,10 +259,10 @@ impl Manifest {
 /// All of a manifest, and what follows from its shards: the same as it says itself, if it does.
 fn decode(file: &VerifiedFile, footer: &Footer) -> Result<(Manifest, Index), ManifestError> {
     let mut shards = Vec::new();
-    let mut batches = Vec::new();
+    let (mut batches, mut names) = (Vec::new(), Names::default());
     for batch in 0..footer.blocks.len() {
         let start = shards.len();
-        shards.append(&mut footer.shards(file, batch)?);
+        shards.append(&mut footer.shards(file, batch, &mut names)?);
         batches.push(start..shards.len());
     }
     let inputs = needed(footer, file, INPUTS_KEY)?;
@@ -271,7 +271,9 @@ fn decode(file: &VerifiedFile, footer: &Footer) -> Result<(Manifest, Index), Man
     let manifest = Manifest { schema, shards, config, inputs, skipped, skipped_count };
     let index = Index::of(&manifest, &batches);
     if footer.has(TOTALS_KEY) {
-        compare(footer, file, TOTALS_KEY, &index.totals)?;
+        // Adding up the statistics again would take longer than all else, and no one relies on them.
+        let Totals { statistics, .. } = needed(footer, file, TOTALS_KEY)?;
+        compare(footer, file, TOTALS_KEY, &Totals { statistics, ..index.totals.clone() })?;
         compare(footer, file, BATCHES_KEY, &index.batches)?;
         compare(footer, file, ROWS_KEY, &index.rows)?;
         compare(footer, file, LABELS_KEY, &index.labels)?;

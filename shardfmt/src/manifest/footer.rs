@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::index::{LABELS_KEY, ROWS_KEY};
+use super::labels::Names;
 use super::verified::VerifiedFile;
 use super::{ManifestError, ShardEntry, columns};
 use crate::digest::{from_hex, to_hex};
@@ -103,12 +104,17 @@ impl Footer {
     }
 
     /// The shards of a record batch.
-    pub(super) fn shards(&self, file: &VerifiedFile, batch: usize) -> Result<Vec<ShardEntry>, ManifestError> {
+    pub(super) fn shards(
+        &self,
+        file: &VerifiedFile,
+        batch: usize,
+        names: &mut Names,
+    ) -> Result<Vec<ShardEntry>, ManifestError> {
         let BlockPlace { metadata, body } = &self.blocks[batch];
         let block = file.read(metadata.start as u64..body.end as u64)?;
         let (metadata, body) = (&block[..metadata.len()], block.slice(metadata.len()));
         crate::shard::decode_block(&self.columns, metadata, &body)
-            .and_then(|batch| columns::entries(&batch))
+            .and_then(|batch| columns::entries(&batch, names))
             .map_err(ManifestError::Corrupt)
     }
 }
@@ -168,8 +174,13 @@ pub(super) fn external(error: serde_json::Error) -> ArrowError {
     ArrowError::ExternalError(error.into())
 }
 
-/// The schema as an Arrow IPC message without its envelope, in hexadecimal: what `pyarrow.ipc.read_schema` reads.
+/// The schema in hexadecimal.
 pub(super) fn schema_text(schema: &Schema) -> String {
+    to_hex(&schema_message(schema))
+}
+
+/// The schema as an encapsulated Arrow IPC message: what `pyarrow.ipc.read_schema` reads.
+pub(crate) fn schema_message(schema: &Schema) -> Vec<u8> {
     let options = IpcWriteOptions::default();
     let mut dictionaries = DictionaryTracker::new(true);
     let generator = IpcDataGenerator::default();
@@ -180,12 +191,17 @@ pub(super) fn schema_text(schema: &Schema) -> String {
         &u32::try_from(message.len()).expect("a schema has less than 4 GiB").to_le_bytes(),
     );
     framed.extend_from_slice(&message);
-    to_hex(&framed)
+    framed
 }
 
 fn parse_schema(hex: &str) -> Result<SchemaRef, String> {
     let mut bytes = vec![0; hex.len() / 2];
     from_hex(hex, &mut bytes).map_err(|_| "its schema is not hexadecimal".to_owned())?;
+    parse_schema_message(&bytes)
+}
+
+/// The schema that [`schema_message`] wrote, checked to be one that rows can have.
+pub(crate) fn parse_schema_message(bytes: &[u8]) -> Result<SchemaRef, String> {
     let message: Range<usize> = 8..bytes.len();
     let message = bytes.get(message).ok_or("its schema is cut off")?;
     let message = ipc::root_as_message(message).map_err(|error| format!("its schema: {error}"))?;

@@ -2,12 +2,11 @@
 //!
 //! All of it follows from the shards, and a reader that has read them all compares the two.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Manifest, ShardEntry};
+use super::{Labels, Manifest, ShardEntry};
 use crate::row::DigestSum;
 use crate::statistics::{MEASURED_COLUMNS, Statistics};
 
@@ -48,7 +47,7 @@ pub struct Totals {
 }
 
 /// What follows from the shards, in the order in which they are listed.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(super) struct Index {
     pub(super) totals: Totals,
     /// The shards and samples of each record batch.
@@ -56,15 +55,13 @@ pub(super) struct Index {
     /// How many shards that follow each other have how many rows.
     pub(super) rows: Vec<(u64, u32)>,
     /// How often each label occurs, if all shards know and there are not too many.
-    pub(super) labels: Option<BTreeMap<String, u64>>,
+    pub(super) labels: Option<Labels>,
 }
 
 impl Index {
-    /// Of a manifest whose record batches end after these shards.
+    /// Of a manifest with these record batches; without statistics.
     pub(super) fn of(manifest: &Manifest, batches: &[Range<usize>]) -> Self {
         let shards = &manifest.shards;
-        let known = shards.iter().map(|shard| Some((u64::from(shard.rows), shard.statistics.as_ref()?)));
-        let all_known = known.clone().all(|known| known.is_some());
         let totals = Totals {
             shards: shards.len() as u64,
             samples: manifest.sample_count(),
@@ -73,7 +70,7 @@ impl Index {
             digest_sum: manifest.digest_sum(),
             inputs: manifest.inputs.len() as u64,
             skipped: manifest.skipped_count,
-            statistics: if all_known { Statistics::merged(known.flatten()) } else { None },
+            statistics: None,
         };
         let samples = |shards: &[ShardEntry]| shards.iter().map(|shard| u64::from(shard.rows)).sum();
         let batches =
@@ -94,8 +91,8 @@ impl Index {
     }
 }
 
-fn labels(shards: &[ShardEntry]) -> Option<BTreeMap<String, u64>> {
-    let mut all = BTreeMap::new();
+fn labels(shards: &[ShardEntry]) -> Option<Labels> {
+    let mut all = Labels::new();
     for shard in shards {
         for (label, count) in shard.labels.as_ref()? {
             if let Some(total) = all.get_mut(label) {
@@ -108,6 +105,12 @@ fn labels(shards: &[ShardEntry]) -> Option<BTreeMap<String, u64>> {
         }
     }
     Some(all)
+}
+
+/// What all samples are like, if that is known of every shard.
+pub(super) fn statistics(shards: &[ShardEntry]) -> Option<Statistics> {
+    let known = shards.iter().map(|shard| Some((u64::from(shard.rows), shard.statistics.as_ref()?)));
+    known.clone().all(|known| known.is_some()).then(|| Statistics::merged(known.flatten())).flatten()
 }
 
 /// Where the record batches of a manifest end: decided by the shards alone.

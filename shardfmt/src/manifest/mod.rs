@@ -11,6 +11,7 @@ mod columns;
 mod file;
 mod footer;
 mod index;
+mod labels;
 mod local;
 #[cfg(test)]
 mod tests;
@@ -31,7 +32,9 @@ use crate::row::DigestSum;
 use crate::statistics::Statistics;
 
 pub use file::ManifestFile;
+pub(crate) use footer::{parse_schema_message, schema_message};
 pub use index::Totals;
+pub use labels::Labels;
 pub use local::LocalManifest;
 pub use tree::tree_of;
 pub use verified::ManifestBytes;
@@ -61,7 +64,7 @@ pub struct ShardEntry {
     /// The sum of the digests of its rows.
     pub digest_sum: DigestSum,
     /// How often each label occurs, where samples have labels; missing labels are not counted.
-    pub labels: Option<BTreeMap<String, u64>>,
+    pub labels: Option<Labels>,
     /// What its samples are like, each of their columns in order; not known of shards from before statistics were kept.
     pub statistics: Option<Statistics>,
 }
@@ -144,7 +147,9 @@ impl Manifest {
             !self.schema.fields().is_empty() && self.shards.iter().any(|shard| shard.statistics.is_some());
         let batches = index::cut(self, indexed);
         if indexed {
-            let index = index::Index::of(self, &batches).texts().map_err(footer::external)?;
+            let mut index = index::Index::of(self, &batches);
+            index.totals.statistics = index::statistics(&self.shards);
+            let index = index.texts().map_err(footer::external)?;
             texts.extend(index.map(|(key, text)| (key.to_owned(), text)));
         }
         let batches = batches
@@ -163,6 +168,11 @@ impl Manifest {
         self.shards.iter().map(|shard| u64::from(shard.rows)).sum()
     }
 
+    /// How many samples each shard has: what a plan is made from.
+    pub fn shard_rows(&self) -> Vec<u32> {
+        self.shards.iter().map(|shard| shard.rows).collect()
+    }
+
     /// The bytes of all shard files.
     pub fn bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.bytes).fold(0, u64::saturating_add)
@@ -179,8 +189,8 @@ impl Manifest {
     }
 
     /// How often each label occurs; `None` where samples have no labels.
-    pub fn labels(&self) -> Option<BTreeMap<String, u64>> {
-        let mut all = BTreeMap::new();
+    pub fn labels(&self) -> Option<Labels> {
+        let mut all = Labels::new();
         for shard in &self.shards {
             for (label, count) in shard.labels.as_ref()? {
                 let total: &mut u64 = all.entry(label.clone()).or_default();

@@ -15,7 +15,11 @@ use crate::shard::IpcFile;
 use crate::statistics::{ColumnStatistics, MEASURED_COLUMNS, Measure, Quantiles, Spread};
 
 fn entry() -> impl Strategy<Value = ShardEntry> {
-    let labels = prop::option::of(prop::collection::btree_map("[a-z\"\\\\é]{0,4}", any::<u64>(), 0..4));
+    let labels = prop::option::of(prop::collection::btree_map(
+        "[a-z\"\\\\é]{0,4}".prop_map(Arc::from),
+        any::<u64>(),
+        0..4,
+    ));
     (any::<[u8; 32]>(), 1..u32::MAX, any::<u64>(), any::<u64>(), any::<[u8; 32]>(), any::<u128>(), labels)
         .prop_map(|(id, rows, bytes, row_bytes, root, sum, labels)| ShardEntry {
             id: ShardId(Digest(id)),
@@ -245,7 +249,7 @@ fn small() -> Manifest {
         row_bytes: 900,
         root: NodeHash([7; 32]),
         digest_sum: DigestSum(u128::MAX),
-        labels: Some(BTreeMap::from([("0".to_owned(), 1), (rows.to_string(), 2)])),
+        labels: Some(BTreeMap::from([("0".into(), 1), (rows.to_string().into(), 2)])),
         statistics: Some(statistics(&schema, rows, 5)),
     };
     let config = serde_json::json!({ "b": 1, "a": 2 });

@@ -15,6 +15,7 @@ use arrow::datatypes::{DataType, Field, SchemaRef};
 
 use self::npy::Dense;
 use self::tree::{Reason, fixed_width, put, put_length, put_run, take, take_length, take_run};
+use crate::manifest::{parse_schema_message, schema_message};
 use crate::row::MAX_ROW_BYTES;
 
 /// The member at the beginning of a tar that holds the schema of its samples.
@@ -83,6 +84,29 @@ impl Members {
         });
         let columns = columns.collect::<Result<_, _>>()?;
         Ok(Self { schema, columns })
+    }
+
+    /// Members of samples of the schema that a [`SCHEMA_MEMBER`] holds.
+    ///
+    /// # Errors
+    ///
+    /// When it holds none, or one that samples cannot have.
+    pub fn of_schema_member(content: &[u8]) -> Result<Self, MemberError> {
+        let schema = parse_schema_message(content).map_err(|reason| MemberError {
+            member: SCHEMA_MEMBER.to_owned(),
+            reason: format!("holds no schema of samples: {reason}"),
+        })?;
+        Self::new(schema)
+    }
+
+    /// What a [`SCHEMA_MEMBER`] holds for these samples.
+    pub fn schema_member(&self) -> Vec<u8> {
+        schema_message(&self.schema)
+    }
+
+    /// The columns of the samples.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
     }
 
     /// The members of a canonical row, in the order of the columns: none for a null, and one that says so where there

@@ -24,6 +24,7 @@ use arrow::error::ArrowError;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::digest::{DigestError, from_hex, from_text, to_hex};
+use crate::keyed::KeyedHash;
 use plain::Shape;
 
 pub use encode::RowEncoder;
@@ -36,13 +37,21 @@ pub const MAX_ROW_BYTES: usize = 1 << 30;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowDigest(pub [u8; 16]);
 
+static DIGEST: LazyLock<KeyedHash> = LazyLock::new(|| KeyedHash::new("shardfmt 2026 row v1"));
+
 impl RowDigest {
     /// The digest of the row whose canonical bytes are given.
     pub fn of(canonical: &[u8]) -> Self {
-        static KEYED: LazyLock<blake3::Hasher> =
-            LazyLock::new(|| blake3::Hasher::new_derive_key("shardfmt 2026 row v1"));
-        let hash = KEYED.clone().update(canonical).finalize();
-        Self(hash.as_bytes()[..16].try_into().expect("a hash has 32 bytes"))
+        Self::from_hash(&DIGEST.of(canonical))
+    }
+
+    /// The digest of each row. Several times as fast as one by one where rows are small.
+    pub fn of_each(canonical: &[&[u8]]) -> Vec<Self> {
+        DIGEST.of_each(canonical).iter().map(Self::from_hash).collect()
+    }
+
+    fn from_hash(hash: &[u8; 32]) -> Self {
+        Self(*hash.first_chunk().expect("a hash has 32 bytes"))
     }
 }
 

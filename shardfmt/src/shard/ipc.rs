@@ -1,8 +1,9 @@
 //! The structure of an Arrow IPC file, checked before Arrow's decoder sees it.
 //!
 //! FlatBuffers verification shows that the metadata is well formed, not that it is true: buffers may lie outside the
-//! body, lengths may be negative. Arrow's decoder trusts some of that; so every node and buffer is compared with the
-//! schema and the body first. Only plain schemas (`row::plain_schema`) and uncompressed bodies pass.
+//! body, lengths may be negative, a few bytes may claim to be gigabytes when decompressed. Arrow's decoder trusts some of
+//! that; so every node and buffer is compared with the schema and the body first. Only plain schemas
+//! (`row::plain_schema`) pass.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,6 +13,8 @@ use arrow::array::RecordBatch;
 use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::ipc;
+
+use super::MAX_SHARD_BYTES;
 
 type Reason = String;
 
@@ -93,18 +96,97 @@ pub(crate) fn schema_from(schema: ipc::Schema<'_>) -> Result<Schema, Reason> {
     ipc::convert::try_fb_to_schema(schema).map_err(|error| format!("schema: {error}"))
 }
 
-/// Decodes one record batch. `metadata` is the encapsulated message before the body.
+/// Decodes one record batch of a file that is not compressed. `metadata` is the encapsulated message before the body.
 pub(crate) fn decode_block(
     schema: &SchemaRef,
     metadata: &[u8],
     body: &Buffer,
 ) -> Result<RecordBatch, Reason> {
-    let batch = parse_message(metadata)?;
-    Layout::of(schema, batch, body.len() as u64)?;
+    match parse_message(metadata)?.compression() {
+        Some(_) => Err("its body is compressed, which it must not be".to_owned()),
+        None => unpack_block(schema, metadata, body, &mut 0),
+    }
+}
+
+/// Decodes one record batch, compressed or not. What decompressing takes is added to `unpacked`, which stays within the
+/// size of a shard.
+pub(super) fn unpack_block(
+    schema: &SchemaRef,
+    metadata: &[u8],
+    body: &Buffer,
+    unpacked: &mut u64,
+) -> Result<RecordBatch, Reason> {
+    let batch = check_block(schema, metadata, body, unpacked)?;
     let (dictionaries, version) = (HashMap::new(), ipc::MetadataVersion::V5);
     ipc::reader::RecordBatchDecoder::try_new(body, batch, schema.clone(), &dictionaries, &version)
         .and_then(ipc::reader::RecordBatchDecoder::read_record_batch)
         .map_err(|error| error.to_string())
+}
+
+/// Compares a record batch with its schema and its body, and adds to `unpacked` what decompressing it takes: nothing
+/// where it is not compressed.
+pub(super) fn check_block<'a>(
+    schema: &Schema,
+    metadata: &'a [u8],
+    body: &[u8],
+    unpacked: &mut u64,
+) -> Result<ipc::RecordBatch<'a>, Reason> {
+    let batch = parse_message(metadata)?;
+    let Some(compression) = batch.compression() else {
+        return Layout::of(schema, batch, body.len() as u64).map(|_| batch);
+    };
+    *unpacked = unpacked.saturating_add(check_compressed(schema, batch, body, compression)?);
+    match *unpacked <= MAX_SHARD_BYTES {
+        true => Ok(batch),
+        false => {
+            Err(format!("decompressed there are more than {MAX_SHARD_BYTES} bytes, the most of a shard"))
+        }
+    }
+}
+
+/// Compares a compressed record batch with its schema and its body, and says how many bytes it has when decompressed.
+fn check_compressed(
+    schema: &Schema,
+    batch: ipc::RecordBatch<'_>,
+    body: &[u8],
+    compression: ipc::BodyCompression<'_>,
+) -> Result<u64, Reason> {
+    if compression.method() != ipc::BodyCompressionMethod::BUFFER {
+        return Err("its buffers are not compressed one by one".to_owned());
+    }
+    // The most bytes that one byte can become.
+    let expansion = match compression.codec() {
+        ipc::CompressionType::LZ4_FRAME => 255, // a byte adds at most 255 to the length of a match
+        ipc::CompressionType::ZSTD => 128 << 10 >> 2, // a block has 4 bytes at least, and 128 KiB at most become of it
+        other => return Err(format!("it has compression {}, which shards have not", other.0)),
+    };
+    let place = |buffer: &ipc::Buffer| {
+        let stored = inside(buffer, body.len() as u64)?;
+        let bytes = unpacked(&body[stored.start as usize..stored.end as usize], expansion)?;
+        Ok(BufferPlace { stored, bytes })
+    };
+    let places: Vec<Result<BufferPlace, Reason>> = batch.buffers().into_iter().flatten().map(place).collect();
+    let bytes = places.iter().flatten().map(|place| place.bytes).fold(0, u64::saturating_add);
+    walk(schema, batch, row_count(batch, bytes)?, places.into_iter())?;
+    Ok(bytes)
+}
+
+/// How many bytes become of a compressed buffer, whose first eight say so.
+fn unpacked(buffer: &[u8], expansion: u64) -> Result<u64, Reason> {
+    if buffer.is_empty() {
+        return Ok(0);
+    }
+    let Some((length, rest)) = buffer.split_first_chunk() else {
+        return Err("a compressed buffer is cut off".to_owned());
+    };
+    let rest = rest.len() as u64;
+    match i64::from_le_bytes(*length) {
+        -1 => Ok(rest), // as it is: it would not have become smaller
+        length => match u64::try_from(length) {
+            Ok(length) if length <= rest.saturating_mul(expansion) => Ok(length),
+            _ => Err(format!("{rest} compressed bytes cannot become {length}")),
+        },
+    }
 }
 
 /// The record batch that an encapsulated message describes.
@@ -121,9 +203,6 @@ pub(super) fn parse_message(metadata: &[u8]) -> Result<ipc::RecordBatch<'_>, Rea
     let Some(batch) = message.header_as_record_batch() else {
         return corrupt("its message is no record batch");
     };
-    if batch.compression().is_some() {
-        return corrupt("its body is compressed, which shards are not");
-    }
     Ok(batch)
 }
 
@@ -143,52 +222,90 @@ pub(super) enum ColumnPlace {
     Bits { validity: Range<u64>, values: Range<u64> },
     /// Values between offsets of 4 or 8 bytes.
     Bytes { validity: Range<u64>, large: bool, offsets: Range<u64>, values: Range<u64> },
-    /// Anything nested: only to be had as a whole.
+    /// Anything nested, and all that is compressed: only to be had as a whole.
     Whole { all: Range<u64> },
 }
 
 impl Layout {
-    /// Compares the record batch with its schema and the length of its body.
+    /// Compares the record batch with its schema and the length of its body. Of a compressed one, only the number of
+    /// rows is known before the body is.
     pub(super) fn of(schema: &Schema, batch: ipc::RecordBatch<'_>, body: u64) -> Result<Self, Reason> {
-        let rows =
-            u32::try_from(batch.length()).map_err(|_| format!("it cannot have {} rows", batch.length()))?;
-        // Every row takes a bit at least, lest a few bytes claim billions of rows.
-        if u64::from(rows) > body.saturating_mul(8) {
-            return Err(format!("it has {rows} rows in {body} bytes"));
+        if batch.compression().is_some() {
+            let rows = row_count(batch, u64::MAX)?;
+            return Ok(Self { rows, columns: vec![ColumnPlace::Whole { all: 0..body }] });
         }
-        let nodes = batch.nodes().into_iter().flatten();
-        let buffers = batch.buffers().into_iter().flatten();
-        let mut walk = Walk { nodes, buffers, body, hull: None };
-        let mut columns = Vec::with_capacity(schema.fields().len());
-        for field in schema.fields() {
-            let (length, column) = walk.field(field).map_err(|reason| {
-                let name: String = field.name().chars().take(100).collect();
-                format!("column {name:?}: {reason}")
-            })?;
-            if length != u64::from(rows) {
-                return Err(format!("a column has {length} values for {rows} rows"));
-            }
-            let hull = walk.hull.take().unwrap_or(0..0);
-            columns.push(if matches!(column, ColumnPlace::Whole { .. }) {
-                ColumnPlace::Whole { all: hull }
-            } else {
-                column
-            });
-        }
-        if walk.nodes.next().is_some() || walk.buffers.next().is_some() {
-            return Err("it has more columns than its schema".to_owned());
-        }
-        if batch.variadicBufferCounts().is_some_and(|counts| !counts.is_empty()) {
-            return Err("it has views, which shards do not".to_owned());
-        }
-        Ok(Self { rows, columns })
+        let rows = row_count(batch, body)?;
+        let places = batch.buffers().into_iter().flatten().map(|buffer| {
+            let stored = inside(buffer, body)?;
+            Ok(BufferPlace { bytes: span(&stored), stored })
+        });
+        Ok(Self { rows, columns: walk(schema, batch, rows, places)? })
     }
+}
+
+/// The number of rows of a record batch with so many bytes of values.
+fn row_count(batch: ipc::RecordBatch<'_>, bytes: u64) -> Result<u32, Reason> {
+    let rows =
+        u32::try_from(batch.length()).map_err(|_| format!("it cannot have {} rows", batch.length()))?;
+    // Every row takes a bit at least, lest a few bytes claim billions of rows.
+    match u64::from(rows) > bytes.saturating_mul(8) {
+        true => Err(format!("it has {rows} rows in {bytes} bytes")),
+        false => Ok(rows),
+    }
+}
+
+/// Where a buffer lies in a body.
+fn inside(buffer: &ipc::Buffer, body: u64) -> Result<Range<u64>, Reason> {
+    let (start, length) = (u64::try_from(buffer.offset()).ok(), u64::try_from(buffer.length()).ok());
+    let end = start.zip(length).and_then(|(start, length)| start.checked_add(length));
+    match (start, end) {
+        (Some(start), Some(end)) if end <= body => Ok(start..end),
+        _ => Err("it lies outside the body".to_owned()),
+    }
+}
+
+/// Where a buffer lies in the body, and how many bytes it has, decompressed.
+struct BufferPlace {
+    stored: Range<u64>,
+    bytes: u64,
+}
+
+/// Compares nodes and buffers with the schema; where each column lies.
+fn walk(
+    schema: &Schema,
+    batch: ipc::RecordBatch<'_>,
+    rows: u32,
+    buffers: impl Iterator<Item = Result<BufferPlace, Reason>>,
+) -> Result<Vec<ColumnPlace>, Reason> {
+    let mut walk = Walk { nodes: batch.nodes().into_iter().flatten(), buffers, hull: None };
+    let mut columns = Vec::with_capacity(schema.fields().len());
+    for field in schema.fields() {
+        let (length, column) = walk.field(field).map_err(|reason| {
+            let name: String = field.name().chars().take(100).collect();
+            format!("column {name:?}: {reason}")
+        })?;
+        if length != u64::from(rows) {
+            return Err(format!("a column has {length} values for {rows} rows"));
+        }
+        let hull = walk.hull.take().unwrap_or(0..0);
+        columns.push(if matches!(column, ColumnPlace::Whole { .. }) {
+            ColumnPlace::Whole { all: hull }
+        } else {
+            column
+        });
+    }
+    if walk.nodes.next().is_some() || walk.buffers.next().is_some() {
+        return Err("it has more columns than its schema".to_owned());
+    }
+    if batch.variadicBufferCounts().is_some_and(|counts| !counts.is_empty()) {
+        return Err("it has views, which shards do not".to_owned());
+    }
+    Ok(columns)
 }
 
 struct Walk<N, B> {
     nodes: N,
     buffers: B,
-    body: u64,
     /// From the first byte to the last of the buffers of a column.
     hull: Option<Range<u64>>,
 }
@@ -196,7 +313,7 @@ struct Walk<N, B> {
 impl<'a, N, B> Walk<N, B>
 where
     N: Iterator<Item = &'a ipc::FieldNode>,
-    B: Iterator<Item = &'a ipc::Buffer>,
+    B: Iterator<Item = Result<BufferPlace, Reason>>,
 {
     /// The number of values of the next column and where they lie.
     fn field(&mut self, field: &Field) -> Result<(u64, ColumnPlace), Reason> {
@@ -209,18 +326,18 @@ where
             return Ok((length, ColumnPlace::Null));
         }
         let validity = self.buffer()?;
-        if nulls > 0 && span(&validity) < length.div_ceil(8) {
+        if nulls > 0 && validity.bytes < length.div_ceil(8) {
             return Err("its validity is cut off".to_owned());
         }
         // Without nulls the bitmap is not looked at.
-        let validity = if nulls > 0 { validity } else { 0..0 };
+        let validity = if nulls > 0 { validity.stored } else { 0..0 };
         let place = match field.data_type() {
             DataType::Boolean => {
                 let values = self.buffer()?;
-                if span(&values) < length.div_ceil(8) {
+                if values.bytes < length.div_ceil(8) {
                     return Err("its values are cut off".to_owned());
                 }
-                ColumnPlace::Bits { validity, values }
+                ColumnPlace::Bits { validity, values: values.stored }
             }
             DataType::Binary | DataType::Utf8 => self.bytes(validity, length, false)?,
             DataType::LargeBinary | DataType::LargeUtf8 => self.bytes(validity, length, true)?,
@@ -256,10 +373,10 @@ where
                 };
                 let width = width.ok_or_else(|| format!("shards do not hold {other}"))? as u64;
                 let values = self.buffer()?;
-                if length.checked_mul(width) != Some(span(&values)) {
-                    return Err(format!("{length} values of {width} bytes are not {} bytes", span(&values)));
+                if length.checked_mul(width) != Some(values.bytes) {
+                    return Err(format!("{length} values of {width} bytes are not {} bytes", values.bytes));
                 }
-                ColumnPlace::Fixed { validity, width, values }
+                ColumnPlace::Fixed { validity, width, values: values.stored }
             }
         };
         Ok((length, place))
@@ -275,33 +392,25 @@ where
 
     fn bytes(&mut self, validity: Range<u64>, length: u64, large: bool) -> Result<ColumnPlace, Reason> {
         let offsets = self.offsets(length, if large { 8 } else { 4 })?;
-        Ok(ColumnPlace::Bytes { validity, large, offsets, values: self.buffer()? })
+        Ok(ColumnPlace::Bytes { validity, large, offsets, values: self.buffer()?.stored })
     }
 
     fn offsets(&mut self, length: u64, width: u64) -> Result<Range<u64>, Reason> {
         let offsets = self.buffer()?;
-        let none = length == 0 && offsets.is_empty();
-        match none || span(&offsets) == (length + 1) * width {
-            true => Ok(offsets),
-            false => Err(format!("{} bytes are not the offsets of {length} values", span(&offsets))),
+        let none = length == 0 && offsets.bytes == 0;
+        match none || offsets.bytes == (length + 1) * width {
+            true => Ok(offsets.stored),
+            false => Err(format!("{} bytes are not the offsets of {length} values", offsets.bytes)),
         }
     }
 
     /// The next buffer, which lies inside the body.
-    fn buffer(&mut self) -> Result<Range<u64>, Reason> {
-        let buffer = self.buffers.next().ok_or("it has fewer buffers than its schema")?;
-        let start = u64::try_from(buffer.offset()).ok();
-        let end = start
-            .zip(u64::try_from(buffer.length()).ok())
-            .and_then(|(start, length)| start.checked_add(length));
-        match (start, end) {
-            (Some(start), Some(end)) if end <= self.body => {
-                let hull = self.hull.take().unwrap_or(start..end);
-                self.hull = Some(hull.start.min(start)..hull.end.max(end));
-                Ok(start..end)
-            }
-            _ => Err("it lies outside the body".to_owned()),
-        }
+    fn buffer(&mut self) -> Result<BufferPlace, Reason> {
+        let buffer = self.buffers.next().ok_or("it has fewer buffers than its schema")??;
+        let Range { start, end } = buffer.stored;
+        let hull = self.hull.take().unwrap_or(start..end);
+        self.hull = Some(hull.start.min(start)..hull.end.max(end));
+        Ok(buffer)
     }
 }
 

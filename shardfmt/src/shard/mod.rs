@@ -4,6 +4,7 @@
 //! mapped; [`Sidecar`] holds the digests of its rows and what is needed to read single grains of it by byte range. Knows
 //! nothing of stores and datasets.
 
+mod compression;
 mod ipc;
 mod ranges;
 mod sidecar;
@@ -28,13 +29,17 @@ use crate::grain;
 use crate::merkle::{self, GrainTree};
 use crate::row::{RowCodec, RowDigest, RowEncoder, RowError};
 
+pub use compression::{Compression, CompressionError, ZstdLevel};
 pub(crate) use ipc::{BlockPlace, IpcFile, TRAILER_BYTES, decode_block, schema_from};
 pub use ranges::RangePlan;
 pub use sidecar::Sidecar;
 pub use writer::{FinishedShard, ShardWriter};
 
-/// The most bytes a shard may have, as a file and as canonical rows: 4 GiB less one.
+/// The most bytes a shard may have, as a file, decompressed, and as canonical rows: 4 GiB less one.
 pub const MAX_SHARD_BYTES: u64 = u32::MAX as u64;
+
+/// About as many bytes of rows are hashed side by side: they fit a processor's cache.
+const HASHED_AT_ONCE: usize = 1 << 18;
 
 /// A shard that was read and checked: its record batches are valid Arrow data of its schema.
 ///
@@ -88,9 +93,11 @@ impl Shard {
             .map_err(|source| ShardError::Unsupported { shard: name.clone(), source: Box::new(source) })?;
         let mut record_batches = Vec::with_capacity(file.blocks.len());
         let mut starts = vec![0u32];
+        let mut unpacked = 0;
         for (index, block) in file.blocks.iter().enumerate() {
             let body = bytes.slice_with_length(block.body.start, block.body.len());
-            let record_batch = ipc::decode_block(&file.schema, &bytes[block.metadata.clone()], &body)
+            let metadata = &bytes[block.metadata.clone()];
+            let record_batch = ipc::unpack_block(&file.schema, metadata, &body, &mut unpacked)
                 .map_err(|reason| corrupt(format!("record batch {index}: {reason}")))?;
             let rows = u32::try_from(record_batch.num_rows()).ok();
             let next = rows.and_then(|rows| starts[index].checked_add(rows));
@@ -165,15 +172,28 @@ impl Shard {
     /// [`ShardError::Row`] when a row is larger than a row may be.
     pub fn row_digests(&self) -> Result<Vec<RowDigest>, ShardError> {
         let mut digests = Vec::with_capacity(self.rows() as usize);
-        let mut canonical = Vec::new();
+        let (mut canonical, mut ends) = (Vec::new(), Vec::new());
         for (batch, encoder) in self.record_batches.iter().zip(&self.encoders) {
             for row in 0..batch.num_rows() {
-                canonical.clear();
                 encoder.encode(row, &mut canonical).map_err(|source| self.row_error(source))?;
-                digests.push(RowDigest::of(&canonical));
+                ends.push(canonical.len());
+                if canonical.len() >= HASHED_AT_ONCE || row + 1 == batch.num_rows() {
+                    digests.extend(RowDigest::of_each(&cut(&canonical, &ends)));
+                    canonical.clear();
+                    ends.clear();
+                }
             }
         }
         Ok(digests)
+    }
+
+    /// What lies beside the shard, computed.
+    ///
+    /// # Errors
+    ///
+    /// [`ShardError::Row`] when a row is larger than a row may be.
+    pub fn sidecar(&self) -> Result<Sidecar, ShardError> {
+        Sidecar::of(self.id(), &self.bytes, self.row_digests()?)
     }
 
     /// The bytes of one grain, with its path. To make many, make a [`GrainTree`] and use
@@ -211,9 +231,7 @@ impl Shard {
             }
             ends.push(canonical.len());
         }
-        let starts = std::iter::once(0).chain(ends.iter().copied());
-        let slices = starts.zip(&ends).map(|(start, end)| &canonical[start..*end]);
-        Ok(grain::build(slices, &tree.path(index)))
+        Ok(grain::build(cut(&canonical, &ends).into_iter(), &tree.path(index)))
     }
 
     /// The rows of the shard that make up a grain.
@@ -227,6 +245,12 @@ impl Shard {
     fn row_error(&self, source: RowError) -> ShardError {
         ShardError::Row { shard: self.name.clone(), source: Box::new(source) }
     }
+}
+
+/// The rows that lie one after the other and end where `ends` says.
+fn cut<'a>(rows: &'a [u8], ends: &[usize]) -> Vec<&'a [u8]> {
+    let starts = [0].into_iter().chain(ends.iter().copied());
+    starts.zip(ends).map(|(start, end)| &rows[start..*end]).collect()
 }
 
 /// Maps a file and reads all its pages.

@@ -109,8 +109,9 @@ impl RangePlan {
                 return Err(ShardError::Fetched { shard: self.shard.clone(), range: index, expected, found });
             }
         }
-        let batches =
-            self.blocks.iter().map(|read| self.decode_block(read, fetched)).collect::<Result<Vec<_>, _>>()?;
+        let mut unpacked = 0;
+        let batches = self.blocks.iter().map(|read| self.decode_block(read, fetched, &mut unpacked));
+        let batches = batches.collect::<Result<Vec<_>, _>>()?;
         let outputs = self.outputs.iter().map(|(block, rows)| {
             let length = (rows.end - rows.start) as usize;
             batches[*block].slice(rows.start as usize, length)
@@ -122,6 +123,7 @@ impl RangePlan {
         &self,
         read: &BlockRead,
         fetched: &[B],
+        unpacked: &mut u64,
     ) -> Result<RecordBatch, ShardError> {
         let block = &read.block;
         let corrupt = |reason| ShardError::Corrupt { shard: self.shard.clone(), reason };
@@ -137,7 +139,8 @@ impl RangePlan {
             let length = (piece.end - piece.start) as usize;
             body[(piece.start - body_start) as usize..][..length].copy_from_slice(&source[..length]);
         }
-        let batch = ipc::decode_block(&self.schema, &block.metadata, &body.into()).map_err(corrupt)?;
+        let batch = ipc::unpack_block(&self.schema, &block.metadata, &body.into(), unpacked);
+        let batch = batch.map_err(corrupt)?;
         match batch.num_rows() == block.rows as usize {
             true => Ok(batch),
             false => Err(corrupt(format!(

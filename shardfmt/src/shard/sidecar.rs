@@ -2,8 +2,9 @@
 //!
 //! It lies beside the shard in a store. The digests give every grain its path without the shard being read. The map
 //! holds what is small (for each record batch its metadata, the offsets of its variable columns and its validity
-//! bitmaps), so that the bytes of single rows can be named at once and fetched by range. The digests are
-//! checked against the manifest's Merkle root, the rows against the digests; the map need not be trusted.
+//! bitmaps), so that the bytes of single rows can be named at once and fetched by range; of a compressed record batch,
+//! which is fetched whole, only the metadata. The digests are checked against the manifest's Merkle root, the rows
+//! against the digests; the map need not be trusted.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,9 +55,11 @@ impl Sidecar {
     pub(super) fn of(shard: ShardId, bytes: &[u8], rows: Vec<RowDigest>) -> Result<Self, ShardError> {
         let corrupt = |reason| ShardError::Corrupt { shard: shard.short(), reason };
         let file = IpcFile::parse(bytes).map_err(corrupt)?;
+        let mut unpacked = 0;
         let blocks = file.blocks.iter().map(|place| {
             let metadata = &bytes[place.metadata.clone()];
             let body = &bytes[place.body.clone()];
+            ipc::check_block(&file.schema, metadata, body, &mut unpacked)?;
             let small_of = |range: Range<u64>| SmallBuffer {
                 offset: range.start,
                 bytes: body[range.start as usize..range.end as usize].to_vec(), // inside the body: checked
@@ -81,7 +84,7 @@ impl Sidecar {
     }
 
     /// What to fetch from the shard's file for some ranges of rows: rows of fixed size exactly, texts and bytes
-    /// exactly, columns with lists, structs or maps as whole record batches.
+    /// exactly, columns with lists, structs or maps, and all that is compressed, as whole record batches.
     ///
     /// # Errors
     ///

@@ -1,6 +1,5 @@
 //! The laws of shards and sidecars.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::*;
@@ -10,14 +9,25 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::grain::{Grain, GrainKey};
+use crate::manifest::{Labels, ShardEntry};
 use crate::row::strategies::{another, record_batch};
 
 fn finished(batches: &[RecordBatch]) -> FinishedShard {
-    let mut writer = ShardWriter::new(batches[0].schema()).expect("a plain schema");
+    compressed(batches, Compression::None)
+}
+
+fn compressed(batches: &[RecordBatch], compression: Compression) -> FinishedShard {
+    let schema = batches[0].schema();
+    let mut writer = ShardWriter::with_compression(schema, compression).expect("a plain schema");
     for batch in batches {
         writer.push(batch).expect("the batch fits");
     }
     writer.finish().expect("there are rows")
+}
+
+fn any_compression() -> impl Strategy<Value = Compression> {
+    let level = |level| Compression::Zstd(ZstdLevel::new(level).expect("there is such a level"));
+    prop::sample::select(vec![Compression::None, Compression::Lz4, level(1), level(3), level(19)])
 }
 
 /// Several record batches worth of rows: texts, tensors and labels.
@@ -48,7 +58,7 @@ fn fetch(file: &[u8], plan: &RangePlan) -> Vec<Vec<u8>> {
 proptest! {
     #[test]
     fn the_same_rows_make_the_same_shard_however_they_are_cut(
-        batch in record_batch(30), seed: u64, cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
+        batch in record_batch(30), seed: u64, cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4), compression in any_compression(),
     ) {
         let batches = [batch.clone(), another(&batch, 11, seed)];
         let whole = concatenated(&batches);
@@ -56,15 +66,24 @@ proptest! {
         cuts.extend([0, whole.num_rows()]);
         cuts.sort_unstable();
         let pieces: Vec<_> = cuts.windows(2).map(|pair| whole.slice(pair[0], pair[1] - pair[0])).collect();
-        let (one, other) = (finished(&batches), finished(&pieces));
+        let (one, other) = (compressed(&batches, compression), compressed(&pieces, compression));
         prop_assert_eq!(&one.bytes, &other.bytes);
         prop_assert_eq!(one.sidecar, other.sidecar);
         prop_assert_eq!(one.entry, other.entry);
     }
 
     #[test]
-    fn shards_are_read_as_they_were_written(batch in record_batch(30)) {
-        let shard = finished(std::slice::from_ref(&batch));
+    fn compression_changes_the_file_and_nothing_else(batch in record_batch(30), compression in any_compression()) {
+        let (plain, packed) = (finished(std::slice::from_ref(&batch)), compressed(&[batch], compression));
+        prop_assert_eq!(&packed.sidecar.rows, &plain.sidecar.rows);
+        let file = |entry: ShardEntry| ShardEntry { id: plain.id, bytes: 0, ..entry };
+        prop_assert_eq!(packed.id == plain.id, compression == Compression::None);
+        prop_assert_eq!(file(packed.entry), file(plain.entry));
+    }
+
+    #[test]
+    fn shards_are_read_as_they_were_written(batch in record_batch(30), compression in any_compression()) {
+        let shard = compressed(std::slice::from_ref(&batch), compression);
         let read = Shard::from_bytes(shard.bytes.clone()).expect("own shard");
         prop_assert!(read.verify(shard.id).is_ok());
         prop_assert_eq!(concatenated(read.record_batches()), batch.clone());
@@ -78,8 +97,8 @@ proptest! {
     }
 
     #[test]
-    fn every_grain_of_a_shard_is_verified_against_its_entry(batch in record_batch(40), power in 0..6u32) {
-        let shard = finished(&[batch]);
+    fn every_grain_of_a_shard_is_verified_against_its_entry(batch in record_batch(40), power in 0..6u32, compression in any_compression()) {
+        let shard = compressed(&[batch], compression);
         let read = Shard::from_bytes(shard.bytes).expect("own shard");
         let tree = GrainTree::new(&shard.sidecar.rows, 1 << power);
         for index in 0..tree.grain_count() {
@@ -92,8 +111,8 @@ proptest! {
     }
 
     #[test]
-    fn rows_read_by_range_are_the_rows(batch in record_batch(60), wanted in prop::collection::vec(any::<(u32, u32)>(), 0..4)) {
-        let shard = finished(std::slice::from_ref(&batch));
+    fn rows_read_by_range_are_the_rows(batch in record_batch(60), wanted in prop::collection::vec(any::<(u32, u32)>(), 0..4), compression in any_compression()) {
+        let shard = compressed(std::slice::from_ref(&batch), compression);
         let rows = shard.entry.rows;
         let wanted: Vec<_> = wanted.into_iter().map(|(a, b)| (a % (rows + 1), b % (rows + 1))).map(|(a, b)| a.min(b)..a.max(b)).collect();
         let plan = shard.sidecar.read_plan(&batch.schema(), &wanted).expect("rows of the shard");
@@ -106,8 +125,8 @@ proptest! {
     }
 
     #[test]
-    fn sidecars_come_back_as_they_were(batch in record_batch(30), at: prop::sample::Index, bit in 0..8u32) {
-        let sidecar = finished(&[batch]).sidecar;
+    fn sidecars_come_back_as_they_were(batch in record_batch(30), at: prop::sample::Index, bit in 0..8u32, compression in any_compression()) {
+        let sidecar = compressed(&[batch], compression).sidecar;
         let mut bytes = sidecar.encode();
         prop_assert_eq!(&Sidecar::decode(&bytes).expect("own sidecar"), &sidecar);
         let at = at.index(bytes.len());
@@ -117,8 +136,10 @@ proptest! {
     }
 
     #[test]
-    fn damaged_shards_give_errors_that_name_them(batch in record_batch(20), at: prop::sample::Index, to: u8, cut: prop::sample::Index) {
-        let shard = finished(&[batch]);
+    fn damaged_shards_give_errors_that_name_them(
+        batch in record_batch(20), at: prop::sample::Index, to: u8, cut: prop::sample::Index, compression in any_compression(),
+    ) {
+        let shard = compressed(&[batch], compression);
         let mut bytes = shard.bytes.to_vec();
         let cut = bytes[..cut.index(bytes.len())].to_vec();
         let name = Digest::of(&cut).short();
@@ -134,8 +155,8 @@ proptest! {
     }
 
     #[test]
-    fn a_sidecar_that_lies_does_not_cause_a_panic(batch in record_batch(20), at: prop::sample::Index, to: u8) {
-        let shard = finished(std::slice::from_ref(&batch));
+    fn a_sidecar_that_lies_does_not_cause_a_panic(batch in record_batch(20), at: prop::sample::Index, to: u8, compression in any_compression()) {
+        let shard = compressed(std::slice::from_ref(&batch), compression);
         let mut content = shard.sidecar.encode();
         content.truncate(content.len() - 32);
         let at = at.index(content.len());
@@ -188,6 +209,97 @@ fn a_grain_costs_its_own_bytes_and_little_more() {
 }
 
 #[test]
+fn a_grain_of_a_compressed_shard_costs_its_record_batch() {
+    let batch = large(20_000);
+    for compression in [Compression::Lz4, Compression::Zstd(ZstdLevel::default())] {
+        let shard = compressed(std::slice::from_ref(&batch), compression);
+        assert!(shard.bytes.len() < finished(std::slice::from_ref(&batch)).bytes.len() / 4, "{compression}");
+        assert!(shard.sidecar.encode().len() < 20_000 * 16 + 10_000, "no offsets, no bitmaps");
+        let range = 12_345..12_361;
+        let plan = shard.sidecar.read_plan(&batch.schema(), std::slice::from_ref(&range)).expect("its rows");
+        let bodies: Vec<u64> = shard.sidecar.blocks.iter().map(|block| block.body_bytes).collect();
+        assert_eq!(plan.ranges().len(), 1, "{:?}", plan.ranges());
+        assert!(bodies.contains(&plan.bytes()), "{} of {bodies:?}", plan.bytes());
+        let rows = plan.decode(&fetch(&shard.bytes, &plan)).expect("own bytes");
+        assert_eq!(concatenated(&rows), batch.slice(12_345, 16));
+        // What was fetched is not trusted either.
+        let zeros: Vec<Vec<u8>> =
+            fetch(&shard.bytes, &plan).iter().map(|bytes| vec![0; bytes.len()]).collect();
+        assert!(matches!(plan.decode(&zeros), Err(ShardError::Corrupt { .. })));
+    }
+}
+
+#[test]
+fn a_few_bytes_that_claim_to_be_gigabytes_are_refused_before_they_are_decompressed() {
+    let digits: String =
+        (0..400_000u64).map(|at| char::from(b'0' + (at * at % 1009 * 31 % 10) as u8)).collect();
+    let texts = StringArray::from(vec![digits.as_str()]);
+    let batch = RecordBatch::try_from_iter([("text", Arc::new(texts) as ArrayRef)]).expect("one column");
+    for compression in [Compression::Lz4, Compression::Zstd(ZstdLevel::default())] {
+        let bytes = compressed(std::slice::from_ref(&batch), compression).bytes;
+        let length = 400_000u64.to_le_bytes();
+        let at = bytes.windows(8).rposition(|window| window == length).expect("the length of the texts");
+        let claiming = |claim: i64| {
+            let mut bytes = bytes.to_vec();
+            bytes[at..at + 8].copy_from_slice(&claim.to_le_bytes());
+            Shard::from_bytes(bytes).map(|_| ()).expect_err("it lies").to_string()
+        };
+        for claim in [-2, i64::MIN, i64::MAX, 1 << 45] {
+            assert!(claiming(claim).contains(&format!("cannot become {claim}")), "{}", claiming(claim));
+        }
+        for claim in [399_999, 400_001] {
+            assert!(claiming(claim).contains("is corrupt: record batch 0"), "{}", claiming(claim));
+        }
+    }
+}
+
+#[test]
+fn record_batches_that_are_too_much_together_are_refused() {
+    // Each of them could be true: zeros can be packed that well.
+    let bytes = compressed(&[large(20_000)], Compression::Zstd(ZstdLevel::default())).bytes;
+    let file = IpcFile::parse(&bytes).expect("own file");
+    let mut unpacked = MAX_SHARD_BYTES - (2 << 20);
+    let results: Vec<_> = file
+        .blocks
+        .iter()
+        .map(|block| {
+            let (metadata, body) = (&bytes[block.metadata.clone()], &bytes[block.body.clone()]);
+            ipc::check_block(&file.schema, metadata, body, &mut unpacked).map(|_| ())
+        })
+        .collect();
+    assert_eq!(results[0], Ok(()));
+    let error = results.into_iter().find_map(Result::err).expect("six of a MiB are more than two");
+    assert!(error.contains("4294967295"), "{error}");
+}
+
+#[test]
+fn rows_pushed_together_make_the_same_shard_as_one_by_one() {
+    let batch = large(9_000);
+    let codec = RowCodec::new(batch.schema()).expect("a plain schema");
+    let rows: Vec<Vec<u8>> = (0..batch.num_rows())
+        .map(|row| {
+            let mut bytes = Vec::new();
+            codec.encode(&batch, row, &mut bytes).expect("a small row");
+            bytes
+        })
+        .collect();
+    let mut writer = ShardWriter::new(batch.schema()).expect("a plain schema");
+    let mut expected = 0;
+    for (index, rows) in rows.chunks(2_500).enumerate() {
+        match index {
+            1 => rows.iter().for_each(|row| writer.push_row(row).expect("a row")),
+            _ => writer.push_rows(rows.iter().map(Vec::as_slice)).expect("rows"),
+        }
+        expected += rows.len();
+        assert_eq!(writer.rows() as usize, expected);
+    }
+    let shard = writer.finish().expect("there are rows");
+    let whole = finished(&[batch]);
+    assert_eq!(shard.id, ShardId::of(&shard.bytes));
+    assert_eq!((shard.id, shard.entry, shard.sidecar), (whole.id, whole.entry, whole.sidecar));
+}
+
+#[test]
 fn buffers_lie_on_64_byte_boundaries_of_a_map() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("shard.arrow");
@@ -217,7 +329,7 @@ fn labels_are_counted() {
         finished(&[batch]).entry.labels
     };
     let counts = |pairs: &[(&str, u64)]| {
-        Some(pairs.iter().map(|(label, n)| ((*label).to_owned(), *n)).collect::<BTreeMap<_, _>>())
+        Some(pairs.iter().map(|(label, n)| ((*label).into(), *n)).collect::<Labels>())
     };
     assert_eq!(
         labels(Arc::new(Int64Array::from(vec![Some(3), None, Some(-1), Some(3)]))),

@@ -1,9 +1,8 @@
 //! Writing shards.
 //!
 //! Every row passes through its canonical form, and the record batches of the file are made from that; so the bytes of
-//! a shard depend on its rows alone, not on how the input was cut into record batches or laid out in memory.
-
-use std::collections::BTreeMap;
+//! a shard depend on its rows and its compression alone, not on how the input was cut into record batches or laid out in
+//! memory.
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::compute::cast;
@@ -13,9 +12,9 @@ use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
 use bytes::Bytes;
 
 use super::sidecar::Sidecar;
-use super::{MAX_SHARD_BYTES, ShardError};
-use crate::digest::ShardId;
-use crate::manifest::{LABEL_COLUMN, ShardEntry};
+use super::{Compression, MAX_SHARD_BYTES, ShardError, cut};
+use crate::digest::{Digest, ShardId};
+use crate::manifest::{LABEL_COLUMN, Labels, ShardEntry};
 use crate::merkle;
 use crate::row::{RowCodec, RowDigest, RowError, plain_batch, plain_schema};
 use crate::statistics::Gatherer;
@@ -44,8 +43,11 @@ pub struct ShardWriter {
     weight: usize,
     digests: Vec<RowDigest>,
     row_bytes: u64,
-    labels: Option<BTreeMap<String, u64>>,
+    labels: Option<Labels>,
     statistics: Gatherer,
+    /// The digest of the file as far as it is written, and how far that is.
+    hasher: blake3::Hasher,
+    hashed: usize,
 }
 
 /// A shard and all that is known of it.
@@ -69,25 +71,36 @@ impl ShardWriter {
     ///
     /// [`ShardError::Row`] when a column has a type that shards do not hold, such as a union.
     pub fn new(schema: SchemaRef) -> Result<Self, ShardError> {
+        Self::with_compression(schema, Compression::None)
+    }
+
+    /// The same, of a shard with this compression.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn with_compression(schema: SchemaRef, compression: Compression) -> Result<Self, ShardError> {
         let schema = plain_schema(&schema).map_err(unwritten)?;
         let codec = RowCodec::new(schema.clone()).map_err(unwritten)?;
         if schema.fields().iter().all(|field| *field.data_type() == DataType::Null) {
             return Err(unwritten(RowError::Mismatch { reason: "it has no columns with values".to_owned() }));
         }
-        let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5).map_err(RowError::from);
-        let file =
-            options.and_then(|options| Ok(FileWriter::try_new_with_options(Vec::new(), &schema, options)?));
+        let file = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5)
+            .and_then(|options| compression.applied_to(options))
+            .and_then(|options| FileWriter::try_new_with_options(Vec::new(), &schema, options));
         Ok(Self {
             least_row_bytes: codec.least_row_bytes(),
-            labels: label_index(&schema).map(|_| BTreeMap::new()),
+            labels: label_index(&schema).map(|_| Labels::new()),
             statistics: Gatherer::new(&schema),
             codec,
-            file: file.map_err(unwritten)?,
+            file: file.map_err(|error| unwritten(error.into()))?,
             canonical: Vec::new(),
             ends: Vec::new(),
             weight: 0,
             digests: Vec::new(),
             row_bytes: 0,
+            hasher: blake3::Hasher::new(),
+            hashed: 0,
         })
     }
 
@@ -98,7 +111,7 @@ impl ShardWriter {
 
     /// How many rows there are so far.
     pub fn rows(&self) -> u32 {
-        self.digests.len() as u32 // kept below 2^32 by `push_row`
+        (self.digests.len() + self.ends.len()) as u32 // kept below 2^32 by `count`
     }
 
     /// The canonical bytes of the rows so far: about the size of the shard.
@@ -118,21 +131,46 @@ impl ShardWriter {
         for row in 0..batch.num_rows() {
             let start = self.canonical.len();
             encoder.encode(row, &mut self.canonical).map_err(unwritten)?;
-            self.row_added(start)?;
+            self.row_kept(self.canonical.len() - start)?;
         }
         Ok(())
     }
 
-    /// Appends one row in its canonical form.
+    /// Appends one row in its canonical form. For many rows there is [`push_rows`](Self::push_rows).
     ///
     /// # Errors
     ///
     /// [`ShardError::Row`] when the bytes are no such row: told now or by a later call. [`ShardError::TooLarge`] when
     /// the shard would be. The shard is then of no further use.
     pub fn push_row(&mut self, canonical: &[u8]) -> Result<(), ShardError> {
-        let start = self.canonical.len();
         self.canonical.extend_from_slice(canonical);
-        self.row_added(start)
+        self.row_kept(canonical.len())
+    }
+
+    /// Appends rows in their canonical form. The same as one by one, but faster: most rows are not copied before they
+    /// are written.
+    ///
+    /// # Errors
+    ///
+    /// As [`push_row`](Self::push_row).
+    pub fn push_rows<'r>(&mut self, rows: impl IntoIterator<Item = &'r [u8]>) -> Result<(), ShardError> {
+        let mut borrowed = Vec::new();
+        for row in rows {
+            if !self.ends.is_empty() {
+                self.push_row(row)?;
+                continue;
+            }
+            borrowed.push(row);
+            if self.count(row.len())? {
+                self.write_record_batch(&borrowed)?;
+                borrowed.clear();
+            }
+        }
+        for row in borrowed {
+            self.canonical.extend_from_slice(row);
+            self.ends.push(self.canonical.len());
+        }
+        Ok(())
     }
 
     /// Closes the shard.
@@ -142,17 +180,18 @@ impl ShardWriter {
     /// [`ShardError::Empty`] when it has no rows, [`ShardError::TooLarge`], and what [`push_row`](Self::push_row) left
     /// untold.
     pub fn finish(mut self) -> Result<FinishedShard, ShardError> {
-        self.write_record_batch()?;
+        self.write_kept()?;
         if self.digests.is_empty() {
             return Err(ShardError::Empty);
         }
         self.file.finish().map_err(|error| unwritten(error.into()))?;
+        self.hash();
+        let id = ShardId(Digest(*self.hasher.finalize().as_bytes()));
         let bytes = self.file.into_inner().map_err(|error| unwritten(error.into()))?;
-        let id = ShardId::of(&bytes);
         check_size(bytes.len() as u64)?;
         let entry = ShardEntry {
             id,
-            rows: self.digests.len() as u32, // kept below 2^32 by `push_row`
+            rows: self.digests.len() as u32, // kept below 2^32 by `count`
             bytes: bytes.len() as u64,
             row_bytes: self.row_bytes,
             root: merkle::root(&self.digests),
@@ -164,36 +203,53 @@ impl ShardWriter {
         Ok(FinishedShard { id, bytes: bytes.into(), sidecar, entry })
     }
 
-    /// Takes note of the row that begins at `start` of the canonical bytes and goes to their end.
-    fn row_added(&mut self, start: usize) -> Result<(), ShardError> {
-        let length = self.canonical.len() - start;
-        self.row_bytes += length as u64;
-        check_size(self.row_bytes)?;
-        // A row of 2^32 has bytes, so there are fewer than 2^32 rows.
-        self.digests.push(RowDigest::of(&self.canonical[start..]));
+    /// Takes note of the row that was appended to the canonical bytes.
+    fn row_kept(&mut self, length: usize) -> Result<(), ShardError> {
         self.ends.push(self.canonical.len());
-        self.weight += length.max(self.least_row_bytes);
-        if self.weight >= RECORD_BATCH_BYTES { self.write_record_batch() } else { Ok(()) }
+        if self.count(length)? { self.write_kept() } else { Ok(()) }
     }
 
-    fn write_record_batch(&mut self) -> Result<(), ShardError> {
+    /// Counts one more row, and tells whether the record batch ends with it.
+    fn count(&mut self, length: usize) -> Result<bool, ShardError> {
+        // A row has bytes, so there are fewer than 2^32 of them.
+        self.row_bytes += length as u64;
+        check_size(self.row_bytes)?;
+        self.weight += length.max(self.least_row_bytes);
+        Ok(self.weight >= RECORD_BATCH_BYTES)
+    }
+
+    /// Writes the rows that were kept, if there are any.
+    fn write_kept(&mut self) -> Result<(), ShardError> {
         if self.ends.is_empty() {
             return Ok(());
         }
-        let starts = [0].into_iter().chain(self.ends.iter().copied());
-        let rows = starts.zip(&self.ends).map(|(start, end)| &self.canonical[start..*end]);
-        let batch = self.codec.decode(rows).map_err(unwritten)?;
+        let (canonical, ends) = (std::mem::take(&mut self.canonical), std::mem::take(&mut self.ends));
+        self.write_record_batch(&cut(&canonical, &ends))?;
+        (self.canonical, self.ends) = (canonical, ends);
+        self.canonical.clear();
+        self.ends.clear();
+        Ok(())
+    }
+
+    fn write_record_batch(&mut self, rows: &[&[u8]]) -> Result<(), ShardError> {
+        self.weight = 0;
+        self.digests.extend(RowDigest::of_each(rows));
+        let batch = self.codec.decode(rows.iter().copied()).map_err(unwritten)?;
         self.file.write(&batch).map_err(|error| unwritten(error.into()))?;
-        self.statistics.add(&batch, &self.ends);
+        self.statistics.add(&batch, rows.iter().map(|row| row.len()));
+        self.hash();
         if let Some(labels) = &mut self.labels
             && !count_labels(&batch, labels).map_err(unwritten)?
         {
             self.labels = None;
         }
-        self.canonical.clear();
-        self.ends.clear();
-        self.weight = 0;
         check_size(self.file.get_ref().len() as u64)
+    }
+
+    /// Hashes what was written since, while it is still in the processor's cache.
+    fn hash(&mut self) {
+        self.hasher.update(&self.file.get_ref()[self.hashed..]);
+        self.hashed = self.file.get_ref().len();
     }
 }
 
@@ -207,16 +263,16 @@ pub(crate) fn label_index(schema: &Schema) -> Option<usize> {
 }
 
 /// Adds the labels of a record batch to the histogram. False when there are too many different ones.
-fn count_labels(batch: &RecordBatch, labels: &mut BTreeMap<String, u64>) -> Result<bool, RowError> {
+fn count_labels(batch: &RecordBatch, labels: &mut Labels) -> Result<bool, RowError> {
     let Some(index) = label_index(batch.schema_ref()) else { return Ok(false) };
     let column = cast(batch.column(index), &DataType::LargeUtf8)?;
-    let mut bytes: usize = labels.keys().map(String::len).sum();
+    let mut bytes: usize = labels.keys().map(|label| label.len()).sum();
     for label in column.as_string::<i64>().iter().flatten() {
         if let Some(count) = labels.get_mut(label) {
             *count += 1;
         } else if labels.len() < MAX_CLASSES && bytes + label.len() <= MAX_CLASS_BYTES {
             bytes += label.len();
-            labels.insert(label.to_owned(), 1);
+            labels.insert(label.into(), 1);
         } else {
             return Ok(false);
         }

@@ -12,7 +12,8 @@ use crate::row::strategies::record_batch;
 fn gathered(columns: Vec<(&str, ArrayRef)>, ends: &[usize]) -> Statistics {
     let batch = RecordBatch::try_from_iter(columns).expect("equal lengths");
     let mut gatherer = Gatherer::new(batch.schema_ref());
-    gatherer.add(&batch, ends);
+    let starts = [0].into_iter().chain(ends.iter().copied());
+    gatherer.add(&batch, starts.zip(ends).map(|(start, end)| end - start));
     gatherer.finish()
 }
 
@@ -84,7 +85,7 @@ fn columns_of_a_wide_table_are_measured_up_to_a_limit() {
         (0..2 * MEASURED_COLUMNS).map(|at| Field::new(at.to_string(), DataType::Int8, true)).collect();
     let schema = Arc::new(Schema::new(fields));
     let mut gatherer = Gatherer::new(&schema);
-    gatherer.add(&RecordBatch::new_empty(schema), &[]);
+    gatherer.add(&RecordBatch::new_empty(schema), [].into_iter());
     assert_eq!(gatherer.finish().columns.len(), MEASURED_COLUMNS);
 }
 
@@ -165,13 +166,13 @@ proptest! {
     fn any_samples_have_statistics(batch in record_batch(20)) {
         let codec = crate::RowCodec::new(batch.schema()).expect("plain columns");
         let encoder = codec.encoder(&batch).expect("its own schema");
-        let (mut canonical, mut ends) = (Vec::new(), Vec::new());
-        for row in 0..batch.num_rows() {
+        let length = |row| {
+            let mut canonical = Vec::new();
             encoder.encode(row, &mut canonical).expect("small rows");
-            ends.push(canonical.len());
-        }
+            canonical.len()
+        };
         let mut gatherer = Gatherer::new(batch.schema_ref());
-        gatherer.add(&batch, &ends);
+        gatherer.add(&batch, (0..batch.num_rows()).map(length));
         let found = gatherer.finish();
         prop_assert_eq!(found.columns.len(), batch.num_columns());
         for (column, array) in found.columns.iter().zip(batch.columns()) {

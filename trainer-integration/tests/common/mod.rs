@@ -3,10 +3,10 @@
 use std::io;
 use std::path::Path;
 
-use shardd_client::catalog::{Catalog, LocalCatalog};
+use shardd_client::catalog::{Catalog, CommitNote, LocalCatalog};
 use shardfmt::ingest::{IngestConfig, NoProgress, Resources, Sink, Source, ingest};
 use shardfmt::plan::{PlanDocument, PlanOptions, Shape};
-use shardfmt::{FinishedShard, Manifest, PlanId, ShardId};
+use shardfmt::{FinishedShard, Manifest, Operation, PlanId, ShardId};
 use tempfile::TempDir;
 
 /// Data sets `digits` and `digits-test`, and a plan of 12 partitions for the first.
@@ -54,6 +54,7 @@ fn add(catalog: &LocalCatalog, name: &str, file: &str) -> Manifest {
     let config = IngestConfig::default();
     let source = Source::open(&path, &config).unwrap();
     let manifest = ingest(source, &config, &Resources::threads(1), &Shelf(catalog), &NoProgress).unwrap();
-    catalog.commit(&name.parse().unwrap(), None, &manifest).unwrap();
+    let note = CommitNote::of(Operation::INGEST);
+    catalog.commit(&name.parse().unwrap(), None, &manifest, &note).unwrap();
     manifest
 }

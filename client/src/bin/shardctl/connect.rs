@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use shardd_client::catalog::{Catalog, ClusterCatalog, DatasetInfo, LocalCatalog};
+use shardd_client::catalog::{Catalog, CatalogError, ClusterCatalog, DatasetInfo, LocalCatalog, PlanInfo};
 use shardd_client::http::HttpClient;
-use shardfmt::{DatasetName, PlanId};
+use shardfmt::{At, DatasetRef, PlanId};
 
 use crate::failure::Failure;
 use crate::human::plural;
@@ -99,18 +99,36 @@ pub(crate) fn http() -> HttpClient {
     HttpClient::new(Duration::from_secs(30))
 }
 
+/// The version that is named. Where there is none, the error says what there is.
+pub(crate) fn find_version(catalog: &dyn Catalog, asked: &DatasetRef) -> Result<DatasetInfo, Failure> {
+    let what = match catalog.resolve(asked) {
+        Err(CatalogError::NotFound { what }) => what,
+        found => return Ok(found?),
+    };
+    let name = &asked.dataset;
+    let names: Vec<String> = catalog.datasets()?.iter().map(|info| info.name.to_string()).collect();
+    let is_there = names.contains(&name.to_string());
+    let tagged: Vec<String> =
+        catalog.tags(Some(name))?.iter().map(|info| format!("{name}@{}", info.tag)).collect();
+    Err(Failure::failed(match (&asked.at, is_there) {
+        (At::Tag(_), true) => no_such(&what, &tagged),
+        (_, true) => format!("there is no {what}: see `shardctl log {name}`"),
+        (_, false) if !tagged.is_empty() => no_such(&what, &tagged),
+        (_, false) => no_such(&what, &names),
+    }))
+}
+
 /// The dataset asked for, or the only one there is.
 pub(crate) fn only_dataset(
     catalog: &dyn Catalog,
-    asked: Option<&DatasetName>,
+    asked: Option<&DatasetRef>,
     command: &str,
 ) -> Result<DatasetInfo, Failure> {
+    if let Some(asked) = asked {
+        return find_version(catalog, asked);
+    }
     let all = catalog.datasets()?;
     let names: Vec<String> = all.iter().map(|info| info.name.to_string()).collect();
-    if let Some(asked) = asked {
-        let found = all.into_iter().find(|info| info.name == *asked);
-        return found.ok_or_else(|| Failure::failed(no_such("dataset", asked.as_ref(), &names)));
-    }
     match all.len() {
         0 => {
             Err(Failure::failed("there is no dataset yet: make one with `shardctl ingest PATH --name NAME`"))
@@ -125,14 +143,20 @@ pub(crate) fn only_dataset(
     }
 }
 
-/// The plan asked for by its id, by the beginning of its id, or by its dataset if that has only one; or the only one.
+/// The plan asked for by its id, by the beginning of its id, or by its dataset or version if that has only one; or the only
+/// one.
 pub(crate) fn find_plan(catalog: &dyn Catalog, asked: Option<&str>) -> Result<PlanId, Failure> {
     let plans = catalog.plans()?;
+    let version = match asked.filter(|text| text.contains('@')) {
+        Some(reference) => Some(find_version(catalog, &reference.parse().map_err(Failure::wrong)?)?.version),
+        None => None,
+    };
     let fits = |text: &str| {
-        plans
-            .iter()
-            .filter(|plan| plan.id.to_string().starts_with(text) || plan.dataset.to_string() == text)
-            .collect::<Vec<_>>()
+        let fits = |plan: &&PlanInfo| match version {
+            Some(version) => plan.version == version,
+            None => plan.id.to_string().starts_with(text) || plan.dataset.as_str() == text,
+        };
+        plans.iter().filter(fits).collect::<Vec<_>>()
     };
     let found = asked.map_or_else(|| plans.iter().collect(), fits);
     match (found.as_slice(), asked) {
@@ -141,7 +165,7 @@ pub(crate) fn find_plan(catalog: &dyn Catalog, asked: Option<&str>) -> Result<Pl
         }
         ([], Some(asked)) => {
             let names: Vec<String> = plans.iter().map(|plan| plan.id.short()).collect();
-            Err(Failure::failed(no_such("plan", asked, &names)))
+            Err(Failure::failed(no_such(&format!("plan {asked}"), &names)))
         }
         ([one], _) => Ok(one.id),
         (several, _) => {
@@ -156,9 +180,9 @@ pub(crate) fn find_plan(catalog: &dyn Catalog, asked: Option<&str>) -> Result<Pl
     }
 }
 
-fn no_such(kind: &str, asked: &str, names: &[String]) -> String {
+fn no_such(what: &str, names: &[String]) -> String {
     match names {
-        [] => format!("there is no {kind} {asked}, nor any other yet"),
-        names => format!("there is no {kind} {asked}: there is {}", names.join(", ")),
+        [] => format!("there is no {what}, nor any other yet"),
+        names => format!("there is no {what}: there is {}", names.join(", ")),
     }
 }

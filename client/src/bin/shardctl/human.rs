@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use arrow::temporal_conversions::timestamp_s_to_datetime;
+
 /// `1437` as `1,437`.
 pub(crate) fn count(value: u64) -> String {
     let digits = value.to_string();
@@ -25,6 +27,22 @@ pub(crate) fn percent(fraction: f64) -> String {
     }
 }
 
+/// A number with four digits that matter.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        v if (1e-3..1e9).contains(&v) => {
+            let decimals = (3 - v.log10().floor() as i32).max(0) as usize;
+            let text = format!("{value:.decimals$}");
+            match text.contains('.') {
+                true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+                false => text,
+            }
+        }
+        _ => format!("{value:.3e}"),
+    }
+}
+
 /// A duration in the unit that fits.
 pub(crate) fn duration(value: Duration) -> String {
     let seconds = value.as_secs_f64();
@@ -35,6 +53,27 @@ pub(crate) fn duration(value: Duration) -> String {
         s if s < 3600.0 => format!("{:.0} min {:02.0} s", (s / 60.0).floor(), s % 60.0),
         s => format!("{:.0} h {:02.0} min", (s / 3600.0).floor(), (s % 3600.0) / 60.0),
     }
+}
+
+/// A moment in seconds since 1970 as `2026-10-01 12:30:00`, in UTC.
+pub(crate) fn date(seconds: u64) -> String {
+    let moment = i64::try_from(seconds).ok().and_then(timestamp_s_to_datetime);
+    moment.map_or_else(|| "out of time".to_owned(), |moment| moment.format("%Y-%m-%d %H:%M:%S").to_string())
+}
+
+/// `90s`, `30m`, `12h`, `7d`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let refused = || "use a number and s, m, h or d, such as 30m".to_owned();
+    let end = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(refused)?;
+    let unit: u64 = match &text[end..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 24 * 3600,
+        _ => return Err(refused()),
+    };
+    let seconds = text[..end].parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    seconds.map(Duration::from_secs).ok_or_else(refused)
 }
 
 /// `1 node`, `4 nodes`.
@@ -66,6 +105,13 @@ mod tests {
     }
 
     #[test]
+    fn numbers_keep_the_digits_that_matter() {
+        let shown = [0.0, 4.0, -0.5, 135.0, 1234567.8, 35.583333, 0.012345, 1.7e12, -3e-9].map(number);
+        let expected = ["0", "4", "-0.5", "135", "1234568", "35.58", "0.01235", "1.700e12", "-3.000e-9"];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
     fn small_shares_keep_their_digits() {
         assert_eq!([0.0, 0.1, 0.009375, 0.0005].map(percent), ["0.0 %", "10.0 %", "0.94 %", "0.050 %"]);
     }
@@ -74,6 +120,24 @@ mod tests {
     fn durations_choose_their_unit() {
         let shown = [0.0012, 0.25, 12.34, 75.0, 7260.0].map(|s| duration(Duration::from_secs_f64(s)));
         assert_eq!(shown, ["1.2 ms", "250 ms", "12.3 s", "1 min 15 s", "2 h 01 min"]);
+    }
+
+    #[test]
+    fn moments_are_shown_in_utc_whatever_they_are() {
+        assert_eq!(date(0), "1970-01-01 00:00:00");
+        assert_eq!(date(1_790_000_000), "2026-09-21 14:13:20");
+        assert_eq!(date(u64::MAX), "out of time");
+    }
+
+    #[test]
+    fn durations_are_a_number_and_a_unit() {
+        let hours = |n: u64| Ok(Duration::from_secs(n * 3600));
+        assert_eq!(["0s", "3600s", "60m", "2h", "1d"].map(parse_duration), [0, 1, 1, 2, 24].map(hours));
+        for odd in
+            ["", "1", "h", "1.5h", "-1h", "1w", "1h30m", "99999999999999999999s", "999999999999999999d"]
+        {
+            assert!(parse_duration(odd).is_err(), "{odd}");
+        }
     }
 
     #[test]

@@ -4,18 +4,17 @@ mod auto;
 mod split;
 
 use std::env;
-use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use shardd_client::catalog::Catalog;
-use shardfmt::ingest::{
-    HashRange, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Sink, Source,
-};
-use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, ShardId, VersionId};
+use shardd_client::catalog::{Catalog, CommitNote, Shelf};
+use shardd_client::inputs;
+use shardfmt::ingest::{HashRange, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Source};
+use shardfmt::shard::Compression;
+use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
 
 use self::split::Split;
 use crate::connect::Connect;
@@ -27,12 +26,17 @@ use crate::progress::IngestProgress;
 /// Make a dataset of tables, images, archives or text
 #[derive(Args)]
 pub(crate) struct Ingest {
-    /// A file or a directory of files
-    path: PathBuf,
+    /// Files, directories, patterns such as 'data/*.parquet', or URLs: s3://, gs://, az://, http(s)://
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
 
     /// Name of the dataset: a-z, 0-9, '.', '_' and '-'
     #[arg(long)]
     name: DatasetName,
+
+    /// Why, for the log of the dataset
+    #[arg(long, short, value_name = "TEXT", default_value = "")]
+    message: Message,
 
     #[command(flatten)]
     settings: Settings,
@@ -60,6 +64,10 @@ pub(crate) struct Settings {
     /// between 1 and 64 MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Order and shards")]
     shard_size: Option<ShardSize>,
+
+    /// Compress the bodies of shards: `none`, `lz4`, `zstd`, or `zstd:LEVEL`
+    #[arg(long, value_name = "HOW", default_value_t, help_heading = "Order and shards")]
+    compression: Compression,
 
     /// Read the files as this kind, whatever they look like
     #[arg(long, value_name = "KIND", value_parser = parse_kind, help_heading = "What is read")]
@@ -143,6 +151,7 @@ impl Settings {
                 Some(ShardSize::Bytes(size)) => Some(size),
                 Some(ShardSize::Auto) | None => None,
             },
+            compression: self.compression,
             format: self.format,
             under: self.under.clone(),
             columns: self.columns.clone(),
@@ -170,7 +179,7 @@ impl Effort {
 impl Ingest {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let started = Instant::now();
-        let Ingest { path, name, settings, effort } = self;
+        let Ingest { paths, name, message, settings, effort } = self;
         let (config, resources) = (settings.config(), effort.resources());
         let targets = match &settings.split {
             None => vec![(name, None)],
@@ -179,7 +188,7 @@ impl Ingest {
                 parts.into_iter().map(|(name, range)| (name, Some(range))).collect()
             }
         };
-        let source = Source::open(&path, &config)?;
+        let source = Source::new(inputs::open(&paths, config.under.as_deref())?, &config)?;
         let catalog = connect.catalog_to_fill()?;
         let progress = IngestProgress::new(json, source.sample_count().filter(|_| config.take.is_none()));
         let size = |data: u64| match settings.shard_size {
@@ -192,7 +201,8 @@ impl Ingest {
             Some(ShardSize::Bytes(size)) => Ok(Some(size)),
             None => Ok(None),
         };
-        let done = into_datasets(&*catalog, &targets, source, &config, &resources, &size, &progress)?;
+        let done =
+            into_datasets(&*catalog, &targets, source, &config, &resources, &size, &progress, message)?;
         progress.finish();
         for ((name, _), done) in targets.iter().zip(&done) {
             report(name, done, started.elapsed(), json);
@@ -217,10 +227,11 @@ pub(crate) fn into_dataset(
     config: &IngestConfig,
     resources: &Resources,
     progress: &IngestProgress,
+    message: Message,
 ) -> Result<Ingested, Failure> {
     let targets = [(name.clone(), None)];
     let size = |_| Ok(config.shard_size);
-    let mut done = into_datasets(catalog, &targets, source, config, resources, &size, progress)?;
+    let mut done = into_datasets(catalog, &targets, source, config, resources, &size, progress, message)?;
     Ok(done.pop().expect("one for the only target"))
 }
 
@@ -235,6 +246,7 @@ fn into_datasets(
     resources: &Resources,
     size: &dyn Fn(u64) -> Result<Option<ByteSize>, Failure>,
     progress: &IngestProgress,
+    message: Message,
 ) -> Result<Vec<Ingested>, Failure> {
     let datasets = catalog.datasets()?;
     let before =
@@ -243,11 +255,12 @@ fn into_datasets(
     let read = Reading::read(source, config, &ranges, resources, progress)?;
     let size = size(read.row_bytes())?;
     let written = read.write(size, &Shelf(catalog), progress)?;
+    let note = CommitNote { operation: Operation::INGEST, message };
     let mut done = Vec::new();
     for ((name, _), manifest) in targets.iter().zip(written.manifests()) {
         let (version, before) = (manifest.id(), before(name));
         if before != Some(version) {
-            catalog.commit(name, before, manifest)?;
+            catalog.commit(name, before, manifest, &note)?;
         }
         done.push(Ingested { manifest: manifest.clone(), version, before });
     }
@@ -258,19 +271,6 @@ fn into_datasets(
 /// One thread per processor.
 pub(crate) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Puts each shard into the catalog's store as soon as it is made.
-struct Shelf<'a>(&'a dyn Catalog);
-
-impl Sink for Shelf<'_> {
-    fn put_shard(&self, shard: FinishedShard) -> io::Result<()> {
-        self.0.put_shard(&shard).map_err(io::Error::other)
-    }
-
-    fn has_shard(&self, id: &ShardId) -> io::Result<bool> {
-        self.0.has_shard(id).map_err(io::Error::other)
-    }
 }
 
 fn report(name: &DatasetName, done: &Ingested, took: Duration, json: bool) {

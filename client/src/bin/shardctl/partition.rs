@@ -5,7 +5,7 @@ use serde_json::json;
 use shardfmt::plan::{
     InitialPlacement, Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape, Share,
 };
-use shardfmt::{ByteSize, DatasetName, Manifest};
+use shardfmt::{ByteSize, DatasetName, DatasetRef, VersionId};
 
 use crate::connect::{Connect, only_dataset};
 use crate::failure::Failure;
@@ -16,8 +16,9 @@ use crate::table::facts;
 /// Make a plan: how samples are partitioned, and what part of them is exchanged after each epoch
 #[derive(Args)]
 pub(crate) struct Partition {
-    /// The dataset; may be left out if there is only one
-    dataset: Option<DatasetName>,
+    /// The dataset, or a version of it such as NAME@TAG or NAME@~1; may be left out if there is only one
+    #[arg(value_name = "NAME[@VERSION]")]
+    dataset: Option<DatasetRef>,
 
     /// Share of each partition's samples exchanged after an epoch: 0 is local shuffling, 1 global. A list such as
     /// 1,0.01 gives the share after each epoch; its last one holds on
@@ -75,16 +76,17 @@ impl Partition {
         let catalog = connect.catalog()?;
         let command = format!("partition --q {}", self.q);
         let dataset = only_dataset(&*catalog, self.dataset.as_ref(), &command)?;
-        let manifest = catalog.manifest(dataset.version)?;
+        let manifest = catalog.open_manifest(dataset.version)?;
+        let shape = Shape { shard_rows: manifest.shard_rows()?, row_bytes: manifest.totals().row_bytes };
         let only_id = self.id;
-        let plan = make_plan(&manifest, self.options())?;
+        let plan = make_plan(dataset.version, &shape, self.options())?;
         catalog.put_plan(plan.document())?;
         if only_id {
             output::print(&format!("{}\n", plan.id()));
         } else if json {
-            output::json(&as_json(&dataset.name, &manifest, &plan));
+            output::json(&as_json(&dataset.name, shape.row_bytes, &plan));
         } else {
-            output::print(&describe(&dataset.name, &manifest, &plan));
+            output::print(&describe(&dataset.name, shape.row_bytes, &plan));
         }
         Ok(())
     }
@@ -110,10 +112,8 @@ impl Partition {
 }
 
 /// The plan for a version, with defaults for what `options` leaves open.
-pub(crate) fn make_plan(manifest: &Manifest, options: PlanOptions) -> Result<Plan, Failure> {
-    let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
-    let shape = Shape { shard_rows, row_bytes: manifest.row_bytes() };
-    let document = PlanDocument::with_defaults(manifest.id(), &shape, options)?;
+pub(crate) fn make_plan(version: VersionId, shape: &Shape, options: PlanOptions) -> Result<Plan, Failure> {
+    let document = PlanDocument::with_defaults(version, shape, options)?;
     Ok(Plan::new(document, &shape.shard_rows)?)
 }
 
@@ -126,18 +126,16 @@ fn as_fraction(share: Share) -> f64 {
     share.units() as f64 / (1u64 << 32) as f64
 }
 
-fn describe(dataset: &DatasetName, manifest: &Manifest, plan: &Plan) -> String {
+fn describe(dataset: &DatasetName, row_bytes: u64, plan: &Plan) -> String {
     let document = plan.document();
-    let row_bytes = manifest.row_bytes().checked_div(manifest.sample_count()).unwrap_or(0);
-    let grain_bytes = ByteSize(row_bytes * u64::from(document.grain_rows));
+    let mean = row_bytes.checked_div(plan.sample_count()).unwrap_or(0);
+    let grain_bytes = ByteSize(mean * u64::from(document.grain_rows));
     let each = plan.sample_count() / u64::from(document.partitions);
     let shares = document.schedule.shares();
     let moved: Vec<String> = shares.iter().map(|q| percent(moved_share(*q, document.partitions))).collect();
     let bytes: Vec<String> = shares
         .iter()
-        .map(|q| {
-            ByteSize((moved_share(*q, document.partitions) * manifest.row_bytes() as f64) as u64).to_string()
-        })
+        .map(|q| ByteSize((moved_share(*q, document.partitions) * row_bytes as f64) as u64).to_string())
         .collect();
     let per_epoch = |values: &[String]| match values {
         [one] => format!("{one} per epoch"),
@@ -176,11 +174,11 @@ fn selection_name(selection: Selection) -> &'static str {
     }
 }
 
-fn as_json(dataset: &DatasetName, manifest: &Manifest, plan: &Plan) -> serde_json::Value {
+fn as_json(dataset: &DatasetName, row_bytes: u64, plan: &Plan) -> serde_json::Value {
     let document = plan.document();
     let shares = document.schedule.shares();
     let moved: Vec<f64> = shares.iter().map(|q| moved_share(*q, document.partitions)).collect();
-    let bytes: Vec<u64> = moved.iter().map(|share| (share * manifest.row_bytes() as f64) as u64).collect();
+    let bytes: Vec<u64> = moved.iter().map(|share| (share * row_bytes as f64) as u64).collect();
     json!({
         "plan": plan.id(),
         "dataset": dataset,

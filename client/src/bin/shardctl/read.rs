@@ -20,7 +20,8 @@ use crate::output;
 /// Read epochs as a rank would, without training, and print digests of what was delivered
 #[derive(Args)]
 pub(crate) struct Read {
-    /// Id of the plan or the beginning of it, or its dataset; may be left out if there is only one
+    /// Id of the plan or the beginning of it, or its dataset or version (NAME, NAME@TAG); may be left out if there is only
+    /// one
     #[arg(long)]
     plan: Option<String>,
 

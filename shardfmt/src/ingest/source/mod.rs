@@ -34,7 +34,7 @@ pub use self::picture::ImageSize;
 use super::config::OnError;
 use super::error::one_line;
 use super::files::FileChain;
-use super::input::Inputs;
+use super::input::{Inputs, Trouble};
 use super::{IngestConfig, IngestError, canonical};
 use crate::manifest::InputDigest;
 
@@ -59,6 +59,7 @@ pub struct Source {
     bytes: u64,
     /// Changes when the input does, as far as can be told without reading it.
     stamp: blake3::Hash,
+    trouble: Trouble,
 }
 
 /// One kind of input, opened.
@@ -174,10 +175,23 @@ impl Source {
         let kind = Kind::of(&inputs, config)?;
         let (path, bytes, stamp) = (inputs.path.clone(), inputs.bytes(), stamp(&inputs));
         let folder = inputs.under.clone().unwrap_or_else(|| ".".to_owned());
-        let format = kind.open(inputs, config)?;
+        let trouble = inputs.trouble.clone();
+        let opened = kind.open(inputs, config);
+        let format = trouble.error().map_or(opened, Err)?;
         let kind = format.turned_out().unwrap_or(kind);
         let (schema, projection) = project(&path, format.schema(), config.columns.as_deref())?;
-        Ok(Source { path, folder, kind, format, schema, projection, on_error: config.on_error, bytes, stamp })
+        Ok(Source {
+            path,
+            folder,
+            kind,
+            format,
+            schema,
+            projection,
+            on_error: config.on_error,
+            bytes,
+            stamp,
+            trouble,
+        })
     }
 
     /// The columns of the samples, in plain types.
@@ -220,7 +234,8 @@ impl Source {
         &'s self,
         push: &mut dyn FnMut(Piece<'s>) -> Result<(), IngestError>,
     ) -> Result<Vec<InputDigest>, IngestError> {
-        self.format.pieces(&mut Feed { push, on_error: self.on_error })
+        let listed = self.format.pieces(&mut Feed { push, on_error: self.on_error });
+        self.trouble.error().map_or(listed, Err)
     }
 
     /// What a version records of the input: the digests that listing its pieces gave, and one of all files that pieces
@@ -233,7 +248,11 @@ impl Source {
     /// The rows of a piece, of which there may be none, and what could not be read. May be called from any thread.
     pub(super) fn read(&self, piece: Piece<'_>) -> Result<(Option<RecordBatch>, Faults), IngestError> {
         let mut faults = Faults { on_error: self.on_error, skipped: Vec::new(), files: Vec::new() };
-        let batch = match (piece.read)(&mut faults) {
+        let read = (piece.read)(&mut faults);
+        if let Some(trouble) = self.trouble.error() {
+            return Err(trouble);
+        }
+        let batch = match read {
             Ok(batch) => batch,
             Err(error) => {
                 faults.add(piece.name, error)?;

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use tar::{Archive, Entries, EntryType, PaxExtensions};
 
 use super::compressed::{Compression, decompressed};
-use super::unpack::{Spool, Trouble, Unpacked, Watched};
+use super::unpack::{Spool, Unpacked, damage};
 use super::{Feed, Kind};
 use crate::ingest::IngestError;
 use crate::ingest::config::OnError;
@@ -188,19 +188,17 @@ struct Walk<'t> {
     tar: &'t Tar,
     /// Of the archive, unpacked.
     length: u64,
-    trouble: Trouble,
     zeros: Rc<Cell<u64>>,
 }
 
 impl<'t> Walk<'t> {
     fn new(tar: &'t Tar, length: u64) -> Walk<'t> {
-        Walk { tar, length, trouble: Trouble::default(), zeros: Rc::default() }
+        Walk { tar, length, zeros: Rc::default() }
     }
 
     /// Archives joined by `cat` have end marks in the middle; stopping at the first would lose the rest.
-    fn archive<R: Read>(&self, reader: R) -> Archive<Zeros<Watched<'_, R>>> {
-        let reader = Zeros { reader: self.trouble.watch(reader), zeros: self.zeros.clone() };
-        let mut archive = Archive::new(reader);
+    fn archive<R: Read>(&self, reader: R) -> Archive<Zeros<R>> {
+        let mut archive = Archive::new(Zeros { reader, zeros: self.zeros.clone() });
         archive.set_ignore_zeros(true);
         archive
     }
@@ -258,12 +256,9 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// What is wrong with the archive, or with the machine.
+    /// What is wrong with the archive, if it is not the machine that has failed: its word goes before this.
     fn error(&self, error: &io::Error, last: Option<&str>) -> IngestError {
-        match self.trouble.or_damage(&self.tar.file, error) {
-            Ok(reason) => self.damaged(self.tar.damage().unwrap_or(&reason), last),
-            Err(error) => error,
-        }
+        self.damaged(self.tar.damage().unwrap_or(&damage(error)), last)
     }
 
     fn damaged(&self, reason: &str, last: Option<&str>) -> IngestError {

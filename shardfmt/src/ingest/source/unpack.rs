@@ -1,7 +1,6 @@
 //! Files made ready to be read in any order: what is compressed or far away goes to a temporary file first, so that it
 //! is fetched and decompressed once. Knows nothing of what is in them.
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,11 +63,11 @@ impl Spool {
 impl SpoolFile {
     fn unpack(&mut self, file: &InputFile, may_be_compressed: bool) -> Result<Unpacked, IngestError> {
         let most = ALWAYS_ALLOWED.saturating_add(file.bytes.saturating_mul(MOST_TIMES));
-        let (start, trouble) = (self.end, Trouble::default());
+        let start = self.end;
         let mut stream = file.stream()?;
-        let mut damage = None;
+        let mut broken = None;
         {
-            let source = BufReader::with_capacity(CHUNK, trouble.watch(&mut stream));
+            let source = BufReader::with_capacity(CHUNK, &mut stream);
             let (mut content, is_compressed): (Box<dyn Read>, bool) = match may_be_compressed {
                 true => decompressed(source).map_err(|error| file.error(error))?,
                 false => (Box::new(source), false),
@@ -80,7 +79,7 @@ impl SpoolFile {
                     Ok(read) => read,
                     Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                     Err(error) => {
-                        damage = Some(trouble.or_damage(file, &error)?);
+                        broken = Some(damage(&error));
                         break;
                     }
                 };
@@ -92,52 +91,15 @@ impl SpoolFile {
                 }
             }
         }
-        let content = OpenInput::part_of(self.file.clone(), start, self.end - start);
-        Ok(Unpacked { content, digest: file.finish(stream)?, damage })
+        let content = file.unpacked(self.file.clone(), start, self.end - start);
+        Ok(Unpacked { content, digest: file.finish(stream)?, damage: broken })
     }
 }
 
-/// Tells a file that cannot be read from one whose content makes no sense: keeps what the system said, which readers of
-/// archives and compressed files wrap in words of their own.
-#[derive(Debug, Default)]
-pub(super) struct Trouble(RefCell<Option<io::Error>>);
-
-impl Trouble {
-    /// The same bytes, under watch.
-    pub(super) fn watch<R>(&self, reader: R) -> Watched<'_, R> {
-        Watched { reader, trouble: self }
-    }
-
-    /// What is wrong with the content, unless it was the system that failed.
-    pub(super) fn or_damage(&self, file: &InputFile, error: &io::Error) -> Result<String, IngestError> {
-        match self.0.take() {
-            Some(error) => Err(file.error(error)),
-            None if error.kind() == ErrorKind::UnexpectedEof => Ok("it ends too early".to_owned()),
-            None => Ok(one_line(error)),
-        }
-    }
-}
-
-/// A reader whose errors are kept.
-pub(super) struct Watched<'t, R> {
-    reader: R,
-    trouble: &'t Trouble,
-}
-
-impl<R: Read> Read for Watched<'_, R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.reader.read(buffer).map_err(|error| {
-            let kind = error.kind();
-            if kind != ErrorKind::Interrupted {
-                self.trouble.0.replace(Some(error));
-            }
-            kind.into()
-        })
-    }
-}
-
-impl<R: io::Seek> io::Seek for Watched<'_, R> {
-    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
-        self.reader.seek(to)
+/// What a reader says of content that makes no sense to it.
+pub(super) fn damage(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::UnexpectedEof => "it ends too early".to_owned(),
+        _ => one_line(error),
     }
 }

@@ -21,7 +21,7 @@ fn folders_are_the_labels_and_bytes_stay_as_they_are() {
     assert_eq!(ingested.skipped, 1);
     assert_eq!(ingested.manifest.inputs[0].name, "./ (4 files)");
     let counts = ingested.manifest.shards[0].labels.clone().unwrap();
-    assert_eq!(counts, [("0", 1), ("1", 2), ("2", 1)].map(|(label, count)| (label.to_owned(), count)).into());
+    assert_eq!(counts, [("0", 1), ("1", 2), ("2", 1)].map(|(label, count)| (label.into(), count)).into());
 }
 
 #[test]

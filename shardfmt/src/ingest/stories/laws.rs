@@ -6,6 +6,7 @@ use arrow::array::{ArrayRef, BinaryArray, Int64Array, StringArray};
 use proptest::prelude::*;
 
 use super::*;
+use crate::manifest::Labels;
 use crate::size::ByteSize;
 
 /// A row: label, a blob of any length, and perhaps a text.
@@ -50,7 +51,7 @@ proptest! {
         let random = run(&path, &config(Mix::Random, seed, shard_bytes), 2).unwrap();
         prop_assert_eq!(sorted(random.rows()), sorted(canonical));
         prop_assert_eq!(random.manifest.digest_sum(), sequential.manifest.digest_sum());
-        let mut labels = BTreeMap::<String, u64>::new();
+        let mut labels = Labels::new();
         for (label, count) in random.manifest.shards.iter().flat_map(|shard| shard.labels.clone().unwrap()) {
             *labels.entry(label).or_default() += count;
         }

@@ -42,7 +42,7 @@ proptest! {
         prop_assert!(spread(&|shard| u64::from(shard.rows)) <= 1);
         for class in 0..6 {
             let name = format!("class {class}");
-            prop_assert!(spread(&|shard| shard.labels.as_ref().unwrap().get(&name).copied().unwrap_or(0)) <= 1);
+            prop_assert!(spread(&|shard| shard.labels.as_ref().unwrap().get(name.as_str()).copied().unwrap_or(0)) <= 1);
         }
     }
 

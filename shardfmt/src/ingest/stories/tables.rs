@@ -80,7 +80,7 @@ fn columns_become_plain_and_metadata_of_fields_stays() {
     assert_eq!(ingested.texts("label"), ["cat", "dog"]);
     assert_eq!(ingested.texts("view"), ["a text too long to be inlined", "b"]);
     let labels = ingested.manifest.shards[0].labels.clone().unwrap();
-    assert_eq!(labels, BTreeMap::from([("cat".to_owned(), 1), ("dog".to_owned(), 1)]));
+    assert_eq!(labels, BTreeMap::from([("cat".into(), 1), ("dog".into(), 1)]));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use shardd_client::protocol::RunId;
 use shardd_trainer::data::InputOptions;
 use shardd_trainer::device::DeviceName;
 use shardd_trainer::optim::Optimizer;
-use shardfmt::DatasetName;
+use shardfmt::DatasetRef;
 use thiserror::Error;
 
 /// Trains a small model on a data set of shardd, as one rank of a run
@@ -35,7 +35,7 @@ pub(crate) struct Args {
 
     /// The data set to train on; its only plan is followed, or one is made with the defaults
     #[arg(long, value_name = "NAME", conflicts_with = "plan")]
-    pub(crate) dataset: Option<DatasetName>,
+    pub(crate) dataset: Option<DatasetRef>,
 
     /// Name of the run
     #[arg(long, value_name = "NAME", default_value = "train")]
@@ -105,7 +105,7 @@ pub(crate) struct Args {
 
     /// Data set to measure accuracy on
     #[arg(long, value_name = "NAME")]
-    pub(crate) test_dataset: Option<DatasetName>,
+    pub(crate) test_dataset: Option<DatasetRef>,
 
     /// Directory of the test data set, if it is not where the training data is
     #[arg(long, value_name = "DIR", requires = "test_dataset")]

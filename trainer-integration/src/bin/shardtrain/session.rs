@@ -10,7 +10,7 @@ use shardd_trainer::collective::{Collective, threads};
 use shardd_trainer::data::Rows;
 use shardd_trainer::train::{TrainConfig, train};
 use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
-use shardfmt::{DatasetName, Manifest, PlanId, VersionId};
+use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 
 use crate::args::{Args, UsageError};
 use crate::output::{Observer, Report, save, write_report};
@@ -111,9 +111,9 @@ fn find_plan(catalog: &dyn Catalog, args: &Args) -> Result<PlanId, Failure> {
     }
 }
 
-/// The only plan of the data set's present version. Where there is none, the default one: all ranks come to the same.
-fn plan_of(catalog: &dyn Catalog, name: &DatasetName, seed: u64) -> Result<PlanId, Failure> {
-    let version = catalog.resolve(name)?;
+/// The only plan of the version that is named. Where there is none, the default one: all ranks come to the same.
+fn plan_of(catalog: &dyn Catalog, name: &DatasetRef, seed: u64) -> Result<PlanId, Failure> {
+    let version = catalog.resolve(name)?.version;
     let plans = catalog.plans()?.into_iter().filter(|plan| plan.version == version);
     let plans: Vec<PlanId> = plans.map(|plan| plan.id).collect();
     match plans[..] {
@@ -142,7 +142,7 @@ fn open_test(catalog: Box<dyn Catalog>, args: &Args) -> Result<Option<CatalogRow
         Some(directory) => Box::new(LocalCatalog::open(directory)?),
         None => catalog,
     };
-    let version = catalog.resolve(name)?;
+    let version = catalog.resolve(name)?.version;
     Ok(Some(CatalogRows::open(catalog, version)?))
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use shardd_client::catalog::{Catalog, HttpCatalog};
 use shardfmt::ingest::{HashRange, IngestConfig, Resources, Source};
-use shardfmt::{ByteSize, DatasetName};
+use shardfmt::{ByteSize, DatasetName, Message};
 
 use crate::failure::Failure;
 use crate::human::{count, plural};
@@ -53,7 +53,8 @@ impl Datasets {
         let resources = Resources::threads(processors());
         let put = |name: &DatasetName, part: &Part| {
             let source = Source::open(&part.path, &part.config)?;
-            into_dataset(&catalog, name, source, &part.config, &resources, &IngestProgress::silent())
+            let (silent, message) = (IngestProgress::silent(), Message::default());
+            into_dataset(&catalog, name, source, &part.config, &resources, &silent, message)
         };
         let train = put(&train_name, &train)?;
         let test = put(&test_name, &test)?;

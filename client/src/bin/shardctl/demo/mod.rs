@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use shardfmt::plan::{PlanOptions, Schedule};
+use shardfmt::plan::{PlanOptions, Schedule, Shape};
 
 use crate::failure::Failure;
 use crate::human::plural;
@@ -168,8 +168,11 @@ impl Demo {
             ..PlanOptions::default()
         };
         // A data set of a few samples cannot fill 16 partitions; it must fill one for each virtual rank.
-        let plan = make_plan(&datasets.train.manifest, with_partitions(PARTITIONS))
-            .or_else(|_| make_plan(&datasets.train.manifest, with_partitions(VIRTUAL_RANKS)))?;
+        let manifest = &datasets.train.manifest;
+        let (version, row_bytes) = (manifest.id(), manifest.row_bytes());
+        let shape = Shape { shard_rows: manifest.shard_rows(), row_bytes };
+        let plan = make_plan(version, &shape, with_partitions(PARTITIONS))
+            .or_else(|_| make_plan(version, &shape, with_partitions(VIRTUAL_RANKS)))?;
         datasets.catalog().put_plan(plan.document())?;
         live.say(&format!(
             "plan {}: Q = {}, {} partitions",

@@ -3,6 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use shardd_client::catalog::Catalog;
+use shardfmt::ManifestError;
 use shardfmt::plan::{Epoch, Plan, SampleNo, SlotTable};
 
 use crate::failure::Failure;
@@ -91,18 +92,19 @@ impl At {
             .into_iter()
             .map(|read| {
                 let place = plan.locate_grain(read.grain);
-                Found {
+                let shard = manifest.entry(place.shard.into())?.id.to_string();
+                Ok(Found {
                     epoch: self.epoch,
                     position: read.position,
                     partition: read.partition.0,
                     virtual_rank: Some(plan.virtual_rank_of(read.partition, virtual_ranks).0),
                     sample: plan.sample(read.grain, read.row).0,
                     grain: read.grain.0,
-                    shard: manifest.shards[place.shard as usize].id.to_string(),
+                    shard,
                     row: place.index * plan.document().grain_rows + read.row,
-                }
+                })
             })
-            .collect();
+            .collect::<Result<_, ManifestError>>()?;
         if json {
             output::json(&found);
             return Ok(());
@@ -161,7 +163,7 @@ impl Where {
             virtual_rank: None,
             sample: self.sample,
             grain: grain.0,
-            shard: manifest.shards[shard as usize].id.to_string(),
+            shard: manifest.entry(shard.into())?.id.to_string(),
             row,
         };
         if json {

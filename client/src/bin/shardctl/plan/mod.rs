@@ -3,8 +3,9 @@
 mod lookup;
 
 use clap::{Args, Subcommand};
-use shardd_client::catalog::Catalog;
-use shardfmt::Manifest;
+use serde::Serialize;
+use shardd_client::catalog::{Catalog, PlanInfo};
+use shardfmt::ManifestFile;
 use shardfmt::plan::Plan as PlanValue;
 
 use crate::connect::{Connect, find_plan};
@@ -30,12 +31,15 @@ enum PlanCommand {
     At(lookup::At),
     /// Where a sample is in an epoch, and when it is read
     Where(lookup::Where),
+    /// Take a plan off the list; it can be made again, and keeps its version no longer
+    Rm(PlanArg),
 }
 
 /// Which plan is meant.
 #[derive(Args)]
 pub(crate) struct PlanArg {
-    /// Id of the plan or the beginning of it, or its dataset; may be left out if there is only one
+    /// Id of the plan or the beginning of it, or its dataset or version (NAME, NAME@TAG); may be left out if there is only
+    /// one
     #[arg(long, value_name = "PLAN")]
     plan: Option<String>,
 }
@@ -48,22 +52,34 @@ impl Plan {
             PlanCommand::Show(which) => show(&which.open(&*catalog)?.0, json),
             PlanCommand::At(at) => at.run(&*catalog, json),
             PlanCommand::Where(at) => at.run(&*catalog, json),
+            PlanCommand::Rm(which) => remove(&*catalog, &which, json),
         }
     }
 }
 
 impl PlanArg {
     /// The plan and the manifest of its version.
-    pub(crate) fn open(&self, catalog: &dyn Catalog) -> Result<(PlanValue, Manifest), Failure> {
+    pub(crate) fn open(&self, catalog: &dyn Catalog) -> Result<(PlanValue, ManifestFile), Failure> {
         let document = catalog.plan(find_plan(catalog, self.plan.as_deref())?)?;
-        let manifest = catalog.manifest(document.version)?;
-        let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
-        Ok((PlanValue::new(document, &shard_rows)?, manifest))
+        let manifest = catalog.open_manifest(document.version)?;
+        Ok((PlanValue::new(document, &manifest.shard_rows()?)?, manifest))
     }
 }
 
+/// A plan in a list.
+#[derive(Serialize)]
+struct Line {
+    #[serde(flatten)]
+    info: PlanInfo,
+    /// Whether its version is the present one of a dataset.
+    current: bool,
+}
+
 fn list(catalog: &dyn Catalog, json: bool) -> Result<(), Failure> {
-    let plans = catalog.plans()?;
+    let present = catalog.datasets()?;
+    let is_current = |plan: &PlanInfo| present.iter().any(|dataset| dataset.version == plan.version);
+    let with_state = |info: PlanInfo| Line { current: is_current(&info), info };
+    let plans: Vec<Line> = catalog.plans()?.into_iter().map(with_state).collect();
     if json {
         output::json(&plans);
         return Ok(());
@@ -74,12 +90,12 @@ fn list(catalog: &dyn Catalog, json: bool) -> Result<(), Failure> {
     }
     let mut table =
         Table::new(&["plan", "dataset", "version", "Q", "partitions", "grain rows", "chunks", "seed"]);
-    for info in &plans {
+    for Line { info, current } in &plans {
         let document = catalog.plan(info.id)?;
         table.row([
             info.id.short(),
             info.dataset.to_string(),
-            document.version.short(),
+            format!("{}{}", document.version.short(), if *current { "" } else { " (not current)" }),
             document.schedule.to_string(),
             document.partitions.to_string(),
             document.grain_rows.to_string(),
@@ -88,6 +104,19 @@ fn list(catalog: &dyn Catalog, json: bool) -> Result<(), Failure> {
         ]);
     }
     output::print(&table.render());
+    Ok(())
+}
+
+fn remove(catalog: &dyn Catalog, which: &PlanArg, json: bool) -> Result<(), Failure> {
+    let Some(plan) = &which.plan else {
+        return Err(Failure::usage("name the plan to take off the list: `shardctl plan rm --plan PLAN`"));
+    };
+    let id = find_plan(catalog, Some(plan))?;
+    catalog.remove_plan(id)?;
+    match json {
+        true => output::json(&serde_json::json!({ "plan": id })),
+        false => output::print(&format!("plan {} is off the list\n", id.short())),
+    }
     Ok(())
 }
 

@@ -1,0 +1,109 @@
+//! `shardctl rm`: takes a name away. Objects go with the next gc, if nothing else names them.
+
+use std::io::{IsTerminal, Write};
+
+use clap::Args;
+use serde_json::json;
+use shardd_client::catalog::{Catalog, DatasetInfo, LogEntry, PlanInfo, TagInfo};
+use shardfmt::{At, DatasetRef};
+
+use crate::connect::{Connect, find_version};
+use crate::failure::Failure;
+use crate::human::plural;
+use crate::{output, tag};
+
+/// Remove a dataset, or a tag (NAME@TAG); what nothing names any more goes with `shardctl gc`
+#[derive(Args)]
+pub(crate) struct Rm {
+    /// The dataset, or one of its tags
+    #[arg(value_name = "NAME[@TAG]")]
+    dataset: DatasetRef,
+
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+impl Rm {
+    pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
+        let catalog = connect.catalog()?;
+        let version = find_version(&*catalog, &self.dataset)?;
+        match self.dataset.at {
+            At::Tag(_) => {
+                self.ask(&format!("remove the tag {}?", self.dataset))?;
+                tag::delete(&*catalog, &self.dataset, json)
+            }
+            At::Present => self.remove_dataset(&*catalog, &version, json),
+            At::Version(_) | At::Back(_) => Err(Failure::usage(format!(
+                "single versions are not removed: a history stays as it is; remove {name} as a whole with `shardctl rm {name}`, after tagging what is to stay",
+                name = version.name
+            ))),
+        }
+    }
+
+    fn remove_dataset(
+        &self,
+        catalog: &dyn Catalog,
+        present: &DatasetInfo,
+        json: bool,
+    ) -> Result<(), Failure> {
+        let name = &present.name;
+        let log = catalog.log(name, usize::try_from(present.commits)?)?;
+        let kept = Kept::of(catalog, &log, present)?;
+        let versions = plural(present.commits, "commit");
+        self.ask(&format!("remove {name} with {versions}? {}", kept.describe()))?;
+        catalog.remove_dataset(name, present.version)?;
+        if json {
+            output::json(&json!({
+                "dataset": name,
+                "version": present.version,
+                "kept": { "tags": kept.tags, "plans": kept.plans },
+            }));
+        } else {
+            output::print(&format!("{name} is no more. {}\n", kept.describe()));
+        }
+        Ok(())
+    }
+
+    /// Has the user confirm on a terminal; elsewhere `--yes` must say so.
+    fn ask(&self, question: &str) -> Result<(), Failure> {
+        if self.yes {
+            return Ok(());
+        }
+        if !std::io::stdin().is_terminal() {
+            return Err(Failure::usage(format!("{question} There is no one to ask: say --yes")));
+        }
+        eprint!("{question} [y/N] ");
+        std::io::stderr().flush()?;
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer)?;
+        match answer.trim().eq_ignore_ascii_case("y") || answer.trim().eq_ignore_ascii_case("yes") {
+            true => Ok(()),
+            false => Err(Failure::failed("nothing was removed")),
+        }
+    }
+}
+
+/// What still names versions of a dataset when its own name is gone.
+struct Kept {
+    tags: Vec<TagInfo>,
+    plans: Vec<PlanInfo>,
+}
+
+impl Kept {
+    fn of(catalog: &dyn Catalog, log: &[LogEntry], present: &DatasetInfo) -> Result<Kept, Failure> {
+        let mut plans = catalog.plans()?;
+        plans.retain(|plan| log.iter().any(|entry| entry.commit.version == plan.version));
+        Ok(Kept { tags: catalog.tags(Some(&present.name))?, plans })
+    }
+
+    fn describe(&self) -> String {
+        let name = |tag: &TagInfo| format!("{}@{}", tag.dataset, tag.tag);
+        let mut keepers: Vec<String> = self.tags.iter().map(name).collect();
+        keepers.extend(self.plans.iter().map(|plan| format!("plan {}", plan.id.short())));
+        match keepers.is_empty() {
+            true => "Its versions go with the next gc, unless another dataset has them.".to_owned(),
+            false => format!("Versions that stay: those of {}.", keepers.join(", ")),
+        }
+    }
+}

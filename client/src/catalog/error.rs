@@ -1,0 +1,112 @@
+//! Why a catalog did not do what it was asked, and what an HTTP API says of that.
+
+use shardfmt::plan::PlanError;
+use shardfmt::{CommitId, DatasetName, DatasetRef, PlanId, TagName, VersionId};
+
+use crate::http::HttpError;
+use crate::metastore::MetaError;
+use crate::origin::OriginError;
+use crate::problem::Problem;
+
+/// Why a catalog did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum CatalogError {
+    /// Nothing has that name or id.
+    #[error("there is no {what}")]
+    NotFound { what: String },
+    /// Several versions fit. Give more of the id.
+    #[error("{reference} fits {}: give more digits", versions(.fitting))]
+    Ambiguous { reference: DatasetRef, fitting: Vec<VersionId> },
+    /// Someone else changed the dataset first. Look at what is there now, then commit on top of it.
+    #[error("dataset {dataset} was expected at {}, but is at {}", version(expected), version(actual))]
+    Conflict { dataset: DatasetName, expected: Option<VersionId>, actual: Option<VersionId> },
+    /// The tag is elsewhere. Look at what it is on, then say that it is to be moved from there.
+    #[error(
+        "tag {tag} of {dataset} was expected at {}, but is at {}; --force moves it",
+        version(expected),
+        version(actual)
+    )]
+    TagConflict { dataset: DatasetName, tag: TagName, expected: Option<VersionId>, actual: Option<VersionId> },
+    /// The version names shards that the store does not have. Put them, then commit again.
+    #[error("version {version} has {missing} of {shards} shards not in the store, the first is {first}")]
+    Incomplete { version: VersionId, missing: usize, shards: usize, first: String },
+    /// The plan does not fit its version.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A run trains over the plan. It can be removed when the run is.
+    #[error("plan {} is that of run {run}", plan.short())]
+    InUse { plan: PlanId, run: String },
+    /// A dataset's commits do not lead back to its first. Restore the commit from a backup of the store.
+    #[error("the history of {dataset} is broken at commit {commit}: {reason}")]
+    BrokenHistory { dataset: DatasetName, commit: CommitId, reason: String },
+    /// What something reaches cannot be known, so nothing may be deleted. Restore it, or remove what points at it.
+    #[error("nothing is deleted: it cannot be known what {root} reaches")]
+    Unreadable { root: String, source: Box<CatalogError> },
+    /// Others keep data in the store, and only they know what they reach. Collect garbage with them, not here.
+    #[error(
+        "nothing is deleted: {store} is also that of catalog {other}, whose names are not here; if that one is gone for good, delete catalogs/{other} from the store"
+    )]
+    SharedStore { store: String, other: String },
+    /// Garbage is being deleted. Ask again in a minute.
+    #[error("{what} has to wait for a gc that is deleting objects: try again in a minute")]
+    Busy { what: String },
+    /// A server sent bytes that do not hash to the name asked for. Ask another.
+    #[error("{what} from {server} is corrupt")]
+    Corrupt { what: String, server: String },
+    /// A server refused, and said why.
+    #[error("{detail}")]
+    Refused { status: u16, detail: String },
+    /// A directory whose names a node keeps: what is written there by another hand it would never show.
+    #[error("{} is the data directory of a shardd node; talk to the node with --server, or use another directory", .dir.display())]
+    NodesData { dir: std::path::PathBuf },
+    /// The store failed.
+    #[error(transparent)]
+    Origin(#[from] OriginError),
+    /// The metastore failed.
+    #[error(transparent)]
+    Meta(#[from] MetaError),
+    /// The server could not be asked.
+    #[error(transparent)]
+    Http(HttpError),
+    /// The catalog's own thread could not be started.
+    #[error("cannot start the runtime of a local catalog")]
+    Runtime(#[source] std::io::Error),
+}
+
+fn version(version: &Option<VersionId>) -> String {
+    version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"))
+}
+
+fn versions(versions: &[VersionId]) -> String {
+    versions.iter().map(VersionId::short).collect::<Vec<_>>().join(" and ")
+}
+
+impl CatalogError {
+    /// What an HTTP API says of this.
+    pub fn to_problem(&self) -> Problem {
+        match self {
+            Self::NotFound { .. } | Self::Origin(OriginError::NotFound { .. }) => Problem::not_found(self),
+            Self::Conflict { actual, .. } | Self::TagConflict { actual, .. } => {
+                Problem::version_conflict(*actual, self)
+            }
+            Self::InUse { .. } => Problem::new(crate::problem::CONFLICT, 409, self),
+            Self::Ambiguous { .. }
+            | Self::Incomplete { .. }
+            | Self::Plan(_)
+            | Self::Origin(OriginError::Mismatch { .. }) => Problem::invalid(self),
+            Self::Refused { status, detail } => Problem::new("about:blank", *status, detail),
+            Self::Corrupt { .. }
+            | Self::BrokenHistory { .. }
+            | Self::Unreadable { .. }
+            | Self::Origin(OriginError::Corrupt { .. }) => Problem::new(crate::problem::CORRUPT, 500, self),
+            Self::SharedStore { .. } => Problem::new(crate::problem::CONFLICT, 409, self),
+            Self::Busy { .. }
+            | Self::Origin(_)
+            | Self::Meta(_)
+            | Self::Http(_)
+            | Self::Runtime(_)
+            | Self::NodesData { .. } => Problem::unavailable(self),
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Keeps those who are about to point at objects and the one who deletes objects out of each other's way.
+//!
+//! A version can be committed, tagged or planned whose objects nothing reaches at that moment: they were put long ago,
+//! and what pointed at them is gone. gc may be deleting them. So both announce themselves in the metastore first and look
+//! at the other's announcement afterwards, and as all operations of a metastore have one order, at least one of them
+//! sees the other:
+//!
+//! - Who is about to write a pointer announces what it will reach (a [`Guard`], under `intents/`), waits until any sweep
+//!   that began *before* its announcement has ended, only then looks whether the objects are there, and writes the
+//!   pointer.
+//! - gc announces a [`Sweep`] (`gc/sweep`), then reads all pointers *and intents*, deletes what none of them reaches, and
+//!   takes its announcement back when the store has confirmed. It sweeps in small slices, so that no one waits long.
+//!
+//! If the intent comes first, gc reads it and spares the objects. If the sweep comes first, the other waits and then finds
+//! missing what was deleted. Clocks play no part; that a crashed process does not block others for ever does depend on
+//! one: both announcements hang on leases far longer than what they cover.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use shardfmt::{CommitId, PlanId, VersionId};
+use tokio::time::timeout;
+
+use super::CatalogError;
+use super::records::to_json;
+use crate::metastore::{Expected, LeaseId, MetaError, Metastore};
+
+pub(super) const INTENTS: &str = "intents/";
+const SWEEP: &str = "gc/sweep";
+
+/// How long an intent lives whose owner has died; a commit looks for every shard of its version meanwhile.
+const INTENT_LIVES: Duration = Duration::from_secs(60 * 60);
+/// How long a sweep is waited for that has lost its owner. A slice deletes for at most a quarter of that.
+const SWEEP_LIVES: Duration = Duration::from_secs(120);
+/// The longest that the store may take to delete a slice.
+pub(super) const SLICE_TAKES: Duration = Duration::from_secs(30);
+/// How long to wait for the end of a slice.
+const PATIENCE: Duration = Duration::from_secs(45);
+
+/// What a pointer that is about to be written will reach, with all that this leads to.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Reach {
+    pub(crate) commit: Option<CommitId>,
+    pub(crate) version: Option<VersionId>,
+    pub(crate) plan: Option<PlanId>,
+}
+
+/// While this stands, gc spares what was announced. It ends with [`end`](Self::end), or an hour after it was dropped.
+pub(crate) struct Guard {
+    metastore: Arc<dyn Metastore>,
+    lease: LeaseId,
+}
+
+impl Guard {
+    /// Announces what a pointer will reach, and waits for deletions that began before; `None` when they do not end. What is
+    /// found in the store from here on stays there.
+    pub(crate) async fn announce(
+        metastore: &Arc<dyn Metastore>,
+        reach: &Reach,
+    ) -> Result<Option<Self>, MetaError> {
+        let lease = metastore.grant(INTENT_LIVES).await?;
+        let guard = Self { metastore: Arc::clone(metastore), lease };
+        let key = format!("{INTENTS}{lease}");
+        let announced = metastore.put(&key, to_json(reach), Expected::Absent, Some(lease)).await?;
+        match timeout(PATIENCE, guard.sweeps_before(announced)).await {
+            Ok(waited) => waited.map(|()| Some(guard)),
+            Err(_) => {
+                guard.end().await;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn sweeps_before(&self, announced: u64) -> Result<(), MetaError> {
+        loop {
+            let listing = self.metastore.list(SWEEP).await?;
+            if !listing.entries.iter().any(|(_, sweep)| sweep.revision < announced) {
+                return Ok(());
+            }
+            self.metastore.changed(SWEEP, listing.revision).await?;
+        }
+    }
+
+    /// Whether it still stands: to be asked just before the pointer is written.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::LeaseLost`] when it lapsed; the pointer must not be written then.
+    pub(crate) async fn renew(&self) -> Result<(), MetaError> {
+        self.metastore.renew(self.lease).await
+    }
+
+    /// The pointer has been written, or will not be.
+    pub(crate) async fn end(self) {
+        if let Err(error) = self.metastore.revoke(self.lease).await {
+            tracing::debug!(%error, "an intent stays until it lapses");
+        }
+    }
+}
+
+/// While this stands, pointers that are announced later wait before they look for their objects.
+pub(super) struct Sweep {
+    metastore: Arc<dyn Metastore>,
+    lease: LeaseId,
+}
+
+impl Sweep {
+    /// Announces deletions.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::Busy`] when there is another sweep.
+    pub(super) async fn announce(metastore: &Arc<dyn Metastore>) -> Result<Self, CatalogError> {
+        let lease = metastore.grant(SWEEP_LIVES).await?;
+        let sweep = Self { metastore: Arc::clone(metastore), lease };
+        match metastore.put(SWEEP, Vec::new(), Expected::Absent, Some(lease)).await {
+            Ok(_) => Ok(sweep),
+            Err(error) => {
+                sweep.end().await?;
+                Err(match error {
+                    MetaError::Conflict { .. } => CatalogError::Busy { what: "this gc".to_owned() },
+                    error => error.into(),
+                })
+            }
+        }
+    }
+
+    /// Whether it still stands, and will for [`SLICE_TAKES`] and longer.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::LeaseLost`] when it lapsed; nothing may be deleted then.
+    pub(super) async fn renew(&self) -> Result<(), MetaError> {
+        self.metastore.renew(self.lease).await
+    }
+
+    /// No deletion is under way any more. Where that is not known this is not called, and the sweep lapses later.
+    pub(super) async fn end(self) -> Result<(), MetaError> {
+        self.metastore.revoke(self.lease).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::poll;
+
+    use super::*;
+    use crate::metastore::MemoryMetastore;
+
+    fn metastore() -> Arc<dyn Metastore> {
+        Arc::new(MemoryMetastore::new())
+    }
+
+    async fn intents(metastore: &Arc<dyn Metastore>) -> usize {
+        metastore.list(INTENTS).await.expect("lists").entries.len()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_intent_waits_for_the_sweeps_before_it_and_for_no_later_one() {
+        let metastore = metastore();
+        let reach = Reach::default();
+        let before = Sweep::announce(&metastore).await.expect("the first");
+        let mut guard = Box::pin(Guard::announce(&metastore, &reach));
+        while intents(&metastore).await == 0 {
+            assert!(poll!(&mut guard).is_pending(), "it waits");
+        }
+        assert!(poll!(&mut guard).is_pending(), "though it is announced");
+        before.end().await.expect("ends");
+        let later = Sweep::announce(&metastore).await.expect("the other has ended");
+        let guard = guard.await.expect("announces").expect("the later sweep sees the intent");
+        guard.renew().await.expect("it stands");
+        guard.end().await;
+        assert_eq!(intents(&metastore).await, 0);
+        later.end().await.expect("ends");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_sweep_at_a_time() {
+        let metastore = metastore();
+        let first = Sweep::announce(&metastore).await.expect("the first");
+        let second = Sweep::announce(&metastore).await.err().expect("there is one");
+        assert!(matches!(second, CatalogError::Busy { .. }), "{second}");
+        first.renew().await.expect("it stands");
+        first.end().await.expect("ends");
+        Sweep::announce(&metastore).await.expect("the first has ended");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_crash_left_lapses() {
+        let metastore = metastore();
+        drop(Sweep::announce(&metastore).await.expect("the first"));
+        let reach = Reach::default();
+        assert!(Guard::announce(&metastore, &reach).await.expect("announces").is_none(), "not yet");
+        assert_eq!(intents(&metastore).await, 0);
+        let patient = async {
+            loop {
+                if let Some(guard) = Guard::announce(&metastore, &reach).await.expect("announces") {
+                    return guard;
+                }
+            }
+        };
+        let guard = timeout(SWEEP_LIVES, patient).await.expect("before long");
+        drop(guard);
+        assert_eq!(intents(&metastore).await, 1);
+        tokio::time::advance(INTENT_LIVES).await;
+        assert_eq!(intents(&metastore).await, 0);
+    }
+}

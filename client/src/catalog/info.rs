@@ -1,0 +1,118 @@
+//! What a catalog says of datasets, commits, tags and plans. Plain values with one JSON form, for people, scripts and the
+//! HTTP API alike.
+
+use serde::{Deserialize, Serialize};
+use shardfmt::{Commit, CommitId, DatasetName, Message, Operation, PlanId, TagName, VersionId};
+
+/// A version of a dataset, as a name or a reference finds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetInfo {
+    /// The dataset.
+    pub name: DatasetName,
+    /// The version.
+    pub version: VersionId,
+    /// The commit that made it this dataset's.
+    pub commit: CommitId,
+    /// How many commits there are up to that one.
+    pub commits: u64,
+    /// Samples of the version.
+    pub samples: u64,
+    /// Bytes of its shards.
+    pub bytes: u64,
+    /// How many shards it has.
+    pub shards: u64,
+    /// When it was committed, in seconds since 1970.
+    pub committed_at: u64,
+}
+
+impl DatasetInfo {
+    /// What `commit`, of that id, says.
+    pub(crate) fn of(id: CommitId, commit: &Commit) -> Self {
+        Self {
+            name: commit.dataset.clone(),
+            version: commit.version,
+            commit: id,
+            commits: commit.number,
+            samples: commit.samples,
+            bytes: commit.bytes,
+            shards: commit.shards,
+            committed_at: commit.time,
+        }
+    }
+}
+
+/// What whoever commits says about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitNote {
+    /// What made the version.
+    pub operation: Operation,
+    /// Why.
+    pub message: Message,
+}
+
+impl CommitNote {
+    /// A note without a message.
+    pub fn of(operation: Operation) -> Self {
+        Self { operation, message: Message::default() }
+    }
+}
+
+/// One step in the history of a dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogEntry {
+    /// The commit's id.
+    pub id: CommitId,
+    /// The commit.
+    #[serde(flatten)]
+    pub commit: Commit,
+}
+
+/// A tag, and what it is on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TagInfo {
+    /// The dataset.
+    pub dataset: DatasetName,
+    /// The tag.
+    pub tag: TagName,
+    /// The version that bears it.
+    pub version: VersionId,
+    /// The commit of that version.
+    pub commit: CommitId,
+    /// When it was set, in seconds since 1970.
+    pub tagged_at: u64,
+}
+
+/// What is expected of a tag that is to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TagExpected {
+    /// There is no such tag.
+    Absent,
+    /// It is at this version.
+    At(VersionId),
+    /// Nothing: it is moved from wherever it is.
+    Any,
+}
+
+impl TagExpected {
+    /// The version at which the tag is expected.
+    pub(crate) fn version(self) -> Option<VersionId> {
+        match self {
+            Self::At(version) => Some(version),
+            Self::Absent | Self::Any => None,
+        }
+    }
+}
+
+/// What is known of a plan without reading it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanInfo {
+    /// Its id.
+    pub id: PlanId,
+    /// The dataset whose version it orders.
+    pub dataset: DatasetName,
+    /// That version.
+    pub version: VersionId,
+    /// When it was put, in seconds since 1970.
+    pub created: u64,
+}

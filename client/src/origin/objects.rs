@@ -1,0 +1,265 @@
+//! The objects of a store as a whole: what lies there, how long it has, and how it goes away. Commits and the marks of
+//! catalogs, too, which only catalogs read. Does not know what is still needed.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
+use object_store::{ObjectStoreExt, PutMode, PutOptions};
+use shardfmt::{Commit, CommitId, Digest, PlanId, ShardId, VersionId};
+
+use super::{Object, Origin, OriginError};
+
+/// What [`Origin::now`] puts to learn what time it is for the store.
+const CLOCK: &str = "gc/clock";
+const CATALOGS: &str = "catalogs/";
+
+/// How many objects are looked at, at once.
+const LOOKED_AT_ONCE: usize = 32;
+
+/// When something was written, or what time it is, by the clock of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StoreTime {
+    milliseconds: i64,
+}
+
+impl StoreTime {
+    /// How long before `now` it was; nothing, if it was later.
+    pub fn age_at(self, now: StoreTime) -> Duration {
+        let milliseconds = now.milliseconds.saturating_sub(self.milliseconds);
+        Duration::from_millis(u64::try_from(milliseconds).unwrap_or(0))
+    }
+
+    /// Whether it was at least `age` before `now`.
+    pub fn is_older(self, age: Duration, now: StoreTime) -> bool {
+        self <= now && self.age_at(now) >= age
+    }
+
+    /// What time it is by the clock of this machine.
+    pub fn here() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { milliseconds: i64::try_from(since.as_millis()).unwrap_or(i64::MAX) }
+    }
+
+    fn of(meta: &object_store::ObjectMeta) -> Self {
+        Self { milliseconds: meta.last_modified.timestamp_millis() }
+    }
+}
+
+/// An object that a store has.
+#[derive(Debug, Clone)]
+pub struct StoredObject {
+    /// Its key.
+    pub key: String,
+    /// What its key says it is.
+    pub kind: ObjectKind,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was last written.
+    pub written: StoreTime,
+}
+
+/// What the key of an object says it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ObjectKind {
+    /// The file of a shard.
+    Shard(ShardId),
+    /// The sidecar of a shard.
+    Sidecar(ShardId),
+    /// The manifest of a version.
+    Manifest(VersionId),
+    /// The tree beside a manifest.
+    Tree(VersionId),
+    /// A plan.
+    Plan(PlanId),
+    /// A commit.
+    Commit(CommitId),
+    /// The mark of a catalog that keeps objects here.
+    Catalog,
+    /// What was put to learn the store's time.
+    Clock,
+    /// Nothing that this program puts.
+    Unknown,
+}
+
+impl ObjectKind {
+    fn of(key: &str) -> Self {
+        let id = |ending| -> Option<Digest> { key.rsplit('/').next()?.strip_suffix(ending)?.parse().ok() };
+        let (arrow, rows, tree, json) = (id(".arrow"), id(".rows"), id(".tree"), id(".json"));
+        let kinds = [
+            arrow.map(|id| (ShardId(id).object_key(), Self::Shard(ShardId(id)))),
+            rows.map(|id| (ShardId(id).sidecar_key(), Self::Sidecar(ShardId(id)))),
+            arrow.map(|id| (VersionId(id).object_key(), Self::Manifest(VersionId(id)))),
+            tree.map(|id| (VersionId(id).tree_key(), Self::Tree(VersionId(id)))),
+            json.map(|id| (PlanId(id).object_key(), Self::Plan(PlanId(id)))),
+            json.map(|id| (CommitId(id).object_key(), Self::Commit(CommitId(id)))),
+        ];
+        match kinds.into_iter().flatten().find(|(canonical, _)| canonical == key) {
+            Some((_, kind)) => kind,
+            None if key == CLOCK => Self::Clock,
+            None if key.starts_with(CATALOGS) => Self::Catalog,
+            None => Self::Unknown,
+        }
+    }
+}
+
+impl Origin {
+    /// Stores a commit.
+    pub async fn put_commit(&self, commit: &Commit) -> Result<CommitId, OriginError> {
+        let bytes = Bytes::from(commit.to_bytes());
+        let id = CommitId::of(&bytes);
+        self.put(&commit_object(id), bytes).await?;
+        Ok(id)
+    }
+
+    /// A commit, verified against its name.
+    pub async fn commit(&self, id: CommitId) -> Result<Commit, OriginError> {
+        let object = commit_object(id);
+        let bytes = self.read(&object, &self.metadata).await?;
+        let found = CommitId::of(&bytes);
+        self.check_digest(&object, found == id, || found.to_string())?;
+        Commit::from_bytes(&bytes).map_err(|error| self.corrupt(&object, error.to_string()))
+    }
+
+    /// Whether the store has the manifest, intact or not.
+    pub async fn has_manifest(&self, id: VersionId) -> Result<bool, OriginError> {
+        Ok(self.size_of(&Object::manifest(id)).await?.is_some())
+    }
+
+    /// Whether the store has the plan, intact or not.
+    pub async fn has_plan(&self, id: PlanId) -> Result<bool, OriginError> {
+        Ok(self.size_of(&Object::plan(id)).await?.is_some())
+    }
+
+    /// Leaves the mark of a catalog: who collects garbage here must know all names there are.
+    pub(crate) async fn put_catalog(&self, catalog: &str) -> Result<(), OriginError> {
+        let object = Object::new(format!("{CATALOGS}{catalog}"), format_args!("mark of catalog {catalog}"));
+        self.put(&object, Bytes::from(format!("{catalog}\n"))).await
+    }
+
+    /// The catalogs that have left their mark, in order.
+    pub(crate) async fn catalogs(&self) -> Result<Vec<String>, OriginError> {
+        let listed = self.store.list(Some(&Path::from(CATALOGS)));
+        let names = listed.map_ok(|meta| meta.location.filename().unwrap_or_default().to_owned());
+        let mut names: Vec<String> = names.try_collect().await.map_err(|error| self.failed_listing(error))?;
+        names.sort();
+        Ok(names)
+    }
+
+    /// All objects, in no order.
+    pub fn objects(&self) -> BoxStream<'_, Result<StoredObject, OriginError>> {
+        let listed = self.store.list(None).map_err(|error| self.failed_listing(error));
+        listed
+            .map_ok(|meta| {
+                let key = meta.location.to_string();
+                StoredObject {
+                    kind: ObjectKind::of(&key),
+                    key,
+                    bytes: meta.size,
+                    written: StoreTime::of(&meta),
+                }
+            })
+            .boxed()
+    }
+
+    /// What time it is for the store, which may have a clock of its own: it is asked to date an object, always the same.
+    pub async fn now(&self) -> Result<StoreTime, OriginError> {
+        let object = Object::new(CLOCK.to_owned(), "clock object");
+        let put =
+            self.store.put_opts(&object.path, Bytes::new().into(), PutOptions::from(PutMode::Overwrite));
+        put.await.map_err(|error| self.failed("write", &object, error))?;
+        let meta = self.store.head(&object.path).await;
+        Ok(StoreTime::of(&meta.map_err(|error| self.failed("look for", &object, error))?))
+    }
+
+    /// Those of the objects that are there and were last written at least `age` before `now`.
+    pub async fn still_older(
+        &self,
+        keys: Vec<String>,
+        age: Duration,
+        now: StoreTime,
+    ) -> Result<Vec<String>, OriginError> {
+        let looked_at = stream::iter(keys).map(|key| async move {
+            match self.store.head(&Path::from(key.as_str())).await {
+                Ok(meta) => Ok(StoreTime::of(&meta).is_older(age, now).then_some(key)),
+                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Err(error) => Err(self.failed("look for", &Object::new(key.clone(), &key), error)),
+            }
+        });
+        looked_at.buffered(LOOKED_AT_ONCE).try_filter_map(async |key| Ok(key)).try_collect().await
+    }
+
+    /// Deletes objects. What is not there any more is passed over. They go in no order, some perhaps even after this was
+    /// dropped or has failed.
+    pub async fn delete(&self, keys: Vec<String>) -> Result<(), OriginError> {
+        let paths = stream::iter(keys).map(|key| Ok(Path::from(key))).boxed();
+        let mut deleted = self.store.delete_stream(paths);
+        while let Some(outcome) = deleted.next().await {
+            match outcome {
+                Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => {
+                    return Err(self.failed("delete", &Object::new(String::new(), "objects"), error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn failed_listing(&self, error: object_store::Error) -> OriginError {
+        self.failed("list", &Object::new(String::new(), "the objects"), error)
+    }
+}
+
+fn commit_object(id: CommitId) -> Object {
+    Object::new(id.object_key(), format_args!("commit {id}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_canonical_keys_are_known() {
+        let digest = Digest::of(b"x");
+        let shard = ShardId(digest);
+        assert_eq!(ObjectKind::of(&shard.object_key()), ObjectKind::Shard(shard));
+        assert_eq!(ObjectKind::of(&shard.sidecar_key()), ObjectKind::Sidecar(shard));
+        assert_eq!(ObjectKind::of(&VersionId(digest).object_key()), ObjectKind::Manifest(VersionId(digest)));
+        assert_eq!(ObjectKind::of(&VersionId(digest).tree_key()), ObjectKind::Tree(VersionId(digest)));
+        assert_eq!(ObjectKind::of(&PlanId(digest).object_key()), ObjectKind::Plan(PlanId(digest)));
+        assert_eq!(ObjectKind::of(&CommitId(digest).object_key()), ObjectKind::Commit(CommitId(digest)));
+        let backup = format!("backup/{}", shard.object_key());
+        let elsewhere = shard.object_key().replace(&digest.to_string()[..2], "zz");
+        let upper = VersionId(digest).object_key().to_uppercase();
+        for unknown in ["notes.txt", "shards/x.arrow", "plans/x.json", "", &backup, &elsewhere, &upper] {
+            assert_eq!(ObjectKind::of(unknown), ObjectKind::Unknown, "{unknown}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_put_is_listed_until_it_is_deleted() {
+        let origin = Origin::open("memory://").expect("opens");
+        origin.put_catalog("one").await.expect("puts");
+        assert_eq!(origin.catalogs().await.expect("lists"), ["one"]);
+        let now = origin.now().await.expect("tells");
+        let mut objects: Vec<_> = origin.objects().try_collect().await.expect("lists");
+        objects.sort_by_key(|object| object.bytes);
+        let [clock, mark] = &objects[..] else { panic!("{objects:?}") };
+        assert_eq!((clock.kind, clock.written), (ObjectKind::Clock, now));
+        assert_eq!((mark.kind, mark.key.as_str(), mark.bytes), (ObjectKind::Catalog, "catalogs/one", 4));
+        assert!(
+            mark.written.is_older(Duration::ZERO, now)
+                && !mark.written.is_older(Duration::from_secs(60), now)
+        );
+        let keys = vec![mark.key.clone(), "not/there".to_owned()];
+        let old = |age| origin.still_older(keys.clone(), age, now);
+        assert_eq!(old(Duration::ZERO).await.expect("looks"), ["catalogs/one"]);
+        assert_eq!(old(Duration::from_secs(60)).await.expect("looks"), [""; 0]);
+        for _ in 0..2 {
+            origin.delete(keys.clone()).await.expect("deletes what there is");
+            assert_eq!(origin.objects().count().await, 1);
+        }
+    }
+}

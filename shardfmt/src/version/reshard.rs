@@ -1,0 +1,100 @@
+//! Other shards of the same samples: each sample keeps its number, only the places where one shard ends and the next
+//! begins are moved.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::store::Store;
+use super::stretch::{Line, Piece, Reader};
+use super::{Base, VersionError, pool, settings};
+use crate::ingest::{Cut, Progress, Sink};
+use crate::manifest::{Manifest, ShardEntry};
+use crate::shard::ShardWriter;
+use crate::size::ByteSize;
+
+/// The version cut into shards of about `size` canonical bytes. Shards whose samples stay together stay as they are,
+/// and are neither read nor written. Where nothing changes, the base comes back as it is.
+///
+/// The shards are those that a random or sequential ingest with this size would have made of the rows in the same order.
+/// Reads every other shard of the base at most twice; memory holds two shards for each of `threads` threads.
+///
+/// # Errors
+///
+/// When a shard or sidecar of the base is missing or damaged, or the sink refuses a shard.
+pub fn reshard(
+    base: Base<'_>,
+    size: ByteSize,
+    store: &dyn Store,
+    threads: usize,
+    sink: &dyn Sink,
+    progress: &dyn Progress,
+) -> Result<Manifest, VersionError> {
+    if size.0 == 0 {
+        return Err(VersionError::NoSize);
+    }
+    let old = &base.manifest.shards;
+    let line = Line::of(old);
+    let cut = Cut::new(base.manifest.sample_count(), base.manifest.row_bytes(), Some(size));
+    let units = line.units((0..cut.shard_count()).map(|index| cut.positions(index)));
+    let write = Write { base, line: &line, store, sink, progress };
+    let shards = pool(threads)?
+        .install(|| units.into_par_iter().map(|unit| write.unit(unit)).collect::<Result<Vec<_>, _>>())?
+        .concat();
+    if shards == *old {
+        return Ok(base.manifest.clone());
+    }
+    let config = settings::resharded(base, size);
+    Ok(Manifest { shards, config, ..base.manifest.clone() })
+}
+
+struct Write<'a> {
+    base: Base<'a>,
+    line: &'a Line<'a>,
+    store: &'a dyn Store,
+    sink: &'a dyn Sink,
+    progress: &'a dyn Progress,
+}
+
+impl Write<'_> {
+    fn unit(&self, unit: Vec<Piece>) -> Result<Vec<ShardEntry>, VersionError> {
+        let mut reader = Reader::new(self.store, &self.base.manifest.shards);
+        unit.into_iter().map(|(index, samples)| self.shard(index, samples, &mut reader)).collect()
+    }
+
+    fn shard(
+        &self,
+        index: usize,
+        samples: Range<u64>,
+        reader: &mut Reader<'_>,
+    ) -> Result<ShardEntry, VersionError> {
+        let old = &self.base.manifest.shards;
+        let first = self.line.shard_of(samples.start);
+        let done = |entry: ShardEntry| {
+            self.progress.advanced(u64::from(entry.rows), entry.row_bytes, "writing");
+            Ok(entry)
+        };
+        if self.line.samples(first) == samples {
+            return done(old[first].clone());
+        }
+        let failed = |source| VersionError::Shard { index, source };
+        let mut writer = ShardWriter::new(self.base.manifest.schema.clone()).map_err(failed)?;
+        let (mut expected, mut row) = (Vec::new(), Vec::new());
+        for (part, rows) in self.line.parts(samples) {
+            expected.extend_from_slice(&reader.digests(part)?[rows.start as usize..rows.end as usize]);
+            let shard = reader.shard(part)?;
+            for number in rows {
+                row.clear();
+                shard.encode_row(number, &mut row).map_err(failed)?;
+                writer.push_row(&row).map_err(failed)?;
+            }
+        }
+        let finished = writer.finish().map_err(failed)?;
+        if finished.sidecar.rows != expected {
+            return Err(VersionError::Changed { shard: finished.id });
+        }
+        let entry = finished.entry.clone();
+        self.sink.put_shard(finished).map_err(|source| VersionError::Sink { shard: entry.id, source })?;
+        done(entry)
+    }
+}

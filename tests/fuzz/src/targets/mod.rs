@@ -1,0 +1,36 @@
+//! What is fuzzed: functions that take any bytes at all. They must not panic, hang or take memory without end, and they
+//! state what holds for bytes that are accepted. Knows nothing of the fuzzer, so that tests can run them, too.
+//!
+//! A new target is a function, a line in [`TARGETS`], and seeds in `corpus/NAME`.
+
+mod commit;
+mod draw;
+mod grain;
+mod ingest;
+mod manifest;
+mod plan;
+mod row;
+mod shard;
+mod sidecar;
+mod text;
+mod tree;
+
+pub(crate) use draw::Draw;
+
+/// Takes any bytes; says whether they were accepted, that is, went all the way.
+pub(crate) type Target = fn(&[u8]) -> bool;
+
+/// Every target under its name.
+pub(crate) const TARGETS: &[(&str, Target)] = &[
+    ("archive", ingest::archive),
+    ("commit", commit::commit),
+    ("csv", ingest::csv),
+    ("grain", grain::grain),
+    ("manifest", manifest::manifest),
+    ("plan", plan::plan),
+    ("row", row::row),
+    ("shard", shard::shard),
+    ("sidecar", sidecar::sidecar),
+    ("text", text::text),
+    ("tree", tree::tree),
+];

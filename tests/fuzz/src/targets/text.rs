@@ -1,0 +1,20 @@
+//! What people write: names of versions, sizes, what is exchanged.
+
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
+
+use shardfmt::plan::Schedule;
+use shardfmt::{ByteSize, DatasetRef};
+
+/// What is accepted and written again is accepted as the same.
+pub(crate) fn text(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let accepted = [again::<DatasetRef>(text), again::<Schedule>(text), text.parse::<ByteSize>().is_ok()];
+    accepted.contains(&true)
+}
+
+fn again<T: FromStr<Err: Debug> + Display + Debug + PartialEq>(text: &str) -> bool {
+    let Ok(value) = text.parse::<T>() else { return false };
+    assert_eq!(value.to_string().parse::<T>().expect("what was written is read"), value);
+    true
+}
