@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{IngestError, Kind};
+use super::{ImageSize, IngestError, Kind};
 use crate::row::RowDigest;
 use crate::shard::Compression;
 use crate::size::ByteSize;
@@ -95,6 +95,16 @@ pub struct IngestConfig {
     /// What a document is in text files. Default: a file.
     #[serde(skip_serializing_if = "is_default")]
     pub documents: Documents,
+    /// Decode images, to tensors of height x width x 3 bytes (RGB). Default: they stay encoded, untouched.
+    #[serde(skip_serializing_if = "is_default")]
+    pub decode: bool,
+    /// Bring decoded images to this size. Default: as they are, which must be one size for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resize: Option<ImageSize>,
+    /// Whether a sample of a WebDataset may lack a member that others have, and have a null there. Default: such a
+    /// sample cannot be read.
+    #[serde(skip_serializing_if = "is_default")]
+    pub allow_missing: bool,
 }
 
 impl IngestConfig {
@@ -110,6 +120,13 @@ impl IngestConfig {
                 setting: "shard_size",
                 reason: "a shard of 0 bytes holds no row".to_owned(),
                 way_out: "leave it out, or give a size such as \"4MiB\"",
+            });
+        }
+        if self.resize.is_some() && !self.decode {
+            return Err(IngestError::Config {
+                setting: "resize",
+                reason: "images that stay encoded keep their size".to_owned(),
+                way_out: "decode them (`decode`), or leave it out",
             });
         }
         if let Some(take) = &self.take

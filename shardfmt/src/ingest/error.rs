@@ -3,8 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::ImageSize;
 use crate::digest::ShardId;
 use crate::shard::ShardError;
+use crate::size::ByteSize;
 
 /// What a source may be, as told to someone who gave something else.
 pub(super) const ACCEPTED: &str = "files, or directories of files, of Parquet (.parquet), Arrow (.arrow, .feather), CSV \
@@ -84,12 +86,31 @@ pub enum IngestError {
     /// A column of a type that shards do not hold.
     #[error("{path}: column {column:?} of type {data_type} cannot be ingested: {reason}; drop or convert it")]
     Column { path: PathBuf, column: String, data_type: String, reason: String },
+    /// Compressed to next to nothing: a bomb, or zeros.
+    #[error("{path}: unpacks from {bytes} to more than {most}; unpack it yourself if you trust it")]
+    Expands { path: PathBuf, bytes: ByteSize, most: ByteSize },
+    /// A MosaicML shard or index that is damaged, or of a kind that is not read.
+    #[error("{path}: not a readable MDS file ({reason}); copy it again, or write it anew")]
+    Mds { path: PathBuf, reason: String },
+    /// A member of an archive, or a sample of a shard, that makes no row.
+    #[error("{path}: {entry:?} {reason}; correct it, or leave such samples out (`on_error`: skip)")]
+    Member { path: PathBuf, entry: String, reason: String },
+    /// Samples that lack what others have.
+    #[error(
+        "{path}: {lacking} of {samples} samples have no {column:?}, the first of them {first:?}; allow it with          `allow_missing` (they get nulls), leave the column out (`columns`) or the samples (`on_error`: skip)"
+    )]
+    Incomplete { path: PathBuf, column: String, lacking: u64, samples: u64, first: String },
     /// An archive that is truncated or damaged.
     #[error("{path}: {reason}; the archive is truncated or damaged, copy it again")]
     Archive { path: PathBuf, reason: String },
     /// An image that no decoder reads.
     #[error("{path}: image {entry:?} cannot be decoded ({reason}); repair or remove it")]
     Image { path: PathBuf, entry: String, reason: String },
+    /// An image of another size than the others, all of which are to have one.
+    #[error(
+        "{path}: image {entry:?} is {found}, where the first is {first}; give one size for all (`resize`)"
+    )]
+    ImageSize { path: PathBuf, entry: String, found: ImageSize, first: ImageSize },
     /// Images both directly in the folder and in folders below it: it is unclear what the labels are.
     #[error(
         "{path}: image {in_root:?} lies beside folders of images ({in_folder:?}); move it into a folder (its label) or choose one with `under`"
@@ -129,6 +150,10 @@ impl IngestError {
             | Self::Damaged { .. }
             | Self::Archive { .. }
             | Self::Image { .. }
+            | Self::ImageSize { .. }
+            | Self::Mds { .. }
+            | Self::Member { .. }
+            | Self::Expands { .. }
             | Self::Row { .. } => true,
             Self::Missing { .. }
             | Self::Read { .. }
@@ -141,6 +166,7 @@ impl IngestError {
             | Self::Config { .. }
             | Self::Column { .. }
             | Self::Mixed { .. }
+            | Self::Incomplete { .. }
             | Self::Changed { .. }
             | Self::Spill { .. }
             | Self::Shard { .. }

@@ -108,21 +108,21 @@ impl InputFile {
         Self::new(path, name, metadata.len(), stamp, Arc::new(LocalFile(path.to_owned())))
     }
 
+    /// Whether reading it twice costs little.
+    pub(super) fn is_near(&self) -> bool {
+        self.content.is_near()
+    }
+
     /// Opens the file to read parts of it.
     pub(super) fn open(&self) -> Result<OpenInput, IngestError> {
         let content = self.content.open().map_err(|error| self.error(error))?;
         Ok(OpenInput { content, file: Arc::new(self.clone()), bytes: self.bytes })
     }
 
-    /// The same file on this machine, for what reads it more than once: itself, or a temporary copy.
-    pub(super) fn near(&self) -> Result<InputFile, IngestError> {
-        if self.content.is_near() {
-            return Ok(self.clone());
-        }
-        let mut hashed = Hashed::new(self.open()?.read_from(0));
-        let copy = self.spool(&mut hashed, |error| self.error(error))?;
-        self.digest_of(&hashed)?;
-        Ok(InputFile { content: Arc::new(Copied(copy.content)), ..self.clone() })
+    /// The content of this file as it was unpacked: a part of a temporary file.
+    pub(super) fn unpacked(&self, copy: Arc<File>, start: u64, bytes: u64) -> OpenInput {
+        let content = Arc::new(PartOfFile { file: copy, start, bytes });
+        OpenInput { content, file: Arc::new(self.clone()), bytes }
     }
 
     /// Opens the file to read all of it, in any order, and at the end learn its digest.
@@ -260,7 +260,7 @@ impl Trouble {
     }
 }
 
-fn spool_error(source: io::Error) -> IngestError {
+pub(super) fn spool_error(source: io::Error) -> IngestError {
     IngestError::Spill { directory: std::env::temp_dir(), source }
 }
 
@@ -276,6 +276,7 @@ pub(super) struct OpenInput {
 }
 
 impl OpenInput {
+    /// How long it is.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -312,6 +313,12 @@ impl ChunkReader for OpenInput {
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
         Ok(self.part(start, length)?.into())
+    }
+}
+
+impl fmt::Debug for OpenInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OpenInput({} bytes of {})", self.file.bytes, self.file.name)
     }
 }
 
@@ -402,17 +409,21 @@ impl Content for LocalFile {
     }
 }
 
-/// A temporary copy of what lies far away.
-#[derive(Debug)]
-struct Copied(Arc<File>);
+/// Bytes that lie in a file beside others.
+struct PartOfFile {
+    file: Arc<File>,
+    start: u64,
+    bytes: u64,
+}
 
-impl Content for Copied {
-    fn open(&self) -> io::Result<Arc<dyn ReadAt>> {
-        Ok(self.0.clone())
-    }
-
-    fn is_near(&self) -> bool {
-        true
+impl ReadAt for PartOfFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let rest = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let length = rest.min(buffer.len());
+        if length == 0 {
+            return Ok(0);
+        }
+        FileExt::read_at(&*self.file, &mut buffer[..length], self.start + offset)
     }
 }
 

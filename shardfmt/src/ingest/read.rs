@@ -10,6 +10,7 @@ use arrow::datatypes::DataType;
 use rayon::ThreadPool;
 
 use super::cut::Cut;
+use super::files::FileChain;
 use super::order::{Deal, RandomKeys};
 use super::sorter::{Block, Buckets, Sorted, Sorter};
 use super::source::{Faults, Piece};
@@ -93,9 +94,9 @@ impl Ingest {
         let Left { checkpoint, shards: stored } = left;
         let reading = Reading::new(&source, &codec, config, &takes, resources, &work, checkpoint)
             .map_err(spill_error)?;
-        let (parts, inputs, skipped) = pool.install(|| reading.run(progress))?;
+        let ReadInput { parts, inputs, skipped, rows } = pool.install(|| reading.run(progress))?;
         if let Some(empty) = parts.iter().find(|part| part.rows == 0) {
-            let (path, rows) = (source.path().to_owned(), parts.iter().map(|part| part.rows).sum());
+            let path = source.path().to_owned();
             work.remove();
             return Err(match empty.take {
                 Some(_) => IngestError::NothingTaken { path, rows },
@@ -153,6 +154,15 @@ impl ReadPart {
     }
 }
 
+/// All of the input.
+struct ReadInput {
+    parts: Vec<ReadPart>,
+    inputs: Vec<InputDigest>,
+    skipped: Vec<(String, String)>,
+    /// Its rows, kept or not.
+    rows: u64,
+}
+
 /// The reading under way.
 struct Reading<'r> {
     source: &'r Source,
@@ -166,6 +176,8 @@ struct Reading<'r> {
     /// Rows of the input, kept or not.
     rows: u64,
     skipped: Vec<(String, String)>,
+    /// The files that pieces read.
+    files: FileChain,
     /// Of an earlier attempt that had read everything.
     inputs: Option<Vec<InputDigest>>,
 }
@@ -205,26 +217,32 @@ impl<'r> Reading<'r> {
             Ok(ReadPart { take, rows: left.rows, bytes: left.bytes, sorter, classes })
         });
         let parts = parts.collect::<io::Result<Vec<_>>>()?;
-        let (pieces, rows, skipped, inputs) = match checkpoint {
-            Some(left) => (left.pieces, left.rows, left.skipped, left.inputs),
-            None => (0, 0, Vec::new(), None),
+        let (pieces, rows, skipped, files, inputs) = match checkpoint {
+            Some(left) => (left.pieces, left.rows, left.skipped, left.files, left.inputs),
+            None => (0, 0, Vec::new(), FileChain::new(), None),
         };
-        Ok(Reading { source, codec, config, resources, work, parts, keys, pieces, rows, skipped, inputs })
+        Ok(Reading {
+            source,
+            codec,
+            config,
+            resources,
+            work,
+            parts,
+            keys,
+            pieces,
+            rows,
+            skipped,
+            files,
+            inputs,
+        })
     }
 
-    #[expect(
-        clippy::type_complexity,
-        reason = "what there is to know of the input, named by its only caller"
-    )]
-    fn run(
-        mut self,
-        progress: &dyn Progress,
-    ) -> Result<(Vec<ReadPart>, Vec<InputDigest>, Vec<(String, String)>), IngestError> {
+    fn run(mut self, progress: &dyn Progress) -> Result<ReadInput, IngestError> {
         let (rows, bytes) =
             self.parts.iter().fold((0, 0), |sum, part| (sum.0 + part.rows, sum.1 + part.bytes));
         progress.advanced(rows, bytes, "reading");
         if let Some(inputs) = self.inputs.take() {
-            return Ok((self.parts, inputs, self.skipped));
+            return Ok(self.done(inputs));
         }
         let in_flight = pieces_in_flight(self.resources);
         let (source, done) = (self.source, self.pieces);
@@ -249,10 +267,15 @@ impl<'r> Reading<'r> {
             |piece| encoder.encode(piece),
             |piece| self.take(piece, progress),
         )?;
+        let inputs = source.inputs(inputs, self.files.clone());
         if self.parts.iter().any(|part| part.sorter.spilled().runs() > 0) {
             self.checkpoint(Some(inputs.clone()))?;
         }
-        Ok((self.parts, inputs, self.skipped))
+        Ok(self.done(inputs))
+    }
+
+    fn done(self, inputs: Vec<InputDigest>) -> ReadInput {
+        ReadInput { parts: self.parts, inputs, skipped: self.skipped, rows: self.rows }
     }
 
     /// Takes in a piece, after all that were before it in the input.
@@ -292,6 +315,7 @@ impl<'r> Reading<'r> {
         self.pieces += 1;
         self.rows += u64::from(piece.seen);
         self.skipped.extend(piece.skipped);
+        piece.files.iter().for_each(|file| self.files.add(file));
         Ok(())
     }
 
@@ -310,7 +334,8 @@ impl<'r> Reading<'r> {
             });
         }
         let (pieces, rows, skipped) = (self.pieces, self.rows, self.skipped.clone());
-        self.work.checkpoint(Checkpoint { pieces, rows, skipped, parts, inputs }).map_err(failed)
+        let files = self.files.clone();
+        self.work.checkpoint(Checkpoint { pieces, rows, skipped, files, parts, inputs }).map_err(failed)
     }
 }
 
@@ -333,6 +358,7 @@ struct EncodedPiece {
     seen: u32,
     parts: Vec<EncodedRows>,
     skipped: Vec<(String, String)>,
+    files: Vec<InputDigest>,
 }
 
 #[derive(Default)]
@@ -355,7 +381,7 @@ impl PieceEncoder<'_> {
             seen = u32::try_from(batch.num_rows()).expect("a piece has few rows");
             self.encode_rows(&batch, &mut parts, &mut faults)?;
         }
-        Ok(EncodedPiece { seen, parts, skipped: faults.skipped })
+        Ok(EncodedPiece { seen, parts, skipped: faults.skipped, files: faults.files })
     }
 
     fn encode_rows(

@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::IngestError;
+use super::files::FileChain;
 use super::sorter::{Buckets, Runs, Spilled};
 use crate::manifest::{InputDigest, ShardEntry};
 
@@ -45,6 +46,8 @@ pub(super) struct Checkpoint {
     pub(super) rows: u64,
     /// What could not be read: name and reason.
     pub(super) skipped: Vec<(String, String)>,
+    /// The files that pieces read.
+    pub(super) files: FileChain,
     /// One for each part of the input that is kept.
     pub(super) parts: Vec<PartCheckpoint>,
     /// After the last piece: the digests of the input.
@@ -205,7 +208,14 @@ mod tests {
     use super::*;
 
     fn checkpoint(pieces: u64) -> Checkpoint {
-        Checkpoint { pieces, rows: 10 * pieces, skipped: Vec::new(), parts: Vec::new(), inputs: None }
+        Checkpoint {
+            pieces,
+            rows: 10 * pieces,
+            skipped: Vec::new(),
+            files: FileChain::new(),
+            parts: Vec::new(),
+            inputs: None,
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serde_json::json;
 use shardd_client::catalog::{Catalog, CommitNote, Shelf};
 use shardd_client::inputs;
 use shardfmt::ingest::{
-    Documents, HashRange, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Source,
+    Documents, HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Source,
 };
 use shardfmt::shard::Compression;
 use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
@@ -108,6 +108,18 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "NAME:FRACTION,...", conflicts_with = "take", help_heading = "What is read")]
     split: Option<Split>,
 
+    /// Decode images, to tensors of height x width x 3 bytes (RGB)
+    #[arg(long, help_heading = "What is read")]
+    decode: bool,
+
+    /// Bring decoded images to this size
+    #[arg(long, value_name = "WIDTHxHEIGHT", requires = "decode", help_heading = "What is read")]
+    resize: Option<ImageSize>,
+
+    /// Let samples of a WebDataset lack members that others have, as nulls
+    #[arg(long, help_heading = "What is read")]
+    allow_missing: bool,
+
     /// What to do about files, members and lines that cannot be read: stop, or leave them out and list them
     #[arg(long, value_enum, default_value = "fail", help_heading = "What is read")]
     on_error: OnErrorArg,
@@ -189,6 +201,9 @@ impl Settings {
                 DocumentsArg::Line => Documents::Line,
                 DocumentsArg::BlankLine => Documents::BlankLine,
             },
+            decode: self.decode,
+            resize: self.resize,
+            allow_missing: self.allow_missing,
             take: self.take,
             on_error: match self.on_error {
                 OnErrorArg::Fail => OnError::Fail,

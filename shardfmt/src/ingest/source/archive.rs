@@ -1,51 +1,276 @@
-//! A tar archive of images, plain or gzipped, read as a stream. Nothing is ever unpacked, so a hostile archive has
-//! no way to a file; names that try are refused all the same, as they are no sample paths.
+//! Archives of images, whose folders are the labels. Also tells them from archives whose members belong together by key.
+//!
+//! Two walks: one by names alone, since the schema (labels, columns) is known only when all names are; one that reads.
 
-use std::cell::Cell;
-use std::io::{self, ErrorKind, Read};
-use std::path::Path;
-use std::rc::Rc;
+use std::collections::HashSet;
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use flate2::bufread::MultiGzDecoder;
-use tar::{Archive, Entry};
 
-use super::images::{self, Gather, LARGEST_IMAGE, Labels, Layout, Pending};
-use super::{Feed, Format};
-use crate::ingest::IngestError;
-use crate::ingest::error::one_line;
-use crate::ingest::input::{InputFile, Inputs};
+use super::images::{self, LARGEST_IMAGE, Labels, Layout, Load, Place, Rows};
+use super::keyed::{self, Survey};
+use super::picture::{self, ImageSize, Pictures};
+use super::tars::{LARGEST_MEMBER, Member, Seen, Tar, Tars};
+use super::webdataset::{self, OwnSchema, WebDatasetSource};
+use super::{Faults, Feed, Format, Kind, arrays};
+use crate::ingest::config::OnError;
+use crate::ingest::input::Inputs;
+use crate::ingest::{IngestConfig, IngestError};
 use crate::manifest::InputDigest;
 
 #[derive(Debug)]
 pub(super) struct ArchiveSource {
-    file: InputFile,
-    under: Option<String>,
+    tars: Tars,
     labels: Labels,
+    pictures: Pictures,
     schema: SchemaRef,
     images: u64,
     skipped: u64,
 }
 
-impl ArchiveSource {
-    /// Reads the archive once for its names: the labels are known only when all folders are.
-    pub(super) fn open(inputs: Inputs) -> Result<ArchiveSource, IngestError> {
-        let Inputs { files, under, .. } = inputs;
-        let file = files.into_iter().next().expect("an archive is one file").near()?;
-        let mut layout = Layout::default();
-        each_file(&file, |name, entry| {
-            if layout.add(&file.path, under.as_deref(), name)? && !is_file(entry) {
-                return Err(bad_entry(
-                    &file.path,
-                    name,
-                    "is a link; archive the files themselves (tar --dereference --hard-dereference)",
-                ));
+/// Opens archives as what they are, or what the settings say they are.
+pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<Box<dyn Format>, IngestError> {
+    let mut tars = Tars::open(inputs, config.on_error)?;
+    let mut look = Look::new(config);
+    for tar in &tars.tars {
+        let walked = look.walk(tar, tars.under.as_deref());
+        if let Err(error) = walked
+            && (config.on_error == OnError::Fail || !error.is_about_content())
+        {
+            return Err(error);
+        }
+    }
+    let Look { layout, survey, own_schema, size, passed, images, keyed, .. } = look;
+    let own_schema = own_schema.filter(OwnSchema::is_there);
+    let is_keyed = match config.format {
+        Some(Kind::WebDataset) => true,
+        Some(Kind::Archive) => false,
+        _ => own_schema.is_some() || survey.is_keyed(),
+    };
+    let found = if is_keyed { keyed } else { images };
+    if let Some(error) = found.first_fault {
+        return Err(error);
+    }
+    for (tar, twice) in tars.tars.iter_mut().zip(found.twice) {
+        tar.twice = twice;
+    }
+    if is_keyed {
+        return Ok(Box::new(WebDatasetSource::open(tars, &survey, own_schema, passed, config)?));
+    }
+    let labels = layout.labels(&tars.path, tars.under.as_deref())?;
+    let pictures = Pictures::new(config, || {
+        let found = "no image that can be read".to_owned();
+        size.ok_or_else(|| IngestError::NoSamples { path: tars.path.clone(), found })
+    })?;
+    let (schema, skipped) = (labels.schema(pictures), layout.skipped + tars.others);
+    Ok(Box::new(ArchiveSource { tars, labels, pictures, schema, images: layout.images, skipped }))
+}
+
+/// What the first walk learns, of each of the two things that archives can be.
+struct Look<'c> {
+    config: &'c IngestConfig,
+    layout: Layout,
+    images: Found,
+    survey: Survey,
+    keyed: Found,
+    own_schema: Option<OwnSchema>,
+    /// Of the first image.
+    size: Option<ImageSize>,
+    /// Members that belong to no sample.
+    passed: u64,
+}
+
+#[derive(Default)]
+struct Found {
+    /// What is wrong with a member, if that ends the ingest.
+    first_fault: Option<IngestError>,
+    /// For each archive: hashes of names that are there twice.
+    twice: Vec<Vec<u64>>,
+}
+
+impl Found {
+    fn fault(&mut self, error: IngestError, config: &IngestConfig) {
+        if config.on_error == OnError::Fail {
+            self.first_fault.get_or_insert(error);
+        }
+    }
+}
+
+impl<'c> Look<'c> {
+    fn new(config: &'c IngestConfig) -> Look<'c> {
+        Look {
+            config,
+            layout: Layout::default(),
+            images: Found::default(),
+            survey: Survey::default(),
+            keyed: Found::default(),
+            own_schema: None,
+            size: None,
+            passed: 0,
+        }
+    }
+
+    fn walk(&mut self, tar: &Tar, under: Option<&str>) -> Result<(), IngestError> {
+        let (mut names, mut keys, mut is_first) = (Seen::default(), Seen::default(), true);
+        let walked = tar.look(|member| {
+            if std::mem::take(&mut is_first) {
+                let own = OwnSchema::of(member, tar)?;
+                let is_there = own.is_there();
+                own.check(&mut self.own_schema)?;
+                if is_there {
+                    return Ok(());
+                }
             }
-            Ok(())
-        })?;
-        let labels = layout.labels(&file.path, under.as_deref())?;
-        let (schema, images, skipped) = (labels.schema(), layout.images, layout.skipped);
-        Ok(ArchiveSource { file, under, labels, schema, images, skipped })
+            self.see(member, under, &mut names, &mut keys)
+        });
+        self.survey.end_run();
+        let (names, keys) = (names.twice(), keys.twice());
+        if self.config.on_error == OnError::Fail && walked.is_ok() {
+            let error = if names.is_empty() { None } else { first_twice(tar, &names)? };
+            error.into_iter().for_each(|error| self.images.fault(error, self.config));
+            let error = if keys.is_empty() { None } else { webdataset::first_again(tar, under, &keys)? };
+            error.into_iter().for_each(|error| self.keyed.fault(error, self.config));
+        }
+        self.images.twice.push(names);
+        self.keyed.twice.push(keys);
+        walked
+    }
+
+    fn see(
+        &mut self,
+        member: &mut Member<'_>,
+        under: Option<&str>,
+        names: &mut Seen,
+        keys: &mut Seen,
+    ) -> Result<(), IngestError> {
+        let (config, name) = (self.config, member.name.clone());
+        let key = keyed::within(&name, under);
+        let is_image = images::is_named(&name);
+        if let Some(error) = member.refusal(LARGEST_IMAGE).filter(|_| is_image) {
+            self.images.fault(error, config);
+        } else if member.fault.is_none() {
+            match self.layout.add(under, &name) {
+                Place::Image => names.add(&name),
+                Place::Unread => self.images.fault(images::unread(member.archive(), &name), config),
+                Place::Elsewhere => {}
+            }
+        }
+        let Some((key, suffix)) = key else {
+            self.passed += 1;
+            return Ok(());
+        };
+        if let Some(error) = member.refusal(LARGEST_MEMBER) {
+            self.keyed.fault(error, config);
+            return Ok(());
+        }
+        match self.survey.add(key, suffix) {
+            Ok(true) => keys.add(key),
+            Ok(false) => {}
+            Err(reason) => self.keyed.fault(member.misfit(reason), config),
+        }
+        let wants_size = config.decode && config.resize.is_none() && is_image && member.size <= LARGEST_IMAGE;
+        if wants_size && (self.size.is_none() || self.survey.wants_size(suffix)) {
+            match picture::size_of(&member.read(LARGEST_IMAGE)?) {
+                Ok(size) => {
+                    self.size.get_or_insert(size);
+                    self.survey.see_size(suffix, size);
+                }
+                Err(unfit) => {
+                    self.images.fault(unfit.clone().named(member.archive(), &name), config);
+                    self.keyed.fault(unfit.named(member.archive(), &name), config);
+                }
+            }
+        } else if self.survey.wants_header(suffix)
+            && let Err(reason) = self.survey.see_header(suffix, &member.head(arrays::LONGEST_HEADER)?)
+        {
+            self.keyed.fault(member.misfit(&reason), config);
+        }
+        Ok(())
+    }
+}
+
+/// The first name that is there for the second time.
+fn first_twice(tar: &Tar, hashes: &[u64]) -> Result<Option<IngestError>, IngestError> {
+    let (mut seen, mut first) = (HashSet::new(), None);
+    tar.look(|member| {
+        if first.is_none()
+            && images::is_named(&member.name)
+            && hashes.contains(&Seen::hash(&member.name))
+            && !seen.insert(member.name.clone())
+        {
+            first = Some(member.misfit("is there twice"));
+        }
+        Ok(())
+    })?;
+    Ok(first)
+}
+
+/// An image on its way into a piece.
+struct Pending {
+    name: String,
+    label: Option<i64>,
+    bytes: Vec<u8>,
+}
+
+/// Gathers the images of an archive into pieces.
+struct Gather<'s> {
+    source: &'s ArchiveSource,
+    tar: &'s Tar,
+    images: Vec<Pending>,
+    load: Load,
+    /// Names of which there are two, as they come.
+    seen: HashSet<String>,
+}
+
+impl<'s> Gather<'s> {
+    fn take(&mut self, member: &mut Member<'_>, feed: &mut Feed<'_, 's>) -> Result<(), IngestError> {
+        let is_image = images::is_named(&member.name);
+        if let Some(error) = member.refusal(LARGEST_IMAGE) {
+            return if is_image { self.fault(member, error, feed) } else { Ok(()) };
+        }
+        let (archive, under) = (member.archive(), self.source.tars.under.as_deref());
+        match Layout::place(under, &member.name) {
+            Place::Elsewhere => return Ok(()),
+            Place::Unread => return self.fault(member, images::unread(archive, &member.name), feed),
+            Place::Image => {}
+        }
+        if self.tar.twice.contains(&Seen::hash(&member.name)) && !self.seen.insert(member.name.clone()) {
+            return self.fault(member, member.misfit("is there twice"), feed);
+        }
+        let changed = |()| IngestError::Changed { path: archive.to_owned(), what: member.name.clone() };
+        let label = self.source.labels.of(under, &member.name).map_err(changed)?;
+        let (name, bytes) = (self.tar.name_of(&member.name), member.read(LARGEST_IMAGE)?);
+        let is_full = self.load.add(self.source.pictures.weight(bytes.len() as u64));
+        self.images.push(Pending { name, label, bytes });
+        if is_full { self.flush(feed) } else { Ok(()) }
+    }
+
+    fn fault(
+        &mut self,
+        member: &Member<'_>,
+        error: IngestError,
+        feed: &mut Feed<'_, 's>,
+    ) -> Result<(), IngestError> {
+        self.flush(feed)?;
+        feed.fault(&self.tar.name_of(&member.name), error)
+    }
+
+    fn flush(&mut self, feed: &mut Feed<'_, 's>) -> Result<(), IngestError> {
+        self.load = Load::default();
+        let images = std::mem::take(&mut self.images);
+        let Some(first) = images.first() else { return Ok(()) };
+        let (source, tar) = (self.source, self.tar);
+        feed.piece(first.name.clone(), move |faults| source.rows(tar, images, faults))
+    }
+}
+
+impl ArchiveSource {
+    fn rows(&self, tar: &Tar, images: Vec<Pending>, faults: &mut Faults) -> Result<RecordBatch, IngestError> {
+        let mut rows = Rows::default();
+        for Pending { name, label, bytes } in images {
+            rows.add(&tar.file.path, self.pictures, name, label, bytes, faults)?;
+        }
+        rows.finish(&tar.file.path, self.pictures, &self.schema)
     }
 }
 
@@ -63,135 +288,12 @@ impl Format for ArchiveSource {
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
-        let mut gather = Gather::new(&self.file.path, &self.schema, feed);
-        let (mut again, under) = (Layout::default(), self.under.as_deref());
-        let digest = each_file(&self.file, |name, entry| {
-            if !again.add(&self.file.path, under, name)? {
-                return Ok(());
-            }
-            let label = self.labels.of(under, name).map_err(|()| self.changed(name))?;
-            gather.add(Pending { name: name.to_owned(), label, bytes: self.read(name, entry)? })
-        })?;
-        gather.flush()?;
-        if again.images != self.images {
-            return Err(self.changed(&format!("{} images, now {}", self.images, again.images)));
-        }
-        Ok(vec![digest])
-    }
-}
-
-impl ArchiveSource {
-    fn read(&self, name: &str, entry: &mut Entry<'_, impl Read>) -> Result<Vec<u8>, IngestError> {
-        let size = entry.size();
-        if size > LARGEST_IMAGE {
-            return Err(IngestError::Image {
-                path: self.file.path.clone(),
-                entry: name.to_owned(),
-                reason: format!("it has {size} bytes, the most is {LARGEST_IMAGE}"),
-            });
-        }
-        // The size is only claimed: memory grows with what is really there.
-        let mut bytes = Vec::with_capacity(size.min(1 << 20) as usize);
-        entry.read_to_end(&mut bytes).map_err(|error| archive_error(&self.file.path, &error))?;
-        if bytes.len() as u64 != size {
-            let reason = format!("it ends within {name:?}");
-            return Err(IngestError::Archive { path: self.file.path.clone(), reason });
-        }
-        Ok(bytes)
-    }
-
-    fn changed(&self, what: &str) -> IngestError {
-        IngestError::Changed { path: self.file.path.clone(), what: what.to_owned() }
-    }
-}
-
-/// Visits every entry that is neither a folder nor the archive's own bookkeeping, in archive order, under its cleaned
-/// name. Returns length and digest of the archive file.
-fn each_file(
-    file: &InputFile,
-    mut visit: impl FnMut(&str, &mut Entry<'_, &mut Watched<Box<dyn Read + '_>>>) -> Result<(), IngestError>,
-) -> Result<InputDigest, IngestError> {
-    let path = &file.path;
-    let is_gzip = file.head(2)? == [0x1f, 0x8b];
-    let mut stream = io::BufReader::with_capacity(64 << 10, file.stream()?);
-    let content: Box<dyn Read> =
-        if is_gzip { Box::new(MultiGzDecoder::new(&mut stream)) } else { Box::new(&mut stream) };
-    let zeros = Rc::new(Cell::new(0));
-    let mut watched = Watched { content, zeros: zeros.clone() };
-    let mut archive = Archive::new(&mut watched);
-    // Archives joined by `cat` have end marks in the middle; stopping at the first would lose the rest. It also makes
-    // the reader go on to the very end, where gzip keeps its checksum.
-    archive.set_ignore_zeros(true);
-    for entry in archive.entries().map_err(|error| archive_error(path, &error))? {
-        let mut entry = entry.map_err(|error| archive_error(path, &error))?;
-        if entry.header().entry_type().is_dir() || entry.header().entry_type().is_pax_global_extensions() {
-            continue;
-        }
-        if let Some(name) = clean_name(path, &entry.path_bytes())? {
-            visit(&name, &mut entry)?;
-        }
-    }
-    if zeros.get() < 512 {
-        let reason = "it has no end mark".to_owned();
-        return Err(IngestError::Archive { path: path.clone(), reason });
-    }
-    drop(watched);
-    file.finish(stream.into_inner())
-}
-
-/// An entry's name without `./` and doubled slashes; `None` for files that are no images and have a name that is no
-/// path of a sample either.
-///
-/// # Errors
-/// An image whose name leaves the archive, or is not UTF-8.
-fn clean_name(path: &Path, bytes: &[u8]) -> Result<Option<String>, IngestError> {
-    let lossy = String::from_utf8_lossy(bytes);
-    let leaves = lossy.starts_with('/') || lossy.split('/').any(|step| step == "..") || lossy.contains('\0');
-    let not_utf8 = matches!(lossy, std::borrow::Cow::Owned(_));
-    if !leaves && !not_utf8 {
-        let steps: Vec<&str> = lossy.split('/').filter(|step| !step.is_empty() && *step != ".").collect();
-        return Ok((!steps.is_empty()).then(|| steps.join("/")));
-    }
-    if !images::is_named(&lossy) {
-        return Ok(None);
-    }
-    let reason = if leaves {
-        "has a path that leaves the archive; make it again with relative paths"
-    } else {
-        "is not named in UTF-8; make it again with other names"
-    };
-    Err(bad_entry(path, &lossy, reason))
-}
-
-fn is_file(entry: &Entry<'_, impl Read>) -> bool {
-    let kind = entry.header().entry_type();
-    kind.is_file() || kind.is_contiguous() || kind.is_gnu_sparse()
-}
-
-fn bad_entry(path: &Path, entry: &str, reason: &'static str) -> IngestError {
-    IngestError::Entry { path: path.to_owned(), entry: entry.to_owned(), reason }
-}
-
-fn archive_error(path: &Path, error: &io::Error) -> IngestError {
-    let reason = match error.kind() {
-        ErrorKind::UnexpectedEof => "it ends too early".to_owned(),
-        _ => one_line(error),
-    };
-    IngestError::Archive { path: path.to_owned(), reason }
-}
-
-/// The tar stream, with an eye on how many zeros it ends in: a whole archive ends in at least one block of them.
-struct Watched<R> {
-    content: R,
-    zeros: Rc<Cell<u64>>,
-}
-
-impl<R: Read> Read for Watched<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.content.read(buffer)?;
-        let trailing = buffer[..read].iter().rev().take_while(|&&byte| byte == 0).count();
-        let before = if trailing == read { self.zeros.get() } else { 0 };
-        self.zeros.set(before + trailing as u64);
-        Ok(read)
+        self.tars.pieces(feed, |tar, feed| {
+            let (images, load, seen) = (Vec::new(), Load::default(), HashSet::new());
+            let mut gather = Gather { source: self, tar, images, load, seen };
+            let read = tar.read(|member| gather.take(member, feed))?;
+            gather.flush(feed)?;
+            Ok(read)
+        })
     }
 }

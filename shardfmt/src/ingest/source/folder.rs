@@ -1,14 +1,17 @@
-//! A directory of images.
+//! A directory of images. Each piece reads its own files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
-use super::images::{Gather, LARGEST_IMAGE, Labels, Layout, Pending};
-use super::{Feed, Format};
+use super::images::{self, LARGEST_IMAGE, Labels, Layout, Load, Place, Rows};
+use super::picture::{self, ImageSize, Pictures};
+use super::{Faults, Feed, Format};
 use crate::digest::Digest;
-use crate::ingest::IngestError;
+use crate::ingest::config::OnError;
 use crate::ingest::input::{InputFile, Inputs};
+use crate::ingest::{IngestConfig, IngestError};
 use crate::manifest::InputDigest;
 
 #[derive(Debug)]
@@ -16,23 +19,50 @@ pub(super) struct FolderSource {
     root: PathBuf,
     under: Option<String>,
     images: Vec<InputFile>,
+    /// Images of formats that are not read, where those are to be skipped.
+    unread: Vec<String>,
     labels: Labels,
+    pictures: Pictures,
     schema: SchemaRef,
     skipped: u64,
 }
 
 impl FolderSource {
-    pub(super) fn open(inputs: Inputs) -> Result<FolderSource, IngestError> {
+    pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<FolderSource, IngestError> {
         let Inputs { path: root, files, under, .. } = inputs;
         let mut layout = Layout::default();
-        let mut images = Vec::new();
+        let (mut images, mut unread) = (Vec::new(), Vec::new());
         for file in files {
-            if layout.add(&root, under.as_deref(), &file.name)? {
-                images.push(file);
+            match layout.add(under.as_deref(), &file.name) {
+                Place::Image => images.push(file),
+                Place::Unread if config.on_error == OnError::Skip => unread.push(file.name),
+                Place::Unread => return Err(images::unread(&root, &file.name)),
+                Place::Elsewhere => {}
             }
         }
         let labels = layout.labels(&root, under.as_deref())?;
-        Ok(FolderSource { root, under, images, schema: labels.schema(), labels, skipped: layout.skipped })
+        let pictures = Pictures::new(config, || first_size(&root, &images, config.on_error))?;
+        let schema = labels.schema(pictures);
+        Ok(FolderSource { root, under, images, unread, labels, pictures, schema, skipped: layout.skipped })
+    }
+
+    fn read(&self, files: &[InputFile], faults: &mut Faults) -> Result<RecordBatch, IngestError> {
+        let mut rows = Rows::default();
+        for file in files {
+            let bytes = match file.read_all(LARGEST_IMAGE) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    faults.add(&file.name, error)?;
+                    continue;
+                }
+            };
+            let (name, length, digest) = (file.name.clone(), bytes.len() as u64, Digest::of(&bytes));
+            faults.files.push(InputDigest { name: name.clone(), bytes: length, digest });
+            let label = self.labels.of(self.under.as_deref(), &name);
+            let label = label.expect("the labels were made of these very names");
+            rows.add(&self.root, self.pictures, name, label, bytes, faults)?;
+        }
+        rows.finish(&self.root, self.pictures, &self.schema)
     }
 }
 
@@ -50,52 +80,31 @@ impl Format for FolderSource {
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
-        let mut gather = Gather::new(&self.root, &self.schema, feed);
-        let mut inputs = Combined::new(self.images.len() as u64);
-        for file in &self.images {
-            let bytes = match file.read_all(LARGEST_IMAGE) {
-                Ok(bytes) => bytes,
-                Err(error) => {
-                    gather.fault(&file.name, error)?;
-                    continue;
-                }
-            };
-            inputs.add(&file.name, &bytes);
-            let label = self.labels.of(self.under.as_deref(), &file.name);
-            let label = label.expect("the labels were made of these very names");
-            gather.add(Pending { name: file.name.clone(), label, bytes })?;
+        for name in &self.unread {
+            feed.fault(name, images::unread(&self.root, name))?;
         }
-        gather.flush()?;
-        Ok(vec![inputs.finish(self.under.as_deref().unwrap_or("."))])
+        let (mut load, mut start) = (Load::default(), 0);
+        for (index, file) in self.images.iter().enumerate() {
+            let end = index + 1;
+            if load.add(self.pictures.weight(file.bytes)) || end == self.images.len() {
+                let files = &self.images[start..end];
+                feed.piece(&files[0].name, move |faults| self.read(files, faults))?;
+                start = end;
+            }
+        }
+        Ok(Vec::new())
     }
 }
 
-/// One digest over many small files: their number, then name and digest of each, in order.
-struct Combined {
-    hasher: blake3::Hasher,
-    count: u64,
-    bytes: u64,
-}
-
-impl Combined {
-    fn new(count: u64) -> Combined {
-        let mut hasher = blake3::Hasher::new_derive_key("shardfmt 2026 folder v1");
-        hasher.update(&count.to_le_bytes());
-        Combined { hasher, count, bytes: 0 }
-    }
-
-    fn add(&mut self, name: &str, bytes: &[u8]) {
-        self.bytes += bytes.len() as u64;
-        self.hasher.update(&(name.len() as u64).to_le_bytes());
-        self.hasher.update(name.as_bytes());
-        self.hasher.update(&Digest::of(bytes).0);
-    }
-
-    fn finish(self, folder: &str) -> InputDigest {
-        InputDigest {
-            name: format!("{folder}/ ({} images)", self.count),
-            bytes: self.bytes,
-            digest: Digest(self.hasher.finalize().into()),
+/// The size of the first image that can be read.
+fn first_size(root: &Path, files: &[InputFile], on_error: OnError) -> Result<ImageSize, IngestError> {
+    for file in files {
+        let read = file.read_all(LARGEST_IMAGE);
+        match read.and_then(|bytes| picture::size_of(&bytes).map_err(|unfit| unfit.named(root, &file.name))) {
+            Ok(size) => return Ok(size),
+            Err(error) if on_error == OnError::Fail || !error.is_about_content() => return Err(error),
+            Err(_) => {}
         }
     }
+    Err(IngestError::NoSamples { path: root.to_owned(), found: "no image that can be read".to_owned() })
 }

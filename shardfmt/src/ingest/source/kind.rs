@@ -2,17 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::archive::ArchiveSource;
-use super::compressed::Compression;
 use super::csv::CsvSource;
 use super::folder::FolderSource;
 use super::ipc::IpcSource;
 use super::json::JsonSource;
 use super::libsvm::LibsvmSource;
+use super::mds::MdsSource;
 use super::numpy::NumpySource;
 use super::parquet::ParquetSource;
 use super::text::TextSource;
-use super::{Format, images};
+use super::{Format, archive, images, tars};
 use crate::ingest::config::Documents;
 use crate::ingest::input::{InputFile, Inputs};
 use crate::ingest::{IngestConfig, IngestError};
@@ -54,8 +53,13 @@ pub enum Kind {
     Text,
     /// A directory of images, whose folders are the labels.
     Images,
-    /// A tar archive of images, plain or compressed.
+    /// Tar archives of images, plain or compressed.
     Archive,
+    /// Tar archives of samples whose members share a key, plain or compressed.
+    #[serde(rename = "webdataset")]
+    WebDataset,
+    /// A directory of MosaicML shards with its index.
+    Mds,
 }
 
 impl Kind {
@@ -71,6 +75,8 @@ impl Kind {
         Kind::Text,
         Kind::Images,
         Kind::Archive,
+        Kind::WebDataset,
+        Kind::Mds,
     ];
 
     /// What it is called.
@@ -86,6 +92,8 @@ impl Kind {
             Kind::Text => "text",
             Kind::Images => "images",
             Kind::Archive => "archive of images",
+            Kind::WebDataset => "WebDataset",
+            Kind::Mds => "MDS",
         }
     }
 
@@ -101,13 +109,9 @@ impl Kind {
             Kind::Libsvm => LIBSVM,
             Kind::Text => &[".txt", ".txt.gz", ".txt.zst"],
             Kind::Images => images::ENDINGS,
-            Kind::Archive => &[".tar", ".tar.gz", ".tgz"],
+            Kind::Archive | Kind::WebDataset => &[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"],
+            Kind::Mds => &[".mds", ".mds.zstd", ".mds.gz"],
         }
-    }
-
-    /// Whether its files are text, which may be compressed.
-    fn is_text(self) -> bool {
-        matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines | Kind::Libsvm | Kind::Text)
     }
 
     /// Whether a file of this name is of this kind.
@@ -138,11 +142,20 @@ impl Kind {
 
     pub(super) fn open(self, inputs: Inputs, config: &IngestConfig) -> Result<Box<dyn Format>, IngestError> {
         self.check_settings(config)?;
-        if let (true, Some(under), false) = (inputs.is_file, &inputs.under, self == Kind::Archive) {
+        let is_archive = matches!(self, Kind::Archive | Kind::WebDataset);
+        if let (true, Some(under), false) = (inputs.is_file, &inputs.under, is_archive) {
             return Err(IngestError::NotUnder {
                 path: inputs.path,
                 under: under.clone(),
                 there: "it is a single file, leave `under` out".to_owned(),
+            });
+        }
+        let has_images = is_archive || matches!(self, Kind::Images | Kind::Mds);
+        if config.decode && !has_images {
+            return Err(IngestError::Config {
+                setting: "decode",
+                reason: format!("{} has no encoded images to find", self.description()),
+                way_out: "leave it out",
             });
         }
         Ok(match self {
@@ -153,8 +166,9 @@ impl Kind {
             Kind::Numpy => Box::new(NumpySource::open(inputs, config)?),
             Kind::Libsvm => Box::new(LibsvmSource::open(inputs, config)?),
             Kind::Text => Box::new(TextSource::open(inputs, config)?),
-            Kind::Images => Box::new(FolderSource::open(inputs)?),
-            Kind::Archive => Box::new(ArchiveSource::open(inputs)?),
+            Kind::Images => Box::new(FolderSource::open(inputs, config)?),
+            Kind::Archive | Kind::WebDataset => archive::open(inputs, config)?,
+            Kind::Mds => Box::new(MdsSource::open(inputs, config)?),
         })
     }
 
@@ -190,12 +204,11 @@ impl Kind {
         if let Some((_, kind)) = magic.iter().find(|(magic, _)| head.starts_with(magic)) {
             return Ok(*kind);
         }
-        let named = |kind: &&Kind| **kind != Kind::Images && kind.names(&file.name);
-        let named = Kind::ALL.iter().find(named).copied();
-        let is_text = named.is_some_and(Kind::is_text);
-        if head.get(257..262) == Some(b"ustar") || Compression::of(&head).is_some() && !is_text {
+        if tars::is_tar(file, &head)? {
             return Ok(Kind::Archive);
         }
+        let named = |kind: &&Kind| **kind != Kind::Images && kind.names(&file.name);
+        let named = Kind::ALL.iter().find(named).copied();
         if let Some(kind) = named {
             return Ok(kind);
         }
@@ -216,7 +229,7 @@ impl Kind {
     fn of_directory(inputs: &Inputs, files: &[InputFile]) -> Result<Kind, IngestError> {
         let first_of = |kind: Kind| Some((kind, files.iter().find(|file| kind.names(&file.name))?));
         // Notes lie beside any data: they are the data only where there is no other.
-        let is_telling = |kind: &Kind| !matches!(kind, Kind::Archive | Kind::Text);
+        let is_telling = |kind: &Kind| !matches!(kind, Kind::WebDataset | Kind::Text);
         let mut kinds = Kind::ALL.iter().copied().filter(is_telling).filter_map(first_of);
         match (kinds.next().or_else(|| first_of(Kind::Text)), kinds.next()) {
             (Some((kind, _)), None) => Ok(kind),

@@ -6,21 +6,30 @@
 
 mod alike;
 mod archive;
+mod arrays;
+mod cells;
 mod compressed;
 mod csv;
 mod folder;
 mod growth;
 mod images;
 mod ipc;
+mod jpeg;
 mod json;
+mod keyed;
 mod kind;
 mod libsvm;
 mod lines;
+mod mds;
 mod numpy;
 mod pack;
 mod parquet;
+mod picture;
+mod tars;
 mod text;
 mod tokens;
+mod unpack;
+mod webdataset;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -32,8 +41,10 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 pub use self::kind::Kind;
+pub use self::picture::ImageSize;
 use super::config::OnError;
 use super::error::one_line;
+use super::files::FileChain;
 use super::input::{InputFile, Inputs, Trouble};
 use super::{IngestConfig, IngestError, canonical};
 use crate::manifest::InputDigest;
@@ -47,6 +58,8 @@ const PIECE_ROWS: u64 = 8192;
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,
+    /// The only folder of it that is read, or `.`.
+    folder: String,
     kind: Kind,
     format: Box<dyn Format>,
     /// The columns of the samples: those of the format, or the ones asked for.
@@ -64,6 +77,11 @@ pub struct Source {
 pub(super) trait Format: Debug + Send + Sync {
     /// The columns of its rows, in plain types.
     fn schema(&self) -> &SchemaRef;
+
+    /// What it is, where that shows only when it is opened.
+    fn turned_out(&self) -> Option<Kind> {
+        None
+    }
 
     /// How many rows there are, if that is known before they are read.
     fn row_count(&self) -> Option<u64>;
@@ -125,12 +143,14 @@ impl<'f, 's> Feed<'f, 's> {
     }
 }
 
-/// What could not be read of a piece.
+/// What there is to tell of a piece besides its rows: what could not be read of it, and which files it is made of.
 #[derive(Debug)]
 pub(super) struct Faults {
     on_error: OnError,
     /// Name and reason of each, in input order.
     pub(super) skipped: Vec<(String, String)>,
+    /// The files that the piece itself read from end to end, in input order.
+    pub(super) files: Vec<InputDigest>,
 }
 
 impl Faults {
@@ -164,12 +184,15 @@ impl Source {
         let kind = Kind::of(&inputs, config)?;
         let (path, bytes) = (inputs.path.clone(), inputs.bytes());
         let stamp = stamp(inputs.files.iter().chain(&tokenizer_file(config)?));
+        let folder = inputs.under.clone().unwrap_or_else(|| ".".to_owned());
         let trouble = inputs.trouble.clone();
         let opened = kind.open(inputs, config);
         let format = trouble.error().map_or(opened, Err)?;
+        let kind = format.turned_out().unwrap_or(kind);
         let (schema, projection) = project(&path, format.schema(), config.columns.as_deref())?;
         Ok(Source {
             path,
+            folder,
             kind,
             format,
             schema,
@@ -225,9 +248,16 @@ impl Source {
         self.trouble.error().map_or(listed, Err)
     }
 
+    /// What a version records of the input: the digests that listing its pieces gave, and one of all files that pieces
+    /// read by themselves.
+    pub(super) fn inputs(&self, mut listed: Vec<InputDigest>, files: FileChain) -> Vec<InputDigest> {
+        listed.extend(files.finish(&self.folder));
+        listed
+    }
+
     /// The rows of a piece, of which there may be none, and what could not be read. May be called from any thread.
     pub(super) fn read(&self, piece: Piece<'_>) -> Result<(Option<RecordBatch>, Faults), IngestError> {
-        let mut faults = Faults { on_error: self.on_error, skipped: Vec::new() };
+        let mut faults = Faults { on_error: self.on_error, skipped: Vec::new(), files: Vec::new() };
         let read = (piece.read)(&mut faults);
         if let Some(trouble) = self.trouble.error() {
             return Err(trouble);

@@ -8,24 +8,6 @@ fn zoo(prefix: &str) -> Vec<(String, Vec<u8>)> {
     ZOO.iter().map(|(name, shade)| (format!("{prefix}{name}"), png(*shade))).collect()
 }
 
-fn borrowed(files: &[(String, Vec<u8>)]) -> Vec<(&str, Vec<u8>)> {
-    files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect()
-}
-
-fn archive(name: &str, bytes: &[u8]) -> (TempDir, PathBuf) {
-    let directory = directory(&[(name, bytes.to_vec())]);
-    let path = directory.path().join(name);
-    (directory, path)
-}
-
-fn images(ingested: &Ingested) -> Vec<Vec<u8>> {
-    let of = |batch: &RecordBatch| {
-        let column = batch.column_by_name("image").unwrap().as_binary::<i32>().clone();
-        column.iter().map(|bytes| bytes.unwrap().to_vec()).collect::<Vec<_>>()
-    };
-    ingested.batches().iter().flat_map(of).collect()
-}
-
 #[test]
 fn folders_are_the_labels_and_bytes_stay_as_they_are() {
     let directory = directory(&borrowed(&zoo("")));
@@ -35,9 +17,9 @@ fn folders_are_the_labels_and_bytes_stay_as_they_are() {
     assert_eq!(ingested.texts("path"), ["ant/a/3.png", "cat/1.png", "cat/2.png", "dog/4.png"]);
     assert_eq!(ingested.integers("label"), [0, 1, 1, 2]);
     assert_eq!(ingested.manifest.class_names().unwrap(), ["ant", "cat", "dog"]);
-    assert_eq!(images(&ingested), [png(3), png(1), png(2), png(4)]);
+    assert_eq!(ingested.binaries("image"), [png(3), png(1), png(2), png(4)]);
     assert_eq!(ingested.skipped, 1);
-    assert_eq!(ingested.manifest.inputs[0].name, "./ (4 images)");
+    assert_eq!(ingested.manifest.inputs[0].name, "./ (4 files)");
     let counts = ingested.manifest.shards[0].labels.clone().unwrap();
     assert_eq!(counts, [("0", 1), ("1", 2), ("2", 1)].map(|(label, count)| (label.into(), count)).into());
 }
@@ -64,7 +46,7 @@ fn an_archive_is_read_without_unpacking_plain_gzipped_or_joined() {
     let plain = tar(&borrowed(&files));
     for (name, bytes) in [("zoo.tar", plain.clone()), ("zoo.tar.gz", gzip(&plain)), ("zoo.tgz", gzip(&plain))]
     {
-        let (_directory, path) = archive(name, &bytes);
+        let (_directory, path) = one_file(name, &bytes);
         let ingested = run(&path, &under("train/"), 2).unwrap();
         let expected = ["train/cat/1.png", "train/cat/2.png", "train/ant/a/3.png", "train/dog/4.png"];
         assert_eq!(ingested.texts("path"), expected);
@@ -77,7 +59,7 @@ fn an_archive_is_read_without_unpacking_plain_gzipped_or_joined() {
         assert_eq!(all.skipped, 1);
     }
     let joined = [plain, tar(&[("test/dog/6.png", png(6))])].concat();
-    let (_directory, path) = archive("joined.tar", &joined);
+    let (_directory, path) = one_file("joined.tar", &joined);
     assert_eq!(run(&path, &under("test"), 2).unwrap().integers("label"), [0, 1]);
 }
 
@@ -98,7 +80,7 @@ fn an_image_that_cannot_be_decoded_is_named() {
         files.push(("cat/bad.png".to_owned(), bad));
         let text = refusal(directory(&borrowed(&files)).path(), &sequential());
         assert!(text.contains("cat/bad.png"), "{text}");
-        let (_directory, path) = archive("zoo.tar", &tar(&borrowed(&files)));
+        let (_directory, path) = one_file("zoo.tar", &tar(&borrowed(&files)));
         assert!(refusal(&path, &sequential()).contains("cat/bad.png"));
     }
 }
@@ -125,7 +107,7 @@ fn a_truncated_or_damaged_archive_is_refused() {
         ("empty.tar", Vec::new()),
     ];
     for (name, bytes) in cases {
-        let (_directory, path) = archive(name, &bytes);
+        let (_directory, path) = one_file(name, &bytes);
         if name == "no.tar.gz" {
             // Not gzipped in spite of its name: the content is clear enough.
             run(&path, &sequential(), 1).unwrap();
@@ -141,7 +123,7 @@ fn a_hostile_archive_writes_nothing_and_is_refused_by_entry() {
     let outside = directory(&[]);
     let absolute = outside.path().join("x.png");
     for name in ["../x.png", "cat/../../x.png", absolute.to_str().unwrap()] {
-        let (_directory, path) = archive("bad.tar", &tar(&[("cat/1.png", png(1)), (name, png(2))]));
+        let (_directory, path) = one_file("bad.tar", &tar(&[("cat/1.png", png(1)), (name, png(2))]));
         let text = refusal(&path, &sequential());
         assert!(text.contains(name) && text.contains("leaves the archive"), "{text}");
     }
@@ -151,13 +133,13 @@ fn a_hostile_archive_writes_nothing_and_is_refused_by_entry() {
         header.set_link_name("/etc/passwd").unwrap();
         header.set_cksum();
         builder.append(&header, io::empty()).unwrap();
-        let (_directory, path) = archive("bad.tar", &builder.into_inner().unwrap());
+        let (_directory, path) = one_file("bad.tar", &builder.into_inner().unwrap());
         assert!(refusal(&path, &sequential()).contains("is a link"));
     }
     // A size that is only claimed costs no memory.
     let mut claimed = tar_header("cat/1.png", 200 << 20, tar::EntryType::Regular).as_bytes().to_vec();
     claimed.extend(png(1));
-    let (_directory, path) = archive("bad.tar", &claimed);
+    let (_directory, path) = one_file("bad.tar", &claimed);
     assert!(refusal(&path, &sequential()).contains("truncated"));
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
 }
@@ -177,9 +159,9 @@ fn a_layout_that_could_mean_two_things_is_refused() {
 fn a_folder_that_is_not_there_is_answered_with_those_that_are() {
     let directory = directory(&borrowed(&zoo("")));
     assert!(refusal(directory.path(), &under("train")).contains("ant, cat, dog"));
-    let (_directory, path) = archive("zoo.tar", &tar(&borrowed(&zoo(""))));
+    let (_directory, path) = one_file("zoo.tar", &tar(&borrowed(&zoo(""))));
     assert!(refusal(&path, &under("train")).contains("ant, cat, dog"));
-    let (_directory, path) = archive("none.tar", &tar(&[("README.md", vec![1])]));
+    let (_directory, path) = one_file("none.tar", &tar(&[("README.md", vec![1])]));
     assert!(refusal(&path, &sequential()).contains("no samples"));
 }
 

@@ -1,5 +1,6 @@
 //! Stories of whole ingests: real files in, shards read back out.
 
+mod archives;
 mod arrow_files;
 mod cifar;
 mod csv;
@@ -9,11 +10,14 @@ mod interrupted;
 mod json;
 mod laws;
 mod libsvm;
+mod mds;
 mod mixes;
 mod numpy;
+mod pixels;
 mod speed;
 mod tables;
 mod text;
+mod webdataset;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -80,12 +84,20 @@ pub(super) struct Ingested {
 }
 
 pub(super) fn run(path: &Path, config: &IngestConfig, threads: usize) -> Result<Ingested, IngestError> {
+    run_source(Source::open(path, config)?, config, threads)
+}
+
+pub(super) fn run_source(
+    source: Source,
+    config: &IngestConfig,
+    threads: usize,
+) -> Result<Ingested, IngestError> {
     let (shards, counted) = (Kept::default(), Counted::default());
-    let source = Source::open(path, config)?;
     let (skipped, promised) = (source.skipped_count(), source.sample_count());
     let manifest = ingest(source, config, &Resources::threads(threads), &shards, &counted)?;
     let samples = manifest.sample_count();
-    assert!(promised.is_none_or(|promised| samples == promised) || config.take.is_some());
+    let is_part = config.take.is_some() || config.on_error == OnError::Skip;
+    assert!(promised.is_none_or(|promised| samples == promised) || is_part);
     assert_eq!((counted.reading.into_inner(), counted.writing.into_inner()), (samples, samples));
     Ok(Ingested { manifest, skipped, shards })
 }
@@ -146,6 +158,24 @@ impl Ingested {
     /// What was left out, by name.
     pub(super) fn skipped_names(&self) -> Vec<&str> {
         self.manifest.skipped.iter().map(|skipped| skipped.name.as_str()).collect()
+    }
+
+    /// What was left out: names, in input order.
+    pub(super) fn left_out(&self) -> Vec<String> {
+        self.manifest.skipped.iter().map(|skipped| skipped.name.clone()).collect()
+    }
+
+    /// The values of a column, one record batch after the other.
+    pub(super) fn column(&self, name: &str) -> arrow::array::ArrayRef {
+        let batches = self.batches();
+        let columns: Vec<_> =
+            batches.iter().map(|batch| batch.column_by_name(name).unwrap().as_ref()).collect();
+        arrow::compute::concat(&columns).unwrap()
+    }
+
+    pub(super) fn binaries(&self, column: &str) -> Vec<Vec<u8>> {
+        let column = self.column(column);
+        column.as_binary::<i32>().iter().map(|bytes| bytes.unwrap().to_vec()).collect()
     }
 
     pub(super) fn metadata(&self, column: &str, key: &str) -> Option<String> {
@@ -258,6 +288,17 @@ pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 pub(super) fn zstd(bytes: &[u8]) -> Vec<u8> {
     ::zstd::encode_all(bytes, 1).unwrap()
+}
+
+pub(super) fn borrowed(files: &[(String, Vec<u8>)]) -> Vec<(&str, Vec<u8>)> {
+    files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect()
+}
+
+/// A directory with one file in it, and where that is.
+pub(super) fn one_file(name: &str, bytes: &[u8]) -> (TempDir, PathBuf) {
+    let directory = directory(&[(name, bytes.to_vec())]);
+    let path = directory.path().join(name);
+    (directory, path)
 }
 
 pub(super) fn write_parquet(path: PathBuf, batch: &RecordBatch) {
