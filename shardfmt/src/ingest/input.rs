@@ -119,15 +119,6 @@ impl InputFile {
         Ok(OpenInput { content, file: Arc::new(self.clone()) })
     }
 
-    /// The same file on this machine, for what reads it more than once: itself, or a temporary copy.
-    pub(super) fn near(&self) -> Result<InputFile, IngestError> {
-        if self.content.is_near() {
-            return Ok(self.clone());
-        }
-        let (copy, _) = self.copy()?;
-        Ok(InputFile { content: Arc::new(Copied(Arc::new(copy))), ..self.clone() })
-    }
-
     /// The content of this file as it was unpacked: a part of a temporary file.
     pub(super) fn unpacked(&self, copy: Arc<File>, start: u64, bytes: u64) -> OpenInput {
         let content = Arc::new(PartOfFile { file: copy, start, bytes });
@@ -406,20 +397,6 @@ struct LocalFile(PathBuf);
 impl Content for LocalFile {
     fn open(&self) -> io::Result<Arc<dyn ReadAt>> {
         Ok(Arc::new(File::open(&self.0)?))
-    }
-
-    fn is_near(&self) -> bool {
-        true
-    }
-}
-
-/// A temporary copy of what lies far away.
-#[derive(Debug)]
-struct Copied(Arc<File>);
-
-impl Content for Copied {
-    fn open(&self) -> io::Result<Arc<dyn ReadAt>> {
-        Ok(self.0.clone())
     }
 
     fn is_near(&self) -> bool {

@@ -12,7 +12,9 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use shardd_client::catalog::{Catalog, CommitNote, Shelf};
 use shardd_client::inputs;
-use shardfmt::ingest::{HashRange, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Source};
+use shardfmt::ingest::{
+    HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Source,
+};
 use shardfmt::shard::Compression;
 use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
 
@@ -92,6 +94,18 @@ pub(crate) struct Settings {
     /// What to do about files, members and lines that cannot be read: stop, or leave them out and list them
     #[arg(long, value_enum, default_value = "fail", help_heading = "What is read")]
     on_error: OnErrorArg,
+
+    /// Decode images, to tensors of height x width x 3 bytes
+    #[arg(long, help_heading = "What is read")]
+    decode: bool,
+
+    /// Bring decoded images to this size
+    #[arg(long, value_name = "WxH", requires = "decode", help_heading = "What is read")]
+    resize: Option<ImageSize>,
+
+    /// Let samples of a WebDataset lack members that others have: they get nulls
+    #[arg(long, help_heading = "What is read")]
+    allow_missing: bool,
 }
 
 /// What does not change the version.
@@ -160,6 +174,9 @@ impl Settings {
                 OnErrorArg::Fail => OnError::Fail,
                 OnErrorArg::Skip => OnError::Skip,
             },
+            decode: self.decode,
+            resize: self.resize,
+            allow_missing: self.allow_missing,
             ..IngestConfig::default()
         }
     }

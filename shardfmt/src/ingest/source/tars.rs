@@ -79,7 +79,7 @@ pub(super) fn is_tar(file: &InputFile, head: &[u8]) -> Result<bool, IngestError>
 impl Tars {
     /// Opens the archives, and unpacks those that are compressed or far away.
     pub(super) fn open(inputs: Inputs, on_error: OnError) -> Result<Tars, IngestError> {
-        let Inputs { path, files, is_file, under } = inputs;
+        let Inputs { path, files, is_file, under, .. } = inputs;
         let count = files.len();
         let files: Vec<_> =
             files.into_iter().filter(|file| is_file || Kind::Archive.names(&file.name)).collect();

@@ -67,7 +67,7 @@ fn members_of_a_key_are_a_sample_with_a_column_for_each_ending() {
     assert_eq!(ingested.binaries("mask"), [png(1), png(2)]);
     assert!(ingested.manifest.schema.fields().iter().all(|field| !field.is_nullable()));
     let labels = ingested.manifest.shards[0].labels.clone().unwrap();
-    assert_eq!(labels, [("-3", 1), ("5", 1)].map(|(label, count)| (label.to_owned(), count)).into());
+    assert_eq!(labels, [("-3", 1), ("5", 1)].map(|(label, count)| (label.into(), count)).into());
 }
 
 #[test]
@@ -195,6 +195,8 @@ fn a_sample_that_lacks_a_member_is_said_skipped_or_has_a_null() {
     );
     let config = IngestConfig { columns: Some(vec!["image".to_owned(), "label".to_owned()]), ..sequential() };
     assert_eq!(ingested(&members, &config).unwrap().integers("label"), [5, -3, 9]);
+    let config = IngestConfig { columns: Some(vec!["lable".to_owned()]), ..sequential() };
+    assert!(refused(&members, &config).contains("its columns are key, image, label, text"));
     let config = IngestConfig { allow_missing: true, ..sequential() };
     let ingested = ingested(&members, &config).unwrap();
     assert_eq!(ingested.integers("label"), [5, -3, 9]);
@@ -263,7 +265,7 @@ proptest! {
         let files: Vec<(&str, Vec<u8>)> = names.iter().map(String::as_str).zip(tars).collect();
         let directory = directory(&files);
         let ingested = run(directory.path(), &sequential(), 2).unwrap();
-        prop_assert_eq!(ingested.manifest.schema.fields(), batch.schema().fields());
+        prop_assert_eq!(&ingested.manifest.schema.fields, &batch.schema_ref().fields);
         prop_assert_eq!(ingested.rows(), rows);
     }
 }

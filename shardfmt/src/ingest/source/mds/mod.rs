@@ -389,6 +389,12 @@ impl Layout {
         let sizes = info.column_sizes.iter().map(|size| size.filter(|&size| size > 0)).collect();
         let mut layout = Layout { sizes, fields: Vec::new(), columns: Vec::new() };
         let is_asked_for = |name: &String| config.columns.as_ref().is_none_or(|asked| asked.contains(name));
+        if let Some(unknown) =
+            config.columns.iter().flatten().find(|&asked| !info.column_names.contains(asked))
+        {
+            let (path, column) = (shards[0].file.path.clone(), unknown.clone());
+            return Err(IngestError::NoColumn { path, column, there: info.column_names.join(", ") }.into());
+        }
         let mut open = Vec::new();
         for (field, (name, encoding)) in info.column_names.iter().zip(&info.column_encodings).enumerate() {
             if !is_asked_for(name) {
