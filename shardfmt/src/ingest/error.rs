@@ -11,8 +11,9 @@ use crate::size::ByteSize;
 /// What a source may be, as told to someone who gave something else.
 pub(super) const ACCEPTED: &str = "files, or directories of files, of Parquet (.parquet), Arrow (.arrow, .feather), CSV \
                                    (.csv, .tsv), JSON Lines (.jsonl), NumPy (.npy, .npz), libsvm (.libsvm, .svm) or text \
-                                   (.txt), a directory of images (png, jpg, jpeg, webp, bmp), or a .tar, .tar.gz or \
-                                   .tgz of images";
+                                   (.txt), a directory of images (png, jpg, jpeg, webp, bmp), a .tar, .tar.gz or .tar.zst \
+                                   of images or WebDataset samples or a directory of them, or a directory of MosaicML \
+                                   shards (index.json, .mds)";
 
 /// Why an ingest stopped. Nothing was committed: shards already handed to the sink are harmless, and running again
 /// makes the same ones.

@@ -272,6 +272,16 @@ impl Bits<'_> {
 
     /// Takes bytes up to the next mark.
     fn fill(&mut self) {
+        if self.count <= 32
+            && let Some((word, rest)) = self.data.split_first_chunk()
+        {
+            let word = u32::from_be_bytes(*word);
+            // Whether some byte of it is 0xff.
+            if (!word).wrapping_sub(0x0101_0101) & word & 0x8080_8080 == 0 {
+                self.bits |= u64::from(word) << (32 - self.count);
+                (self.count, self.data) = (self.count + 32, rest);
+            }
+        }
         while self.count <= 56 {
             let (byte, length) = match *self.data {
                 [0xff, 0, ..] => (0xff, 2),

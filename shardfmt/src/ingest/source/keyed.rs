@@ -242,11 +242,14 @@ impl Survey {
                 shared.insert(&kind.column, column);
             }
             columns.counts[column] += kind.count;
-            columns.of_suffix.insert(kind.suffix.clone(), column);
+            columns.of_suffix.insert(kind.suffix.clone(), Some(column));
         }
         columns.check(path, config)?;
         for (at, column) in columns.columns.iter_mut().enumerate() {
             column.nullable = config.allow_missing && columns.counts[at] < self.keys;
+        }
+        if let Some(asked) = &config.columns {
+            columns.keep(asked);
         }
         Ok(columns)
     }
@@ -297,8 +300,8 @@ impl Survey {
 #[derive(Debug)]
 pub(super) struct Columns {
     pub(super) columns: Vec<Column>,
-    /// Which of them members of an ending go to.
-    pub(super) of_suffix: HashMap<String, usize>,
+    /// Which of them members of an ending go to; `None` for those of no column that is asked for.
+    pub(super) of_suffix: HashMap<String, Option<usize>>,
     /// How many samples have each.
     pub(super) counts: Vec<u64>,
 }
@@ -317,13 +320,33 @@ impl Columns {
             }
         }
         let there: Vec<&str> = self.columns.iter().map(|column| column.name.as_str()).collect();
-        match config.types.keys().find(|column| !there[1..].contains(&column.as_str())) {
+        let asked = config.columns.iter().flatten().find(|column| !there.contains(&column.as_str()));
+        let typed = config.types.keys().find(|column| !there[1..].contains(&column.as_str()));
+        match asked.or(typed) {
             None => Ok(()),
             Some(column) => Err(IngestError::NoColumn {
                 path: path.to_owned(),
                 column: column.clone(),
                 there: there.join(", "),
             }),
+        }
+    }
+
+    /// Leaves out columns that are not asked for, but for the key.
+    fn keep(&mut self, asked: &[String]) {
+        let mut moved = Vec::new();
+        let mut kept = 0;
+        for (at, column) in self.columns.iter().enumerate() {
+            let is_kept = at == 0 || asked.contains(&column.name);
+            moved.push(is_kept.then_some(kept));
+            kept += usize::from(is_kept);
+        }
+        let mut is_kept = moved.iter().map(Option::is_some);
+        self.columns.retain(|_| is_kept.next() == Some(true));
+        let mut is_kept = moved.iter().map(Option::is_some);
+        self.counts.retain(|_| is_kept.next() == Some(true));
+        for column in self.of_suffix.values_mut() {
+            *column = column.and_then(|column| moved[column]);
         }
     }
 

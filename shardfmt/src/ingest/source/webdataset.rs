@@ -36,7 +36,7 @@ pub(super) struct WebDatasetSource {
 #[derive(Debug)]
 enum Reading {
     /// By what their names say.
-    Columns { columns: Vec<Column>, of_suffix: HashMap<String, usize> },
+    Columns { columns: Vec<Column>, of_suffix: HashMap<String, Option<usize>> },
     /// By the schema that their archive has.
     Own { members: Members, codec: RowCodec },
 }
@@ -127,7 +127,7 @@ impl WebDatasetSource {
                 let columns = survey.columns(&tars.path, config)?;
                 let schema = columns.schema();
                 if config.on_error == OnError::Fail && !config.allow_missing {
-                    check_complete(&tars, &columns, survey.keys, config)?;
+                    check_complete(&tars, &columns, survey.keys)?;
                 }
                 (Reading::Columns { columns: columns.columns, of_suffix: columns.of_suffix }, schema)
             }
@@ -289,7 +289,7 @@ fn row<'c>(
     path: &Path,
     sample: &'c Sample,
     columns: &'c [Column],
-    of_suffix: &HashMap<String, usize>,
+    of_suffix: &HashMap<String, Option<usize>>,
 ) -> Result<Vec<Cell<'c>>, IngestError> {
     let misfit = |entry: &str, reason: String| Misfit::Other(reason).named(path, entry);
     let mut cells: Vec<Option<Cell<'c>>> = vec![None; columns.len()];
@@ -297,7 +297,7 @@ fn row<'c>(
     for (name, bytes) in &sample.members {
         let suffix = keyed::split(name).map_or("", |(_, suffix)| suffix);
         let changed = || IngestError::Changed { path: path.to_owned(), what: name.clone() };
-        let column = *of_suffix.get(suffix).ok_or_else(changed)?;
+        let Some(column) = *of_suffix.get(suffix).ok_or_else(changed)? else { continue };
         let cell = cell(&columns[column].values, bytes).map_err(|misfit| misfit.named(path, name))?;
         if cells[column].replace(cell).is_some() {
             return Err(misfit(name, format!("is the second for column {:?}", columns[column].name)));
@@ -357,19 +357,8 @@ fn again(member: &Member<'_>, key: &str) -> IngestError {
 }
 
 /// Refuses samples that lack what others have.
-fn check_complete(
-    tars: &Tars,
-    columns: &keyed::Columns,
-    samples: u64,
-    config: &IngestConfig,
-) -> Result<(), IngestError> {
-    let is_asked_for = |name: &String| config.columns.as_ref().is_none_or(|asked| asked.contains(name));
-    let lacking = columns.counts.iter().zip(&columns.columns);
-    let Some((at, (count, column))) =
-        lacking.enumerate().find(|(_, (count, column))| **count < samples && is_asked_for(&column.name))
-    else {
-        return Ok(());
-    };
+fn check_complete(tars: &Tars, columns: &keyed::Columns, samples: u64) -> Result<(), IngestError> {
+    let Some(at) = columns.counts.iter().position(|&count| count < samples) else { return Ok(()) };
     let mut first = None;
     for tar in &tars.tars {
         // The sample begun, and whether it has the column.
@@ -383,7 +372,7 @@ fn check_complete(
             {
                 first.get_or_insert(tar.name_of(&key));
             }
-            let is_it = columns.of_suffix.get(suffix) == Some(&at);
+            let is_it = columns.of_suffix.get(suffix) == Some(&Some(at));
             begun.as_mut().expect("begun above").1 |= is_it;
             Ok(())
         })?;
@@ -396,8 +385,8 @@ fn check_complete(
     }
     Err(IngestError::Incomplete {
         path: tars.path.clone(),
-        column: column.name.clone(),
-        lacking: samples - count,
+        column: columns.columns[at].name.clone(),
+        lacking: samples - columns.counts[at],
         samples,
         first: first.unwrap_or_default(),
     })

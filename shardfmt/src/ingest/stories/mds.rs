@@ -87,6 +87,8 @@ fn pickles_are_refused_and_can_be_left_out() {
     assert!(text.contains("\"code\" is pickled") && text.contains("run code"), "{text}");
     let config = IngestConfig { columns: Some(vec!["label".to_owned()]), ..sequential() };
     assert_eq!(run(&golden("pickled"), &config, 1).unwrap().integers("label"), [7]);
+    let config = IngestConfig { columns: Some(vec!["lable".to_owned()]), ..sequential() };
+    assert!(refusal(&golden("pickled"), &config).contains("\"lable\"; its columns are code, label"));
 }
 
 #[test]
@@ -114,7 +116,7 @@ fn a_shard_that_is_not_what_its_index_says_is_refused_or_left_out() {
     let spoil: [(&str, fn(&mut Vec<u8>), &str); 4] = [
         ("shard.00001.mds", |bytes| _ = bytes.pop(), "bytes, its index says"),
         ("shard.00001.mds", |bytes| bytes[4000] ^= 1, "its sha1 is"),
-        ("shard.00000.mds", |bytes| bytes[0] = 9, "its sha1 is"),
+        ("shard.00000.mds", |bytes| bytes[0] = 9, "it has 9 samples, its index says 4"),
         ("index.json", |bytes| bytes.truncate(100), "not a readable MDS file"),
     ];
     for (name, spoil, reason) in spoil {

@@ -195,6 +195,8 @@ fn a_sample_that_lacks_a_member_is_said_skipped_or_has_a_null() {
     );
     let config = IngestConfig { columns: Some(vec!["image".to_owned(), "label".to_owned()]), ..sequential() };
     assert_eq!(ingested(&members, &config).unwrap().integers("label"), [5, -3, 9]);
+    let config = IngestConfig { columns: Some(vec!["lable".to_owned()]), ..sequential() };
+    assert!(refused(&members, &config).contains("its columns are key, image, label, text"));
     let config = IngestConfig { allow_missing: true, ..sequential() };
     let ingested = ingested(&members, &config).unwrap();
     assert_eq!(ingested.integers("label"), [5, -3, 9]);
@@ -263,7 +265,7 @@ proptest! {
         let files: Vec<(&str, Vec<u8>)> = names.iter().map(String::as_str).zip(tars).collect();
         let directory = directory(&files);
         let ingested = run(directory.path(), &sequential(), 2).unwrap();
-        prop_assert_eq!(ingested.manifest.schema.fields(), batch.schema_ref().fields());
+        prop_assert_eq!(&ingested.manifest.schema.fields, &batch.schema_ref().fields);
         prop_assert_eq!(ingested.rows(), rows);
     }
 }

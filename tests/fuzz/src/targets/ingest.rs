@@ -3,24 +3,35 @@
 use std::io;
 use std::sync::Mutex;
 
-use shardfmt::ingest::{IngestConfig, IngestError, Inputs, NoProgress, OnError, Resources, Sink, Source};
+use shardfmt::ingest::{
+    IngestConfig, IngestError, Inputs, Kind, NoProgress, OnError, Resources, Sink, Source,
+};
 use shardfmt::{FinishedShard, Manifest, Shard, ShardId};
 
 /// What is accepted makes a version: shards that can be read, with as many rows as the manifest says. Passing over what
 /// cannot be read then makes the same one.
-fn file(name: &str, data: &[u8]) -> bool {
-    let skipped = version(name, data, OnError::Skip);
-    let Ok(whole) = version(name, data, OnError::Fail) else { return false };
+fn is_accepted(inputs: impl Fn() -> Inputs, config: &IngestConfig) -> bool {
+    let skipped = version(inputs(), &IngestConfig { on_error: OnError::Skip, ..config.clone() });
+    let Ok(whole) = version(inputs(), config) else { return false };
     let skipped = skipped.expect("there is nothing to pass over");
     assert_eq!((whole.shards, 0), (skipped.shards, skipped.skipped_count));
     true
 }
 
-fn version(name: &str, data: &[u8], on_error: OnError) -> Result<Manifest, IngestError> {
-    let config = IngestConfig { on_error, ..IngestConfig::default() };
-    let source = Source::new(Inputs::in_memory(name, data.to_vec()), &config)?;
+fn file(name: &str, data: &[u8]) -> bool {
+    is_accepted(|| Inputs::in_memory(name, data.to_vec()), &IngestConfig::default())
+}
+
+/// A directory with these files in it.
+fn directory(files: &[(&str, &[u8])]) -> Inputs {
+    let files = files.iter().flat_map(|(name, bytes)| Inputs::in_memory(name, bytes.to_vec()).into_files());
+    Inputs::of_files("directory", files.collect(), false, None).expect("names that differ")
+}
+
+fn version(inputs: Inputs, config: &IngestConfig) -> Result<Manifest, IngestError> {
+    let source = Source::new(inputs, config)?;
     let (shards, resources) = (Shards::default(), Resources::threads(1));
-    let manifest = shardfmt::ingest::ingest(source, &config, &resources, &shards, &NoProgress)?;
+    let manifest = shardfmt::ingest::ingest(source, config, &resources, &shards, &NoProgress)?;
     let mut made = shards.0.into_inner().expect("no thread panicked");
     for entry in &manifest.shards {
         let at = made.iter().position(|shard| shard.id == entry.id).expect("every shard was put");
@@ -51,4 +62,32 @@ pub(crate) fn csv(data: &[u8]) -> bool {
 
 pub(crate) fn archive(data: &[u8]) -> bool {
     file("images.tar", data)
+}
+
+pub(crate) fn webdataset(data: &[u8]) -> bool {
+    let config = IngestConfig { format: Some(Kind::WebDataset), ..IngestConfig::default() };
+    is_accepted(|| Inputs::in_memory("samples.tar", data.to_vec()), &config)
+}
+
+/// A shard of MosaicML whose index says what it says of itself.
+pub(crate) fn mds(data: &[u8]) -> bool {
+    let samples = data.first_chunk().map_or(0, |samples| u32::from_le_bytes(*samples));
+    let index = format!(
+        r#"{{"version": 2, "shards": [{{"version": 2, "format": "mds", "samples": {samples}, "column_names": ["a", "i", "l", "t"],
+        "column_encodings": ["ndarray", "int", "list[png]", "str"], "column_sizes": [null, 8, null, null],
+        "raw_data": {{"basename": "0.mds", "bytes": {}}}}}]}}"#,
+        data.len()
+    );
+    let inputs = || directory(&[("index.json", index.as_bytes()), ("0.mds", data)]);
+    is_accepted(inputs, &IngestConfig::default())
+}
+
+/// An image that is let in because it was looked through can be decoded.
+pub(crate) fn image(data: &[u8]) -> bool {
+    let inputs = || directory(&[("1.jpg", data)]);
+    let is_let_in = is_accepted(inputs, &IngestConfig::default());
+    let size = Some("8x8".parse().expect("a size"));
+    let decoded = version(inputs(), &IngestConfig { decode: true, resize: size, ..IngestConfig::default() });
+    assert_eq!(is_let_in, decoded.is_ok());
+    is_let_in
 }
