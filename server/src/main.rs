@@ -32,6 +32,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    shardd_client::tls::use_ring();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() => return complain(&one_line(&error.to_string()), 2),

@@ -26,6 +26,9 @@ pub enum IngestError {
     /// The system refused to read.
     #[error("{path}: cannot be read; check its permissions and the disk it is on")]
     Read { path: PathBuf, source: io::Error },
+    /// A store or server did not give a file; the source says why, and the way out.
+    #[error("{path}: cannot be fetched")]
+    Fetch { path: PathBuf, source: io::Error },
     /// The file is none of the kinds we read.
     #[error("{path}: {found}; accepted are {ACCEPTED}")]
     Unknown { path: PathBuf, found: String },
@@ -129,6 +132,7 @@ impl IngestError {
             | Self::Row { .. } => true,
             Self::Missing { .. }
             | Self::Read { .. }
+            | Self::Fetch { .. }
             | Self::Ambiguous { .. }
             | Self::NoColumn { .. }
             | Self::NoSamples { .. }

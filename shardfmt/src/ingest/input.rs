@@ -6,14 +6,14 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ::parquet::errors::ParquetError;
 use ::parquet::file::reader::{ChunkReader, Length};
 use bytes::Bytes;
 
-use super::IngestError;
-use super::tree;
+use super::error::one_line;
+use super::{IngestError, tree};
 use crate::digest::Digest;
 use crate::manifest::InputDigest;
 
@@ -35,10 +35,11 @@ pub trait Content: fmt::Debug + Send + Sync {
 
 /// Bytes that can be read anywhere, from several threads.
 pub trait ReadAt: Send + Sync {
-    /// Reads up to the length of `buffer` from `offset` on; 0 only at the end.
+    /// Reads up to the length of `buffer` from `offset` on; 0 only at the end. Who wants all of a small file asks for it
+    /// at once, from the beginning, and for the next one by name after that: what is far away may be fetched ahead.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// When they cannot be read; [`ErrorKind::StaleNetworkFileHandle`] when they are no longer those that were listed.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 }
 
@@ -69,6 +70,7 @@ pub struct InputFile {
     /// Changes when the content does, as far as can be told without reading it.
     pub(super) stamp: String,
     content: Arc<dyn Content>,
+    trouble: Trouble,
 }
 
 impl InputFile {
@@ -81,7 +83,23 @@ impl InputFile {
         stamp: impl Into<String>,
         content: Arc<dyn Content>,
     ) -> InputFile {
-        InputFile { path: path.into(), name: name.into(), bytes, stamp: stamp.into(), content }
+        let trouble = Trouble::default();
+        InputFile { path: path.into(), name: name.into(), bytes, stamp: stamp.into(), content, trouble }
+    }
+
+    /// Where it lies, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What versions record.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The same file, recorded under another name.
+    pub fn named(self, name: impl Into<String>) -> InputFile {
+        InputFile { name: name.into(), ..self }
     }
 
     /// A file of this machine.
@@ -93,7 +111,16 @@ impl InputFile {
     /// Opens the file to read parts of it.
     pub(super) fn open(&self) -> Result<OpenInput, IngestError> {
         let content = self.content.open().map_err(|error| self.error(error))?;
-        Ok(OpenInput { content, bytes: self.bytes })
+        Ok(OpenInput { content, file: Arc::new(self.clone()) })
+    }
+
+    /// The same file on this machine, for what reads it more than once: itself, or a temporary copy.
+    pub(super) fn near(&self) -> Result<InputFile, IngestError> {
+        if self.content.is_near() {
+            return Ok(self.clone());
+        }
+        let (copy, _) = self.copy()?;
+        Ok(InputFile { content: Arc::new(Copied(Arc::new(copy))), ..self.clone() })
     }
 
     /// Opens the file to read all of it, in any order, and at the end learn its digest.
@@ -102,10 +129,28 @@ impl InputFile {
         if self.content.is_near() {
             return Ok(WholeInput { file: self.clone(), input, digest: None });
         }
-        let mut hashed = Hashed::new(input.read_from(0));
-        let input = spool(&mut hashed, |error| self.error(error))?;
-        let digest = self.digest_of(&hashed)?;
+        let (copy, digest) = self.copy()?;
+        let input = OpenInput { content: Arc::new(copy), file: Arc::new(self.clone()) };
         Ok(WholeInput { file: self.clone(), input, digest: Some(digest) })
+    }
+
+    /// A temporary copy, and the digest of what was copied.
+    fn copy(&self) -> Result<(File, InputDigest), IngestError> {
+        let mut hashed = Hashed::new(self.open()?.read_from(0));
+        let (copy, _) = spool(&mut hashed, |error| self.error(error))?;
+        let digest = self.digest_of(&hashed)?;
+        Ok((copy, digest))
+    }
+
+    /// Something that was made of this file, in a temporary file, to be read in any order. `failed` says what it means
+    /// when it cannot be made.
+    pub(super) fn unpacked(
+        &self,
+        content: impl Read,
+        failed: impl Fn(io::Error) -> IngestError,
+    ) -> Result<OpenInput, IngestError> {
+        let (content, bytes) = spool(content, failed)?;
+        Ok(OpenInput { content: Arc::new(content), file: Arc::new(InputFile { bytes, ..self.clone() }) })
     }
 
     /// Reads the file from its beginning; the digest is known at its end.
@@ -125,10 +170,18 @@ impl InputFile {
         if self.bytes > most {
             return Err(IngestError::TooLarge { path: self.path.clone(), bytes: self.bytes, most });
         }
-        let mut bytes = Vec::with_capacity(usize::try_from(self.bytes).expect("a limit that fits memory"));
-        let reader = self.open()?.read_from(0);
-        reader.take(most).read_to_end(&mut bytes).map_err(|error| self.error(error))?;
-        self.check_size(bytes.len() as u64)?;
+        // All in one request where it lies far away, and one more byte, to see that there is none.
+        let size = usize::try_from(self.bytes).expect("a limit that fits memory");
+        let (mut bytes, mut filled) = (vec![0; size + 1], 0);
+        let mut reader = self.open()?.read_from(0);
+        while filled <= size {
+            match reader.read(&mut bytes[filled..]).map_err(|error| self.error(error))? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        self.check_size(filled as u64)?;
+        bytes.truncate(size);
         Ok(bytes)
     }
 
@@ -140,9 +193,21 @@ impl InputFile {
         Ok(head)
     }
 
-    /// What the system says about this file.
+    /// What the system, or the store, says about this file.
     pub(super) fn error(&self, error: io::Error) -> IngestError {
-        read_error(&self.path, error)
+        match self.trouble.error() {
+            Some(trouble) => trouble,
+            None => self.unread(error),
+        }
+    }
+
+    fn unread(&self, source: io::Error) -> IngestError {
+        let path = self.path.clone();
+        match source.kind() {
+            ErrorKind::StaleNetworkFileHandle => IngestError::Changed { path, what: one_line(source) },
+            _ if !self.content.is_near() => IngestError::Fetch { path, source },
+            _ => read_error(&path, source),
+        }
     }
 
     fn digest_of<R>(&self, hashed: &Hashed<R>) -> Result<InputDigest, IngestError> {
@@ -168,18 +233,41 @@ pub(super) fn read_error(path: &Path, source: io::Error) -> IngestError {
     }
 }
 
-/// Copies all of it to a temporary file that has no name, to be read in any order. `failed` says what it means when it
-/// cannot be read.
-pub(super) fn spool(
-    mut reader: impl Read,
+/// The first time that a file of an input could not be read. Readers of formats tell what they make of it, such as an
+/// archive that ends too early: to be told apart from a file that is damaged, and never to be skipped as one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trouble(Arc<OnceLock<(InputFile, ErrorKind, String)>>);
+
+impl Trouble {
+    /// Takes note of the error and gives one of its kind to the reader.
+    fn note(&self, file: &InputFile, error: io::Error) -> io::Error {
+        let (kind, text) = (error.kind(), error.to_string());
+        if kind == ErrorKind::Interrupted {
+            return error;
+        }
+        let noted = InputFile { trouble: Trouble::default(), ..file.clone() };
+        let _ = self.0.set((noted, kind, text.clone()));
+        io::Error::new(kind, text)
+    }
+
+    /// What went wrong, if anything did.
+    pub(super) fn error(&self) -> Option<IngestError> {
+        let (file, kind, text) = self.0.get()?;
+        Some(file.unread(io::Error::new(*kind, text.clone())))
+    }
+}
+
+/// Copies all of it to a temporary file without a name, and counts its bytes.
+fn spool(
+    mut content: impl Read,
     failed: impl Fn(io::Error) -> IngestError,
-) -> Result<OpenInput, IngestError> {
+) -> Result<(File, u64), IngestError> {
     let (mut copy, mut bytes) = (tempfile::tempfile().map_err(spool_error)?, 0);
     let mut buffer = vec![0; READ_AHEAD];
     loop {
-        let read = reader.read(&mut buffer).map_err(&failed)?;
+        let read = content.read(&mut buffer).map_err(&failed)?;
         if read == 0 {
-            return Ok(OpenInput { content: Arc::new(copy), bytes });
+            return Ok((copy, bytes));
         }
         bytes += read as u64;
         io::Write::write_all(&mut copy, &buffer[..read]).map_err(spool_error)?;
@@ -197,12 +285,12 @@ pub(super) type Stream = Hashed<BufReader<ReadFrom>>;
 #[derive(Clone)]
 pub(super) struct OpenInput {
     content: Arc<dyn ReadAt>,
-    bytes: u64,
+    file: Arc<InputFile>,
 }
 
 impl OpenInput {
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        self.file.bytes
     }
 
     /// Reads on from `offset`.
@@ -213,7 +301,7 @@ impl OpenInput {
     /// A part of it, which must be there.
     pub(super) fn part(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let end = offset.checked_add(length as u64);
-        if end.is_none_or(|end| end > self.bytes) {
+        if end.is_none_or(|end| end > self.file.bytes) {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         let mut part = vec![0; length];
@@ -224,7 +312,7 @@ impl OpenInput {
 
 impl Length for OpenInput {
     fn len(&self) -> u64 {
-        self.bytes
+        self.file.bytes
     }
 }
 
@@ -248,7 +336,8 @@ pub(super) struct ReadFrom {
 
 impl Read for ReadFrom {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.input.content.read_at(buffer, self.offset)?;
+        let OpenInput { content, file } = &self.input;
+        let read = content.read_at(buffer, self.offset).map_err(|error| file.trouble.note(file, error))?;
         self.offset += read as u64;
         Ok(read)
     }
@@ -258,7 +347,7 @@ impl Seek for ReadFrom {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let target = match to {
             SeekFrom::Start(offset) => Some(offset),
-            SeekFrom::End(distance) => self.input.bytes.checked_add_signed(distance),
+            SeekFrom::End(distance) => self.input.file.bytes.checked_add_signed(distance),
             SeekFrom::Current(distance) => self.offset.checked_add_signed(distance),
         };
         self.offset = target.ok_or(ErrorKind::InvalidInput)?;
@@ -326,6 +415,20 @@ impl Content for LocalFile {
     }
 }
 
+/// A temporary copy of what lies far away.
+#[derive(Debug)]
+struct Copied(Arc<File>);
+
+impl Content for Copied {
+    fn open(&self) -> io::Result<Arc<dyn ReadAt>> {
+        Ok(self.0.clone())
+    }
+
+    fn is_near(&self) -> bool {
+        true
+    }
+}
+
 #[derive(Debug)]
 struct InMemory(Bytes);
 
@@ -348,6 +451,7 @@ pub struct Inputs {
     pub(super) is_file: bool,
     /// The only folder of it that was looked at.
     pub(super) under: Option<String>,
+    pub(super) trouble: Trouble,
 }
 
 impl Inputs {
@@ -363,7 +467,18 @@ impl Inputs {
         } else {
             vec![InputFile::local(path, tree::file_name(path)?, &metadata)]
         };
-        Ok(Inputs { path: path.to_owned(), files, is_file: !metadata.is_dir(), under })
+        Ok(Self::new(path, files, !metadata.is_dir(), under))
+    }
+
+    fn new(
+        path: impl Into<PathBuf>,
+        mut files: Vec<InputFile>,
+        is_file: bool,
+        under: Option<String>,
+    ) -> Inputs {
+        let trouble = Trouble::default();
+        files.iter_mut().for_each(|file| file.trouble = trouble.clone());
+        Inputs { path: path.into(), files, is_file, under, trouble }
     }
 
     /// Files that the caller found, wherever they lie. `path` is shown to people; `is_file` says that the user named a
@@ -396,14 +511,19 @@ impl Inputs {
                 reason: "is given twice; give each file once",
             });
         }
-        Ok(Inputs { path, files, is_file, under })
+        Ok(Self::new(path, files, is_file, under))
+    }
+
+    /// The files, to be given to [`Inputs::of_files`] together with others.
+    pub fn into_files(self) -> Vec<InputFile> {
+        self.files
     }
 
     /// A single file that lies in memory.
     pub fn in_memory(name: &str, bytes: impl Into<Bytes>) -> Inputs {
         let bytes = bytes.into();
         let file = InputFile::new(name, name, bytes.len() as u64, "", Arc::new(InMemory(bytes)));
-        Inputs { path: name.into(), files: vec![file], is_file: true, under: None }
+        Self::new(name, vec![file], true, None)
     }
 
     /// The bytes of all files.

@@ -38,6 +38,7 @@ pub use self::input::{Content, InputFile, Inputs, ReadAt};
 pub use self::read::Ingest;
 pub use self::sink::{NoProgress, Progress, Sink};
 pub use self::source::{Kind, Source};
+pub use self::tree::is_hidden;
 pub use self::write::Written;
 use crate::manifest::Manifest;
 use crate::size::ByteSize;

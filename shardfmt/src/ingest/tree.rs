@@ -78,7 +78,7 @@ fn collect(
 }
 
 /// Whether files of this name, or below a folder of this name, are never samples.
-pub(super) fn is_hidden(name: &str) -> bool {
+pub fn is_hidden(name: &str) -> bool {
     name.starts_with('.') || name == "__MACOSX"
 }
 

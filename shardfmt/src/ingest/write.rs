@@ -184,7 +184,8 @@ impl Writing<'_> {
 
     fn write(&self, rows: Vec<(Arc<Part>, Range<usize>)>) -> Result<FinishedShard, ShardError> {
         let mut writer = ShardWriter::with_compression(self.codec.schema().clone(), self.compression)?;
-        writer.push_rows(rows.iter().flat_map(|(part, range)| part.rows(range.clone())).map(|(_, row)| row))?;
+        writer
+            .push_rows(rows.iter().flat_map(|(part, range)| part.rows(range.clone())).map(|(_, row)| row))?;
         writer.finish()
     }
 }

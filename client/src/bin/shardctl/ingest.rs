@@ -4,19 +4,19 @@ mod auto;
 mod split;
 
 use std::env;
-use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use shardd_client::catalog::{Catalog, CommitNote};
+use shardd_client::catalog::{Catalog, CommitNote, Shelf};
+use shardd_client::inputs;
 use shardfmt::ingest::{
-    Documents, HashRange, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Sink, Source,
+    Documents, HashRange, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Source,
 };
 use shardfmt::shard::Compression;
-use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, Message, Operation, ShardId, VersionId};
+use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
 
 use self::split::Split;
 use crate::connect::Connect;
@@ -28,8 +28,9 @@ use crate::progress::IngestProgress;
 /// Make a dataset of tables, images, archives or text
 #[derive(Args)]
 pub(crate) struct Ingest {
-    /// A file or a directory of files
-    path: PathBuf,
+    /// Files, directories, patterns such as 'data/*.parquet', or URLs: s3://, gs://, az://, http(s)://
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
 
     /// Name of the dataset: a-z, 0-9, '.', '_' and '-'
     #[arg(long)]
@@ -211,7 +212,7 @@ impl Effort {
 impl Ingest {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let started = Instant::now();
-        let Ingest { path, name, message, settings, effort } = self;
+        let Ingest { paths, name, message, settings, effort } = self;
         let (config, resources) = (settings.config(), effort.resources());
         let targets = match &settings.split {
             None => vec![(name, None)],
@@ -220,7 +221,7 @@ impl Ingest {
                 parts.into_iter().map(|(name, range)| (name, Some(range))).collect()
             }
         };
-        let source = Source::open(&path, &config)?;
+        let source = Source::new(inputs::open(&paths, config.under.as_deref())?, &config)?;
         let catalog = connect.catalog_to_fill()?;
         let progress = IngestProgress::new(json, source.sample_count().filter(|_| config.take.is_none()));
         let size = |data: u64| match settings.shard_size {
@@ -303,19 +304,6 @@ fn into_datasets(
 /// One thread per processor.
 pub(crate) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Puts each shard into the catalog's store as soon as it is made.
-struct Shelf<'a>(&'a dyn Catalog);
-
-impl Sink for Shelf<'_> {
-    fn put_shard(&self, shard: FinishedShard) -> io::Result<()> {
-        self.0.put_shard(&shard).map_err(io::Error::other)
-    }
-
-    fn has_shard(&self, id: &ShardId) -> io::Result<bool> {
-        self.0.has_shard(id).map_err(io::Error::other)
-    }
 }
 
 fn report(name: &DatasetName, done: &Ingested, took: Duration, json: bool) {

@@ -31,7 +31,7 @@ impl ArchiveSource {
     /// Reads the archive once for its names: the labels are known only when all folders are.
     pub(super) fn open(inputs: Inputs) -> Result<ArchiveSource, IngestError> {
         let Inputs { files, under, .. } = inputs;
-        let file = files.into_iter().next().expect("an archive is one file");
+        let file = files.into_iter().next().expect("an archive is one file").near()?;
         let mut layout = Layout::default();
         each_file(&file, |name, entry| {
             if layout.add(&file.path, under.as_deref(), name)? && !is_file(entry) {

@@ -49,6 +49,7 @@ impl CsvSource {
         let delimiter = if kind == Kind::Tsv { b'\t' } else { b',' };
         let record = if kind == Kind::Tsv { record::<b'\t'> } else { record::<b','> };
         let (files, others) = kind.files(inputs, config);
+        let files = lines::near(files)?;
         let files = Alike::open(files, config, |file| {
             let header = Header::of(&file, delimiter, record)?;
             let names = header.names.clone();

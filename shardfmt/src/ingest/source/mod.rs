@@ -34,7 +34,7 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 pub use self::kind::Kind;
 use super::config::OnError;
 use super::error::one_line;
-use super::input::{InputFile, Inputs};
+use super::input::{InputFile, Inputs, Trouble};
 use super::{IngestConfig, IngestError, canonical};
 use crate::manifest::InputDigest;
 
@@ -57,6 +57,7 @@ pub struct Source {
     bytes: u64,
     /// Changes when the input does, as far as can be told without reading it.
     stamp: blake3::Hash,
+    trouble: Trouble,
 }
 
 /// One kind of input, opened.
@@ -163,9 +164,21 @@ impl Source {
         let kind = Kind::of(&inputs, config)?;
         let (path, bytes) = (inputs.path.clone(), inputs.bytes());
         let stamp = stamp(inputs.files.iter().chain(&tokenizer_file(config)?));
-        let format = kind.open(inputs, config)?;
+        let trouble = inputs.trouble.clone();
+        let opened = kind.open(inputs, config);
+        let format = trouble.error().map_or(opened, Err)?;
         let (schema, projection) = project(&path, format.schema(), config.columns.as_deref())?;
-        Ok(Source { path, kind, format, schema, projection, on_error: config.on_error, bytes, stamp })
+        Ok(Source {
+            path,
+            kind,
+            format,
+            schema,
+            projection,
+            on_error: config.on_error,
+            bytes,
+            stamp,
+            trouble,
+        })
     }
 
     /// The columns of the samples, in plain types.
@@ -208,13 +221,18 @@ impl Source {
         &'s self,
         push: &mut dyn FnMut(Piece<'s>) -> Result<(), IngestError>,
     ) -> Result<Vec<InputDigest>, IngestError> {
-        self.format.pieces(&mut Feed { push, on_error: self.on_error })
+        let listed = self.format.pieces(&mut Feed { push, on_error: self.on_error });
+        self.trouble.error().map_or(listed, Err)
     }
 
     /// The rows of a piece, of which there may be none, and what could not be read. May be called from any thread.
     pub(super) fn read(&self, piece: Piece<'_>) -> Result<(Option<RecordBatch>, Faults), IngestError> {
         let mut faults = Faults { on_error: self.on_error, skipped: Vec::new() };
-        let batch = match (piece.read)(&mut faults) {
+        let read = (piece.read)(&mut faults);
+        if let Some(trouble) = self.trouble.error() {
+            return Err(trouble);
+        }
+        let batch = match read {
             Ok(batch) => batch,
             Err(error) => {
                 faults.add(piece.name, error)?;
