@@ -60,7 +60,7 @@ impl CsvSource {
             found: "the CSV has no row below its header".to_owned(),
         };
         let Some((_, header)) = files.files.first() else { return Err(no_rows()) };
-        let columns = header.names.fields().len() as u64;
+        let columns = header.names.fields().len().max(1) as u64;
         let rows = (PIECE_BYTES / (8 * columns)).clamp(1, PIECE_ROWS) as usize;
         let grammar = Grammar { record, has_header: true, rows };
         let mut types = vec![DataType::Null; header.names.fields().len()];
