@@ -125,6 +125,15 @@ impl InputFile {
         OpenInput { content, file: Arc::new(self.clone()), bytes }
     }
 
+    /// The same file on this machine, for what reads it more than once: itself, or a temporary copy.
+    pub(super) fn near(&self) -> Result<InputFile, IngestError> {
+        if self.content.is_near() {
+            return Ok(self.clone());
+        }
+        let (copy, _) = spool(self.open()?.read_from(0), |error| self.error(error))?;
+        Ok(InputFile { content: Arc::new(Copied(Arc::new(copy))), ..self.clone() })
+    }
+
     /// Opens the file to read all of it, in any order, and at the end learn its digest.
     pub(super) fn open_whole(&self) -> Result<WholeInput, IngestError> {
         let input = self.open()?;
@@ -132,28 +141,20 @@ impl InputFile {
             return Ok(WholeInput { file: self.clone(), input, digest: None });
         }
         let mut hashed = Hashed::new(input.read_from(0));
-        let input = self.spool(&mut hashed, |error| self.error(error))?;
+        let input = self.spooled(&mut hashed, |error| self.error(error))?;
         let digest = self.digest_of(&hashed)?;
         Ok(WholeInput { file: self.clone(), input, digest: Some(digest) })
     }
 
-    /// Copies what comes of this file, such as its unpacked content, to a temporary file that has no name, to be read in
-    /// any order. `failed` says what it means when it cannot be read.
-    pub(super) fn spool(
+    /// What comes of this file, such as its unpacked content, in a temporary file, to be read in any order. `failed` says
+    /// what it means when it cannot be read.
+    pub(super) fn spooled(
         &self,
-        mut reader: impl Read,
+        reader: impl Read,
         failed: impl Fn(io::Error) -> IngestError,
     ) -> Result<OpenInput, IngestError> {
-        let (mut copy, mut bytes) = (tempfile::tempfile().map_err(spool_error)?, 0);
-        let mut buffer = vec![0; READ_AHEAD];
-        loop {
-            let read = reader.read(&mut buffer).map_err(&failed)?;
-            if read == 0 {
-                return Ok(OpenInput { content: Arc::new(copy), file: Arc::new(self.clone()), bytes });
-            }
-            bytes += read as u64;
-            io::Write::write_all(&mut copy, &buffer[..read]).map_err(spool_error)?;
-        }
+        let (copy, bytes) = spool(reader, failed)?;
+        Ok(OpenInput { content: Arc::new(copy), file: Arc::new(self.clone()), bytes })
     }
 
     /// Reads the file from its beginning; the digest is known at its end.
@@ -257,6 +258,20 @@ impl Trouble {
     pub(super) fn error(&self) -> Option<IngestError> {
         let (file, kind, text) = self.0.get()?;
         Some(file.unread(io::Error::new(*kind, text.clone())))
+    }
+}
+
+/// Copies all of it to a temporary file without a name, and counts its bytes.
+fn spool(mut reader: impl Read, failed: impl Fn(io::Error) -> IngestError) -> Result<(File, u64), IngestError> {
+    let (mut copy, mut bytes) = (tempfile::tempfile().map_err(spool_error)?, 0);
+    let mut buffer = vec![0; READ_AHEAD];
+    loop {
+        let read = reader.read(&mut buffer).map_err(&failed)?;
+        if read == 0 {
+            return Ok((copy, bytes));
+        }
+        bytes += read as u64;
+        io::Write::write_all(&mut copy, &buffer[..read]).map_err(spool_error)?;
     }
 }
 
@@ -402,6 +417,20 @@ struct LocalFile(PathBuf);
 impl Content for LocalFile {
     fn open(&self) -> io::Result<Arc<dyn ReadAt>> {
         Ok(Arc::new(File::open(&self.0)?))
+    }
+
+    fn is_near(&self) -> bool {
+        true
+    }
+}
+
+/// A temporary copy of what lies far away.
+#[derive(Debug)]
+struct Copied(Arc<File>);
+
+impl Content for Copied {
+    fn open(&self) -> io::Result<Arc<dyn ReadAt>> {
+        Ok(self.0.clone())
     }
 
     fn is_near(&self) -> bool {

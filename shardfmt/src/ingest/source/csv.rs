@@ -49,6 +49,7 @@ impl CsvSource {
         let delimiter = if kind == Kind::Tsv { b'\t' } else { b',' };
         let record = if kind == Kind::Tsv { record::<b'\t'> } else { record::<b','> };
         let (files, others) = kind.files(inputs, config);
+        let files = lines::near(files)?;
         let files = Alike::open(files, config, |file| {
             let header = Header::of(&file, delimiter, record)?;
             let names = header.names.clone();
@@ -59,7 +60,7 @@ impl CsvSource {
             found: "the CSV has no row below its header".to_owned(),
         };
         let Some((_, header)) = files.files.first() else { return Err(no_rows()) };
-        let columns = header.names.fields().len() as u64;
+        let columns = header.names.fields().len().max(1) as u64;
         let rows = (PIECE_BYTES / (8 * columns)).clamp(1, PIECE_ROWS) as usize;
         let grammar = Grammar { record, has_header: true, rows };
         let mut types = vec![DataType::Null; header.names.fields().len()];

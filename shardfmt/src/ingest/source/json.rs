@@ -46,6 +46,7 @@ impl JsonSource {
     pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<JsonSource, IngestError> {
         let path = inputs.path.clone();
         let (files, others) = Kind::JsonLines.files(inputs, config);
+        let files = lines::near(files)?;
         let (known, rows) = survey(&files, config.on_error)?;
         if rows == 0 {
             return Err(IngestError::NoSamples { path, found: "there is no line with a row".to_owned() });

@@ -16,19 +16,6 @@ use crate::ingest::config::Documents;
 use crate::ingest::input::{InputFile, Inputs};
 use crate::ingest::{IngestConfig, IngestError};
 
-const JSON_LINES: &[&str] = &[".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst"];
-const LIBSVM: &[&str] = &[
-    ".libsvm",
-    ".libsvm.gz",
-    ".libsvm.zst",
-    ".svm",
-    ".svm.gz",
-    ".svm.zst",
-    ".svmlight",
-    ".svmlight.gz",
-    ".svmlight.zst",
-];
-
 /// A kind of input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -97,26 +84,33 @@ impl Kind {
         }
     }
 
-    /// The endings of the names of its files, in lower case.
+    /// The endings of the names of its files, in lower case; text may have `.gz` or `.zst` after it.
     pub(super) fn endings(self) -> &'static [&'static str] {
         match self {
             Kind::Parquet => &[".parquet", ".parq", ".pq"],
             Kind::Arrow => &[".arrow", ".feather", ".ipc", ".arrows"],
-            Kind::Csv => &[".csv", ".csv.gz", ".csv.zst"],
-            Kind::Tsv => &[".tsv", ".tsv.gz", ".tsv.zst"],
-            Kind::JsonLines => JSON_LINES,
+            Kind::Csv => &[".csv"],
+            Kind::Tsv => &[".tsv"],
+            Kind::JsonLines => &[".jsonl", ".ndjson"],
             Kind::Numpy => &[".npy", ".npz"],
-            Kind::Libsvm => LIBSVM,
-            Kind::Text => &[".txt", ".txt.gz", ".txt.zst"],
+            Kind::Libsvm => &[".libsvm", ".svm", ".svmlight"],
+            Kind::Text => &[".txt"],
             Kind::Images => images::ENDINGS,
             Kind::Archive | Kind::WebDataset => &[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"],
             Kind::Mds => &[".mds", ".mds.zstd", ".mds.gz"],
         }
     }
 
+    /// Whether its files are text, which may be compressed.
+    fn is_text(self) -> bool {
+        matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines | Kind::Libsvm | Kind::Text)
+    }
+
     /// Whether a file of this name is of this kind.
     pub(super) fn names(self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
+        let compressed = [".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending));
+        let name = compressed.filter(|_| self.is_text()).unwrap_or(&name);
         self.endings().iter().any(|ending| name.ends_with(ending))
     }
 

@@ -45,6 +45,7 @@ impl LibsvmSource {
     pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<LibsvmSource, IngestError> {
         let path = inputs.path.clone();
         let (files, others) = Kind::Libsvm.files(inputs, config);
+        let files = lines::near(files)?;
         let mut columns = Columns::default();
         for file in &files {
             let look = |block: Block| {

@@ -19,6 +19,8 @@ const BLOCK_BYTES: usize = 1 << 20;
 const LONGEST_RECORD: usize = 1 << 30;
 /// Blocks that are looked at at a time before their rows are read.
 const MOST_IN_FLIGHT: usize = 9;
+/// More copies than this would be too many open files.
+const MOST_COPIES: usize = 64;
 
 /// How a text is cut into blocks.
 #[derive(Clone, Copy, Debug)]
@@ -241,10 +243,10 @@ impl<'r> Text<'r> {
     }
 
     fn error(&self, error: io::Error) -> IngestError {
-        // What the system says has a number; what a decompressor says has none.
-        if !self.is_compressed || error.raw_os_error().is_some() {
+        if !self.is_compressed {
             return self.file.error(error);
         }
+        // Or the file cannot be read at all: the input takes note of that itself.
         let reason = match error.kind() {
             io::ErrorKind::UnexpectedEof => "it ends too early".to_owned(),
             _ => one_line(error),
@@ -272,6 +274,14 @@ pub(super) fn pieces<'s>(
         }
     }
     file.finish(stream)
+}
+
+/// The files for what reads them twice: copied first, where they lie far away, unless there are many.
+pub(super) fn near(files: Vec<InputFile>) -> Result<Vec<InputFile>, IngestError> {
+    if files.len() > MOST_COPIES {
+        return Ok(files);
+    }
+    files.iter().map(InputFile::near).collect()
 }
 
 /// Looks at all blocks of a file in parallel, and at what `look` says of each in order. A file that cannot be read to its

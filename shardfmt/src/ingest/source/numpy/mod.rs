@@ -233,7 +233,7 @@ impl NumpyFile {
                 (read == bytes).then(|| Opened { input: input.clone(), start: start + length })
             } else {
                 // One byte too many tells that it goes on, perhaps without end; the checksum is compared at the end.
-                let unpacked = self.file.spool(content.by_ref().take(bytes.saturating_add(1)), failed)?;
+                let unpacked = self.file.spooled(content.by_ref().take(bytes.saturating_add(1)), failed)?;
                 (unpacked.bytes() == bytes).then_some(Opened { input: unpacked, start: length })
             };
             opened.ok_or_else(|| damaged(&self.file.path, "an array of it has not the length it says"))
