@@ -80,6 +80,18 @@ impl Catalog for ClusterCatalog {
         self.ask(|server| server.shard(entry))
     }
 
+    fn shard_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        self.ask(|server| server.shard_file(id))
+    }
+
+    fn sidecar_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        self.ask(|server| server.sidecar_file(id))
+    }
+
+    fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError> {
+        self.ask(|server| server.put_manifest(manifest))
+    }
+
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {
         self.ask(|server| server.put_shard(shard))
     }

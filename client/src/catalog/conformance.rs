@@ -6,8 +6,8 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use shardfmt::plan::{PlanDocument, PlanOptions, Shape};
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, Message, Operation, PlanId, ShardWriter,
-    TagName, VersionId,
+    CommitId, DatasetName, DatasetRef, Digest, FinishedShard, InputDigest, Manifest, Message, Operation,
+    PlanId, ShardWriter, TagName, VersionId,
 };
 
 use super::{Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, TagExpected};
@@ -24,6 +24,7 @@ pub fn conformance(catalog: &dyn Catalog) {
     commits_need_their_shards(catalog, &first);
     a_name_moves_only_from_where_it_was_expected(catalog, &first, &second);
     what_is_put_comes_back(catalog, &second);
+    a_long_manifest_is_read_as_far_as_is_asked(catalog, &second);
     history_leads_back_to_the_first_version(catalog, &first, &second);
     references_name_what_history_and_tags_hold(catalog, &first, &second);
     tags_move_only_when_told_to(catalog);
@@ -207,6 +208,27 @@ fn tags_move_only_when_told_to(catalog: &dyn Catalog) {
     assert_eq!(catalog.tags(Some(&story)).expect("lists"), []);
 }
 
+fn a_long_manifest_is_read_as_far_as_is_asked(catalog: &dyn Catalog, version: &Version) {
+    let input = |number: u32| {
+        let (name, digest) = (format!("part-{number:05}.parquet"), Digest::of(&number.to_le_bytes()));
+        InputDigest { name, bytes: number.into(), digest }
+    };
+    let manifest = Manifest { inputs: (0..4000).map(input).collect(), ..version.manifest.clone() };
+    let long = name("long");
+    let id = catalog.commit(&long, None, &manifest, &ingested()).expect("its shards are there").version;
+    let file = catalog.open_manifest(id).expect("committed");
+    assert_eq!((file.id(), file.totals().samples), (id, manifest.sample_count()));
+    assert_eq!(file.shard_rows().expect("rows"), manifest.shard_rows());
+    assert!(file.bytes_read() < 120_000, "{} bytes were read to open it", file.bytes_read());
+    assert_eq!(file.entry(1).expect("a shard"), manifest.shards[1]);
+    assert_eq!(file.find_sample(100).expect("a sample"), Some((1, 0)));
+    assert_eq!(file.inputs().expect("inputs"), manifest.inputs);
+    assert_eq!(file.manifest().expect("all of it"), manifest);
+    let missing = catalog.open_manifest(VersionId::of(b"nothing")).expect_err("there is none");
+    assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
+    catalog.remove_dataset(&long, id).expect("it goes");
+}
+
 fn of_concurrent_commits_exactly_one_wins(catalog: &dyn Catalog) {
     let versions: Vec<_> = (1..5).map(|n| dataset(std::slice::from_ref(&(0..n)))).collect();
     let race = name("race");
@@ -276,6 +298,7 @@ fn what_nothing_reaches_goes_and_nothing_else(catalog: &dyn Catalog, first: &Ver
     assert!(planned.versions.iter().any(|gone| gone.version == lost.version), "{planned:?}");
     assert!(planned.versions.iter().any(|gone| gone.dataset.as_ref() == Some(&race)), "{planned:?}");
     assert!(planned.shards.objects > 0 && planned.shards.objects == planned.sidecars.objects, "{planned:?}");
+    assert_eq!(planned.trees.objects, 1, "that of the long one: {planned:?}");
     assert!(planned.commits.objects > 0, "that of race, and perhaps of those that lost: {planned:?}");
     catalog.manifest(lost.version).expect("nothing was deleted");
 

@@ -2,10 +2,10 @@
 //! dangling.
 //!
 //! What is reached: of each dataset every commit and version in its history, of each tag its commit and version, of each
-//! plan and run the plan and the version, and what is announced in `intents/`; of a version its manifest and the shards
-//! that this names. An unreached manifest that is young counts too: whoever put it has not committed it yet.
+//! plan and run the plan and the version, and what is announced in `intents/`; of a version its manifest, its tree and the
+//! shards it names. An unreached manifest that is young counts too: whoever put it has not committed it yet.
 //!
-//! Plans go first, then commits, manifests, sidecars and shards: a crash in between leaves objects without a name, never a
+//! Plans go first, then commits, manifests, their trees, sidecars and shards: a crash in between leaves objects without a name, never a
 //! name without objects. Why no one can begin to point at what is being deleted is in [`guard`](super::guard).
 
 use std::collections::{HashMap, HashSet};
@@ -60,9 +60,11 @@ pub struct GcReport {
     pub commits: Tally,
     /// Manifests, each a version.
     pub manifests: Tally,
+    /// The trees of long manifests.
+    pub trees: Tally,
     /// Shards.
     pub shards: Tally,
-    /// Sidecars of shards, and trees of manifests.
+    /// Sidecars of shards.
     pub sidecars: Tally,
     /// The versions whose manifests these are, the first hundred.
     pub versions: Vec<LostVersion>,
@@ -79,7 +81,7 @@ pub struct GcReport {
 impl GcReport {
     /// All that went, or would go.
     pub fn total(&self) -> Tally {
-        let kinds = [self.plans, self.commits, self.manifests, self.shards, self.sidecars];
+        let kinds = [self.plans, self.commits, self.manifests, self.trees, self.shards, self.sidecars];
         kinds.into_iter().fold(Tally::default(), |sum, tally| Tally {
             objects: sum.objects + tally.objects,
             bytes: sum.bytes.saturating_add(tally.bytes),
@@ -217,9 +219,14 @@ impl CatalogBackend {
             let keys = unreached.map(|object| object.key.clone()).collect();
             let keys: HashSet<String> =
                 self.origin().still_older(keys, age, now).await?.into_iter().collect();
-            for object in slice.iter().filter(|object| keys.contains(&object.key)) {
+            for object in slice {
                 if let ObjectKind::Manifest(version) = object.kind {
-                    self.metastore().delete(&format!("{VERSIONS}{version}"), Expected::Any).await?;
+                    if keys.contains(&object.key) {
+                        self.metastore().delete(&format!("{VERSIONS}{version}"), Expected::Any).await?;
+                    } else {
+                        // It was put again meanwhile: then its shards are wanted, too.
+                        reached.spare_version(version).await?;
+                    }
                 }
             }
             sweep.renew().await?;
@@ -249,12 +256,14 @@ enum Kind {
     Plan,
     Commit,
     Manifest,
+    Tree,
     Sidecar,
     Shard,
 }
 
 impl Kind {
-    const IN_ORDER: [Self; 5] = [Self::Plan, Self::Commit, Self::Manifest, Self::Sidecar, Self::Shard];
+    const IN_ORDER: [Self; 6] =
+        [Self::Plan, Self::Commit, Self::Manifest, Self::Tree, Self::Sidecar, Self::Shard];
 
     fn is_that_of(self, object: &StoredObject) -> bool {
         matches!(
@@ -262,7 +271,8 @@ impl Kind {
             (Self::Plan, ObjectKind::Plan(_))
                 | (Self::Commit, ObjectKind::Commit(_))
                 | (Self::Manifest, ObjectKind::Manifest(_))
-                | (Self::Sidecar, ObjectKind::Sidecar(_) | ObjectKind::Tree(_))
+                | (Self::Tree, ObjectKind::Tree(_))
+                | (Self::Sidecar, ObjectKind::Sidecar(_))
                 | (Self::Shard, ObjectKind::Shard(_))
         )
     }
@@ -272,6 +282,7 @@ impl Kind {
             Self::Plan => &mut report.plans,
             Self::Commit => &mut report.commits,
             Self::Manifest => &mut report.manifests,
+            Self::Tree => &mut report.trees,
             Self::Sidecar => &mut report.sidecars,
             Self::Shard => &mut report.shards,
         }

@@ -153,6 +153,23 @@ impl Catalog for HttpCatalog {
         self.get_verified(format_args!("shards/{}", entry.id), format!("shard {}", entry.id), right)
     }
 
+    fn shard_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        let answer = self.client.get(&self.url(format_args!("shards/{id}")));
+        answer.map_err(|error| refused(error, &format!("shard {id}")))
+    }
+
+    fn sidecar_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        let answer = self.client.get(&self.url(format_args!("shards/{id}/rows")));
+        answer.map_err(|error| refused(error, &format!("sidecar of shard {id}")))
+    }
+
+    fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError> {
+        let bytes = manifest.encode();
+        let version = VersionId::of(&bytes);
+        let put = self.client.put(&self.url(format_args!("manifests/{version}")), &bytes);
+        put.map(|_| version).map_err(|error| refused(error, &format!("version {version}")))
+    }
+
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {
         let what = format!("shard {}", shard.id);
         let put = |url: String, bytes: &[u8]| match self.client.put(&url, bytes) {
@@ -180,11 +197,7 @@ impl Catalog for HttpCatalog {
         manifest: &Manifest,
         note: &CommitNote,
     ) -> Result<DatasetInfo, CatalogError> {
-        let bytes = manifest.encode();
-        let version = VersionId::of(&bytes);
-        let put = self.client.put(&self.url(format_args!("manifests/{version}")), &bytes);
-        put.map_err(|error| refused(error, &format!("version {version}")))?;
-        self.commit_version(name, expected, version, note)
+        self.commit_version(name, expected, self.put_manifest(manifest)?, note)
     }
 
     fn restore(

@@ -76,6 +76,18 @@ impl Catalog for LocalCatalog {
         Ok(self.runtime.block_on(self.backend.origin().shard(entry))?)
     }
 
+    fn shard_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().shard_file(id))?)
+    }
+
+    fn sidecar_file(&self, id: ShardId) -> Result<Bytes, CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().sidecar_bytes(id))?)
+    }
+
+    fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().put_manifest(manifest))?)
+    }
+
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {
         Ok(self.runtime.block_on(self.backend.origin().put_shard(shard))?)
     }

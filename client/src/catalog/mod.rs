@@ -17,6 +17,7 @@ mod http;
 mod info;
 mod local;
 mod records;
+mod shelf;
 mod tags;
 
 use bytes::Bytes;
@@ -35,6 +36,7 @@ pub(crate) use guard::{Guard, Reach};
 pub use http::HttpCatalog;
 pub use info::{CommitNote, DatasetInfo, LogEntry, PlanInfo, TagExpected, TagInfo};
 pub use local::LocalCatalog;
+pub use shelf::Shelf;
 
 /// Looks up, adds and removes datasets, versions, tags and plans. Blocks; not to be called from async tasks.
 ///
@@ -75,6 +77,15 @@ pub trait Catalog: Send + Sync {
 
     /// The file of a shard.
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError>;
+
+    /// The bytes of a shard's file as they lie in the store: unlike all else that comes out, not verified.
+    fn shard_file(&self, id: ShardId) -> Result<Bytes, CatalogError>;
+
+    /// The bytes of a shard's sidecar as they lie in the store, not verified either.
+    fn sidecar_file(&self, id: ShardId) -> Result<Bytes, CatalogError>;
+
+    /// Stores a manifest, whether or not any name leads to it; a damaged copy is replaced.
+    fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError>;
 
     /// Stores a shard and then its sidecar; a damaged copy of either is replaced. May be called from several threads.
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError>;

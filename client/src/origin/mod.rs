@@ -246,6 +246,11 @@ impl Origin {
         Ok(bytes)
     }
 
+    /// The stored bytes of a shard, as they are: whoever checks or mends the store verifies them. Not counted.
+    pub async fn shard_file(&self, id: ShardId) -> Result<Bytes, OriginError> {
+        self.read(&Object::shard(id), &Traffic::default()).await
+    }
+
     /// The row digests of a shard and the map of its file, verified against the root in the manifest.
     pub async fn sidecar(&self, entry: &ShardEntry) -> Result<Sidecar, OriginError> {
         let object = Object::sidecar(entry.id);

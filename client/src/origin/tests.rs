@@ -4,7 +4,7 @@ use std::fs;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use shardfmt::plan::{PlanOptions, Shape};
-use shardfmt::{Manifest, ShardWriter};
+use shardfmt::{Digest, InputDigest, Manifest, ManifestError, ManifestFile, ShardWriter, VersionId};
 use tempfile::TempDir;
 
 use super::*;
@@ -144,6 +144,69 @@ async fn putting_again_heals_what_was_damaged() {
     assert_eq!(origin.shard(&shard.entry).await.expect("healed"), shard.bytes);
     assert_eq!(origin.sidecar(&shard.entry).await.expect("healed"), shard.sidecar);
     assert_eq!(origin.manifest(stored.manifest.id()).await.expect("healed"), stored.manifest);
+}
+
+/// A manifest that is long for its inputs.
+fn long_manifest() -> Manifest {
+    let input = |number: u32| {
+        let (name, digest) = (format!("part-{number:05}.parquet"), Digest::of(&number.to_le_bytes()));
+        InputDigest { name, bytes: number.into(), digest }
+    };
+    Manifest { inputs: (0..4000).map(input).collect(), ..manifest(&shard(10)) }
+}
+
+#[tokio::test]
+async fn a_long_manifest_is_read_as_far_as_is_asked() {
+    let dir = TempDir::new().expect("temporary directory");
+    for url in ["memory://", dir.path().to_str().expect("UTF-8")] {
+        let origin = Origin::open(url).expect("opens");
+        let manifest = long_manifest();
+        let version = origin.put_manifest(&manifest).await.expect("puts");
+        let ask = async |what: fn(ManifestFile) -> Result<u64, ManifestError>| {
+            let before = origin.metadata_bytes_read();
+            let answer = origin.ask_manifest(version, what).await.expect("the manifest");
+            (answer, origin.metadata_bytes_read() - before)
+        };
+        let size = origin.manifest_size(version).await.expect("looks").expect("is there");
+        let (samples, read) = ask(|manifest| Ok(manifest.totals().samples)).await;
+        assert!(samples == 10 && read < size / 4, "{read} of {size} bytes in {url}");
+        let (inputs, read) = ask(|manifest| Ok(manifest.inputs()?.len() as u64)).await;
+        assert!(inputs == 4000 && read > size / 2, "{read} of {size} bytes in {url}");
+
+        let tree = origin.manifest_tree(version).await.expect("it is long");
+        origin.delete(vec![version.tree_key()]).await.expect("deletes");
+        let (samples, read) = ask(|manifest| Ok(manifest.totals().samples)).await;
+        assert_eq!((samples, read), (10, size), "without a tree it is read whole");
+        origin.put_manifest(&manifest).await.expect("puts");
+        assert_eq!(origin.manifest_tree(version).await.expect("it is back"), tree);
+
+        let short = origin.put_manifest(&self::manifest(&shard(10))).await.expect("puts");
+        let none = origin.manifest_tree(short).await.expect_err("it has none");
+        assert!(matches!(none, OriginError::NotFound { .. }), "{none}");
+        origin.open_manifest(short).await.expect("opens");
+        let nothing = VersionId::of(b"nothing");
+        let missing = origin.open_manifest(nothing).await.expect_err("it is not there");
+        assert!(matches!(missing, OriginError::NotFound { .. }), "{missing}");
+        assert!(missing.to_string().contains(&nothing.to_string()), "{missing}");
+    }
+}
+
+#[tokio::test]
+async fn damage_of_a_long_manifest_is_found_where_it_is_read() {
+    let dir = TempDir::new().expect("temporary directory");
+    let origin = Origin::open_dir(dir.path()).expect("opens");
+    let version = origin.put_manifest(&long_manifest()).await.expect("puts");
+    let path = dir.path().join(version.object_key());
+    let mut bytes = fs::read(&path).expect("the object");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(&path, bytes).expect("writes");
+    let rows = origin.ask_manifest(version, |manifest| manifest.shard_rows()).await;
+    assert_eq!(rows.expect("that part is right"), [10]);
+    let damaged = origin.ask_manifest(version, |manifest| manifest.inputs()).await.expect_err("that is not");
+    assert!(matches!(damaged, OriginError::Corrupt { .. }), "{damaged}");
+    let text = damaged.to_string();
+    assert!(text.contains(&version.to_string()) && text.contains("its bytes have digest"), "{text}");
 }
 
 #[tokio::test]

@@ -1,8 +1,10 @@
 //! Datasets, their history, and the manifests of their versions.
 
 use axum::body::Body;
-use axum::http::StatusCode;
-use axum::http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap};
+use axum::http::header::{
+    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap,
+};
+use axum::http::{Method, StatusCode};
 use axum::response::IntoResponse;
 use serde::Deserialize;
 use shardd_client::catalog::CommitNote;
@@ -87,7 +89,12 @@ pub(super) async fn commit(
 }
 
 /// A whole manifest is verified here; a part is by whoever asked for it, with the tree.
-pub(super) async fn manifest(state: State, Named(id): Named<VersionId>, headers: HeaderMap) -> Answer {
+pub(super) async fn manifest(
+    state: State,
+    method: Method,
+    Named(id): Named<VersionId>,
+    headers: HeaderMap,
+) -> Answer {
     let origin = state.api.catalog.origin();
     let Some(size) = origin.manifest_size(id).await? else {
         return Err(not_found(format!("there is no manifest {id} here")));
@@ -101,6 +108,9 @@ pub(super) async fn manifest(state: State, Named(id): Named<VersionId>, headers:
     ];
     match wanted(&headers, &etag, size) {
         Wanted::Nothing => Ok((StatusCode::NOT_MODIFIED, known).into_response()),
+        Wanted::Whole if method == Method::HEAD => {
+            Ok((known, [(CONTENT_LENGTH, size.to_string())], Body::empty()).into_response())
+        }
         Wanted::Whole => Ok((known, origin.manifest_bytes(id).await?).into_response()),
         Wanted::Part(part) => {
             let range = [(CONTENT_RANGE, format!("bytes {}-{}/{size}", part.start, part.end - 1))];

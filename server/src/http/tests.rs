@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use shardd_client::cache::{Cache, CacheConfig};
-use shardd_client::catalog::{Catalog, HttpCatalog, conformance};
+use shardd_client::catalog::{Catalog, CommitNote, HttpCatalog, conformance};
 use shardd_client::metastore::MemoryMetastore;
 use shardd_client::origin::Origin;
 use shardd_client::peers::Alone;
-use shardfmt::{ByteSize, FinishedShard, ShardId, ShardWriter, VersionId};
+use shardfmt::{ByteSize, FinishedShard, Manifest, Operation, ShardId, ShardWriter, Skipped, VersionId};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -146,52 +146,78 @@ fn the_http_catalog_keeps_the_promises_of_a_catalog() {
 }
 
 #[test]
-fn shards_are_served_whole_in_parts_and_under_conditions() {
+fn what_is_named_by_its_digest_is_served_whole_in_parts_and_under_conditions() {
     for store in ["memory", "directory"] {
         let server = match store {
             "memory" => Server::over(|_| "memory://".into()),
             _ => Server::start(),
         };
-        let shard = shard(0);
+        let (shard, manifest) = (shard(0), long_manifest());
         server.catalog().put_shard(&shard).expect("put");
-        let (path, size) = (format!("shards/{}", shard.id), shard.bytes.len());
-        let etag = format!("\"{}\"", shard.id);
-
-        let (status, whole) = server.get(&path, &[]);
-        assert_eq!((status.as_u16(), header(&whole, "etag")), (200, etag.as_str()));
-        assert_eq!(
-            (header(&whole, "accept-ranges"), header(&whole, "content-length")),
-            ("bytes", &*size.to_string())
-        );
-        assert_eq!(bytes(whole), shard.bytes);
-
-        let parts = [("bytes=0-9", 0..10), ("bytes=10-", 10..size), ("bytes=-7", size - 7..size)];
-        for (range, expected) in parts {
-            let (status, part) = server.get(&path, &[("range", range)]);
-            let content_range = format!("bytes {}-{}/{size}", expected.start, expected.end - 1);
-            assert_eq!(
-                (status.as_u16(), header(&part, "content-range")),
-                (206, content_range.as_str()),
-                "{range}"
-            );
-            assert_eq!(bytes(part), shard.bytes[expected], "{range}");
-        }
-        let (status, outside) = server.get(&path, &[("range", &format!("bytes={size}-"))]);
-        assert_eq!((status.as_u16(), header(&outside, "content-range")), (416, &*format!("bytes */{size}")));
-        assert!(detail(outside).contains("begins after"));
-
-        let (status, known) = server.get(&path, &[("if-none-match", &etag)]);
-        assert_eq!((status.as_u16(), header(&known, "etag")), (304, etag.as_str()));
-        assert!(bytes(known).is_empty());
-        let (status, _) = server.get(&path, &[("if-range", "\"other\""), ("range", "bytes=0-9")]);
-        assert_eq!(status, 200);
-
-        let head = agent().head(server.url(&path)).call().unwrap();
-        assert_eq!((head.status().as_u16(), header(&head, "content-length")), (200, &*size.to_string()));
-
-        let (status, rows) = server.get(&format!("{path}/rows"), &[]);
+        let shard_path = format!("shards/{}", shard.id);
+        served_in_parts(&server, &shard_path, &shard.id.to_string(), &shard.bytes);
+        let (status, rows) = server.get(&format!("{shard_path}/rows"), &[]);
         assert_eq!((status.as_u16(), bytes(rows)), (200, shard.sidecar.encode()));
+
+        let (version, manifest) = (manifest.id(), manifest.encode());
+        let path = format!("manifests/{version}");
+        assert_eq!(server.put(&path, &manifest).0, 204);
+        served_in_parts(&server, &path, &version.to_string(), &manifest);
+        let expected = shardfmt::manifest::tree_of(&manifest).expect("it is long");
+        let (status, tree) = server.get(&format!("{path}/tree"), &[]);
+        assert_eq!((status.as_u16(), bytes(tree)), (200, expected.clone()));
+        let (status, part) = server.get(&format!("{path}/tree"), &[("range", "bytes=20-51")]);
+        assert_eq!((status.as_u16(), bytes(part)), (206, expected[20..52].to_vec()));
     }
+}
+
+/// A manifest that is long for what was skipped.
+fn long_manifest() -> Manifest {
+    let entry = shard(0).entry;
+    let skipped = vec![Skipped { name: "a.png".to_owned(), reason: "no image, ".repeat(30_000) }];
+    let schema = arrow::datatypes::Schema::new(vec![arrow::datatypes::Field::new(
+        "x",
+        arrow::datatypes::DataType::Int64,
+        false,
+    )]);
+    let manifest = Manifest::new(Arc::new(schema), vec![entry], json!({}), Vec::new());
+    Manifest { skipped, skipped_count: 1, ..manifest }
+}
+
+fn served_in_parts(server: &Server, path: &str, id: &str, content: &[u8]) {
+    let (etag, size) = (format!("\"{id}\""), content.len());
+
+    let (status, whole) = server.get(path, &[]);
+    assert_eq!((status.as_u16(), header(&whole, "etag")), (200, etag.as_str()));
+    assert_eq!(
+        (header(&whole, "accept-ranges"), header(&whole, "content-length")),
+        ("bytes", &*size.to_string())
+    );
+    assert_eq!(bytes(whole), content);
+
+    let parts = [("bytes=0-9", 0..10), ("bytes=10-", 10..size), ("bytes=-7", size - 7..size)];
+    for (range, expected) in parts {
+        let (status, part) = server.get(path, &[("range", range)]);
+        let content_range = format!("bytes {}-{}/{size}", expected.start, expected.end - 1);
+        assert_eq!(
+            (status.as_u16(), header(&part, "content-range")),
+            (206, content_range.as_str()),
+            "{range}"
+        );
+        assert_eq!(bytes(part), content[expected], "{range}");
+    }
+    let (status, outside) = server.get(path, &[("range", &format!("bytes={size}-"))]);
+    assert_eq!((status.as_u16(), header(&outside, "content-range")), (416, &*format!("bytes */{size}")));
+    assert!(detail(outside).contains("begins after"));
+
+    let (status, known) = server.get(path, &[("if-none-match", &etag)]);
+    assert_eq!((status.as_u16(), header(&known, "etag")), (304, etag.as_str()));
+    assert!(bytes(known).is_empty());
+    let (status, _) = server.get(path, &[("if-range", "\"other\""), ("range", "bytes=0-9")]);
+    assert_eq!(status, 200);
+
+    let head = agent().head(server.url(path)).call().unwrap();
+    assert_eq!((head.status().as_u16(), header(&head, "content-length")), (200, &*size.to_string()));
 }
 
 #[test]
@@ -258,6 +284,74 @@ fn refusals_are_problem_documents_that_name_the_thing() {
     assert!(detail(reply).contains("dataset d"));
     let unknown = json!({ "expected": null, "version": nothing });
     assert_eq!(server.ask(agent().put(server.url("datasets/d")).send_json(&unknown)).0, 404);
+}
+
+#[test]
+fn versions_are_named_told_tagged_and_removed_over_http() {
+    let server = Server::start();
+    let catalog = server.catalog();
+    let manifests: Vec<Manifest> = [vec![shard(0)], vec![shard(0), shard(5)]]
+        .map(|shards| {
+            shards.iter().for_each(|shard| catalog.put_shard(shard).expect("put"));
+            let schema = shardfmt::Shard::from_bytes(shards[0].bytes.clone()).expect("own").schema().clone();
+            let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
+            Manifest::new(schema, entries, json!({}), Vec::new())
+        })
+        .into();
+    let note = CommitNote::of(Operation::INGEST);
+    let first = catalog.commit(&"d".parse().unwrap(), None, &manifests[0], &note).expect("committed");
+    let second =
+        catalog.commit(&"d".parse().unwrap(), Some(first.version), &manifests[1], &note).expect("committed");
+    let found =
+        |path: &str| -> Value { serde_json::from_slice(&bytes(server.get(path, &[]).1)).expect("JSON") };
+    assert_eq!(found("datasets/d@~1")["commit"], first.commit.to_string());
+    assert_eq!(found("datasets/d/log?limit=1")[0]["id"], second.commit.to_string());
+    assert_eq!(found("datasets/d/log")[1]["operation"], "ingest");
+
+    let tag = |body: &Value| server.ask(agent().put(server.url("datasets/d/tags/v1")).send_json(body));
+    assert_eq!(tag(&json!({ "commit": first.commit })).0, 200);
+    assert_eq!(found("datasets/d/tags/v1"), found("tags")[0]);
+    assert_eq!(found("datasets/d/tags")[0]["version"], first.version.to_string());
+    let (status, reply) = tag(&json!({ "commit": second.commit }));
+    let problem: Value = serde_json::from_slice(&bytes(reply)).expect("a problem document");
+    assert_eq!((status.as_u16(), &problem["actual"]), (409, &first.version.to_string().into()));
+    assert_eq!(tag(&json!({ "commit": second.commit, "expected": "any" })).0, 200);
+    assert_eq!(tag(&json!({ "commit": first.commit, "expected": { "at": second.version } })).0, 200);
+
+    for (path, status, word) in [
+        ("datasets/d@~x", 400, "no number of commits"),
+        ("datasets/d@~2", 404, "d has 2 in all"),
+        ("datasets/d/log?limit=many", 400, "limit"),
+        ("datasets/e/log", 404, "dataset e"),
+        ("datasets/d/tags/V1", 400, "cannot be a tag"),
+        ("datasets/d/tags/v2", 404, "tag v2 of d"),
+    ] {
+        let (found, reply) = server.get(path, &[]);
+        assert_eq!(found.as_u16(), status, "{path}");
+        let detail = detail(reply);
+        assert!(detail.contains(word), "{path}: {detail}");
+    }
+    let delete = |path: &str| server.ask(agent().delete(server.url(path)).call());
+    for (path, status) in [
+        ("datasets/d".to_owned(), 400),
+        (format!("datasets/d?expected={}", first.version), 409),
+        (format!("datasets/d/tags/v1?expected={}", second.version), 409),
+        (format!("plans/{}", first.version), 404),
+    ] {
+        let (found, reply) = delete(&path);
+        assert_eq!((found.as_u16(), detail(reply).is_empty()), (status, false), "{path}");
+    }
+    assert_eq!(delete(&format!("datasets/d/tags/v1?expected={}", first.version)).0, 204);
+    assert_eq!(delete(&format!("datasets/d?expected={}", second.version)).0, 204);
+
+    assert_eq!(server.send("gc", &json!({ "surprise": true })).0, 400);
+    let (status, reply) = server.send("gc", &json!({ "older_than_s": 0 }));
+    let report: Value = serde_json::from_slice(&bytes(reply)).expect("JSON");
+    assert_eq!(
+        (status.as_u16(), &report["dry_run"], &report["manifests"]["objects"]),
+        (200, &true.into(), &2.into())
+    );
+    assert_eq!(server.get(&format!("manifests/{}", first.version), &[]).0, 200, "nothing was deleted");
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::manifest::Manifest;
 
 pub use append::{AppendError, append, open_part};
 pub use diff::{Change, Diff, diff};
-pub use drift::{Drift, LabelShare, drift};
+pub use drift::{ColumnDrift, Drift, LabelShare, Numbers, drift};
 pub use error::VersionError;
 pub use export::{ExportError, ExportFormat, ExportOptions, Exported, export};
 pub use repair::{Lost, Mended, Repair};

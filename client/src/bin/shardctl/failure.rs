@@ -9,6 +9,8 @@ pub(crate) enum Failure {
     Failed(String),
     /// The question was wrong or ambiguous: exit code 2.
     Usage(String),
+    /// Two things that were compared are not the same, as was said already: exit code 1.
+    Differs,
 }
 
 impl Failure {
@@ -30,7 +32,7 @@ impl Failure {
     /// What the process returns to its caller.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Failure::Failed(_) => 1,
+            Failure::Failed(_) | Failure::Differs => 1,
             Failure::Usage(_) => 2,
         }
     }
@@ -38,8 +40,10 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Failure::Failed(message) | Failure::Usage(message)) = self;
-        f.write_str(message)
+        match self {
+            Failure::Failed(message) | Failure::Usage(message) => f.write_str(message),
+            Failure::Differs => f.write_str("they differ"),
+        }
     }
 }
 

@@ -46,6 +46,7 @@ fn describe(report: &GcReport) -> String {
             ("shards", report.shards),
             ("sidecars", report.sidecars),
             ("manifests", report.manifests),
+            ("trees", report.trees),
             ("commits", report.commits),
             ("plans", report.plans),
         ];

@@ -4,20 +4,17 @@ mod auto;
 mod split;
 
 use std::env;
-use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use shardd_client::catalog::{Catalog, CommitNote};
+use shardd_client::catalog::{Catalog, CommitNote, Shelf};
 use shardd_client::inputs;
-use shardfmt::ingest::{
-    HashRange, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Sink, Source,
-};
+use shardfmt::ingest::{HashRange, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Source};
 use shardfmt::shard::Compression;
-use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, Message, Operation, ShardId, VersionId};
+use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
 
 use self::split::Split;
 use crate::connect::Connect;
@@ -274,19 +271,6 @@ fn into_datasets(
 /// One thread per processor.
 pub(crate) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Puts each shard into the catalog's store as soon as it is made.
-struct Shelf<'a>(&'a dyn Catalog);
-
-impl Sink for Shelf<'_> {
-    fn put_shard(&self, shard: FinishedShard) -> io::Result<()> {
-        self.0.put_shard(&shard).map_err(io::Error::other)
-    }
-
-    fn has_shard(&self, id: &ShardId) -> io::Result<bool> {
-        self.0.has_shard(id).map_err(io::Error::other)
-    }
 }
 
 fn report(name: &DatasetName, done: &Ingested, took: Duration, json: bool) {

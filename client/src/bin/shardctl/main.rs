@@ -1,9 +1,13 @@
 //! `shardctl`: the command line of shardd, for people (tables, progress bars) and for scripts (`--json`, exit codes).
 //!
-//! One small file per command. Exit codes: 0 done, 1 failed, 2 asked wrongly or ambiguously.
+//! One small file per command. Exit codes: 0 done, 1 failed, 2 asked wrongly or ambiguously; of `diff`,
+//! 0 the same, 1 different, 2 not compared.
 
+mod append;
 mod connect;
 mod demo;
+mod diff;
+mod export;
 mod failure;
 mod gc;
 mod human;
@@ -16,12 +20,14 @@ mod partition;
 mod plan;
 mod progress;
 mod read;
+mod reshard;
 mod restore;
 mod rm;
 mod status;
 mod table;
 mod tag;
 mod verify;
+mod work;
 
 use std::process::ExitCode;
 
@@ -52,6 +58,10 @@ enum Command {
     Ls(ls::Ls),
     Info(info::Info),
     Log(log::Log),
+    Diff(diff::Diff),
+    Append(append::Append),
+    Reshard(reshard::Reshard),
+    Export(export::Export),
     Tag(tag::Tag),
     Restore(restore::Restore),
     Rm(rm::Rm),
@@ -73,7 +83,9 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            if !matches!(failure, Failure::Differs) {
+                eprintln!("error: {failure}");
+            }
             ExitCode::from(failure.exit_code())
         }
     }
@@ -86,6 +98,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Ls(command) => command.run(&connect, json),
         Command::Info(command) => command.run(&connect, json),
         Command::Log(command) => command.run(&connect, json),
+        Command::Diff(command) => command.run(&connect, json),
+        Command::Append(command) => command.run(&connect, json),
+        Command::Reshard(command) => command.run(&connect, json),
+        Command::Export(command) => command.run(&connect, json),
         Command::Tag(command) => command.run(&connect, json),
         Command::Restore(command) => command.run(&connect, json),
         Command::Rm(command) => command.run(&connect, json),

@@ -1,164 +1,244 @@
-//! `shardctl verify`: reads every shard of a dataset and checks it against the manifest, row by row.
+//! `shardctl verify`: reads the shards of a version, or some of them, checks them against the manifest, row by row, and
+//! mends what is damaged from wherever its samples still are.
 
-use std::fs;
-use std::io::IsTerminal;
-use std::path::PathBuf;
-use std::time::Duration;
+mod places;
+mod repair;
+
+use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
-use rayon::prelude::*;
-use serde::Serialize;
 use serde_json::json;
-use shardd_client::http::HttpClient;
-use shardfmt::shard::{Shard, Sidecar};
-use shardfmt::{ByteSize, DatasetRef, Digest, DigestSum, Manifest, ShardEntry, merkle};
+use shardd_client::catalog::{Catalog, CatalogError, DatasetInfo, Shelf};
+use shardd_client::origin::OriginError;
+use shardfmt::version::{Confidence, Finding, Lost, Mended, sample, verify};
+use shardfmt::{ByteSize, DatasetRef, Manifest};
 
-use crate::connect::{Connect, Target, first_that_answers, only_dataset};
-use crate::failure::{Failure, one_line};
-use crate::human::plural;
+use self::places::Place;
+use crate::connect::{Connect, only_dataset};
+use crate::failure::Failure;
+use crate::human::{count, percent, plural};
+use crate::ingest::processors;
 use crate::output;
+use crate::work::WorkProgress;
 
-/// How long a shard may take to arrive.
-const PATIENCE: Duration = Duration::from_secs(300);
-
-/// Read every shard of a dataset and check it against the manifest
+/// Read the shards of a version and check them against the manifest; with --repair, mend what is damaged
 #[derive(Args)]
 pub(crate) struct Verify {
-    /// The dataset, or a version of it such as NAME@TAG or NAME@~1; may be left out if there is only one
-    #[arg(value_name = "NAME[@VERSION]")]
+    /// The version: NAME, NAME@TAG, NAME@ID or NAME@~1; may be left out if there is only one dataset
     dataset: Option<DatasetRef>,
-}
 
-/// Something that is not as the manifest says.
-#[derive(Debug, Serialize)]
-struct Damage {
-    shard: String,
-    what: String,
-}
+    /// Check so many shards, chosen at random
+    #[arg(long, value_name = "N")]
+    sample: Option<usize>,
 
-/// Where the bytes of shards come from.
-enum Bytes {
-    Store(PathBuf),
-    Server(String, HttpClient),
+    /// Which shards a sample takes; the same seed takes the same [default: others each time]
+    #[arg(long, requires = "sample")]
+    seed: Option<u64>,
+
+    /// Mend what is damaged: from what is left of it, from other versions, and from what --from names
+    #[arg(long)]
+    repair: bool,
+
+    /// Where to look for what is damaged: another store or its directory, the address of a node, or the source of the
+    /// dataset. May be given several times
+    #[arg(long, value_name = "PLACE", requires = "repair")]
+    from: Vec<String>,
+
+    /// Threads to work with [default: one per processor]
+    #[arg(long)]
+    threads: Option<usize>,
 }
 
 impl Verify {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let catalog = connect.catalog()?;
         let dataset = only_dataset(&*catalog, self.dataset.as_ref(), "verify")?;
-        let manifest = catalog.manifest(dataset.version)?;
-        let bytes = match connect.target()? {
-            Target::Store(dir) => Bytes::Store(dir.join("store")),
-            Target::Servers(servers) => {
-                Bytes::Server(first_that_answers(&servers).to_owned(), HttpClient::new(PATIENCE))
-            }
+        let threads = self.threads.unwrap_or_else(processors);
+        let from = self.from.iter().map(|place| Place::parse(place)).collect::<Result<Vec<_>, _>>()?;
+        let manifest = manifest(&*catalog, &dataset, self.repair, &from, json)?;
+
+        let shards = manifest.shards.len();
+        let seed = self.seed.unwrap_or_else(clock);
+        let chosen = match self.sample {
+            None => (0..shards).collect(),
+            Some(count) => sample(shards, count, seed),
         };
-        let damages = check_all(&manifest, &bytes);
+        let samples = chosen.iter().map(|place| u64::from(manifest.shards[*place].rows)).sum();
+        let progress = WorkProgress::new(json, "verifying", samples);
+        let findings = verify(&manifest, &chosen, &Shelf(&*catalog), threads, &progress)?;
+        progress.finish();
+        let (mended, lost) = match self.repair && !findings.is_empty() {
+            true => repair::repair(&*catalog, &manifest, &findings, &from, threads, json)?,
+            false => (Vec::new(), Vec::new()),
+        };
+
+        let report = Report {
+            dataset: &dataset,
+            manifest: &manifest,
+            checked: chosen.len(),
+            samples,
+            seed: self.sample.map(|_| seed),
+            findings: &findings,
+            repaired: self.repair,
+            mended: &mended,
+            lost: &lost,
+        };
         if json {
-            output::json(&json!({
-                "dataset": dataset.name,
-                "version": dataset.version,
-                "shards": manifest.shards.len(),
-                "samples": manifest.sample_count(),
-                "damaged": damages,
-            }));
+            report.json();
         } else {
-            let lines: Vec<String> =
-                damages.iter().map(|d| format!("shard {}: {}\n", d.shard, d.what)).collect();
-            output::print(&lines.concat());
+            report.print();
         }
-        if !damages.is_empty() {
-            return Err(Failure::failed(format!(
-                "{} of {} of {} damaged: ingest the same source again to write them anew",
-                damages.len(),
-                plural(manifest.shards.len() as u64, "shard"),
-                dataset.name
-            )));
-        }
-        if !json {
-            output::print(&format!(
-                "{}: {} in {} ({}) are as the manifest says, row by row\n",
-                dataset.name,
-                plural(manifest.sample_count(), "sample"),
-                plural(manifest.shards.len() as u64, "shard"),
-                ByteSize(manifest.bytes())
-            ));
-        }
-        Ok(())
+        report.outcome()
     }
 }
 
-fn check_all(manifest: &Manifest, bytes: &Bytes) -> Vec<Damage> {
-    let bar = if std::io::stderr().is_terminal() {
-        let style = ProgressStyle::with_template("verifying {wide_bar} {pos}/{len} shards, {eta} left");
-        ProgressBar::new(manifest.shards.len() as u64).with_style(style.expect("the template is well formed"))
-    } else {
-        ProgressBar::hidden()
+/// The manifest of the version; when it is damaged itself and shall be mended, from another place.
+fn manifest(
+    catalog: &dyn Catalog,
+    dataset: &DatasetInfo,
+    repair: bool,
+    from: &[Place],
+    json: bool,
+) -> Result<Manifest, Failure> {
+    let error = match catalog.manifest(dataset.version) {
+        Ok(manifest) => return Ok(manifest),
+        Err(error) => error,
     };
-    let check_one = |entry: &ShardEntry| {
-        let damage = check(entry, bytes).err().map(|what| Damage { shard: entry.id.to_string(), what });
-        bar.inc(1);
-        damage
-    };
-    let damages = manifest.shards.par_iter().filter_map(check_one).collect();
-    bar.finish_and_clear();
-    damages
-}
-
-/// Whether a shard and its sidecar are as the manifest says; else what is not.
-fn check(entry: &ShardEntry, bytes: &Bytes) -> Result<(), String> {
-    let file = bytes.shard(entry)?;
-    let found = Digest::of(&file);
-    if found != entry.id.0 {
-        return Err(format!("its {} hash to {found}", ByteSize(file.len() as u64)));
+    let is_damaged = matches!(
+        error,
+        CatalogError::NotFound { .. }
+            | CatalogError::Corrupt { .. }
+            | CatalogError::Origin(OriginError::NotFound { .. } | OriginError::Corrupt { .. })
+    );
+    if !is_damaged || !repair {
+        return Err(error.into());
     }
-    let shard = Shard::from_bytes(file).map_err(|error| one_line(&error))?;
-    if shard.rows() != entry.rows {
-        return Err(format!("it has {} instead of {}", plural(shard.rows().into(), "row"), entry.rows));
-    }
-    let rows = shard.row_digests().map_err(|error| one_line(&error))?;
-    let sum: DigestSum = rows.iter().copied().sum();
-    if sum != entry.digest_sum {
-        return Err(format!("its rows sum to {sum} instead of {}", entry.digest_sum));
-    }
-    if merkle::root(&rows) != entry.root {
-        return Err("its rows do not lead to the root in the manifest".to_owned());
-    }
-    let sidecar =
-        Sidecar::decode(&bytes.sidecar(entry)?).map_err(|error| format!("sidecar: {}", one_line(&error)))?;
-    match sidecar.rows == rows {
-        true => Ok(()),
-        false => Err("its sidecar lists other rows".to_owned()),
-    }
-}
-
-impl Bytes {
-    fn shard(&self, entry: &ShardEntry) -> Result<Vec<u8>, String> {
-        match self {
-            Bytes::Store(dir) => read_file(dir.join(format!("shards/{}.arrow", filed(entry)))),
-            Bytes::Server(url, http) => download(http, &format!("{url}/v1/shards/{}", entry.id)),
+    for place in from {
+        if let Some(manifest) = place.manifest(dataset.version)? {
+            catalog.put_manifest(&manifest)?;
+            if !json {
+                output::print(&format!("the manifest {error}; it was mended from {place}\n"));
+            }
+            return Ok(manifest);
         }
     }
+    Err(Failure::failed(format!(
+        "{}; give another store or a node that has version {} with --from",
+        crate::failure::one_line(&error),
+        dataset.version
+    )))
+}
 
-    fn sidecar(&self, entry: &ShardEntry) -> Result<Vec<u8>, String> {
-        match self {
-            Bytes::Store(dir) => read_file(dir.join(format!("shards/{}.rows", filed(entry)))),
-            Bytes::Server(url, http) => download(http, &format!("{url}/v1/shards/{}/rows", entry.id)),
+/// A number that is another each time.
+fn clock() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+struct Report<'a> {
+    dataset: &'a DatasetInfo,
+    manifest: &'a Manifest,
+    checked: usize,
+    samples: u64,
+    /// Of the sample, if it was one.
+    seed: Option<u64>,
+    findings: &'a [Finding],
+    repaired: bool,
+    mended: &'a [Mended],
+    lost: &'a [Lost],
+}
+
+impl Report<'_> {
+    fn json(&self) {
+        let shards = self.manifest.shards.len();
+        let confidence = self.seed.map(|seed| {
+            let confidence = Confidence::of(self.checked, shards);
+            json!({
+                "seed": seed,
+                "chance_to_miss_1_percent": confidence.chance_missed(one_percent(shards)),
+                "found_with_95_percent": confidence.would_have_found(0.95),
+            })
+        });
+        output::json(&json!({
+            "event": "done",
+            "dataset": self.dataset.name,
+            "version": self.dataset.version,
+            "shards": shards,
+            "checked": self.checked,
+            "samples": self.samples,
+            "sample": confidence,
+            "damaged": self.findings,
+            "mended": self.mended,
+            "lost": self.lost,
+        }));
+    }
+
+    fn print(&self) {
+        let mut page = String::new();
+        for Finding { shard, file, damage } in self.findings {
+            page.push_str(&format!("shard {shard}: its {file} {damage}\n"));
+        }
+        for Mended { shard, from } in self.mended {
+            page.push_str(&format!("shard {shard}: mended from {from}\n"));
+        }
+        for Lost { shard, reason } in self.lost {
+            page.push_str(&format!("shard {shard}: not mended: {reason}\n"));
+        }
+        let (name, shards) = (&self.dataset.name, self.manifest.shards.len());
+        match self.findings.is_empty() {
+            true if self.seed.is_none() => page.push_str(&format!(
+                "{name}: {} in {} ({}) are as the manifest says, row by row\n",
+                plural(self.samples, "sample"),
+                plural(shards as u64, "shard"),
+                ByteSize(self.manifest.bytes())
+            )),
+            true => page.push_str(&format!(
+                "{name}: {} in {} of {} are as the manifest says, row by row\n",
+                plural(self.samples, "sample"),
+                count(self.checked as u64),
+                plural(shards as u64, "shard"),
+            )),
+            false => {}
+        }
+        if let Some(seed) = self.seed {
+            page.push_str(&self.confidence(seed));
+        }
+        output::print(&page);
+    }
+
+    /// What a sample says of the shards that were not looked at.
+    fn confidence(&self, seed: u64) -> String {
+        let shards = self.manifest.shards.len();
+        let confidence = Confidence::of(self.checked, shards);
+        let (few, enough) = (one_percent(shards), confidence.would_have_found(0.95));
+        format!(
+            "if {} of {} were damaged, the chance to have looked at none of them was {}; {} or more ({}) would have been \
+             noticed with a chance of 95 %; --seed {seed} looks at the same again\n",
+            count(few),
+            plural(shards as u64, "shard"),
+            percent(confidence.chance_missed(few)),
+            count(enough),
+            percent(enough as f64 / shards.max(1) as f64),
+        )
+    }
+
+    fn outcome(&self) -> Result<(), Failure> {
+        let damaged = self.findings.iter().map(|finding| finding.shard).collect::<BTreeSet<_>>().len();
+        let of = format!("{} of {}", plural(self.checked as u64, "shard"), self.dataset.name);
+        match (damaged, self.repaired, self.lost.len()) {
+            (0, ..) | (_, true, 0) => Ok(()),
+            (damaged, false, _) => Err(Failure::failed(format!(
+                "{damaged} of {of} damaged: `shardctl verify {} --repair` mends what can be mended",
+                self.dataset.name
+            ))),
+            (damaged, true, lost) => Err(Failure::failed(format!(
+                "{damaged} of {of} damaged, and {lost} of them could not be mended: give places to look at with --from"
+            ))),
         }
     }
 }
 
-/// Shards lie in folders named for the first two digits of their ids.
-fn filed(entry: &ShardEntry) -> String {
-    let id = entry.id.to_string();
-    format!("{}/{id}", &id[..2])
-}
-
-fn read_file(path: PathBuf) -> Result<Vec<u8>, String> {
-    fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-fn download(http: &HttpClient, url: &str) -> Result<Vec<u8>, String> {
-    http.get(url).map(Vec::from).map_err(|error| one_line(&error))
+/// A hundredth of the shards, one at least.
+fn one_percent(shards: usize) -> u64 {
+    (shards as u64).div_ceil(100)
 }

@@ -91,10 +91,11 @@ impl CatalogBackend {
         Ok(self.commit(&name, present, manifest(mask).id(), &ingested()).await?.commit)
     }
 
-    /// The keys of all objects, but for the mark of the catalog.
+    /// The keys of all objects that gc may delete.
     async fn keys(&self) -> BTreeSet<String> {
         let objects: Vec<StoredObject> = self.origin().objects().try_collect().await.expect("lists");
-        let objects = objects.into_iter().filter(|object| object.kind != ObjectKind::Catalog);
+        let deletable = |kind| !matches!(kind, ObjectKind::Catalog | ObjectKind::Clock);
+        let objects = objects.into_iter().filter(|object| deletable(object.kind));
         objects.map(|object| object.key).collect()
     }
 

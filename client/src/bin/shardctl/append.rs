@@ -1,0 +1,102 @@
+//! `shardctl append`: more samples for a dataset. Its shards stay, only new ones are written.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use serde_json::json;
+use shardd_client::catalog::{CommitNote, Shelf};
+use shardfmt::ingest::Source;
+use shardfmt::version::{Base, append, appending, open_part};
+use shardfmt::{ByteSize, DatasetName, Message, Operation};
+
+use crate::connect::{Connect, find_version};
+use crate::failure::Failure;
+use crate::human::{duration, plural};
+use crate::ingest::Effort;
+use crate::output;
+use crate::progress::IngestProgress;
+
+/// Add samples to a dataset, ingested as its own were
+#[derive(Args)]
+pub(crate) struct Append {
+    /// The dataset
+    name: DatasetName,
+
+    /// Files or directories of files, with the columns of the dataset; appended one after the other
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+
+    /// Append also what is in the dataset already, so that its samples are there twice
+    #[arg(long)]
+    again: bool,
+
+    /// Size that new shards aim at [default: that of the dataset's]
+    #[arg(long, value_name = "SIZE")]
+    shard_size: Option<ByteSize>,
+
+    /// Read only this folder of each PATH
+    #[arg(long, value_name = "DIR")]
+    under: Option<String>,
+
+    /// What is new, and why: kept in the history
+    #[arg(long, short, default_value = "")]
+    message: Message,
+
+    #[command(flatten)]
+    effort: Effort,
+}
+
+impl Append {
+    pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
+        let started = Instant::now();
+        let catalog = connect.catalog()?;
+        let before = find_version(&*catalog, &self.name.clone().into())?;
+        let manifest = catalog.manifest(before.version)?;
+        let base = Base { id: before.version, manifest: &manifest };
+        let mut parts = Vec::with_capacity(self.paths.len());
+        for (index, path) in self.paths.iter().enumerate() {
+            let mut config = appending(base, index);
+            config.shard_size = self.shard_size.or(config.shard_size);
+            config.under.clone_from(&self.under);
+            parts.push(open_part(base, config, |config| Source::open(path, config))?);
+        }
+        let samples =
+            parts.iter().map(|(source, config)| source.sample_count().filter(|_| config.take.is_none()));
+        let progress = IngestProgress::new(json, samples.sum());
+        let resources = self.effort.resources();
+        let appended = append(base, parts, self.again, &resources, &Shelf(&*catalog), &progress);
+        progress.finish();
+        let appended = appended?;
+        let note = CommitNote { operation: Operation::APPEND, message: self.message };
+        let after = catalog.commit(&self.name, Some(before.version), &appended, &note)?;
+        let (samples, shards) = (after.samples - before.samples, after.shards - before.shards);
+        if json {
+            output::json(&json!({
+                "event": "done",
+                "dataset": after.name,
+                "version": after.version,
+                "before": before.version,
+                "samples": after.samples,
+                "shards": after.shards,
+                "added_samples": samples,
+                "added_shards": shards,
+                "skipped": appended.skipped_count - manifest.skipped_count,
+                "seconds": started.elapsed().as_secs_f64(),
+            }));
+        } else {
+            output::print(&format!(
+                "{}: {} more in {}, now {} in {}, version {} in place of {}; {}\n",
+                after.name,
+                plural(samples, "sample"),
+                plural(shards, "shard"),
+                plural(after.samples, "sample"),
+                plural(after.shards, "shard"),
+                after.version.short(),
+                before.version.short(),
+                duration(started.elapsed()),
+            ));
+        }
+        Ok(())
+    }
+}
