@@ -73,13 +73,11 @@ impl<'u> Bucket<'u> {
     /// The file, or all files of the folder, at `key`.
     fn at(&self, key: &str, under: Option<&str>) -> Result<Found, InputsError> {
         let folder = self.path(key)?;
-        let listed = match under {
-            // Nothing there: the caller says which folders there are.
-            Some(under) => match self.list(&self.path(&format!("{key}/{under}"))?) {
-                Ok(listed) if listed.is_empty() => self.list(&folder),
-                listed => listed,
-            },
-            None => self.list(&folder),
+        let wanted = under.and_then(|under| self.path(&format!("{folder}/{under}")).ok());
+        let listed = match wanted.map(|wanted| self.list(&wanted)) {
+            // If nothing is there, the caller says which folders there are.
+            Some(listed) if !listed.as_ref().is_ok_and(Vec::is_empty) => listed,
+            _ => self.list(&folder),
         };
         if key.ends_with('/') || folder.is_root() {
             return self.found(&folder, self.some(listed?)?, true);

@@ -1,11 +1,13 @@
 //! `shardctl append`: more samples for a dataset. Its shards stay, only new ones are written.
 
 use std::path::PathBuf;
+use std::slice;
 use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
 use shardd_client::catalog::{CommitNote, Shelf};
+use shardd_client::inputs;
 use shardfmt::ingest::Source;
 use shardfmt::version::{Base, append, appending, open_part};
 use shardfmt::{ByteSize, DatasetName, Message, Operation};
@@ -23,7 +25,8 @@ pub(crate) struct Append {
     /// The dataset
     name: DatasetName,
 
-    /// Files or directories of files, with the columns of the dataset; appended one after the other
+    /// Files, directories, patterns or URLs, as of `shardctl ingest`, with the columns of the dataset; appended one after
+    /// the other
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
 
@@ -59,7 +62,8 @@ impl Append {
             let mut config = appending(base, index);
             config.shard_size = self.shard_size.or(config.shard_size);
             config.under.clone_from(&self.under);
-            parts.push(open_part(base, config, |config| Source::open(path, config))?);
+            let inputs = inputs::open(slice::from_ref(path), self.under.as_deref())?;
+            parts.push(open_part(base, config, |config| Source::new(inputs.clone(), config))?);
         }
         let samples =
             parts.iter().map(|(source, config)| source.sample_count().filter(|_| config.take.is_none()));

@@ -1,6 +1,7 @@
 //! Stories of whole ingests: real files in, shards read back out.
 
 mod cifar;
+mod far;
 mod images;
 mod interrupted;
 mod laws;
