@@ -73,13 +73,11 @@ impl<'u> Bucket<'u> {
     /// The file, or all files of the folder, at `key`.
     fn at(&self, key: &str, under: Option<&str>) -> Result<Found, InputsError> {
         let folder = self.path(key)?;
-        let listed = match under {
-            // Nothing there: the caller says which folders there are.
-            Some(under) => match self.list(&self.path(&format!("{key}/{under}"))?) {
-                Ok(listed) if listed.is_empty() => self.list(&folder),
-                listed => listed,
-            },
-            None => self.list(&folder),
+        let wanted = under.and_then(|under| self.path(&format!("{folder}/{under}")).ok());
+        let listed = match wanted.map(|wanted| self.list(&wanted)) {
+            // If nothing is there, the caller says which folders there are.
+            Some(listed) if !listed.as_ref().is_ok_and(Vec::is_empty) => listed,
+            _ => self.list(&folder),
         };
         if key.ends_with('/') || folder.is_root() {
             return self.found(&folder, self.some(listed?)?, true);
@@ -106,7 +104,10 @@ impl<'u> Bucket<'u> {
             let level = self.network.wait(self.store.list_with_delimiter(Some(&path)));
             let ListResult { common_prefixes: folders, objects: files, .. } =
                 level.map_err(|error| self.refused(&error))?;
-            let fits = |location: &Path| *location != path && step.fits(&relative(location));
+            let fits = |location: &Path| {
+                let name = relative(location);
+                !name.is_empty() && !is_hidden(&name) && step.fits(&name)
+            };
             let is_file = |file: &ObjectMeta| file.size > 0 || !folders.contains(&file.location);
             objects.extend(files.into_iter().filter(|file| fits(&file.location) && is_file(file)));
             for folder in folders.iter().filter(|folder| fits(folder)) {
@@ -128,10 +129,13 @@ impl<'u> Bucket<'u> {
         self.found(&path, objects, is_folder)
     }
 
+    /// All that is below the folder, in the order of the names.
     fn list(&self, folder: &Path) -> Result<Vec<ObjectMeta>, InputsError> {
         let listed = self.network.wait(self.store.list(Some(folder)).try_collect());
         let mut objects: Vec<ObjectMeta> = listed.map_err(|error| self.refused(&error))?;
-        objects.retain(|object| object.location != *folder);
+        // As on a disk, hidden files and folders are for nobody.
+        let name = |object: &ObjectMeta| relative(folder, &object.location).to_owned();
+        objects.retain(|object| !name(object).is_empty() && !name(object).split('/').any(is_hidden));
         objects.sort_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));
         // Consoles make empty objects to show folders.
         let below = |object: &ObjectMeta| format!("{}/", object.location);
@@ -160,10 +164,6 @@ impl<'u> Bucket<'u> {
         is_folder: bool,
     ) -> Result<Found, InputsError> {
         objects.sort_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));
-        if is_folder {
-            // As on a disk, where hidden files and folders are passed over.
-            objects.retain(|object| !relative(folder, &object.location).split('/').any(is_hidden));
-        }
         let object = |meta| Object { service: self.service, store: self.store.clone(), meta };
         let listing = Listing::new(self.network, objects.into_iter().map(object).collect());
         let files = listing.files(|object| {

@@ -470,7 +470,7 @@ impl Content for InMemory {
 }
 
 /// All files of an input, in the one order that ingest knows: by the bytes of their names.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Inputs {
     pub(super) path: PathBuf,
     pub(super) files: Vec<InputFile>,

@@ -5,6 +5,7 @@ mod arrow_files;
 mod cifar;
 mod csv;
 mod damage;
+mod far;
 mod images;
 mod interrupted;
 mod json;

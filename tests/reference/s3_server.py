@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""A store that speaks S3, for tests: moto, which checks signatures and policies as AWS does.
+
+    s3_server.py FOLDER [--tls CERT KEY] [--open] [--at KEY NUMBER kill|change]
+
+Serves the files in FOLDER as bucket `data`, and an empty bucket `closed` that nobody may read. Prints one line of JSON
+(endpoint, key, secret), then serves until its standard input ends. GET /-/gets lists the objects that were asked for.
+--open asks for no credentials; --at kills the server (SIGKILL), or puts other bytes of the same length in the object's
+place, when KEY is asked for the NUMBERth time.
+"""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import boto3
+from moto.core.responses import ActionAuthenticatorMixin
+from moto import settings
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+POLICY = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {"Effect": "Allow", "Action": "s3:*", "Resource": "*"},
+        {"Effect": "Deny", "Action": "s3:*", "Resource": ["arn:aws:s3:::closed", "arn:aws:s3:::closed/*"]},
+    ],
+}
+
+
+class Watched:
+    """Notes which objects are asked for, and does what is to be done at one of them."""
+
+    def __init__(self, application, at):
+        self.application = application
+        self.at = at
+        self.gets = []
+        self.lock = threading.Lock()
+
+    def __call__(self, environ, start_response):
+        path = environ["PATH_INFO"]
+        if path == "/-/gets":
+            start_response("200 OK", [("Content-Type", "application/json")])
+            return [json.dumps(self.gets).encode()]
+        if environ["REQUEST_METHOD"] == "GET" and path.startswith("/data/"):
+            key = path.removeprefix("/data/")
+            with self.lock:
+                self.gets.append(key)
+                number = self.gets.count(key)
+            if self.at and (key, str(number)) == tuple(self.at[:2]):
+                self.interfere(key)
+        return self.application(environ, start_response)
+
+    def interfere(self, key):
+        if self.at[2] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        before = self.store.get_object(Bucket="data", Key=key)["Body"].read()
+        self.store.put_object(Bucket="data", Key=key, Body=bytes(byte ^ 1 for byte in before))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--tls", nargs=2)
+    parser.add_argument("--open", action="store_true")
+    parser.add_argument("--at", nargs=3)
+    arguments = parser.parse_args()
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    watched = Watched(DomainDispatcherApplication(create_backend_app), arguments.at)
+    tls = tuple(arguments.tls) if arguments.tls else None
+    server = make_server("127.0.0.1", 0, watched, threaded=True, ssl_context=tls)
+    endpoint = f"http{'s' if tls else ''}://localhost:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def client(service, key="any", secret="any"):
+        return boto3.client(
+            service,
+            endpoint_url=endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=key,
+            aws_secret_access_key=secret,
+            verify=tls[0] if tls else None,
+        )
+
+    people = client("iam")
+    people.create_user(UserName="tester")
+    people.put_user_policy(UserName="tester", PolicyName="all", PolicyDocument=json.dumps(POLICY))
+    made = people.create_access_key(UserName="tester")["AccessKey"]
+    key, secret = made["AccessKeyId"], made["SecretAccessKey"]
+    watched.store = client("s3", key, secret)
+    watched.store.create_bucket(Bucket="data")
+    watched.store.create_bucket(Bucket="closed")
+    for path in sorted(path for path in arguments.folder.rglob("*") if path.is_file()):
+        name = path.relative_to(arguments.folder).as_posix()
+        watched.store.upload_file(str(path), "data", name)
+    if not arguments.open:
+        settings.INITIAL_NO_AUTH_ACTION_COUNT = 0
+        ActionAuthenticatorMixin.request_count = 0
+    watched.gets.clear()
+    print(json.dumps({"endpoint": endpoint, "key": key, "secret": secret}), flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
