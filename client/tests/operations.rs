@@ -133,6 +133,19 @@ fn what_is_exported_is_ingested_as_the_same_samples() {
     let tars = tars.to_str().expect("text");
     desk.done(&["export", "digits@~0", tars, "--format", "webdataset"]);
     assert!(fs::read_dir(tars).expect("exported").count() == 1);
+    // A file that cannot grow is a disk that is full: nothing is left.
+    let full = desk.dir.path().join("full");
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 16; exec {} --store {} export digits {} --format parquet",
+        env!("CARGO_BIN_EXE_shardctl"),
+        desk.dir.path().join("store").display(),
+        full.display()
+    );
+    let failed = std::process::Command::new("sh").args(["-c", &script]).output().expect("a shell");
+    assert!(text(&failed.stderr).contains("cannot be written"), "{}", text(&failed.stderr));
+    let left =
+        fs::read_dir(desk.dir.path()).expect("readable").map(|entry| entry.expect("an entry").file_name());
+    assert!(left.into_iter().all(|name| !name.to_string_lossy().starts_with("full")));
     let odd = ["export", "digits", "x", "--format", "webdataset", "--compression", "zstd"];
     assert!(desk.refused(2, &odd).contains("not compressed"));
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use shardfmt::plan::{PlanDocument, PlanOptions, Shape};
+use shardfmt::version::Store;
 use shardfmt::{
     CommitId, DatasetName, DatasetRef, Digest, FinishedShard, InputDigest, Manifest, Message, Operation,
-    PlanId, ShardWriter, TagName, VersionId,
+    PlanId, ShardId, ShardWriter, TagName, VersionId,
 };
 
 use super::{Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, TagExpected};
@@ -109,7 +110,16 @@ fn what_is_put_comes_back(catalog: &dyn Catalog, version: &Version) {
     assert_eq!(manifest, version.manifest);
     for (entry, shard) in manifest.shards.iter().zip(&version.shards) {
         assert_eq!(catalog.shard(entry).expect("reads"), shard.bytes);
+        assert_eq!(catalog.shard_file(entry.id).expect("reads"), shard.bytes);
+        assert_eq!(catalog.sidecar_file(entry.id).expect("reads"), shard.sidecar.encode());
     }
+    assert_eq!(catalog.put_manifest(&manifest).expect("once more is harmless"), manifest.id());
+    let shelf = super::Shelf(catalog);
+    assert!(
+        matches!(shelf.shard(ShardId::of(b"nothing")), Ok(None)),
+        "what is missing is told from what fails"
+    );
+    assert!(matches!(shelf.sidecar(ShardId::of(b"nothing")), Ok(None)));
 }
 
 fn history_leads_back_to_the_first_version(catalog: &dyn Catalog, first: &Version, second: &Version) {

@@ -21,7 +21,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use shardfmt::plan::PlanDocument;
-use shardfmt::{FinishedShard, PlanId, ShardEntry, ShardId, Sidecar, VersionId};
+use shardfmt::{FinishedShard, PlanId, Shard, ShardEntry, ShardId, Sidecar, VersionId, merkle};
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
@@ -204,7 +204,8 @@ impl Origin {
     ///
     /// # Errors
     ///
-    /// [`OriginError::Mismatch`] when it is of another shard, or differs from the intact one that is there.
+    /// [`OriginError::Mismatch`] when it is of another shard, or lists other rows than the intact one that is there and than
+    /// the shard has.
     pub async fn put_sidecar(&self, id: ShardId, bytes: Bytes) -> Result<(), OriginError> {
         let object = Object::sidecar(id);
         let mismatch = |reason: String| OriginError::Mismatch { what: object.what.clone(), reason };
@@ -218,9 +219,22 @@ impl Origin {
             Some((decoded, present)) if decoded.root() == sidecar.root() => {
                 self.make_young(&object, present).await
             }
-            Some(_) => Err(mismatch("the one in the store lists other rows".to_owned())),
-            None => self.put(&object, bytes).await,
+            Some(_) if !self.has_rows(id, &sidecar).await? => {
+                Err(mismatch("the one in the store lists other rows, and so does the shard".to_owned()))
+            }
+            _ => self.put(&object, bytes).await,
         }
+    }
+
+    /// Whether an intact shard has the rows that a sidecar lists: it decides between two of them.
+    async fn has_rows(&self, id: ShardId, sidecar: &Sidecar) -> Result<bool, OriginError> {
+        let bytes = self.shard_file(id).await?;
+        let root = sidecar.root();
+        Ok(blocking(move || {
+            let shard = Shard::from_bytes(bytes).ok().filter(|shard| shard.id() == id);
+            shard.and_then(|shard| shard.row_digests().ok()).is_some_and(|rows| merkle::root(&rows) == root)
+        })
+        .await)
     }
 
     /// Stores a plan.

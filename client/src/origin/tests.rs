@@ -254,6 +254,10 @@ async fn offers_that_are_not_what_they_say_are_refused() {
     let error = origin.put_sidecar(shard.id, forged.encode().into()).await.expect_err("other rows");
     assert!(matches!(error, OriginError::Mismatch { .. }), "{error}");
     assert_eq!(origin.sidecar(&shard.entry).await.expect("unchanged"), shard.sidecar);
+    // Once it lies there, the shard tells which of the two is right.
+    std::fs::write(stored.path(&shard.id.sidecar_key()), forged.encode()).expect("room");
+    origin.put_sidecar(shard.id, shard.sidecar.encode().into()).await.expect("these are its rows");
+    assert_eq!(origin.sidecar(&shard.entry).await.expect("mended"), shard.sidecar);
 }
 
 #[test]

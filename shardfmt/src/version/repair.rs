@@ -99,12 +99,13 @@ impl<'a> Repair<'a> {
         let usual = usual.into_iter().filter(|usual| Some(*usual) != recorded);
         let compressions = recorded.into_iter().chain(usual).collect();
         let repair = Self { schema: manifest.schema.clone(), compressions, store, sink, state };
-        let damaged: BTreeMap<ShardId, bool> = findings.iter().fold(BTreeMap::new(), |mut all, finding| {
-            *all.entry(finding.shard).or_default() |= finding.file == File::Shard;
-            all
-        });
+        // Whether more than the sidecar is damaged.
+        let mut damaged: BTreeMap<ShardId, bool> = BTreeMap::new();
+        for finding in findings {
+            *damaged.entry(finding.shard).or_default() |= finding.file == File::Shard;
+        }
         for entry in &manifest.shards {
-            let Some(shard_too) = damaged.get(&entry.id) else { continue };
+            let Some(shard_too) = damaged.remove(&entry.id) else { continue };
             let need = Need { entry: entry.clone(), digests: None };
             repair.state().needs.insert(entry.id, need);
             match shard_too {

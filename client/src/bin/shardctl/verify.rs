@@ -5,6 +5,7 @@ mod places;
 mod repair;
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
@@ -30,7 +31,7 @@ pub(crate) struct Verify {
 
     /// Check so many shards, chosen at random
     #[arg(long, value_name = "N")]
-    sample: Option<usize>,
+    sample: Option<NonZeroUsize>,
 
     /// Which shards a sample takes; the same seed takes the same [default: others each time]
     #[arg(long, requires = "sample")]
@@ -62,7 +63,7 @@ impl Verify {
         let seed = self.seed.unwrap_or_else(clock);
         let chosen = match self.sample {
             None => (0..shards).collect(),
-            Some(count) => sample(shards, count, seed),
+            Some(count) => sample(shards, count.get(), seed),
         };
         let samples = chosen.iter().map(|place| u64::from(manifest.shards[*place].rows)).sum();
         let progress = WorkProgress::new(json, "verifying", samples);

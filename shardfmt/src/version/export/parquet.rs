@@ -104,14 +104,16 @@ impl Part<'_> {
             let batch = batch.map_err(RowError::from).and_then(|batch| plain_batch(&batch, schema));
             let batch = batch.map_err(|error| unread(&error))?;
             let encoder = codec.encoder(&batch).map_err(|error| unread(&error))?;
+            let mut bytes = 0;
             for number in 0..batch.num_rows() {
                 row.clear();
                 encoder.encode(number, &mut row).map_err(|error| unread(&error))?;
                 if expected.next()? != Some(RowDigest::of(&row)) {
                     return Err(differs("read again, a row is another".to_owned()));
                 }
-                self.job.progress.advanced(1, row.len() as u64, "exporting");
+                bytes += row.len() as u64;
             }
+            self.job.progress.advanced(batch.num_rows() as u64, bytes, "exporting");
         }
         match expected.next()? {
             None => Ok(()),

@@ -45,6 +45,7 @@ impl Samples<'_> {
         for (part, rows) in job.line.parts(self.range) {
             let first = job.line.samples(part).start;
             let shard = reader.shard(part)?;
+            let mut bytes = 0;
             for number in rows.clone() {
                 row.clear();
                 let encoded = shard.encode_row(number, &mut row);
@@ -54,8 +55,9 @@ impl Samples<'_> {
                     let added = tar.add(&format!("{key:0width$}.{}", member.suffix), &member.content);
                     added.map_err(|source| job.failed(self.name, source))?;
                 }
-                job.progress.advanced(1, row.len() as u64, "exporting");
+                bytes += row.len() as u64;
             }
+            job.progress.advanced(rows.len() as u64, bytes, "exporting");
         }
         Ok(())
     }

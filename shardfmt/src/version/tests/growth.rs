@@ -152,29 +152,6 @@ fn columns_keep_their_promise_never_to_be_null() {
 }
 
 #[test]
-fn types_that_are_inferred_follow_the_dataset() {
-    let desk = Desk::new();
-    let write = |name: &str, text: &str| {
-        let path = desk.directory.path().join(name);
-        std::fs::write(&path, text).expect("room");
-        path
-    };
-    let first = write("a.csv", "price,name,note\n1.5,x,a\n2,y,b\n");
-    let old = ingested(&first, &config(Mix::Sequential, 1000), &desk.memory);
-    // Whole numbers, numbers for names, and no note at all.
-    let new = desk
-        .append(&old, &write("b.csv", "price,name,note\n3,7,\n"), false, 2)
-        .expect("as the dataset has them");
-    assert_eq!(new.schema, old.schema);
-    assert_eq!(new.sample_count(), 3);
-    assert_eq!(settings(&new).expect("ingested").types["price"], "Float64");
-    let refused =
-        desk.append(&old, &write("c.csv", "price,name,note\ncheap,z,c\n"), false, 2).expect_err("no price");
-    let said = refused.to_string();
-    assert!(said.contains("c.csv") && said.contains("\"price\" is Utf8 instead of Float64"), "{said}");
-}
-
-#[test]
 fn what_is_appended_is_compressed_as_the_dataset_is() {
     let desk = Desk::new();
     let compression = "zstd".parse().expect("a compression");
