@@ -22,14 +22,12 @@ pub enum CatalogError {
     #[error("dataset {dataset} was expected at {}, but is at {}", version(expected), version(actual))]
     Conflict { dataset: DatasetName, expected: Option<VersionId>, actual: Option<VersionId> },
     /// The tag is elsewhere. Look at what it is on, then say that it is to be moved from there.
-    #[error(
-        "tag {tag} of {dataset} was expected at {}, but is at {}; --force moves it",
-        version(expected),
-        version(actual)
-    )]
+    #[error("tag {tag} of {dataset} was expected at {}, but is at {}", version(expected), version(actual))]
     TagConflict { dataset: DatasetName, tag: TagName, expected: Option<VersionId>, actual: Option<VersionId> },
     /// The version names shards that the store does not have. Put them, then commit again.
-    #[error("version {version} has {missing} of {shards} shards not in the store, the first is {first}")]
+    #[error(
+        "version {version} has {missing} of {shards} shards not in the store, the first is {first}: put them, or ingest again"
+    )]
     Incomplete { version: VersionId, missing: usize, shards: usize, first: String },
     /// The plan does not fit its version.
     #[error(transparent)]

@@ -1,0 +1,94 @@
+//! Versions in a running cluster: told by any node, read on while their names change, collected beside a run that needs them.
+
+use std::process::Command;
+
+use serde_json::Value;
+use shardd_tests::{Cluster, Delivered, Reading, binary, error_line, run};
+
+fn digits(part: &str) -> String {
+    format!("{}/../client/data/digits/{part}.parquet", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// What `shardctl --json` prints through the node with this number; the last value of it.
+fn ask(cluster: &Cluster, node: usize, args: &[&str]) -> Value {
+    let mut command = Command::new(binary("shardctl"));
+    command.args(["--server", &cluster.nodes[node].http, "--json"]).args(args);
+    let text = run(&mut command);
+    serde_json::from_str(text.lines().last().expect("a value")).expect("JSON")
+}
+
+#[test]
+fn a_run_goes_on_over_a_version_whose_name_is_gone() {
+    let cluster = Cluster::start(2);
+    ask(
+        &cluster,
+        0,
+        &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB", "-m", "first"],
+    );
+    let plan = ask(&cluster, 1, &["partition", "--q", "0.1", "--partitions", "4", "digits"]);
+    let second = ask(&cluster, 1, &["ingest", &digits("test"), "--name", "digits", "-m", "second"]);
+    let log = ask(&cluster, 0, &["log", "digits"]);
+    assert_eq!((&log[0]["version"], &log[0]["message"]), (&second["version"], &"second".into()));
+    assert_eq!((&log[1]["version"], &log[1]["number"]), (&plan["version"], &1.into()));
+
+    let reading = Reading {
+        plan: plan["plan"].as_str().expect("an id").to_owned(),
+        run: "r".to_owned(),
+        world: 2,
+        virtual_ranks: 4,
+        batch_size: 50,
+        start_epoch: 0,
+        end_epoch: 3,
+    };
+    let mut collected = None;
+    let delivered = Delivered::collect(cluster.read(&reading), |epoch, step| {
+        if (epoch, step) != (1, 0) {
+            return;
+        }
+        // The name goes, and all that only it reached; the run keeps what it reads.
+        ask(&cluster, 1, &["rm", "digits", "--yes"]);
+        let listed =
+            cluster.shardctl().args(["plan", "rm", "--plan", &reading.plan]).output().expect("starts");
+        assert!(error_line(&listed).contains("is that of run r"), "{}", error_line(&listed));
+        collected = Some(ask(&cluster, 1, &["gc", "--older-than", "0s", "--delete"]));
+    });
+    let collected = collected.expect("epoch 1 began");
+    assert_eq!(collected["versions"][0]["version"], second["version"]);
+    assert_eq!((&collected["manifests"]["objects"], &collected["plans"]["objects"]), (&1.into(), &0.into()));
+    assert!(delivered.epochs.values().all(|(samples, _)| *samples == 1437), "{:?}", delivered.epochs);
+    assert_eq!(delivered.epochs.len(), 3);
+
+    let version = plan["version"].as_str().expect("an id");
+    let gone = cluster.shardctl().args(["info", &format!("digits@{version}")]).output().expect("starts");
+    assert!(error_line(&gone).contains("there is no dataset digits"), "{}", error_line(&gone));
+    ask(&cluster, 0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB"]);
+    assert_eq!(
+        ask(&cluster, 1, &["info", "digits"])["version"],
+        plan["version"],
+        "nothing else of it had changed"
+    );
+}
+
+#[test]
+fn of_two_ingests_of_one_name_one_wins_and_the_other_is_told() {
+    let cluster = Cluster::start(1);
+    let ingest = |part: &str| {
+        let mut command = cluster.shardctl();
+        command.args(["ingest", &digits(part), "--name", "digits"]);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        command.spawn().expect("shardctl starts")
+    };
+    let running = [ingest("train"), ingest("test")];
+    let outcomes = running.map(|process| process.wait_with_output().expect("it ends"));
+    let log = ask(&cluster, 0, &["log", "digits"]);
+    let won = outcomes.iter().filter(|outcome| outcome.status.success()).count();
+    // One may have ended before the other looked at what was there; then both have, one after the other.
+    assert_eq!(log.as_array().expect("commits").len(), won);
+    for lost in outcomes.iter().filter(|outcome| !outcome.status.success()) {
+        let line = error_line(lost);
+        let expected = "dataset digits was expected at no version, but is at version ";
+        assert!(line.contains(expected) && !line.contains('\n'), "{line}");
+    }
+    assert!(won > 0, "{}", error_line(&outcomes[0]));
+    run(cluster.shardctl().args(["verify", "digits"]));
+}
