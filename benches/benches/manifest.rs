@@ -23,18 +23,19 @@ const SHARDS: u64 = 1_000_000;
 const ROWS: u32 = 512;
 
 fn main() {
-    println!("{:<58} {:>10} {:>14}", "a shard of 8 MiB", "ms", "of writing it");
+    println!("{:<54} {:>10} {:>14}", "a shard of 8 MiB", "ms", "of writing it");
     statistics("numbers, 27 B a row", &numbers(8 << 20));
     statistics("text of 0 to 199 B, and a number", &texts(8 << 20));
     println!();
     let manifest = images(SHARDS);
-    println!("{:<58} {:>10} {:>14}", format!("{SHARDS} shards of images with 10 labels"), "ms", "bytes read");
-    let (bytes, ms) = timed(|| manifest.encode());
-    row("write the manifest", ms, None);
-    let (tree, ms) = timed(|| tree_of(&bytes).expect("it is long"));
-    row("make its tree", ms, None);
+    let what = format!("{SHARDS} shards of images with 10 labels");
+    println!("{what:<54} {:>10} {:>14} {:>12}", "ms", "on processor", "bytes read");
+    let (bytes, took) = timed(|| manifest.encode());
+    row("write the manifest", took, None);
+    let (tree, took) = timed(|| tree_of(&bytes).expect("it is long"));
+    row("make its tree", took, None);
     let id = VersionId::of(&bytes);
-    println!("{:<58} {:>10} {:>14}", "its bytes, and those of its tree", bytes.len(), tree.len());
+    println!("{:<54} {:>10} {:>14}", "its bytes, and those of its tree", bytes.len(), tree.len());
 
     let dir = tempfile::tempdir().expect("a temporary directory");
     let local = LocalManifest { file: dir.path().join("m.arrow"), tree: dir.path().join("m.tree") };
@@ -46,13 +47,13 @@ fn main() {
         if cold {
             forget(&local);
         }
-        let (file, ms) = timed(|| ManifestFile::open(id, local.clone()).expect("our manifest"));
-        row(&format!("open it, {state}: schema, configuration, totals"), ms, Some(file.bytes_read()));
+        let (file, took) = timed(|| ManifestFile::open(id, local.clone()).expect("our manifest"));
+        row(&format!("open it, {state}: schema, configuration, totals"), took, Some(file.bytes_read()));
         assert_eq!(file.totals().shards, SHARDS);
         let ask = |what: &str, ask: &dyn Fn()| {
             let before = file.bytes_read();
-            let ((), ms) = timed(ask);
-            row(&format!("… {what}"), ms, Some(file.bytes_read() - before));
+            let ((), took) = timed(ask);
+            row(&format!("… {what}"), took, Some(file.bytes_read() - before));
         };
         ask("labels of all samples", &|| drop(black_box(file.labels().expect("labels"))));
         ask("a shard", &|| drop(black_box(file.entry(654_321).expect("a shard"))));
@@ -63,12 +64,12 @@ fn main() {
         ask("the digest of each of 1000 inputs", &|| drop(black_box(file.inputs().expect("inputs"))));
     }
 
-    let (whole, ms) = timed(|| std::fs::read(&local.file).expect("it is there"));
-    row("read it whole", ms, Some(whole.len() as u64));
-    let (found, ms) = timed(|| VersionId::of(&whole));
-    row("… verify that", ms, None);
-    let (decoded, ms) = timed(|| Manifest::decode(&whole).expect("our manifest"));
-    row("… and decode it", ms, None);
+    let (whole, took) = timed(|| std::fs::read(&local.file).expect("it is there"));
+    row("read it whole", took, Some(whole.len() as u64));
+    let (found, took) = timed(|| VersionId::of(&whole));
+    row("… verify that", took, None);
+    let (decoded, took) = timed(|| Manifest::decode(&whole).expect("our manifest"));
+    row("… and decode it", took, None);
     assert!(found == id && decoded == manifest);
 }
 
@@ -94,7 +95,7 @@ fn statistics(what: &str, rows: &RecordBatch) {
         }
         writer.finish().expect("there are rows")
     });
-    row(&format!("write {what}"), written * 1e3, None);
+    println!("{:<54} {:>10.2}", format!("write {what}"), written * 1e3);
     let parts: Vec<RecordBatch> = {
         let rows_per_part = rows.num_rows().div_ceil(canonical.len().div_ceil(1 << 20));
         let starts = (0..rows.num_rows()).step_by(rows_per_part);
@@ -109,7 +110,7 @@ fn statistics(what: &str, rows: &RecordBatch) {
         }
         gatherer.finish()
     });
-    println!("{:<58} {:>10.2} {:>14.3}", "… of this, statistics", gathered * 1e3, gathered / written);
+    println!("{:<54} {:>10.2} {:>14.3}", "… of this, statistics", gathered * 1e3, gathered / written);
 }
 
 /// Rows of two whole numbers and a real one.
@@ -180,14 +181,30 @@ fn plan(file: &ManifestFile) -> Plan {
     Plan::new(document, &shape.shard_rows).expect("the document is of this shape")
 }
 
-fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
-    let began = Instant::now();
-    let made = black_box(work());
-    (made, began.elapsed().as_secs_f64() * 1e3)
+/// What something took, in milliseconds.
+#[derive(Clone, Copy)]
+struct Took {
+    all: f64,
+    /// Of this thread's processor: what others do to a shared machine is not in it.
+    processor: f64,
 }
 
-fn row(what: &str, ms: f64, bytes: Option<u64>) {
-    println!("{what:<58} {ms:>10.2} {:>14}", bytes.map(|bytes| bytes.to_string()).unwrap_or_default());
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Took) {
+    let (began, before) = (Instant::now(), processor_ms());
+    let made = black_box(work());
+    let processor = processor_ms() - before;
+    (made, Took { all: began.elapsed().as_secs_f64() * 1e3, processor })
+}
+
+/// How long this thread has run.
+fn processor_ms() -> f64 {
+    let known = std::fs::read_to_string("/proc/thread-self/schedstat").expect("this is Linux");
+    known.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("nanoseconds come first") / 1e6
+}
+
+fn row(what: &str, took: Took, bytes: Option<u64>) {
+    let bytes = bytes.map(|bytes| bytes.to_string()).unwrap_or_default();
+    println!("{what:<54} {:>10.2} {:>14.2} {bytes:>12}", took.all, took.processor);
 }
 
 /// Has the system forget what it holds of the files in memory.

@@ -117,13 +117,14 @@ pub(super) fn statistics(shards: &[ShardEntry]) -> Option<Statistics> {
 pub(super) fn cut(manifest: &Manifest, indexed: bool) -> Vec<Range<usize>> {
     let columns = manifest.schema.fields().len().min(MEASURED_COLUMNS) as u64;
     let mut batches = Vec::new();
+    // Without an index, labels were only ever kept from being more than a column can hold.
+    let heaviest = if indexed { RECORD_BATCH_WEIGHT } else { 1 << 30 };
     let (mut start, mut weight) = (0, 0);
     for (at, shard) in manifest.shards.iter().enumerate() {
         let labels = shard.labels.iter().flatten().map(|(label, _)| label.len() as u64 + 12);
         weight += 128 + 36 * columns + labels.sum::<u64>();
-        let full =
-            if indexed { weight >= RECORD_BATCH_WEIGHT } else { at + 1 - start == SHARDS_PER_RECORD_BATCH };
-        if full {
+        let full = !indexed && at + 1 - start == SHARDS_PER_RECORD_BATCH;
+        if full || weight >= heaviest {
             batches.push(start..at + 1);
             (start, weight) = (at + 1, 0);
         }
