@@ -219,14 +219,14 @@ pub(super) fn entries(batch: &RecordBatch, names: &mut Names) -> Result<Vec<Shar
     (0..batch.num_rows()).map(entry).collect()
 }
 
-/// How many values a column has in each shard, and their spreads, if they have any.
-type Measured<'a> = (&'a [u32], Option<[&'a [f64]; 4]>);
+/// How many values a column has in each shard, and, if it is measured, smallest, largest, mean and variance.
+type Numbers<'a> = (&'a [u32], Option<[&'a [f64]; 4]>);
 
 /// The column of statistics, taken apart.
 struct StatisticsColumn<'a> {
     present: Option<&'a NullBuffer>,
     row_bytes: [&'a [u32]; 6],
-    columns: Vec<Measured<'a>>,
+    columns: Vec<Numbers<'a>>,
 }
 
 impl<'a> StatisticsColumn<'a> {
@@ -260,7 +260,7 @@ impl<'a> StatisticsColumn<'a> {
         if !row_bytes.is_sorted() {
             return Err("its row lengths are not in order".to_owned());
         }
-        let column = |(count, spread): &Measured<'_>| {
+        let column = |(count, spread): &Numbers<'_>| {
             let count = count[index];
             if count > rows {
                 return Err(format!("{count} values in {rows} rows"));

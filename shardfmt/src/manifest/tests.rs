@@ -281,8 +281,7 @@ fn totals_that_are_not_those_of_the_shards_are_found() {
     // The text lies in the file twice; the last is in the footer.
     let replace = |from: &str, to: &str| {
         let mut bytes = bytes.clone();
-        let places = bytes.windows(from.len()).enumerate().filter(|(_, at)| *at == from.as_bytes());
-        let last = places.map(|(at, _)| at).next_back().expect("it is there");
+        let last = bytes.windows(from.len()).rposition(|at| at == from.as_bytes()).expect("it is there");
         bytes[last..last + from.len()].copy_from_slice(to.as_bytes());
         bytes
     };

@@ -33,7 +33,6 @@ fn every_kind_of_column_is_measured_as_it_should_be() {
         FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>([Some([Some(1)]), None, None, None], 1);
     let prices = Decimal128Array::from(vec![Some(150), None, Some(-50), Some(200)]);
     let wide = Decimal256Array::from(vec![Some(i256::from_i128(-5)), None, None, Some(i256::MAX)]);
-    /// Name, values, and what their count, and smallest, largest and mean value should be.
     type Expected = (&'static str, ArrayRef, u64, Option<(f64, f64, f64)>);
     let columns: Vec<Expected> = vec![
         ("whole", Arc::new(Int64Array::from(vec![3, -1, 4, 2])), 4, Some((-1.0, 4.0, 2.0))),
