@@ -262,7 +262,10 @@ impl Trouble {
 }
 
 /// Copies all of it to a temporary file without a name, and counts its bytes.
-fn spool(mut reader: impl Read, failed: impl Fn(io::Error) -> IngestError) -> Result<(File, u64), IngestError> {
+fn spool(
+    mut reader: impl Read,
+    failed: impl Fn(io::Error) -> IngestError,
+) -> Result<(File, u64), IngestError> {
     let (mut copy, mut bytes) = (tempfile::tempfile().map_err(spool_error)?, 0);
     let mut buffer = vec![0; READ_AHEAD];
     loop {

@@ -57,6 +57,7 @@ pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<Box<dyn Form
     if is_keyed {
         return Ok(Box::new(WebDatasetSource::open(tars, &survey, own_schema, passed, config)?));
     }
+    Kind::Images.check_settings(config)?;
     let labels = layout.labels(&tars.path, tars.under.as_deref())?;
     let pictures = Pictures::new(config, || {
         let found = "no image that can be read".to_owned();

@@ -167,11 +167,12 @@ impl Kind {
     }
 
     /// Refuses settings that are about other kinds: nobody should think that they did something.
-    fn check_settings(self, config: &IngestConfig) -> Result<(), IngestError> {
-        let has_types = !matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines);
+    pub(super) fn check_settings(self, config: &IngestConfig) -> Result<(), IngestError> {
+        let is_typed =
+            matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines | Kind::Archive | Kind::WebDataset);
         let is_other = self != Kind::Text;
         let of_others = [
-            ("types", has_types && !config.types.is_empty()),
+            ("types", !is_typed && !config.types.is_empty()),
             ("tokenizer", is_other && config.tokenizer.is_some()),
             ("sequence_length", is_other && config.sequence_length.is_some()),
             ("documents", is_other && config.documents != Documents::default()),

@@ -138,6 +138,7 @@ fn endings_share_a_column_unless_they_get_in_each_others_way() {
     assert!(refused(&ids, &sequential()).contains("\"1.id\" is no integer"));
     let config = IngestConfig { types: [("no".to_owned(), "Utf8".to_owned())].into(), ..sequential() };
     assert!(refused(&ids, &config).contains("no column \"no\""));
+    assert!(refused(&[("a/1.png", png(1))], &config).contains("means nothing for images"));
 }
 
 #[test]

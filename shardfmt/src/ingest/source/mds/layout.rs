@@ -52,7 +52,11 @@ impl From<IngestError> for Unknown {
 impl Layout {
     /// The layout of shards that are like this one. Where it does not settle what the columns are (arrays of any shape,
     /// the size of decoded images), samples are looked at.
-    pub(super) fn new(info: &ShardInfo, shards: &mut [MdsShard], config: &IngestConfig) -> Result<Layout, Unknown> {
+    pub(super) fn new(
+        info: &ShardInfo,
+        shards: &mut [MdsShard],
+        config: &IngestConfig,
+    ) -> Result<Layout, Unknown> {
         // A size of nothing stands for one that varies.
         let sizes = info.column_sizes.iter().map(|size| size.filter(|&size| size > 0)).collect();
         let mut layout = Layout { sizes, fields: Vec::new(), columns: Vec::new() };
@@ -102,32 +106,40 @@ impl Layout {
                 kept => kept?,
             };
             let shard = &*shard;
-            let looked = shard.blocks(&content, |bytes| bytes, |block| {
-                let bytes = shard.read(&content, &block)?;
-                for (number, sample) in block.samples(&bytes) {
-                    let Ok(fields) = format::fields(sample, &self.sizes) else { continue };
-                    for &column in open {
-                        let (field, coding) = &self.fields[column];
-                        let seen = match coding {
-                            Coding::Array(coding) => coding.take(fields[*field]).map(|(head, _)| {
-                                let known = arrays.remove(&column);
-                                arrays.insert(column, Arrays::and(known, Some(head)));
-                            }),
-                            _ if sizes.contains_key(&column) => Ok(()),
-                            coding => {
-                                coding.size_of(fields[*field]).map(|size| _ = sizes.insert(column, size))
+            let looked = shard.blocks(
+                &content,
+                |bytes| bytes,
+                |block| {
+                    let bytes = shard.read(&content, &block)?;
+                    for (number, sample) in block.samples(&bytes) {
+                        let Ok(fields) = format::fields(sample, &self.sizes) else { continue };
+                        for &column in open {
+                            let (field, coding) = &self.fields[column];
+                            let seen = match coding {
+                                Coding::Array(coding) => coding.take(fields[*field]).map(|(head, _)| {
+                                    let known = arrays.remove(&column);
+                                    arrays.insert(column, Arrays::and(known, Some(head)));
+                                }),
+                                _ if sizes.contains_key(&column) => Ok(()),
+                                coding => {
+                                    coding.size_of(fields[*field]).map(|size| _ = sizes.insert(column, size))
+                                }
+                            };
+                            if let Err(reason) = seen
+                                && !is_skipping
+                            {
+                                let entry = format!("sample {number}, column {}", self.columns[column].name);
+                                return Err(IngestError::Member {
+                                    path: shard.file.path.clone(),
+                                    entry,
+                                    reason,
+                                });
                             }
-                        };
-                        if let Err(reason) = seen
-                            && !is_skipping
-                        {
-                            let entry = format!("sample {number}, column {}", self.columns[column].name);
-                            return Err(IngestError::Member { path: shard.file.path.clone(), entry, reason });
                         }
                     }
-                }
-                Ok(())
-            });
+                    Ok(())
+                },
+            );
             match looked {
                 Err(error) if !is_skipping || !error.is_about_content() => return Err(error.into()),
                 Err(_) | Ok(()) => {}

@@ -84,12 +84,17 @@ impl MdsSource {
         let name = &shard.file.name;
         shard.visit(|content| {
             let listed = content.and_then(|content| {
-                shard.blocks(content, |bytes| self.layout.weight(bytes), |block| {
-                    let content = content.clone();
-                    feed.piece(format!("{name}, samples {}..{}", block.first, block.end()), move |faults| {
-                        self.rows(shard, &content, &block, faults)
-                    })
-                })
+                shard.blocks(
+                    content,
+                    |bytes| self.layout.weight(bytes),
+                    |block| {
+                        let content = content.clone();
+                        feed.piece(
+                            format!("{name}, samples {}..{}", block.first, block.end()),
+                            move |faults| self.rows(shard, &content, &block, faults),
+                        )
+                    },
+                )
             });
             listed.or_else(|error| feed.fault(name, error))
         })
@@ -187,4 +192,3 @@ fn compare(
         difference: "has other columns or encodings".to_owned(),
     })
 }
-

@@ -190,4 +190,3 @@ impl Block {
         (self.first..).zip(samples)
     }
 }
-
