@@ -94,11 +94,12 @@ def main():
     made = people.create_access_key(UserName="tester")["AccessKey"]
     key, secret = made["AccessKeyId"], made["SecretAccessKey"]
     watched.store = client("s3", key, secret)
-    watched.store.create_bucket(Bucket="data")
+    access = {"ACL": "public-read"} if arguments.open else {}
+    watched.store.create_bucket(Bucket="data", **access)
     watched.store.create_bucket(Bucket="closed")
     for path in sorted(path for path in arguments.folder.rglob("*") if path.is_file()):
         name = path.relative_to(arguments.folder).as_posix()
-        watched.store.upload_file(str(path), "data", name)
+        watched.store.upload_file(str(path), "data", name, ExtraArgs=access)
     if not arguments.open:
         settings.INITIAL_NO_AUTH_ACTION_COUNT = 0
         ActionAuthenticatorMixin.request_count = 0

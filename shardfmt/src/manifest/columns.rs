@@ -9,7 +9,8 @@ use arrow::array::{
 };
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Field, Fields, Float64Type, Schema, SchemaRef, UInt32Type, UInt64Type,
+    ArrowPrimitiveType, DataType, Field, FieldRef, Fields, Float64Type, Schema, SchemaRef, UInt32Type,
+    UInt64Type,
 };
 use arrow::error::ArrowError;
 
@@ -44,8 +45,8 @@ pub(super) fn fields(schema: &Schema, with_statistics: bool) -> Vec<Field> {
     fields
 }
 
-/// Whether a file has the columns that all manifests have.
-pub(super) fn check(found: &Schema) -> Result<(), String> {
+/// Whether a file has the columns that all manifests have, and statistics, if any, of the columns of its samples.
+pub(super) fn check(found: &Schema, samples: &Schema) -> Result<(), String> {
     for expected in fields(&Schema::empty(), false) {
         let name = expected.name();
         let right = found.column_with_name(name).is_some_and(|(_, field)| {
@@ -55,7 +56,25 @@ pub(super) fn check(found: &Schema) -> Result<(), String> {
             return Err(format!("it has no column {name:?} as manifests have it"));
         }
     }
-    Ok(())
+    let expected = DataType::Struct(statistics_fields(samples));
+    match found.column_with_name(STATISTICS) {
+        Some((_, field)) if !holds(field.data_type(), &expected) => {
+            Err("its statistics are not those of its columns".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a type has all fields of another, with their types.
+fn holds(found: &DataType, expected: &DataType) -> bool {
+    let (DataType::Struct(found), DataType::Struct(expected)) = (found, expected) else {
+        return found == expected;
+    };
+    let has = |expected: &FieldRef| {
+        let mut named = found.iter().filter(|field| field.name() == expected.name());
+        named.any(|field| holds(field.data_type(), expected.data_type()))
+    };
+    expected.iter().all(has)
 }
 
 fn statistics_fields(schema: &Schema) -> Fields {

@@ -72,9 +72,9 @@ impl Footer {
             let found = format.chars().take(20).collect();
             return Err(ManifestError::TooNew { found, supported: FORMAT });
         }
-        columns::check(&file.schema).map_err(ManifestError::Corrupt)?;
         let config = parse_json(CONFIG_KEY, text(CONFIG_KEY)?)?;
         let schema = parse_schema(text(SCHEMA_KEY)?).map_err(ManifestError::Corrupt)?;
+        columns::check(&file.schema, &schema).map_err(ManifestError::Corrupt)?;
         let tail = match text(TAIL_KEY) {
             Ok(tail) => places(parse_json(TAIL_KEY, tail)?, start as u64)?,
             Err(_) => BTreeMap::new(),

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::compressed::Compression;
 use super::csv::CsvSource;
 use super::folder::FolderSource;
 use super::ipc::IpcSource;
@@ -199,13 +200,16 @@ impl Kind {
         if let Some((_, kind)) = magic.iter().find(|(magic, _)| head.starts_with(magic)) {
             return Ok(*kind);
         }
-        if tars::is_tar(file, &head)? {
-            return Ok(Kind::Archive);
-        }
         let named = |kind: &&Kind| **kind != Kind::Images && kind.names(&file.name);
         let named = Kind::ALL.iter().find(named).copied();
+        if tars::is_tar(&head) {
+            return Ok(Kind::Archive);
+        }
         if let Some(kind) = named {
             return Ok(kind);
+        }
+        if Compression::of(&head).is_some() && tars::is_compressed_tar(file)? {
+            return Ok(Kind::Archive);
         }
         let found = if Kind::Images.names(&file.name) {
             "a single image is no dataset".to_owned()

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use rayon::prelude::*;
 use tar::{Archive, Entries, EntryType, PaxExtensions};
 
-use super::compressed::{Compression, decompressed};
+use super::compressed::decompressed;
 use super::unpack::{Spool, Unpacked, damage};
 use super::{Feed, Kind};
 use crate::ingest::IngestError;
@@ -63,17 +63,18 @@ pub(super) struct Member<'m> {
     last: Option<&'m str>,
 }
 
-/// Whether a file is an archive, of which these are the first 512 bytes: plain, or inside of a compressed file.
-pub(super) fn is_tar(file: &InputFile, head: &[u8]) -> Result<bool, IngestError> {
-    let is_header = |head: &[u8]| head.get(257..262) == Some(b"ustar");
-    if Compression::of(head).is_none() {
-        return Ok(is_header(head));
-    }
+/// Whether these are the first 512 bytes of an archive.
+pub(super) fn is_tar(head: &[u8]) -> bool {
+    head.get(257..262) == Some(b"ustar")
+}
+
+/// Whether there is an archive inside of a compressed file.
+pub(super) fn is_compressed_tar(file: &InputFile) -> Result<bool, IngestError> {
     let mut inside = Vec::new();
     let content = decompressed(file.open()?.read_from(0)).map_err(|error| file.error(error))?.0;
     // What cannot be decompressed is for others to complain about.
     let _ = content.take(512).read_to_end(&mut inside);
-    Ok(is_header(&inside) || Kind::Archive.names(&file.name))
+    Ok(is_tar(&inside))
 }
 
 impl Tars {
