@@ -98,7 +98,7 @@ fn shards_of_format_1_are_read() {
         let plan = sidecar.read_plan(shard.schema(), std::slice::from_ref(&(8..16))).expect("its rows");
         let fetched = plan.ranges().iter().map(|at| &shard.bytes()[at.start as usize..at.end as usize]);
         let rows = plan.decode(&fetched.collect::<Vec<_>>()).expect("its bytes");
-        assert_eq!(rows, [golden_rows().slice(8, 8)], "{name}");
+        assert_eq!(rows, [[golden_rows().slice(8, 8)]], "{name}");
     }
 }
 

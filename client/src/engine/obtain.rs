@@ -315,11 +315,15 @@ impl Engine {
             let codec = RowCodec::new(Arc::clone(&run.manifest.schema))?;
             let tree = shardfmt::merkle::GrainTree::new(&sidecar.rows, run.plan.document().grain_rows);
             let mut built = Vec::with_capacity(grains.len());
-            for (grain, batch) in grains.into_iter().zip(&batches) {
-                let encoder = codec.encoder(batch)?;
-                let mut rows = vec![Vec::new(); batch.num_rows()];
-                for (row, bytes) in rows.iter_mut().enumerate() {
-                    encoder.encode(row, bytes)?;
+            for (grain, batches) in grains.into_iter().zip(&batches) {
+                let mut rows = Vec::with_capacity(run.plan.document().grain_rows as usize);
+                for batch in batches {
+                    let encoder = codec.encoder(batch)?;
+                    for row in 0..batch.num_rows() {
+                        let mut bytes = Vec::new();
+                        encoder.encode(row, &mut bytes)?;
+                        rows.push(bytes);
+                    }
                 }
                 let path = tree.path(run.plan.locate_grain(grain).index);
                 let bytes = shardfmt::grain::build(rows.iter().map(Vec::as_slice), &path);

@@ -84,6 +84,11 @@ fn node(number: usize) -> NodeId {
 
 impl World {
     async fn new(nodes: usize, q: &str) -> Self {
+        Self::of_rows(nodes, q, 200).await
+    }
+
+    /// The same, with rows of about so many bytes.
+    async fn of_rows(nodes: usize, q: &str, row_bytes: usize) -> Self {
         let store = TempDir::new().expect("a temporary directory");
         let origin = Origin::open_dir(store.path()).expect("a store");
         let schema = Arc::new(Schema::new(vec![
@@ -96,7 +101,7 @@ impl World {
             let count = 150 + shard; // short grains at some ends
             let labels = Int64Array::from_iter_values((0..count).map(|row| shard * 1000 + row));
             let blobs: Vec<Vec<u8>> =
-                (0..count).map(|row| vec![(row % 251) as u8; 200 + (row % 7) as usize]).collect();
+                (0..count).map(|row| vec![(row % 251) as u8; row_bytes + (row % 7) as usize]).collect();
             let blobs = BinaryArray::from_iter_values(blobs.iter());
             let batch =
                 RecordBatch::try_new(schema.clone(), vec![Arc::new(labels), Arc::new(blobs)]).expect("fits");
@@ -383,6 +388,27 @@ async fn a_peer_that_sends_wrong_bytes_is_not_believed() {
     cluster.attach(&name, 3, 0).await;
     for epoch in 0..2 {
         cluster.read_epoch(&name, 3, epoch, async |_, _| {}).await;
+    }
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grains_on_the_edge_of_record_batches_are_read_from_the_store_too() {
+    let cluster = World::of_rows(1, "0.1", 20_000).await;
+    let name = run("r");
+    cluster.attach(&name, 1, 0).await;
+    let engine = &cluster.engines[0];
+    let state = engine.run(&name).await.expect("attached");
+    let all = (0..cluster.plan.grain_count()).map(GrainNo);
+    for (shard, entry) in (0..).zip(&cluster.manifest.shards) {
+        let grains: Vec<GrainNo> = all.clone().filter(|grain| state.shard_of(*grain) == shard).collect();
+        let read = engine.read_ranges(&state, shard, &grains).await.expect("the store is there");
+        assert_eq!(read.iter().map(|(grain, _)| *grain).collect::<Vec<_>>(), grains);
+        for (grain, bytes) in read {
+            let verified =
+                Grain::parse(&bytes).map(|parsed| parsed.verify(state.key(grain), entry.rows, entry.root));
+            assert_eq!(verified, Ok(Ok(())), "grain {grain} of shard {shard}");
+        }
     }
     cluster.end().await;
 }

@@ -14,8 +14,9 @@ use super::plain::{Kind, Shape};
 
 type Reason = String;
 
-/// Takes one column's cell off the front of every row.
-pub(super) fn decode_column(shape: &Shape, rows: &mut [&[u8]]) -> Result<ArrayRef, Reason> {
+/// Takes one column's cell off the front of every row. Nulls take no bytes in a row, but the size of their type in an
+/// array: that is taken from `room`.
+pub(super) fn decode_column(shape: &Shape, rows: &mut [&[u8]], room: &mut usize) -> Result<ArrayRef, Reason> {
     let mut column = Builder::new(shape, rows.len());
     match (&shape.kind, &mut column.values) {
         (Kind::Fixed { width }, Values::Fixed(values)) => {
@@ -26,7 +27,7 @@ pub(super) fn decode_column(shape: &Shape, rows: &mut [&[u8]]) -> Result<ArrayRe
                 4 => fixed_cells::<4>(rows, presence, values)?,
                 8 => fixed_cells::<8>(rows, presence, values)?,
                 16 => fixed_cells::<16>(rows, presence, values)?,
-                _ => wide_cells(rows, *width, presence, values)?,
+                _ => wide_cells(rows, *width, presence, values, room)?,
             }
         }
         (Kind::Bytes { .. }, Values::Bytes { ends, values }) => {
@@ -35,7 +36,7 @@ pub(super) fn decode_column(shape: &Shape, rows: &mut [&[u8]]) -> Result<ArrayRe
         _ => {
             column.reserve(rows.len(), rows.iter().map(|row| row.len()).sum());
             for row in rows.iter_mut() {
-                column.append_run(row, 1, None)?;
+                column.append_run(row, 1, None, room)?;
             }
         }
     }
@@ -64,12 +65,17 @@ fn wide_cells(
     width: usize,
     presence: &mut Presence,
     values: &mut MutableBuffer,
+    room: &mut usize,
 ) -> Result<(), Reason> {
-    values.reserve(rows.len().saturating_mul(width));
+    let there: usize = rows.iter().map(|row| row.len()).sum();
+    values.reserve(rows.len().saturating_mul(width).min(there));
     for row in rows.iter_mut() {
         match cell_is_present(row, presence)? {
             true => values.extend_from_slice(take(row, width)?),
-            false => values.extend_zeros(width),
+            false => {
+                take_room(room, width)?;
+                values.extend_zeros(width);
+            }
         }
     }
     Ok(())
@@ -100,6 +106,11 @@ fn byte_cells(
         values.extend_from_slice(take(row, length)?);
         start = *end;
     }
+    Ok(())
+}
+
+fn take_room(room: &mut usize, bytes: usize) -> Result<(), Reason> {
+    *room = room.checked_sub(bytes).ok_or("has nulls that take more memory than a shard may")?;
     Ok(())
 }
 
@@ -215,7 +226,13 @@ impl<'s> Builder<'s> {
 
     /// Takes a run of `count` values off the front of `bytes`. Those that `hidden` says lie beneath a null, and have to be
     /// written as such: a row has one form only.
-    fn append_run(&mut self, bytes: &mut &[u8], count: usize, hidden: Option<&[bool]>) -> Result<(), Reason> {
+    fn append_run(
+        &mut self,
+        bytes: &mut &[u8],
+        count: usize,
+        hidden: Option<&[bool]>,
+        room: &mut usize,
+    ) -> Result<(), Reason> {
         if count == 0 {
             return Ok(());
         }
@@ -225,6 +242,7 @@ impl<'s> Builder<'s> {
         match take(bytes, 1)?[0] {
             0 if count == 1 => {
                 self.check_nullable()?;
+                take_room(room, self.shape.least_bytes())?;
                 self.append_blank(1);
                 return Ok(());
             }
@@ -255,7 +273,7 @@ impl<'s> Builder<'s> {
             }
             other => return Err(unknown_presence(other)),
         }
-        self.append_values(bytes, count, blank.as_deref())
+        self.append_values(bytes, count, blank.as_deref(), room)
     }
 
     fn append_values(
@@ -263,6 +281,7 @@ impl<'s> Builder<'s> {
         bytes: &mut &[u8],
         count: usize,
         blank: Option<&[bool]>,
+        room: &mut usize,
     ) -> Result<(), Reason> {
         let is_blank = |at: usize| blank.is_some_and(|blank| blank[at]);
         match (&mut self.values, &self.shape.kind) {
@@ -302,15 +321,15 @@ impl<'s> Builder<'s> {
                 let hidden = blank.map(|blank| {
                     blank.iter().flat_map(|blank| iter::repeat_n(*blank, *size)).collect::<Vec<_>>()
                 });
-                items.append_run(bytes, count, hidden.as_deref())?;
+                items.append_run(bytes, count, hidden.as_deref(), room)?;
             }
             (Values::List { ends, items }, _) => {
                 let count = append_lengths(ends, bytes, count, blank)?;
-                items.append_run(bytes, count, None)?;
+                items.append_run(bytes, count, None, room)?;
             }
             (Values::Struct(fields), _) => {
                 for field in fields {
-                    field.append_run(bytes, count, blank)?;
+                    field.append_run(bytes, count, blank, room)?;
                 }
             }
             (Values::Null, _) => {}

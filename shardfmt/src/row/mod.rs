@@ -25,6 +25,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::digest::{DigestError, from_hex, from_text, to_hex};
 use crate::keyed::KeyedHash;
+use crate::shard::MAX_SHARD_BYTES;
 use plain::Shape;
 
 pub use encode::RowEncoder;
@@ -201,8 +202,9 @@ impl RowCodec {
         let mut rows: Vec<&[u8]> = rows.into_iter().collect();
         let count = rows.len();
         let mut columns = Vec::with_capacity(self.columns.len());
+        let mut room = usize::try_from(MAX_SHARD_BYTES).unwrap_or(usize::MAX);
         for (shape, field) in self.columns.iter().zip(self.schema.fields()) {
-            let column = decode::decode_column(shape, &mut rows);
+            let column = decode::decode_column(shape, &mut rows, &mut room);
             columns
                 .push(column.map_err(|reason| RowError::Malformed { column: field.name().clone(), reason })?);
         }

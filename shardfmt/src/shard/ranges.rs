@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::buffer::MutableBuffer;
+use arrow::buffer::Buffer;
 use arrow::datatypes::SchemaRef;
 
 use super::ipc::{self, ColumnPlace, Layout};
@@ -25,8 +25,8 @@ pub struct RangePlan {
     schema: SchemaRef,
     ranges: Vec<Range<u64>>,
     blocks: Vec<BlockRead>,
-    /// For every piece of the result, in order: which of the blocks, and which of its rows.
-    outputs: Vec<(usize, Range<u32>)>,
+    /// For every range asked for, in order: which of the blocks have some of it, and which of their rows.
+    outputs: Vec<Vec<(usize, Range<u32>)>>,
 }
 
 /// A record batch of which some is read.
@@ -50,13 +50,14 @@ impl RangePlan {
             starts.push(starts[starts.len() - 1].saturating_add(block.rows));
         }
         let mut wanted: Vec<Vec<Range<u32>>> = vec![Vec::new(); sidecar.blocks.len()];
-        let mut outputs = Vec::new();
+        let mut outputs = Vec::with_capacity(rows.len());
         for range in rows {
             if range.start > range.end || range.end > row_count {
                 let (start, end) = (range.start, range.end);
                 return Err(ShardError::NoSuchRows { shard, start, end, rows: row_count });
             }
             let first = starts.partition_point(|start| *start <= range.start) - 1;
+            let mut parts = Vec::new();
             for block in first..sidecar.blocks.len() {
                 let (start, end) = (starts[block].max(range.start), starts[block + 1].min(range.end));
                 if start >= range.end {
@@ -65,9 +66,10 @@ impl RangePlan {
                 if start < end {
                     let local = start - starts[block]..end - starts[block];
                     wanted[block].push(local.clone());
-                    outputs.push((block, local));
+                    parts.push((block, local));
                 }
             }
+            outputs.push(parts);
         }
         let mut read_index = vec![usize::MAX; wanted.len()];
         let mut blocks = Vec::new();
@@ -78,7 +80,7 @@ impl RangePlan {
             read_index[index] = blocks.len();
             blocks.push(BlockRead { block, pieces });
         }
-        for (block, _) in &mut outputs {
+        for (block, _) in outputs.iter_mut().flatten() {
             *block = read_index[*block];
         }
         let ranges = coalesced(blocks.iter().flat_map(|read| read.pieces.iter().cloned()).collect());
@@ -95,13 +97,14 @@ impl RangePlan {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// The rows asked for, in the order asked for, from the bytes of [`ranges`](Self::ranges) in that order.
+    /// The rows of each range asked for, in the order asked for, from the bytes of [`ranges`](Self::ranges) in that order.
+    /// A range that lies in several record batches of the shard gives as many, an empty one gives none.
     ///
     /// # Errors
     ///
     /// [`ShardError::Fetched`] when the bytes are not as many as asked for, [`ShardError::Corrupt`] when they are no
     /// valid Arrow data.
-    pub fn decode<B: AsRef<[u8]>>(&self, fetched: &[B]) -> Result<Vec<RecordBatch>, ShardError> {
+    pub fn decode<B: AsRef<[u8]>>(&self, fetched: &[B]) -> Result<Vec<Vec<RecordBatch>>, ShardError> {
         for (index, range) in self.ranges.iter().enumerate() {
             let expected = range.end - range.start;
             let found = fetched.get(index).map_or(0, |bytes| bytes.as_ref().len() as u64);
@@ -112,11 +115,11 @@ impl RangePlan {
         let mut unpacked = 0;
         let batches = self.blocks.iter().map(|read| self.decode_block(read, fetched, &mut unpacked));
         let batches = batches.collect::<Result<Vec<_>, _>>()?;
-        let outputs = self.outputs.iter().map(|(block, rows)| {
+        let part = |(block, rows): &(usize, Range<u32>)| {
             let length = (rows.end - rows.start) as usize;
             batches[*block].slice(rows.start as usize, length)
-        });
-        Ok(outputs.collect())
+        };
+        Ok(self.outputs.iter().map(|parts| parts.iter().map(part).collect()).collect())
     }
 
     fn decode_block<B: AsRef<[u8]>>(
@@ -128,7 +131,8 @@ impl RangePlan {
         let block = &read.block;
         let corrupt = |reason| ShardError::Corrupt { shard: self.shard.clone(), reason };
         let length = block.body_bytes as usize; // checked with the sidecar to be below 4 GiB
-        let mut body = MutableBuffer::from_len_zeroed(length);
+        // Not touched where nothing is put: a sidecar that lies about lengths costs no memory.
+        let mut body = vec![0u8; length];
         for small in &block.small {
             body[small.offset as usize..][..small.bytes.len()].copy_from_slice(&small.bytes);
         }
@@ -139,7 +143,7 @@ impl RangePlan {
             let length = (piece.end - piece.start) as usize;
             body[(piece.start - body_start) as usize..][..length].copy_from_slice(&source[..length]);
         }
-        let batch = ipc::unpack_block(&self.schema, &block.metadata, &body.into(), unpacked);
+        let batch = ipc::unpack_block(&self.schema, &block.metadata, &Buffer::from_vec(body), unpacked);
         let batch = batch.map_err(corrupt)?;
         match batch.num_rows() == block.rows as usize {
             true => Ok(batch),

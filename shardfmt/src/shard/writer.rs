@@ -50,8 +50,9 @@ pub struct ShardWriter {
     hashed: usize,
 }
 
-/// A shard and all that is known of it.
+/// A shard and all that is known of it. Only made of a shard that was hashed: its parts belong together.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct FinishedShard {
     /// The digest of the shard's file.
     pub id: ShardId,

@@ -3,6 +3,7 @@
 //! One small file per command. Exit codes: 0 done, 1 failed, 2 asked wrongly or ambiguously; of `diff`,
 //! 0 the same, 1 different, 2 not compared.
 
+mod allocator;
 mod append;
 mod connect;
 mod demo;
@@ -75,6 +76,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    allocator::keep_buffers();
     shardd_client::tls::use_ring();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -50,11 +50,6 @@ impl<F> Alike<F> {
         Ok(Alike { files: opened, skipped, schema: common.map(|(schema, _)| schema) })
     }
 
-    /// How many there were.
-    pub(super) fn count(&self) -> usize {
-        self.files.len() + self.skipped.len()
-    }
-
     /// Lists the files that were skipped.
     pub(super) fn list_skipped(&self, feed: &mut Feed<'_, '_>) -> Result<(), IngestError> {
         self.skipped.iter().try_for_each(|(name, reason)| feed.left_out(name, reason))

@@ -1,7 +1,8 @@
 //! Parquet files with the same columns.
 //!
 //! A piece is a row group, or some rows of a large one: a reader of flat columns skips to them page by page without
-//! looking inside. Nested columns cannot be skipped without being read, so large row groups of those are read in order.
+//! looking inside. Nested columns cannot be skipped without being read, nor can few large pages: large row groups with
+//! such columns are read in order.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,18 +10,30 @@ use std::sync::Arc;
 use ::parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
+use ::parquet::basic::{PageType, Type};
+use ::parquet::column::page::{Page, PageReader};
 use ::parquet::errors::ParquetError;
-use ::parquet::file::metadata::RowGroupMetaData;
+use ::parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
+use ::parquet::file::serialized_reader::SerializedPageReader;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Schema, SchemaRef};
 
 use super::alike::Alike;
-use super::{Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, caught};
+use super::{Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, caught, growth};
 use crate::ingest::error::one_line;
 use crate::ingest::input::{InputFile, Inputs, OpenInput};
 use crate::ingest::{IngestConfig, IngestError, canonical};
 use crate::manifest::InputDigest;
+
+/// A piece has at most so many rows, however small they are.
+const MANY_ROWS: u64 = 16 * PIECE_ROWS;
+/// What a row takes besides its values.
+const ROW_OVERHEAD: u64 = 32;
+/// Rows of shared values are cut to this when each gets its own.
+const LARGE_BYTES: u64 = 4 * PIECE_BYTES;
+/// More rows than any writer puts into a row group: a damaged number.
+const MOST_ROWS: u64 = 1 << 31;
 
 #[derive(Debug)]
 pub(super) struct ParquetSource {
@@ -38,11 +51,9 @@ struct ParquetFile {
 impl ParquetSource {
     /// Reads the footers of those of the files that are Parquet (a single file always is) and compares their columns.
     pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<ParquetSource, IngestError> {
-        let (path, count) = (inputs.path, inputs.files.len());
-        let is_parquet = |file: &InputFile| inputs.is_file || Kind::Parquet.names(&file.name);
-        let files = inputs.files.into_iter().filter(is_parquet).collect();
+        let path = inputs.path.clone();
+        let (files, others) = Kind::Parquet.files(inputs, config);
         let files = Alike::open(files, config, ParquetFile::open)?;
-        let others = (count - files.count()) as u64;
         let schema = files.schema.clone().unwrap_or_else(|| Arc::new(Schema::empty()));
         let source = ParquetSource { files, schema, others };
         if source.row_count() == Some(0) || source.schema.fields().is_empty() {
@@ -75,7 +86,8 @@ impl Format for ParquetSource {
 impl ParquetFile {
     fn open(file: InputFile) -> Result<(ParquetFile, SchemaRef), IngestError> {
         let input = file.open()?;
-        let metadata = caught(|| ArrowReaderMetadata::load(&input, ArrowReaderOptions::new()))
+        let options = ArrowReaderOptions::new().with_encoding_stats_as_mask(false);
+        let metadata = caught(|| ArrowReaderMetadata::load(&input, options))
             .unwrap_or_else(gave_up)
             .map_err(|error| damaged(&file, error))?;
         let schema = canonical::canonical_schema(&file.path, metadata.schema())?;
@@ -94,9 +106,18 @@ impl ParquetFile {
         let whole = self.file.open_whole()?;
         let mut start: u64 = 0;
         for (index, group) in self.metadata.metadata().row_groups().iter().enumerate() {
-            let rows = u64::try_from(group.num_rows()).unwrap_or(0);
-            let size = rows_per_piece(group, rows);
-            if size < rows && is_nested(group) {
+            let rows = match checked_rows(group) {
+                Ok(rows) => rows,
+                Err(reason) => {
+                    feed.fault(
+                        &format!("{}, row group {index}", self.file.name),
+                        damaged(&self.file, reason),
+                    )?;
+                    continue;
+                }
+            };
+            let size = self.rows_per_piece(&whole.input, group, rows);
+            if size < rows && !self.can_skip(group, rows.div_ceil(size)) {
                 self.in_order(&whole.input, index, rows, size, schema, feed)?;
             } else {
                 for from in (0..rows).step_by(size as usize) {
@@ -116,6 +137,48 @@ impl ParquetFile {
             feed.fault(&self.file.name, damaged(&self.file, reason))?;
         }
         whole.digest()
+    }
+
+    /// How many rows of a row group make a piece.
+    fn rows_per_piece(&self, input: &OpenInput, group: &RowGroupMetaData, rows: u64) -> u64 {
+        let per_row = |bytes: u64| bytes / rows.max(1);
+        let row_bytes = group.columns().iter().map(|column| {
+            let known = per_row(decoded_bytes(column));
+            // Unless even the whole dictionary in every row of a piece would do no harm.
+            let most = u64::try_from(column.uncompressed_size()).unwrap_or(0);
+            match shares_texts(column) && most.saturating_mul(rows.min(MANY_ROWS)) > PIECE_BYTES {
+                true => known.max(self.mean_text(input, column, rows).unwrap_or(0)),
+                false => known,
+            }
+        });
+        let row_bytes = row_bytes.fold(ROW_OVERHEAD, u64::saturating_add);
+        (PIECE_BYTES / row_bytes).clamp(1, MANY_ROWS).min(rows.max(1))
+    }
+
+    /// The mean length of the texts of a dictionary.
+    fn mean_text(&self, input: &OpenInput, column: &ColumnChunkMetaData, rows: u64) -> Option<u64> {
+        let first_page = || {
+            let input = Arc::new(input.clone());
+            SerializedPageReader::new(input, column, rows as usize, None)?.get_next_page()
+        };
+        // A page that cannot be read is found when its rows are.
+        match caught(first_page)?.ok()?? {
+            Page::DictionaryPage { buf, num_values, .. } => {
+                Some(buf.len() as u64 / u64::from(num_values.max(1)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a reader gets to each of so many pieces of a row group without reading much of the others.
+    fn can_skip(&self, group: &RowGroupMetaData, pieces: u64) -> bool {
+        let fields = self.metadata.schema().fields();
+        let is_flat = |column: &ColumnChunkMetaData| column.column_descr().max_rep_level() == 0;
+        let has_pages = |column| pages(column).is_some_and(|pages| pages.saturating_mul(2) >= pieces);
+        // Levels and short values of many rows fit a page: to unpack it for each piece again costs little.
+        let is_small = |column: &ColumnChunkMetaData| decoded_bytes(column) <= PIECE_BYTES;
+        !fields.iter().any(|field| growth::grows(field.data_type()))
+            && group.columns().iter().all(|column| is_flat(column) && (has_pages(column) || is_small(column)))
     }
 
     /// Some rows of a row group.
@@ -154,7 +217,15 @@ impl ParquetFile {
                 Err(error) => return feed.fault(&name, damaged(&self.file, error)),
             };
             found += batch.num_rows() as u64;
-            feed.piece(name.clone(), move |_| canonical::canonical_batch(&self.file.path, &batch, schema))?;
+            let mut slices = Vec::new();
+            if let Err(reason) = growth::cut(batch, LARGE_BYTES, &mut slices) {
+                return feed.fault(&name, damaged(&self.file, reason));
+            }
+            for batch in slices {
+                feed.piece(name.clone(), move |_| {
+                    canonical::canonical_batch(&self.file.path, &batch, schema)
+                })?;
+            }
         }
         self.check_rows(found, rows).or_else(|error| feed.fault(&name, error))
     }
@@ -183,18 +254,49 @@ impl ParquetFile {
     }
 }
 
-/// How many rows of a row group make a piece.
-fn rows_per_piece(group: &RowGroupMetaData, rows: u64) -> u64 {
-    let bytes = u64::try_from(group.total_byte_size()).unwrap_or(0);
-    if bytes <= PIECE_BYTES && rows <= PIECE_ROWS {
-        return rows.max(1);
+/// The rows of a row group, as far as it agrees with itself.
+fn checked_rows(group: &RowGroupMetaData) -> Result<u64, String> {
+    let rows = u64::try_from(group.num_rows()).ok().filter(|rows| *rows <= MOST_ROWS);
+    let rows = rows.ok_or_else(|| format!("a row group cannot have {} rows", group.num_rows()))?;
+    let differs = |column: &&ColumnChunkMetaData| {
+        column.column_descr().max_rep_level() == 0 && column.num_values() != group.num_rows()
+    };
+    match group.columns().iter().find(differs) {
+        None => Ok(rows),
+        Some(column) => {
+            let (path, values) = (column.column_path(), column.num_values());
+            Err(format!("column {path} has {values} values in a row group of {rows} rows"))
+        }
     }
-    let row_bytes = (bytes / rows.max(1)).max(1);
-    (PIECE_BYTES / row_bytes).clamp(1, PIECE_ROWS)
 }
 
-fn is_nested(group: &RowGroupMetaData) -> bool {
-    group.columns().iter().any(|column| column.column_descr().max_rep_level() > 0)
+/// What the values of a column take when they are decoded, as far as its metadata says: a dictionary may stand for more.
+fn decoded_bytes(column: &ColumnChunkMetaData) -> u64 {
+    let positive = |number: i64| u64::try_from(number).unwrap_or(0);
+    let width = match column.column_type() {
+        Type::BOOLEAN => 1,
+        Type::INT32 | Type::FLOAT | Type::BYTE_ARRAY => 4,
+        Type::INT64 | Type::DOUBLE => 8,
+        Type::INT96 => 12,
+        Type::FIXED_LEN_BYTE_ARRAY => positive(column.column_descr().type_length().into()),
+    };
+    let fixed = positive(column.num_values()).saturating_mul(width);
+    let texts = column.unencoded_byte_array_data_bytes().map_or(0, positive);
+    fixed.saturating_add(texts).max(positive(column.uncompressed_size()))
+}
+
+/// Whether a column may have values of different lengths of which many share one place.
+fn shares_texts(column: &ColumnChunkMetaData) -> bool {
+    column.column_type() == Type::BYTE_ARRAY
+        && column.dictionary_page_offset().is_some()
+        && column.unencoded_byte_array_data_bytes().is_none()
+}
+
+/// How many pages the values of a column lie on, if its writer says so.
+fn pages(column: &ColumnChunkMetaData) -> Option<u64> {
+    let is_data = |kind| matches!(kind, PageType::DATA_PAGE | PageType::DATA_PAGE_V2);
+    let stats = column.page_encoding_stats()?.iter().filter(|stats| is_data(stats.page_type));
+    Some(stats.map(|stats| u64::try_from(stats.count).unwrap_or(0)).sum())
 }
 
 fn shown(start: u64, part: &Range<u64>) -> String {
@@ -208,4 +310,54 @@ fn damaged(file: &InputFile, reason: impl std::fmt::Display) -> IngestError {
 /// What a reader that panicked has to say.
 fn gave_up<T, E: From<ParquetError>>() -> Result<T, E> {
     Err(ParquetError::General("its reader gave up".to_owned()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use ::parquet::arrow::ArrowWriter;
+    use ::parquet::file::properties::WriterProperties;
+    use arrow::array::{ArrayRef, FixedSizeBinaryArray, Int64Array, StringArray};
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::ingest::config::OnError;
+    use crate::ingest::source::{Faults, Piece};
+
+    /// The rows of each piece of a file with this column.
+    fn pieces(column: ArrayRef, properties: WriterProperties) -> Vec<usize> {
+        let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
+        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        let inputs = Inputs::in_memory("a.parquet", Bytes::from(writer.into_inner().unwrap()));
+        let source = ParquetSource::open(inputs, &IngestConfig::default()).unwrap();
+        let mut rows = Vec::new();
+        let mut push = |piece: Piece<'_>| {
+            let mut faults = Faults { on_error: OnError::Fail, skipped: Vec::new(), files: Vec::new() };
+            rows.push((piece.read)(&mut faults)?.unwrap().num_rows());
+            Ok(())
+        };
+        source.pieces(&mut Feed { push: &mut push, on_error: OnError::Fail }).unwrap();
+        rows
+    }
+
+    #[test]
+    fn narrow_rows_make_large_pieces() {
+        let column = Arc::new(Int64Array::from_iter_values(0..300_000));
+        assert_eq!(pieces(column, WriterProperties::default()).len(), 3);
+    }
+
+    #[test]
+    fn texts_that_share_a_place_weigh_as_much_as_others() {
+        let texts = ["a", "b", "c"].map(|text| text.repeat(50_000));
+        let column: ArrayRef = Arc::new(StringArray::from_iter_values((0..2000).map(|row| &texts[row % 3])));
+        let rows = pieces(column, WriterProperties::default());
+        assert_eq!(rows.iter().sum::<usize>(), 2000);
+        assert!(rows.iter().all(|rows| *rows <= 84), "{rows:?}");
+    }
+
+    #[test]
+    fn nulls_of_a_wide_type_weigh_as_much_as_values() {
+        let column: ArrayRef = Arc::new(FixedSizeBinaryArray::new_null(1 << 20, 50));
+        assert!(pieces(column, WriterProperties::default()).iter().all(|rows| *rows <= 4));
+    }
 }

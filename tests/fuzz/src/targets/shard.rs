@@ -45,7 +45,7 @@ pub(crate) fn shard(data: &[u8]) -> bool {
     let part = |range: &std::ops::Range<u64>| &again.bytes()[range.start as usize..range.end as usize];
     let fetched: Vec<&[u8]> = plan.ranges().iter().map(part).collect();
     let mut row = asked.start;
-    for batch in plan.decode(&fetched).expect("the bytes asked for") {
+    for batch in plan.decode(&fetched).expect("the bytes asked for").concat() {
         let encoder = again.codec().encoder(&batch).expect("of this schema");
         for index in 0..batch.num_rows() {
             canonical.clear();
