@@ -297,7 +297,7 @@ impl Engine {
     }
 
     /// Single grains from the store: the shard's sidecar once, then only the bytes of the rows wanted.
-    async fn read_ranges(
+    pub(super) async fn read_ranges(
         self: &Arc<Self>,
         run: &Arc<RunState>,
         shard: u32,
