@@ -1,12 +1,14 @@
 //! Runs a program and tells what it used. Linux keeps these figures, for as long as the process lives.
 
-use std::fs::{self, File};
-use std::io::{Read, Seek};
+use std::fs;
+use std::io::{self, BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 /// How often the process is looked at. What it used after the last look is not seen.
 const LOOK: Duration = Duration::from_millis(2);
@@ -30,27 +32,38 @@ pub struct Usage {
 ///
 /// # Errors
 /// When it cannot be started, or fails; its standard error goes where this process's goes.
-pub fn run(mut command: Command) -> Result<(Usage, String)> {
-    let mut output = tempfile::tempfile()?;
-    let (began, mut used) = (Instant::now(), Usage::default());
-    let mut child = command.stdin(Stdio::null()).stdout(output.try_clone()?).spawn()?;
-    let status = loop {
-        look(child.id(), &mut used);
-        match child.try_wait()? {
-            Some(status) => break status,
-            None => thread::sleep(LOOK),
-        }
-    };
-    used.seconds = began.elapsed().as_secs_f64();
-    ensure!(status.success(), "{} failed: {status}", command.get_program().display());
-    Ok((used, printed(&mut output)?))
+pub fn run(command: Command) -> Result<(Usage, String)> {
+    let mut printed = String::new();
+    let used = follow(command, |_, line| printed.extend([line, "\n"]))?;
+    Ok((used, printed))
 }
 
-fn printed(output: &mut File) -> Result<String> {
-    let mut text = String::new();
-    output.rewind()?;
-    output.read_to_string(&mut text)?;
-    Ok(text)
+/// Runs the command to its end, and hands on each line that it prints, with the time since it was started.
+///
+/// # Errors
+/// When it cannot be started, or fails; its standard error goes where this process's goes.
+pub fn follow(mut command: Command, mut each: impl FnMut(Duration, &str)) -> Result<Usage> {
+    let (began, used) = (Instant::now(), Mutex::new(Usage::default()));
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let lines = BufReader::new(child.stdout.take().context("it was asked for")?).lines();
+    let (process, ended) = (child.id(), AtomicBool::new(false));
+    let status = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                look(process, &mut used.lock().expect("no panic while held"));
+                thread::sleep(LOOK);
+            }
+        });
+        let read =
+            lines.map(|line| line.map(|line| each(began.elapsed(), &line))).collect::<io::Result<()>>();
+        let status = child.wait();
+        ended.store(true, Ordering::Relaxed);
+        read.and(status)
+    })?;
+    let mut used = used.into_inner().context("no panic while held")?;
+    used.seconds = began.elapsed().as_secs_f64();
+    ensure!(status.success(), "{} failed: {status}", command.get_program().display());
+    Ok(used)
 }
 
 /// Takes note of what the process has used so far. One that has just ended has nothing left to tell.
