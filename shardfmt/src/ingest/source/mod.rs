@@ -21,6 +21,7 @@ mod kind;
 mod libsvm;
 mod lines;
 mod mds;
+mod npy;
 mod numpy;
 mod pack;
 mod parquet;

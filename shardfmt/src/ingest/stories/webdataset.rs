@@ -172,6 +172,23 @@ fn arrays_become_tensors_or_lists_or_stay_files() {
 }
 
 #[test]
+fn arrays_with_endless_brackets_in_their_headers_are_refused_at_once() {
+    for (open, reason) in [("(", "brackets too deep"), ("[(", "brackets too deep"), ("{", "dictionary in a")]
+    {
+        let members =
+            [("1.cls", b"1".to_vec()), ("1.x.npy", npy(&format!("', {}", open.repeat(900)), "1,", &[0]))];
+        let text = refused(&members, &sequential());
+        assert!(text.contains("\"1.x.npy\" is no NumPy array") && text.contains(reason), "{text}");
+        let skipped = ingested(&members, &skipping());
+        assert!(
+            matches!(skipped, Err(IngestError::NoSamples { .. })),
+            "{:?}",
+            skipped.map(|done| done.left_out())
+        );
+    }
+}
+
+#[test]
 fn a_sample_that_lacks_a_member_is_said_skipped_or_has_a_null() {
     let mut members = samples();
     members.extend([
