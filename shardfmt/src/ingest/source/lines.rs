@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use arrow::array::RecordBatch;
 
 use super::compressed::decompressed;
-use super::{Faults, Feed};
+use super::{Faults, Feed, Stopped};
 use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
 use crate::ingest::input::InputFile;
@@ -267,12 +267,8 @@ pub(super) fn pieces<'s>(
     if let Err(error) = each_block(file, &mut stream, grammar, &mut |block| {
         let name = format!("{}, from line {}", file.name, block.line);
         feed.piece(name, move |faults| read(&block, faults)).map_err(Stopped::Elsewhere)
-    }) {
-        match error {
-            Stopped::Reading(error) => feed.fault(&file.name, error)?,
-            Stopped::Elsewhere(error) => return Err(error),
-        }
-    }
+    });
+    feed.visited(&file.name, visited)?;
     file.finish(stream)
 }
 
@@ -311,14 +307,6 @@ pub(super) fn survey<T: Send>(
     )
 }
 
-/// Why not all of a file was visited.
-pub(super) enum Stopped {
-    /// What follows cannot be read.
-    Reading(IngestError),
-    /// Whoever visits it wants no more.
-    Elsewhere(IngestError),
-}
-
 /// Visits all blocks of a file, in order.
 pub(super) fn each_block(
     file: &InputFile,
@@ -326,11 +314,11 @@ pub(super) fn each_block(
     grammar: Grammar,
     visit: &mut dyn FnMut(Block) -> Result<(), Stopped>,
 ) -> Result<(), Stopped> {
-    let mut blocks = Blocks::new(file, stream, grammar).map_err(Stopped::Reading)?;
+    let mut blocks = Blocks::new(file, stream, grammar)?;
     if grammar.has_header {
-        blocks.header().map_err(Stopped::Reading)?;
+        blocks.header()?;
     }
-    while let Some(block) = blocks.next().map_err(Stopped::Reading)? {
+    while let Some(block) = blocks.next()? {
         visit(block)?;
     }
     Ok(())

@@ -136,6 +136,15 @@ impl<'f, 's> Feed<'f, 's> {
         })
     }
 
+    /// A file that was visited, perhaps not to its end.
+    pub(super) fn visited(&mut self, name: &str, visited: Result<(), Stopped>) -> Result<(), IngestError> {
+        match visited {
+            Ok(()) => Ok(()),
+            Err(Stopped::Reading(error)) => self.fault(name, error),
+            Err(Stopped::Elsewhere(error)) => Err(error),
+        }
+    }
+
     /// Something that is left out and listed as such, whatever is to become of faults.
     pub(super) fn left_out(&mut self, name: &str, reason: &str) -> Result<(), IngestError> {
         let listed = (name.to_owned(), reason.to_owned());
@@ -144,6 +153,20 @@ impl<'f, 's> Feed<'f, 's> {
             Ok(None)
         });
         (self.push)(Piece { name: name.to_owned(), read })
+    }
+}
+
+/// Why not all of a file was visited.
+pub(super) enum Stopped {
+    /// What follows cannot be read.
+    Reading(IngestError),
+    /// Whoever was given what it has wants no more: that says nothing of the file.
+    Elsewhere(IngestError),
+}
+
+impl From<IngestError> for Stopped {
+    fn from(error: IngestError) -> Stopped {
+        Stopped::Reading(error)
     }
 }
 

@@ -254,6 +254,29 @@ fn what_is_wrong_with_a_member_is_said_with_its_name() {
     }
 }
 
+#[test]
+fn a_sample_that_is_larger_than_a_row_may_be_is_refused_before_it_is_held() {
+    let third = || vec![7; 3 << 19];
+    let members = [
+        ("1.a", vec![1]),
+        ("1.b", vec![1]),
+        ("1.c", vec![1]),
+        ("2.a", third()),
+        ("2.b", third()),
+        ("2.c", third()),
+        ("3.a", vec![3]),
+        ("3.b", vec![3]),
+        ("3.c", vec![3]),
+    ];
+    let text = refused(&members, &keyed());
+    assert!(text.contains("\"2.c\" makes a sample of more than 4194304 bytes"), "{text}");
+    let skipped = ingested(&members, &IngestConfig { format: Some(Kind::WebDataset), ..skipping() }).unwrap();
+    assert_eq!(
+        (skipped.texts("key"), skipped.left_out()),
+        (vec!["1".into(), "3".into()], vec!["2.c".into()])
+    );
+}
+
 /// The archives that an export writes.
 fn exported(schema: &arrow::datatypes::SchemaRef, rows: &[Vec<u8>], per_tar: usize) -> Vec<Vec<u8>> {
     let message = crate::manifest::schema_message(schema);
