@@ -141,20 +141,10 @@ impl InputFile {
             return Ok(WholeInput { file: self.clone(), input, digest: None });
         }
         let mut hashed = Hashed::new(input.read_from(0));
-        let input = self.spooled(&mut hashed, |error| self.error(error))?;
+        let (copy, bytes) = spool(&mut hashed, |error| self.error(error))?;
+        let input = OpenInput { content: Arc::new(copy), file: Arc::new(self.clone()), bytes };
         let digest = self.digest_of(&hashed)?;
         Ok(WholeInput { file: self.clone(), input, digest: Some(digest) })
-    }
-
-    /// What comes of this file, such as its unpacked content, in a temporary file, to be read in any order. `failed` says
-    /// what it means when it cannot be read.
-    pub(super) fn spooled(
-        &self,
-        reader: impl Read,
-        failed: impl Fn(io::Error) -> IngestError,
-    ) -> Result<OpenInput, IngestError> {
-        let (copy, bytes) = spool(reader, failed)?;
-        Ok(OpenInput { content: Arc::new(copy), file: Arc::new(self.clone()), bytes })
     }
 
     /// Reads the file from its beginning; the digest is known at its end.
