@@ -62,8 +62,8 @@ impl CsvSource {
         let Some((_, header)) = files.files.first() else { return Err(no_rows()) };
         let columns = header.names.fields().len().max(1) as u64;
         let rows = (PIECE_BYTES / (8 * columns)).clamp(1, PIECE_ROWS) as usize;
-        let grammar = Grammar { record, has_header: true, rows };
-        let mut types = vec![DataType::Null; header.names.fields().len()];
+        let grammar = Grammar { record, has_header: true, rows, longest: lines::LONGEST_RECORD };
+        let mut known = vec![Seen::default(); header.names.fields().len()];
         let mut count = 0;
         for (file, _) in &files.files {
             lines::survey(
@@ -146,7 +146,7 @@ impl Header {
         delimiter: u8,
         record: fn(&[u8]) -> Option<usize>,
     ) -> Result<Header, IngestError> {
-        let grammar = Grammar { record, has_header: false, rows: 1 };
+        let grammar = Grammar { record, has_header: false, rows: 1, longest: lines::LONGEST_RECORD };
         let Some(line) = Blocks::new(file, file.stream()?, grammar)?.header()? else {
             return Err(damaged(&file.path, "it has no row, and no header"));
         };
