@@ -174,6 +174,8 @@ impl From<IngestError> for Stopped {
 #[derive(Debug)]
 pub(super) struct Faults {
     on_error: OnError,
+    /// The name of the piece.
+    piece: String,
     /// Name and reason of each, in input order.
     pub(super) skipped: Vec<(String, String)>,
     /// The files that the piece itself read from end to end, in input order.
@@ -181,6 +183,10 @@ pub(super) struct Faults {
 }
 
 impl Faults {
+    fn new(on_error: OnError, piece: String) -> Faults {
+        Faults { on_error, piece, skipped: Vec::new(), files: Vec::new() }
+    }
+
     /// Something that cannot be read: a member, a line. Returns the error unless such things are to be skipped.
     pub(super) fn add(&mut self, name: impl Into<String>, error: IngestError) -> Result<(), IngestError> {
         if self.on_error == OnError::Fail || !error.is_about_content() {
@@ -188,6 +194,34 @@ impl Faults {
         }
         self.skipped.push((name.into(), one_line(error)));
         Ok(())
+    }
+
+    /// A row of the piece that cannot be read.
+    pub(super) fn row(&mut self, row: usize, error: IngestError) -> Result<(), IngestError> {
+        let name = format!("{}, row {row}", self.piece);
+        let error = located(error, &name);
+        self.add(name, error)
+    }
+}
+
+/// The error with the place in its file, which the name of a piece tells.
+fn located(error: IngestError, piece: &str) -> IngestError {
+    let place = |path: &Path| match piece.split_once(", ") {
+        // The file is said already.
+        Some((file, place)) if path.ends_with(file) => place.to_owned(),
+        _ => piece.to_owned(),
+    };
+    match error {
+        IngestError::Parquet { path, reason } => {
+            IngestError::Parquet { reason: format!("{}: {reason}", place(&path)), path }
+        }
+        IngestError::Damaged { path, kind, reason } => {
+            IngestError::Damaged { reason: format!("{}: {reason}", place(&path)), path, kind }
+        }
+        IngestError::Row { path, reason } => {
+            IngestError::Row { reason: format!("{}: {reason}", place(&path)), path }
+        }
+        other => other,
     }
 }
 
@@ -284,15 +318,16 @@ impl Source {
 
     /// The rows of a piece, of which there may be none, and what could not be read. May be called from any thread.
     pub(super) fn read(&self, piece: Piece<'_>) -> Result<(Option<RecordBatch>, Faults), IngestError> {
-        let mut faults = Faults { on_error: self.on_error, skipped: Vec::new(), files: Vec::new() };
-        let read = (piece.read)(&mut faults);
+        let Piece { name, read } = piece;
+        let mut faults = Faults::new(self.on_error, name);
+        let read = read(&mut faults);
         if let Some(trouble) = self.trouble.error() {
             return Err(trouble);
         }
         let batch = match read {
             Ok(batch) => batch,
             Err(error) => {
-                faults.add(piece.name, error)?;
+                faults.add(faults.piece.clone(), located(error, &faults.piece))?;
                 None
             }
         };
@@ -374,4 +409,29 @@ fn canonical_rows(path: &Path, batch: &RecordBatch, schema: &SchemaRef) -> Resul
 /// read anything. What it was working on must not be used again.
 fn caught<T>(read: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(read)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_where_in_which_file_it_is() {
+        let row = |path: &str, piece: &str| {
+            let error = IngestError::Row { path: path.into(), reason: "it is too large".to_owned() };
+            located(error, piece).to_string()
+        };
+        let text = row("/data/b/all.parquet", "b/all.parquet, rows 0..10, row 7");
+        assert!(
+            text.starts_with("/data/b/all.parquet: a row cannot be encoded (rows 0..10, row 7: it is"),
+            "{text}"
+        );
+        // Of a directory, or an archive whose members are all that is named.
+        let text = row("/data", "b/all.parquet, rows 0..10, row 7");
+        assert!(
+            text.starts_with("/data: a row cannot be encoded (b/all.parquet, rows 0..10, row 7: it is"),
+            "{text}"
+        );
+        assert!(row("/data/zoo.tar", "cat/1.png, row 0").contains("(cat/1.png, row 0: it is"));
+    }
 }
