@@ -345,11 +345,29 @@ fn project(
     schema: &SchemaRef,
     columns: Option<&[String]>,
 ) -> Result<(SchemaRef, Option<Vec<usize>>), IngestError> {
-    let Some(columns) = columns else { return Ok((schema.clone(), None)) };
-    let index = |column: &String| schema.index_of(column).map_err(|_| no_column(path, column, schema));
-    let indices = columns.iter().map(index).collect::<Result<Vec<_>, _>>()?;
+    let Some(columns) = columns else { return has_values(path, schema.clone()).map(|schema| (schema, None)) };
+    let mut indices = Vec::with_capacity(columns.len());
+    for column in columns {
+        let index = schema.index_of(column).map_err(|_| no_column(path, column, schema))?;
+        if indices.contains(&index) {
+            return Err(IngestError::Config {
+                setting: "columns",
+                reason: format!("{column:?} is there twice"),
+                way_out: "name each column once",
+            });
+        }
+        indices.push(index);
+    }
     let fields: Vec<_> = indices.iter().map(|&index| schema.fields()[index].clone()).collect();
-    Ok((Arc::new(Schema::new(fields)), Some(indices)))
+    Ok((has_values(path, Arc::new(Schema::new(fields)))?, Some(indices)))
+}
+
+/// Refuses columns that are null in every row: rows of nothing have no bytes, and nobody could count them.
+fn has_values(path: &Path, schema: SchemaRef) -> Result<SchemaRef, IngestError> {
+    if schema.fields().iter().any(|field| *field.data_type() != DataType::Null) {
+        return Ok(schema);
+    }
+    Err(IngestError::NoSamples { path: path.to_owned(), found: "no column has a value".to_owned() })
 }
 
 /// The types that the user chose for some of the columns.
