@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn golden(name: &str) -> PathBuf {
+pub(super) fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/mds").join(name)
 }
 
