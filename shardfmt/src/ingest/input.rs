@@ -67,8 +67,9 @@ pub struct InputFile {
     /// the input lay.
     pub(super) name: String,
     pub(super) bytes: u64,
-    /// Changes when the content does, as far as can be told without reading it.
-    pub(super) stamp: String,
+    /// Changes when the content does, as far as can be told without reading it: the hash of what was said, as there may
+    /// be millions of files.
+    pub(super) stamp: [u8; 16],
     content: Arc<dyn Content>,
     trouble: Trouble,
 }
@@ -80,11 +81,13 @@ impl InputFile {
         path: impl Into<PathBuf>,
         name: impl Into<String>,
         bytes: u64,
-        stamp: impl Into<String>,
+        stamp: impl AsRef<str>,
         content: Arc<dyn Content>,
     ) -> InputFile {
-        let trouble = Trouble::default();
-        InputFile { path: path.into(), name: name.into(), bytes, stamp: stamp.into(), content, trouble }
+        let mut hash = [0; 16];
+        blake3::Hasher::new().update(stamp.as_ref().as_bytes()).finalize_xof().fill(&mut hash);
+        let (path, name, trouble) = (path.into(), name.into(), Trouble::default());
+        InputFile { path, name, bytes, stamp: hash, content, trouble }
     }
 
     /// Where it lies, for messages.

@@ -410,10 +410,10 @@ fn tokenizer_file(config: &IngestConfig) -> Result<Option<InputFile>, IngestErro
 fn stamp<'f>(files: impl Iterator<Item = &'f InputFile>) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new_derive_key("shardfmt 2026 input stamp v1");
     for file in files {
-        for part in [&*file.path.to_string_lossy(), &file.name, &file.stamp] {
+        for part in [&*file.path.to_string_lossy(), &file.name] {
             hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
         }
-        hasher.update(&file.bytes.to_le_bytes());
+        hasher.update(&file.stamp).update(&file.bytes.to_le_bytes());
     }
     hasher.finalize()
 }
