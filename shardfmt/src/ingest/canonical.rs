@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 
 use super::IngestError;
 use super::error::one_line;
@@ -31,12 +31,23 @@ pub(super) fn canonical_schema(path: &Path, schema: &Schema) -> Result<SchemaRef
             });
         }
     }
-    let fields = fields.iter().map(|field| {
-        let mut metadata = field.metadata().clone();
-        OF_THE_FILE.iter().for_each(|key| _ = metadata.remove(key));
-        Arc::new(Field::clone(field).with_metadata(metadata))
-    });
-    plain_schema(&Schema::new(fields.collect::<Vec<_>>())).map_err(|error| row_error(path, error))
+    let plain = plain_schema(schema).map_err(|error| row_error(path, error))?;
+    Ok(Arc::new(Schema::new(plain.fields().iter().map(without_metadata).collect::<Fields>())))
+}
+
+/// A field of a plain type, and those within it, without metadata of the file.
+fn without_metadata(field: &FieldRef) -> FieldRef {
+    let data_type = match field.data_type() {
+        DataType::List(item) => DataType::List(without_metadata(item)),
+        DataType::LargeList(item) => DataType::LargeList(without_metadata(item)),
+        DataType::FixedSizeList(item, size) => DataType::FixedSizeList(without_metadata(item), *size),
+        DataType::Map(entries, is_sorted) => DataType::Map(without_metadata(entries), *is_sorted),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(without_metadata).collect()),
+        other => other.clone(),
+    };
+    let mut metadata = field.metadata().clone();
+    OF_THE_FILE.iter().for_each(|key| _ = metadata.remove(key));
+    Arc::new(Field::clone(field).with_data_type(data_type).with_metadata(metadata))
 }
 
 /// The same rows under a canonical schema, which must come from the batch's own.

@@ -67,8 +67,9 @@ pub struct InputFile {
     /// the input lay.
     pub(super) name: String,
     pub(super) bytes: u64,
-    /// Changes when the content does, as far as can be told without reading it.
-    pub(super) stamp: String,
+    /// Changes when the content does, as far as can be told without reading it: the hash of what was said, as there may
+    /// be millions of files.
+    pub(super) stamp: [u8; 16],
     content: Arc<dyn Content>,
     trouble: Trouble,
 }
@@ -80,11 +81,13 @@ impl InputFile {
         path: impl Into<PathBuf>,
         name: impl Into<String>,
         bytes: u64,
-        stamp: impl Into<String>,
+        stamp: impl AsRef<str>,
         content: Arc<dyn Content>,
     ) -> InputFile {
-        let trouble = Trouble::default();
-        InputFile { path: path.into(), name: name.into(), bytes, stamp: stamp.into(), content, trouble }
+        let mut hash = [0; 16];
+        blake3::Hasher::new().update(stamp.as_ref().as_bytes()).finalize_xof().fill(&mut hash);
+        let (path, name, trouble) = (path.into(), name.into(), Trouble::default());
+        InputFile { path, name, bytes, stamp: hash, content, trouble }
     }
 
     /// Where it lies, for messages.
@@ -141,20 +144,10 @@ impl InputFile {
             return Ok(WholeInput { file: self.clone(), input, digest: None });
         }
         let mut hashed = Hashed::new(input.read_from(0));
-        let input = self.spooled(&mut hashed, |error| self.error(error))?;
+        let (copy, bytes) = spool(&mut hashed, |error| self.error(error))?;
+        let input = OpenInput { content: Arc::new(copy), file: Arc::new(self.clone()), bytes };
         let digest = self.digest_of(&hashed)?;
         Ok(WholeInput { file: self.clone(), input, digest: Some(digest) })
-    }
-
-    /// What comes of this file, such as its unpacked content, in a temporary file, to be read in any order. `failed` says
-    /// what it means when it cannot be read.
-    pub(super) fn spooled(
-        &self,
-        reader: impl Read,
-        failed: impl Fn(io::Error) -> IngestError,
-    ) -> Result<OpenInput, IngestError> {
-        let (copy, bytes) = spool(reader, failed)?;
-        Ok(OpenInput { content: Arc::new(copy), file: Arc::new(self.clone()), bytes })
     }
 
     /// Reads the file from its beginning; the digest is known at its end.

@@ -400,7 +400,7 @@ impl PieceEncoder<'_> {
         for row in 0..batch.num_rows() {
             encoded.clear();
             if let Err(error) = encoder.encode(row, &mut encoded) {
-                faults.add(format!("row {row} of a piece"), failed(error))?;
+                faults.row(row, failed(error))?;
                 continue;
             }
             let Some(part) = self.part_of(&encoded) else { continue };

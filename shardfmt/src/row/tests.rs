@@ -204,7 +204,7 @@ fn nulls_take_no_more_memory_than_there_is_room() {
     let pair = DataType::Struct(vec![Field::new("a", wide.clone(), true)].into());
     for (data_type, row) in [(wide, vec![0]), (list, vec![1, 1, 0, 0, 0, 0]), (pair, vec![1, 0])] {
         let shape = Shape::of(&Field::new("x", data_type, true), "x", 0).expect("a plain type");
-        let decoded = |mut room| decode::decode_column(&shape, &mut vec![row.as_slice(); 5], &mut room);
+        let decoded = |mut room| decode::decode_column(&shape, &mut [row.as_slice(); 5], &mut room);
         assert_eq!(decoded(5000).expect("there is room").len(), 5);
         assert!(decoded(4999).expect_err("there is none").contains("more memory"));
     }

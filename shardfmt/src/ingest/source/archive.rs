@@ -10,9 +10,9 @@ use arrow::datatypes::SchemaRef;
 use super::images::{self, LARGEST_IMAGE, Labels, Layout, Load, Place, Rows};
 use super::keyed::{self, Survey};
 use super::picture::{self, ImageSize, Pictures};
-use super::tars::{LARGEST_MEMBER, Member, Seen, Tar, Tars};
+use super::tars::{LARGEST_MEMBER, Member, Seen, Tar, Tars, Twice};
 use super::webdataset::{self, OwnSchema, WebDatasetSource};
-use super::{Faults, Feed, Format, Kind, arrays};
+use super::{Faults, Feed, Format, Kind, Stopped, arrays};
 use crate::ingest::config::OnError;
 use crate::ingest::input::Inputs;
 use crate::ingest::{IngestConfig, IngestError};
@@ -30,7 +30,7 @@ pub(super) struct ArchiveSource {
 
 /// Opens archives as what they are, or what the settings say they are.
 pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<Box<dyn Format>, IngestError> {
-    let mut tars = Tars::open(inputs, config.on_error)?;
+    let mut tars = Tars::open(inputs, config)?;
     let mut look = Look::new(config);
     for tar in &tars.tars {
         let walked = look.walk(tar, tars.under.as_deref());
@@ -85,8 +85,8 @@ struct Look<'c> {
 struct Found {
     /// What is wrong with a member, if that ends the ingest.
     first_fault: Option<IngestError>,
-    /// For each archive: hashes of names that are there twice.
-    twice: Vec<Vec<u64>>,
+    /// For each archive: names that are there twice.
+    twice: Vec<Twice>,
 }
 
 impl Found {
@@ -191,12 +191,12 @@ impl<'c> Look<'c> {
 }
 
 /// The first name that is there for the second time.
-fn first_twice(tar: &Tar, hashes: &[u64]) -> Result<Option<IngestError>, IngestError> {
+fn first_twice(tar: &Tar, twice: &Twice) -> Result<Option<IngestError>, IngestError> {
     let (mut seen, mut first) = (HashSet::new(), None);
     tar.look(|member| {
         if first.is_none()
             && images::is_named(&member.name)
-            && hashes.contains(&Seen::hash(&member.name))
+            && twice.may_hold(&member.name)
             && !seen.insert(member.name.clone())
         {
             first = Some(member.misfit("is there twice"));
@@ -224,7 +224,7 @@ struct Gather<'s> {
 }
 
 impl<'s> Gather<'s> {
-    fn take(&mut self, member: &mut Member<'_>, feed: &mut Feed<'_, 's>) -> Result<(), IngestError> {
+    fn take(&mut self, member: &mut Member<'_>, feed: &mut Feed<'_, 's>) -> Result<(), Stopped> {
         let is_image = images::is_named(&member.name);
         if let Some(error) = member.refusal(LARGEST_IMAGE) {
             return if is_image { self.fault(member, error, feed) } else { Ok(()) };
@@ -235,7 +235,7 @@ impl<'s> Gather<'s> {
             Place::Unread => return self.fault(member, images::unread(archive, &member.name), feed),
             Place::Image => {}
         }
-        if self.tar.twice.contains(&Seen::hash(&member.name)) && !self.seen.insert(member.name.clone()) {
+        if self.tar.twice.may_hold(&member.name) && !self.seen.insert(member.name.clone()) {
             return self.fault(member, member.misfit("is there twice"), feed);
         }
         let changed = |()| IngestError::Changed { path: archive.to_owned(), what: member.name.clone() };
@@ -251,17 +251,18 @@ impl<'s> Gather<'s> {
         member: &Member<'_>,
         error: IngestError,
         feed: &mut Feed<'_, 's>,
-    ) -> Result<(), IngestError> {
+    ) -> Result<(), Stopped> {
         self.flush(feed)?;
-        feed.fault(&self.tar.name_of(&member.name), error)
+        feed.fault(&self.tar.name_of(&member.name), error).map_err(Stopped::Elsewhere)
     }
 
-    fn flush(&mut self, feed: &mut Feed<'_, 's>) -> Result<(), IngestError> {
+    fn flush(&mut self, feed: &mut Feed<'_, 's>) -> Result<(), Stopped> {
         self.load = Load::default();
         let images = std::mem::take(&mut self.images);
         let Some(first) = images.first() else { return Ok(()) };
         let (source, tar) = (self.source, self.tar);
-        feed.piece(first.name.clone(), move |faults| source.rows(tar, images, faults))
+        let listed = feed.piece(first.name.clone(), move |faults| source.rows(tar, images, faults));
+        listed.map_err(Stopped::Elsewhere)
     }
 }
 
@@ -289,12 +290,14 @@ impl Format for ArchiveSource {
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
-        self.tars.pieces(feed, |tar, feed| {
+        self.tars.pieces(feed, |tar, reading, feed| {
             let (images, load, seen) = (Vec::new(), Load::default(), HashSet::new());
             let mut gather = Gather { source: self, tar, images, load, seen };
-            let read = tar.read(|member| gather.take(member, feed))?;
-            gather.flush(feed)?;
-            Ok(read)
+            let visited = reading.each(|member| gather.take(member, feed));
+            if !matches!(visited, Err(Stopped::Elsewhere(_))) {
+                gather.flush(feed)?;
+            }
+            visited
         })
     }
 }

@@ -1,7 +1,6 @@
 //! Arrays of numbers, one in each cell of a column: what NumPy files and MDS say of theirs, what type of column holds all
 //! of them, and that column. Knows nothing of where they come from.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -9,13 +8,12 @@ use arrow::array::{
 };
 use arrow::buffer::{MutableBuffer, NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, FieldRef};
-use npyz::{DType, Endianness, NpyHeader, Order, TypeChar};
+use npyz::{DType, Endianness, Order};
 
-use super::caught;
+use super::npy;
 use super::picture::{CHANNELS, Pictures};
-use crate::ingest::error::one_line;
 
-/// A header longer than this describes no array of plain numbers.
+/// What is looked at to learn what an array is: a header longer than this describes no plain numbers.
 pub(super) const LONGEST_HEADER: usize = 4 << 10;
 
 /// What is said of an array before its values, which are bytes in little-endian order, the last dimension fastest.
@@ -154,59 +152,32 @@ pub(super) fn pixels(pictures: Pictures) -> Arrays {
 }
 
 /// What a NumPy file says of its array, if that is plain, and where the values begin.
-pub(super) fn npy(file: &[u8]) -> Result<(Option<Head>, usize), String> {
-    let start = npy_start(file).ok_or("is no NumPy array, or cut off")?;
-    let header = file.get(..start).ok_or("is cut off")?;
-    let header = caught(|| NpyHeader::from_reader(header)).ok_or("is no NumPy array that can be read")?;
-    let header = header.map_err(|error| format!("is no NumPy array ({})", one_line(error)))?;
+pub(super) fn npy(mut file: &[u8]) -> Result<(Option<Head>, usize), String> {
+    let header = npy::header(&mut file).map_err(|reason| format!("is no NumPy array ({reason})"));
+    let (header, start) = header?;
     let is_in_order = header.order() == Order::C || header.shape().len() <= 1;
     let item = match header.dtype() {
         DType::Plain(plain) if plain.endianness() != Endianness::Big => {
-            number(plain.type_char(), plain.size_field())
+            npy::number(plain.type_char(), plain.size_field())
         }
         _ => None,
     };
     let head = item.map(|item| Head { item, shape: header.shape().to_vec() });
-    Ok((head.filter(|head| is_in_order && head.bytes().is_some()), start))
+    Ok((head.filter(|head| is_in_order && head.bytes().is_some()), start as usize))
 }
 
-/// Where the values of a NumPy file begin, of which at least the beginning is given.
-fn npy_start(file: &[u8]) -> Option<usize> {
-    let rest = file.strip_prefix(b"\x93NUMPY")?;
-    let (length, before) = match rest {
-        [1, _, low, high, ..] => (usize::from(u16::from_le_bytes([*low, *high])), 10),
-        [2 | 3, _, a, b, c, d, ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, 12),
-        _ => return None,
-    };
-    (length <= LONGEST_HEADER - 12).then_some(before + length)
-}
-
-fn number(kind: TypeChar, bytes: u64) -> Option<DataType> {
-    Some(match (kind, bytes) {
-        (TypeChar::Bool, 1) => DataType::Boolean,
-        (TypeChar::Int, 1) => DataType::Int8,
-        (TypeChar::Int, 2) => DataType::Int16,
-        (TypeChar::Int, 4) => DataType::Int32,
-        (TypeChar::Int, 8) => DataType::Int64,
-        (TypeChar::Uint, 1) => DataType::UInt8,
-        (TypeChar::Uint, 2) => DataType::UInt16,
-        (TypeChar::Uint, 4) => DataType::UInt32,
-        (TypeChar::Uint, 8) => DataType::UInt64,
-        (TypeChar::Float, 2) => DataType::Float16,
-        (TypeChar::Float, 4) => DataType::Float32,
-        (TypeChar::Float, 8) => DataType::Float64,
-        _ => return None,
-    })
+/// A column of lists, all of one length, as tensors of this shape.
+pub(super) fn as_tensors(lists: Field, shape: &[u64]) -> Field {
+    lists.with_metadata([
+        ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()),
+        ("ARROW:extension:metadata".to_owned(), serde_json::json!({ "shape": shape }).to_string()),
+    ])
 }
 
 fn tensor_field(name: &str, item: &DataType, shape: &[u64], nullable: bool) -> Field {
     let length = shape.iter().product::<u64>();
     let length = i32::try_from(length).expect("checked when the arrays were compared");
-    let shape = serde_json::json!({ "shape": shape }).to_string();
-    let metadata =
-        [("ARROW:extension:name", "arrow.fixed_shape_tensor"), ("ARROW:extension:metadata", &shape)];
-    let metadata: HashMap<_, _> = metadata.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-    Field::new(name, DataType::FixedSizeList(item_field(item), length), nullable).with_metadata(metadata)
+    as_tensors(Field::new(name, DataType::FixedSizeList(item_field(item), length), nullable), shape)
 }
 
 fn item_field(item: &DataType) -> FieldRef {

@@ -5,8 +5,8 @@ use std::io::{BufRead, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchReader};
+use arrow::compute::{cast, concat_batches};
 use arrow::csv::ReaderBuilder;
 use arrow::csv::reader::Format as CsvFormat;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
@@ -62,8 +62,8 @@ impl CsvSource {
         let Some((_, header)) = files.files.first() else { return Err(no_rows()) };
         let columns = header.names.fields().len().max(1) as u64;
         let rows = (PIECE_BYTES / (8 * columns)).clamp(1, PIECE_ROWS) as usize;
-        let grammar = Grammar { record, has_header: true, rows };
-        let mut types = vec![DataType::Null; header.names.fields().len()];
+        let grammar = Grammar { record, has_header: true, rows, longest: lines::LONGEST_RECORD };
+        let mut known = vec![Seen::default(); header.names.fields().len()];
         let mut count = 0;
         for (file, _) in &files.files {
             lines::survey(
@@ -72,7 +72,7 @@ impl CsvSource {
                 config.on_error,
                 |block| header.look(&file.path, config.on_error, &block),
                 |(seen, rows)| {
-                    types.iter_mut().zip(seen).for_each(|(known, seen)| merge(known, &seen));
+                    known.iter_mut().zip(&seen).for_each(|(known, seen)| known.merge(seen));
                     count += rows;
                     Ok(())
                 },
@@ -82,12 +82,8 @@ impl CsvSource {
             return Err(no_rows());
         }
         let chosen = column_types(&path, &header.names, config)?;
-        let fields = header.names.fields().iter().zip(types).map(|(field, inferred)| {
-            let data_type = match (chosen.get(field.name()), inferred) {
-                (Some(chosen), _) => chosen.clone(),
-                (None, DataType::Null) => DataType::Utf8,
-                (None, inferred) => inferred,
-            };
+        let fields = header.names.fields().iter().zip(known).map(|(field, known)| {
+            let data_type = chosen.get(field.name()).cloned().unwrap_or_else(|| known.data_type());
             Field::new(field.name(), data_type, true)
         });
         let read_as = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
@@ -146,7 +142,7 @@ impl Header {
         delimiter: u8,
         record: fn(&[u8]) -> Option<usize>,
     ) -> Result<Header, IngestError> {
-        let grammar = Grammar { record, has_header: false, rows: 1 };
+        let grammar = Grammar { record, has_header: false, rows: 1, longest: lines::LONGEST_RECORD };
         let Some(line) = Blocks::new(file, file.stream()?, grammar)?.header()? else {
             return Err(damaged(&file.path, "it has no row, and no header"));
         };
@@ -164,20 +160,15 @@ impl Header {
         self.line.as_slice().chain(records.text())
     }
 
-    /// The types that the values of a block have, and its number of rows. Records that are none are passed over, if they
-    /// will be skipped.
-    fn look(
-        &self,
-        path: &Path,
-        on_error: OnError,
-        block: &Block,
-    ) -> Result<(Vec<DataType>, u64), IngestError> {
-        let (mut types, mut rows) = (vec![DataType::Null; self.names.fields().len()], 0);
+    /// What the values of a block are, and its number of rows. Records that are none are passed over, if they will be
+    /// skipped.
+    fn look(&self, path: &Path, on_error: OnError, block: &Block) -> Result<(Vec<Seen>, u64), IngestError> {
+        let (mut known, mut rows) = (vec![Seen::default(); self.names.fields().len()], 0);
         lines::by_halves(
             block.records(),
             &|records| self.infer(records),
             &mut |(seen, count)| {
-                types.iter_mut().zip(seen.fields()).for_each(|(known, seen)| merge(known, seen.data_type()));
+                known.iter_mut().zip(&seen).for_each(|(known, seen)| known.merge(seen));
                 rows += count as u64;
             },
             &mut |records, reason| match on_error {
@@ -185,27 +176,54 @@ impl Header {
                 OnError::Skip => Ok(()),
             },
         )?;
-        Ok((types, rows))
+        Ok((known, rows))
     }
 
-    fn infer(&self, records: Records<'_>) -> Result<(Schema, usize), String> {
+    fn infer(&self, records: Records<'_>) -> Result<(Vec<Seen>, usize), String> {
         self.check_quotes(records)?;
-        let inferred = self.format.infer_schema(self.before(records), None).map_err(words)?;
-        check_rows(records, inferred.1)?;
-        Ok(inferred)
+        let (schema, rows) = self.format.infer_schema(self.before(records), None).map_err(words)?;
+        check_rows(records, rows)?;
+        let types = schema.fields().iter().map(|field| field.data_type().clone());
+        let mut seen: Vec<Seen> = types.map(Seen::of).collect();
+        // What only looks like a moment is known when it is read.
+        let moments: Vec<usize> = (0..seen.len()).filter(|&column| seen[column].is_moment()).collect();
+        if !moments.is_empty() {
+            let texts =
+                self.names.fields().iter().map(|field| Field::new(field.name(), DataType::Utf8, true));
+            let texts = Arc::new(Schema::new(texts.collect::<Vec<_>>()));
+            let texts = self.values(&texts, Some(&moments), records)?;
+            moments
+                .iter()
+                .zip(texts.columns())
+                .for_each(|(&column, texts)| seen[column].check_moments(texts));
+        }
+        Ok((seen, rows))
     }
 
     fn read(&self, schema: &SchemaRef, records: Records<'_>) -> Result<RecordBatch, String> {
         self.check_quotes(records)?;
-        let reader = ReaderBuilder::new(schema.clone())
-            .with_format(self.format.clone())
-            .with_batch_size(records.len())
-            .build_buffered(self.before(records))
-            .map_err(words)?;
-        let batches = reader.collect::<Result<Vec<_>, _>>().map_err(words)?;
-        let batch = concat_batches(schema, &batches).map_err(words)?;
+        let batch = self.values(schema, None, records)?;
         check_rows(records, batch.num_rows())?;
         Ok(batch)
+    }
+
+    /// The values of all columns, or some.
+    fn values(
+        &self,
+        schema: &SchemaRef,
+        columns: Option<&[usize]>,
+        records: Records<'_>,
+    ) -> Result<RecordBatch, String> {
+        let mut builder = ReaderBuilder::new(schema.clone())
+            .with_format(self.format.clone())
+            .with_batch_size(records.len());
+        if let Some(columns) = columns {
+            builder = builder.with_projection(columns.to_vec());
+        }
+        let reader = builder.build_buffered(self.before(records)).map_err(words)?;
+        let schema = reader.schema();
+        let batches = reader.collect::<Result<Vec<_>, _>>().map_err(words)?;
+        concat_batches(&schema, &batches).map_err(words)
     }
 
     /// Refuses a quoted value that does not end, which readers of CSV take for one that ends with the file.
@@ -243,6 +261,59 @@ impl Header {
             reason,
             way_out: "give each column a type of one value, such as Int32, Float32 or Utf8",
         })
+    }
+}
+
+/// What some values of a column are.
+#[derive(Clone, Debug)]
+struct Seen {
+    inferred: DataType,
+    /// Whether they are moments of which some lie too far from 1970 to be counted in nanoseconds.
+    is_far: bool,
+}
+
+impl Default for Seen {
+    fn default() -> Seen {
+        Seen::of(DataType::Null)
+    }
+}
+
+impl Seen {
+    fn of(inferred: DataType) -> Seen {
+        Seen { inferred, is_far: false }
+    }
+
+    fn is_moment(&self) -> bool {
+        matches!(self.inferred, DataType::Date32 | DataType::Timestamp(..))
+    }
+
+    /// Makes moments texts if one of them is none, such as day 0, or has an offset, which would be lost.
+    fn check_moments(&mut self, texts: &ArrayRef) {
+        let is_plain = |text: &str| {
+            text.bytes().skip(11).all(|byte| byte.is_ascii_digit() || matches!(byte, b':' | b'.'))
+        };
+        let read_as = |data_type| {
+            cast(texts, data_type).is_ok_and(|moments| moments.null_count() == texts.null_count())
+        };
+        if !texts.as_string::<i32>().iter().flatten().all(is_plain) || !read_as(&self.inferred) {
+            self.inferred = DataType::Utf8;
+        } else {
+            self.is_far = !read_as(&DataType::Timestamp(TimeUnit::Nanosecond, None));
+        }
+    }
+
+    fn merge(&mut self, seen: &Seen) {
+        merge(&mut self.inferred, &seen.inferred);
+        self.is_far |= seen.is_far;
+    }
+
+    /// The type of column that holds them all.
+    fn data_type(self) -> DataType {
+        match self.inferred {
+            DataType::Null => DataType::Utf8,
+            DataType::Timestamp(TimeUnit::Nanosecond, _) if self.is_far => DataType::Utf8,
+            inferred => inferred,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::buffer::Buffer;
-use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::datatypes::{Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::ipc;
 use arrow::ipc::reader::{RecordBatchDecoder, read_dictionary};
@@ -75,12 +75,10 @@ impl IpcSource {
         let path = inputs.path.clone();
         let (files, others) = Kind::Arrow.files(inputs, config);
         let files = Alike::open(files, config, IpcFile::open)?;
-        let has_values =
-            |schema: &SchemaRef| schema.fields().iter().any(|field| *field.data_type() != DataType::Null);
-        match files.schema.clone().filter(has_values) {
+        match files.schema.clone() {
             Some(schema) => Ok(IpcSource { files, schema, others }),
             None => {
-                let found = "the Arrow data has no column with values".to_owned();
+                let found = "none of the Arrow files can be read".to_owned();
                 Err(IngestError::NoSamples { path, found })
             }
         }

@@ -1,6 +1,6 @@
 //! Reads a JPEG through to its end without computing a pixel: every code of its data is looked up and passed over. Costs
-//! a fifth of decoding, and says of most images that they are whole and sound. Of others it says nothing: whoever asks has
-//! to decode them then.
+//! far less than decoding, and says of most images that they are whole and sound. Of others it says nothing: whoever asks
+//! has to decode them then.
 //!
 //! Knows baseline JPEG of grey or three components in one scan, which is what nearly every encoder writes.
 

@@ -3,6 +3,7 @@
 //! Types are those of all rows together. They are found by merging what blocks of lines have, which Arrow's own inference
 //! cannot, and which tells the line that does not fit.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::json::ReaderBuilder;
 use indexmap::IndexMap;
-use serde_json::{Map, Value};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::lines::{self, Block, Grammar, Records};
 use super::{Faults, Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, canonical_rows, column_types};
@@ -22,6 +23,8 @@ use crate::ingest::input::{InputFile, Inputs};
 use crate::ingest::{IngestConfig, IngestError, canonical};
 use crate::manifest::InputDigest;
 
+/// A longer line is refused: its values take many times as much while they are read.
+const LONGEST_LINE: usize = if cfg!(test) { 4 << 20 } else { 64 << 20 };
 /// More columns than this are taken for a mistake: keys that are data.
 const MOST_COLUMNS: usize = 1 << 16;
 /// What reading may take for values that are not there: every object takes room for every column.
@@ -139,7 +142,8 @@ impl Format for JsonSource {
     }
 }
 
-const LINES: Grammar = Grammar { record: lines::line, has_header: false, rows: PIECE_ROWS as usize };
+const LINES: Grammar =
+    Grammar { record: lines::line, has_header: false, rows: PIECE_ROWS as usize, longest: LONGEST_LINE };
 
 /// What the rows of all files have, and how many there are. Lines that are none are passed over, if they will be skipped.
 fn survey(files: &[InputFile], on_error: OnError) -> Result<(Object, u64), IngestError> {
@@ -200,31 +204,6 @@ enum Shape {
 struct Object(IndexMap<String, Shape>);
 
 impl Shape {
-    fn of(value: &Value) -> Result<Shape, String> {
-        Ok(match value {
-            Value::Null => Shape::Nothing,
-            Value::Bool(_) => Shape::Boolean,
-            Value::Number(number) if number.is_f64() => Shape::Float,
-            Value::Number(number) => Shape::Integer {
-                is_negative: number.as_i64().is_some_and(|number| number < 0),
-                is_beyond_i64: !number.is_i64(),
-            },
-            Value::String(_) => Shape::Text,
-            Value::Array(items) => {
-                let mut known = Shape::Nothing;
-                for item in items {
-                    let shape = Shape::of(item)?;
-                    known
-                        .fits(&shape, &mut Vec::new())
-                        .map_err(|_| "the items of a list differ too much for one type".to_owned())?;
-                    known.merge(shape);
-                }
-                Shape::List(Box::new(known))
-            }
-            Value::Object(fields) => Shape::Object(Object::of(fields)?),
-        })
-    }
-
     /// Whether values of both shapes can be in one column; `place` is where this is.
     fn fits<'o>(&self, other: &'o Shape, place: &mut Vec<&'o str>) -> Result<(), String> {
         match (self, other) {
@@ -294,6 +273,66 @@ impl Shape {
     }
 }
 
+/// The shape of a value, of which nothing else is kept.
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Shape, D::Error> {
+        value.deserialize_any(ShapeVisitor)
+    }
+}
+
+struct ShapeVisitor;
+
+impl<'de> Visitor<'de> for ShapeVisitor {
+    type Value = Shape;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Shape, E> {
+        Ok(Shape::Nothing)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Shape, E> {
+        Ok(Shape::Boolean)
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Shape, E> {
+        Ok(Shape::Integer { is_negative: number < 0, is_beyond_i64: false })
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Shape, E> {
+        Ok(Shape::Integer { is_negative: false, is_beyond_i64: i64::try_from(number).is_err() })
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Shape, E> {
+        Ok(Shape::Float)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Shape, E> {
+        Ok(Shape::Text)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Shape, A::Error> {
+        let mut known = Shape::Nothing;
+        while let Some(shape) = items.next_element()? {
+            let misfit = |_| A::Error::custom("the items of a list differ too much for one type");
+            known.fits(&shape, &mut Vec::new()).map_err(misfit)?;
+            known.merge(shape);
+        }
+        Ok(Shape::List(Box::new(known)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Shape, A::Error> {
+        let mut object = Object::default();
+        // Of two fields with one name the last counts, as for whoever reads the values.
+        while let Some((name, shape)) = fields.next_entry()? {
+            object.0.insert(name, shape);
+        }
+        Ok(Shape::Object(object))
+    }
+}
+
 impl Object {
     /// What all lines of a block have, and how many of them are rows; unless one of them is none, or does not fit.
     fn of_block(block: &Block) -> Result<(Object, u64), String> {
@@ -318,17 +357,12 @@ impl Object {
         if record.is_empty() {
             return Ok(None);
         }
-        let value: Value = serde_json::from_slice(record)
+        let shape: Shape = serde_json::from_slice(record)
             .map_err(|error| one_line(error).replace(" at line 1 column ", " at byte "))?;
-        match &value {
-            Value::Object(fields) => Self::of(fields).map(Some),
+        match shape {
+            Shape::Object(row) => Ok(Some(row)),
             _ => Err("is no object; each line must be one, {\"column\": value, ...}".to_owned()),
         }
-    }
-
-    fn of(fields: &Map<String, Value>) -> Result<Object, String> {
-        let shapes = fields.iter().map(|(name, value)| Ok((name.clone(), Shape::of(value)?)));
-        Ok(Object(shapes.collect::<Result<_, String>>()?))
     }
 
     fn fits<'o>(&self, other: &'o Object, place: &mut Vec<&'o str>) -> Result<(), String> {
@@ -372,6 +406,7 @@ fn words(error: ArrowError) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::Value;
 
     use super::*;
 
@@ -400,7 +435,7 @@ mod tests {
             let all = |values: &[Value]| {
                 let mut known = Shape::Nothing;
                 for value in values {
-                    let shape = Shape::of(value).ok()?;
+                    let shape: Shape = serde_json::from_value(value.clone()).ok()?;
                     known.fits(&shape, &mut Vec::new()).ok()?;
                     known.merge(shape);
                 }

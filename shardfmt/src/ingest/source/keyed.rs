@@ -345,9 +345,7 @@ impl Columns {
         self.columns.retain(|_| is_kept.next() == Some(true));
         let mut is_kept = moved.iter().map(Option::is_some);
         self.counts.retain(|_| is_kept.next() == Some(true));
-        for column in self.of_suffix.values_mut() {
-            *column = column.and_then(|column| moved[column]);
-        }
+        self.of_suffix.values_mut().for_each(|column| *column = column.and_then(|column| moved[column]));
     }
 
     pub(super) fn schema(&self) -> SchemaRef {

@@ -18,7 +18,12 @@ use crate::ingest::input::{InputFile, Inputs};
 use crate::ingest::{IngestConfig, IngestError};
 use crate::manifest::InputDigest;
 
-const LINES: Grammar = Grammar { record: lines::line, has_header: false, rows: PIECE_ROWS as usize };
+const LINES: Grammar = Grammar {
+    record: lines::line,
+    has_header: false,
+    rows: PIECE_ROWS as usize,
+    longest: lines::LONGEST_RECORD,
+};
 
 #[derive(Debug)]
 pub(super) struct LibsvmSource {

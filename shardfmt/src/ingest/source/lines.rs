@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use arrow::array::RecordBatch;
 
 use super::compressed::decompressed;
-use super::{Faults, Feed};
+use super::{Faults, Feed, Stopped};
 use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
 use crate::ingest::input::InputFile;
@@ -15,8 +15,8 @@ use crate::manifest::InputDigest;
 
 /// What a block should have.
 const BLOCK_BYTES: usize = 1 << 20;
-/// A longer record is refused before it is read to its end.
-const LONGEST_RECORD: usize = 1 << 30;
+/// What a record may have, unless what becomes of it takes much more.
+pub(super) const LONGEST_RECORD: usize = 1 << 30;
 /// Blocks that are looked at at a time before their rows are read.
 const MOST_IN_FLIGHT: usize = 9;
 /// More copies than this would be too many open files.
@@ -31,6 +31,8 @@ pub(super) struct Grammar {
     pub(super) has_header: bool,
     /// The most rows of a block.
     pub(super) rows: usize,
+    /// A record of more bytes is refused before it is read to its end.
+    pub(super) longest: usize,
 }
 
 /// The record of a text whose records are its lines.
@@ -136,7 +138,6 @@ pub(super) struct Blocks<'r> {
     /// What was read and not given out: whole records up to `start`, then one that does not end yet.
     rest: Vec<u8>,
     line: u64,
-    longest: usize,
     /// Why there is no more, to be said after what there is.
     failed: Option<IngestError>,
 }
@@ -147,22 +148,13 @@ impl<'r> Blocks<'r> {
         stream: impl Read + 'r,
         grammar: Grammar,
     ) -> Result<Blocks<'r>, IngestError> {
-        Self::limited(file, stream, grammar, LONGEST_RECORD)
-    }
-
-    fn limited(
-        file: &'r InputFile,
-        stream: impl Read + 'r,
-        grammar: Grammar,
-        longest: usize,
-    ) -> Result<Blocks<'r>, IngestError> {
         let mut text = Text::new(file, stream)?;
         let mut rest = Vec::new();
         let failed = text.read_to(&mut rest, BLOCK_BYTES).err();
         if rest.starts_with(b"\xef\xbb\xbf") {
             rest.drain(..3);
         }
-        Ok(Blocks { text, grammar, rest, line: 1, longest, failed })
+        Ok(Blocks { text, grammar, rest, line: 1, failed })
     }
 
     /// The first record that is not blank, if there is one.
@@ -192,14 +184,14 @@ impl<'r> Blocks<'r> {
                 break;
             }
             let unfinished = self.rest.len() - start;
-            if unfinished > self.longest {
+            if unfinished > self.grammar.longest {
                 let line = self.line + newlines(&self.rest[..start]);
-                let reason = format!("has more than {} bytes", self.longest);
+                let reason = format!("has more than {} bytes", self.grammar.longest);
                 self.failed = Some(IngestError::Line { path: self.text.file.path.clone(), line, reason });
                 break;
             }
             // A record that did not end is looked at again from its beginning: reading as much again keeps that cheap.
-            let more = unfinished.max(BLOCK_BYTES).min(self.longest - unfinished + 1);
+            let more = unfinished.max(BLOCK_BYTES).min(self.grammar.longest - unfinished + 1);
             match self.text.read_to(&mut self.rest, more) {
                 Ok(0) if unfinished > 0 => {
                     start = self.rest.len();
@@ -264,15 +256,11 @@ pub(super) fn pieces<'s>(
     read: impl Fn(&Block, &mut Faults) -> Result<RecordBatch, IngestError> + Copy + Send + 's,
 ) -> Result<InputDigest, IngestError> {
     let mut stream = file.stream()?;
-    if let Err(error) = each_block(file, &mut stream, grammar, &mut |block| {
+    let visited = each_block(file, &mut stream, grammar, &mut |block| {
         let name = format!("{}, from line {}", file.name, block.line);
         feed.piece(name, move |faults| read(&block, faults)).map_err(Stopped::Elsewhere)
-    }) {
-        match error {
-            Stopped::Reading(error) => feed.fault(&file.name, error)?,
-            Stopped::Elsewhere(error) => return Err(error),
-        }
-    }
+    });
+    feed.visited(&file.name, visited)?;
     file.finish(stream)
 }
 
@@ -311,14 +299,6 @@ pub(super) fn survey<T: Send>(
     )
 }
 
-/// Why not all of a file was visited.
-pub(super) enum Stopped {
-    /// What follows cannot be read.
-    Reading(IngestError),
-    /// Whoever visits it wants no more.
-    Elsewhere(IngestError),
-}
-
 /// Visits all blocks of a file, in order.
 pub(super) fn each_block(
     file: &InputFile,
@@ -326,11 +306,11 @@ pub(super) fn each_block(
     grammar: Grammar,
     visit: &mut dyn FnMut(Block) -> Result<(), Stopped>,
 ) -> Result<(), Stopped> {
-    let mut blocks = Blocks::new(file, stream, grammar).map_err(Stopped::Reading)?;
+    let mut blocks = Blocks::new(file, stream, grammar)?;
     if grammar.has_header {
-        blocks.header().map_err(Stopped::Reading)?;
+        blocks.header()?;
     }
-    while let Some(block) = blocks.next().map_err(Stopped::Reading)? {
+    while let Some(block) = blocks.next()? {
         visit(block)?;
     }
     Ok(())
@@ -343,7 +323,7 @@ mod tests {
     use super::*;
     use crate::ingest::Inputs;
 
-    const LINES: Grammar = Grammar { record: line, has_header: false, rows: 5 };
+    const LINES: Grammar = Grammar { record: line, has_header: false, rows: 5, longest: LONGEST_RECORD };
 
     fn file(text: &[u8]) -> InputFile {
         Inputs::in_memory("a.txt", text.to_vec()).files.remove(0)
@@ -394,7 +374,7 @@ mod tests {
         text.resize(64 << 20, b'x');
         let bomb = zstd::encode_all(text.as_slice(), 1).unwrap();
         let file = file(&bomb);
-        let mut blocks = Blocks::limited(&file, bomb.as_slice(), LINES, 4 << 20).unwrap();
+        let mut blocks = Blocks::new(&file, bomb.as_slice(), Grammar { longest: 4 << 20, ..LINES }).unwrap();
         assert_eq!(blocks.next().unwrap().unwrap().records().text(), b"one\n");
         let Err(error) = blocks.next() else { panic!("a line of 64 MiB was taken") };
         assert!(matches!(error, IngestError::Line { line: 2, .. }), "{error}");

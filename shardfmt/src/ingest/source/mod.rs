@@ -21,6 +21,7 @@ mod kind;
 mod libsvm;
 mod lines;
 mod mds;
+mod npy;
 mod numpy;
 mod pack;
 mod parquet;
@@ -135,6 +136,15 @@ impl<'f, 's> Feed<'f, 's> {
         })
     }
 
+    /// A file that was visited, perhaps not to its end.
+    pub(super) fn visited(&mut self, name: &str, visited: Result<(), Stopped>) -> Result<(), IngestError> {
+        match visited {
+            Ok(()) => Ok(()),
+            Err(Stopped::Reading(error)) => self.fault(name, error),
+            Err(Stopped::Elsewhere(error)) => Err(error),
+        }
+    }
+
     /// Something that is left out and listed as such, whatever is to become of faults.
     pub(super) fn left_out(&mut self, name: &str, reason: &str) -> Result<(), IngestError> {
         let listed = (name.to_owned(), reason.to_owned());
@@ -146,10 +156,26 @@ impl<'f, 's> Feed<'f, 's> {
     }
 }
 
+/// Why not all of a file was visited.
+pub(super) enum Stopped {
+    /// What follows cannot be read.
+    Reading(IngestError),
+    /// Whoever was given what it has wants no more: that says nothing of the file.
+    Elsewhere(IngestError),
+}
+
+impl From<IngestError> for Stopped {
+    fn from(error: IngestError) -> Stopped {
+        Stopped::Reading(error)
+    }
+}
+
 /// What there is to tell of a piece besides its rows: what could not be read of it, and which files it is made of.
 #[derive(Debug)]
 pub(super) struct Faults {
     on_error: OnError,
+    /// The name of the piece.
+    piece: String,
     /// Name and reason of each, in input order.
     pub(super) skipped: Vec<(String, String)>,
     /// The files that the piece itself read from end to end, in input order.
@@ -157,6 +183,10 @@ pub(super) struct Faults {
 }
 
 impl Faults {
+    fn new(on_error: OnError, piece: String) -> Faults {
+        Faults { on_error, piece, skipped: Vec::new(), files: Vec::new() }
+    }
+
     /// Something that cannot be read: a member, a line. Returns the error unless such things are to be skipped.
     pub(super) fn add(&mut self, name: impl Into<String>, error: IngestError) -> Result<(), IngestError> {
         if self.on_error == OnError::Fail || !error.is_about_content() {
@@ -164,6 +194,34 @@ impl Faults {
         }
         self.skipped.push((name.into(), one_line(error)));
         Ok(())
+    }
+
+    /// A row of the piece that cannot be read.
+    pub(super) fn row(&mut self, row: usize, error: IngestError) -> Result<(), IngestError> {
+        let name = format!("{}, row {row}", self.piece);
+        let error = located(error, &name);
+        self.add(name, error)
+    }
+}
+
+/// The error with the place in its file, which the name of a piece tells.
+fn located(error: IngestError, piece: &str) -> IngestError {
+    let place = |path: &Path| match piece.split_once(", ") {
+        // The file is said already.
+        Some((file, place)) if path.ends_with(file) => place.to_owned(),
+        _ => piece.to_owned(),
+    };
+    match error {
+        IngestError::Parquet { path, reason } => {
+            IngestError::Parquet { reason: format!("{}: {reason}", place(&path)), path }
+        }
+        IngestError::Damaged { path, kind, reason } => {
+            IngestError::Damaged { reason: format!("{}: {reason}", place(&path)), path, kind }
+        }
+        IngestError::Row { path, reason } => {
+            IngestError::Row { reason: format!("{}: {reason}", place(&path)), path }
+        }
+        other => other,
     }
 }
 
@@ -260,15 +318,16 @@ impl Source {
 
     /// The rows of a piece, of which there may be none, and what could not be read. May be called from any thread.
     pub(super) fn read(&self, piece: Piece<'_>) -> Result<(Option<RecordBatch>, Faults), IngestError> {
-        let mut faults = Faults { on_error: self.on_error, skipped: Vec::new(), files: Vec::new() };
-        let read = (piece.read)(&mut faults);
+        let Piece { name, read } = piece;
+        let mut faults = Faults::new(self.on_error, name);
+        let read = read(&mut faults);
         if let Some(trouble) = self.trouble.error() {
             return Err(trouble);
         }
         let batch = match read {
             Ok(batch) => batch,
             Err(error) => {
-                faults.add(piece.name, error)?;
+                faults.add(faults.piece.clone(), located(error, &faults.piece))?;
                 None
             }
         };
@@ -286,11 +345,29 @@ fn project(
     schema: &SchemaRef,
     columns: Option<&[String]>,
 ) -> Result<(SchemaRef, Option<Vec<usize>>), IngestError> {
-    let Some(columns) = columns else { return Ok((schema.clone(), None)) };
-    let index = |column: &String| schema.index_of(column).map_err(|_| no_column(path, column, schema));
-    let indices = columns.iter().map(index).collect::<Result<Vec<_>, _>>()?;
+    let Some(columns) = columns else { return has_values(path, schema.clone()).map(|schema| (schema, None)) };
+    let mut indices = Vec::with_capacity(columns.len());
+    for column in columns {
+        let index = schema.index_of(column).map_err(|_| no_column(path, column, schema))?;
+        if indices.contains(&index) {
+            return Err(IngestError::Config {
+                setting: "columns",
+                reason: format!("{column:?} is there twice"),
+                way_out: "name each column once",
+            });
+        }
+        indices.push(index);
+    }
     let fields: Vec<_> = indices.iter().map(|&index| schema.fields()[index].clone()).collect();
-    Ok((Arc::new(Schema::new(fields)), Some(indices)))
+    Ok((has_values(path, Arc::new(Schema::new(fields)))?, Some(indices)))
+}
+
+/// Refuses columns that are null in every row: rows of nothing have no bytes, and nobody could count them.
+fn has_values(path: &Path, schema: SchemaRef) -> Result<SchemaRef, IngestError> {
+    if schema.fields().iter().any(|field| *field.data_type() != DataType::Null) {
+        return Ok(schema);
+    }
+    Err(IngestError::NoSamples { path: path.to_owned(), found: "no column has a value".to_owned() })
 }
 
 /// The types that the user chose for some of the columns.
@@ -333,10 +410,10 @@ fn tokenizer_file(config: &IngestConfig) -> Result<Option<InputFile>, IngestErro
 fn stamp<'f>(files: impl Iterator<Item = &'f InputFile>) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new_derive_key("shardfmt 2026 input stamp v1");
     for file in files {
-        for part in [&*file.path.to_string_lossy(), &file.name, &file.stamp] {
+        for part in [&*file.path.to_string_lossy(), &file.name] {
             hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
         }
-        hasher.update(&file.bytes.to_le_bytes());
+        hasher.update(&file.stamp).update(&file.bytes.to_le_bytes());
     }
     hasher.finalize()
 }
@@ -350,4 +427,29 @@ fn canonical_rows(path: &Path, batch: &RecordBatch, schema: &SchemaRef) -> Resul
 /// read anything. What it was working on must not be used again.
 fn caught<T>(read: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(read)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_where_in_which_file_it_is() {
+        let row = |path: &str, piece: &str| {
+            let error = IngestError::Row { path: path.into(), reason: "it is too large".to_owned() };
+            located(error, piece).to_string()
+        };
+        let text = row("/data/b/all.parquet", "b/all.parquet, rows 0..10, row 7");
+        assert!(
+            text.starts_with("/data/b/all.parquet: a row cannot be encoded (rows 0..10, row 7: it is"),
+            "{text}"
+        );
+        // Of a directory, or an archive whose members are all that is named.
+        let text = row("/data", "b/all.parquet, rows 0..10, row 7");
+        assert!(
+            text.starts_with("/data: a row cannot be encoded (b/all.parquet, rows 0..10, row 7: it is"),
+            "{text}"
+        );
+        assert!(row("/data/zoo.tar", "cat/1.png, row 0").contains("(cat/1.png, row 0: it is"));
+    }
 }

@@ -1,7 +1,6 @@
 //! Lays the tokens of documents into samples: one for each document, or sequences of one length, packed without a gap. Pure:
 //! tokens in, record batches out.
 
-use std::collections::HashMap;
 use std::mem;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use arrow::array::{
 use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type};
 
+use super::arrays::as_tensors;
 use super::{PIECE_BYTES, PIECE_ROWS};
 
 /// What samples are made of documents.
@@ -32,13 +32,11 @@ impl Layout {
             Layout::Documents => vec![tokens(DataType::new_list(token.clone(), false))],
             Layout::Sequences(length) => {
                 let sequence = DataType::new_fixed_size_list(token.clone(), length as i32, false);
-                let shape = format!(r#"{{"shape":[{length}]}}"#);
-                let tensor = HashMap::from([
-                    ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()),
-                    ("ARROW:extension:metadata".to_owned(), shape),
-                ]);
                 let starts = DataType::new_list(DataType::UInt32, false);
-                vec![tokens(sequence).with_metadata(tensor), Field::new("documents", starts, false)]
+                vec![
+                    as_tensors(tokens(sequence), &[u64::from(length)]),
+                    Field::new("documents", starts, false),
+                ]
             }
         };
         Arc::new(Schema::new(fields))

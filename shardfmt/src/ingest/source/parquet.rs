@@ -332,7 +332,7 @@ mod tests {
         let source = ParquetSource::open(inputs, &IngestConfig::default()).unwrap();
         let mut rows = Vec::new();
         let mut push = |piece: Piece<'_>| {
-            let mut faults = Faults { on_error: OnError::Fail, skipped: Vec::new(), files: Vec::new() };
+            let mut faults = Faults::new(OnError::Fail, "a piece".to_owned());
             rows.push((piece.read)(&mut faults)?.unwrap().num_rows());
             Ok(())
         };

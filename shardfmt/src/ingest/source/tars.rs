@@ -2,22 +2,20 @@
 //! unpacked to a file of its own, so a hostile archive has no way to one; names that try are marked all the same, as
 //! they are no names of samples. Knows nothing of what members mean.
 
-use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use rayon::prelude::*;
 use tar::{Archive, Entries, EntryType, PaxExtensions};
 
 use super::compressed::decompressed;
 use super::unpack::{Spool, Unpacked, damage};
-use super::{Feed, Kind};
-use crate::ingest::IngestError;
+use super::{Feed, Kind, Stopped};
 use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
-use crate::ingest::input::{InputFile, Inputs, OpenInput};
+use crate::ingest::input::{InputFile, Inputs, OpenInput, Stream};
+use crate::ingest::{IngestConfig, IngestError};
 use crate::manifest::InputDigest;
 
 /// A member larger than this is refused: a row must fit into memory, and has at most so many bytes.
@@ -26,6 +24,8 @@ pub(super) const LARGEST_MEMBER: u64 = 1 << 30;
 const LONGEST_EXTENSION: u64 = 1 << 20;
 /// Most of what is looked at when only names are wanted are headers of half a KiB.
 const LOOK: usize = 8 << 10;
+/// What archives are made of.
+const BLOCK: u64 = 512;
 
 /// Some archives that are one dataset, in the order of their names.
 #[derive(Debug)]
@@ -46,8 +46,8 @@ pub(super) struct Tar {
     unpacked: Option<Unpacked>,
     /// Whether there are others, from whose members its own must be told.
     is_one_of_many: bool,
-    /// Hashes of names that are there twice, where such are skipped.
-    pub(super) twice: Vec<u64>,
+    /// Names that are there twice, where such are skipped.
+    pub(super) twice: Twice,
 }
 
 /// A member of an archive that is no folder.
@@ -79,22 +79,19 @@ pub(super) fn is_compressed_tar(file: &InputFile) -> Result<bool, IngestError> {
 
 impl Tars {
     /// Opens the archives, and unpacks those that are compressed or far away.
-    pub(super) fn open(inputs: Inputs, on_error: OnError) -> Result<Tars, IngestError> {
-        let Inputs { path, files, is_file, under, .. } = inputs;
-        let count = files.len();
-        let files: Vec<_> =
-            files.into_iter().filter(|file| is_file || Kind::Archive.names(&file.name)).collect();
-        let (others, is_one_of_many) = ((count - files.len()) as u64, !is_file);
+    pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<Tars, IngestError> {
+        let (path, under, is_file) = (inputs.path.clone(), inputs.under.clone(), inputs.is_file);
+        let (files, others) = Kind::Archive.files(inputs, config);
         let spool = Spool::default();
         let opened: Vec<_> = files
             .into_par_iter()
-            .map(|file| (file.name.clone(), Tar::open(file, &spool, is_one_of_many)))
+            .map(|file| (file.name.clone(), Tar::open(file, &spool, !is_file)))
             .collect();
         let (mut tars, mut refused) = (Vec::new(), Vec::new());
         for (name, tar) in opened {
             match tar {
                 Ok(tar) => tars.push(tar),
-                Err(error) if on_error == OnError::Skip && error.is_about_content() => {
+                Err(error) if config.on_error == OnError::Skip && error.is_about_content() => {
                     refused.push((name, one_line(error)));
                 }
                 Err(error) => return Err(error),
@@ -107,23 +104,21 @@ impl Tars {
 }
 
 impl Tars {
-    /// Has all archives read, and returns the digests of their files. What `read` returns is that of [`Tar::read`].
+    /// Has all archives read, and returns the digests of their files.
     pub(super) fn pieces<'s>(
         &'s self,
         feed: &mut Feed<'_, 's>,
-        mut read: impl FnMut(
-            &'s Tar,
-            &mut Feed<'_, 's>,
-        ) -> Result<(InputDigest, Result<(), IngestError>), IngestError>,
+        mut read: impl FnMut(&'s Tar, &mut Reading<'_>, &mut Feed<'_, 's>) -> Result<(), Stopped>,
     ) -> Result<Vec<InputDigest>, IngestError> {
         for (name, reason) in &self.refused {
             feed.left_out(name, reason)?;
         }
         let mut digests = Vec::with_capacity(self.tars.len());
         for tar in &self.tars {
-            let (digest, walked) = read(tar, feed)?;
-            walked.or_else(|error| feed.fault(&tar.file.name, error))?;
-            digests.push(digest);
+            let mut reading = tar.reading()?;
+            let visited = read(tar, &mut reading, feed);
+            feed.visited(&tar.file.name, visited)?;
+            digests.push(reading.digest()?);
         }
         Ok(digests)
     }
@@ -132,7 +127,7 @@ impl Tars {
 impl Tar {
     fn open(file: InputFile, spool: &Spool, is_one_of_many: bool) -> Result<Tar, IngestError> {
         let unpacked = spool.unpack(&file, true)?;
-        Ok(Tar { file, unpacked, is_one_of_many, twice: Vec::new() })
+        Ok(Tar { file, unpacked, is_one_of_many, twice: Twice::default() })
     }
 
     /// What a member is called in a version and in messages.
@@ -149,34 +144,18 @@ impl Tar {
             Some(unpacked) => unpacked.content.clone(),
             None => self.file.open()?,
         };
-        let walk = Walk::new(self, content.bytes());
-        let mut archive = walk.archive(Looking::new(content));
+        let walk = Walk { tar: self, length: content.bytes() };
+        let mut archive = joined(Looking::new(content));
         let entries = archive.entries_with_seek().map_err(|error| self.file.error(error))?;
         walk.through(entries, visit)
     }
 
-    /// Visits all members and reads everything on the way: the digest of the archive, and whether it could be walked to
-    /// its end.
-    pub(super) fn read(
-        &self,
-        visit: impl FnMut(&mut Member<'_>) -> Result<(), IngestError>,
-    ) -> Result<(InputDigest, Result<(), IngestError>), IngestError> {
-        let walked = |reader, length| {
-            let walk = Walk::new(self, length);
-            let mut archive = walk.archive(BufReader::with_capacity(64 << 10, reader));
-            let entries = archive.entries().map_err(|error| self.file.error(error))?;
-            walk.through(entries, visit)
+    fn reading(&self) -> Result<Reading<'_>, IngestError> {
+        let content = match &self.unpacked {
+            Some(unpacked) => Content::Unpacked(unpacked),
+            None => Content::Stream(Box::new(self.file.stream()?)),
         };
-        if let Some(Unpacked { content, digest, .. }) = &self.unpacked {
-            let mut content_from_start = content.read_from(0);
-            return Ok((digest.clone(), walked(&mut content_from_start as &mut dyn Read, content.bytes())));
-        }
-        let mut stream = self.file.stream()?;
-        let walked = walked(&mut stream, self.file.bytes);
-        match walked {
-            Err(error) if !error.is_about_content() => Err(error),
-            walked => Ok((self.file.finish(stream)?, walked)),
-        }
+        Ok(Reading { tar: self, content })
     }
 
     fn damage(&self) -> Option<&str> {
@@ -184,43 +163,79 @@ impl Tar {
     }
 }
 
+/// An archive of which everything is read, once.
+pub(super) struct Reading<'t> {
+    tar: &'t Tar,
+    content: Content<'t>,
+}
+
+enum Content<'t> {
+    Stream(Box<Stream>),
+    Unpacked(&'t Unpacked),
+}
+
+impl Reading<'_> {
+    /// Visits all members.
+    pub(super) fn each(
+        &mut self,
+        visit: impl FnMut(&mut Member<'_>) -> Result<(), Stopped>,
+    ) -> Result<(), Stopped> {
+        let (tar, mut unpacked) = (self.tar, None);
+        let (content, length): (&mut dyn Read, u64) = match &mut self.content {
+            Content::Stream(stream) => (stream.as_mut(), tar.file.bytes),
+            Content::Unpacked(Unpacked { content, .. }) => {
+                (unpacked.insert(content.read_from(0)), content.bytes())
+            }
+        };
+        let mut archive = joined(BufReader::with_capacity(64 << 10, content));
+        let entries = archive.entries().map_err(|error| tar.file.error(error))?;
+        Walk { tar, length }.through(entries, visit)
+    }
+
+    /// The digest of the archive, of which the rest is read now.
+    fn digest(self) -> Result<InputDigest, IngestError> {
+        match self.content {
+            Content::Stream(stream) => self.tar.file.finish(*stream),
+            Content::Unpacked(unpacked) => Ok(unpacked.digest.clone()),
+        }
+    }
+}
+
+/// Archives joined by `cat` have end marks in the middle; stopping at the first would lose the rest.
+fn joined<R: Read>(reader: R) -> Archive<R> {
+    let mut archive = Archive::new(reader);
+    archive.set_ignore_zeros(true);
+    archive
+}
+
 /// A way through an archive.
 struct Walk<'t> {
     tar: &'t Tar,
     /// Of the archive, unpacked.
     length: u64,
-    zeros: Rc<Cell<u64>>,
 }
 
-impl<'t> Walk<'t> {
-    fn new(tar: &'t Tar, length: u64) -> Walk<'t> {
-        Walk { tar, length, zeros: Rc::default() }
-    }
-
-    /// Archives joined by `cat` have end marks in the middle; stopping at the first would lose the rest.
-    fn archive<R: Read>(&self, reader: R) -> Archive<Zeros<R>> {
-        let mut archive = Archive::new(Zeros { reader, zeros: self.zeros.clone() });
-        archive.set_ignore_zeros(true);
-        archive
-    }
-
-    fn through<R: Read>(
+impl Walk<'_> {
+    fn through<R: Read, E: From<IngestError>>(
         &self,
         entries: Entries<'_, R>,
-        mut visit: impl FnMut(&mut Member<'_>) -> Result<(), IngestError>,
-    ) -> Result<(), IngestError> {
-        let (mut said, mut last) = (Said::default(), None::<String>);
+        mut visit: impl FnMut(&mut Member<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (mut said, mut last, mut end) = (Said::default(), None::<String>, 0);
         // The raw entries, as their reader would hold a name of any length in memory.
         for entry in entries.raw(true) {
             let last_name = last.as_deref();
             let mut entry = entry.map_err(|error| self.error(&error, last_name))?;
             let (kind, size) = (entry.header().entry_type(), entry.size());
+            // Whole blocks of a size that may be anything.
+            let content_end = entry.raw_file_position().checked_add(size);
+            end = content_end.and_then(|end| end.checked_next_multiple_of(BLOCK)).unwrap_or(u64::MAX);
             if kind.is_gnu_longname() || kind.is_pax_local_extensions() {
                 let mut extension = Vec::new();
                 let read = entry.by_ref().take(LONGEST_EXTENSION).read_to_end(&mut extension);
                 read.map_err(|error| self.error(&error, last_name))?;
                 if extension.len() as u64 != size {
-                    return Err(self.damaged("a name in it is too long or cut off", last_name));
+                    return Err(self.damaged("a name in it is too long or cut off", last_name).into());
                 }
                 said.hear(kind, &extension);
                 continue;
@@ -230,10 +245,10 @@ impl<'t> Walk<'t> {
             }
             let said = std::mem::take(&mut said);
             if kind.is_gnu_sparse() || said.is_sparse {
-                return Err(self.damaged("it has a sparse file (make it again without)", last_name));
+                return Err(self.damaged("it has a sparse file (make it again without)", last_name).into());
             }
             if said.size.is_some_and(|said| said != size) {
-                return Err(self.damaged("it has a member of more than 8 GiB", last_name));
+                return Err(self.damaged("it has a member of more than 8 GiB", last_name).into());
             }
             let bytes = said.name.unwrap_or_else(|| entry.header().path_bytes().into_owned());
             if kind.is_dir() || bytes.last() == Some(&b'/') {
@@ -241,18 +256,19 @@ impl<'t> Walk<'t> {
             }
             let (name, fault) = clean_name(&bytes);
             let fault = fault.or_else(|| fault_of(kind));
-            let end = entry.raw_file_position().checked_add(size);
-            if fault.is_none() && end.is_none_or(|end| end > self.length) {
+            if fault.is_none() && content_end.is_none_or(|end| end > self.length) {
                 let reason = format!("{} within {name:?}", self.tar.damage().unwrap_or("it ends too early"));
-                return Err(self.damaged(&reason, last_name));
+                return Err(self.damaged(&reason, last_name).into());
             }
             let mut member = Member { name, fault, size, content: &mut entry, walk: self, last: last_name };
             visit(&mut member)?;
             last = Some(member.name);
         }
+        // A whole archive ends in at least a block of zeros; what follows the last member was read as such.
+        let has_end_mark = end.checked_add(BLOCK).is_some_and(|end| end <= self.length);
         match self.tar.damage() {
-            Some(reason) => Err(self.damaged(reason, last.as_deref())),
-            None if self.zeros.get() < 512 => Err(self.damaged("it has no end mark", last.as_deref())),
+            Some(reason) => Err(self.damaged(reason, last.as_deref()).into()),
+            None if !has_end_mark => Err(self.damaged("it has no end mark", last.as_deref()).into()),
             None => Ok(()),
         }
     }
@@ -320,23 +336,37 @@ pub(super) struct Seen(Vec<u64>);
 
 impl Seen {
     pub(super) fn add(&mut self, name: &str) {
-        self.0.push(Self::hash(name));
+        self.0.push(hash(name));
     }
 
-    /// The hashes that came up more than once.
-    pub(super) fn twice(mut self) -> Vec<u64> {
+    pub(super) fn twice(mut self) -> Twice {
         self.0.sort_unstable();
         let mut twice: Vec<u64> =
             self.0.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
         twice.dedup();
-        twice
+        Twice(twice)
+    }
+}
+
+/// Names that came up more than once: their hashes, in order.
+#[derive(Debug, Default)]
+pub(super) struct Twice(Vec<u64>);
+
+impl Twice {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
-    pub(super) fn hash(name: &str) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        name.hash(&mut hasher);
-        hasher.finish()
+    /// Whether the name is one of them, or another with the hash of one.
+    pub(super) fn may_hold(&self, name: &str) -> bool {
+        self.0.binary_search(&hash(name)).is_ok()
     }
+}
+
+fn hash(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// What was said of the next member before its header.
@@ -387,28 +417,6 @@ fn fault_of(kind: EntryType) -> Option<&'static str> {
         Some("is a link; archive the files themselves (tar --dereference --hard-dereference)")
     } else {
         Some("is no file; archive only files")
-    }
-}
-
-/// Counts how many zeros were read last: a whole archive ends in at least a block of them.
-struct Zeros<R> {
-    reader: R,
-    zeros: Rc<Cell<u64>>,
-}
-
-impl<R: Read> Read for Zeros<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.reader.read(buffer)?;
-        let trailing = buffer[..read].iter().rev().take_while(|&&byte| byte == 0).count();
-        let before = if trailing == read { self.zeros.get() } else { 0 };
-        self.zeros.set(before + trailing as u64);
-        Ok(read)
-    }
-}
-
-impl<R: Seek> Seek for Zeros<R> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.reader.seek(to)
     }
 }
 

@@ -8,10 +8,10 @@ use std::mem;
 use arrow::array::ArrowPrimitiveType;
 use arrow::datatypes::{ArrowNativeType, DataType, SchemaRef, UInt8Type, UInt16Type, UInt32Type};
 
-use super::lines::{self, Block, Grammar, Stopped, Text};
+use super::lines::{self, Block, Grammar, Text};
 use super::pack::{Layout, Packer};
 use super::tokens::{self, STRETCH, Tokenizer};
-use super::{Feed, Format, Kind, PIECE_ROWS, tokenizer_file};
+use super::{Feed, Format, Kind, PIECE_ROWS, Stopped, tokenizer_file};
 use crate::ingest::config::{Documents, OnError};
 use crate::ingest::input::{InputFile, Inputs};
 use crate::ingest::{IngestConfig, IngestError, pipeline};
@@ -119,7 +119,8 @@ impl TextSource {
     ) -> Result<InputDigest, IngestError> {
         let mut stream = file.stream()?;
         let mut visit = |text| push(Work { file, text }).map_err(Stopped::Elsewhere);
-        let lines = Grammar { record: lines::line, has_header: false, rows: PIECE_ROWS as usize };
+        let (rows, longest) = (PIECE_ROWS as usize, lines::LONGEST_RECORD);
+        let lines = Grammar { record: lines::line, has_header: false, rows, longest };
         let records = |visit: &mut dyn FnMut(Stretch) -> Result<(), Stopped>, stream, grammar| {
             lines::each_block(file, stream, grammar, &mut |block| visit(Stretch::Records(block)))
         };
@@ -279,7 +280,7 @@ fn each_part(
     stream: impl Read,
     visit: &mut dyn FnMut(Stretch) -> Result<(), Stopped>,
 ) -> Result<(), Stopped> {
-    let mut content = Text::new(file, stream).map_err(Stopped::Reading)?;
+    let mut content = Text::new(file, stream)?;
     let mut read = |text: &mut Vec<u8>, length: usize| {
         content.read_to(text, length.saturating_sub(text.len())).map_err(Stopped::Reading)
     };

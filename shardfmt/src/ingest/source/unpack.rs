@@ -49,50 +49,80 @@ impl Spool {
         if file.is_near() && (!may_be_compressed || Compression::of(&file.head(4)?).is_none()) {
             return Ok(None);
         }
+        self.fill(|spool| spool.unpack(file, may_be_compressed)).map(Some)
+    }
+
+    /// What is read of the file by someone who unpacks it, and why that ends early, if it does. `most` are the bytes that
+    /// it may still expand to.
+    pub(super) fn part(
+        &self,
+        file: &InputFile,
+        part: impl Read,
+        most: &mut u64,
+    ) -> Result<(OpenInput, Option<String>), IngestError> {
+        let (content, broken) = self.fill(|spool| spool.copy(file, part, *most))?;
+        *most -= content.bytes();
+        Ok((content, broken))
+    }
+
+    fn fill<T>(&self, fill: impl FnOnce(&mut SpoolFile) -> Result<T, IngestError>) -> Result<T, IngestError> {
         let idle = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut spool = match idle {
             Some(spool) => spool,
             None => SpoolFile { file: Arc::new(tempfile::tempfile().map_err(spool_error)?), end: 0 },
         };
-        let unpacked = spool.unpack(file, may_be_compressed)?;
+        let filled = fill(&mut spool)?;
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(spool);
-        Ok(Some(unpacked))
+        Ok(filled)
     }
+}
+
+/// What a file may expand to.
+pub(super) fn most_unpacked(file: &InputFile) -> u64 {
+    ALWAYS_ALLOWED.saturating_add(file.bytes.saturating_mul(MOST_TIMES))
 }
 
 impl SpoolFile {
     fn unpack(&mut self, file: &InputFile, may_be_compressed: bool) -> Result<Unpacked, IngestError> {
-        let most = ALWAYS_ALLOWED.saturating_add(file.bytes.saturating_mul(MOST_TIMES));
-        let start = self.end;
         let mut stream = file.stream()?;
-        let mut broken = None;
-        {
+        let (content, damage) = {
             let source = BufReader::with_capacity(CHUNK, &mut stream);
-            let (mut content, is_compressed): (Box<dyn Read>, bool) = match may_be_compressed {
+            let (content, is_compressed): (Box<dyn Read>, bool) = match may_be_compressed {
                 true => decompressed(source).map_err(|error| file.error(error))?,
                 false => (Box::new(source), false),
             };
-            let mut chunk = vec![0; CHUNK];
-            loop {
-                let read = match content.read(&mut chunk) {
-                    Ok(0) => break,
-                    Ok(read) => read,
-                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                    Err(error) => {
-                        broken = Some(damage(&error));
-                        break;
-                    }
-                };
-                (&*self.file).write_all(&chunk[..read]).map_err(spool_error)?;
-                self.end += read as u64;
-                if is_compressed && self.end - start > most {
-                    let (path, bytes, most) = (file.path.clone(), ByteSize(file.bytes), ByteSize(most));
-                    return Err(IngestError::Expands { path, bytes, most });
+            self.copy(file, content, if is_compressed { most_unpacked(file) } else { u64::MAX })?
+        };
+        Ok(Unpacked { content, digest: file.finish(stream)?, damage })
+    }
+
+    /// Copies content of the file to its end, and says why that comes early, if it does.
+    fn copy(
+        &mut self,
+        file: &InputFile,
+        mut content: impl Read,
+        most: u64,
+    ) -> Result<(OpenInput, Option<String>), IngestError> {
+        let (start, mut broken, mut chunk) = (self.end, None, vec![0; CHUNK]);
+        loop {
+            let read = match content.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    broken = Some(damage(&error));
+                    break;
                 }
+            };
+            if self.end - start + read as u64 > most {
+                let (path, bytes, most) =
+                    (file.path.clone(), ByteSize(file.bytes), ByteSize(most_unpacked(file)));
+                return Err(IngestError::Expands { path, bytes, most });
             }
+            (&*self.file).write_all(&chunk[..read]).map_err(spool_error)?;
+            self.end += read as u64;
         }
-        let content = file.unpacked(self.file.clone(), start, self.end - start);
-        Ok(Unpacked { content, digest: file.finish(stream)?, damage: broken })
+        Ok((file.unpacked(self.file.clone(), start, self.end - start), broken))
     }
 }
 

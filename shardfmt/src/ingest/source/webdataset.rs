@@ -12,14 +12,17 @@ use super::arrays::{self, Arrays};
 use super::cells::{Cell, Column, Misfit, Table, Values};
 use super::images::Load;
 use super::keyed::{self, Survey};
-use super::tars::{LARGEST_MEMBER, Member, Seen, Tar, Tars};
-use super::{Faults, Feed, Format, Kind};
+use super::tars::{LARGEST_MEMBER, Member, Tar, Tars, Twice};
+use super::{Faults, Feed, Format, Kind, Stopped};
 use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
 use crate::ingest::{IngestConfig, IngestError, canonical};
 use crate::manifest::InputDigest;
 use crate::member::{Members, SCHEMA_MEMBER};
-use crate::row::RowCodec;
+use crate::row::{MAX_ROW_BYTES, RowCodec};
+
+/// The most bytes that the members of a sample may have, as it will be a row.
+const LARGEST_SAMPLE: u64 = if cfg!(test) { 4 << 20 } else { MAX_ROW_BYTES as u64 };
 
 #[derive(Debug)]
 pub(super) struct WebDatasetSource {
@@ -155,14 +158,17 @@ impl Format for WebDatasetSource {
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
-        self.tars.pieces(feed, |tar, feed| {
+        self.tars.pieces(feed, |tar, reading, feed| {
             let mut gather = Gather::new(self, tar);
-            let read = tar.read(|member| gather.take(member, feed))?;
-            if read.1.is_ok() {
-                gather.end(feed)?;
+            let visited = reading.each(|member| gather.take(member, feed));
+            match &visited {
+                Ok(()) => gather.end(feed)?,
+                // The sample begun is not known to be whole.
+                Err(Stopped::Reading(_)) => {}
+                Err(Stopped::Elsewhere(_)) => return visited,
             }
             gather.flush(feed)?;
-            Ok(read)
+            visited
         })
     }
 }
@@ -185,7 +191,7 @@ impl<'s> Gather<'s> {
         Gather { source, tar, is_first: true, begun: None, samples, load, seen }
     }
 
-    fn take(&mut self, member: &mut Member<'_>, feed: &mut Feed<'_, 's>) -> Result<(), IngestError> {
+    fn take(&mut self, member: &mut Member<'_>, feed: &mut Feed<'_, 's>) -> Result<(), Stopped> {
         if std::mem::take(&mut self.is_first)
             && let Some(first) = &self.source.own_schema
         {
@@ -196,15 +202,20 @@ impl<'s> Gather<'s> {
         };
         if self.begun.as_ref().is_none_or(|sample| sample.key != key) {
             self.end(feed)?;
-            let is_again = self.tar.twice.contains(&Seen::hash(key)) && !self.seen.insert(key.to_owned());
+            let is_again = self.tar.twice.may_hold(key) && !self.seen.insert(key.to_owned());
             let fault = is_again.then(|| (key.to_owned(), again(member, key)));
             self.begun = Some(Sample { key: key.to_owned(), members: Vec::new(), bytes: 0, fault });
         }
         let sample = self.begun.as_mut().expect("begun above");
-        if let Some(error) = member.refusal(LARGEST_MEMBER) {
+        let is_too_large = sample.bytes.saturating_add(member.size) > LARGEST_SAMPLE;
+        let too_large = || member.misfit(&format!("makes a sample of more than {LARGEST_SAMPLE} bytes"));
+        let refusal = member.refusal(LARGEST_MEMBER).or_else(|| is_too_large.then(too_large));
+        if let Some(error) = refusal {
             sample.fault.get_or_insert((member.name.clone(), error));
         }
-        if sample.fault.is_none() {
+        if sample.fault.is_some() {
+            (sample.members, sample.bytes) = (Vec::new(), 0);
+        } else {
             let bytes = member.read(LARGEST_MEMBER)?;
             sample.bytes += bytes.len() as u64;
             sample.members.push((member.name.clone(), bytes));
@@ -213,19 +224,20 @@ impl<'s> Gather<'s> {
     }
 
     /// Ends the sample begun.
-    fn end(&mut self, feed: &mut Feed<'_, 's>) -> Result<(), IngestError> {
+    fn end(&mut self, feed: &mut Feed<'_, 's>) -> Result<(), Stopped> {
         let Some(sample) = self.begun.take() else { return Ok(()) };
         let is_full = self.load.add(self.source.weight(&sample));
         self.samples.push(sample);
         if is_full { self.flush(feed) } else { Ok(()) }
     }
 
-    fn flush(&mut self, feed: &mut Feed<'_, 's>) -> Result<(), IngestError> {
+    fn flush(&mut self, feed: &mut Feed<'_, 's>) -> Result<(), Stopped> {
         self.load = Load::default();
         let samples = std::mem::take(&mut self.samples);
         let Some(first) = samples.first() else { return Ok(()) };
         let (source, tar) = (self.source, self.tar);
-        feed.piece(tar.name_of(&first.key), move |faults| source.rows(tar, samples, faults))
+        let listed = feed.piece(tar.name_of(&first.key), move |faults| source.rows(tar, samples, faults));
+        listed.map_err(Stopped::Elsewhere)
     }
 }
 
@@ -333,7 +345,7 @@ fn cell<'c>(values: &Values, bytes: &'c [u8]) -> Result<Cell<'c>, Misfit> {
 pub(super) fn first_again(
     tar: &Tar,
     under: Option<&str>,
-    hashes: &[u64],
+    twice: &Twice,
 ) -> Result<Option<IngestError>, IngestError> {
     let (mut seen, mut last, mut found) = (HashSet::new(), String::new(), None);
     tar.look(|member| {
@@ -341,7 +353,7 @@ pub(super) fn first_again(
             return Ok(());
         };
         last = key.to_owned();
-        if found.is_none() && hashes.contains(&Seen::hash(key)) && !seen.insert(key.to_owned()) {
+        if found.is_none() && twice.may_hold(key) && !seen.insert(key.to_owned()) {
             found = Some(again(member, key));
         }
         Ok(())

@@ -134,6 +134,43 @@ fn a_damaged_archive_names_the_last_good_member_and_is_read_up_to_it() {
 }
 
 #[test]
+fn zeros_at_the_end_of_a_member_are_no_end_mark() {
+    let members = [("1.bin", vec![1]), ("2.bin", vec![0; 2048])];
+    let plain = tar(&members);
+    for kept in [0, 511] {
+        let cut = &plain[..plain.len() - 1024 + kept];
+        for (name, bytes) in
+            [("cut.tar", cut.to_vec()), ("cut.tar.gz", gzip(cut)), ("cut.tar.zst", zstd(cut))]
+        {
+            let (_directory, path) = one_file(name, &bytes);
+            let config = IngestConfig { format: Some(Kind::WebDataset), ..sequential() };
+            let text = refusal(&path, &config);
+            assert!(text.contains(name) && text.contains("truncated or damaged"), "{text}");
+            let skipped = run(&path, &IngestConfig { format: config.format, ..skipping() }, 1).unwrap();
+            assert_eq!((skipped.left_out(), skipped.texts("key")[0].as_str()), (vec![name.to_owned()], "1"));
+        }
+    }
+    // One block of zeros is enough, and so is any number.
+    for kept in [512, 4096] {
+        let mut whole = plain[..plain.len() - 1024].to_vec();
+        whole.resize(whole.len() + kept, 0);
+        let (_directory, path) = one_file("whole.tar", &whole);
+        let config = IngestConfig { format: Some(Kind::WebDataset), ..sequential() };
+        assert_eq!(run(&path, &config, 1).unwrap().texts("key"), ["1", "2"]);
+    }
+}
+
+#[test]
+fn archives_need_no_endings_where_one_says_what_they_are() {
+    let files = [("part-0", tar(&zoo()[..2])), ("part-1", zstd(&tar(&zoo()[2..])))];
+    let directory = directory(&files);
+    let config = IngestConfig { format: Some(Kind::Archive), ..sequential() };
+    let ingested = run(directory.path(), &config, 2).unwrap();
+    let paths = ["part-0/cat/1.png", "part-0/ant/2.png", "part-1/cat/3.png", "part-1/dog/4.png"];
+    assert_eq!(ingested.texts("path"), paths);
+}
+
+#[test]
 fn long_names_are_read_and_endless_ones_are_not() {
     let long = format!("cat/{}.png", "very ".repeat(60));
     let mut builder = tar::Builder::new(Vec::new());
@@ -222,6 +259,28 @@ fn what_lies_far_away_is_fetched_once() {
     // Once, and a look at its beginning.
     let read = content.read.load(Ordering::SeqCst);
     assert!(read <= bytes + 1024, "{read} of {bytes}");
+}
+
+#[test]
+fn an_error_does_not_wait_for_the_rest_of_the_archive() {
+    // Images that are none, each of them enough for a piece; and a long member after them, that no one needs to read.
+    let mut archive = tar::Builder::new(Vec::new());
+    for name in ["1.png", "2.png", "3.png", "4.png", "5.png", "6.png"] {
+        let junk = vec![1; 4 << 20];
+        archive
+            .append(&tar_header(name, junk.len() as u64, tar::EntryType::Regular), junk.as_slice())
+            .unwrap();
+    }
+    let rest = 256 << 20;
+    archive.get_mut().extend_from_slice(tar_header("notes", rest, tar::EntryType::Regular).as_bytes());
+    let beginning = std::mem::take(archive.get_mut());
+    let junk = beginning.len() as u64;
+    let (content, inputs) = sparse("zoo.tar", beginning, junk + rest + 1024, true);
+    let source = Source::new(inputs, &sequential()).unwrap();
+    let failed = run_source(source, &sequential(), 1).err().unwrap();
+    assert!(matches!(failed, IngestError::Image { .. }), "{failed}");
+    let read = content.read.load(Ordering::SeqCst);
+    assert!(read < junk + rest / 2, "{read} bytes were read");
 }
 
 #[test]

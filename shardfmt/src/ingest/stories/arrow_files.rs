@@ -160,7 +160,7 @@ fn what_is_no_arrow_is_refused_by_name() {
     refused("old.feather", "version 1");
     refused("other.arrow", "Arrow");
     refused("empty.arrow", "empty");
-    refused("nulls.arrow", "no column with values");
+    refused("nulls.arrow", "no column has a value");
     let ingested = run(&directory.path().join("cut.arrows"), &skipping(), 2).unwrap();
     assert_eq!(ingested.integers("label"), (0..50).collect::<Vec<_>>());
     assert_eq!(ingested.skipped_names(), ["cut.arrows"]);

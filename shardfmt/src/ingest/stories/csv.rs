@@ -36,6 +36,41 @@ fn files_of_a_directory_are_one_table_with_the_types_of_all() {
 }
 
 #[test]
+fn moments_are_texts_where_a_type_would_lose_something() {
+    let types = |values: &[&str]| {
+        let directory = directory(&[("all.csv", format!("x\n{}\n", values.join("\n")).into_bytes())]);
+        let ingested = run(&directory.path().join("all.csv"), &sequential(), 1).unwrap();
+        let rows = ingested.json();
+        (ingested.types().remove(0).1, rows)
+    };
+    for texts in [
+        ["0000-00-00", "2020-01-02"],
+        ["2020-02-30", "2020-01-02"],
+        ["2020-01-02 10:00:00 in Rome", "2020-01-02 10:00:00"],
+        ["2020-01-02T10:00:00Z", "2020-01-02T10:00:00"],
+        ["2020-01-02T10:00:00+02:00", "2020-01-02T10:00:00+01:00"],
+        ["2020-01-02", "2020-01-02T10:00:00.5-08:00"],
+        ["9999-12-31", "2020-01-02T10:00:00.123456789"],
+    ] {
+        assert_eq!(types(&texts), ("Utf8".to_owned(), texts.map(|text| json!({"x": text})).to_vec()));
+    }
+    assert_eq!(types(&["9999-12-31", "0001-01-01"]).0, "Date32");
+    assert_eq!(types(&["9999-12-31", "2020-01-02 10:00:00.25"]).0, "Timestamp(ms)");
+    assert_eq!(types(&["2020-01-02", "2020-01-02 10:00:00.123456789"]).0, "Timestamp(ns)");
+    // Who says so has them as moments of one zone.
+    let (_directory, path) = one_file("all.csv", b"x\n2020-01-02T10:00:00+02:00\n2020-01-02T10:00:00Z\n");
+    let ingested = run(&path, &typed(&[("x", "Timestamp(s, \"+00:00\")")]), 1).unwrap();
+    let moments = ["2020-01-02T08:00:00Z", "2020-01-02T10:00:00Z"];
+    assert_eq!(ingested.json(), moments.map(|moment| json!({"x": moment})));
+    // Far from each other, and so looked at in different blocks.
+    let rows: String = (0..300_000).map(|_| "9999-12-31\n").collect();
+    let text = format!("x\n{rows}2020-01-02T10:00:00.123456789\n");
+    let directory = directory(&[("all.csv", text.into_bytes())]);
+    let ingested = run(&directory.path().join("all.csv"), &sequential(), 2).unwrap();
+    assert_eq!(ingested.types()[0].1, "Utf8");
+}
+
+#[test]
 fn types_can_be_chosen() {
     let csv = b"id,score,day,flag\n007,1,2020-01-02,true\n8,2,,false\n".to_vec();
     let directory = directory(&[("all.csv", csv)]);

@@ -1,7 +1,12 @@
-//! What holds for damaged files of every kind of table, and for large ones.
+//! What holds for damaged files of every kind, and for large ones.
 
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, ListArray};
+use arrow::datatypes::UInt8Type;
 use proptest::prelude::*;
 
+use super::mds::golden;
 use super::*;
 
 /// A small file of each kind; of text, with and without a tokenizer.
@@ -16,6 +21,18 @@ fn files() -> Vec<(&'static str, Kind, Vec<u8>, IngestConfig)> {
         documents: Documents::BlankLine,
         ..sequential()
     };
+    let label: ArrayRef = Arc::new(Int64Array::from_iter_values(0..40));
+    let lists =
+        ListArray::from_iter_primitive::<UInt8Type, _, _>((0..40).map(|row| Some(vec![Some(row); 3])));
+    let table =
+        RecordBatch::try_from_iter([("label", label), ("list", Arc::new(lists) as ArrayRef)]).unwrap();
+    let mut parquet = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut parquet, table.schema(), None).unwrap();
+    writer.write(&table).unwrap();
+    writer.close().unwrap();
+    let images = tar(&[("cat/1.png", png(1)), ("dog/2.png", png(2)), ("cat/3.png", png(3))]);
+    let samples =
+        tar(&[("1.cls", b"1".to_vec()), ("1.png", png(1)), ("2.cls", b"2".to_vec()), ("2.png", png(2))]);
     vec![
         ("a.feather", Kind::Arrow, read("lz4.feather"), sequential()),
         ("b.feather", Kind::Arrow, read("zstd.feather"), sequential()),
@@ -32,7 +49,41 @@ fn files() -> Vec<(&'static str, Kind, Vec<u8>, IngestConfig)> {
         ("m.svm", Kind::Libsvm, b"1,2 qid:1 1:0.5 3:1 # x\n-1 2:1e3\n".to_vec(), sequential()),
         ("n.txt", Kind::Text, text.clone(), sequential()),
         ("o.txt.gz", Kind::Text, gzip(&text), packed),
+        ("p.parquet", Kind::Parquet, parquet, sequential()),
+        ("q.tar", Kind::Archive, images.clone(), sequential()),
+        ("r.tar.gz", Kind::Archive, gzip(&images), sequential()),
+        ("s.tar.zst", Kind::Archive, zstd(&images), sequential()),
+        ("t.tar", Kind::WebDataset, samples.clone(), sequential()),
+        ("u.tar.zst", Kind::WebDataset, zstd(&samples), sequential()),
     ]
+}
+
+/// Reads a file that has a bit flipped, or is cut off, with all that lies beside it.
+fn check_damaged(
+    name: &str,
+    mut bytes: Vec<u8>,
+    beside: &[(&str, Vec<u8>)],
+    config: &IngestConfig,
+    damage: (prop::sample::Index, u8, bool),
+) -> Result<(), TestCaseError> {
+    let (at, bits, is_cut) = (damage.0.index(bytes.len()), damage.1, damage.2);
+    bytes[at] ^= bits;
+    bytes.truncate(if is_cut { at } else { bytes.len() });
+    let directory = directory(&[beside, &[(name, bytes)]].concat());
+    let path = directory.path().join(if beside.is_empty() { name } else { "." });
+    let failing = run(&path, config, 2);
+    if let Err(error) = &failing {
+        prop_assert!(error.to_string().contains(name), "{}", error);
+    }
+    // What fails is what is skipped, and nothing else.
+    let config = IngestConfig { on_error: OnError::Skip, ..config.clone() };
+    match (failing, run(&path, &config, 2)) {
+        (Ok(failing), Ok(skipping)) => prop_assert_eq!(failing.rows(), skipping.rows()),
+        (Err(error), Ok(skipping)) => prop_assert!(!skipping.manifest.skipped.is_empty(), "{}", error),
+        (Ok(_), Err(error)) => prop_assert!(false, "{}", error),
+        (Err(_), Err(error)) => prop_assert!(error.to_string().contains(name), "{}", error),
+    }
+    Ok(())
 }
 
 proptest! {
@@ -40,27 +91,22 @@ proptest! {
 
     #[test]
     fn damaged_files_are_refused_or_read_but_never_a_panic(at: prop::sample::Index, bits in 1..=255u8, cut: bool) {
-        for (name, kind, mut bytes, config) in files() {
-            let at = at.index(bytes.len());
-            bytes[at] ^= bits;
-            bytes.truncate(if cut { at } else { bytes.len() });
-            let directory = directory(&[(name, bytes)]);
-            let path = directory.path().join(name);
+        for (name, kind, bytes, config) in files() {
             let config = IngestConfig { format: Some(kind), ..config };
-            let failing = run(&path, &config, 2);
-            if let Err(error) = &failing {
-                prop_assert!(error.to_string().contains(name), "{}", error);
-            }
-            // What fails is what is skipped, and nothing else.
-            let config = IngestConfig { on_error: OnError::Skip, ..config };
-            match (failing, run(&path, &config, 2)) {
-                (Ok(failing), Ok(skipping)) => prop_assert_eq!(failing.rows(), skipping.rows()),
-                (Err(error), Ok(skipping)) => {
-                    prop_assert!(!skipping.manifest.skipped.is_empty(), "{}", error);
-                }
-                (Ok(_), Err(error)) => prop_assert!(false, "{}", error),
-                (Err(_), Err(error)) => prop_assert!(error.to_string().contains(name), "{}", error),
-            }
+            check_damaged(name, bytes, &[], &config, (at, bits, cut))?;
+        }
+    }
+
+    #[test]
+    fn damaged_shards_of_mds_are_refused_or_read_but_never_a_panic(at: prop::sample::Index, bits in 1..=255u8, cut: bool) {
+        for (folder, name, other) in [
+            ("plain", "shard.00001.mds", "shard.00000.mds"),
+            ("zstd", "shard.00001.mds.zstd", "shard.00000.mds.zstd"),
+            ("gz", "shard.00000.mds.gz", "shard.00001.mds.gz"),
+        ] {
+            let read = |name| fs::read(golden(folder).join(name)).unwrap();
+            let beside = [("index.json", read("index.json")), (other, read(other))];
+            check_damaged(name, read(name), &beside, &sequential(), (at, bits, cut))?;
         }
     }
 }

@@ -39,6 +39,16 @@ fn columns_are_the_fields_of_all_objects_in_order_of_appearance() {
 }
 
 #[test]
+fn a_line_that_is_too_long_for_memory_is_refused_with_its_number() {
+    let list = |items: usize| format!("{{\"a\": [0{}]}}\n", ",0".repeat(items));
+    let lines = list(1) + &list(3 << 20) + &list(2);
+    let text = ingest_lines(&lines, &sequential()).err().unwrap().to_string();
+    assert!(text.contains("line 2: has more than 4194304 bytes"), "{text}");
+    let ingested = ingest_lines(&(list(1) + &list(1 << 20)), &sequential()).unwrap();
+    assert_eq!(ingested.json()[0], json!({"a": [0, 0]}));
+}
+
+#[test]
 fn types_and_columns_can_be_chosen() {
     let lines = "{\"id\": 1, \"when\": \"2020-01-02T03:04:05Z\", \"none\": {}}\n{\"id\": 2}\n";
     assert!(ingest_lines(lines, &sequential()).err().unwrap().to_string().contains("column \"none\""));
@@ -55,7 +65,12 @@ fn types_and_columns_can_be_chosen() {
         assert!(text.contains(words), "{words:?} not in {text}");
     };
     refused(&typed(&[("nosuch", "Int8")]), "no column \"nosuch\"; its columns are id, x");
-    refused(&IngestConfig { columns: Some(vec!["y".to_owned()]), ..sequential() }, "no column \"y\"");
+    let columns = |names: &[&str]| {
+        let columns = names.iter().map(|name| (*name).to_owned()).collect();
+        IngestConfig { columns: Some(columns), ..sequential() }
+    };
+    refused(&columns(&["y"]), "no column \"y\"");
+    refused(&columns(&["id", "x", "id"]), "\"id\" is there twice; name each column once");
     refused(&typed(&[("x", "Int8")]), "line 1");
 }
 

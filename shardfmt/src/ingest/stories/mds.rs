@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn golden(name: &str) -> PathBuf {
+pub(super) fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/mds").join(name)
 }
 
@@ -113,7 +113,8 @@ fn images_become_tensors_encoded_or_not() {
 
 #[test]
 fn a_shard_that_is_not_what_its_index_says_is_refused_or_left_out() {
-    let spoil: [(&str, fn(&mut Vec<u8>), &str); 4] = [
+    type Spoil = fn(&mut Vec<u8>);
+    let spoil: [(&str, Spoil, &str); 4] = [
         ("shard.00001.mds", |bytes| _ = bytes.pop(), "bytes, its index says"),
         ("shard.00001.mds", |bytes| bytes[4000] ^= 1, "its sha1 is"),
         ("shard.00000.mds", |bytes| bytes[0] = 9, "it has 9 samples, its index says 4"),

@@ -131,7 +131,19 @@ fn what_is_no_array_is_refused_by_name() {
     refused("nothing.npy", "too short");
     refused("long.npy", "no type in Arrow");
     refused("day.npy", "times of");
-    refused("text.npy", "no character");
+    refused("text.npy", "(rows 0..1: a text of it has a code point that is no character)");
+}
+
+#[test]
+fn arrays_that_unpack_to_next_to_nothing_but_zeros_are_refused() {
+    // Each of them might be right, but not all together.
+    let zeros = || npy("'|u1'", false, &[2, 1 << 19], &[0; 1 << 20]);
+    let bomb = npz(&["a", "b", "c", "d"].map(|name| (name, zeros())), CompressionMethod::Deflated);
+    let few = npz(&["a"].map(|name| (name, zeros())), CompressionMethod::Deflated);
+    let directory = directory(&[("bomb.npz", bomb), ("few.npz", few)]);
+    let text = refusal(&directory.path().join("bomb.npz"), &sequential());
+    assert!(text.contains("bomb.npz") && text.contains("unpacks from"), "{text}");
+    assert_eq!(run(&directory.path().join("few.npz"), &sequential(), 1).unwrap().manifest.sample_count(), 2);
 }
 
 proptest! {

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, DictionaryArray, FixedSizeListArray, Float64Array, Int64Array, StringArray, StringViewArray,
-    UInt8Array,
+    ArrayRef, DictionaryArray, FixedSizeListArray, Float64Array, Int64Array, ListArray, NullArray,
+    StringArray, StringViewArray, StructArray, UInt8Array,
 };
+use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Int32Type, Schema};
 
 use super::*;
@@ -81,6 +82,43 @@ fn columns_become_plain_and_metadata_of_fields_stays() {
     assert_eq!(ingested.texts("view"), ["a text too long to be inlined", "b"]);
     let labels = ingested.manifest.shards[0].labels.clone().unwrap();
     assert_eq!(labels, BTreeMap::from([("cat".into(), 1), ("dog".into(), 1)]));
+}
+
+#[test]
+fn numbers_that_a_file_gives_its_fields_are_dropped_at_any_depth() {
+    let numbered = |field: Field, number: usize| {
+        field.with_metadata([("PARQUET:field_id".to_owned(), number.to_string())])
+    };
+    let batch = |first: usize| {
+        let part = numbered(Field::new("part", DataType::Int64, false), first);
+        let item = numbered(Field::new_list_field(DataType::Struct(vec![part].into()), true), first + 1);
+        let field = numbered(Field::new("list", DataType::List(Arc::new(item.clone())), true), first + 2);
+        let DataType::Struct(fields) = item.data_type().clone() else { unreachable!() };
+        let parts = StructArray::new(fields, vec![Arc::new(Int64Array::from(vec![1, 2]))], None);
+        let lists = ListArray::new(Arc::new(item), OffsetBuffer::from_lengths([2]), Arc::new(parts), None);
+        RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![Arc::new(lists)]).unwrap()
+    };
+    let directory = directory(&[]);
+    write_parquet(directory.path().join("a.parquet"), &batch(1));
+    write_parquet(directory.path().join("b.parquet"), &batch(7));
+    let ingested = run(directory.path(), &sequential(), 2).unwrap();
+    assert_eq!(ingested.rows()[0], ingested.rows()[1]);
+    let fields = ingested.manifest.schema.flattened_fields();
+    assert!(fields.iter().all(|field| field.metadata().is_empty()), "{fields:?}");
+}
+
+#[test]
+fn columns_without_a_value_are_no_rows() {
+    let (none, label) = (Arc::new(NullArray::new(3)), Arc::new(Int64Array::from(vec![1, 2, 3])));
+    let rows = [("none", none as ArrayRef, true), ("label", label as ArrayRef, true)];
+    let rows = RecordBatch::try_from_iter_with_nullable(rows).unwrap();
+    let directory = directory(&[]);
+    let path = directory.path().join("all.parquet");
+    write_parquet(path.clone(), &rows);
+    assert_eq!(run(&path, &sequential(), 1).unwrap().integers("label"), [1, 2, 3]);
+    let config = IngestConfig { columns: Some(vec!["none".to_owned()]), ..sequential() };
+    let refused = Source::open(&path, &config).expect_err("refused before anything is read").to_string();
+    assert!(refused.contains("no column has a value"), "{refused}");
 }
 
 #[test]

@@ -172,6 +172,23 @@ fn arrays_become_tensors_or_lists_or_stay_files() {
 }
 
 #[test]
+fn arrays_with_endless_brackets_in_their_headers_are_refused_at_once() {
+    for (open, reason) in [("(", "brackets too deep"), ("[(", "brackets too deep"), ("{", "dictionary in a")]
+    {
+        let members =
+            [("1.cls", b"1".to_vec()), ("1.x.npy", npy(&format!("', {}", open.repeat(900)), "1,", &[0]))];
+        let text = refused(&members, &sequential());
+        assert!(text.contains("\"1.x.npy\" is no NumPy array") && text.contains(reason), "{text}");
+        let skipped = ingested(&members, &skipping());
+        assert!(
+            matches!(skipped, Err(IngestError::NoSamples { .. })),
+            "{:?}",
+            skipped.map(|done| done.left_out())
+        );
+    }
+}
+
+#[test]
 fn a_sample_that_lacks_a_member_is_said_skipped_or_has_a_null() {
     let mut members = samples();
     members.extend([
@@ -235,6 +252,29 @@ fn what_is_wrong_with_a_member_is_said_with_its_name() {
         let skipped = ingested(&members, &IngestConfig { allow_missing: true, ..skipping() }).unwrap();
         assert_eq!((skipped.texts("key"), skipped.left_out()), (vec!["0".to_owned()], vec!["1".to_owned()]));
     }
+}
+
+#[test]
+fn a_sample_that_is_larger_than_a_row_may_be_is_refused_before_it_is_held() {
+    let third = || vec![7; 3 << 19];
+    let members = [
+        ("1.a", vec![1]),
+        ("1.b", vec![1]),
+        ("1.c", vec![1]),
+        ("2.a", third()),
+        ("2.b", third()),
+        ("2.c", third()),
+        ("3.a", vec![3]),
+        ("3.b", vec![3]),
+        ("3.c", vec![3]),
+    ];
+    let text = refused(&members, &keyed());
+    assert!(text.contains("\"2.c\" makes a sample of more than 4194304 bytes"), "{text}");
+    let skipped = ingested(&members, &IngestConfig { format: Some(Kind::WebDataset), ..skipping() }).unwrap();
+    assert_eq!(
+        (skipped.texts("key"), skipped.left_out()),
+        (vec!["1".into(), "3".into()], vec!["2.c".into()])
+    );
 }
 
 /// The archives that an export writes.

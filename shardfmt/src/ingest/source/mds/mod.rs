@@ -13,7 +13,7 @@ use self::format::{Index, ShardInfo};
 use self::layout::{Layout, Unknown};
 use self::shard::{Block, MdsShard};
 use super::cells::{Column, Table};
-use super::{Faults, Feed, Format};
+use super::{Faults, Feed, Format, Stopped};
 use crate::digest::Digest;
 use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
@@ -80,23 +80,22 @@ impl MdsSource {
         Ok(MdsSource { index, shards, left_out, layout, schema, others })
     }
 
-    fn shard<'s>(&'s self, shard: &'s MdsShard, feed: &mut Feed<'_, 's>) -> Result<InputDigest, IngestError> {
+    fn shard<'s>(&'s self, shard: &'s MdsShard, feed: &mut Feed<'_, 's>) -> Result<InputDigest, Stopped> {
         let name = &shard.file.name;
         shard.visit(|content| {
-            let listed = content.and_then(|content| {
+            let visited = content.map_err(Stopped::Reading).and_then(|content| {
                 shard.blocks(
                     content,
                     |bytes| self.layout.weight(bytes),
                     |block| {
                         let content = content.clone();
-                        feed.piece(
-                            format!("{name}, samples {}..{}", block.first, block.end()),
-                            move |faults| self.rows(shard, &content, &block, faults),
-                        )
+                        let part = format!("{name}, samples {}..{}", block.first, block.end());
+                        feed.piece(part, move |faults| self.rows(shard, &content, &block, faults))
+                            .map_err(Stopped::Elsewhere)
                     },
                 )
             });
-            listed.or_else(|error| feed.fault(name, error))
+            feed.visited(name, visited)
         })
     }
 
@@ -144,7 +143,7 @@ impl Format for MdsSource {
         for shard in &self.shards {
             match self.shard(shard, feed) {
                 Ok(digest) => digests.push(digest),
-                Err(error) => feed.fault(&shard.file.name, error)?,
+                Err(stopped) => feed.visited(&shard.file.name, Err(stopped))?,
             }
         }
         Ok(digests)

@@ -9,6 +9,7 @@ use super::format::{Bounds, FileInfo, ShardInfo};
 use crate::digest::to_hex;
 use crate::ingest::IngestError;
 use crate::ingest::input::{InputFile, Inputs, OpenInput};
+use crate::ingest::source::Stopped;
 use crate::ingest::source::images::Load;
 use crate::ingest::source::tars::LARGEST_MEMBER;
 use crate::ingest::source::unpack::{Spool, Unpacked};
@@ -84,20 +85,21 @@ impl MdsShard {
     pub(super) fn visit(
         &self,
         visit: impl FnOnce(Result<&OpenInput, IngestError>) -> Result<(), IngestError>,
-    ) -> Result<InputDigest, IngestError> {
+    ) -> Result<InputDigest, Stopped> {
         let unpacked = match &self.unpacked {
             Some(_) => None,
             None => Spool::default().unpack(&self.file, self.is_compressed)?,
         };
         match self.unpacked.as_ref().or(unpacked.as_ref()) {
             Some(Unpacked { content, digest, damage }) => {
-                visit(self.check(content, damage.as_deref()).map(|()| content))?;
+                visit(self.check(content, damage.as_deref()).map(|()| content))
+                    .map_err(Stopped::Elsewhere)?;
                 Ok(digest.clone())
             }
             None => {
                 let content = self.file.open()?;
-                visit(self.check(&content, None).map(|()| &content))?;
-                self.file.finish(self.file.stream()?)
+                visit(self.check(&content, None).map(|()| &content)).map_err(Stopped::Elsewhere)?;
+                Ok(self.file.finish(self.file.stream()?)?)
             }
         }
     }
@@ -137,12 +139,12 @@ impl MdsShard {
     }
 
     /// Goes through the table of samples and cuts them into pieces.
-    pub(super) fn blocks(
+    pub(super) fn blocks<E: From<IngestError>>(
         &self,
         content: &OpenInput,
         weigh: impl Fn(u64) -> u64,
-        mut take: impl FnMut(Block) -> Result<(), IngestError>,
-    ) -> Result<(), IngestError> {
+        mut take: impl FnMut(Block) -> Result<(), E>,
+    ) -> Result<(), E> {
         let cut_off = |_| self.damaged("its table is cut off");
         let mut table = BufReader::with_capacity(64 << 10, content.read_from(0));
         let (mut head, mut end) = ([0; 8], [0; 4]);
@@ -150,16 +152,15 @@ impl MdsShard {
         let mut bounds = Bounds::new(head, content.bytes()).map_err(|reason| self.damaged(reason))?;
         if bounds.samples() != self.samples {
             let reason = format!("it has {} samples, its index says {}", bounds.samples(), self.samples);
-            return Err(self.damaged(reason));
+            return Err(self.damaged(reason).into());
         }
         let (mut load, mut block) = (Load::default(), None);
         for _ in 0..self.samples {
             table.read_exact(&mut end).map_err(cut_off)?;
             let (number, start, length) = bounds.next(end).map_err(|reason| self.damaged(reason))?;
             if length > LARGEST_MEMBER {
-                return Err(
-                    self.damaged(format!("sample {number} has {length} bytes, the most is {LARGEST_MEMBER}"))
-                );
+                let reason = format!("sample {number} has {length} bytes, the most is {LARGEST_MEMBER}");
+                return Err(self.damaged(reason).into());
             }
             let begun = block.get_or_insert_with(|| Block { first: number, start, ends: Vec::new() });
             begun.ends.push((start + length - begun.start) as usize);

@@ -1,6 +1,5 @@
 //! Values as NumPy lays them out, as Arrow's arrays. Pure: bytes in, columns out.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -9,6 +8,9 @@ use arrow::array::{
 use arrow::buffer::{Buffer, NullBuffer};
 use arrow::datatypes::{DataType, Field, TimeUnit};
 use npyz::{DType, Endianness, TimeUnits, TypeChar, TypeStr};
+
+use super::super::arrays::as_tensors;
+use super::super::npy;
 
 /// The column that values of a type make. More than one dimension is a tensor.
 ///
@@ -23,11 +25,7 @@ pub(super) fn field(name: &str, dtype: &DType) -> Result<Field, String> {
     let size = size.and_then(|size| i32::try_from(size).ok()).filter(|&size| size > 0);
     let size = size.ok_or_else(|| format!("a tensor of shape {shape:?} has too many values, or none"))?;
     let list = DataType::new_fixed_size_list(data_type(item)?, size, is_time(item));
-    let shape = serde_json::json!({ "shape": shape }).to_string();
-    Ok(Field::new(name, list, false).with_metadata(HashMap::from([
-        ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()),
-        ("ARROW:extension:metadata".to_owned(), shape),
-    ])))
+    Ok(as_tensors(Field::new(name, list, false), &shape))
 }
 
 /// The fields of a structured type. Those without a name are what aligns the others.
@@ -101,19 +99,10 @@ fn data_type(dtype: &DType) -> Result<DataType, String> {
         TimeUnits::Nanosecond => Some(TimeUnit::Nanosecond),
         _ => None,
     });
+    if let Some(number) = npy::number(plain.type_char(), plain.size_field()) {
+        return Ok(number);
+    }
     Ok(match (plain.type_char(), plain.size_field(), unit) {
-        (TypeChar::Bool, ..) => DataType::Boolean,
-        (TypeChar::Int, 1, _) => DataType::Int8,
-        (TypeChar::Int, 2, _) => DataType::Int16,
-        (TypeChar::Int, 4, _) => DataType::Int32,
-        (TypeChar::Int, 8, _) => DataType::Int64,
-        (TypeChar::Uint, 1, _) => DataType::UInt8,
-        (TypeChar::Uint, 2, _) => DataType::UInt16,
-        (TypeChar::Uint, 4, _) => DataType::UInt32,
-        (TypeChar::Uint, 8, _) => DataType::UInt64,
-        (TypeChar::Float, 2, _) => DataType::Float16,
-        (TypeChar::Float, 4, _) => DataType::Float32,
-        (TypeChar::Float, 8, _) => DataType::Float64,
         (TypeChar::DateTime, _, Some(unit)) => DataType::Timestamp(unit, None),
         (TypeChar::TimeDelta, _, Some(unit)) => DataType::Duration(unit),
         (TypeChar::ByteStr, ..) => DataType::Binary,

@@ -4,13 +4,8 @@ use std::io::Read;
 
 use npyz::{DType, NpyHeader, Order};
 
-use super::super::caught;
+use super::super::npy;
 use crate::row::MAX_ROW_BYTES;
-
-/// NumPy itself refuses longer headers unless told otherwise, at 10,000 bytes.
-const LONGEST: usize = 64 << 10;
-/// Deeper brackets are refused: what parses them calls itself, and looks twice at some.
-const DEEPEST: usize = 8;
 
 /// An array of rows.
 #[derive(Clone, Debug)]
@@ -33,28 +28,8 @@ impl Header {
     /// # Errors
     /// What is wrong with it, in words.
     pub(super) fn read(array: &mut dyn Read, bytes: u64) -> Result<Header, String> {
-        let mut head = vec![0; 10];
-        array.read_exact(&mut head).map_err(|_| "it is too short")?;
-        if !head.starts_with(b"\x93NUMPY") {
-            return Err("it does not begin like one".to_owned());
-        }
-        let text = if head[6] == 1 {
-            usize::from(u16::from_le_bytes([head[8], head[9]]))
-        } else {
-            head.resize(12, 0);
-            array.read_exact(&mut head[10..]).map_err(|_| "it is too short")?;
-            u32::from_le_bytes([head[8], head[9], head[10], head[11]]) as usize
-        };
-        if text > LONGEST {
-            return Err(format!("its header has {text} bytes, the most is {LONGEST}"));
-        }
-        let start = head.len();
-        head.resize(start + text, 0);
-        array.read_exact(&mut head[start..]).map_err(|_| "it ends within its header")?;
-        check_brackets(&head[start..])?;
-        let header = caught(|| NpyHeader::from_reader(head.as_slice())).ok_or("its header is none")?;
-        let header = header.map_err(|error| error.to_string())?;
-        Self::check(&header, head.len() as u64, bytes)
+        let (header, length) = npy::header(array)?;
+        Self::check(&header, length, bytes)
     }
 
     fn check(header: &NpyHeader, length: u64, bytes: u64) -> Result<Header, String> {
@@ -104,28 +79,6 @@ impl Header {
             place
         })
     }
-}
-
-/// Refuses a header whose brackets are deeper than any that NumPy writes.
-fn check_brackets(text: &[u8]) -> Result<(), String> {
-    let (mut depth, mut quote, mut is_escaped) = (0usize, None, false);
-    for &byte in text {
-        match (quote, byte) {
-            _ if is_escaped => is_escaped = false,
-            (Some(_), b'\\') => is_escaped = true,
-            (Some(open), byte) if byte == open => quote = None,
-            (Some(_), _) => {}
-            (None, b'\'' | b'"') => quote = Some(byte),
-            (None, b'{') if depth > 0 => return Err("its header has a dictionary in a dictionary".to_owned()),
-            (None, b'(' | b'[' | b'{') => depth += 1,
-            (None, b')' | b']' | b'}') => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > DEEPEST {
-            return Err("its header has brackets too deep".to_owned());
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

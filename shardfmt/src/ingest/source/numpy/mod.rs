@@ -1,6 +1,6 @@
 //! NumPy's files: one array in an `.npy`, several of the same length in an `.npz`. The first dimension counts the rows.
 //!
-//! A piece is a range of rows of all arrays, read by range. Compressed arrays are unpacked to temporary files first, as
+//! A piece is a range of rows of all arrays, read by range. Compressed arrays are unpacked to a temporary file first, as
 //! values in Fortran order lie far apart.
 
 mod column;
@@ -19,6 +19,7 @@ use npyz::zip::CompressionMethod;
 
 use self::header::Header;
 use super::alike::Alike;
+use super::unpack::{Spool, most_unpacked};
 use super::{Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, canonical_rows, caught};
 use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
@@ -170,8 +171,9 @@ impl NumpyFile {
         feed: &mut Feed<'_, 's>,
     ) -> Result<InputDigest, IngestError> {
         let whole = self.file.open_whole()?;
-        match self.arrays.iter().map(|array| self.opened(array, &whole.input)).collect::<Result<Vec<_>, _>>()
-        {
+        let (spool, mut most) = (Spool::default(), most_unpacked(&self.file));
+        let opened = self.arrays.iter().map(|array| self.opened(array, &whole.input, &spool, &mut most));
+        match opened.collect::<Result<Vec<_>, _>>() {
             Ok(opened) => self.ranges(&opened, schema, feed)?,
             Err(error) => feed.fault(&self.file.name, error)?,
         }
@@ -219,7 +221,13 @@ impl NumpyFile {
     }
 
     /// An array whose values can be read by range, unpacked if need be.
-    fn opened(&self, array: &Array, input: &OpenInput) -> Result<Opened, IngestError> {
+    fn opened(
+        &self,
+        array: &Array,
+        input: &OpenInput,
+        spool: &Spool,
+        most: &mut u64,
+    ) -> Result<Opened, IngestError> {
         let length = array.header.length;
         let Some(member) = array.member else { return Ok(Opened { input: input.clone(), start: length }) };
         let mut archive = archive(&self.file, input.clone())?;
@@ -233,7 +241,11 @@ impl NumpyFile {
                 (read == bytes).then(|| Opened { input: input.clone(), start: start + length })
             } else {
                 // One byte too many tells that it goes on, perhaps without end; the checksum is compared at the end.
-                let unpacked = self.file.spooled(content.by_ref().take(bytes.saturating_add(1)), failed)?;
+                let part = content.by_ref().take(bytes.saturating_add(1));
+                let (unpacked, broken) = spool.part(&self.file, part, most)?;
+                if let Some(reason) = broken {
+                    return Err(damaged(&self.file.path, reason));
+                }
                 (unpacked.bytes() == bytes).then_some(Opened { input: unpacked, start: length })
             };
             opened.ok_or_else(|| damaged(&self.file.path, "an array of it has not the length it says"))
