@@ -15,6 +15,9 @@ use rayon::{Scope, Yield};
 ///
 /// # Errors
 /// The error of the earliest item that failed, whichever thread noticed first.
+///
+/// # Panics
+/// When `produce` goes on after an error of what it pushes to: items would be missing from its end.
 pub(super) fn in_order<I, O, T, E>(
     in_flight: usize,
     produce: impl FnOnce(&mut dyn FnMut(I) -> Result<(), E>) -> Result<T, E>,
@@ -30,11 +33,14 @@ where
     rayon::in_place_scope(|scope| {
         let mut line = Line::new(consume);
         let produced = produce(&mut |item| {
+            assert!(!line.failed, "nothing can follow an item that failed");
             line.start(scope, item, work);
             line.settle(in_flight)
         });
         // Items before the point where the producer failed come first, and so do their errors.
-        if !line.failed {
+        if line.failed {
+            assert!(produced.is_err(), "a producer cannot end well when an item failed");
+        } else {
             line.settle(1)?;
         }
         produced
