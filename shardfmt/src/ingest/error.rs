@@ -206,3 +206,21 @@ pub(super) fn one_line(message: impl std::fmt::Display) -> String {
     let line = text.lines().next().unwrap_or("no reason given").trim_end_matches(['.', ' ']);
     line.chars().take(200).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_full_disk_is_told_to_be_full() {
+        let said = |code| {
+            let source = io::Error::from_raw_os_error(code);
+            IngestError::Spill { directory: "/work".into(), source }.to_string()
+        };
+        for (error, is_full) in
+            [(libc::ENOSPC, true), (libc::EDQUOT, true), (libc::EMFILE, false), (libc::EIO, false)]
+        {
+            assert_eq!(said(error).contains("no space"), is_full);
+        }
+    }
+}

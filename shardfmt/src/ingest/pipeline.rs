@@ -172,4 +172,14 @@ mod tests {
             prop_assert_eq!(seen, (0..first).collect::<Vec<_>>());
         }
     }
+
+    #[test]
+    #[should_panic(expected = "cannot end well")]
+    fn a_producer_that_passes_over_a_failure_is_found_out() {
+        let swallow = |push: &mut dyn FnMut(u32) -> Result<(), u32>| {
+            let _ = push(1);
+            Ok(())
+        };
+        let _ = in_order(1, swallow, Err::<u32, u32>, |_| Ok(()));
+    }
 }

@@ -334,7 +334,7 @@ impl<'r> Reading<'r> {
                 buckets: part.sorter.buckets(),
                 rows: part.rows,
                 bytes: part.bytes,
-                run: part.sorter.spill().map_err(failed)?,
+                spill: part.sorter.spill().map_err(failed)?,
                 classes: part.classes.news(),
             });
         }

@@ -114,9 +114,9 @@ struct Extent {
 
 /// What was written to disk at once: the rows of some buckets, one after the other. Bucket, bytes and rows of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Run(Vec<(usize, u64, u64)>);
+pub(super) struct Spill(Vec<(usize, u64, u64)>);
 
-/// Rows that were written to disk, run by run, in one file: enough to read them again in another process.
+/// Rows that were written to disk, spill by spill, in one file: enough to read them again in another process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spilled {
     /// For each bucket its extents, oldest first.
@@ -126,9 +126,9 @@ pub(super) struct Spilled {
 }
 
 impl Spilled {
-    /// Takes in a run that follows all others in the file.
-    pub(super) fn add(&mut self, run: &Run) {
-        for &(bucket, bytes, rows) in &run.0 {
+    /// Takes in what follows all others in the file.
+    pub(super) fn add(&mut self, spill: &Spill) {
+        for &(bucket, bytes, rows) in &spill.0 {
             if self.buckets.len() <= bucket {
                 self.buckets.resize(bucket + 1, Vec::new());
             }
@@ -240,10 +240,10 @@ impl Sorter {
     }
 
     /// Writes all rows in memory to disk, bucket by bucket.
-    pub(super) fn spill(&mut self) -> io::Result<Run> {
-        let mut run = Run::default();
+    pub(super) fn spill(&mut self) -> io::Result<Spill> {
+        let mut spill = Spill::default();
         if self.rows.is_empty() {
-            return Ok(run);
+            return Ok(spill);
         }
         if self.file.is_none() {
             self.file = Some(self.place.create()?);
@@ -254,7 +254,7 @@ impl Sorter {
         self.buckets.sort(&mut self.rows);
         let mut at = 0;
         while at < self.rows.len() {
-            let (bucket, end) = self.next_bucket(at, run.0.len());
+            let (bucket, end) = self.next_bucket(at, spill.0.len());
             let mut bytes = 0;
             for row in &self.rows[at..end] {
                 let start = row.start as usize;
@@ -264,7 +264,7 @@ impl Sorter {
                 writer.write_all(&self.blocks[row.block as usize][start..start + row.length as usize])?;
                 bytes += HEADER as u64 + u64::from(row.length);
             }
-            run.0.push((bucket, bytes, (end - at) as u64));
+            spill.0.push((bucket, bytes, (end - at) as u64));
             at = end;
         }
         writer.flush()?;
@@ -272,14 +272,14 @@ impl Sorter {
             file.sync_data()?;
         }
         drop(writer);
-        self.spilled.add(&run);
+        self.spilled.add(&spill);
         self.blocks = Vec::new();
         self.rows = Vec::new();
         self.held = 0;
-        Ok(run)
+        Ok(spill)
     }
 
-    /// The bucket of the sorted row at `at`, and where the rows of that bucket end. So many buckets are in this run already.
+    /// The bucket of the sorted row at `at`, and where the rows of that bucket end. So many buckets are in this spill already.
     fn next_bucket(&self, at: usize, already: usize) -> (usize, usize) {
         let rest = &self.rows[at..];
         match self.buckets {
@@ -481,6 +481,10 @@ mod tests {
         for block in blocks(rows, each) {
             sorter.add_or_spill(block).unwrap();
         }
+        in_order(sorter)
+    }
+
+    fn in_order(sorter: Sorter) -> Rows {
         let mut sorted = sorter.finish().unwrap();
         let mut out = Vec::new();
         while let Some(part) = sorted.next_part().unwrap() {
@@ -500,6 +504,37 @@ mod tests {
             let mut expected = rows.clone();
             expected.sort_by_key(|row| row.0); // stable: as they came
             prop_assert_eq!(sort(&rows, each, Buckets::Spread { count: 2 << count }, limit), expected);
+        }
+
+        #[test]
+        fn rows_on_disk_are_found_by_who_adds_up_the_spills(
+            rows in prop::collection::vec((any::<u64>(), prop::collection::vec(any::<u8>(), 0..50)), 0..200),
+            each in 1..20usize,
+            stops in prop::collection::btree_set(0..20usize, 0..5),
+            is_spread: bool,
+        ) {
+            let directory = tempfile::tempdir().unwrap();
+            let place = Place::Kept(directory.path().join("rows"));
+            let buckets = if is_spread { Buckets::Spread { count: 8 } } else { Buckets::AsTheyCome { bytes: 300 } };
+            let mut sorter = Sorter::new(buckets, ByteSize(1), u64::MAX, place.clone());
+            let mut spills: Vec<Spill> = Vec::new();
+            for (number, block) in blocks(&rows, each).into_iter().enumerate() {
+                sorter.add(block);
+                if stops.contains(&number) {
+                    spills.push(sorter.spill().unwrap());
+                    let mut spilled = Spilled::default();
+                    spills.iter().for_each(|spill| spilled.add(spill));
+                    // What was being written when the other process ended.
+                    let mut file = File::options().append(true).open(directory.path().join("rows")).unwrap();
+                    file.write_all(b"half a spill").unwrap();
+                    sorter = Sorter::resume(buckets, ByteSize(1), u64::MAX, place.clone(), spilled).unwrap();
+                }
+            }
+            let mut expected = rows.clone();
+            if is_spread {
+                expected.sort_by_key(|row| row.0); // stable: as they came
+            }
+            prop_assert_eq!(in_order(sorter), expected);
         }
 
         #[test]

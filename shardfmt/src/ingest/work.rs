@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::IngestError;
 use super::files::FileChain;
 use super::order::Classes;
-use super::sorter::{Buckets, Run, Spilled};
+use super::sorter::{Buckets, Spill, Spilled};
 use crate::manifest::{InputDigest, ShardEntry, SkippedList};
 
 /// Nobody comes back for work older than this.
@@ -67,7 +67,7 @@ pub(super) struct PartCheckpoint {
     pub(super) rows: u64,
     pub(super) bytes: u64,
     /// The rows that were written.
-    pub(super) run: Run,
+    pub(super) spill: Spill,
     /// Their classes, if the mix is stratified, new ones in order of appearance.
     pub(super) classes: Vec<(Option<String>, u64)>,
 }
@@ -301,7 +301,7 @@ impl ReadSoFar {
         self.skipped.first.extend(next.skipped.first);
         for (part, next) in self.parts.iter_mut().zip(next.parts) {
             (part.rows, part.bytes) = (next.rows, next.bytes);
-            part.spilled.add(&next.run);
+            part.spilled.add(&next.spill);
             part.classes.add(&next.classes);
             part.classes.news();
         }
@@ -335,7 +335,10 @@ fn remove_forgotten(parent: &Path, but: &str) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sorter::{Block, Sorter};
     use super::*;
+    use crate::manifest::Skipped;
+    use crate::size::ByteSize;
 
     fn checkpoint(pieces: u64) -> Checkpoint {
         Checkpoint {
@@ -380,5 +383,86 @@ mod tests {
         second.remove();
         assert!(parent.path().join("x/journal").exists());
         drop(first);
+    }
+
+    #[test]
+    fn a_checkpoint_says_what_is_new_and_all_together_say_all() {
+        let parent = tempfile::tempdir().unwrap();
+        let open = || Work::open(Some(parent.path()), "x").unwrap();
+        let (work, _) = open();
+        let buckets = Buckets::Spread { count: 16 };
+        let mut sorter = Sorter::new(buckets, ByteSize(1), u64::MAX, work.rows(0));
+        let mut spilled = Spilled::default();
+        for pieces in 1..=3 {
+            let bytes = vec![7; 1000];
+            sorter.add(Block {
+                bytes,
+                rows: (1..=10).map(|row| (row << 60, row, 100 * row as usize)).collect(),
+            });
+            let spill = sorter.spill().unwrap();
+            spilled.add(&spill);
+            let skipped = Skipped { name: format!("file {pieces}"), reason: "no reason".to_owned() };
+            let classes = vec![(Some(format!("class {}", pieces % 2)), 10)];
+            work.checkpoint(Checkpoint {
+                skipped: SkippedList { count: pieces, first: vec![skipped] },
+                parts: vec![PartCheckpoint {
+                    buckets,
+                    rows: 10 * pieces,
+                    bytes: 1000 * pieces,
+                    spill,
+                    classes,
+                }],
+                ..checkpoint(pieces)
+            })
+            .unwrap();
+        }
+        let journal = fs::read_to_string(parent.path().join("x/journal")).unwrap();
+        let lengths: Vec<usize> = journal.lines().map(str::len).collect();
+        assert!(lengths[2] < lengths[0] + 10, "{lengths:?}");
+        drop(work);
+        let read = open().1.read.unwrap();
+        assert_eq!((read.pieces, read.rows, read.skipped.count, read.skipped.first.len()), (3, 30, 3, 3));
+        let part = &read.parts[0];
+        assert_eq!((part.rows, part.bytes, &part.spilled), (30, 3000, &spilled));
+        assert_eq!(part.classes.sizes(), [20, 10]);
+    }
+
+    #[test]
+    fn what_is_kept_is_for_this_user_alone() {
+        let parent = tempfile::tempdir().unwrap();
+        let (there, link) = (parent.path().join("there"), parent.path().join("link"));
+        fs::create_dir(&there).unwrap();
+        fs::set_permissions(&there, Permissions::from_mode(0o755)).unwrap();
+        Work::open(Some(parent.path()), "there").unwrap();
+        assert_eq!(fs::metadata(&there).unwrap().mode() & 0o777, 0o700);
+        std::os::unix::fs::symlink(&there, &link).unwrap();
+        let refused = Work::open(Some(parent.path()), "link").unwrap_err();
+        assert!(matches!(refused, IngestError::Spill { .. }), "{refused}");
+    }
+
+    #[test]
+    fn only_forgotten_work_is_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let old = SystemTime::now() - FORGOTTEN_AFTER - Duration::from_secs(60);
+        let (forgotten, recent) = ("0".repeat(NAME_DIGITS), "1".repeat(NAME_DIGITS));
+        for (name, is_old) in [(&*forgotten, true), (&*recent, false), ("letters", true)] {
+            fs::create_dir(parent.path().join(name)).unwrap();
+            let journal = File::create(parent.path().join(name).join("journal")).unwrap();
+            journal.set_modified(if is_old { old } else { SystemTime::now() }).unwrap();
+        }
+        Work::open(Some(parent.path()), "x").unwrap();
+        let is_there = |name: &str| parent.path().join(name).exists();
+        assert!(!is_there(&forgotten) && is_there(&recent) && is_there("letters"));
+    }
+
+    #[test]
+    fn rows_of_this_process_alone_lie_where_work_is_kept() {
+        let parent = tempfile::tempdir().unwrap();
+        let (first, _) = Work::open(Some(parent.path()), "x").unwrap();
+        let (second, _) = Work::open(Some(parent.path()), "x").unwrap();
+        let lies_in =
+            |place: Place, path: &Path| matches!(place, Place::Unlinked(Some(found)) if found == path);
+        assert!(lies_in(first.unkept(), &parent.path().join("x")));
+        assert!(lies_in(second.unkept(), parent.path()) && lies_in(second.rows(0), parent.path()));
     }
 }
