@@ -64,13 +64,13 @@ fn kept_in(work: &Path) -> Vec<String> {
     sorted(names.collect())
 }
 
-/// 96 MiB in lines of 48 KiB, some of which have a column too many.
+/// 64 MiB in lines of 32 KiB, some of which have a column too many.
 fn large_text(directory: &TempDir) -> PathBuf {
     let path = directory.path().join("large.csv");
     let mut text = "label,blob\n".to_owned();
     for row in 0..2048 {
         let odd = if row % 13 == 0 { ",1" } else { "" };
-        text += &format!("{},x{}{odd}\n", row % 7, hex(&blake3_bytes(row, 24 << 10)));
+        text += &format!("{},x{}{odd}\n", row % 7, hex(&blake3_bytes(row, 16 << 10)));
     }
     fs::write(&path, text).unwrap();
     path
@@ -162,7 +162,7 @@ fn whenever_it_was_killed_it_goes_on_with_other_threads_memory_and_shard_size() 
     let directory = directory(&[]);
     let path = large_text(&directory);
     let parts = [HashRange::parts(7, 0, 7, 10), HashRange::parts(7, 7, 10, 10)];
-    for mix in mixes() {
+    for (mix, after) in mixes().into_iter().zip([1100, 1400, 1800]) {
         let config = IngestConfig { mix, on_error: OnError::Skip, ..IngestConfig::default() };
         let version = |resources: &Resources, shard_size: u64, progress: &dyn Progress| {
             let source = Source::open(&path, &config).unwrap();
@@ -170,24 +170,18 @@ fn whenever_it_was_killed_it_goes_on_with_other_threads_memory_and_shard_size() 
             let written = read.write(Some(ByteSize(shard_size)), &Kept::default(), &NoProgress).unwrap();
             written.finish().iter().map(Manifest::id).collect::<Vec<_>>()
         };
-        let [small, large] =
-            [2 << 20, 3 << 20].map(|size| version(&Resources::threads(2), size, &NoProgress));
         let work = tempfile::tempdir().unwrap();
-        let [little, more] = [1, 2].map(|times| Resources {
-            threads: 3 - times,
-            memory: ByteSize(Resources::LEAST_MEMORY.0 * times as u64),
-            work: Some(work.path().to_owned()),
-        });
-        for (first, second, after) in [(&little, &more, 1100), (&more, &little, 1800)] {
-            let killed = Snapshot::after(after, work.path());
-            assert_eq!(version(first, 2 << 20, &killed), small);
-            let (second, beginning) = (
-                Resources { work: Some(killed.copy.path().to_owned()), ..second.clone() },
-                Beginning::default(),
-            );
-            assert_eq!(version(&second, 3 << 20, &beginning), large);
-            assert_ne!(beginning.0.get(), Some(&0), "it goes on where it was");
-        }
+        let killed = Snapshot::after(after, work.path());
+        let with = |threads, times, work: &Path| Resources {
+            threads,
+            memory: ByteSize(times * Resources::LEAST_MEMORY.0),
+            work: Some(work.to_owned()),
+        };
+        version(&with(2, 1, work.path()), 2 << 20, &killed);
+        let beginning = Beginning::default();
+        let again = version(&with(1, 2, killed.copy.path()), 3 << 20, &beginning);
+        assert_ne!(beginning.0.get(), Some(&0), "it goes on where it was");
+        assert_eq!(again, version(&Resources::threads(2), 3 << 20, &NoProgress));
     }
 }
 
