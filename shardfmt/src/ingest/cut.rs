@@ -51,6 +51,11 @@ impl Cut {
             .expect("as many as the manifest lists in memory")
     }
 
+    /// What tells one cut of the same rows from another.
+    pub(super) fn rows_per_shard(&self) -> u64 {
+        self.rows_per_shard
+    }
+
     /// The positions, in mixed order, of the rows of shard `index`.
     pub(crate) fn positions(&self, index: usize) -> Range<u64> {
         if self.is_dealt {

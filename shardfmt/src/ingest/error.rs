@@ -98,7 +98,7 @@ pub enum IngestError {
     Member { path: PathBuf, entry: String, reason: String },
     /// Samples that lack what others have.
     #[error(
-        "{path}: {lacking} of {samples} samples have no {column:?}, the first of them {first:?}; allow it with          `allow_missing` (they get nulls), leave the column out (`columns`) or the samples (`on_error`: skip)"
+        "{path}: {lacking} of {samples} samples have no {column:?}, the first of them {first:?}; allow it with `allow_missing` (they get nulls), leave the column out (`columns`) or the samples (`on_error`: skip)"
     )]
     Incomplete { path: PathBuf, column: String, lacking: u64, samples: u64, first: String },
     /// An archive that is truncated or damaged.
@@ -123,11 +123,12 @@ pub enum IngestError {
     /// A row that has no canonical form.
     #[error("{path}: a row cannot be encoded ({reason}); drop or convert its column")]
     Row { path: PathBuf, reason: String },
-    /// The temporary file for the rows failed.
-    #[error(
-        "temporary file in {directory}: cannot hold the rows; free space there or set TMPDIR to a larger disk"
-    )]
+    /// What does not fit memory could not be kept on disk.
+    #[error("temporary file in {directory}: {}", unkept(source))]
     Spill { directory: PathBuf, source: io::Error },
+    /// What was kept on disk is not what was written.
+    #[error("temporary file in {directory}: is damaged; run again, it starts anew")]
+    Spoiled { directory: PathBuf, source: io::Error },
     /// A shard could not be made.
     #[error("shard {index} cannot be written; choose a smaller shard size")]
     Shard { index: usize, source: ShardError },
@@ -170,9 +171,32 @@ impl IngestError {
             | Self::Incomplete { .. }
             | Self::Changed { .. }
             | Self::Spill { .. }
+            | Self::Spoiled { .. }
             | Self::Shard { .. }
             | Self::Sink { .. } => false,
         }
+    }
+
+    /// Whether the same input with the same settings may be ingested when it is tried again: the obstacle lies elsewhere.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. }
+                | Self::Fetch { .. }
+                | Self::Spill { .. }
+                | Self::Shard { .. }
+                | Self::Sink { .. }
+        )
+    }
+}
+
+/// Why nothing can be kept there, and the way out.
+fn unkept(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "no space is left; free some, or choose a larger disk (`work` for rows, TMPDIR for all else)"
+        }
+        _ => "cannot be used; check the disk and its permissions, or choose another place (`work`, TMPDIR)",
     }
 }
 
@@ -181,4 +205,22 @@ pub(super) fn one_line(message: impl std::fmt::Display) -> String {
     let text = message.to_string();
     let line = text.lines().next().unwrap_or("no reason given").trim_end_matches(['.', ' ']);
     line.chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_full_disk_is_told_to_be_full() {
+        let said = |code| {
+            let source = io::Error::from_raw_os_error(code);
+            IngestError::Spill { directory: "/work".into(), source }.to_string()
+        };
+        for (error, is_full) in
+            [(libc::ENOSPC, true), (libc::EDQUOT, true), (libc::EMFILE, false), (libc::EIO, false)]
+        {
+            assert_eq!(said(error).contains("no space"), is_full);
+        }
+    }
 }

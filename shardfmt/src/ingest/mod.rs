@@ -40,6 +40,7 @@ pub use self::read::Ingest;
 pub use self::sink::{NoProgress, Progress, Sink};
 pub use self::source::{ImageSize, Kind, Source};
 pub use self::tree::is_hidden;
+pub use self::work::private_directory;
 pub use self::write::Written;
 use crate::manifest::Manifest;
 use crate::size::ByteSize;
@@ -65,6 +66,15 @@ impl Resources {
     /// A number of threads, and two GiB of memory.
     pub fn threads(threads: usize) -> Resources {
         Resources { threads, memory: ByteSize(2 << 30), work: None }
+    }
+
+    /// Does something on these threads, such as opening a source: all that runs in parallel does so on the threads of
+    /// whoever asked for it.
+    ///
+    /// # Errors
+    /// When there can be no such threads.
+    pub fn install<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, IngestError> {
+        Ok(self.pool()?.install(work))
     }
 
     fn pool(&self) -> Result<ThreadPool, IngestError> {

@@ -3,6 +3,8 @@
 //! Every order is a sort: a row gets a key when it is read, or when all are, and rows lie by key, those of equal keys as
 //! they were read. So rows can be sorted outside of memory, by parts of the range of keys, and the order does not depend on how.
 
+use std::collections::HashMap;
+
 use crate::plan::Permutation;
 
 /// Words of hash that one evaluation gives.
@@ -40,6 +42,58 @@ impl RandomKeys {
             *word = u64::from_le_bytes(bytes.try_into().expect("chunks of eight"));
         }
         self.block = block;
+    }
+}
+
+/// The classes of a stratified mix, numbered in order of appearance.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Classes {
+    index: HashMap<Option<String>, u32>,
+    all: Vec<Class>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Class {
+    name: Option<String>,
+    rows: u64,
+    /// How many of them are no news.
+    known: u64,
+}
+
+impl Classes {
+    /// Takes in some rows by class, and gives the number of each class.
+    pub(super) fn add(&mut self, classes: &[(Option<String>, u64)]) -> Vec<u32> {
+        let mut numbers = Vec::with_capacity(classes.len());
+        for (name, rows) in classes {
+            let next = u32::try_from(self.all.len()).expect("callers stop long before");
+            let number = *self.index.entry(name.clone()).or_insert(next);
+            if number == next {
+                self.all.push(Class { name: name.clone(), rows: 0, known: 0 });
+            }
+            self.all[number as usize].rows += rows;
+            numbers.push(number);
+        }
+        numbers
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// How many rows each has.
+    pub(super) fn sizes(&self) -> Vec<u64> {
+        self.all.iter().map(|class| class.rows).collect()
+    }
+
+    /// The rows that came since this was asked before: what others have to add to know the same.
+    pub(super) fn news(&mut self) -> Vec<(Option<String>, u64)> {
+        let mut news = Vec::new();
+        for class in self.all.iter_mut().filter(|class| class.rows > class.known) {
+            news.push((class.name.clone(), class.rows - class.known));
+            class.known = class.rows;
+        }
+        news
     }
 }
 
@@ -91,6 +145,17 @@ mod tests {
             let mut keys = RandomKeys::new(seed);
             for row in rows {
                 prop_assert_eq!(keys.of(row), RandomKeys::new(seed).of(row));
+            }
+        }
+
+        #[test]
+        fn whoever_adds_the_news_knows_the_same_classes(batches in prop::collection::vec(prop::collection::vec((prop::option::of("[a-c]"), 1..9u64), 0..9), 0..9)) {
+            let (mut told, mut teller) = (Classes::default(), Classes::default());
+            for batch in batches {
+                teller.add(&batch);
+                told.add(&teller.news());
+                told.news();
+                prop_assert_eq!(&told, &teller);
             }
         }
 

@@ -15,6 +15,9 @@ use rayon::{Scope, Yield};
 ///
 /// # Errors
 /// The error of the earliest item that failed, whichever thread noticed first.
+///
+/// # Panics
+/// When `produce` goes on after an error of what it pushes to: items would be missing from its end.
 pub(super) fn in_order<I, O, T, E>(
     in_flight: usize,
     produce: impl FnOnce(&mut dyn FnMut(I) -> Result<(), E>) -> Result<T, E>,
@@ -30,11 +33,14 @@ where
     rayon::in_place_scope(|scope| {
         let mut line = Line::new(consume);
         let produced = produce(&mut |item| {
+            assert!(!line.failed, "nothing can follow an item that failed");
             line.start(scope, item, work);
             line.settle(in_flight)
         });
         // Items before the point where the producer failed come first, and so do their errors.
-        if !line.failed {
+        if line.failed {
+            assert!(produced.is_err(), "a producer cannot end well when an item failed");
+        } else {
             line.settle(1)?;
         }
         produced
@@ -165,5 +171,15 @@ mod tests {
             prop_assert_eq!(done, Err(first));
             prop_assert_eq!(seen, (0..first).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "cannot end well")]
+    fn a_producer_that_passes_over_a_failure_is_found_out() {
+        let swallow = |push: &mut dyn FnMut(u32) -> Result<(), u32>| {
+            let _ = push(1);
+            Ok(())
+        };
+        let _ = in_order(1, swallow, Err::<u32, u32>, |_| Ok(()));
     }
 }

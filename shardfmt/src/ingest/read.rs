@@ -1,6 +1,5 @@
 //! The first pass: all rows of the input, checked, encoded, and sorted into their order.
 
-use std::collections::HashMap;
 use std::io;
 use std::mem;
 
@@ -11,12 +10,12 @@ use rayon::ThreadPool;
 
 use super::cut::Cut;
 use super::files::FileChain;
-use super::order::{Deal, RandomKeys};
-use super::sorter::{Block, Buckets, Sorted, Sorter};
+use super::order::{Classes, Deal, RandomKeys};
+use super::sorter::{Block, Buckets, LARGEST_BLOCK, Sorted, Sorter};
 use super::source::{Faults, Piece};
-use super::work::{Checkpoint, Left, PartCheckpoint, RunFiles, Work};
+use super::work::{Checkpoint, Left, NAME_DIGITS, PartCheckpoint, PartSoFar, ReadSoFar, StoredShard, Work};
 use super::{HashRange, IngestConfig, IngestError, Mix, Progress, Resources, Source, canonical, pipeline};
-use crate::manifest::{InputDigest, ShardEntry};
+use crate::manifest::{InputDigest, SKIPPED_LISTED, Skipped, SkippedList};
 use crate::row::{RowCodec, RowDigest};
 
 /// What a piece takes at most on its way: as it is read, decoded, and encoded.
@@ -36,9 +35,9 @@ pub struct Ingest {
     pub(super) work: Work,
     pub(super) parts: Vec<ReadPart>,
     pub(super) inputs: Vec<InputDigest>,
-    pub(super) skipped: Vec<(String, String)>,
-    /// Shards that an earlier attempt stored: part, index, entry.
-    pub(super) stored: Vec<(usize, usize, ShardEntry)>,
+    pub(super) skipped: SkippedList,
+    /// Shards that earlier attempts stored, of whatever cut.
+    pub(super) stored: Vec<StoredShard>,
 }
 
 /// The rows of one version.
@@ -46,16 +45,8 @@ pub(super) struct ReadPart {
     pub(super) take: Option<HashRange>,
     pub(super) rows: u64,
     pub(super) bytes: u64,
-    sorter: Sorter<RunFiles>,
+    sorter: Sorter,
     classes: Classes,
-}
-
-/// The classes of a stratified mix.
-#[derive(Default)]
-struct Classes {
-    index: HashMap<Option<String>, u32>,
-    /// In order of appearance: each class and how many rows it has.
-    sizes: Vec<(Option<String>, u64)>,
 }
 
 impl Ingest {
@@ -90,18 +81,20 @@ impl Ingest {
             .map_err(|error| canonical::row_error(source.path(), error))?;
         let pool = resources.pool()?;
         let (work, left) = Work::open(resources.work.as_deref(), &name(&source, config, &takes))?;
-        let spill_error = |source| spill_error(resources, source);
-        let Left { checkpoint, shards: stored } = left;
-        let reading = Reading::new(&source, &codec, config, &takes, resources, &work, checkpoint)
-            .map_err(spill_error)?;
-        let ReadInput { parts, inputs, skipped, rows } = pool.install(|| reading.run(progress))?;
+        let Left { read, shards: stored } = left;
+        let reading = Reading::new(&source, &codec, config, &takes, resources, &work, read)
+            .map_err(|error| spill_error(resources, error))?;
+        let read = pool.install(|| reading.run(progress));
+        let ReadInput { parts, inputs, skipped, rows } = match read {
+            Ok(read) => read,
+            Err(error) => return Err(work.end(error)),
+        };
         if let Some(empty) = parts.iter().find(|part| part.rows == 0) {
             let path = source.path().to_owned();
-            work.remove();
-            return Err(match empty.take {
+            return Err(work.end(match empty.take {
                 Some(_) => IngestError::NothingTaken { path, rows },
                 None => IngestError::NoSamples { path, found: "none of it could be read".to_owned() },
-            });
+            }));
         }
         let (config, resources) = (config.clone(), resources.clone());
         Ok(Ingest { source, codec, config, resources, pool, work, parts, inputs, skipped, stored })
@@ -119,34 +112,39 @@ impl Ingest {
 }
 
 impl ReadPart {
+    /// Bytes that its rows take in memory.
+    pub(super) fn held(&self) -> u64 {
+        self.sorter.held()
+    }
+
     /// The rows in their order, cut as `cut` says.
     pub(super) fn sorted(
         self,
         config: &IngestConfig,
         resources: &Resources,
+        work: &Work,
         cut: &Cut,
     ) -> io::Result<Sorted> {
         let ReadPart { sorter, classes, rows: _, bytes, .. } = self;
         if !matches!(config.mix, Mix::Stratified(_)) {
             return sorter.finish();
         }
-        let sizes: Vec<u64> = classes.sizes.iter().map(|(_, size)| *size).collect();
         let shards = cut.shard_count() as u64;
-        let mut deal = Deal::new(config.seed, &sizes, shards);
+        let mut deal = Deal::new(config.seed, &classes.sizes(), shards);
         let width = (1u128 << 64) / u128::from(shards);
         let buckets = Buckets::spread(bytes, resources.memory);
-        let mut dealt = Sorter::new(buckets, resources.memory, resources.memory.0 / 4, RunFiles::unlinked());
+        let mut dealt = Sorter::new(buckets, resources.memory, resources.memory.0 / 4, work.unkept());
         let mut sorted = sorter.finish()?;
         while let Some(part) = sorted.next_part()? {
             let mut block = Block::default();
             for (row, bytes) in part.rows(0..part.len()) {
+                if (block.bytes.len() + bytes.len()) as u64 > PIECE_MEMORY {
+                    dealt.add_or_spill(mem::take(&mut block))?;
+                }
                 let (shard, within) = deal.next(row.key as usize, row.number);
                 let key = u128::from(shard) * width + ((u128::from(within) * width) >> 64);
                 block.bytes.extend_from_slice(bytes);
                 block.rows.push((key as u64, row.number, block.bytes.len()));
-                if block.bytes.len() as u64 >= PIECE_MEMORY {
-                    dealt.add_or_spill(mem::take(&mut block))?;
-                }
             }
             dealt.add_or_spill(block)?;
         }
@@ -158,7 +156,7 @@ impl ReadPart {
 struct ReadInput {
     parts: Vec<ReadPart>,
     inputs: Vec<InputDigest>,
-    skipped: Vec<(String, String)>,
+    skipped: SkippedList,
     /// Its rows, kept or not.
     rows: u64,
 }
@@ -175,7 +173,9 @@ struct Reading<'r> {
     pieces: u64,
     /// Rows of the input, kept or not.
     rows: u64,
-    skipped: Vec<(String, String)>,
+    skipped: SkippedList,
+    /// How much of that list the last checkpoint has.
+    skipped_known: usize,
     /// The files that pieces read.
     files: FileChain,
     /// Of an earlier attempt that had read everything.
@@ -190,51 +190,52 @@ impl<'r> Reading<'r> {
         takes: &[Option<HashRange>],
         resources: &'r Resources,
         work: &'r Work,
-        checkpoint: Option<Checkpoint>,
+        left: Option<ReadSoFar>,
     ) -> io::Result<Reading<'r>> {
-        let keys = RandomKeys::new(config.seed);
         // The rest is for pieces on their way and for shards in the making.
         let pieces = pieces_in_flight(resources) as u64 * PIECE_MEMORY;
         let free = resources.memory.0 - pieces - resources.memory.0 / 8;
         let share = if matches!(config.mix, Mix::Stratified(_)) { free / 2 } else { free };
         let limit = share / takes.len() as u64;
-        let mut left = checkpoint.as_ref().map_or(&[][..], |left| &left.parts).iter();
-        let parts = takes.iter().enumerate().map(|(index, take)| {
-            let runs = work.runs(index);
-            let (take, memory) = (*take, resources.memory);
-            let Some(left) = left.next() else {
-                let expected = source.bytes().saturating_mul(EXPANSION) / takes.len() as u64;
-                let buckets = match config.mix {
-                    Mix::Random => Buckets::spread(expected, memory),
-                    Mix::Sequential | Mix::Stratified(_) => Buckets::as_they_come(memory),
-                };
-                let sorter = Sorter::new(buckets, memory, limit, runs);
-                return Ok(ReadPart { take, rows: 0, bytes: 0, sorter, classes: Classes::default() });
+        let memory = resources.memory;
+        let begin = |(index, take): (usize, &Option<HashRange>)| {
+            let expected = source.bytes().saturating_mul(EXPANSION) / takes.len() as u64;
+            let buckets = match config.mix {
+                Mix::Random => Buckets::spread(expected, memory),
+                Mix::Sequential | Mix::Stratified(_) => Buckets::as_they_come(memory),
             };
-            let files = work.open_runs(index, left.spilled.runs())?;
-            let sorter = Sorter::resume(left.buckets, memory, limit, runs, left.spilled.clone(), files);
-            let classes = Classes::resume(&left.classes);
-            Ok(ReadPart { take, rows: left.rows, bytes: left.bytes, sorter, classes })
-        });
-        let parts = parts.collect::<io::Result<Vec<_>>>()?;
-        let (pieces, rows, skipped, files, inputs) = match checkpoint {
-            Some(left) => (left.pieces, left.rows, left.skipped, left.files, left.inputs),
-            None => (0, 0, Vec::new(), FileChain::new(), None),
+            let sorter = Sorter::new(buckets, memory, limit, work.rows(index));
+            ReadPart { take: *take, rows: 0, bytes: 0, sorter, classes: Classes::default() }
         };
-        Ok(Reading {
+        let go_on = |((index, take), left): ((usize, &Option<HashRange>), PartSoFar)| {
+            let PartSoFar { buckets, rows, bytes, spilled, classes } = left;
+            let sorter = Sorter::resume(buckets, memory, limit, work.rows(index), spilled)?;
+            Ok(ReadPart { take: *take, rows, bytes, sorter, classes })
+        };
+        let takes = takes.iter().enumerate();
+        let mut reading = Reading {
             source,
             codec,
             config,
             resources,
             work,
-            parts,
-            keys,
-            pieces,
-            rows,
-            skipped,
-            files,
-            inputs,
-        })
+            parts: Vec::new(),
+            keys: RandomKeys::new(config.seed),
+            pieces: 0,
+            rows: 0,
+            skipped: SkippedList::default(),
+            skipped_known: 0,
+            files: FileChain::new(),
+            inputs: None,
+        };
+        let Some(left) = left else {
+            reading.parts = takes.map(begin).collect();
+            return Ok(reading);
+        };
+        let ReadSoFar { pieces, rows, files, inputs, skipped, parts } = left;
+        let parts = takes.zip(parts).map(go_on).collect::<io::Result<_>>()?;
+        let skipped_known = skipped.first.len();
+        Ok(Reading { parts, pieces, rows, skipped, skipped_known, files, inputs, ..reading })
     }
 
     fn run(mut self, progress: &dyn Progress) -> Result<ReadInput, IngestError> {
@@ -268,7 +269,7 @@ impl<'r> Reading<'r> {
             |piece| self.take(piece, progress),
         )?;
         let inputs = source.inputs(inputs, self.files.clone());
-        if self.parts.iter().any(|part| part.sorter.spilled().runs() > 0) {
+        if self.parts.iter().any(|part| part.sorter.has_spilled()) {
             self.checkpoint(Some(inputs.clone()))?;
         }
         Ok(self.done(inputs))
@@ -291,11 +292,14 @@ impl<'r> Reading<'r> {
             progress.advanced(count, rows.bytes.len() as u64, "reading");
             part.rows += count;
             part.bytes += rows.bytes.len() as u64;
-            let ids = part.classes.add(&rows.classes).map_err(|most| IngestError::Config {
-                setting: "mix",
-                reason: format!("the label has more than {most} different values"),
-                way_out: "stratify by a column of classes",
-            })?;
+            let classes = part.classes.add(&rows.classes);
+            if part.classes.len() > MOST_CLASSES {
+                return Err(IngestError::Config {
+                    setting: "mix",
+                    reason: format!("the label has more than {MOST_CLASSES} different values"),
+                    way_out: "stratify by a column of classes",
+                });
+            }
             let mut of_rows = rows.of_rows.into_iter();
             let keyed = rows.rows.into_iter().map(|(row, end)| {
                 let number = self.rows + u64::from(row);
@@ -304,17 +308,19 @@ impl<'r> Reading<'r> {
                     Mix::Sequential => number,
                     Mix::Stratified(_) => {
                         let class = of_rows.next().expect("one class for each row");
-                        u64::from(ids[class as usize])
+                        u64::from(classes[class as usize])
                     }
                 };
                 (key, number, end)
             });
-            let block = Block { rows: keyed.collect(), bytes: rows.bytes };
-            part.sorter.add(block).map_err(|error| spill_error(self.resources, error))?;
+            part.sorter.add(Block { rows: keyed.collect(), bytes: rows.bytes });
         }
         self.pieces += 1;
         self.rows += u64::from(piece.seen);
-        self.skipped.extend(piece.skipped);
+        self.skipped.count += piece.skipped.len() as u64;
+        let room = SKIPPED_LISTED - self.skipped.first.len();
+        let listed = piece.skipped.into_iter().take(room);
+        self.skipped.first.extend(listed.map(|(name, reason)| Skipped { name, reason }));
         piece.files.iter().for_each(|file| self.files.add(file));
         Ok(())
     }
@@ -324,18 +330,19 @@ impl<'r> Reading<'r> {
         let failed = |error| spill_error(self.resources, error);
         let mut parts = Vec::new();
         for part in &mut self.parts {
-            part.sorter.spill().map_err(failed)?;
             parts.push(PartCheckpoint {
                 buckets: part.sorter.buckets(),
-                spilled: part.sorter.spilled().clone(),
                 rows: part.rows,
                 bytes: part.bytes,
-                classes: part.classes.sizes.clone(),
+                spill: part.sorter.spill().map_err(failed)?,
+                classes: part.classes.news(),
             });
         }
-        let (pieces, rows, skipped) = (self.pieces, self.rows, self.skipped.clone());
-        let files = self.files.clone();
-        self.work.checkpoint(Checkpoint { pieces, rows, skipped, files, parts, inputs }).map_err(failed)
+        let (count, first) = (self.skipped.count, self.skipped.first[self.skipped_known..].to_vec());
+        self.skipped_known = self.skipped.first.len();
+        let (pieces, rows, files) = (self.pieces, self.rows, self.files.clone());
+        let skipped = SkippedList { count, first };
+        self.work.checkpoint(Checkpoint { pieces, rows, files, inputs, skipped, parts }).map_err(failed)
     }
 }
 
@@ -379,7 +386,9 @@ impl PieceEncoder<'_> {
         let mut seen = 0;
         if let Some(batch) = batch {
             seen = u32::try_from(batch.num_rows()).expect("a piece has few rows");
-            self.encode_rows(&batch, &mut parts, &mut faults)?;
+            if let Err(error) = self.encode_rows(&batch, &mut parts, &mut faults) {
+                faults.add(format!("a piece of {seen} rows"), error)?;
+            }
         }
         Ok(EncodedPiece { seen, parts, skipped: faults.skipped, files: faults.files })
     }
@@ -405,6 +414,11 @@ impl PieceEncoder<'_> {
             }
             let Some(part) = self.part_of(&encoded) else { continue };
             let part = &mut parts[part];
+            if part.bytes.len() + encoded.len() > LARGEST_BLOCK {
+                let (path, reason) = (self.source.path().to_owned(), "it is too large".to_owned());
+                faults.add(format!("row {row} of a piece"), IngestError::Row { path, reason })?;
+                continue;
+            }
             part.bytes.extend_from_slice(&encoded);
             part.rows.push((row as u32, part.bytes.len()));
             if let Some(classes) = &classes {
@@ -450,31 +464,6 @@ impl PieceClasses {
     }
 }
 
-impl Classes {
-    fn resume(sizes: &[(Option<String>, u64)]) -> Classes {
-        let index = sizes.iter().enumerate().map(|(id, (class, _))| (class.clone(), id as u32));
-        Classes { index: index.collect(), sizes: sizes.to_vec() }
-    }
-
-    /// Takes in some rows by class, and gives the number of each class; or the most classes there may be.
-    fn add(&mut self, classes: &[(Option<String>, u64)]) -> Result<Vec<u32>, usize> {
-        let mut ids = Vec::with_capacity(classes.len());
-        for (class, count) in classes {
-            let next = self.sizes.len();
-            let id = *self.index.entry(class.clone()).or_insert(next as u32);
-            if id as usize == next {
-                if next == MOST_CLASSES {
-                    return Err(MOST_CLASSES);
-                }
-                self.sizes.push((class.clone(), 0));
-            }
-            self.sizes[id as usize].1 += count;
-            ids.push(id);
-        }
-        Ok(ids)
-    }
-}
-
 /// Whether the source can be stratified by a column.
 fn check_label(source: &Source, label: &str) -> Result<(), IngestError> {
     let schema = source.schema();
@@ -497,15 +486,22 @@ fn check_label(source: &Source, label: &str) -> Result<(), IngestError> {
     })
 }
 
-/// Names the work on this input with these settings.
+/// Names the work on this input with these settings. Into how large shards its rows go is left open until they are read.
 fn name(source: &Source, config: &IngestConfig, takes: &[Option<HashRange>]) -> String {
+    let config = IngestConfig { shard_size: None, ..config.clone() };
     let settings = serde_json::to_vec(&(config, takes)).expect("settings are plain values");
-    let mut hasher = blake3::Hasher::new_derive_key("shardfmt 2026 ingest work v1");
-    hasher.update(source.stamp().as_bytes()).update(&settings);
-    hasher.finalize().to_hex()[..32].to_owned()
+    let mut hasher = blake3::Hasher::new_derive_key("shardfmt 2026 ingest work v2");
+    hasher.update(env!("CARGO_PKG_VERSION").as_bytes()).update(source.stamp().as_bytes()).update(&settings);
+    hasher.finalize().to_hex()[..NAME_DIGITS].to_owned()
 }
 
+/// Says what went wrong with rows on disk.
 pub(super) fn spill_error(resources: &Resources, source: io::Error) -> IngestError {
     let directory = resources.work.clone().unwrap_or_else(std::env::temp_dir);
-    IngestError::Spill { directory, source }
+    match source.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+            IngestError::Spoiled { directory, source }
+        }
+        _ => IngestError::Spill { directory, source },
+    }
 }

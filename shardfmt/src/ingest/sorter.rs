@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -11,11 +11,14 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use super::work::Place;
 use crate::size::ByteSize;
 
 /// Before each row on disk: its key, its number, its length.
 const HEADER: usize = 20;
 const MOST_BUCKETS: u64 = 4096;
+/// Bytes that a block may have: what is in it is found by 32 bits.
+pub(super) const LARGEST_BLOCK: usize = u32::MAX as usize;
 /// Rows that come back together take at most this, so that offsets stay small and shards overlap.
 const LARGEST_PART: u64 = 1 << 30;
 
@@ -101,38 +104,47 @@ fn part_bytes(memory: ByteSize) -> u64 {
     (memory.0 / 16).clamp(1 << 20, LARGEST_PART)
 }
 
-/// Where a bucket's rows lie on disk: in which run, from where, how many bytes, how many rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Extent {
-    run: u32,
+/// Where rows of a bucket lie on disk: from where, how many bytes, how many rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Extent {
     offset: u64,
     bytes: u64,
     rows: u64,
 }
 
-/// Where rows go that memory does not hold.
-pub(super) trait Runs {
-    /// A new, empty file.
-    fn create(&mut self, run: u32) -> io::Result<File>;
-}
+/// What was written to disk at once: the rows of some buckets, one after the other. Bucket, bytes and rows of each.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Spill(Vec<(usize, u64, u64)>);
 
-/// Rows that were written to disk: enough to read them again in another process.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// Rows that were written to disk, spill by spill, in one file: enough to read them again in another process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spilled {
     /// For each bucket its extents, oldest first.
     buckets: Vec<Vec<Extent>>,
-    runs: u32,
+    /// Bytes of the file.
+    length: u64,
 }
 
 impl Spilled {
-    /// How many runs there are.
-    pub(super) fn runs(&self) -> u32 {
-        self.runs
+    /// Takes in what follows all others in the file.
+    pub(super) fn add(&mut self, spill: &Spill) {
+        for &(bucket, bytes, rows) in &spill.0 {
+            if self.buckets.len() <= bucket {
+                self.buckets.resize(bucket + 1, Vec::new());
+            }
+            self.buckets[bucket].push(Extent { offset: self.length, bytes, rows });
+            self.length += bytes;
+        }
+    }
+
+    /// Bytes of the file that holds the rows.
+    pub(super) fn length(&self) -> u64 {
+        self.length
     }
 }
 
 /// Rows being collected.
-pub(super) struct Sorter<R> {
+pub(super) struct Sorter {
     buckets: Buckets,
     memory: ByteSize,
     limit: u64,
@@ -140,26 +152,37 @@ pub(super) struct Sorter<R> {
     rows: Vec<Row>,
     held: u64,
     spilled: Spilled,
-    files: Vec<File>,
-    runs: R,
+    /// Of the rows on disk; made for the first.
+    file: Option<File>,
+    place: Place,
 }
 
-impl<R: Runs> Sorter<R> {
+impl Sorter {
     /// An empty sorter that holds at most about `limit` bytes in memory while rows are added.
-    pub(super) fn new(buckets: Buckets, memory: ByteSize, limit: u64, runs: R) -> Sorter<R> {
-        Self::resume(buckets, memory, limit, runs, Spilled::default(), Vec::new())
+    pub(super) fn new(buckets: Buckets, memory: ByteSize, limit: u64, place: Place) -> Sorter {
+        Sorter {
+            buckets,
+            memory,
+            limit,
+            blocks: Vec::new(),
+            rows: Vec::new(),
+            held: 0,
+            spilled: Spilled::default(),
+            file: None,
+            place,
+        }
     }
 
-    /// A sorter with the rows that an earlier one spilled.
+    /// A sorter with the rows that an earlier one left at the same place.
     pub(super) fn resume(
         buckets: Buckets,
         memory: ByteSize,
         limit: u64,
-        runs: R,
+        place: Place,
         spilled: Spilled,
-        files: Vec<File>,
-    ) -> Sorter<R> {
-        Sorter { buckets, memory, limit, blocks: Vec::new(), rows: Vec::new(), held: 0, spilled, files, runs }
+    ) -> io::Result<Sorter> {
+        let file = if spilled.length > 0 { Some(place.open(spilled.length)?) } else { None };
+        Ok(Sorter { spilled, file, ..Sorter::new(buckets, memory, limit, place) })
     }
 
     /// Whether so many rows and bytes more fit memory. The first always do.
@@ -168,14 +191,16 @@ impl<R: Runs> Sorter<R> {
     }
 
     /// Adds rows, whether or not there is room.
-    pub(super) fn add(&mut self, mut block: Block) -> io::Result<()> {
+    ///
+    /// # Panics
+    /// When the block has more than [`LARGEST_BLOCK`] bytes.
+    pub(super) fn add(&mut self, mut block: Block) {
         if block.rows.is_empty() {
-            return Ok(());
+            return;
         }
         block.bytes.shrink_to_fit();
         self.held += weight(block.rows.len(), block.bytes.len());
-        let too_large = |_| io::Error::other("a block of rows has 4 GiB or more");
-        let number = u32::try_from(self.blocks.len()).map_err(too_large)?;
+        let number = small(self.blocks.len());
         let mut start = 0;
         self.rows.reserve(block.rows.len());
         for (key, row, end) in block.rows {
@@ -183,13 +208,12 @@ impl<R: Runs> Sorter<R> {
                 key,
                 number: row,
                 block: number,
-                start: u32::try_from(start).map_err(too_large)?,
-                length: u32::try_from(end - start).map_err(too_large)?,
+                start: small(start),
+                length: small(end - start),
             });
             start = end;
         }
         self.blocks.push(block.bytes);
-        Ok(())
     }
 
     /// Adds rows, after writing to disk what there is when there is no room.
@@ -197,29 +221,40 @@ impl<R: Runs> Sorter<R> {
         if !self.has_room(block.rows.len(), block.bytes.len()) {
             self.spill()?;
         }
-        self.add(block)
+        self.add(block);
+        Ok(())
     }
 
     pub(super) fn buckets(&self) -> Buckets {
         self.buckets
     }
 
-    /// What is on disk.
-    pub(super) fn spilled(&self) -> &Spilled {
-        &self.spilled
+    /// Bytes of the rows in memory.
+    pub(super) fn held(&self) -> u64 {
+        self.held
     }
 
-    /// Writes all rows in memory to a new run, bucket by bucket.
-    pub(super) fn spill(&mut self) -> io::Result<()> {
+    /// Whether rows were written to disk.
+    pub(super) fn has_spilled(&self) -> bool {
+        self.spilled.length > 0
+    }
+
+    /// Writes all rows in memory to disk, bucket by bucket.
+    pub(super) fn spill(&mut self) -> io::Result<Spill> {
+        let mut spill = Spill::default();
         if self.rows.is_empty() {
-            return Ok(());
+            return Ok(spill);
         }
-        let run = self.spilled.runs;
-        let mut writer = BufWriter::with_capacity(1 << 20, self.runs.create(run)?);
+        if self.file.is_none() {
+            self.file = Some(self.place.create()?);
+        }
+        let mut file = self.file.as_ref().expect("made just now");
+        file.seek(SeekFrom::Start(self.spilled.length))?;
+        let mut writer = BufWriter::with_capacity(1 << 20, file);
         self.buckets.sort(&mut self.rows);
-        let (mut offset, mut at) = (0, 0);
+        let mut at = 0;
         while at < self.rows.len() {
-            let (bucket, end) = self.next_bucket(at);
+            let (bucket, end) = self.next_bucket(at, spill.0.len());
             let mut bytes = 0;
             for row in &self.rows[at..end] {
                 let start = row.start as usize;
@@ -229,25 +264,23 @@ impl<R: Runs> Sorter<R> {
                 writer.write_all(&self.blocks[row.block as usize][start..start + row.length as usize])?;
                 bytes += HEADER as u64 + u64::from(row.length);
             }
-            if self.spilled.buckets.len() <= bucket {
-                self.spilled.buckets.resize(bucket + 1, Vec::new());
-            }
-            self.spilled.buckets[bucket].push(Extent { run, offset, bytes, rows: (end - at) as u64 });
-            offset += bytes;
+            spill.0.push((bucket, bytes, (end - at) as u64));
             at = end;
         }
-        let file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.sync_data()?;
-        self.files.push(file);
-        self.spilled.runs += 1;
+        writer.flush()?;
+        if self.place.is_kept() {
+            file.sync_data()?;
+        }
+        drop(writer);
+        self.spilled.add(&spill);
         self.blocks = Vec::new();
         self.rows = Vec::new();
         self.held = 0;
-        Ok(())
+        Ok(spill)
     }
 
-    /// The bucket of the sorted row at `at`, and where the rows of that bucket end.
-    fn next_bucket(&self, at: usize) -> (usize, usize) {
+    /// The bucket of the sorted row at `at`, and where the rows of that bucket end. So many buckets are in this spill already.
+    fn next_bucket(&self, at: usize, already: usize) -> (usize, usize) {
         let rest = &self.rows[at..];
         match self.buckets {
             Buckets::Spread { count } => {
@@ -261,14 +294,14 @@ impl<R: Runs> Sorter<R> {
                     bytes += HEADER as u64 + u64::from(row.length);
                     bytes <= most
                 };
-                (self.spilled.buckets.len(), at + rest.iter().take_while(fits).count().max(1))
+                (self.spilled.buckets.len() + already, at + rest.iter().take_while(fits).count().max(1))
             }
         }
     }
 
     /// Ends the adding: the rows can be read in order.
     pub(super) fn finish(mut self) -> io::Result<Sorted> {
-        if self.spilled.runs > 0 {
+        if self.has_spilled() {
             self.spill()?;
         }
         self.buckets.sort(&mut self.rows);
@@ -277,6 +310,7 @@ impl<R: Runs> Sorter<R> {
         let mut parts = VecDeque::new();
         for (bucket, extents) in spilled.into_iter().enumerate() {
             let bytes: u64 = extents.iter().map(|extent| extent.bytes).sum();
+            let extents: Arc<[Extent]> = extents.into();
             match self.buckets {
                 Buckets::Spread { count } => {
                     let width = 1u128 << (64 - count.ilog2());
@@ -293,12 +327,12 @@ impl<R: Runs> Sorter<R> {
             }
         }
         let held = (!self.rows.is_empty()).then(|| Part { blocks: Arc::new(self.blocks), rows: self.rows });
-        Ok(Sorted { held_bytes: self.held, held, parts, files: self.files, buckets: self.buckets })
+        Ok(Sorted { held_bytes: self.held, held, parts, file: self.file, buckets: self.buckets })
     }
 }
 
 struct PartOnDisk {
-    extents: Vec<Extent>,
+    extents: Arc<[Extent]>,
     keys: Range<u128>,
     /// Of how many parts of the same extents this is one.
     share: u64,
@@ -309,7 +343,7 @@ pub(super) struct Sorted {
     held: Option<Part>,
     held_bytes: u64,
     parts: VecDeque<PartOnDisk>,
-    files: Vec<File>,
+    file: Option<File>,
     buckets: Buckets,
 }
 
@@ -340,11 +374,11 @@ impl Sorted {
     }
 
     fn load(&self, part: &PartOnDisk) -> io::Result<Part> {
+        let file = self.file.as_ref().expect("rows on disk are in a file");
         let count: u64 = part.extents.iter().map(|extent| extent.rows).sum();
         let mut rows = Vec::with_capacity((count / part.share) as usize);
         let mut blocks = Vec::with_capacity(part.extents.len());
-        for extent in &part.extents {
-            let file = self.files.get(extent.run as usize).ok_or_else(cut_off)?;
+        for extent in &*part.extents {
             let kept = if part.share == 1 {
                 let mut bytes = vec![0; usize::try_from(extent.bytes).map_err(io::Error::other)?];
                 file.read_exact_at(&mut bytes, extent.offset)?;
@@ -411,6 +445,11 @@ fn header(bytes: &[u8]) -> Option<(u64, u64, usize)> {
     Some((u64::from_le_bytes(*key), u64::from_le_bytes(*number), u32::from_le_bytes(*length) as usize))
 }
 
+/// What blocks count in 32 bits: callers keep them small.
+fn small(number: usize) -> u32 {
+    u32::try_from(number).expect("blocks have less than 4 GiB, and there are fewer than 2^32")
+}
+
 fn cut_off() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a temporary file of rows is damaged")
 }
@@ -420,14 +459,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    struct Unlinked;
-
-    impl Runs for Unlinked {
-        fn create(&mut self, _run: u32) -> io::Result<File> {
-            tempfile::tempfile()
-        }
-    }
 
     type Rows = Vec<(u64, Vec<u8>)>;
 
@@ -446,10 +477,14 @@ mod tests {
     }
 
     fn sort(rows: &Rows, each: usize, buckets: Buckets, limit: u64) -> Rows {
-        let mut sorter = Sorter::new(buckets, ByteSize(1), limit, Unlinked);
+        let mut sorter = Sorter::new(buckets, ByteSize(1), limit, Place::unlinked());
         for block in blocks(rows, each) {
             sorter.add_or_spill(block).unwrap();
         }
+        in_order(sorter)
+    }
+
+    fn in_order(sorter: Sorter) -> Rows {
         let mut sorted = sorter.finish().unwrap();
         let mut out = Vec::new();
         while let Some(part) = sorted.next_part().unwrap() {
@@ -469,6 +504,37 @@ mod tests {
             let mut expected = rows.clone();
             expected.sort_by_key(|row| row.0); // stable: as they came
             prop_assert_eq!(sort(&rows, each, Buckets::Spread { count: 2 << count }, limit), expected);
+        }
+
+        #[test]
+        fn rows_on_disk_are_found_by_who_adds_up_the_spills(
+            rows in prop::collection::vec((any::<u64>(), prop::collection::vec(any::<u8>(), 0..50)), 0..200),
+            each in 1..20usize,
+            stops in prop::collection::btree_set(0..20usize, 0..5),
+            is_spread: bool,
+        ) {
+            let directory = tempfile::tempdir().unwrap();
+            let place = Place::Kept(directory.path().join("rows"));
+            let buckets = if is_spread { Buckets::Spread { count: 8 } } else { Buckets::AsTheyCome { bytes: 300 } };
+            let mut sorter = Sorter::new(buckets, ByteSize(1), u64::MAX, place.clone());
+            let mut spills: Vec<Spill> = Vec::new();
+            for (number, block) in blocks(&rows, each).into_iter().enumerate() {
+                sorter.add(block);
+                if stops.contains(&number) {
+                    spills.push(sorter.spill().unwrap());
+                    let mut spilled = Spilled::default();
+                    spills.iter().for_each(|spill| spilled.add(spill));
+                    // What was being written when the other process ended.
+                    let mut file = File::options().append(true).open(directory.path().join("rows")).unwrap();
+                    file.write_all(b"half a spill").unwrap();
+                    sorter = Sorter::resume(buckets, ByteSize(1), u64::MAX, place.clone(), spilled).unwrap();
+                }
+            }
+            let mut expected = rows.clone();
+            if is_spread {
+                expected.sort_by_key(|row| row.0); // stable: as they came
+            }
+            prop_assert_eq!(in_order(sorter), expected);
         }
 
         #[test]

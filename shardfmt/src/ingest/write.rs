@@ -1,15 +1,15 @@
 //! The second pass: shards of the rows in their order.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::cut::Cut;
 use super::read::{Ingest, ReadPart, spill_error};
 use super::sorter::{Part, Sorted};
-use super::work::Work;
+use super::work::{StoredShard, Work};
 use super::{IngestConfig, IngestError, Mix, Progress, Resources, Sink, pipeline};
-use crate::manifest::{Manifest, SKIPPED_LISTED, ShardEntry, Skipped};
+use crate::manifest::{Manifest, ShardEntry};
 use crate::row::RowCodec;
 use crate::shard::{Compression, FinishedShard, ShardError, ShardWriter};
 use crate::size::ByteSize;
@@ -49,17 +49,9 @@ impl Ingest {
         progress: &dyn Progress,
     ) -> Result<Written, IngestError> {
         let Ingest { source, codec, config, resources, pool, work, parts, inputs, skipped, stored } = self;
-        let mut stored_parts = vec![HashMap::new(); parts.len()];
-        for (part, index, entry) in stored {
-            if let Some(entries) = stored_parts.get_mut(part) {
-                entries.insert(index, entry);
-            }
-        }
-        let skipped_count = skipped.len() as u64;
-        let skipped = skipped.into_iter().take(SKIPPED_LISTED).map(|(name, reason)| Skipped { name, reason });
-        let skipped: Vec<Skipped> = skipped.collect();
+        let mut parts = VecDeque::from(parts);
         let mut manifests = Vec::new();
-        for ((number, part), stored) in parts.into_iter().enumerate().zip(stored_parts) {
+        while let Some(part) = parts.pop_front() {
             let cut = Cut::new(part.rows, part.bytes, shard_size);
             let cut = if matches!(config.mix, Mix::Stratified(_)) { cut.dealt() } else { cut };
             let recorded = IngestConfig {
@@ -68,6 +60,7 @@ impl Ingest {
                 take: part.take,
                 ..config.clone()
             };
+            let number = manifests.len();
             let writing = Writing {
                 codec: &codec,
                 compression: config.compression,
@@ -75,18 +68,28 @@ impl Ingest {
                 work: &work,
                 number,
                 cut,
-                stored,
+                stored: of_cut(&stored, number, cut),
+                waiting: parts.iter().map(ReadPart::held).sum(),
                 sink,
                 progress,
             };
-            let shards = pool.install(|| writing.run(part, &config))?;
+            let shards = match pool.install(|| writing.run(part, &config)) {
+                Ok(shards) => shards,
+                Err(error) => return Err(work.end(error)),
+            };
             let config = serde_json::to_value(recorded).expect("settings are plain values");
             let mut manifest = Manifest::new(source.schema().clone(), shards, config, inputs.clone());
-            (manifest.skipped, manifest.skipped_count) = (skipped.clone(), skipped_count);
+            (manifest.skipped, manifest.skipped_count) = (skipped.first.clone(), skipped.count);
             manifests.push(manifest);
         }
         Ok(Written { manifests, work })
     }
+}
+
+/// The shards of a version that are on the list and hold the rows that this cut puts there, by index.
+fn of_cut(stored: &[StoredShard], part: usize, cut: Cut) -> HashMap<usize, ShardEntry> {
+    let is_of_cut = |shard: &&StoredShard| shard.part == part && shard.rows_per_shard == cut.rows_per_shard();
+    stored.iter().filter(is_of_cut).map(|shard| (shard.index, shard.entry.clone())).collect()
 }
 
 /// The writing of one version.
@@ -98,8 +101,10 @@ struct Writing<'w> {
     /// Which of the versions of this ingest.
     number: usize,
     cut: Cut,
-    /// What an earlier attempt stored, by index.
+    /// What earlier attempts stored of this cut, by index.
     stored: HashMap<usize, ShardEntry>,
+    /// Bytes that the rows of versions to come take in memory.
+    waiting: u64,
     sink: &'w dyn Sink,
     progress: &'w dyn Progress,
 }
@@ -114,9 +119,9 @@ impl Writing<'_> {
     fn run(mut self, part: ReadPart, config: &IngestConfig) -> Result<Vec<ShardEntry>, IngestError> {
         self.check_stored()?;
         let failed = |error| spill_error(self.resources, error);
-        let rows = Rows::new(part.sorted(config, self.resources, &self.cut).map_err(failed)?);
+        let rows = Rows::new(part.sorted(config, self.resources, self.work, &self.cut).map_err(failed)?);
         let shard_memory = self.cut.size.0.saturating_mul(SHARD_MEMORY).max(1);
-        let free = self.resources.memory.0.saturating_sub(rows.held());
+        let free = self.resources.memory.0.saturating_sub(rows.held() + self.waiting);
         let in_flight = (free / 4 * 3 / shard_memory).max(1);
         let in_flight = in_flight.min(rayon::current_num_threads() as u64 + 1) as usize;
         let mut entries = Vec::with_capacity(self.cut.shard_count());
@@ -133,20 +138,15 @@ impl Writing<'_> {
         Ok(entries)
     }
 
-    /// Keeps of the shards on the list those that are of this cut, and really stored.
+    /// Keeps of the shards on the list those that are really stored.
     fn check_stored(&mut self) -> Result<(), IngestError> {
-        let (cut, sink) = (self.cut, self.sink);
-        let mut failure = Ok(());
-        self.stored.retain(|&index, entry| {
-            if index >= cut.shard_count() || failure.is_err() {
-                return false;
-            }
-            let positions = cut.positions(index);
-            let fits = u64::from(entry.rows) == positions.end - positions.start;
-            fits && sink.has_shard(&entry.id).unwrap_or_else(|source| {
-                failure = Err(IngestError::Sink { shard: entry.id, source });
-                false
-            })
+        let (sink, mut failure) = (self.sink, Ok(()));
+        self.stored.retain(|_, entry| {
+            failure.is_ok()
+                && sink.has_shard(&entry.id).unwrap_or_else(|source| {
+                    failure = Err(IngestError::Sink { shard: entry.id, source });
+                    false
+                })
         });
         failure
     }
@@ -178,7 +178,10 @@ impl Writing<'_> {
         let shard = self.write(rows).map_err(|source| IngestError::Shard { index, source })?;
         let (id, entry) = (shard.id, shard.entry.clone());
         self.sink.put_shard(shard).map_err(|source| IngestError::Sink { shard: id, source })?;
-        self.work.shard(self.number, index, &entry).map_err(|error| spill_error(self.resources, error))?;
+        let (part, rows_per_shard) = (self.number, self.cut.rows_per_shard());
+        self.work
+            .shard(StoredShard { part, rows_per_shard, index, entry: entry.clone() })
+            .map_err(|error| spill_error(self.resources, error))?;
         Ok(entry)
     }
 

@@ -58,14 +58,15 @@ impl Append {
         if !self.again {
             self.paths.iter().try_for_each(|path| refuse_file(base, path))?;
         }
+        let resources = self.effort.resources()?;
         let mut config = appending(base);
         config.shard_size = self.shard_size.or(config.shard_size);
         config.under = self.under;
         let (source, config) = open_to_append(base, config, |config| -> Result<Source, Failure> {
-            Ok(Source::new(inputs::open(&self.paths, config.under.as_deref())?, config)?)
+            let inputs = inputs::open(&self.paths, config.under.as_deref())?;
+            Ok(resources.install(|| Source::new(inputs, config))??)
         })?;
         let progress = IngestProgress::new(json, source.sample_count().filter(|_| config.take.is_none()));
-        let resources = self.effort.resources();
         let appended = append(base, source, config, self.again, &resources, &Shelf(&*catalog), &progress);
         progress.finish();
         let appended = appended?;

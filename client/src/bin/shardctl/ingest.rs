@@ -4,7 +4,7 @@ mod auto;
 mod split;
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,14 @@ use shardd_client::catalog::{Catalog, CommitNote, Shelf};
 use shardd_client::inputs;
 use shardfmt::ingest::{
     Documents, HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Source,
+    private_directory,
 };
 use shardfmt::shard::Compression;
 use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
 
 use self::split::Split;
 use crate::connect::Connect;
-use crate::failure::Failure;
+use crate::failure::{Failure, one_line};
 use crate::human::{count, duration, plural};
 use crate::output;
 use crate::progress::IngestProgress;
@@ -137,7 +138,7 @@ pub(crate) struct Effort {
     memory: ByteSize,
 
     /// Where to keep what does not fit memory, and what is done so far: run again after an interruption, the ingest goes
-    /// on [default: a directory in $TMPDIR]
+    /// on [default: a directory of yours in $TMPDIR or, if that is not set, /var/tmp]
     #[arg(long, value_name = "DIR", help_heading = "Effort")]
     work: Option<PathBuf>,
 }
@@ -214,21 +215,39 @@ impl Settings {
 }
 
 impl Effort {
-    pub(crate) fn resources(self) -> Resources {
-        let ours = || env::temp_dir().join(format!("shardd-ingest-{}", rustix::process::getuid().as_raw()));
-        Resources {
-            threads: self.threads.unwrap_or_else(processors).max(1),
-            memory: self.memory,
-            work: Some(self.work.unwrap_or_else(ours)),
-        }
+    /// # Errors
+    /// When someone else has taken the place where work would lie by default.
+    pub(crate) fn resources(self) -> Result<Resources, Failure> {
+        let work = match self.work {
+            Some(work) => work,
+            None => own_work()?,
+        };
+        let threads = self.threads.unwrap_or_else(processors).max(1);
+        Ok(Resources { threads, memory: self.memory, work: Some(work) })
     }
+}
+
+/// A directory of this user's own where temporary files lie, on a disk if that is for us to choose: `/tmp` may be memory.
+fn own_work() -> Result<PathBuf, Failure> {
+    let on_disk = Path::new("/var/tmp");
+    let is_chosen = env::var_os("TMPDIR").is_some_and(|chosen| !chosen.is_empty());
+    let parent = if is_chosen || !on_disk.is_dir() { env::temp_dir() } else { on_disk.to_owned() };
+    let work = parent.join(format!("shardd-ingest-{}", rustix::process::geteuid().as_raw()));
+    private_directory(&work).map_err(|error| {
+        let said = one_line(&error);
+        Failure::failed(format!(
+            "{}: no work can be kept there ({said}); choose a place with --work",
+            work.display()
+        ))
+    })?;
+    Ok(work)
 }
 
 impl Ingest {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let started = Instant::now();
         let Ingest { paths, name, message, settings, effort } = self;
-        let (config, resources) = (settings.config(), effort.resources());
+        let (config, resources) = (settings.config(), effort.resources()?);
         let targets = match &settings.split {
             None => vec![(name, None)],
             Some(split) => {
@@ -236,7 +255,8 @@ impl Ingest {
                 parts.into_iter().map(|(name, range)| (name, Some(range))).collect()
             }
         };
-        let source = Source::new(inputs::open(&paths, config.under.as_deref())?, &config)?;
+        let inputs = inputs::open(&paths, config.under.as_deref())?;
+        let source = resources.install(|| Source::new(inputs, &config))??;
         let catalog = connect.catalog_to_fill()?;
         let progress = IngestProgress::new(json, source.sample_count().filter(|_| config.take.is_none()));
         let size = |data: u64| match settings.shard_size {
