@@ -405,21 +405,28 @@ impl PieceEncoder<'_> {
         if let ([part], [None]) = (&mut *parts, self.takes.as_slice()) {
             part.bytes.reserve(batch.get_array_memory_size().min(PIECE_MEMORY as usize));
         }
-        let mut encoded = Vec::new();
         for row in 0..batch.num_rows() {
-            encoded.clear();
-            if let Err(error) = encoder.encode(row, &mut encoded) {
+            // Most rows are for the first part, and stay where they are encoded.
+            let start = parts[0].bytes.len();
+            if let Err(error) = encoder.encode(row, &mut parts[0].bytes) {
                 faults.row(row, failed(error))?;
                 continue;
             }
-            let Some(part) = self.part_of(&encoded) else { continue };
-            let part = &mut parts[part];
-            if part.bytes.len() + encoded.len() > LARGEST_BLOCK {
+            let taken = self.part_of(&parts[0].bytes[start..]);
+            if taken != Some(0) {
+                let (first, others) = parts.split_at_mut(1);
+                if let Some(other) = taken.and_then(|part| others.get_mut(part - 1)) {
+                    other.bytes.extend_from_slice(&first[0].bytes[start..]);
+                }
+                first[0].bytes.truncate(start);
+            }
+            let Some(part) = taken.map(|part| &mut parts[part]) else { continue };
+            if part.bytes.len() > LARGEST_BLOCK {
+                part.bytes.truncate(part.rows.last().map_or(0, |(_, end)| *end));
                 let (path, reason) = (self.source.path().to_owned(), "it is too large".to_owned());
-                faults.add(format!("row {row} of a piece"), IngestError::Row { path, reason })?;
+                faults.row(row, IngestError::Row { path, reason })?;
                 continue;
             }
-            part.bytes.extend_from_slice(&encoded);
             part.rows.push((row as u32, part.bytes.len()));
             if let Some(classes) = &classes {
                 let class = classes.of(row);
