@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use desk::{Desk, digits, text};
 use serde_json::Value;
+use shardd_client::catalog::{Catalog, LocalCatalog};
+use shardfmt::{Message, VersionId};
 
 /// The files of a kind below a desk's store, in order.
 fn files(desk: &Desk, extension: &str) -> Vec<PathBuf> {
@@ -212,6 +214,70 @@ fn damage_is_mended_from_the_source_another_store_or_another_version() {
         "{}",
         text(&nowhere.stderr)
     );
+}
+
+#[test]
+fn damage_is_mended_from_a_version_that_only_a_tag_keeps() {
+    let desk = Desk::with_digits();
+    let shards = files(&desk, "arrow");
+    desk.done(&["ingest", &digits("train"), "--name", "twin", "--shard-size", "5KiB"]);
+    desk.done(&["tag", "twin", "kept"]);
+    desk.done(&["rm", "twin", "--yes"]);
+    fs::remove_file(&shards[0]).expect("a shard");
+    let mended = desk.done(&["verify", "digits", "--repair"]);
+    assert!(mended.contains("mended from version"), "{mended}");
+}
+
+#[test]
+fn a_manifest_that_would_be_written_otherwise_is_not_called_mended() {
+    let (desk, other) = (Desk::with_digits(), tempfile::tempdir().expect("a temporary directory"));
+    let info = desk.json(&["info"])[0].clone();
+    let version: VersionId = info["version"].as_str().expect("an id").parse().expect("a version");
+    let store = desk.dir.path().join("store/store");
+    // The schema lies in the file twice, and only the last, in the footer, is read.
+    let mut bytes = fs::read(store.join(version.object_key())).expect("a manifest");
+    let key = b"shardd.config";
+    let at = bytes.windows(key.len()).position(|found| found == key).expect("it is there");
+    bytes[at + key.len() - 1] = b'k';
+    let odd = VersionId::of(&bytes);
+    for root in [&store, other.path()] {
+        fs::create_dir_all(root.join("shards")).expect("room");
+        fs::create_dir_all(root.join("manifests")).expect("room");
+        fs::write(root.join(odd.object_key()), &bytes).expect("room");
+    }
+    let catalog = LocalCatalog::open(desk.dir.path().join("store")).expect("opens");
+    let name = "digits".parse().expect("a name");
+    catalog.restore(&name, Some(version), odd, &Message::default()).expect("all of it is there");
+    drop(catalog);
+    let damaged = store.join(odd.object_key());
+    flip(&damaged);
+    let place = other.path().to_str().expect("text");
+    let refused = desk.refused(1, &["verify", "--repair", "--from", place]);
+    assert!(refused.contains(&format!("copy {} from there", odd.object_key())), "{refused}");
+    fs::copy(other.path().join(odd.object_key()), damaged).expect("room");
+    desk.done(&["verify"]);
+}
+
+#[test]
+fn tokens_are_appended_with_the_tokenizer_they_were_made_with() {
+    let desk = Desk::new();
+    let file = |name: &str, text: &str| {
+        let path = desk.dir.path().join(name);
+        fs::write(&path, text).expect("room");
+        path.to_str().expect("text").to_owned()
+    };
+    let tokenizer = file(
+        "words.json",
+        r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,"pre_tokenizer":{"type":"Whitespace"},"post_processor":null,"decoder":null,"model":{"type":"WordLevel","vocab":{"a":0,"b":1,"?":2},"unk_token":"?"}}"#,
+    );
+    let (first, second) = (file("first.txt", "a b"), file("second.txt", "b b a"));
+    desk.done(&["ingest", &first, "--name", "tokens", "--tokenizer", &tokenizer]);
+    let refused = desk.refused(2, &["append", "tokens", &second]);
+    assert!(refused.contains("words.json") && refused.contains("--tokenizer FILE"), "{refused}");
+    let refused = desk.refused(1, &["append", "tokens", &second, "--tokenizer", &first]);
+    assert!(refused.contains("first.txt"), "{refused}");
+    desk.done(&["append", "tokens", &second, "--tokenizer", &tokenizer]);
+    assert_eq!(desk.json(&["info", "tokens"])[0]["samples"], 2);
 }
 
 #[test]

@@ -102,6 +102,26 @@ fn what_is_removed_can_come_back_until_nothing_names_it() {
 }
 
 #[test]
+fn names_whose_commits_are_lost_can_be_removed() {
+    let desk = with_two_versions();
+    desk.done(&["tag", "digits@~1", "v1"]);
+    desk.done(&["tag", "digits@~1", "v2"]);
+    let log = desk.json(&["log", "digits"])[0].clone();
+    let first = log[1]["id"].as_str().expect("an id");
+    let commit = desk.dir.path().join(format!("store/store/commits/{first}.json"));
+    std::fs::remove_file(commit).expect("a commit");
+    assert!(desk.refused(1, &["gc"]).contains("nothing is deleted"));
+    assert!(desk.refused(1, &["rm", "digits@v3", "--yes"]).contains("there is digits@v1"));
+    desk.done(&["tag", "digits", "v1", "--delete"]);
+    desk.done(&["rm", "digits@v2", "--yes"]);
+    let removed = desk.run(&["rm", "digits", "--yes"]);
+    assert!(removed.status.success(), "{}", text(&removed.stderr));
+    let said = text(&removed.stderr);
+    assert!(said.contains("note: the history of digits is broken") && said.contains(first), "{said}");
+    desk.done(&["gc"]);
+}
+
+#[test]
 fn what_cannot_be_named_tagged_or_removed_is_refused_in_one_line_with_a_way_out() {
     let desk = with_two_versions();
     desk.done(&["tag", "digits@~1", "v1"]);

@@ -3,6 +3,7 @@
 use shardfmt::plan::PlanError;
 use shardfmt::{CommitId, DatasetName, DatasetRef, PlanId, TagName, VersionId};
 
+use super::guard::SLICE_TAKES;
 use crate::http::HttpError;
 use crate::metastore::MetaError;
 use crate::origin::OriginError;
@@ -19,7 +20,11 @@ pub enum CatalogError {
     #[error("{reference} fits {}: give more digits", versions(.fitting))]
     Ambiguous { reference: DatasetRef, fitting: Vec<VersionId> },
     /// Someone else changed the dataset first. Look at what is there now, then commit on top of it.
-    #[error("dataset {dataset} was expected at {}, but is at {}", version(expected), version(actual))]
+    #[error(
+        "dataset {dataset} was expected at {}, but is at {}: someone else changed it meanwhile; see `shardctl log {dataset}`, and run again to put yours on top",
+        version(expected),
+        version(actual)
+    )]
     Conflict { dataset: DatasetName, expected: Option<VersionId>, actual: Option<VersionId> },
     /// The tag is elsewhere. Look at what it is on, then say that it is to be moved from there.
     #[error("tag {tag} of {dataset} was expected at {}, but is at {}", version(expected), version(actual))]
@@ -49,6 +54,12 @@ pub enum CatalogError {
     /// Garbage is being deleted. Ask again in a minute.
     #[error("{what} has to wait for a gc that is deleting objects: try again in a minute")]
     Busy { what: String },
+    /// The store takes too long to delete, so that no one knows what is gone. Nothing of it was reached: go on later.
+    #[error(
+        "{store} has not confirmed within {} s that it deleted some objects: run gc again in two minutes, it goes on where this one stopped",
+        SLICE_TAKES.as_secs()
+    )]
+    Slow { store: String },
     /// A server sent bytes that do not hash to the name asked for. Ask another.
     #[error("{what} from {server} is corrupt")]
     Corrupt { what: String, server: String },
@@ -100,6 +111,7 @@ impl CatalogError {
             | Self::Origin(OriginError::Corrupt { .. }) => Problem::new(crate::problem::CORRUPT, 500, self),
             Self::SharedStore { .. } => Problem::new(crate::problem::CONFLICT, 409, self),
             Self::Busy { .. }
+            | Self::Slow { .. }
             | Self::Origin(_)
             | Self::Meta(_)
             | Self::Http(_)

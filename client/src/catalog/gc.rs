@@ -29,6 +29,8 @@ use crate::protocol::RunRecord;
 
 /// How many objects go at once: what S3 deletes in one request.
 const SLICE: usize = 1000;
+/// No upload of a single object takes longer: what one left that was begun before is not being written any more.
+const UPLOAD_TAKES: Duration = Duration::from_secs(60 * 60);
 /// How many unknown objects and lost versions a report names.
 const NAMED: usize = 100;
 
@@ -66,6 +68,9 @@ pub struct GcReport {
     pub shards: Tally,
     /// Sidecars of shards.
     pub sidecars: Tally,
+    /// What uploads to a directory left that were killed halfway.
+    #[serde(default)]
+    pub leftovers: Tally,
     /// The versions whose manifests these are, the first hundred.
     pub versions: Vec<LostVersion>,
     /// What is reached, and stays.
@@ -81,8 +86,9 @@ pub struct GcReport {
 impl GcReport {
     /// All that went, or would go.
     pub fn total(&self) -> Tally {
-        let kinds = [self.plans, self.commits, self.manifests, self.trees, self.shards, self.sidecars];
-        kinds.into_iter().fold(Tally::default(), |sum, tally| Tally {
+        let objects = [self.plans, self.commits, self.manifests, self.trees, self.shards, self.sidecars];
+        let all = objects.into_iter().chain([self.leftovers]);
+        all.fold(Tally::default(), |sum, tally| Tally {
             objects: sum.objects + tally.objects,
             bytes: sum.bytes.saturating_add(tally.bytes),
         })
@@ -137,6 +143,8 @@ impl CatalogBackend {
                 gone.for_each(|object| kind.tally_in(&mut report).add(object.bytes));
             }
         }
+        let leftovers = self.origin().leftovers(age.max(UPLOAD_TAKES), now, !options.dry_run).await?;
+        leftovers.into_iter().for_each(|bytes| report.leftovers.add(bytes));
         Ok(report)
     }
 
@@ -243,7 +251,7 @@ impl CatalogBackend {
         // Without an answer from the store deletions may still be under way: the sweep is left to lapse.
         match timeout(SLICE_TAKES, self.origin().delete(keys)).await {
             Ok(deleted) => deleted?,
-            Err(_) => return Err(CatalogError::Busy { what: "this gc".to_owned() }),
+            Err(_) => return Err(CatalogError::Slow { store: self.origin().name().to_owned() }),
         }
         sweep.end().await?;
         Ok(going)

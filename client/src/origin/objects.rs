@@ -2,6 +2,7 @@
 //! catalogs, too, which only catalogs read. Does not know what is still needed.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{fs, io};
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -10,7 +11,7 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutOptions};
 use shardfmt::{Commit, CommitId, Digest, PlanId, ShardId, VersionId};
 
-use super::{Object, Origin, OriginError};
+use super::{FilePath, Object, Origin, OriginError, blocking};
 
 /// What [`Origin::now`] puts to learn what time it is for the store.
 const CLOCK: &str = "gc/clock";
@@ -39,7 +40,11 @@ impl StoreTime {
 
     /// What time it is by the clock of this machine.
     pub fn here() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::at(SystemTime::now())
+    }
+
+    fn at(time: SystemTime) -> Self {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { milliseconds: i64::try_from(since.as_millis()).unwrap_or(i64::MAX) }
     }
 
@@ -207,6 +212,22 @@ impl Origin {
         Ok(())
     }
 
+    /// The bytes of each file that an upload left which was killed halfway, at least `age` before `now`; a store in a
+    /// directory does not list them. Deletes them, if told so.
+    pub(crate) async fn leftovers(
+        &self,
+        age: Duration,
+        now: StoreTime,
+        delete: bool,
+    ) -> Result<Vec<u64>, OriginError> {
+        let Some(root) = self.root.clone() else { return Ok(Vec::new()) };
+        let found = blocking(move || leftovers(&root, age, now, delete)).await;
+        found.map_err(|error| {
+            let error = object_store::Error::Generic { store: "directory", source: error.into() };
+            self.failed("clear", &Object::new(String::new(), "what uploads left"), error)
+        })
+    }
+
     fn failed_listing(&self, error: object_store::Error) -> OriginError {
         self.failed("list", &Object::new(String::new(), "the objects"), error)
     }
@@ -214,6 +235,42 @@ impl Origin {
 
 fn commit_object(id: CommitId) -> Object {
     Object::new(id.object_key(), format_args!("commit {id}"))
+}
+
+fn leftovers(root: &FilePath, age: Duration, now: StoreTime, delete: bool) -> io::Result<Vec<u64>> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let path = entry.path();
+            if entry.file_type()?.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let key = path.strip_prefix(root).ok().and_then(FilePath::to_str);
+            if !key.is_some_and(is_leftover) {
+                continue;
+            }
+            // One that is gone by now was finished after all.
+            let Ok(meta) = entry.metadata() else { continue };
+            if StoreTime::at(meta.modified()?).is_older(age, now) {
+                if delete {
+                    fs::remove_file(path)?;
+                }
+                found.push(meta.len());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Whether it is how a directory names what is not yet an object: its key, `#` and a number.
+fn is_leftover(key: &str) -> bool {
+    key.rsplit_once('#').is_some_and(|(key, number)| {
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        is_number && ObjectKind::of(key) != ObjectKind::Unknown
+    })
 }
 
 #[cfg(test)]

@@ -191,8 +191,12 @@ fn structure(
     Ok(Arc::new(StructArray::try_new(fields, children, present)?))
 }
 
-/// The shards of a record batch whose schema was [checked](check).
-pub(super) fn entries(batch: &RecordBatch, names: &mut Names) -> Result<Vec<ShardEntry>, String> {
+/// The shards of a record batch whose schema was [checked](check) against that of the samples.
+pub(super) fn entries(
+    batch: &RecordBatch,
+    samples: &Schema,
+    names: &mut Names,
+) -> Result<Vec<ShardEntry>, String> {
     let column = |name| batch.column_by_name(name).expect("the schema was checked");
     let (ids, roots, sums) = (column("shard"), column("root"), column("digest_sum"));
     let (ids, roots, sums) =
@@ -201,7 +205,8 @@ pub(super) fn entries(batch: &RecordBatch, names: &mut Names) -> Result<Vec<Shar
     let bytes = column("bytes").as_primitive::<UInt64Type>();
     let row_bytes = column("row_bytes").as_primitive::<UInt64Type>();
     let labels = column("labels").as_string::<i32>();
-    let statistics = batch.column_by_name(STATISTICS).map(StatisticsColumn::of).transpose()?;
+    let statistics = batch.column_by_name(STATISTICS);
+    let statistics = statistics.map(|column| StatisticsColumn::of(column, samples)).transpose()?;
     let entry = |index: usize| {
         let id = ShardId(Digest(ids.value(index).try_into().expect("32 bytes by its type")));
         let rows = rows.value(index);
@@ -249,15 +254,20 @@ struct StatisticsColumn<'a> {
 }
 
 impl<'a> StatisticsColumn<'a> {
-    fn of(column: &'a ArrayRef) -> Result<Self, String> {
+    fn of(column: &'a ArrayRef, samples: &Schema) -> Result<Self, String> {
         let all = struct_of(column)?;
         let row_bytes = struct_of(child(all, ROW_BYTES)?)?;
         let [min, p25, p50, p75, p99, max] =
             QUANTILES.map(|name| values::<UInt32Type>(child(row_bytes, name)?));
-        let columns = struct_of(child(all, COLUMNS)?)?.columns().iter().map(|column| {
+        let known = struct_of(child(all, COLUMNS)?)?;
+        // In order, as several columns of the samples may have one name.
+        let mut known = known.fields().iter().zip(known.columns());
+        let columns = samples.fields().iter().take(MEASURED_COLUMNS).map(|measured| {
+            let found = known.find(|(field, _)| field.name() == measured.name());
+            let (_, column) = found.ok_or_else(|| format!("its statistics have no {:?}", measured.name()))?;
             let column = struct_of(column)?;
             let count = values::<UInt32Type>(child(column, COUNT)?)?;
-            if column.column_by_name(SPREAD[0]).is_none() {
+            if Measure::of(measured.data_type()) == Measure::Nothing {
                 return Ok((count, None));
             }
             let [min, max, mean, variance] = SPREAD.map(|name| values::<Float64Type>(child(column, name)?));

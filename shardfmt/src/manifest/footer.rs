@@ -74,6 +74,8 @@ impl Footer {
         }
         let config = parse_json(CONFIG_KEY, text(CONFIG_KEY)?)?;
         let schema = parse_schema(text(SCHEMA_KEY)?).map_err(ManifestError::Corrupt)?;
+        // Of its own columns, too, which may be more than are known here.
+        RowCodec::new(file.schema.clone()).map_err(|error| ManifestError::Corrupt(error.to_string()))?;
         columns::check(&file.schema, &schema).map_err(ManifestError::Corrupt)?;
         let tail = match text(TAIL_KEY) {
             Ok(tail) => places(parse_json(TAIL_KEY, tail)?, start as u64)?,
@@ -114,7 +116,7 @@ impl Footer {
         let block = file.read(metadata.start as u64..body.end as u64)?;
         let (metadata, body) = (&block[..metadata.len()], block.slice(metadata.len()));
         crate::shard::decode_block(&self.columns, metadata, &body)
-            .and_then(|batch| columns::entries(&batch, names))
+            .and_then(|batch| columns::entries(&batch, &self.schema, names))
             .map_err(ManifestError::Corrupt)
     }
 }

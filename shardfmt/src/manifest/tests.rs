@@ -4,10 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StructArray, UInt32Array};
 use arrow::datatypes::{DataType, Field};
+use arrow::error::ArrowError;
 use proptest::prelude::*;
 
+use super::labels::Names;
 use super::tree::TREE_FROM;
 use super::*;
 use crate::row::strategies::record_batch;
@@ -369,14 +371,9 @@ fn a_manifest_lies_on_disk_with_its_tree() {
     assert!(matches!(cut, ManifestError::Corrupt(_)), "{cut}");
 }
 
-#[test]
-fn columns_and_texts_that_a_later_program_added_are_passed_over() {
-    let columns = columns::fields(&small().schema, true);
-    let more = Field::new("more", DataType::UInt32, false);
-    let fields: Vec<Field> = [more].into_iter().chain(columns.iter().cloned()).collect();
-    let manifest = small();
-    let batches = index::cut(&manifest, true);
-    let texts = index::Index::of(&manifest, &batches).texts().expect("plain data");
+/// The texts of a manifest, and one that is not known here.
+fn texts_and_more(manifest: &Manifest) -> BTreeMap<String, String> {
+    let texts = index::Index::of(manifest, &index::cut(manifest, true)).texts().expect("plain data");
     let mut texts: BTreeMap<_, _> = texts.map(|(key, text)| (key.to_owned(), text)).into();
     for (key, text) in [
         (footer::FORMAT_KEY, "1".to_owned()),
@@ -387,6 +384,54 @@ fn columns_and_texts_that_a_later_program_added_are_passed_over() {
     ] {
         texts.insert(key.to_owned(), text);
     }
+    texts
+}
+
+#[test]
+fn columns_that_no_row_could_have_are_refused() {
+    let wide =
+        |data_type, size| DataType::FixedSizeList(Arc::new(Field::new("item", data_type, false)), size);
+    // A value would be 2^65 bytes long.
+    let more = wide(wide(DataType::UInt64, i32::MAX), i32::MAX);
+    let fields = columns::fields(&small().schema, true).into_iter();
+    let fields = fields.chain([Field::new("more", more, false)]).collect();
+    let no_batches = std::iter::empty::<fn(SchemaRef) -> Result<RecordBatch, ArrowError>>();
+    let bytes = footer::write(fields, texts_and_more(&small()), true, no_batches).expect("no values");
+    let error = Manifest::decode(&bytes).expect_err("no such column");
+    assert!(matches!(&error, ManifestError::Corrupt(reason) if reason.contains("1 GiB")), "{error}");
+}
+
+#[test]
+fn statistics_are_known_by_the_names_of_their_columns() {
+    let manifest = small();
+    let schema = Arc::new(Schema::new(columns::fields(&manifest.schema, true)));
+    let batch = columns::record_batch(schema, &manifest.schema, &manifest.shards).expect("columns fit");
+    let statistics = batch.column_by_name("statistics").expect("all have them").as_struct();
+    let part = |name: &str| statistics.column_by_name(name).expect("both have it").clone();
+    let named =
+        |name: &str, array: ArrayRef| (Arc::new(Field::new(name, array.data_type().clone(), false)), array);
+    // A column of which the samples know nothing, before theirs.
+    let count: ArrayRef = Arc::new(UInt32Array::from(vec![0; batch.num_rows()]));
+    let more: ArrayRef = Arc::new(StructArray::from(vec![named("count", count)]));
+    let label = part("columns").as_struct().column(0).clone();
+    let of_columns = StructArray::from(vec![named("more", more), named("label", label)]);
+    let parts = vec![named("row_bytes", part("row_bytes")), named("columns", Arc::new(of_columns))];
+    let columns = batch.schema_ref().fields().iter().cloned().zip(batch.columns().iter().cloned());
+    let columns = columns.filter(|(field, _)| field.name() != "statistics");
+    let columns = columns.chain([named("statistics", Arc::new(StructArray::from(parts)))]);
+    let batch = RecordBatch::from(StructArray::from(columns.collect::<Vec<_>>()));
+    assert_eq!(columns::check(batch.schema_ref(), &manifest.schema), Ok(()));
+    let entries = columns::entries(&batch, &manifest.schema, &mut Names::default());
+    assert_eq!(entries, Ok(manifest.shards));
+}
+
+#[test]
+fn columns_and_texts_that_a_later_program_added_are_passed_over() {
+    let columns = columns::fields(&small().schema, true);
+    let more = Field::new("more", DataType::UInt32, false);
+    let fields: Vec<Field> = [more].into_iter().chain(columns.iter().cloned()).collect();
+    let manifest = small();
+    let batches = index::cut(&manifest, true);
     let batches = batches.into_iter().map(|batch| {
         |schema: SchemaRef| {
             let known = Arc::new(Schema::new(columns.clone()));
@@ -395,7 +440,7 @@ fn columns_and_texts_that_a_later_program_added_are_passed_over() {
             RecordBatch::try_new(schema, [more].into_iter().chain(known.columns().iter().cloned()).collect())
         }
     });
-    let bytes = footer::write(fields, texts, true, batches).expect("columns fit");
+    let bytes = footer::write(fields, texts_and_more(&manifest), true, batches).expect("columns fit");
     assert_eq!(Manifest::decode(&bytes).expect("a manifest and more"), manifest);
 }
 

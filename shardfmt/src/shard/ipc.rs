@@ -70,10 +70,17 @@ impl IpcFile {
         }
         let Some(schema) = footer.schema() else { return corrupt("it has no schema") };
         let schema = schema_from(schema)?;
-        let mut blocks = Vec::new();
+        let mut blocks: Vec<BlockPlace> = Vec::new();
+        let mut end = 0;
         for block in footer.recordBatches().into_iter().flatten() {
-            let place = BlockPlace::parse(block, start);
-            blocks.push(place.ok_or_else(|| format!("record batch {} lies outside the file", blocks.len()))?);
+            let place = BlockPlace::parse(block, start)
+                .ok_or_else(|| format!("record batch {} lies outside the file", blocks.len()))?;
+            // Lest a short file has the same bytes again and again.
+            if place.metadata.start < end {
+                return Err(format!("record batch {} lies before the end of another", blocks.len()));
+            }
+            end = place.body.end;
+            blocks.push(place);
         }
         Ok(Self { schema: Arc::new(schema), blocks })
     }
@@ -277,7 +284,7 @@ fn walk(
     rows: u32,
     buffers: impl Iterator<Item = Result<BufferPlace, Reason>>,
 ) -> Result<Vec<ColumnPlace>, Reason> {
-    let mut walk = Walk { nodes: batch.nodes().into_iter().flatten(), buffers, hull: None };
+    let mut walk = Walk { nodes: batch.nodes().into_iter().flatten(), buffers, end: 0, hull: None };
     let mut columns = Vec::with_capacity(schema.fields().len());
     for field in schema.fields() {
         let (length, column) = walk.field(field).map_err(|reason| {
@@ -306,6 +313,8 @@ fn walk(
 struct Walk<N, B> {
     nodes: N,
     buffers: B,
+    /// Where the last buffer with any bytes ends.
+    end: u64,
     /// From the first byte to the last of the buffers of a column.
     hull: Option<Range<u64>>,
 }
@@ -355,7 +364,8 @@ where
                 let size = u64::try_from(*size).map_err(|_| "its size is negative")?;
                 match self.items(items, Some(length * size))? {
                     ColumnPlace::Fixed { validity: none, width, values } if none.is_empty() => {
-                        ColumnPlace::Fixed { validity, width: width * size, values }
+                        let width = width.checked_mul(size).ok_or("its values are too wide")?;
+                        ColumnPlace::Fixed { validity, width, values }
                     }
                     _ => ColumnPlace::Whole { all: 0..0 },
                 }
@@ -404,10 +414,17 @@ where
         }
     }
 
-    /// The next buffer, which lies inside the body.
+    /// The next buffer, which lies inside the body and shares no bytes with those before it: what one byte of a file
+    /// becomes in memory is bounded.
     fn buffer(&mut self) -> Result<BufferPlace, Reason> {
         let buffer = self.buffers.next().ok_or("it has fewer buffers than its schema")??;
         let Range { start, end } = buffer.stored;
+        if start < end {
+            if start < self.end {
+                return Err("a buffer begins before the end of another".to_owned());
+            }
+            self.end = end;
+        }
         let hull = self.hull.take().unwrap_or(start..end);
         self.hull = Some(hull.start.min(start)..hull.end.max(end));
         Ok(buffer)

@@ -274,6 +274,51 @@ fn record_batches_that_are_too_much_together_are_refused() {
     assert!(error.contains("4294967295"), "{error}");
 }
 
+/// The last place of some bytes.
+fn place_of(bytes: &[u8], wanted: &[u8]) -> usize {
+    bytes.windows(wanted.len()).rposition(|window| window == wanted).expect("they are there")
+}
+
+#[test]
+fn a_record_batch_is_not_listed_twice() {
+    let shard = finished(&[large(20_000)]).bytes;
+    let file = IpcFile::parse(&shard).expect("own file");
+    let [first, second] = [0, 1].map(|block| file.blocks[block].metadata.start);
+    // The list of blocks, in the footer: where each begins, then two lengths, 8 bytes each.
+    let at = place_of(&shard, &second.to_le_bytes());
+    let mut bytes = shard.to_vec();
+    bytes.copy_within(at - 24..at, at);
+    assert_eq!(bytes[at..at + 8], first.to_le_bytes());
+    let error = Shard::from_bytes(bytes).map(|_| ()).expect_err("it is there twice").to_string();
+    assert!(error.contains("record batch 1 lies before the end of another"), "{error}");
+}
+
+#[test]
+fn columns_do_not_share_their_bytes() {
+    let column = |from: i64| Arc::new(Int64Array::from_iter_values(from..from + 100)) as ArrayRef;
+    let columns = [("a", column(0)), ("b", column(0)), ("c", column(7))];
+    for compression in [Compression::None, Compression::Lz4] {
+        let batch = RecordBatch::try_from_iter(columns.clone()).expect("columns of one length");
+        let bytes = compressed(&[batch], compression).bytes;
+        let file = IpcFile::parse(&bytes).expect("own file");
+        let metadata = &bytes[file.blocks[0].metadata.clone()];
+        let message = ipc::parse_message(metadata).expect("own message");
+        let places: Vec<[[u8; 8]; 2]> = message
+            .buffers()
+            .into_iter()
+            .flatten()
+            .filter(|buffer| buffer.length() > 0)
+            .map(|buffer| [buffer.offset().to_le_bytes(), buffer.length().to_le_bytes()])
+            .collect();
+        let [first, second, _] = &places[..] else { panic!("values of three columns") };
+        let at = file.blocks[0].metadata.start + place_of(metadata, second.as_flattened());
+        let mut bytes = bytes.to_vec();
+        bytes[at..at + 16].copy_from_slice(first.as_flattened());
+        let error = Shard::from_bytes(bytes).map(|_| ()).expect_err("they are the same bytes").to_string();
+        assert!(error.contains("\"b\": a buffer begins before the end of another"), "{error}");
+    }
+}
+
 #[test]
 fn rows_pushed_together_make_the_same_shard_as_one_by_one() {
     let batch = large(9_000);

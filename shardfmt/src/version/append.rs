@@ -2,6 +2,7 @@
 //! are.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -29,18 +30,28 @@ pub enum AppendError {
     /// The input is part of the version already. Say so if its samples shall be there twice.
     #[error("{name} is in the version already, as {there}; append it --again to have its samples twice")]
     Known { name: String, there: String },
+    /// It would make other tokens than those that are there. Give the tokenizer that made them.
+    #[error("{} is not the tokenizer that the version was made with{}", .path.display(), tokenizer_named(recorded))]
+    Tokenizer { path: PathBuf, recorded: Option<PathBuf> },
     /// The input could not be ingested.
     #[error(transparent)]
     Ingest(#[from] IngestError),
 }
 
+fn tokenizer_named(recorded: &Option<PathBuf>) -> String {
+    match recorded {
+        Some(name) => format!(": give the {} whose digest is among its inputs", name.display()),
+        None => ", which has none: leave it out".to_owned(),
+    }
+}
+
 /// The version with the samples of `source` after its own, ingested with `config`: the settings of
-/// [`appending`](super::appending), or others. Only new shards are written. Unless `again`, an input that the version has
-/// already is refused.
+/// [`appending`](super::appending), or others, with the tokenizer, if there is one, where it lies now. Only new shards are
+/// written. Unless `again`, an input that the version has already is refused.
 ///
 /// # Errors
 ///
-/// When the source has other columns, cannot be ingested, or is known.
+/// When the source has other columns, cannot be ingested, or is known, or the tokenizer is not that of the version.
 pub fn append(
     base: Base<'_>,
     source: Source,
@@ -51,8 +62,11 @@ pub fn append(
     progress: &dyn Progress,
 ) -> Result<Manifest, AppendError> {
     let mut manifest = base.manifest.clone();
+    let tokenizer = tokenizer_of(base, &config)?;
     check_columns(&manifest.schema, &source)?;
-    let added = ingest_as(&manifest.schema, source, &config, resources, sink, progress)?;
+    let mut added = ingest_as(&manifest.schema, source, &config, resources, sink, progress)?;
+    // It is among the inputs of the version, and no samples are made of it.
+    added.inputs.retain(|input| Some(input.digest) != tokenizer);
     if !again {
         added.inputs.iter().try_for_each(|input| refuse(&manifest.inputs, input))?;
     }
@@ -63,6 +77,20 @@ pub fn append(
     manifest.skipped.truncate(SKIPPED_LISTED);
     manifest.skipped_count = manifest.skipped_count.saturating_add(added.skipped_count);
     Ok(manifest)
+}
+
+/// The digest of the tokenizer, which has to be one of the version.
+fn tokenizer_of(base: Base<'_>, config: &IngestConfig) -> Result<Option<Digest>, AppendError> {
+    let Some(path) = &config.tokenizer else { return Ok(None) };
+    let bytes = fs::read(path).map_err(|source| IngestError::Read { path: path.clone(), source })?;
+    let digest = Digest::of(&bytes);
+    match base.manifest.inputs.iter().any(|input| input.digest == digest) {
+        true => Ok(Some(digest)),
+        false => {
+            let recorded = settings::settings(base.manifest).and_then(|settings| settings.tokenizer);
+            Err(AppendError::Tokenizer { path: path.clone(), recorded })
+        }
+    }
 }
 
 /// Opens what is to be appended. Where types are inferred from what is there, such as in CSV, and come out otherwise than the
@@ -151,9 +179,9 @@ fn ingest_as(
         let misfit = fit.misfit.lock().unwrap_or_else(PoisonError::into_inner).take();
         misfit.map_or(AppendError::Ingest(error), |reason| AppendError::Null { path, reason })
     })?;
-    let mut fitted = fit.fitted.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let fitted = fit.fitted.into_inner().unwrap_or_else(PoisonError::into_inner);
     for entry in &mut added.shards {
-        *entry = fitted.remove(&entry.id).expect("every shard went through the sink");
+        *entry = fitted.get(&entry.id).expect("every shard went through the sink").clone();
     }
     Ok(added)
 }

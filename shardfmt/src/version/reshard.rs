@@ -13,8 +13,8 @@ use crate::manifest::{Manifest, ShardEntry};
 use crate::shard::{Compression, ShardWriter};
 use crate::size::ByteSize;
 
-/// The version cut into shards of about `size` canonical bytes, compressed as they were or as asked. Shards whose samples stay together stay as they are,
-/// and are neither read nor written. Where nothing changes, the base comes back as it is.
+/// The version cut into shards of about `size` canonical bytes, compressed as they were or as asked. Shards whose samples stay together and
+/// are measured stay as they are, and are neither read nor written. Where nothing changes, the base comes back as it is.
 ///
 /// The shards are those that a random or sequential ingest with this size would have made of the rows in the same order.
 /// Reads every other shard of the base at most twice; memory holds two shards for each of `threads` threads.
@@ -56,7 +56,7 @@ struct Write<'a> {
     base: Base<'a>,
     line: &'a Line<'a>,
     compression: Compression,
-    /// Whether shards can stay as they are.
+    /// Whether shards that are measured can stay as they are.
     keeps: bool,
     store: &'a dyn Store,
     sink: &'a dyn Sink,
@@ -81,7 +81,7 @@ impl Write<'_> {
             self.progress.advanced(u64::from(entry.rows), entry.row_bytes, "writing");
             Ok(entry)
         };
-        if self.keeps && self.line.samples(first) == samples {
+        if self.keeps && old[first].statistics.is_some() && self.line.samples(first) == samples {
             return done(old[first].clone());
         }
         let failed = |source| VersionError::Shard { index, source };

@@ -36,6 +36,10 @@ pub(crate) struct Append {
     #[arg(long, value_name = "SIZE")]
     shard_size: Option<ByteSize>,
 
+    /// The tokenizer.json that the dataset's tokens were made with, where it lies now
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+
     /// Read only this folder of PATH
     #[arg(long, value_name = "DIR")]
     under: Option<String>,
@@ -62,6 +66,15 @@ impl Append {
         let mut config = appending(base);
         config.shard_size = self.shard_size.or(config.shard_size);
         config.under = self.under;
+        // On record is only what it was called.
+        if let (Some(recorded), None) = (&config.tokenizer, &self.tokenizer) {
+            return Err(Failure::usage(format!(
+                "{} has tokens made with {}: say where that lies with --tokenizer FILE",
+                self.name,
+                recorded.display()
+            )));
+        }
+        config.tokenizer = self.tokenizer;
         let (source, config) = open_to_append(base, config, |config| -> Result<Source, Failure> {
             let inputs = inputs::open(&self.paths, config.under.as_deref())?;
             Ok(resources.install(|| Source::new(inputs, config))??)

@@ -58,7 +58,7 @@ impl Diff {
             let of = |info: &DatasetInfo| json!({ "dataset": info.name, "version": info.version, "samples": info.samples, "shards": info.shards });
             let (old, new) = (of(&these), of(&those));
             output::json(&json!({
-                "old": old, "new": new, "same": found.is_same_content(), "diff": found, "stats": drift,
+                "event": "done", "old": old, "new": new, "same": found.is_same_content(), "diff": found, "stats": drift,
             }));
         } else {
             let sides = [(&old, &these), (&new, &those)].map(|(name, info)| {

@@ -49,6 +49,7 @@ fn describe(report: &GcReport) -> String {
             ("trees", report.trees),
             ("commits", report.commits),
             ("plans", report.plans),
+            ("unfinished uploads", report.leftovers),
         ];
         for (kind, tally) in kinds.into_iter().filter(|(_, tally)| tally.objects > 0) {
             table.row([kind.to_owned(), count(tally.objects), ByteSize(tally.bytes).to_string()]);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use shardd_client::catalog::{Catalog, CommitNote, Shelf};
+use shardd_client::catalog::{Catalog, CatalogError, CommitNote, Shelf};
 use shardd_client::inputs;
 use shardfmt::ingest::{
     Documents, HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Source,
@@ -330,16 +330,60 @@ fn into_datasets(
     let size = size(read.row_bytes())?;
     let written = read.write(size, &Shelf(catalog), progress)?;
     let note = CommitNote { operation: Operation::INGEST, message };
-    let mut done = Vec::new();
-    for ((name, _), manifest) in targets.iter().zip(written.manifests()) {
-        let (version, before) = (manifest.id(), before(name));
-        if before != Some(version) {
-            catalog.commit(name, before, manifest, &note)?;
-        }
-        done.push(Ingested { manifest: manifest.clone(), version, before });
-    }
+    let part = |((name, _), manifest): (&(DatasetName, _), &Manifest)| {
+        (name.clone(), Ingested { manifest: manifest.clone(), version: manifest.id(), before: before(name) })
+    };
+    let parts: Vec<_> = targets.iter().zip(written.manifests()).map(part).collect();
+    commit_all(catalog, &parts, &note)?;
     written.finish();
-    Ok(done)
+    Ok(parts.into_iter().map(|(_, part)| part).collect())
+}
+
+/// Gives all parts of an ingest their names, one right after the other. What may stand in the way of any is looked for before
+/// the first.
+fn commit_all(
+    catalog: &dyn Catalog,
+    parts: &[(DatasetName, Ingested)],
+    note: &CommitNote,
+) -> Result<(), Failure> {
+    if parts.len() > 1 {
+        for (_, part) in parts {
+            catalog.put_manifest(&part.manifest)?;
+        }
+        let datasets = catalog.datasets()?;
+        for (name, part) in parts {
+            let actual = datasets.iter().find(|info| info.name == *name).map(|info| info.version);
+            if actual != part.before && actual != Some(part.version) {
+                let (dataset, expected) = (name.clone(), part.before);
+                return Err(CatalogError::Conflict { dataset, expected, actual }.into());
+            }
+        }
+    }
+    for (place, (name, part)) in parts.iter().enumerate() {
+        // Also where nothing seems to change: someone else may have changed it meanwhile.
+        if let Err(error) = catalog.commit(name, part.before, &part.manifest, note) {
+            return Err(half_way(&parts[..place], error));
+        }
+    }
+    Ok(())
+}
+
+/// What to say when some parts of an ingest have their new versions and the next one has not.
+fn half_way(done: &[(DatasetName, Ingested)], error: CatalogError) -> Failure {
+    let back = |(name, part): &(DatasetName, Ingested)| match part.before {
+        Some(before) if before == part.version => None,
+        Some(_) => Some(format!("`shardctl restore {name}@~1`")),
+        None => Some(format!("`shardctl rm {name}`")),
+    };
+    let back: Vec<String> = done.iter().filter_map(back).collect();
+    let failure = Failure::from(error);
+    match back.is_empty() {
+        true => failure,
+        false => Failure::failed(format!(
+            "{failure}; other parts are new already: ingest again to complete them, or take them back with {}",
+            back.join(" and ")
+        )),
+    }
 }
 
 /// One thread per processor.
@@ -419,7 +463,73 @@ fn parse_take(text: &str) -> Result<HashRange, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    use shardd_client::catalog::LocalCatalog;
+    use shardfmt::ShardWriter;
+
     use super::*;
+
+    /// A version of one row, stored, in place of another.
+    fn part(
+        catalog: &dyn Catalog,
+        name: &str,
+        row: i64,
+        before: Option<VersionId>,
+    ) -> (DatasetName, Ingested) {
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![row]));
+        let batch = RecordBatch::try_from_iter([("number", numbers)]).expect("one column");
+        let mut writer = ShardWriter::new(batch.schema()).expect("plain columns");
+        writer.push(&batch).expect("rows of the schema");
+        let shard = writer.finish().expect("a row");
+        catalog.put_shard(&shard).expect("stores");
+        let manifest = Manifest::new(batch.schema(), vec![shard.entry], json!({}), Vec::new());
+        (name.parse().expect("a name"), Ingested { version: manifest.id(), manifest, before })
+    }
+
+    fn names(catalog: &dyn Catalog) -> Vec<(String, VersionId)> {
+        let datasets = catalog.datasets().expect("lists").into_iter();
+        datasets.map(|info| (info.name.to_string(), info.version)).collect()
+    }
+
+    #[test]
+    fn no_part_of_a_split_moves_when_another_cannot() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let catalog = LocalCatalog::open(dir.path()).expect("opens");
+        let note = CommitNote::of(Operation::INGEST);
+        let theirs = part(&catalog, "d-test", 9, None);
+        let their_version = theirs.1.version;
+        commit_all(&catalog, &[theirs], &note).expect("commits");
+        let parts = [part(&catalog, "d-train", 1, None), part(&catalog, "d-test", 2, None)];
+        let refused = commit_all(&catalog, &parts, &note).expect_err("d-test is elsewhere").to_string();
+        assert!(refused.contains("d-test was expected at no version"), "{refused}");
+        assert!(refused.contains("`shardctl log d-test`"), "{refused}");
+        assert_eq!(names(&catalog), [("d-test".to_owned(), their_version)]);
+        // What has not changed for us may have for others.
+        let unchanged = part(&catalog, "d-test", 2, Some(parts[1].1.version));
+        let refused = commit_all(&catalog, &[unchanged], &note).expect_err("it has").to_string();
+        assert!(refused.contains("d-test was expected at version"), "{refused}");
+    }
+
+    #[test]
+    fn a_split_that_stops_halfway_says_what_moved_and_how_to_go_back() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let catalog = LocalCatalog::open(dir.path()).expect("opens");
+        let note = CommitNote::of(Operation::INGEST);
+        let old = part(&catalog, "d-old", 0, None);
+        let before = Some(old.1.version);
+        commit_all(&catalog, &[old], &note).expect("commits");
+        let same = part(&catalog, "d-old", 0, before);
+        let parts = [("d-a", 1, None), ("d-old", 2, before), ("d-z", 3, None)];
+        let parts = parts.map(|(name, row, before)| part(&catalog, name, row, before));
+        let lost = parts[2].1.manifest.shards[0].id.object_key();
+        std::fs::remove_file(dir.path().join("store").join(lost)).expect("a shard");
+        let [first, second, last] = parts;
+        let refused = commit_all(&catalog, &[same, first, second, last], &note);
+        let refused = refused.expect_err("a shard is lost").to_string();
+        assert!(refused.contains("`shardctl rm d-a` and `shardctl restore d-old@~1`"), "{refused}");
+    }
 
     #[test]
     fn a_part_is_a_range_of_equal_parts() {

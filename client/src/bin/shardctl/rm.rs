@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use clap::Args;
 use serde_json::json;
-use shardd_client::catalog::{Catalog, DatasetInfo, LogEntry, PlanInfo, TagInfo};
+use shardd_client::catalog::{Catalog, CatalogError, DatasetInfo, LogEntry, PlanInfo, TagInfo};
 use shardfmt::{At, DatasetRef};
 
 use crate::connect::{Connect, find_version};
@@ -27,16 +27,16 @@ pub(crate) struct Rm {
 impl Rm {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let catalog = connect.catalog()?;
-        let version = find_version(&*catalog, &self.dataset)?;
         match self.dataset.at {
             At::Tag(_) => {
+                tag::version_of(&*catalog, &self.dataset)?;
                 self.ask(&format!("remove the tag {}?", self.dataset))?;
                 tag::delete(&*catalog, &self.dataset, json)
             }
-            At::Present => self.remove_dataset(&*catalog, &version, json),
+            At::Present => self.remove_dataset(&*catalog, &find_version(&*catalog, &self.dataset)?, json),
             At::Version(_) | At::Back(_) => Err(Failure::usage(format!(
                 "single versions are not removed: a history stays as it is; remove {name} as a whole with `shardctl rm {name}`, after tagging what is to stay",
-                name = version.name
+                name = self.dataset.dataset
             ))),
         }
     }
@@ -48,7 +48,15 @@ impl Rm {
         json: bool,
     ) -> Result<(), Failure> {
         let name = &present.name;
-        let log = catalog.log(name, usize::try_from(present.commits)?)?;
+        let log = match catalog.log(name, usize::try_from(present.commits)?) {
+            Ok(log) => log,
+            // A server says it in its own words.
+            Err(error @ (CatalogError::BrokenHistory { .. } | CatalogError::Refused { status: 500, .. })) => {
+                eprintln!("note: {error}; so it is not known which plans keep older versions");
+                Vec::new()
+            }
+            Err(error) => return Err(error.into()),
+        };
         let kept = Kept::of(catalog, &log, present)?;
         let versions = plural(present.commits, "commit");
         self.ask(&format!("remove {name} with {versions}? {}", kept.describe()))?;
@@ -93,7 +101,8 @@ struct Kept {
 impl Kept {
     fn of(catalog: &dyn Catalog, log: &[LogEntry], present: &DatasetInfo) -> Result<Kept, Failure> {
         let mut plans = catalog.plans()?;
-        plans.retain(|plan| log.iter().any(|entry| entry.commit.version == plan.version));
+        let versions = || log.iter().map(|entry| entry.commit.version).chain([present.version]);
+        plans.retain(|plan| versions().any(|version| version == plan.version));
         Ok(Kept { tags: catalog.tags(Some(&present.name))?, plans })
     }
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use shardd_client::catalog::{Catalog, CatalogError, TagExpected};
-use shardfmt::{At, DatasetRef, TagName};
+use shardfmt::{At, DatasetRef, TagName, VersionId};
 
 use crate::connect::{Connect, find_version};
 use crate::failure::Failure;
@@ -94,10 +94,20 @@ impl Tag {
     }
 }
 
+/// The version that bears a tag: known even where the commit is lost that the tag is on.
+pub(crate) fn version_of(catalog: &dyn Catalog, tagged: &DatasetRef) -> Result<VersionId, Failure> {
+    let tags = catalog.tags(Some(&tagged.dataset))?;
+    match tags.into_iter().find(|info| At::Tag(info.tag.clone()) == tagged.at) {
+        Some(info) => Ok(info.version),
+        // Says what there is instead.
+        None => Ok(find_version(catalog, tagged)?.version),
+    }
+}
+
 /// Removes the tag that is named.
 pub(crate) fn delete(catalog: &dyn Catalog, tagged: &DatasetRef, json: bool) -> Result<(), Failure> {
     let At::Tag(tag) = &tagged.at else { panic!("{tagged} names no tag") };
-    let version = find_version(catalog, tagged)?.version;
+    let version = version_of(catalog, tagged)?;
     catalog.remove_tag(&tagged.dataset, tag, version)?;
     match json {
         true => {

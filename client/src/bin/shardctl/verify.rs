@@ -117,9 +117,17 @@ fn manifest(
     }
     for place in from {
         if let Some(manifest) = place.manifest(dataset.version)? {
-            catalog.put_manifest(&manifest)?;
+            if catalog.put_manifest(&manifest)? != dataset.version {
+                let (version, key) = (dataset.version.short(), dataset.version.object_key());
+                return Err(Failure::failed(format!(
+                    "the manifest of version {version} in {place} is intact, but was written by another release, which wrote it otherwise: copy {key} from there as it is"
+                )));
+            }
             if !json {
-                output::print(&format!("the manifest {error}; it was mended from {place}\n"));
+                let version = dataset.version.short();
+                output::print(&format!(
+                    "the manifest of version {version} was damaged; it was mended from {place}\n"
+                ));
             }
             return Ok(manifest);
         }

@@ -152,6 +152,50 @@ fn columns_keep_their_promise_never_to_be_null() {
 }
 
 #[test]
+fn shards_that_are_equal_are_listed_as_often_as_they_occur() {
+    let desk = Desk::new();
+    let old = ingested(&desk.file("a.parquet", &table(0..30)), &config(Mix::Sequential, 60), &desk.memory);
+    let first = table(1..2);
+    let fields: Vec<Field> = first.schema().fields().iter().map(|field| field.as_ref().clone()).collect();
+    let never_null = fields.into_iter().map(|field| field.with_nullable(false)).collect::<Vec<_>>();
+    let schema = Arc::new(Schema::new(never_null));
+    let same = RecordBatch::try_new(schema.clone(), first.columns().to_vec()).expect("it has no nulls");
+    let twice = arrow::compute::concat_batches(&schema, [&same, &same]).expect("one schema");
+    let new = desk.append(&old, &desk.file("b.parquet", &twice), false, 2).expect("nothing is null");
+    let [.., one, other] = &new.shards[..] else { panic!("shards of a row each") };
+    assert_eq!((one.rows, one), (1, other));
+    assert_eq!(rows(&new, &desk.memory)[30..], rows_of(&twice));
+}
+
+#[test]
+fn tokens_are_appended_with_the_tokenizer_that_made_those_that_are_there() {
+    let desk = Desk::new();
+    let file = |name: &str, text: &[u8]| {
+        let path = desk.directory.path().join(name);
+        std::fs::write(&path, text).expect("room");
+        path
+    };
+    let theirs = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/sources/tokenizer.json");
+    let json = std::fs::read(&theirs).expect("a tokenizer");
+    let (moved, other) = (file("moved.json", &json), file("tokenizer.json", &[&json[..], b"\n"].concat()));
+    let (first, second) = (file("a.txt", b"one and two"), file("b.txt", b"two and three"));
+    let tokens = IngestConfig { tokenizer: Some(theirs), ..config(Mix::Sequential, 1000) };
+    let old = ingested(&first, &tokens, &desk.memory);
+    let append = |path: &Path, tokenizer: &Path| {
+        let config = IngestConfig { tokenizer: Some(tokenizer.to_owned()), ..appending(base(&old)) };
+        let source = Source::open(path, &config).expect("a text");
+        append(base(&old), source, config, false, &Resources::threads(1), &desk.memory, &NoProgress)
+    };
+    let new = append(&second, &moved).expect("the same tokenizer, wherever it lies");
+    let names: Vec<&str> = new.inputs.iter().map(|input| input.name.as_str()).collect();
+    assert_eq!(names, ["a.txt", "tokenizer.json", "b.txt"]);
+    assert!(matches!(append(&first, &moved), Err(AppendError::Known { .. })));
+    let refused = append(&second, &other).expect_err("another, though of the name on record");
+    assert!(matches!(refused, AppendError::Tokenizer { .. }), "{refused}");
+    assert!(refused.to_string().contains("give the tokenizer.json"), "{refused}");
+}
+
+#[test]
 fn what_is_appended_is_compressed_as_the_dataset_is() {
     let desk = Desk::new();
     let compression = "zstd".parse().expect("a compression");

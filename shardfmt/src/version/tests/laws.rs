@@ -166,6 +166,17 @@ fn drift_of_labels_is_between_none_and_all() {
 }
 
 #[test]
+fn resharding_measures_shards_from_before_they_were_measured() {
+    let memory = Memory::default();
+    let measured = version(&table(0..64), &[16], &memory);
+    let mut old = measured.clone();
+    old.shards.iter_mut().for_each(|shard| shard.statistics = None);
+    let size = ByteSize(old.shards.iter().map(|entry| entry.row_bytes).max().expect("four"));
+    let new = reshard(base(&old), size, None, &memory, 2, &memory, &NoProgress).expect("intact");
+    assert_eq!(new.shards, measured.shards, "the same shards, and what they are like");
+}
+
+#[test]
 fn resharding_can_change_the_compression_alone() {
     let memory = Memory::default();
     let old = version(&table(0..300), &[50], &memory);

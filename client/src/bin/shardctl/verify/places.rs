@@ -1,5 +1,6 @@
 //! Where else the shards of a version may be: in the directory of another store, behind a node, or in its source.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -72,7 +73,7 @@ impl Place {
         match self {
             Place::Directory(directory) => Ok(directory.manifests()),
             Place::Node(_, catalog) => {
-                let versions = history(catalog)?.into_iter().map(|version| self.manifest(version));
+                let versions = kept_versions(catalog)?.into_iter().map(|version| self.manifest(version));
                 Ok(versions.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
             }
             Place::Source(_) => Ok(Vec::new()),
@@ -80,17 +81,18 @@ impl Place {
     }
 }
 
-/// All versions in the history of any dataset, the newest of each dataset first.
-pub(super) fn history(catalog: &dyn Catalog) -> Result<Vec<VersionId>, Failure> {
-    let mut versions = Vec::new();
+/// All versions that something names: those in the history of any dataset, the newest of each dataset first, then those
+/// that are kept by tags or plans alone.
+pub(super) fn kept_versions(catalog: &dyn Catalog) -> Result<Vec<VersionId>, Failure> {
+    let mut kept = Vec::new();
     for dataset in catalog.datasets()? {
-        for entry in catalog.log(&dataset.name, usize::MAX)? {
-            if !versions.contains(&entry.commit.version) {
-                versions.push(entry.commit.version);
-            }
-        }
+        kept.extend(catalog.log(&dataset.name, usize::MAX)?.into_iter().map(|entry| entry.commit.version));
     }
-    Ok(versions)
+    kept.extend(catalog.tags(None)?.into_iter().map(|tag| tag.version));
+    kept.extend(catalog.plans()?.into_iter().map(|plan| plan.version));
+    let mut seen = BTreeSet::new();
+    kept.retain(|version| seen.insert(*version));
+    Ok(kept)
 }
 
 impl fmt::Display for Place {

@@ -6,7 +6,7 @@ use shardfmt::Manifest;
 use shardfmt::ingest::{IngestConfig, Resources, Source, ingest};
 use shardfmt::version::{Finding, Lost, Mended, Repair, Store, made_of, settings};
 
-use super::places::{Place, history};
+use super::places::{Place, kept_versions};
 use crate::failure::Failure;
 use crate::work::WorkProgress;
 
@@ -56,7 +56,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// The versions of this store.
     fn own_versions(&self) -> Result<(), Failure> {
-        for version in history(self.catalog)? {
+        for version in kept_versions(self.catalog)? {
             if self.repair.is_done() {
                 break;
             }
