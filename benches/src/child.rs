@@ -1,7 +1,7 @@
 //! Runs a program and tells what it used. Linux keeps these figures, for as long as the process lives.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader};
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +45,7 @@ pub fn run(command: Command) -> Result<(Usage, String)> {
 pub fn follow(mut command: Command, mut each: impl FnMut(Duration, &str)) -> Result<Usage> {
     let (began, used) = (Instant::now(), Mutex::new(Usage::default()));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let lines = BufReader::new(child.stdout.take().context("it was asked for")?).lines();
+    let mut lines = BufReader::new(child.stdout.take().context("it was asked for")?).lines();
     let (process, ended) = (child.id(), AtomicBool::new(false));
     let status = thread::scope(|scope| {
         scope.spawn(|| {
@@ -54,8 +54,7 @@ pub fn follow(mut command: Command, mut each: impl FnMut(Duration, &str)) -> Res
                 thread::sleep(LOOK);
             }
         });
-        let read =
-            lines.map(|line| line.map(|line| each(began.elapsed(), &line))).collect::<io::Result<()>>();
+        let read = lines.try_for_each(|line| line.map(|line| each(began.elapsed(), &line)));
         let status = child.wait();
         ended.store(true, Ordering::Relaxed);
         read.and(status)

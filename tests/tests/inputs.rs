@@ -164,7 +164,7 @@ fn a_store_that_refuses_is_quoted_with_the_way_out() {
         s3.variables()
             .map(|(variable, there)| if variable == name { (name, value) } else { (variable, there) })
     };
-    let cases: [(&str, [(&str, &str); 4], &str, &str); 7] = [
+    let cases = [
         (
             "s3://data/images",
             with("AWS_SECRET_ACCESS_KEY", "wrong"),
