@@ -244,7 +244,10 @@ mod tests {
         );
         let commit = first();
         assert_eq!(String::from_utf8(commit.to_bytes()).expect("JSON is text"), expected);
-        assert_eq!(commit.id().object_key(), "commits/golden.json");
+        assert_eq!(
+            commit.id().object_key(),
+            "commits/f97b291a32ba41e461036f58e8947be3af2e96a53a7f27c31d8d7b143ab12d30.json"
+        );
     }
 
     #[test]

@@ -93,9 +93,9 @@ impl Ingest {
         let Left { checkpoint, shards: stored } = left;
         let reading = Reading::new(&source, &codec, config, &takes, resources, &work, checkpoint)
             .map_err(spill_error)?;
-        let (parts, inputs, skipped) = pool.install(|| reading.run(progress))?;
+        let ReadInput { parts, inputs, skipped, rows } = pool.install(|| reading.run(progress))?;
         if let Some(empty) = parts.iter().find(|part| part.rows == 0) {
-            let (path, rows) = (source.path().to_owned(), parts.iter().map(|part| part.rows).sum());
+            let path = source.path().to_owned();
             work.remove();
             return Err(match empty.take {
                 Some(_) => IngestError::NothingTaken { path, rows },
@@ -151,6 +151,15 @@ impl ReadPart {
         }
         dealt.finish()
     }
+}
+
+/// All of the input.
+struct ReadInput {
+    parts: Vec<ReadPart>,
+    inputs: Vec<InputDigest>,
+    skipped: Vec<(String, String)>,
+    /// Its rows, kept or not.
+    rows: u64,
 }
 
 /// The reading under way.
@@ -212,19 +221,12 @@ impl<'r> Reading<'r> {
         Ok(Reading { source, codec, config, resources, work, parts, keys, pieces, rows, skipped, inputs })
     }
 
-    #[expect(
-        clippy::type_complexity,
-        reason = "what there is to know of the input, named by its only caller"
-    )]
-    fn run(
-        mut self,
-        progress: &dyn Progress,
-    ) -> Result<(Vec<ReadPart>, Vec<InputDigest>, Vec<(String, String)>), IngestError> {
+    fn run(mut self, progress: &dyn Progress) -> Result<ReadInput, IngestError> {
         let (rows, bytes) =
             self.parts.iter().fold((0, 0), |sum, part| (sum.0 + part.rows, sum.1 + part.bytes));
         progress.advanced(rows, bytes, "reading");
         if let Some(inputs) = self.inputs.take() {
-            return Ok((self.parts, inputs, self.skipped));
+            return Ok(self.done(inputs));
         }
         let in_flight = pieces_in_flight(self.resources);
         let (source, done) = (self.source, self.pieces);
@@ -252,7 +254,11 @@ impl<'r> Reading<'r> {
         if self.parts.iter().any(|part| part.sorter.spilled().runs() > 0) {
             self.checkpoint(Some(inputs.clone()))?;
         }
-        Ok((self.parts, inputs, self.skipped))
+        Ok(self.done(inputs))
+    }
+
+    fn done(self, inputs: Vec<InputDigest>) -> ReadInput {
+        ReadInput { parts: self.parts, inputs, skipped: self.skipped, rows: self.rows }
     }
 
     /// Takes in a piece, after all that were before it in the input.

@@ -101,11 +101,6 @@ impl<'f, 's> Feed<'f, 's> {
             read: Box::new(move |faults| faults.add(skipped, error).map(|()| None)),
         })
     }
-
-    /// Whether what cannot be read is skipped.
-    pub(super) fn skips(&self) -> bool {
-        self.on_error == OnError::Skip
-    }
 }
 
 /// What could not be read of a piece.
