@@ -239,7 +239,7 @@ async fn offers_that_are_not_what_they_say_are_refused() {
     let (origin, shard) = (&stored.origin, &stored.shard);
     let other = super::tests::shard(10);
     let refused = [
-        origin.put_shard_bytes(shard.id, other.bytes.clone().into()).await,
+        origin.put_shard_bytes(shard.id, other.bytes.clone()).await,
         origin.put_sidecar(shard.id, other.sidecar.encode().into()).await,
         origin.put_sidecar(shard.id, Bytes::from_static(b"no sidecar")).await,
         origin.put_manifest_bytes(stored.manifest.id(), Bytes::from_static(b"no manifest")).await.map(|_| ()),

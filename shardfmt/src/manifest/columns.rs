@@ -182,8 +182,7 @@ pub(super) fn entries(batch: &RecordBatch, names: &mut Names) -> Result<Vec<Shar
     let bytes = column("bytes").as_primitive::<UInt64Type>();
     let row_bytes = column("row_bytes").as_primitive::<UInt64Type>();
     let labels = column("labels").as_string::<i32>();
-    let statistics =
-        batch.column_by_name(STATISTICS).map(|column| StatisticsColumn::of(column)).transpose()?;
+    let statistics = batch.column_by_name(STATISTICS).map(StatisticsColumn::of).transpose()?;
     let entry = |index: usize| {
         let id = ShardId(Digest(ids.value(index).try_into().expect("32 bytes by its type")));
         let rows = rows.value(index);
@@ -220,11 +219,14 @@ pub(super) fn entries(batch: &RecordBatch, names: &mut Names) -> Result<Vec<Shar
     (0..batch.num_rows()).map(entry).collect()
 }
 
+/// How many values a column has in each shard, and, if it is measured, smallest, largest, mean and variance.
+type Numbers<'a> = (&'a [u32], Option<[&'a [f64]; 4]>);
+
 /// The column of statistics, taken apart.
 struct StatisticsColumn<'a> {
     present: Option<&'a NullBuffer>,
     row_bytes: [&'a [u32]; 6],
-    columns: Vec<(&'a [u32], Option<[&'a [f64]; 4]>)>,
+    columns: Vec<Numbers<'a>>,
 }
 
 impl<'a> StatisticsColumn<'a> {

@@ -55,7 +55,9 @@ fn manifest() -> impl Strategy<Value = Manifest> {
     (record_batch(1), shards, any::<u64>(), "[a-z/]{1,9}", skipped, 0..3u64, 1..4u64).prop_map(
         |(batch, mut shards, seed, name, skipped, more, known)| {
             let schema = batch.schema();
-            for (at, shard) in shards.iter_mut().enumerate().filter(|(at, _)| *at as u64 % known == 0) {
+            for (at, shard) in
+                shards.iter_mut().enumerate().filter(|(at, _)| (*at as u64).is_multiple_of(known))
+            {
                 shard.statistics = Some(statistics(&schema, shard.rows, seed ^ at as u64));
             }
             let nested = serde_json::json!({ "b": [1, null], "a": name });
@@ -279,8 +281,7 @@ fn totals_that_are_not_those_of_the_shards_are_found() {
     // The text lies in the file twice; the last is in the footer.
     let replace = |from: &str, to: &str| {
         let mut bytes = bytes.clone();
-        let places = bytes.windows(from.len()).enumerate().filter(|(_, at)| *at == from.as_bytes());
-        let last = places.map(|(at, _)| at).last().expect("it is there");
+        let last = bytes.windows(from.len()).rposition(|at| at == from.as_bytes()).expect("it is there");
         bytes[last..last + from.len()].copy_from_slice(to.as_bytes());
         bytes
     };

@@ -33,7 +33,8 @@ fn every_kind_of_column_is_measured_as_it_should_be() {
         FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>([Some([Some(1)]), None, None, None], 1);
     let prices = Decimal128Array::from(vec![Some(150), None, Some(-50), Some(200)]);
     let wide = Decimal256Array::from(vec![Some(i256::from_i128(-5)), None, None, Some(i256::MAX)]);
-    let columns: Vec<(&str, ArrayRef, u64, Option<(f64, f64, f64)>)> = vec![
+    type Expected = (&'static str, ArrayRef, u64, Option<(f64, f64, f64)>);
+    let columns: Vec<Expected> = vec![
         ("whole", Arc::new(Int64Array::from(vec![3, -1, 4, 2])), 4, Some((-1.0, 4.0, 2.0))),
         ("small", Arc::new(UInt8Array::from(vec![None, Some(8), Some(8), None])), 2, Some((8.0, 8.0, 8.0))),
         ("truth", Arc::new(BooleanArray::from(vec![true, false, true, true])), 4, Some((0.0, 1.0, 0.75))),

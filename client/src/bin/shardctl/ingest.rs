@@ -201,8 +201,8 @@ impl Ingest {
             Some(ShardSize::Bytes(size)) => Ok(Some(size)),
             None => Ok(None),
         };
-        let done =
-            into_datasets(&*catalog, &targets, source, &config, &resources, &size, &progress, message)?;
+        let how = How { config: &config, resources: &resources, size: &size, message };
+        let done = into_datasets(&*catalog, &targets, source, how, &progress)?;
         progress.finish();
         for ((name, _), done) in targets.iter().zip(&done) {
             report(name, done, started.elapsed(), json);
@@ -230,24 +230,30 @@ pub(crate) fn into_dataset(
     message: Message,
 ) -> Result<Ingested, Failure> {
     let targets = [(name.clone(), None)];
-    let size = |_| Ok(config.shard_size);
-    let mut done = into_datasets(catalog, &targets, source, config, resources, &size, progress, message)?;
+    let how = How { config, resources, size: &|_| Ok(config.shard_size), message };
+    let mut done = into_datasets(catalog, &targets, source, how, progress)?;
     Ok(done.pop().expect("one for the only target"))
 }
 
+/// How to ingest, and what to say of it.
+struct How<'a> {
+    config: &'a IngestConfig,
+    resources: &'a Resources,
+    /// Chooses the size of shards for so many bytes.
+    size: &'a dyn Fn(u64) -> Result<Option<ByteSize>, Failure>,
+    message: Message,
+}
+
 /// Ingests the source into datasets, each with its range of rows, and when every shard is stored, gives the new versions
-/// their names: unless somebody else changed what a name stands for in the meantime. `size` chooses the size of shards
-/// for so many bytes.
+/// their names: unless somebody else changed what a name stands for in the meantime.
 fn into_datasets(
     catalog: &dyn Catalog,
     targets: &[(DatasetName, Option<HashRange>)],
     source: Source,
-    config: &IngestConfig,
-    resources: &Resources,
-    size: &dyn Fn(u64) -> Result<Option<ByteSize>, Failure>,
+    how: How<'_>,
     progress: &IngestProgress,
-    message: Message,
 ) -> Result<Vec<Ingested>, Failure> {
+    let How { config, resources, size, message } = how;
     let datasets = catalog.datasets()?;
     let before =
         |name: &DatasetName| datasets.iter().find(|info| info.name == *name).map(|info| info.version);

@@ -68,8 +68,11 @@ pub(super) trait Format: Debug + Send + Sync {
 pub(super) struct Piece<'s> {
     /// What it is of, for the list of what was skipped.
     name: String,
-    read: Box<dyn FnOnce(&mut Faults) -> Result<Option<RecordBatch>, IngestError> + Send + 's>,
+    read: Box<Read<'s>>,
 }
+
+/// Reads a piece: its rows, if there are any, and what could not be read.
+type Read<'s> = dyn FnOnce(&mut Faults) -> Result<Option<RecordBatch>, IngestError> + Send + 's;
 
 /// Takes the pieces that a format lists.
 pub(super) struct Feed<'f, 's> {

@@ -69,7 +69,7 @@ fn memory_does_not_matter_and_an_interrupted_ingest_goes_on() {
         let open = || Source::open(&path, &config).unwrap();
         let much = ingest(open(), &config, &Resources::threads(2), &Kept::default(), &NoProgress).unwrap();
         let sink = Failing::after(5);
-        let failed = ingest(open(), &config, &little, &sink, &NoProgress).err().expect("the store went away");
+        let failed = ingest(open(), &config, &little, &sink, &NoProgress).expect_err("the store went away");
         assert!(matches!(failed, IngestError::Sink { .. }), "{failed}");
         assert_eq!(std::fs::read_dir(work.path()).unwrap().count(), 1, "what was done is kept");
         // Going on reads no piece again, and makes only what is missing.
@@ -91,7 +91,7 @@ fn a_shard_that_is_gone_is_made_again() {
     let config = IngestConfig { shard_size: Some(ByteSize(4 << 20)), ..IngestConfig::default() };
     let open = || Source::open(&path, &config).unwrap();
     let first = Failing::after(5);
-    ingest(open(), &config, &resources, &first, &NoProgress).err().expect("the store went away");
+    ingest(open(), &config, &resources, &first, &NoProgress).expect_err("the store went away");
     // Another store has none of what is on the list.
     let other = Failing::after(u64::MAX);
     let manifest = ingest(open(), &config, &resources, &other, &NoProgress).unwrap();
@@ -108,7 +108,7 @@ fn an_input_that_changed_is_read_anew() {
     let config = IngestConfig { shard_size: Some(ByteSize(4 << 20)), ..IngestConfig::default() };
     let sink = Failing::after(0);
     let open = || Source::open(&path, &config).unwrap();
-    ingest(open(), &config, &resources, &sink, &NoProgress).err().expect("the store went away");
+    ingest(open(), &config, &resources, &sink, &NoProgress).expect_err("the store went away");
     let columns: Vec<(&str, arrow::array::ArrayRef)> =
         vec![("label", Arc::new(Int64Array::from(vec![1, 2, 3])))];
     write_parquet(path.clone(), &RecordBatch::try_from_iter(columns).unwrap());

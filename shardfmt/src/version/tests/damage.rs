@@ -30,7 +30,7 @@ impl Story {
         self.manifest.shards[shard].id
     }
 
-    fn from_source(&self, repair: &Repair<'_>, config: &IngestConfig) {
+    fn mend_from_source(&self, repair: &Repair<'_>, config: &IngestConfig) {
         let source = Source::open(&self.directory.path().join("t.parquet"), config).expect("a source");
         let read = repair.search_source("t.parquet", |sink| {
             ingest(source, config, &Resources::threads(2), sink, &NoProgress)
@@ -108,7 +108,7 @@ fn the_source_brings_back_what_no_copy_has() {
     story.memory.remove(story.id(1), File::Shard);
     let repair = story.repair();
     // In another order the source has the rows of the one, and nothing says which the other had.
-    story.from_source(&repair, &config(Mix::Sequential, 9000));
+    story.mend_from_source(&repair, &config(Mix::Sequential, 9000));
     let (mended, lost) = repair.finish();
     assert_eq!(mended, [Mended { shard: story.id(1), from: "t.parquet".to_owned() }]);
     assert!(
@@ -116,7 +116,7 @@ fn the_source_brings_back_what_no_copy_has() {
     );
     // As it was ingested, it makes the very shards.
     let repair = story.repair();
-    story.from_source(&repair, &settings(&story.manifest).expect("ingested"));
+    story.mend_from_source(&repair, &settings(&story.manifest).expect("ingested"));
     assert!(repair.is_done());
     assert_eq!(story.findings(), []);
 }
