@@ -3,8 +3,8 @@
 //!
 //! Two passes. [`Ingest::read`] reads the input in one fixed order, checks it, brings it to plain types and gives each
 //! row its sort key; [`Ingest::write`] takes the rows in the order of their keys and writes shards of them, in parallel.
-//! Between the two, rows that memory does not hold lie in temporary files ([`sorter`]), which survive the process
-//! ([`work`]), so that an ingest that was killed goes on where it was.
+//! Between the two, rows that memory does not hold lie in temporary files (`sorter.rs`), which survive the process
+//! (`work.rs`), so that an ingest that was killed goes on where it was.
 //!
 //! The version depends on the input and the [`IngestConfig`] alone: not on the number of threads, the memory, the
 //! machine, the clock, interruptions, or where the input lies. This module knows nothing of networks, names of datasets or
