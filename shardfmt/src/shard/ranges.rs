@@ -8,7 +8,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::buffer::MutableBuffer;
 use arrow::datatypes::SchemaRef;
 
 use super::ipc::{self, ColumnPlace, Layout};
@@ -128,7 +127,7 @@ impl RangePlan {
         let block = &read.block;
         let corrupt = |reason| ShardError::Corrupt { shard: self.shard.clone(), reason };
         let length = block.body_bytes as usize; // checked with the sidecar to be below 4 GiB
-        let mut body = MutableBuffer::from_len_zeroed(length);
+        let mut body = vec![0u8; length];
         for small in &block.small {
             body[small.offset as usize..][..small.bytes.len()].copy_from_slice(&small.bytes);
         }
@@ -139,7 +138,7 @@ impl RangePlan {
             let length = (piece.end - piece.start) as usize;
             body[(piece.start - body_start) as usize..][..length].copy_from_slice(&source[..length]);
         }
-        let batch = ipc::unpack_block(&self.schema, &block.metadata, &body.into(), unpacked);
+        let batch = ipc::unpack_block(&self.schema, &block.metadata, &arrow::buffer::Buffer::from_vec(body), unpacked);
         let batch = batch.map_err(corrupt)?;
         match batch.num_rows() == block.rows as usize {
             true => Ok(batch),
