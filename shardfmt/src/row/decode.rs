@@ -4,6 +4,9 @@
 //! value: a fixed-size column is a loop of copies of known width. The bytes come from outside: every length is checked
 //! against what is left before anything is allocated for it.
 
+use std::borrow::Cow;
+use std::iter;
+
 use arrow::array::{ArrayData, ArrayRef, BooleanBufferBuilder, make_array};
 use arrow::buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
 
@@ -32,7 +35,7 @@ pub(super) fn decode_column(shape: &Shape, rows: &mut [&[u8]]) -> Result<ArrayRe
         _ => {
             column.reserve(rows.len(), rows.iter().map(|row| row.len()).sum());
             for row in rows.iter_mut() {
-                column.append_run(row, 1)?;
+                column.append_run(row, 1, None)?;
             }
         }
     }
@@ -210,18 +213,27 @@ impl<'s> Builder<'s> {
         }
     }
 
-    /// Takes a run of `count` values off the front of `bytes`.
-    fn append_run(&mut self, bytes: &mut &[u8], count: usize) -> Result<(), Reason> {
+    /// Takes a run of `count` values off the front of `bytes`. Those that `hidden` says lie beneath a null, and have to be
+    /// written as such: a row has one form only.
+    fn append_run(&mut self, bytes: &mut &[u8], count: usize, hidden: Option<&[bool]>) -> Result<(), Reason> {
         if count == 0 {
             return Ok(());
         }
+        let is_null_type = matches!(self.values, Values::Null);
+        let null_where_hidden = hidden.filter(|_| self.shape.nullable || is_null_type);
+        let mut blank = hidden.map(Cow::Borrowed);
         match take(bytes, 1)?[0] {
             0 if count == 1 => {
                 self.check_nullable()?;
                 self.append_blank(1);
                 return Ok(());
             }
-            1 if !matches!(self.values, Values::Null) => self.presence.append(count, true),
+            1 if !is_null_type => {
+                if null_where_hidden.is_some_and(|hidden| hidden.contains(&true)) {
+                    return Err(beneath_a_null());
+                }
+                self.presence.append(count, true);
+            }
             2 if count > 1 => {
                 self.check_nullable()?;
                 let bitmap = take(bytes, count.div_ceil(8))?;
@@ -231,18 +243,33 @@ impl<'s> Builder<'s> {
                 {
                     return Err("has a bitmap that goes on after its last value".to_owned());
                 }
+                let null: Vec<bool> = (0..count).map(|at| bitmap[at / 8] >> (at % 8) & 1 == 0).collect();
+                if is_null_type && null.contains(&false) || !null.contains(&true) {
+                    return Err("has a bitmap that is not about its nulls".to_owned());
+                }
+                if null_where_hidden.is_some_and(|hidden| hidden.iter().zip(&null).any(|(h, n)| *h && !n)) {
+                    return Err(beneath_a_null());
+                }
                 self.presence.append_bitmap(bitmap, count);
+                blank = Some(Cow::Owned(null)); // what is hidden is among them
             }
             other => return Err(unknown_presence(other)),
         }
-        self.append_values(bytes, count)
+        self.append_values(bytes, count, blank.as_deref())
     }
 
-    fn append_values(&mut self, bytes: &mut &[u8], count: usize) -> Result<(), Reason> {
+    fn append_values(
+        &mut self,
+        bytes: &mut &[u8],
+        count: usize,
+        blank: Option<&[bool]>,
+    ) -> Result<(), Reason> {
+        let is_blank = |at: usize| blank.is_some_and(|blank| blank[at]);
         match (&mut self.values, &self.shape.kind) {
             (Values::Bool(values), _) => {
-                for value in take(bytes, count)? {
+                for (at, value) in take(bytes, count)?.iter().enumerate() {
                     match value {
+                        1 if is_blank(at) => return Err(beneath_a_null()),
                         0 | 1 => values.append(*value == 1),
                         other => return Err(format!("has {other} where a boolean should be")),
                     }
@@ -250,23 +277,40 @@ impl<'s> Builder<'s> {
             }
             (Values::Fixed(values), Kind::Fixed { width }) => {
                 let length = count.checked_mul(*width).ok_or_else(|| too_short(usize::MAX, bytes))?;
-                values.extend_from_slice(take(bytes, length)?);
+                let taken = take(bytes, length)?;
+                let is_zero = |value: &[u8]| value.iter().all(|byte| *byte == 0);
+                if blank.is_some()
+                    && taken
+                        .chunks_exact(*width)
+                        .enumerate()
+                        .any(|(at, value)| is_blank(at) && !is_zero(value))
+                {
+                    return Err(beneath_a_null());
+                }
+                values.extend_from_slice(taken);
             }
             (Values::Bytes { ends, values }, _) => {
-                let length = append_lengths(ends, bytes, count)?;
+                let length = append_lengths(ends, bytes, count, blank)?;
                 values.extend_from_slice(take(bytes, length)?);
             }
             (Values::FixedList(items), Kind::FixedList { size, .. }) => {
                 let count = count.checked_mul(*size).ok_or_else(|| too_short(usize::MAX, bytes))?;
-                items.append_run(bytes, count)?;
+                // No item takes less than a bit.
+                if count.div_ceil(8) > bytes.len() {
+                    return Err(too_short(count.div_ceil(8), bytes));
+                }
+                let hidden = blank.map(|blank| {
+                    blank.iter().flat_map(|blank| iter::repeat_n(*blank, *size)).collect::<Vec<_>>()
+                });
+                items.append_run(bytes, count, hidden.as_deref())?;
             }
             (Values::List { ends, items }, _) => {
-                let count = append_lengths(ends, bytes, count)?;
-                items.append_run(bytes, count)?;
+                let count = append_lengths(ends, bytes, count, blank)?;
+                items.append_run(bytes, count, None)?;
             }
             (Values::Struct(fields), _) => {
                 for field in fields {
-                    field.append_run(bytes, count)?;
+                    field.append_run(bytes, count, blank)?;
                 }
             }
             (Values::Null, _) => {}
@@ -283,7 +327,7 @@ impl<'s> Builder<'s> {
             (Values::Fixed(values), Kind::Fixed { width }) => values.extend_zeros(count * width),
             (Values::Bytes { ends, .. } | Values::List { ends, .. }, _) => {
                 let end = ends.last().copied().unwrap_or(0);
-                ends.extend(std::iter::repeat_n(end, count));
+                ends.extend(iter::repeat_n(end, count));
             }
             (Values::FixedList(items), Kind::FixedList { size, .. }) => items.append_blank(count * size),
             (Values::Struct(fields), _) => fields.iter_mut().for_each(|field| field.append_blank(count)),
@@ -331,14 +375,23 @@ impl<'s> Builder<'s> {
     }
 }
 
-/// Takes the lengths of `count` values, and returns their sum.
-fn append_lengths(ends: &mut Vec<u64>, bytes: &mut &[u8], count: usize) -> Result<usize, Reason> {
+/// Takes the lengths of `count` values, zero where they are `blank`, and returns their sum.
+fn append_lengths(
+    ends: &mut Vec<u64>,
+    bytes: &mut &[u8],
+    count: usize,
+    blank: Option<&[bool]>,
+) -> Result<usize, Reason> {
     let lengths = take(bytes, count.checked_mul(4).ok_or_else(|| too_short(usize::MAX, bytes))?)?;
     let start = ends.last().copied().unwrap_or(0);
     let mut end = start;
     ends.reserve(count);
-    for length in lengths.as_chunks::<4>().0 {
-        end += u64::from(u32::from_le_bytes(*length));
+    for (at, length) in lengths.as_chunks::<4>().0.iter().enumerate() {
+        let length = u32::from_le_bytes(*length);
+        if length > 0 && blank.is_some_and(|blank| blank[at]) {
+            return Err(beneath_a_null());
+        }
+        end += u64::from(length);
         ends.push(end);
     }
     usize::try_from(end - start).map_err(|_| "is too large for this machine".to_owned())
@@ -375,6 +428,11 @@ fn take_length(bytes: &mut &[u8]) -> Result<usize, Reason> {
 #[cold]
 fn too_short(needed: usize, found: &[u8]) -> Reason {
     format!("needs {needed} bytes and {} are left", found.len())
+}
+
+#[cold]
+fn beneath_a_null() -> Reason {
+    "has a value beneath a null".to_owned()
 }
 
 #[cold]
