@@ -43,6 +43,8 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
         ("csv", "types", b"a,b,c,d\n1,2.5,x,true\n-3,,\"y, \"\"z\"\"\",false\n".to_vec()),
         ("csv", "dates", b"t,u\r\n2024-02-29,2024-02-29T01:02:03Z\r\n1969-12-31,\r\n".to_vec()),
         ("shard", "golden", golden("golden.arrow")),
+        ("shard", "lz4", golden("golden.lz4.arrow")),
+        ("shard", "zstd", golden("golden.zstd.arrow")),
         ("manifest", "golden", golden("golden.manifest.arrow")),
         ("grain", "golden", [&key, &golden("golden.grain")[..]].concat()),
         ("text", "present", b"digits".to_vec()),

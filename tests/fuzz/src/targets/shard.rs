@@ -10,7 +10,8 @@ const MOST_ROWS: u32 = 1 << 12;
 pub(crate) fn shard(data: &[u8]) -> bool {
     let Ok(shard) = Shard::from_bytes(data.to_vec()) else { return false };
     let rows = shard.rows().min(MOST_ROWS);
-    let mut writer = ShardWriter::new(shard.schema().clone()).expect("it is the schema of a shard");
+    // One without any column of values is read, but not written.
+    let Ok(mut writer) = ShardWriter::new(shard.schema().clone()) else { return false };
     let mut canonical = Vec::new();
     for row in 0..rows {
         canonical.clear();
