@@ -8,7 +8,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::buffer::Buffer;
 use arrow::buffer::MutableBuffer;
 use arrow::datatypes::SchemaRef;
 
