@@ -17,6 +17,7 @@ mod error;
 mod files;
 mod input;
 mod order;
+mod permits;
 mod pipeline;
 mod read;
 mod sink;
@@ -74,10 +75,11 @@ impl Resources {
     /// # Errors
     /// When there can be no such threads.
     pub fn install<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, IngestError> {
-        Ok(self.pool()?.install(work))
+        Ok(self.pool(0)?.install(work))
     }
 
-    fn pool(&self) -> Result<ThreadPool, IngestError> {
+    /// The threads, and so many more that only wait.
+    fn pool(&self, more: usize) -> Result<ThreadPool, IngestError> {
         if self.memory < Self::LEAST_MEMORY {
             return Err(IngestError::Config {
                 setting: "memory",
@@ -86,7 +88,7 @@ impl Resources {
             });
         }
         rayon::ThreadPoolBuilder::new()
-            .num_threads(self.threads.max(1))
+            .num_threads(self.threads.max(1) + more)
             .thread_name(|index| format!("ingest-{index}"))
             .build()
             .map_err(|error| IngestError::Config {

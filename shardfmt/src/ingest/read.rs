@@ -6,7 +6,6 @@ use std::mem;
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
-use rayon::ThreadPool;
 
 use super::cut::Cut;
 use super::files::FileChain;
@@ -31,7 +30,6 @@ pub struct Ingest {
     pub(super) codec: RowCodec,
     pub(super) config: IngestConfig,
     pub(super) resources: Resources,
-    pub(super) pool: ThreadPool,
     pub(super) work: Work,
     pub(super) parts: Vec<ReadPart>,
     pub(super) inputs: Vec<InputDigest>,
@@ -79,7 +77,7 @@ impl Ingest {
         }
         let codec = RowCodec::new(source.schema().clone())
             .map_err(|error| canonical::row_error(source.path(), error))?;
-        let pool = resources.pool()?;
+        let pool = resources.pool(0)?;
         let (work, left) = Work::open(resources.work.as_deref(), &name(&source, config, &takes))?;
         let Left { read, shards: stored } = left;
         let reading = Reading::new(&source, &codec, config, &takes, resources, &work, read)
@@ -97,7 +95,7 @@ impl Ingest {
             }));
         }
         let (config, resources) = (config.clone(), resources.clone());
-        Ok(Ingest { source, codec, config, resources, pool, work, parts, inputs, skipped, stored })
+        Ok(Ingest { source, codec, config, resources, work, parts, inputs, skipped, stored })
     }
 
     /// How many samples the versions will have, in all.

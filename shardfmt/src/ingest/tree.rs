@@ -1,8 +1,10 @@
 //! The files below a directory, in the one order that ingest knows: by the bytes of their relative path.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
+
+use rayon::prelude::*;
 
 use super::IngestError;
 use super::input::{InputFile, read_error};
@@ -24,8 +26,7 @@ pub(super) fn walk(root: &Path, under: Option<&str>) -> Result<Vec<InputFile>, I
             there: folders_there(&folders_in(root)),
         });
     }
-    let mut files = Vec::new();
-    collect(root, &start, under.unwrap_or_default(), 0, &mut files)?;
+    let mut files = collect(root, &start, under.unwrap_or_default(), 0)?;
     files.sort_unstable_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
     Ok(files)
 }
@@ -45,13 +46,8 @@ pub(super) fn folders_there(folders: &BTreeSet<String>) -> String {
     format!("its folders are {}{more}", shown.join(", "))
 }
 
-fn collect(
-    root: &Path,
-    folder: &Path,
-    prefix: &str,
-    depth: usize,
-    files: &mut Vec<InputFile>,
-) -> Result<(), IngestError> {
+/// The files below a folder, in no order. Looking at each takes longer than listing them, so that is done in parallel.
+fn collect(root: &Path, folder: &Path, prefix: &str, depth: usize) -> Result<Vec<InputFile>, IngestError> {
     if depth > DEEPEST {
         return Err(IngestError::Entry {
             path: root.to_owned(),
@@ -59,22 +55,32 @@ fn collect(
             reason: "lies too deep; does a link in it lead back to a folder above?",
         });
     }
-    for entry in fs::read_dir(folder).map_err(|error| read_error(folder, error))? {
-        let entry = entry.map_err(|error| read_error(folder, error))?;
+    let failed = |error| read_error(folder, error);
+    let entries = fs::read_dir(folder).map_err(failed)?.collect::<io::Result<Vec<_>>>().map_err(failed)?;
+    let look = |entry: &fs::DirEntry| {
         let (path, name) = (entry.path(), entry.file_name());
         if is_hidden(&name.to_string_lossy()) {
-            continue;
+            return Ok(Vec::new());
         }
         let name = utf8_name(root, &name)?;
         let name = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
-        let metadata = fs::metadata(&path).map_err(|error| read_error(&path, error))?;
+        // Asked of the folder, where a path would be followed from its beginning.
+        let metadata = match entry.file_type() {
+            Ok(kind) if !kind.is_symlink() => entry.metadata(),
+            _ => fs::metadata(&path),
+        };
+        let metadata = metadata.map_err(|error| read_error(&path, error))?;
         if metadata.is_dir() {
-            collect(root, &path, &name, depth + 1, files)?;
-        } else if metadata.is_file() {
-            files.push(InputFile::local(&path, name, &metadata));
+            return collect(root, &path, &name, depth + 1);
         }
+        Ok(if metadata.is_file() { vec![InputFile::local(&path, name, &metadata)] } else { Vec::new() })
+    };
+    let found: Vec<Result<Vec<InputFile>, IngestError>> = entries.par_iter().map(look).collect();
+    let mut files = Vec::with_capacity(found.len());
+    for found in found {
+        files.append(&mut found?);
     }
-    Ok(())
+    Ok(files)
 }
 
 /// Whether files of this name, or below a folder of this name, are never samples.

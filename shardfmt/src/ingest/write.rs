@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::cut::Cut;
+use super::permits::Permits;
 use super::read::{Ingest, ReadPart, spill_error};
 use super::sorter::{Part, Sorted};
 use super::work::{StoredShard, Work};
@@ -16,6 +17,8 @@ use crate::size::ByteSize;
 
 /// How many times the size of a shard it takes to make one: its rows, its file, and what lies between.
 const SHARD_MEMORY: u64 = 3;
+/// Shards that are being stored while others are made: most of that is waiting.
+const STORED_AT_ONCE: usize = 4;
 
 /// What an ingest made: manifests, one for each version, of shards that are stored.
 pub struct Written {
@@ -48,7 +51,8 @@ impl Ingest {
         sink: &dyn Sink,
         progress: &dyn Progress,
     ) -> Result<Written, IngestError> {
-        let Ingest { source, codec, config, resources, pool, work, parts, inputs, skipped, stored } = self;
+        let Ingest { source, codec, config, resources, work, parts, inputs, skipped, stored } = self;
+        let (pool, permits) = (resources.pool(STORED_AT_ONCE)?, Permits::new(resources.threads.max(1)));
         let mut parts = VecDeque::from(parts);
         let mut manifests = Vec::new();
         while let Some(part) = parts.pop_front() {
@@ -69,6 +73,7 @@ impl Ingest {
                 number,
                 cut,
                 stored: of_cut(&stored, number, cut),
+                permits: &permits,
                 waiting: parts.iter().map(ReadPart::held).sum(),
                 sink,
                 progress,
@@ -103,6 +108,8 @@ struct Writing<'w> {
     cut: Cut,
     /// What earlier attempts stored of this cut, by index.
     stored: HashMap<usize, ShardEntry>,
+    /// To make a shard.
+    permits: &'w Permits,
     /// Bytes that the rows of versions to come take in memory.
     waiting: u64,
     sink: &'w dyn Sink,
@@ -175,7 +182,8 @@ impl Writing<'_> {
         if let Some(entry) = self.stored.get(&index) {
             return Ok(entry.clone());
         }
-        let shard = self.write(rows).map_err(|source| IngestError::Shard { index, source })?;
+        let shard =
+            self.permits.with(|| self.write(rows)).map_err(|source| IngestError::Shard { index, source })?;
         let (id, entry) = (shard.id, shard.entry.clone());
         self.sink.put_shard(shard).map_err(|source| IngestError::Sink { shard: id, source })?;
         let (part, rows_per_shard) = (self.number, self.cut.rows_per_shard());
@@ -187,8 +195,11 @@ impl Writing<'_> {
 
     fn write(&self, rows: Vec<(Arc<Part>, Range<usize>)>) -> Result<FinishedShard, ShardError> {
         let mut writer = ShardWriter::with_compression(self.codec.schema().clone(), self.compression)?;
-        writer
-            .push_rows(rows.iter().flat_map(|(part, range)| part.rows(range.clone())).map(|(_, row)| row))?;
+        let rows = || rows.iter().flat_map(|(part, range)| part.rows(range.clone())).map(|(_, row)| row);
+        if self.compression == Compression::None {
+            writer.reserve(rows().map(|row| row.len() as u64).sum());
+        }
+        writer.push_rows(rows())?;
         writer.finish()
     }
 }

@@ -109,10 +109,9 @@ impl Kind {
 
     /// Whether a file of this name is of this kind.
     pub(super) fn names(self, name: &str) -> bool {
-        let name = name.to_ascii_lowercase();
-        let compressed = [".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending));
-        let name = compressed.filter(|_| self.is_text()).unwrap_or(&name);
-        self.endings().iter().any(|ending| name.ends_with(ending))
+        let stem = [".gz", ".zst"].iter().find_map(|ending| without_ending(name, ending));
+        let name = stem.filter(|_| self.is_text()).unwrap_or(name);
+        self.endings().iter().any(|ending| without_ending(name, ending).is_some())
     }
 
     /// What the input is: what the user says, or what it looks like.
@@ -240,6 +239,12 @@ impl Kind {
             (None, _) => Err(IngestError::NoSamples { path: inputs.path.clone(), found: describe(files) }),
         }
     }
+}
+
+/// What comes before the ending, in whatever case it is written.
+fn without_ending<'n>(name: &'n str, ending: &str) -> Option<&'n str> {
+    let (stem, found) = name.split_at_checked(name.len().checked_sub(ending.len())?)?;
+    found.eq_ignore_ascii_case(ending).then_some(stem)
 }
 
 /// What is there, for someone who expected samples.

@@ -92,3 +92,30 @@ fn a_label_that_is_not_there_or_no_class_is_refused() {
     write_parquet(path.clone(), &batch.unwrap());
     assert!(refusal(&path, &stratified("weight")).contains("no class"));
 }
+
+/// Pearson's test of a hundred parts of the input against a hundred parts of the version, and of neighbours.
+#[test]
+fn every_place_is_as_likely_for_each_of_a_million_rows() {
+    const ROWS: i64 = 1_000_000;
+    const PARTS: i64 = 100;
+    let directory = directory(&[]);
+    let path = directory.path().join("all.parquet");
+    let numbers: arrow::array::ArrayRef = Arc::new(Int64Array::from_iter_values(0..ROWS));
+    write_parquet(path.clone(), &RecordBatch::try_from_iter([("number", numbers)]).unwrap());
+    let ingested = run(&path, &IngestConfig::default(), 2).unwrap();
+    let numbers = ingested.integers("number");
+    assert_eq!(numbers.len() as i64, ROWS);
+    let part = |place: i64| (place / (ROWS / PARTS)) as usize;
+    // By chance, each of n degrees of freedom adds 1 to chi-square, with a variance of 2.
+    let check = |what: &str, pairs: &mut dyn Iterator<Item = (i64, i64)>| {
+        let mut counts = vec![0u32; (PARTS * PARTS) as usize];
+        pairs.for_each(|(a, b)| counts[part(a) * PARTS as usize + part(b)] += 1);
+        let expected = f64::from(counts.iter().sum::<u32>()) / (PARTS * PARTS) as f64;
+        let chi: f64 = counts.iter().map(|count| (f64::from(*count) - expected).powi(2) / expected).sum();
+        let freedom = (PARTS - 1).pow(2) as f64;
+        println!("{what}: chi-square {chi:.0} for {freedom} degrees of freedom");
+        assert!((chi - freedom).abs() < 4.0 * (2.0 * freedom).sqrt(), "{what}: {chi}");
+    };
+    check("places", &mut (0..ROWS).zip(numbers.iter().copied()));
+    check("neighbours", &mut numbers.windows(2).map(|pair| (pair[0], pair[1])));
+}
