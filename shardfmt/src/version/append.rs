@@ -28,7 +28,9 @@ pub enum AppendError {
     #[error("{}: {reason}; the shards there are say that this column is never null, so fill the gaps or make another dataset", .path.display())]
     Null { path: PathBuf, reason: String },
     /// The input is part of the version already. Say so if its samples shall be there twice.
-    #[error("{name} is in the version already, as {there}; append it --again to have its samples twice")]
+    #[error(
+        "{name} is in the version already, as {there}; if these are not the samples that are there, or to have them twice, append it --again"
+    )]
     Known { name: String, there: String },
     /// It would make other tokens than those that are there. Give the tokenizer that made them.
     #[error("{} is not the tokenizer that the version was made with{}", .path.display(), tokenizer_named(recorded))]
@@ -67,7 +69,7 @@ pub fn append(
     let mut added = ingest_as(&manifest.schema, source, &config, resources, sink, progress)?;
     // It is among the inputs of the version, and no samples are made of it.
     added.inputs.retain(|input| Some(input.digest) != tokenizer);
-    if !again {
+    if !again && !is_another_folder(base, config.under.as_deref()) {
         added.inputs.iter().try_for_each(|input| refuse(&manifest.inputs, input))?;
     }
     manifest.config = settings::appended(base, settings::settings(&added).unwrap_or(config));
@@ -130,13 +132,27 @@ fn check_columns(schema: &SchemaRef, source: &Source) -> Result<(), AppendError>
     }
 }
 
+/// Whether `under` is certainly a folder of which the version has nothing: then the same file may hold other samples. Of a
+/// version that has grown, only the last folder is known.
+fn is_another_folder(base: Base<'_>, under: Option<&str>) -> bool {
+    let there = settings::settings(base.manifest).filter(|_| settings::made_of(base.manifest).is_none());
+    let there = there.and_then(|settings| settings.under);
+    there.zip(under).is_some_and(|(there, under)| {
+        let (there, under) = (Path::new(there.trim_matches('/')), Path::new(under.trim_matches('/')));
+        !there.starts_with(under) && !under.starts_with(there)
+    })
+}
+
 /// Refuses a file of this machine that the version has already, before anything is read but the file; it is hashed only
-/// when an input is as long. Of anything else nothing is known yet.
+/// when an input is as long. Of anything else nothing is known yet. `under` is the folder of it that is to be read.
 ///
 /// # Errors
 ///
 /// [`AppendError::Known`] when it is there.
-pub fn refuse_file(base: Base<'_>, path: &Path) -> Result<(), AppendError> {
+pub fn refuse_file(base: Base<'_>, path: &Path, under: Option<&str>) -> Result<(), AppendError> {
+    if is_another_folder(base, under) {
+        return Ok(());
+    }
     let inputs = &base.manifest.inputs;
     let Some(length) = path.metadata().ok().filter(|found| found.is_file()).map(|found| found.len()) else {
         return Ok(());

@@ -60,7 +60,7 @@ impl Append {
         let manifest = catalog.manifest(before.version)?;
         let base = Base { id: before.version, manifest: &manifest };
         if !self.again {
-            self.paths.iter().try_for_each(|path| refuse_file(base, path))?;
+            self.paths.iter().try_for_each(|path| refuse_file(base, path, self.under.as_deref()))?;
         }
         let resources = self.effort.resources()?;
         let mut config = appending(base);

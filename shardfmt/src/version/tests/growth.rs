@@ -81,11 +81,11 @@ fn what_is_there_already_is_refused_unless_it_is_wanted_twice() {
     let old = ingested(&first, &config(Mix::Sequential, 1000), &desk.memory);
     let copy = desk.directory.path().join("copy.parquet");
     std::fs::copy(&first, &copy).expect("room");
-    let refused = refuse_file(base(&old), &copy).expect_err("it is in the version");
+    let refused = refuse_file(base(&old), &copy, None).expect_err("it is in the version");
     assert!(matches!(&refused, AppendError::Known { there, .. } if there.contains("a.parquet")), "{refused}");
     assert!(refused.to_string().contains("--again"), "{refused}");
-    assert!(refuse_file(base(&old), &second).is_ok());
-    assert!(refuse_file(base(&old), desk.directory.path()).is_ok(), "nothing is known of a folder yet");
+    assert!(refuse_file(base(&old), &second, None).is_ok());
+    assert!(refuse_file(base(&old), desk.directory.path(), None).is_ok(), "nothing is known of a folder yet");
     let folder = desk.directory.path().join("folder");
     std::fs::create_dir(&folder).expect("room");
     std::fs::rename(&copy, folder.join("x.parquet")).expect("room");
@@ -207,4 +207,32 @@ fn what_is_appended_is_compressed_as_the_dataset_is() {
     let plain = ingested(&desk.file("c.parquet", &table(100..150)), &config(Mix::Random, 2000), &desk.memory);
     let bytes = |shards: &[ShardEntry]| shards.iter().map(|shard| shard.bytes).sum::<u64>();
     assert!(bytes(&new.shards[old.shards.len()..]) < bytes(&plain.shards));
+}
+
+#[test]
+fn another_folder_of_the_same_archive_is_something_else() {
+    let desk = Desk::new();
+    let path = desk.directory.path().join("all.tar");
+    let mut tar = tar::Builder::new(std::fs::File::create(&path).expect("a file"));
+    for (name, text) in
+        [("train/1.txt", "one"), ("train/1.cls", "1"), ("test/2.txt", "two"), ("test/2.cls", "2")]
+    {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(text.len() as u64);
+        tar.append_data(&mut header, name, text.as_bytes()).expect("written");
+    }
+    tar.into_inner().expect("written");
+    let under = |folder: &str, config| IngestConfig { under: Some(folder.to_owned()), ..config };
+    let old = ingested(&path, &under("train", config(Mix::Sequential, 2000)), &desk.memory);
+    let append = |to: &Manifest, folder: &str| {
+        let config = under(folder, appending(base(to)));
+        refuse_file(base(to), &path, Some(folder))?;
+        let source = Source::open(&path, &config).expect("a source");
+        append(base(to), source, config, false, &Resources::threads(1), &desk.memory, &NoProgress)
+    };
+    assert!(matches!(append(&old, "train/"), Err(AppendError::Known { .. })));
+    let new = append(&old, "test").expect("other samples");
+    assert_eq!(new.sample_count(), 2);
+    let twice = append(&new, "test").expect_err("its samples are there").to_string();
+    assert!(twice.contains("--again"), "{twice}");
 }
