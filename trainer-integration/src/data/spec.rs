@@ -6,6 +6,7 @@ use arrow::array::{Array, ArrayRef, Float32Array, Int64Array, RecordBatch};
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::error::ArrowError;
+use serde_json::Value;
 use thiserror::Error;
 
 use super::decode;
@@ -53,6 +54,11 @@ pub enum InputError {
         "tensor column {column:?} has shape {shape:?}; [height, width], [channels, height, width] and [features] are understood"
     )]
     TensorShape { column: String, shape: Vec<usize> },
+    /// The tensors lie in memory in another order than they are meant to be read in.
+    #[error(
+        "tensor column {column:?} has its dimensions permuted ({permutation}); write it in the order of its shape"
+    )]
+    TensorOrder { column: String, permutation: String },
     /// A sample has a class that does not exist.
     #[error("label {label} of the sample at position {position} is not one of the {classes} classes (0 to {})", classes - 1)]
     Label { label: i64, position: u64, classes: usize },
@@ -194,7 +200,11 @@ fn find_source(
             continue;
         }
         let (column, width) = (field.name().clone(), *width as usize);
-        let dims = tensor_shape(field).unwrap_or_else(|| vec![width]);
+        let tensor = tensor_metadata(field);
+        if let Some(permutation) = tensor.as_ref().and_then(permutation) {
+            return Err(InputError::TensorOrder { column, permutation });
+        }
+        let dims = tensor.as_ref().and_then(tensor_shape).unwrap_or_else(|| vec![width]);
         let shape = match dims[..] {
             [features] => InputShape::Features(features),
             [height, width] => InputShape::Image([1, height, width]),
@@ -214,14 +224,22 @@ fn find_source(
     Ok((!names.is_empty()).then_some((Source::Columns(names), shape)))
 }
 
-/// The shape of an `arrow.fixed_shape_tensor`, if the field is one.
-fn tensor_shape(field: &Field) -> Option<Vec<usize>> {
+/// What an `arrow.fixed_shape_tensor` says of itself, if the field is one.
+fn tensor_metadata(field: &Field) -> Option<Value> {
     let metadata = field.metadata();
-    if metadata.get("ARROW:extension:name")? != "arrow.fixed_shape_tensor" {
-        return None;
-    }
-    let json: serde_json::Value = serde_json::from_str(metadata.get("ARROW:extension:metadata")?).ok()?;
-    json["shape"].as_array()?.iter().map(|size| size.as_u64().map(|size| size as usize)).collect()
+    let is_tensor = metadata.get("ARROW:extension:name")? == "arrow.fixed_shape_tensor";
+    is_tensor.then(|| serde_json::from_str(metadata.get("ARROW:extension:metadata")?).ok())?
+}
+
+fn tensor_shape(tensor: &Value) -> Option<Vec<usize>> {
+    tensor["shape"].as_array()?.iter().map(|size| size.as_u64().map(|size| size as usize)).collect()
+}
+
+/// In which order the dimensions lie, if that is not the order of the shape.
+fn permutation(tensor: &Value) -> Option<String> {
+    let order = tensor["permutation"].as_array()?;
+    let is_plain = order.iter().zip(0u64..).all(|(at, expected)| at.as_u64() == Some(expected));
+    (!is_plain).then(|| tensor["permutation"].to_string())
 }
 
 fn class_count(json: &str) -> Option<usize> {

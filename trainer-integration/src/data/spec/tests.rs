@@ -120,7 +120,15 @@ fn schemas_that_do_not_say_enough_are_refused_with_the_way_out() {
 fn a_tensor_whose_shape_does_not_fit_is_refused() {
     let schema = digits_like_rows(1, 1).schema();
     let mut fields: Vec<Field> = schema.fields().iter().map(|field| field.as_ref().clone()).collect();
-    for (shape, accepted) in [("[8,8]", true), ("[64]", true), ("[1,8,9]", false), ("[1,1,8,8]", false)] {
+    let cases = [
+        ("[8,8]", true),
+        ("[64]", true),
+        ("[1,8,9]", false),
+        ("[1,1,8,8]", false),
+        ("[8,8],\"permutation\":[0,1]", true),
+        ("[8,8],\"permutation\":[1,0]", false),
+    ];
+    for (shape, accepted) in cases {
         let metadata = HashMap::from([
             ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()),
             ("ARROW:extension:metadata".to_owned(), format!("{{\"shape\":{shape}}}")),
