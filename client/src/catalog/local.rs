@@ -45,6 +45,11 @@ impl LocalCatalog {
         })
     }
 
+    /// Whether there is one in `dir`, or what a node left.
+    pub fn is_at(dir: impl AsRef<Path>) -> bool {
+        ["meta", "store", "tls"].iter().any(|part| dir.as_ref().join(part).exists())
+    }
+
     /// The store of this catalog.
     pub fn origin(&self) -> Arc<Origin> {
         self.backend.origin().clone()

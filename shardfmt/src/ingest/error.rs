@@ -47,7 +47,7 @@ pub enum IngestError {
     #[error("{path}: has no column {column:?}; its columns are {there}")]
     NoColumn { path: PathBuf, column: String, there: String },
     /// Nothing to ingest.
-    #[error("{path}: no samples found, {found}; accepted are {ACCEPTED}")]
+    #[error("{path}: no samples found, {found}; give what has some")]
     NoSamples { path: PathBuf, found: String },
     /// `take` kept no row.
     #[error("{path}: `take` keeps none of its {rows} rows; widen the range or use another seed")]

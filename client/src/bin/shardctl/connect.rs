@@ -40,6 +40,10 @@ impl Connect {
             (Some(_), Some(_)) => {
                 Err(Failure::usage("--server and --store exclude each other: give one of them"))
             }
+            (None, Some(dir)) if dir.to_string_lossy().contains("://") => Err(Failure::usage(format!(
+                "--store takes a directory, not `{}`: for a bucket, start `shardd serve --store URL`, and leave --store out here",
+                dir.display()
+            ))),
             (None, Some(dir)) => Ok(Target::Store(dir.clone())),
             (Some(url), None) => Ok(Target::Servers(checked(url)?)),
             (None, None) => match env::var("SHARDD_SERVER") {
@@ -52,11 +56,12 @@ impl Connect {
     /// The catalog to look things up in, and to put plans into.
     pub(crate) fn catalog(&self) -> Result<Box<dyn Catalog>, Failure> {
         if let Target::Store(dir) = self.target()?
-            && !dir.is_dir()
+            && !LocalCatalog::is_at(&dir)
         {
+            let there = if dir.is_dir() { "nothing of shardd in" } else { "no directory" };
             let dir = dir.display();
             return Err(Failure::failed(format!(
-                "there is no directory {dir}: name another with --store, or fill it with `shardctl --store {dir} ingest`"
+                "there is {there} {dir}: name another with --store, or fill it with `shardctl --store {dir} ingest`"
             )));
         }
         self.catalog_to_fill()

@@ -22,7 +22,7 @@ use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
 use self::split::Split;
 use crate::connect::Connect;
 use crate::failure::{Failure, one_line};
-use crate::human::{count, duration, plural};
+use crate::human::{duration, plural};
 use crate::output;
 use crate::progress::IngestProgress;
 
@@ -423,12 +423,29 @@ fn report(name: &DatasetName, done: &Ingested, took: Duration, json: bool) {
         duration(took),
         ByteSize((manifest.row_bytes() as f64 / took.as_secs_f64().max(1e-6)) as u64),
     ));
-    if manifest.skipped_count > 0 {
-        eprintln!(
-            "note: {} could not be read and were left out; `shardctl info {name}` lists them",
-            count(manifest.skipped_count)
-        );
+    notes(name, manifest).iter().for_each(|note| eprintln!("note: {note}"));
+}
+
+/// What a person might not expect.
+fn notes(name: &DatasetName, manifest: &Manifest) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(first) = manifest.skipped.first() {
+        let places = match manifest.skipped_count {
+            1 => String::new(),
+            many => format!(" (and {} more: see `shardctl info {name}`)", plural(many - 1, "place")),
+        };
+        notes.push(format!("left out: {}: {}{places}", first.name, first.reason));
     }
+    let is_part =
+        |class: &String| ["train", "test", "val", "valid", "validation", "dev"].contains(&class.as_str());
+    if let Some(classes) = manifest.class_names().filter(|classes| classes.iter().all(is_part)) {
+        notes.push(format!(
+            "the classes are {}: if these are parts, ingest each by itself, such as --under {}",
+            classes.join(", "),
+            classes[0]
+        ));
+    }
+    notes
 }
 
 /// A kind of files, by the name it has in configurations.

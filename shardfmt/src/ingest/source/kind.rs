@@ -236,7 +236,10 @@ impl Kind {
                 first: first.name.clone(),
                 second: second.name.clone(),
             }),
-            (None, _) => Err(IngestError::NoSamples { path: inputs.path.clone(), found: describe(files) }),
+            (None, _) => {
+                let found = format!("no samples found, {}", describe(files));
+                Err(IngestError::Unknown { path: inputs.path.clone(), found })
+            }
         }
     }
 }
