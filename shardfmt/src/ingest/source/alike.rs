@@ -7,6 +7,7 @@ use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
 use crate::ingest::input::InputFile;
 use crate::ingest::{IngestConfig, IngestError, canonical};
+use crate::manifest::InputDigest;
 
 /// Files that were opened.
 #[derive(Debug)]
@@ -50,8 +51,13 @@ impl<F> Alike<F> {
         Ok(Alike { files: opened, skipped, schema: common.map(|(schema, _)| schema) })
     }
 
-    /// Lists the files that were skipped.
-    pub(super) fn list_skipped(&self, feed: &mut Feed<'_, '_>) -> Result<(), IngestError> {
-        self.skipped.iter().try_for_each(|(name, reason)| feed.left_out(name, reason))
+    /// Has all files read, and returns what `read` gives for each, their digests.
+    pub(super) fn pieces<'s>(
+        &'s self,
+        feed: &mut Feed<'_, 's>,
+        read: impl Fn(&'s F, &mut Feed<'_, 's>) -> Result<InputDigest, IngestError>,
+    ) -> Result<Vec<InputDigest>, IngestError> {
+        feed.all_left_out(&self.skipped)?;
+        self.files.iter().map(|file| read(file, feed)).collect()
     }
 }

@@ -5,14 +5,13 @@
 use std::collections::HashSet;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
 
 use super::images::{self, LARGEST_IMAGE, Labels, Layout, Load, Place, Rows};
 use super::keyed::{self, Survey};
 use super::picture::{self, ImageSize, Pictures};
 use super::tars::{LARGEST_MEMBER, Member, Seen, Tar, Tars, Twice};
 use super::webdataset::{self, OwnSchema, WebDatasetSource};
-use super::{Faults, Feed, Format, Kind, Stopped, arrays};
+use super::{About, Faults, Feed, Format, Kind, Stopped, arrays};
 use crate::ingest::config::OnError;
 use crate::ingest::input::Inputs;
 use crate::ingest::{IngestConfig, IngestError};
@@ -20,12 +19,10 @@ use crate::manifest::InputDigest;
 
 #[derive(Debug)]
 pub(super) struct ArchiveSource {
+    about: About,
     tars: Tars,
     labels: Labels,
     pictures: Pictures,
-    schema: SchemaRef,
-    images: u64,
-    skipped: u64,
 }
 
 /// Opens archives as what they are, or what the settings say they are.
@@ -63,8 +60,9 @@ pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<Box<dyn Form
         let found = "no image that can be read".to_owned();
         size.ok_or_else(|| IngestError::NoSamples { path: tars.path.clone(), found })
     })?;
-    let (schema, skipped) = (labels.schema(pictures), layout.skipped + tars.others);
-    Ok(Box::new(ArchiveSource { tars, labels, pictures, schema, images: layout.images, skipped }))
+    let (schema, passed_over) = (labels.schema(pictures), layout.skipped + tars.others);
+    let about = About { schema, rows: Some(layout.images), passed_over };
+    Ok(Box::new(ArchiveSource { about, tars, labels, pictures }))
 }
 
 /// What the first walk learns, of each of the two things that archives can be.
@@ -272,21 +270,13 @@ impl ArchiveSource {
         for Pending { name, label, bytes } in images {
             rows.add(&tar.file.path, self.pictures, name, label, bytes, faults)?;
         }
-        rows.finish(&tar.file.path, self.pictures, &self.schema)
+        rows.finish(&tar.file.path, self.pictures, &self.about.schema)
     }
 }
 
 impl Format for ArchiveSource {
-    fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    fn row_count(&self) -> Option<u64> {
-        Some(self.images)
-    }
-
-    fn skipped_count(&self) -> u64 {
-        self.skipped
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {

@@ -14,7 +14,7 @@ use arrow::error::ArrowError;
 
 use super::alike::Alike;
 use super::lines::{self, Block, Blocks, Grammar, Records};
-use super::{Faults, Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, canonical_rows, column_types};
+use super::{About, Faults, Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, canonical_rows, column_types};
 use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
 use crate::ingest::input::{InputFile, Inputs};
@@ -23,13 +23,11 @@ use crate::manifest::InputDigest;
 
 #[derive(Debug)]
 pub(super) struct CsvSource {
+    about: About,
     files: Alike<(InputFile, Header)>,
-    others: u64,
     grammar: Grammar,
     /// As the reader of CSV is told.
     read_as: SchemaRef,
-    schema: SchemaRef,
-    rows: Option<u64>,
 }
 
 /// The first line of a CSV file. It is put before every block of rows: what begins a text may be a byte order mark, and
@@ -48,7 +46,7 @@ impl CsvSource {
         let path = inputs.path.clone();
         let delimiter = if kind == Kind::Tsv { b'\t' } else { b',' };
         let record = if kind == Kind::Tsv { record::<b'\t'> } else { record::<b','> };
-        let (files, others) = kind.files(inputs, config);
+        let (files, passed_over) = kind.files(inputs, config);
         let files = lines::near(files)?;
         let files = Alike::open(files, config, |file| {
             let header = Header::of(&file, delimiter, record)?;
@@ -90,7 +88,7 @@ impl CsvSource {
         header.check_types(&read_as)?;
         let schema = canonical::canonical_schema(&path, &read_as)?;
         let rows = (config.on_error == OnError::Fail).then_some(count);
-        Ok(CsvSource { files, others, grammar, read_as, schema, rows })
+        Ok(CsvSource { about: About { schema, rows, passed_over }, files, grammar, read_as })
     }
 
     fn read(
@@ -110,29 +108,19 @@ impl CsvSource {
             },
         )?;
         let batch = concat_batches(&self.read_as, &batches).map_err(|error| damaged(&file.path, error))?;
-        canonical_rows(&file.path, &batch, &self.schema)
+        canonical_rows(&file.path, &batch, &self.about.schema)
     }
 }
 
 impl Format for CsvSource {
-    fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    fn row_count(&self) -> Option<u64> {
-        self.rows
-    }
-
-    fn skipped_count(&self) -> u64 {
-        self.others
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
-        self.files.list_skipped(feed)?;
-        let digests = self.files.files.iter().map(|file| {
+        self.files.pieces(feed, |file, feed| {
             lines::pieces(&file.0, self.grammar, feed, move |block, faults| self.read(file, block, faults))
-        });
-        digests.collect()
+        })
     }
 }
 

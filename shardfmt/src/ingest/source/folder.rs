@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
 
 use super::images::{self, LARGEST_IMAGE, Labels, Layout, Load, Place, Rows};
 use super::picture::{self, ImageSize, Pictures};
-use super::{Faults, Feed, Format};
+use super::{About, Faults, Feed, Format};
 use crate::digest::Digest;
 use crate::ingest::config::OnError;
 use crate::ingest::input::{InputFile, Inputs};
@@ -16,6 +15,7 @@ use crate::manifest::InputDigest;
 
 #[derive(Debug)]
 pub(super) struct FolderSource {
+    about: About,
     root: PathBuf,
     under: Option<String>,
     images: Vec<InputFile>,
@@ -23,8 +23,6 @@ pub(super) struct FolderSource {
     unread: Vec<String>,
     labels: Labels,
     pictures: Pictures,
-    schema: SchemaRef,
-    skipped: u64,
 }
 
 impl FolderSource {
@@ -42,8 +40,9 @@ impl FolderSource {
         }
         let labels = layout.labels(&root, under.as_deref())?;
         let pictures = Pictures::new(config, || first_size(&root, &images, config.on_error))?;
-        let schema = labels.schema(pictures);
-        Ok(FolderSource { root, under, images, unread, labels, pictures, schema, skipped: layout.skipped })
+        let (schema, rows) = (labels.schema(pictures), Some(images.len() as u64));
+        let about = About { schema, rows, passed_over: layout.skipped };
+        Ok(FolderSource { about, root, under, images, unread, labels, pictures })
     }
 
     fn read(&self, files: &[InputFile], faults: &mut Faults) -> Result<RecordBatch, IngestError> {
@@ -62,21 +61,13 @@ impl FolderSource {
             let label = label.expect("the labels were made of these very names");
             rows.add(&self.root, self.pictures, name, label, bytes, faults)?;
         }
-        rows.finish(&self.root, self.pictures, &self.schema)
+        rows.finish(&self.root, self.pictures, &self.about.schema)
     }
 }
 
 impl Format for FolderSource {
-    fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    fn row_count(&self) -> Option<u64> {
-        Some(self.images.len() as u64)
-    }
-
-    fn skipped_count(&self) -> u64 {
-        self.skipped
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {

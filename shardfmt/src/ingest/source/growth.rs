@@ -4,14 +4,21 @@
 use arrow::array::{Array, AsArray, OffsetSizeTrait, RecordBatch, make_array};
 use arrow::datatypes::{DataType, Field};
 
-use super::PIECE_ROWS;
+use super::{LARGE_BYTES, PIECE_ROWS};
 use crate::row::MAX_ROW_BYTES;
 
-/// Cuts a record batch into parts that are small as plain rows: at most so many bytes, or a single row.
+/// The parts of a record batch, each small enough for a piece as plain rows.
 ///
 /// # Errors
 /// What is wrong, in words, when a row is too large for any piece.
-pub(super) fn cut(batch: RecordBatch, most: u64, slices: &mut Vec<RecordBatch>) -> Result<(), String> {
+pub(super) fn slices(batch: RecordBatch) -> Result<Vec<RecordBatch>, String> {
+    let mut slices = Vec::new();
+    cut(batch, LARGE_BYTES, &mut slices)?;
+    Ok(slices)
+}
+
+/// Cuts a record batch into parts of at most so many bytes, or a single row.
+fn cut(batch: RecordBatch, most: u64, slices: &mut Vec<RecordBatch>) -> Result<(), String> {
     let rows = batch.num_rows();
     let bytes = batch.columns().iter().map(|column| plain_bytes(column)).fold(0, u64::saturating_add);
     if rows as u64 <= PIECE_ROWS && bytes <= most || rows == 1 && bytes <= MAX_ROW_BYTES as u64 {

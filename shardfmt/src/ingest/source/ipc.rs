@@ -17,7 +17,7 @@ use arrow::ipc::reader::{RecordBatchDecoder, read_dictionary};
 
 use super::alike::Alike;
 use super::growth::{self, grows};
-use super::{Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, canonical_rows, caught};
+use super::{About, Feed, Format, Kind, LARGE_BYTES, MANY_ROWS, MOST_ROWS, canonical_rows, caught};
 use crate::ingest::error::one_line;
 use crate::ingest::input::{InputFile, Inputs, OpenInput};
 use crate::ingest::{IngestConfig, IngestError, canonical};
@@ -32,17 +32,11 @@ const CONTINUATION: [u8; 4] = [0xff; 4];
 const LONGEST_METADATA: u64 = 256 << 20;
 /// A record batch is read and decoded as a whole, so larger ones are refused.
 const LARGEST_BATCH: u64 = 2 << 30;
-/// What is decoded where it is needed; more than that is decoded alone, then cut.
-const LARGE_BYTES: u64 = 4 * PIECE_BYTES;
-const MANY_ROWS: u64 = 16 * PIECE_ROWS;
-/// Rows may have no bytes at all.
-const MOST_ROWS: u64 = 1 << 31;
 
 #[derive(Debug)]
 pub(super) struct IpcSource {
+    about: About,
     files: Alike<IpcFile>,
-    schema: SchemaRef,
-    others: u64,
 }
 
 #[derive(Debug)]
@@ -73,10 +67,10 @@ impl IpcSource {
     /// Reads the schemas of all files and compares them.
     pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<IpcSource, IngestError> {
         let path = inputs.path.clone();
-        let (files, others) = Kind::Arrow.files(inputs, config);
+        let (files, passed_over) = Kind::Arrow.files(inputs, config);
         let files = Alike::open(files, config, IpcFile::open)?;
         match files.schema.clone() {
-            Some(schema) => Ok(IpcSource { files, schema, others }),
+            Some(schema) => Ok(IpcSource { about: About { schema, rows: None, passed_over }, files }),
             None => {
                 let found = "none of the Arrow files can be read".to_owned();
                 Err(IngestError::NoSamples { path, found })
@@ -86,21 +80,12 @@ impl IpcSource {
 }
 
 impl Format for IpcSource {
-    fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    fn row_count(&self) -> Option<u64> {
-        None
-    }
-
-    fn skipped_count(&self) -> u64 {
-        self.others
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
-        self.files.list_skipped(feed)?;
-        self.files.files.iter().map(|file| file.pieces(&self.schema, feed)).collect()
+        self.files.pieces(feed, |file, feed| file.pieces(&self.about.schema, feed))
     }
 }
 
@@ -202,11 +187,9 @@ impl<'s> Reading<'s> {
             let read = move |_: &mut _| file.canonical(&message.decode(&file.columns, &dictionaries), schema);
             return feed.piece(name, read).map_err(Stopped::Elsewhere);
         }
-        let slices = message.decode(&file.columns, &dictionaries).and_then(|batch| {
-            let mut slices = Vec::new();
-            caught(|| growth::cut(batch, LARGE_BYTES, &mut slices)).ok_or(GAVE_UP)??;
-            Ok(slices)
-        });
+        let slices = message
+            .decode(&file.columns, &dictionaries)
+            .and_then(|batch| caught(|| growth::slices(batch)).ok_or(GAVE_UP)?);
         let listed = match slices {
             Ok(slices) => slices
                 .into_iter()

@@ -16,7 +16,7 @@ use indexmap::IndexMap;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::lines::{self, Block, Grammar, Records};
-use super::{Faults, Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, canonical_rows, column_types};
+use super::{About, Faults, Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, canonical_rows, column_types};
 use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
 use crate::ingest::input::{InputFile, Inputs};
@@ -33,22 +33,20 @@ const CELL_BYTES: u64 = 16;
 
 #[derive(Debug)]
 pub(super) struct JsonSource {
+    about: About,
     files: Vec<InputFile>,
-    others: u64,
     on_error: OnError,
     grammar: Grammar,
     columns: u64,
     /// As the reader of JSON is told.
     read_as: SchemaRef,
-    schema: SchemaRef,
-    rows: Option<u64>,
 }
 
 impl JsonSource {
     /// Reads all files once to find their columns.
     pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<JsonSource, IngestError> {
         let path = inputs.path.clone();
-        let (files, others) = Kind::JsonLines.files(inputs, config);
+        let (files, passed_over) = Kind::JsonLines.files(inputs, config);
         let files = lines::near(files)?;
         let (known, rows) = survey(&files, config.on_error)?;
         if rows == 0 {
@@ -68,8 +66,8 @@ impl JsonSource {
         let at_once = (PIECE_BYTES / (CELL_BYTES * columns)).clamp(1, PIECE_ROWS) as usize;
         let grammar = Grammar { rows: at_once, ..LINES };
         let rows = (config.on_error == OnError::Fail).then_some(rows);
-        let source =
-            JsonSource { files, others, on_error: config.on_error, grammar, columns, read_as, schema, rows };
+        let about = About { schema, rows, passed_over };
+        let source = JsonSource { about, files, on_error: config.on_error, grammar, columns, read_as };
         source.builder().build_decoder().map_err(|error| IngestError::Config {
             setting: "types",
             reason: words(error),
@@ -96,7 +94,7 @@ impl JsonSource {
         )?;
         let batch = concat_batches(&self.read_as, &batches)
             .map_err(|error| fault(&file.path, block.records().line(), words(error)))?;
-        canonical_rows(&file.path, &batch, &self.schema)
+        canonical_rows(&file.path, &batch, &self.about.schema)
     }
 
     fn decode(&self, records: Records<'_>) -> Result<RecordBatch, String> {
@@ -122,16 +120,8 @@ impl JsonSource {
 }
 
 impl Format for JsonSource {
-    fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    fn row_count(&self) -> Option<u64> {
-        self.rows
-    }
-
-    fn skipped_count(&self) -> u64 {
-        self.others
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {

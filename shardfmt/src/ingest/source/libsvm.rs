@@ -12,7 +12,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 
 use super::lines::{self, Block, Grammar};
-use super::{Faults, Feed, Format, Kind, PIECE_ROWS};
+use super::{About, Faults, Feed, Format, Kind, PIECE_ROWS};
 use crate::ingest::config::OnError;
 use crate::ingest::input::{InputFile, Inputs};
 use crate::ingest::{IngestConfig, IngestError};
@@ -27,11 +27,9 @@ const LINES: Grammar = Grammar {
 
 #[derive(Debug)]
 pub(super) struct LibsvmSource {
+    about: About,
     files: Vec<InputFile>,
-    others: u64,
     columns: Columns,
-    schema: SchemaRef,
-    rows: Option<u64>,
 }
 
 /// What the lines have in common.
@@ -49,7 +47,7 @@ impl LibsvmSource {
     /// Reads all files once to find what labels are and whether there are queries.
     pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<LibsvmSource, IngestError> {
         let path = inputs.path.clone();
-        let (files, others) = Kind::Libsvm.files(inputs, config);
+        let (files, passed_over) = Kind::Libsvm.files(inputs, config);
         let files = lines::near(files)?;
         let mut columns = Columns::default();
         for file in &files {
@@ -75,7 +73,7 @@ impl LibsvmSource {
             return Err(IngestError::NoSamples { path, found: "there is no line with a row".to_owned() });
         }
         let rows = (config.on_error == OnError::Fail).then_some(columns.rows);
-        Ok(LibsvmSource { files, others, schema: columns.schema(), columns, rows })
+        Ok(LibsvmSource { about: About { schema: columns.schema(), rows, passed_over }, files, columns })
     }
 
     fn read(&self, file: &InputFile, block: &Block, faults: &mut Faults) -> Result<RecordBatch, IngestError> {
@@ -91,21 +89,13 @@ impl LibsvmSource {
                 }
             }
         }
-        Ok(rows.finish(&self.columns, &self.schema))
+        Ok(rows.finish(&self.columns, &self.about.schema))
     }
 }
 
 impl Format for LibsvmSource {
-    fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    fn row_count(&self) -> Option<u64> {
-        self.rows
-    }
-
-    fn skipped_count(&self) -> u64 {
-        self.others
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {

@@ -54,6 +54,12 @@ use crate::manifest::InputDigest;
 const PIECE_BYTES: u64 = 4 << 20;
 /// Enough rows to amortise the work per piece, few enough to spread over threads.
 const PIECE_ROWS: u64 = 8192;
+/// Where rows cannot be had by themselves, more bytes than that are decoded in one place and then cut into pieces.
+const LARGE_BYTES: u64 = 4 * PIECE_BYTES;
+/// More rows than that are never one piece, however small they are.
+const MANY_ROWS: u64 = 16 * PIECE_ROWS;
+/// More rows than any writer puts side by side: a damaged number.
+const MOST_ROWS: u64 = 1 << 31;
 
 /// An input that was recognised and looked through: its schema is known, its rows are not read yet.
 #[derive(Debug)]
@@ -74,21 +80,26 @@ pub struct Source {
     trouble: Trouble,
 }
 
+/// What is known of an input before its rows are read.
+#[derive(Debug)]
+pub(super) struct About {
+    /// The columns of its rows, in plain types.
+    schema: SchemaRef,
+    /// How many rows there are, if that is known already.
+    rows: Option<u64>,
+    /// How many files were passed over because they are no samples, such as a `README.md` beside images.
+    passed_over: u64,
+}
+
 /// One kind of input, opened.
 pub(super) trait Format: Debug + Send + Sync {
-    /// The columns of its rows, in plain types.
-    fn schema(&self) -> &SchemaRef;
+    /// What was found out when it was opened.
+    fn about(&self) -> &About;
 
     /// What it is, where that shows only when it is opened.
     fn turned_out(&self) -> Option<Kind> {
         None
     }
-
-    /// How many rows there are, if that is known before they are read.
-    fn row_count(&self) -> Option<u64>;
-
-    /// How many files were passed over because they are no samples, such as a `README.md` beside images.
-    fn skipped_count(&self) -> u64;
 
     /// Lists all rows in input order, piece by piece, and returns the digests of the files read.
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError>;
@@ -143,6 +154,11 @@ impl<'f, 's> Feed<'f, 's> {
             Err(Stopped::Reading(error)) => self.fault(name, error),
             Err(Stopped::Elsewhere(error)) => Err(error),
         }
+    }
+
+    /// Things that were left out before: each with its name and the reason.
+    pub(super) fn all_left_out(&mut self, things: &[(String, String)]) -> Result<(), IngestError> {
+        things.iter().try_for_each(|(name, reason)| self.left_out(name, reason))
     }
 
     /// Something that is left out and listed as such, whatever is to become of faults.
@@ -250,7 +266,7 @@ impl Source {
         let opened = kind.open(inputs, config);
         let format = trouble.error().map_or(opened, Err)?;
         let kind = format.turned_out().unwrap_or(kind);
-        let (schema, projection) = project(&path, format.schema(), config.columns.as_deref())?;
+        let (schema, projection) = project(&path, &format.about().schema, config.columns.as_deref())?;
         Ok(Source {
             path,
             folder,
@@ -282,7 +298,7 @@ impl Source {
 
     /// How many rows it has, before [`IngestConfig::take`], if that is known before they are read.
     pub fn sample_count(&self) -> Option<u64> {
-        self.format.row_count()
+        self.format.about().rows
     }
 
     /// The bytes of its files.
@@ -292,7 +308,7 @@ impl Source {
 
     /// How many files were passed over because they are no samples, such as a `README.md` beside images.
     pub fn skipped_count(&self) -> u64 {
-        self.format.skipped_count()
+        self.format.about().passed_over
     }
 
     /// Changes when the input does, as far as can be told without reading it.

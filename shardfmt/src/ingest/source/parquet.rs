@@ -20,26 +20,19 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{Schema, SchemaRef};
 
 use super::alike::Alike;
-use super::{Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, caught, growth};
+use super::{About, Feed, Format, Kind, MANY_ROWS, MOST_ROWS, PIECE_BYTES, caught, growth};
 use crate::ingest::error::one_line;
 use crate::ingest::input::{InputFile, Inputs, OpenInput};
 use crate::ingest::{IngestConfig, IngestError, canonical};
 use crate::manifest::InputDigest;
 
-/// A piece has at most so many rows, however small they are.
-const MANY_ROWS: u64 = 16 * PIECE_ROWS;
 /// What a row takes besides its values.
 const ROW_OVERHEAD: u64 = 32;
-/// Rows of shared values are cut to this when each gets its own.
-const LARGE_BYTES: u64 = 4 * PIECE_BYTES;
-/// More rows than any writer puts into a row group: a damaged number.
-const MOST_ROWS: u64 = 1 << 31;
 
 #[derive(Debug)]
 pub(super) struct ParquetSource {
+    about: About,
     files: Alike<ParquetFile>,
-    schema: SchemaRef,
-    others: u64,
 }
 
 #[derive(Debug)]
@@ -52,34 +45,25 @@ impl ParquetSource {
     /// Reads the footers of those of the files that are Parquet (a single file always is) and compares their columns.
     pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<ParquetSource, IngestError> {
         let path = inputs.path.clone();
-        let (files, others) = Kind::Parquet.files(inputs, config);
+        let (files, passed_over) = Kind::Parquet.files(inputs, config);
         let files = Alike::open(files, config, ParquetFile::open)?;
         let schema = files.schema.clone().unwrap_or_else(|| Arc::new(Schema::empty()));
-        let source = ParquetSource { files, schema, others };
-        if source.row_count() == Some(0) || source.schema.fields().is_empty() {
+        let rows = files.files.iter().map(ParquetFile::row_count).try_fold(0, u64::checked_add);
+        if rows == Some(0) || schema.fields().is_empty() {
             let found = "the Parquet has no rows".to_owned();
             return Err(IngestError::NoSamples { path, found });
         }
-        Ok(source)
+        Ok(ParquetSource { about: About { schema, rows, passed_over }, files })
     }
 }
 
 impl Format for ParquetSource {
-    fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    fn row_count(&self) -> Option<u64> {
-        self.files.files.iter().map(ParquetFile::row_count).try_fold(0, u64::checked_add)
-    }
-
-    fn skipped_count(&self) -> u64 {
-        self.others
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
-        self.files.list_skipped(feed)?;
-        self.files.files.iter().map(|file| file.pieces(&self.schema, feed)).collect()
+        self.files.pieces(feed, |file, feed| file.pieces(&self.about.schema, feed))
     }
 }
 
@@ -217,10 +201,10 @@ impl ParquetFile {
                 Err(error) => return feed.fault(&name, damaged(&self.file, error)),
             };
             found += batch.num_rows() as u64;
-            let mut slices = Vec::new();
-            if let Err(reason) = growth::cut(batch, LARGE_BYTES, &mut slices) {
-                return feed.fault(&name, damaged(&self.file, reason));
-            }
+            let slices = match growth::slices(batch) {
+                Ok(slices) => slices,
+                Err(reason) => return feed.fault(&name, damaged(&self.file, reason)),
+            };
             for batch in slices {
                 feed.piece(name.clone(), move |_| {
                     canonical::canonical_batch(&self.file.path, &batch, schema)

@@ -110,9 +110,7 @@ impl Tars {
         feed: &mut Feed<'_, 's>,
         mut read: impl FnMut(&'s Tar, &mut Reading<'_>, &mut Feed<'_, 's>) -> Result<(), Stopped>,
     ) -> Result<Vec<InputDigest>, IngestError> {
-        for (name, reason) in &self.refused {
-            feed.left_out(name, reason)?;
-        }
+        feed.all_left_out(&self.refused)?;
         let mut digests = Vec::with_capacity(self.tars.len());
         for tar in &self.tars {
             let mut reading = tar.reading()?;

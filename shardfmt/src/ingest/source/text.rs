@@ -6,12 +6,12 @@ use std::io::Read;
 use std::mem;
 
 use arrow::array::ArrowPrimitiveType;
-use arrow::datatypes::{ArrowNativeType, DataType, SchemaRef, UInt8Type, UInt16Type, UInt32Type};
+use arrow::datatypes::{ArrowNativeType, DataType, UInt8Type, UInt16Type, UInt32Type};
 
 use super::lines::{self, Block, Grammar, Text};
 use super::pack::{Layout, Packer};
 use super::tokens::{self, STRETCH, Tokenizer};
-use super::{Feed, Format, Kind, PIECE_ROWS, Stopped, tokenizer_file};
+use super::{About, Feed, Format, Kind, PIECE_ROWS, Stopped, tokenizer_file};
 use crate::ingest::config::{Documents, OnError};
 use crate::ingest::input::{InputFile, Inputs};
 use crate::ingest::{IngestConfig, IngestError, pipeline};
@@ -22,14 +22,12 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 #[derive(Debug)]
 pub(super) struct TextSource {
+    about: About,
     files: Vec<InputFile>,
-    others: u64,
     documents: Documents,
     tokenizer: Option<Tokenizer>,
     token: DataType,
     layout: Layout,
-    schema: SchemaRef,
-    on_error: OnError,
 }
 
 /// Some text that nobody has made tokens of.
@@ -58,7 +56,7 @@ struct Part<T> {
 
 impl TextSource {
     pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<TextSource, IngestError> {
-        let (files, others) = Kind::Text.files(inputs, config);
+        let (files, passed_over) = Kind::Text.files(inputs, config);
         let tokenizer = tokenizer_file(config)?.map(|file| Tokenizer::read(&file)).transpose()?;
         let token = match tokenizer.as_ref().map_or(0, |tokenizer| tokenizer.largest) {
             0..=0xff => DataType::UInt8,
@@ -70,16 +68,12 @@ impl TextSource {
             (None, Some(_)) => Layout::Documents,
             (None, None) => Layout::Texts,
         };
-        Ok(TextSource {
-            files,
-            others,
-            documents: config.documents,
-            tokenizer,
-            schema: layout.schema(&token),
-            token,
-            layout,
-            on_error: config.on_error,
-        })
+        let is_known = config.documents == Documents::File
+            && !matches!(layout, Layout::Sequences(_))
+            && config.on_error == OnError::Fail;
+        let rows = is_known.then_some(files.len() as u64);
+        let about = About { schema: layout.schema(&token), rows, passed_over };
+        Ok(TextSource { about, files, documents: config.documents, tokenizer, token, layout })
     }
 
     fn run<'s, T: ArrowPrimitiveType>(
@@ -250,19 +244,8 @@ impl TextSource {
 }
 
 impl Format for TextSource {
-    fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    fn row_count(&self) -> Option<u64> {
-        let is_known = self.documents == Documents::File
-            && !matches!(self.layout, Layout::Sequences(_))
-            && self.on_error == OnError::Fail;
-        is_known.then_some(self.files.len() as u64)
-    }
-
-    fn skipped_count(&self) -> u64 {
-        self.others
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {

@@ -13,7 +13,7 @@ use super::cells::{Cell, Column, Misfit, Table, Values};
 use super::images::Load;
 use super::keyed::{self, Survey};
 use super::tars::{LARGEST_MEMBER, Member, Tar, Tars, Twice};
-use super::{Faults, Feed, Format, Kind, Stopped};
+use super::{About, Faults, Feed, Format, Kind, Stopped};
 use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
 use crate::ingest::{IngestConfig, IngestError, canonical};
@@ -26,13 +26,11 @@ const LARGEST_SAMPLE: u64 = if cfg!(test) { 4 << 20 } else { MAX_ROW_BYTES as u6
 
 #[derive(Debug)]
 pub(super) struct WebDatasetSource {
+    about: About,
     tars: Tars,
     reading: Reading,
-    schema: SchemaRef,
     /// Of the first archive; the others have the same.
     own_schema: Option<OwnSchema>,
-    samples: u64,
-    skipped: u64,
 }
 
 /// How the members of a sample become a row.
@@ -135,26 +133,18 @@ impl WebDatasetSource {
                 (Reading::Columns { columns: columns.columns, of_suffix: columns.of_suffix }, schema)
             }
         };
-        let skipped = passed + tars.others;
-        Ok(WebDatasetSource { tars, reading, schema, own_schema, samples: survey.keys, skipped })
+        let about = About { schema, rows: Some(survey.keys), passed_over: passed + tars.others };
+        Ok(WebDatasetSource { about, tars, reading, own_schema })
     }
 }
 
 impl Format for WebDatasetSource {
-    fn schema(&self) -> &SchemaRef {
-        &self.schema
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn turned_out(&self) -> Option<Kind> {
         Some(Kind::WebDataset)
-    }
-
-    fn row_count(&self) -> Option<u64> {
-        Some(self.samples)
-    }
-
-    fn skipped_count(&self) -> u64 {
-        self.skipped
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
@@ -269,7 +259,7 @@ impl WebDatasetSource {
                         Err(error) => faults.add(tar.name_of(&sample.key), error)?,
                     }
                 }
-                table.finish(path, &self.schema)
+                table.finish(path, &self.about.schema)
             }
             Reading::Own { members, codec } => {
                 let (mut bytes, mut ends) = (Vec::new(), vec![0]);

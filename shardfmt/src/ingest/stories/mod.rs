@@ -15,7 +15,6 @@ mod mds;
 mod mixes;
 mod numpy;
 mod pixels;
-mod speed;
 mod tables;
 mod text;
 mod webdataset;

@@ -7,13 +7,13 @@ mod shard;
 use std::path::PathBuf;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::Schema;
 
 use self::format::{Index, ShardInfo};
 use self::layout::{Layout, Unknown};
 use self::shard::{Block, MdsShard};
 use super::cells::{Column, Table};
-use super::{Faults, Feed, Format, Stopped};
+use super::{About, Faults, Feed, Format, Stopped};
 use crate::digest::Digest;
 use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
@@ -27,13 +27,12 @@ const LARGEST_INDEX: u64 = 1 << 30;
 
 #[derive(Debug)]
 pub(super) struct MdsSource {
+    about: About,
     index: InputDigest,
     shards: Vec<MdsShard>,
     /// Shards that were left out when the source was opened, and why.
     left_out: Vec<(String, String)>,
     layout: Layout,
-    schema: SchemaRef,
-    others: u64,
 }
 
 impl MdsSource {
@@ -64,7 +63,7 @@ impl MdsSource {
                 Err(error) => return Err(error),
             }
         }
-        let others = (inputs.files.len() - 1).saturating_sub(shards.len()) as u64;
+        let passed_over = (inputs.files.len() - 1).saturating_sub(shards.len()) as u64;
         let no_samples = || IngestError::NoSamples {
             path: inputs.path.clone(),
             found: format!("{INDEX} lists no shard that can be read"),
@@ -77,7 +76,8 @@ impl MdsSource {
         })?;
         let fields: Vec<_> = layout.columns.iter().map(Column::field).collect();
         let schema = canonical::canonical_schema(&index_file.path, &Schema::new(fields))?;
-        Ok(MdsSource { index, shards, left_out, layout, schema, others })
+        let rows = shards.iter().map(|shard| shard.samples).try_fold(0, u64::checked_add);
+        Ok(MdsSource { about: About { schema, rows, passed_over }, index, shards, left_out, layout })
     }
 
     fn shard<'s>(&'s self, shard: &'s MdsShard, feed: &mut Feed<'_, 's>) -> Result<InputDigest, Stopped> {
@@ -118,27 +118,17 @@ impl MdsSource {
                 }
             }
         }
-        table.finish(&shard.file.path, &self.schema)
+        table.finish(&shard.file.path, &self.about.schema)
     }
 }
 
 impl Format for MdsSource {
-    fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    fn row_count(&self) -> Option<u64> {
-        self.shards.iter().map(|shard| shard.samples).try_fold(0, u64::checked_add)
-    }
-
-    fn skipped_count(&self) -> u64 {
-        self.others
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
-        for (name, reason) in &self.left_out {
-            feed.left_out(name, reason)?;
-        }
+        feed.all_left_out(&self.left_out)?;
         let mut digests = vec![self.index.clone()];
         for shard in &self.shards {
             match self.shard(shard, feed) {

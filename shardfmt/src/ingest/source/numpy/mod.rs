@@ -20,7 +20,7 @@ use npyz::zip::CompressionMethod;
 use self::header::Header;
 use super::alike::Alike;
 use super::unpack::{Spool, most_unpacked};
-use super::{Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, canonical_rows, caught};
+use super::{About, Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, canonical_rows, caught};
 use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
 use crate::ingest::input::{self, InputFile, Inputs, OpenInput};
@@ -34,10 +34,8 @@ const MOST_ARRAYS: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct NumpySource {
+    about: About,
     files: Alike<NumpyFile>,
-    schema: SchemaRef,
-    others: u64,
-    is_exact: bool,
 }
 
 #[derive(Debug)]
@@ -70,7 +68,7 @@ impl NumpySource {
     /// Reads the headers of all arrays and compares their columns.
     pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<NumpySource, IngestError> {
         let path = inputs.path.clone();
-        let (files, others) = Kind::Numpy.files(inputs, config);
+        let (files, passed_over) = Kind::Numpy.files(inputs, config);
         let files = Alike::open(files, config, NumpyFile::open).map_err(|error| match error {
             IngestError::Schemas { path, first, difference } => {
                 // The commonest reason: x.npy beside y.npy.
@@ -79,36 +77,23 @@ impl NumpySource {
             }
             other => other,
         })?;
-        let schema = files.schema.clone().unwrap_or_else(|| Arc::new(Schema::empty()));
-        let is_exact = config.on_error == OnError::Fail;
-        let source = NumpySource { files, schema, others, is_exact };
-        if source.rows() == 0 {
+        let rows = files.files.iter().map(|file| file.rows).fold(0, u64::saturating_add);
+        if rows == 0 {
             return Err(IngestError::NoSamples { path, found: "the arrays have no rows".to_owned() });
         }
-        Ok(source)
-    }
-
-    fn rows(&self) -> u64 {
-        self.files.files.iter().map(|file| file.rows).fold(0, u64::saturating_add)
+        let schema = files.schema.clone().unwrap_or_else(|| Arc::new(Schema::empty()));
+        let rows = (config.on_error == OnError::Fail).then_some(rows);
+        Ok(NumpySource { about: About { schema, rows, passed_over }, files })
     }
 }
 
 impl Format for NumpySource {
-    fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    fn row_count(&self) -> Option<u64> {
-        self.is_exact.then(|| self.rows())
-    }
-
-    fn skipped_count(&self) -> u64 {
-        self.others
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
-        self.files.list_skipped(feed)?;
-        self.files.files.iter().map(|file| file.pieces(&self.schema, feed)).collect()
+        self.files.pieces(feed, |file, feed| file.pieces(&self.about.schema, feed))
     }
 }
 
