@@ -120,6 +120,25 @@ fn an_ingest_that_is_killed_at_five_moments_makes_the_version_it_always_makes() 
 }
 
 #[test]
+fn an_ingest_that_is_interrupted_says_how_to_go_on_and_going_on_says_from_where() {
+    let desk = Desk::new();
+    let undisturbed = done(&desk.ingest("undisturbed", &[]).output().expect("shardctl starts"));
+    let mut child = desk.ingest_from_disk("interrupted", &[]).spawn().expect("shardctl starts");
+    // All rows are on disk by then, and some of the shards.
+    until(&desk, "interrupted", &mut child, desk.left("undisturbed") * 3 / 2);
+    let pid = Pid::from_raw(child.id().try_into().expect("a process id")).expect("not zero");
+    kill_process(pid, Signal::INT).expect("a child can be interrupted");
+    let interrupted = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&interrupted.stderr);
+    assert_eq!((interrupted.status.code(), desk.datasets("interrupted")), (Some(130), 0), "{said}");
+    assert!(said.contains("the same command goes on"), "{said}");
+    let resumed = desk.ingest_from_disk("interrupted", &[]).output().expect("shardctl starts");
+    assert_eq!(done(&resumed)["version"], undisturbed["version"]);
+    let said = String::from_utf8_lossy(&resumed.stdout);
+    assert!(said.contains("going on where an earlier attempt stopped: 300,000 samples read"), "{said}");
+}
+
+#[test]
 fn threads_and_memory_do_not_matter() {
     let desk = Desk::new();
     let version = |store, more: &[&str]| {

@@ -52,6 +52,28 @@ pub enum Documents {
     BlankLine,
 }
 
+/// What separates the fields of a CSV file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "they are what they are called")]
+pub enum Delimiter {
+    Comma,
+    Semicolon,
+    Tab,
+    Pipe,
+}
+
+impl Delimiter {
+    pub(super) fn byte(self) -> u8 {
+        match self {
+            Delimiter::Comma => b',',
+            Delimiter::Semicolon => b';',
+            Delimiter::Tab => b'\t',
+            Delimiter::Pipe => b'|',
+        }
+    }
+}
+
 /// Settings of an ingest. Recorded in the manifest with the shard size that was used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -82,6 +104,9 @@ pub struct IngestConfig {
     /// `Utf8`. Default: what their values look like.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub types: BTreeMap<String, String>,
+    /// What separates the fields of CSV files. Default: tabs in `.tsv`, else commas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delimiter: Option<Delimiter>,
     /// What to do about input that cannot be read. Default: stop.
     #[serde(skip_serializing_if = "is_default")]
     pub on_error: OnError,
@@ -144,7 +169,7 @@ impl IngestConfig {
             return Err(IngestError::Config {
                 setting: "sequence_length",
                 reason: format!("{length} is no length of a sequence"),
-                way_out: "give the number of tokens of a sample, such as 1024",
+                way_out: "give the number of tokens of a sample, from 1 to 16777216, such as 1024",
             });
         }
         Ok(())

@@ -33,7 +33,7 @@ use std::path::PathBuf;
 
 use rayon::ThreadPool;
 
-pub use self::config::{Documents, HashRange, IngestConfig, Mix, OnError};
+pub use self::config::{Delimiter, Documents, HashRange, IngestConfig, Mix, OnError};
 pub(crate) use self::cut::Cut;
 pub use self::error::IngestError;
 pub use self::input::{Content, InputFile, Inputs, ReadAt};

@@ -80,6 +80,9 @@ impl Ingest {
         let pool = resources.pool(0)?;
         let (work, left) = Work::open(resources.work.as_deref(), &name(&source, config, &takes))?;
         let Left { read, shards: stored } = left;
+        if let Some(read) = &read {
+            progress.went_on(read.rows, stored.len() as u64);
+        }
         let reading = Reading::new(&source, &codec, config, &takes, resources, &work, read)
             .map_err(|error| spill_error(resources, error))?;
         let read = pool.install(|| reading.run(progress));
@@ -91,7 +94,7 @@ impl Ingest {
             let path = source.path().to_owned();
             return Err(work.end(match empty.take {
                 Some(_) => IngestError::NothingTaken { path, rows },
-                None => IngestError::NoSamples { path, found: "none of it could be read".to_owned() },
+                None => IngestError::NoSamples { path, found: nothing_left(&skipped) },
             }));
         }
         let (config, resources) = (config.clone(), resources.clone());
@@ -466,6 +469,16 @@ impl PieceClasses {
     fn of(&self, row: usize) -> Option<&str> {
         let text = self.0.as_string::<i32>();
         text.is_valid(row).then(|| text.value(row))
+    }
+}
+
+/// Why there is no sample although some were looked for.
+fn nothing_left(skipped: &SkippedList) -> String {
+    match skipped.first.first() {
+        Some(first) => {
+            format!("all was left out, {} in all, such as {}: {}", skipped.count, first.name, first.reason)
+        }
+        None => "none of it could be read".to_owned(),
     }
 }
 

@@ -26,6 +26,9 @@ pub trait Progress: Sync {
     /// `rows` and `bytes` (canonical) more are done in `phase`: `"reading"` first, then `"writing"`. Both phases
     /// count every row kept, so each ends at the number of samples of the version.
     fn advanced(&self, rows: u64, bytes: u64, phase: &str);
+
+    /// An earlier attempt had read this many rows of the input and stored this many shards; the ingest goes on from there.
+    fn went_on(&self, _rows: u64, _shards: u64) {}
 }
 
 /// Ignores progress.

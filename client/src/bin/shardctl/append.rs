@@ -1,6 +1,7 @@
 //! `shardctl append`: more samples for a dataset. Its shards stay, only new ones are written.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
@@ -79,8 +80,10 @@ impl Append {
             let inputs = inputs::open(&self.paths, config.under.as_deref())?;
             Ok(resources.install(|| Source::new(inputs, config))??)
         })?;
-        let progress = IngestProgress::new(json, source.sample_count().filter(|_| config.take.is_none()));
-        let appended = append(base, source, config, self.again, &resources, &Shelf(&*catalog), &progress);
+        let samples = source.sample_count().filter(|_| config.take.is_none());
+        let progress = Arc::new(IngestProgress::new(json, samples));
+        progress.end_on_signals()?;
+        let appended = append(base, source, config, self.again, &resources, &Shelf(&*catalog), &*progress);
         progress.finish();
         let appended = appended?;
         let note = CommitNote { operation: Operation::APPEND, message: self.message };

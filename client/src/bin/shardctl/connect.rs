@@ -35,6 +35,12 @@ pub(crate) enum Target {
 }
 
 impl Connect {
+    /// Whether the command line says where to work.
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.server.is_some() || self.store.is_some()
+    }
+
+    /// What the command line says, or else the environment.
     pub(crate) fn target(&self) -> Result<Target, Failure> {
         match (&self.server, &self.store) {
             (Some(_), Some(_)) => {

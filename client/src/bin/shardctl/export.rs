@@ -1,5 +1,6 @@
 //! `shardctl export`: the samples of a version as files that other programs read, whole or not at all.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -38,7 +39,7 @@ pub(crate) struct Export {
 
     /// Threads to work with; the result does not depend on it [default: one per processor]
     #[arg(long)]
-    threads: Option<usize>,
+    threads: Option<NonZeroUsize>,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -69,7 +70,7 @@ impl Export {
         let manifest = catalog.manifest(dataset.version)?;
         let progress = WorkProgress::new(json, "exporting", dataset.samples);
         let options = ExportOptions { format, file_size: self.shard_size };
-        let threads = self.threads.unwrap_or_else(processors);
+        let threads = self.threads.map_or_else(processors, usize::from);
         let done = export(&manifest, &Shelf(&*catalog), &self.to, options, threads, &progress);
         let took = progress.finish();
         let done = done?;

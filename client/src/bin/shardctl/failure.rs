@@ -53,8 +53,40 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
+/// Settings of an ingest, which errors of the library name as `setting`, and people here know as flags.
+const SETTINGS: [&str; 15] = [
+    "allow_missing",
+    "columns",
+    "decode",
+    "format",
+    "memory",
+    "mix",
+    "on_error",
+    "resize",
+    "sequence_length",
+    "shard_size",
+    "take",
+    "threads",
+    "tokenizer",
+    "under",
+    "work",
+];
+
 /// The error and its causes as one line, without saying anything twice.
 pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
+    with_flags(&said(error))
+}
+
+fn with_flags(text: &str) -> String {
+    SETTINGS.iter().fold(text.to_owned(), |text, setting| {
+        let flag = format!("--{}", setting.replace('_', "-"));
+        text.replace(&format!("ingest setting `{setting}`"), &flag)
+            .replace(&format!("`{setting}`: "), &format!("{flag} "))
+            .replace(&format!("`{setting}`"), &flag)
+    })
+}
+
+fn said(error: &dyn std::error::Error) -> String {
     let mut line = flat(&error.to_string());
     let mut cause = error.source();
     while let Some(inner) = cause {
@@ -94,6 +126,15 @@ mod tests {
         assert_eq!(line, "cannot reach http://127.0.0.1:7700: connection refused");
         let twice = anyhow::anyhow!("no such file").context("data/x: no such file");
         assert_eq!(one_line(twice.as_ref()), "data/x: no such file");
+    }
+
+    #[test]
+    fn settings_are_named_as_flags() {
+        let said = with_flags("ingest setting `shard_size`: a shard of 0 bytes holds no row; leave it out");
+        assert_eq!(said, "--shard-size: a shard of 0 bytes holds no row; leave it out");
+        let said = with_flags("leave the column out (`columns`) or the samples (`on_error`: skip)");
+        assert_eq!(said, "leave the column out (--columns) or the samples (--on-error skip)");
+        assert_eq!(with_flags("see `shardctl log under`"), "see `shardctl log under`");
     }
 
     #[test]

@@ -56,8 +56,8 @@ pub(crate) fn duration(value: Duration) -> String {
 }
 
 /// A moment in seconds since 1970 as `2026-10-01 12:30:00`, in UTC.
-pub(crate) fn date(seconds: u64) -> String {
-    let moment = i64::try_from(seconds).ok().and_then(timestamp_s_to_datetime);
+pub(crate) fn date(seconds: impl TryInto<i64>) -> String {
+    let moment = seconds.try_into().ok().and_then(timestamp_s_to_datetime);
     moment.map_or_else(|| "out of time".to_owned(), |moment| moment.format("%Y-%m-%d %H:%M:%S").to_string())
 }
 
@@ -124,9 +124,11 @@ mod tests {
 
     #[test]
     fn moments_are_shown_in_utc_whatever_they_are() {
-        assert_eq!(date(0), "1970-01-01 00:00:00");
-        assert_eq!(date(1_790_000_000), "2026-09-21 14:13:20");
+        assert_eq!(date(0_u64), "1970-01-01 00:00:00");
+        assert_eq!(date(1_790_000_000_u64), "2026-09-21 14:13:20");
+        assert_eq!(date(-1_i64), "1969-12-31 23:59:59");
         assert_eq!(date(u64::MAX), "out of time");
+        assert_eq!(date(i64::MAX), "out of time");
     }
 
     #[test]

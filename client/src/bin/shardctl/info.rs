@@ -1,15 +1,18 @@
 //! `shardctl info`: what is in a version, what its samples are like, and where it came from.
 
+use std::time::Duration;
+
+use arrow::datatypes::{DataType, TimeUnit};
 use clap::Args;
 use serde_json::json;
 use shardd_client::catalog::DatasetInfo;
 use shardfmt::manifest::{Labels, SkippedList};
-use shardfmt::statistics::{ColumnStatistics, Measure, Quantiles};
+use shardfmt::statistics::{ColumnStatistics, Measure, Quantiles, Spread};
 use shardfmt::{ByteSize, DatasetRef, ManifestError, ManifestFile, ShardEntry};
 
 use crate::connect::{Connect, only_dataset};
 use crate::failure::Failure;
-use crate::human::{count, number, percent};
+use crate::human::{count, date, duration, number, percent};
 use crate::output;
 use crate::table::{Table, facts};
 
@@ -98,11 +101,27 @@ fn columns(manifest: &ManifestFile) -> Table {
                 Measure::Values | Measure::Nothing => "values",
             };
             row.push(measured.to_owned());
-            row.extend([spread.min, spread.mean, spread.max, spread.variance.sqrt()].map(number));
+            row.extend(shown(field.data_type(), spread));
         }
         table.row(row);
     }
     table
+}
+
+/// The least, mean and largest value, and their standard deviation: moments as such.
+fn shown(data_type: &DataType, spread: Spread) -> [String; 4] {
+    let values = [spread.min, spread.mean, spread.max];
+    let seconds = match data_type {
+        DataType::Timestamp(TimeUnit::Second, _) => 1.0,
+        DataType::Timestamp(TimeUnit::Millisecond, _) | DataType::Date64 => 1e-3,
+        DataType::Timestamp(TimeUnit::Microsecond, _) => 1e-6,
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => 1e-9,
+        DataType::Date32 => 86_400.0,
+        _ => return [spread.min, spread.mean, spread.max, spread.variance.sqrt()].map(number),
+    };
+    let [min, mean, max] = values.map(|value| date((value * seconds).floor() as i64));
+    let deviation = Duration::try_from_secs_f64(spread.variance.sqrt() * seconds);
+    [min, mean, max, deviation.map(duration).unwrap_or_default()]
 }
 
 fn classes(manifest: &ManifestFile, labels: &Labels) -> Table {

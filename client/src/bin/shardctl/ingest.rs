@@ -4,8 +4,10 @@ mod auto;
 mod split;
 
 use std::env;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
@@ -13,8 +15,8 @@ use serde_json::json;
 use shardd_client::catalog::{Catalog, CatalogError, CommitNote, Shelf};
 use shardd_client::inputs;
 use shardfmt::ingest::{
-    Documents, HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind, Mix, OnError, Resources, Source,
-    private_directory,
+    Delimiter, Documents, HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind, Mix, OnError,
+    Resources, Source, private_directory,
 };
 use shardfmt::shard::Compression;
 use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
@@ -55,9 +57,9 @@ pub(crate) struct Settings {
     #[arg(long, value_enum, default_value = "random", help_heading = "Order and shards")]
     mix: MixArg,
 
-    /// Column whose classes a stratified mix spreads
-    #[arg(long, value_name = "COLUMN", default_value = "label", help_heading = "Order and shards")]
-    label: String,
+    /// Column whose classes a stratified mix spreads [default: label]
+    #[arg(long, value_name = "COLUMN", help_heading = "Order and shards")]
+    label: Option<String>,
 
     /// Key of the random order and of --split
     #[arg(long, default_value_t = 0, help_heading = "Order and shards")]
@@ -88,6 +90,10 @@ pub(crate) struct Settings {
     /// values look like]
     #[arg(long = "type", value_name = "COLUMN=TYPE", value_parser = parse_type, help_heading = "What is read")]
     types: Vec<(String, String)>,
+
+    /// What separates the fields of CSV files [default: tabs in .tsv, else commas]
+    #[arg(long, value_enum, help_heading = "What is read")]
+    delimiter: Option<DelimiterArg>,
 
     /// Make tokens of text with this tokenizer.json of Hugging Face
     #[arg(long, value_name = "FILE", help_heading = "What is read")]
@@ -131,7 +137,7 @@ pub(crate) struct Settings {
 pub(crate) struct Effort {
     /// Threads to work with; the result does not depend on it [default: one per processor]
     #[arg(long, help_heading = "Effort")]
-    threads: Option<usize>,
+    threads: Option<NonZeroUsize>,
 
     /// Memory to work with, shards in the making included; the result does not depend on it
     #[arg(long, value_name = "SIZE", default_value = "2GiB", help_heading = "Effort")]
@@ -157,6 +163,14 @@ enum OnErrorArg {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+enum DelimiterArg {
+    Comma,
+    Semicolon,
+    Tab,
+    Pipe,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum DocumentsArg {
     File,
     Line,
@@ -178,13 +192,21 @@ impl FromStr for ShardSize {
 }
 
 impl Settings {
-    pub(crate) fn config(&self) -> IngestConfig {
-        IngestConfig {
-            mix: match self.mix {
-                MixArg::Random => Mix::Random,
-                MixArg::Stratified => Mix::Stratified(self.label.clone()),
-                MixArg::Sequential => Mix::Sequential,
-            },
+    /// # Errors
+    /// When settings contradict each other.
+    pub(crate) fn config(&self) -> Result<IngestConfig, Failure> {
+        let mix = match (self.mix, &self.label) {
+            (MixArg::Stratified, label) => {
+                Mix::Stratified(label.clone().unwrap_or_else(|| "label".to_owned()))
+            }
+            (MixArg::Random, None) => Mix::Random,
+            (MixArg::Sequential, None) => Mix::Sequential,
+            (_, Some(_)) => {
+                return Err(Failure::usage("--label is for --mix stratified: add that, or leave it out"));
+            }
+        };
+        Ok(IngestConfig {
+            mix,
             seed: self.seed,
             shard_size: match self.shard_size {
                 Some(ShardSize::Bytes(size)) => Some(size),
@@ -195,6 +217,12 @@ impl Settings {
             under: self.under.clone(),
             columns: self.columns.clone(),
             types: self.types.iter().cloned().collect(),
+            delimiter: self.delimiter.map(|delimiter| match delimiter {
+                DelimiterArg::Comma => Delimiter::Comma,
+                DelimiterArg::Semicolon => Delimiter::Semicolon,
+                DelimiterArg::Tab => Delimiter::Tab,
+                DelimiterArg::Pipe => Delimiter::Pipe,
+            }),
             tokenizer: self.tokenizer.clone(),
             sequence_length: self.sequence_length,
             documents: match self.documents {
@@ -210,7 +238,7 @@ impl Settings {
                 OnErrorArg::Fail => OnError::Fail,
                 OnErrorArg::Skip => OnError::Skip,
             },
-        }
+        })
     }
 }
 
@@ -222,7 +250,7 @@ impl Effort {
             Some(work) => work,
             None => own_work()?,
         };
-        let threads = self.threads.unwrap_or_else(processors).max(1);
+        let threads = self.threads.map_or_else(processors, usize::from);
         Ok(Resources { threads, memory: self.memory, work: Some(work) })
     }
 }
@@ -247,7 +275,7 @@ impl Ingest {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let started = Instant::now();
         let Ingest { paths, name, message, settings, effort } = self;
-        let (config, resources) = (settings.config(), effort.resources()?);
+        let (config, resources) = (settings.config()?, effort.resources()?);
         let targets = match &settings.split {
             None => vec![(name, None)],
             Some(split) => {
@@ -258,7 +286,9 @@ impl Ingest {
         let inputs = inputs::open(&paths, config.under.as_deref())?;
         let source = resources.install(|| Source::new(inputs, &config))??;
         let catalog = connect.catalog_to_fill()?;
-        let progress = IngestProgress::new(json, source.sample_count().filter(|_| config.take.is_none()));
+        let samples = source.sample_count().filter(|_| config.take.is_none());
+        let progress = Arc::new(IngestProgress::new(json, samples));
+        progress.end_on_signals()?;
         let size = |data: u64| match settings.shard_size {
             Some(ShardSize::Auto) => {
                 let choice = auto::choose(&*catalog, data, &resources)?;
@@ -435,6 +465,15 @@ fn notes(name: &DatasetName, manifest: &Manifest) -> Vec<String> {
             many => format!(" (and {} more: see `shardctl info {name}`)", plural(many - 1, "place")),
         };
         notes.push(format!("left out: {}: {}{places}", first.name, first.reason));
+    }
+    if let [only] = manifest.schema.fields().as_ref()
+        && let Some(at) = only.name().find([';', '\t', '|', ','])
+    {
+        let name = only.name();
+        let found = &name[at..=at];
+        notes.push(format!(
+            "the only column is {name:?}: if {found:?} separates fields of CSV, say so with --delimiter"
+        ));
     }
     let is_part =
         |class: &String| ["train", "test", "val", "valid", "validation", "dev"].contains(&class.as_str());

@@ -23,6 +23,7 @@ mod read;
 mod reshard;
 mod restore;
 mod rm;
+mod signals;
 mod status;
 mod table;
 mod tag;
@@ -117,7 +118,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Status(command) => command.run(&connect, json),
         Command::Verify(command) => command.run(&connect, json),
         Command::Read(command) => command.run(&connect, json),
-        Command::Demo(command) => command.run(json),
+        Command::Demo(command) => command.run(&connect, json),
     }
 }
 

@@ -1,15 +1,17 @@
 //! How far an ingest is: a bar with rate and time left on a terminal, JSON lines for scripts, silence elsewhere.
 
-use std::io::IsTerminal;
-use std::sync::Mutex;
+use std::fmt;
+use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::json;
 use shardfmt::ingest::Progress;
 
-use crate::output;
+use crate::human::{count, plural};
+use crate::{output, signals};
 
 /// The phase in which the number of samples is not known yet.
 const READING: &str = "reading";
@@ -69,6 +71,15 @@ impl IngestProgress {
         }
     }
 
+    /// Ends the process at Ctrl-C, with a word on what becomes of the work.
+    pub(crate) fn end_on_signals(self: &Arc<Self>) -> io::Result<()> {
+        let progress = self.clone();
+        signals::end_with(move || {
+            progress.finish();
+            eprintln!("interrupted: the same command goes on where this one stopped");
+        })
+    }
+
     fn line(&self, phase: &str, last: &Mutex<Option<Instant>>) {
         let mut last = last.lock().expect("no panic while held");
         if last.is_some_and(|at| at.elapsed() < JSON_INTERVAL) {
@@ -89,6 +100,11 @@ impl IngestProgress {
 }
 
 impl Progress for IngestProgress {
+    fn went_on(&self, rows: u64, shards: u64) {
+        let (read, stored) = (plural(rows, "sample"), plural(shards, "shard"));
+        self.note(&format!("going on where an earlier attempt stopped: {read} read, {stored} stored"));
+    }
+
     fn advanced(&self, rows: u64, bytes: u64, phase: &str) {
         let is_reading = phase == READING;
         let counter = if is_reading { &self.read } else { &self.written };
@@ -107,7 +123,7 @@ impl Progress for IngestProgress {
                     bar.reset();
                     bar.set_length(self.read.load(Ordering::Relaxed));
                     bar.set_style(style(
-                        "writing {wide_bar} {human_pos}/{human_len} samples, {per_sec}, {eta} left",
+                        "writing {wide_bar} {human_pos}/{human_len} samples, {rate}, {eta} left",
                     ));
                 }
                 bar.set_position(done);
@@ -119,13 +135,17 @@ impl Progress for IngestProgress {
 fn reading_bar(samples: Option<u64>) -> ProgressBar {
     let bar = samples.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
     bar.set_style(style(match samples {
-        Some(_) => "reading {wide_bar} {human_pos}/{human_len} samples, {per_sec}, {eta} left",
-        None => "{spinner} reading {human_pos} samples, {per_sec}",
+        Some(_) => "reading {wide_bar} {human_pos}/{human_len} samples, {rate}, {eta} left",
+        None => "{spinner} reading {human_pos} samples, {rate}",
     }));
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
 }
 
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("the template is well formed")
+/// A style that knows the `rate` in whole samples.
+pub(crate) fn style(template: &str) -> ProgressStyle {
+    let rate = |state: &ProgressState, out: &mut dyn fmt::Write| {
+        let _ = write!(out, "{}/s", count(state.per_sec().round() as u64));
+    };
+    ProgressStyle::with_template(template).expect("the template is well formed").with_key("rate", rate)
 }

@@ -1,6 +1,7 @@
 //! `shardctl reshard`: the same samples under the same numbers, in shards of another size, without their source.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 
 use clap::Args;
 use serde_json::json;
@@ -36,7 +37,7 @@ pub(crate) struct Reshard {
     /// Threads to work with, each of which takes memory for two shards; the result does not depend on it [default: one per
     /// processor]
     #[arg(long)]
-    threads: Option<usize>,
+    threads: Option<NonZeroUsize>,
 }
 
 impl Reshard {
@@ -46,7 +47,7 @@ impl Reshard {
         let manifest = catalog.manifest(before.version)?;
         let base = Base { id: before.version, manifest: &manifest };
         let progress = WorkProgress::new(json, "resharding", before.samples);
-        let threads = self.threads.unwrap_or_else(processors);
+        let threads = self.threads.map_or_else(processors, usize::from);
         let shelf = Shelf(&*catalog);
         let resharded = reshard(base, self.shard_size, self.compression, &shelf, threads, &shelf, &progress);
         let took = progress.finish();

@@ -48,14 +48,14 @@ pub(crate) struct Verify {
 
     /// Threads to work with [default: one per processor]
     #[arg(long)]
-    threads: Option<usize>,
+    threads: Option<NonZeroUsize>,
 }
 
 impl Verify {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let catalog = connect.catalog()?;
         let dataset = only_dataset(&*catalog, self.dataset.as_ref(), "verify")?;
-        let threads = self.threads.unwrap_or_else(processors);
+        let threads = self.threads.map_or_else(processors, usize::from);
         let from: Vec<Place> = self.from.iter().map(|place| Place::parse(place)).collect();
         let manifest = manifest(&*catalog, &dataset, self.repair, &from, json)?;
 

@@ -6,11 +6,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
 use shardfmt::ingest::Progress;
 
 use crate::output;
+use crate::progress::style;
 
 /// Between two JSON lines.
 const JSON_INTERVAL: Duration = Duration::from_secs(1);
@@ -36,10 +37,9 @@ impl WorkProgress {
             (true, _) => Show::Lines(Mutex::new(None)),
             (false, true) => {
                 let template = format!(
-                    "{verb} {{wide_bar}} {{human_pos}}/{{human_len}} samples, {{per_sec}}, {{eta}} left"
+                    "{verb} {{wide_bar}} {{human_pos}}/{{human_len}} samples, {{rate}}, {{eta}} left"
                 );
-                let style = ProgressStyle::with_template(&template).expect("the template is well formed");
-                Show::Bar(ProgressBar::new(samples).with_style(style))
+                Show::Bar(ProgressBar::new(samples).with_style(style(&template)))
             }
             (false, false) => Show::Nothing,
         };

@@ -15,7 +15,7 @@ use arrow::error::ArrowError;
 use super::alike::Alike;
 use super::lines::{self, Block, Blocks, Grammar, Records};
 use super::{About, Faults, Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, canonical_rows, column_types};
-use crate::ingest::config::OnError;
+use crate::ingest::config::{Delimiter, OnError};
 use crate::ingest::error::one_line;
 use crate::ingest::input::{InputFile, Inputs};
 use crate::ingest::{IngestConfig, IngestError, canonical};
@@ -44,12 +44,18 @@ impl CsvSource {
     /// Reads all files once to find the types of their columns.
     pub(super) fn open(kind: Kind, inputs: Inputs, config: &IngestConfig) -> Result<CsvSource, IngestError> {
         let path = inputs.path.clone();
-        let delimiter = if kind == Kind::Tsv { b'\t' } else { b',' };
-        let record = if kind == Kind::Tsv { record::<b'\t'> } else { record::<b','> };
+        let usual = if kind == Kind::Tsv { Delimiter::Tab } else { Delimiter::Comma };
+        let delimiter = config.delimiter.unwrap_or(usual);
+        let record = match delimiter {
+            Delimiter::Comma => record::<b','>,
+            Delimiter::Semicolon => record::<b';'>,
+            Delimiter::Tab => record::<b'\t'>,
+            Delimiter::Pipe => record::<b'|'>,
+        };
         let (files, passed_over) = kind.files(inputs, config);
         let files = lines::near(files)?;
         let files = Alike::open(files, config, |file| {
-            let header = Header::of(&file, delimiter, record)?;
+            let header = Header::of(&file, delimiter.byte(), record)?;
             let names = header.names.clone();
             Ok(((file, header), names))
         })?;

@@ -36,6 +36,21 @@ fn files_of_a_directory_are_one_table_with_the_types_of_all() {
 }
 
 #[test]
+fn fields_are_separated_by_what_is_said() {
+    let text = b"x;y|z\n\"1;2\";3,5|4\n".to_vec();
+    let directory = directory(&[("all.csv", text.clone()), ("all.tsv", text)]);
+    for name in ["all.csv", "all.tsv"] {
+        let read = |delimiter| {
+            let config = IngestConfig { delimiter: Some(delimiter), ..sequential() };
+            run(&directory.path().join(name), &config, 1).unwrap().json()
+        };
+        assert_eq!(read(Delimiter::Semicolon), [json!({"x": "1;2", "y|z": "3,5|4"})]);
+        assert_eq!(read(Delimiter::Pipe), [json!({"x;y": "1;2;3,5", "z": 4})]);
+        assert_eq!(read(Delimiter::Tab), [json!({"x;y|z": "1;2;3,5|4"})]);
+    }
+}
+
+#[test]
 fn moments_are_texts_where_a_type_would_lose_something() {
     let types = |values: &[&str]| {
         let directory = directory(&[("all.csv", format!("x\n{}\n", values.join("\n")).into_bytes())]);

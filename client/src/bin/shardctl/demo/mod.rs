@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use shardfmt::plan::{PlanOptions, Schedule, Shape};
 
+use crate::connect::Connect;
 use crate::failure::Failure;
 use crate::human::plural;
 use crate::output;
@@ -98,7 +99,10 @@ pub(crate) struct Demo {
 }
 
 impl Demo {
-    pub(crate) fn run(self, json: bool) -> Result<(), Failure> {
+    pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
+        if connect.is_chosen() {
+            return Err(Failure::usage("the demo starts nodes of its own: leave --server and --store out"));
+        }
         let kills = self.check()?;
         let binaries = binaries::find_or_build()?;
         let started = Instant::now();
