@@ -15,4 +15,5 @@ pub mod peers;
 pub mod placement;
 pub mod problem;
 pub mod protocol;
+pub mod stores;
 pub mod tls;

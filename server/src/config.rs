@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use shardd_client::node::NodeId;
+use shardd_client::stores::StoreOptions;
 use shardfmt::size::ByteSize;
 
 use crate::identity::JoinToken;
@@ -47,6 +48,32 @@ pub struct Settings {
     /// Durable store, as URL or directory [default: store/ in the data directory, or the first node's when joining]
     #[arg(long, value_name = "URL", env = "SHARDD_STORE")]
     pub store: Option<String>,
+
+    /// Address of the service of the store, where it is not the cloud's own: https://minio.example.org:9000
+    #[arg(long, value_name = "URL", env = "SHARDD_STORE_ENDPOINT")]
+    pub store_endpoint: Option<String>,
+
+    /// Region of the store's bucket
+    #[arg(long, value_name = "REGION", env = "SHARDD_STORE_REGION")]
+    pub store_region: Option<String>,
+
+    /// File of certificates (PEM) to trust at the store's service, beside the system's
+    #[arg(long, value_name = "FILE", env = "SHARDD_STORE_CA")]
+    pub store_ca: Option<PathBuf>,
+
+    /// Ask the store without credentials, as anybody: for public buckets
+    #[arg(
+        long,
+        env = "SHARDD_STORE_ANONYMOUS",
+        value_name = "true|false",
+        num_args = 0..=1,
+        default_missing_value = "true"
+    )]
+    pub store_anonymous: Option<bool>,
+
+    /// The most bytes a second to and from the store's service, such as 100MiB [default: no limit]
+    #[arg(long, value_name = "SIZE", env = "SHARDD_STORE_BANDWIDTH")]
+    pub store_bandwidth: Option<ByteSize>,
 
     /// Space the cache may use, never exceeded [default: 64GiB]
     #[arg(long, value_name = "SIZE", env = "SHARDD_CACHE_SIZE")]
@@ -118,6 +145,8 @@ pub struct Config {
     pub quic: SocketAddr,
     /// The durable store asked for; without one `<data>/store`, or the first node's.
     pub store: Option<String>,
+    /// How the store is reached.
+    pub store_options: StoreOptions,
     /// Space the cache may use.
     pub cache_size: ByteSize,
     /// The cluster to join.
@@ -187,6 +216,11 @@ impl Settings {
             http: self.http.or(fallback.http),
             quic: self.quic.or(fallback.quic),
             store: self.store.or(fallback.store),
+            store_endpoint: self.store_endpoint.or(fallback.store_endpoint),
+            store_region: self.store_region.or(fallback.store_region),
+            store_ca: self.store_ca.or(fallback.store_ca),
+            store_anonymous: self.store_anonymous.or(fallback.store_anonymous),
+            store_bandwidth: self.store_bandwidth.or(fallback.store_bandwidth),
             cache_size: self.cache_size.or(fallback.cache_size),
             join: self.join.or(fallback.join),
             ready_file: self.ready_file.or(fallback.ready_file),
@@ -219,6 +253,13 @@ impl Settings {
             http,
             quic,
             store: self.store,
+            store_options: StoreOptions {
+                endpoint: self.store_endpoint,
+                region: self.store_region,
+                ca: self.store_ca,
+                anonymous: self.store_anonymous.unwrap_or(false),
+                bandwidth: self.store_bandwidth,
+            },
             cache_size,
             join: self.join.as_deref().map(read_token).transpose()?,
             ready_file: self.ready_file,

@@ -13,6 +13,7 @@ use shardd_client::engine::Engine;
 use shardd_client::metastore::Metastore;
 use shardd_client::node::{NodeId, NodeRecord};
 use shardd_client::origin::{Origin, OriginError};
+use shardd_client::stores::StoreOptions;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -301,8 +302,11 @@ async fn open_metastore(
 /// Opens the store asked for, else the cluster's, else the node's own.
 fn open_store(config: &Config, part: &Part) -> Result<Origin, OriginError> {
     match (&config.store, part) {
-        (Some(store), _) => Origin::open(store),
-        (None, Part::Joined { cluster, .. }) => Origin::open(&cluster.store),
+        (Some(store), _) => Origin::open_with(store, &config.store_options),
+        (None, Part::Joined { cluster, .. }) => {
+            let options = config.store_options.clone().or(&cluster.store_options);
+            Origin::open_with(&cluster.store, &options)
+        }
         (None, Part::First { .. }) => Origin::open_dir(&config.data.join("store")),
     }
 }
@@ -328,7 +332,9 @@ fn open_desk(
             path.display().to_string()
         }
     };
-    let cluster = Cluster { store, first: identity.node().clone(), http, quic: transport.address() };
+    let store_options = StoreOptions { ca: None, bandwidth: None, ..config.store_options.clone() };
+    let cluster =
+        Cluster { store, store_options, first: identity.node().clone(), http, quic: transport.address() };
     Ok(Desk::Here { authority, secret: token.secret, cluster })
 }
 

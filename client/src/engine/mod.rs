@@ -46,6 +46,7 @@ use crate::peers::{Ack, Effort, FetchRequest, PeerError, PeerService, Peers, Sen
 use crate::protocol::{
     Attach, AuditReport, CreateRun, Placement, RanksRecord, RunId, RunRecord, RunView, host_identity,
 };
+use crate::stores::WireCounts;
 
 /// How long a rank waits at attach for the other ranks of its launch.
 const GATHERING: Duration = Duration::from_secs(10);
@@ -154,6 +155,12 @@ pub struct NodeStatus {
     pub origin_bytes: u64,
     /// Requests for shard data made to the store.
     pub origin_requests: u64,
+    /// Objects read a second time because their bytes were wrong the first time.
+    #[serde(default)]
+    pub origin_reread: u64,
+    /// What went over the wire, if the store is a service elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin_wire: Option<WireCounts>,
     /// What the engine counted.
     #[serde(flatten)]
     pub counters: CounterView,
@@ -354,6 +361,8 @@ impl Engine {
             cache_grains: self.cache.len() as u64,
             origin_bytes: self.origin.bytes_read(),
             origin_requests: self.origin.requests(),
+            origin_reread: self.origin.reread(),
+            origin_wire: self.origin.wire(),
             counters: self.counters.view(),
         }
     }

@@ -1,28 +1,19 @@
-//! Buckets: Amazon S3 and what is compatible with it, Google Cloud Storage, Azure Blob Storage. Settings and credentials
-//! come from the environment, under the names that each cloud's own tools use.
+//! Files in buckets: those of a folder, or those that match a pattern.
 
 use std::collections::BTreeSet;
-use std::env;
 use std::sync::Arc;
 
 use futures::TryStreamExt;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::path::Path;
-use object_store::{ClientConfigKey, Error, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{Error, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt};
 use shardfmt::ingest::is_hidden;
 
 use super::ahead::Listing;
 use super::network::Network;
-use super::object::{Object, retries};
+use super::object::Object;
 use super::pattern::{Fit, Pattern, Step};
-use super::refusal::{Refusal, Service};
 use super::{Found, InputsError, Root, split_last};
-
-/// A request takes no longer than this, a silence within it no longer than that.
-const TIMEOUTS: [(ClientConfigKey, &str); 2] =
-    [(ClientConfigKey::Timeout, "5 minutes"), (ClientConfigKey::ReadTimeout, "30 seconds")];
+use crate::stores::{self, Opened, Refusal, Service, StoreOptions};
 
 /// The files at a URL such as `s3://bucket/folder`, of which only the folder `under` is wanted.
 pub(super) fn find(url: &str, under: Option<&str>, network: &Network) -> Result<Found, InputsError> {
@@ -54,20 +45,10 @@ impl<'u> Bucket<'u> {
             return Err(InputsError::Malformed { given: url.to_owned(), reason });
         }
         network.start()?;
-        let service = match scheme {
-            "s3" | "s3a" => Service::S3,
-            "gs" => Service::Google,
-            _ => Service::Azure,
-        };
-        let address = format!("{scheme}://{name}");
-        let store = match service {
-            Service::S3 => amazon(&address),
-            Service::Google => google(&address),
-            Service::Azure | Service::Web => azure(&address),
-        };
-        let unusable =
-            |error| InputsError::Refused { url: url.to_owned(), reason: Refusal::unusable(service, &error) };
-        Ok(Bucket { service, store: store.map_err(unusable)?, network, url, scheme, name, key })
+        let refused = |reason| InputsError::Refused { url: url.to_owned(), reason };
+        let opened = stores::open(url, &StoreOptions::default()).map_err(refused)?;
+        let Opened { store, service, .. } = opened;
+        Ok(Bucket { service, store, network, url, scheme, name, key })
     }
 
     /// The file, or all files of the folder, at `key`.
@@ -195,66 +176,4 @@ impl<'u> Bucket<'u> {
 fn relative<'l>(folder: &Path, location: &'l Path) -> &'l str {
     let rest = location.as_ref().strip_prefix(folder.as_ref());
     rest.map(|rest| rest.trim_start_matches('/')).unwrap_or_default()
-}
-
-fn amazon(url: &str) -> Result<Arc<dyn ObjectStore>, Error> {
-    let mut builder = AmazonS3Builder::from_env().with_url(url).with_retry(retries());
-    for (key, value) in TIMEOUTS {
-        builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
-    }
-    let endpoint = builder
-        .get_config_value(&AmazonS3ConfigKey::S3Endpoint)
-        .or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
-    if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
-        builder = builder.with_allow_http(true);
-    }
-    Ok(Arc::new(builder.build()?))
-}
-
-fn google(url: &str) -> Result<Arc<dyn ObjectStore>, Error> {
-    let mut builder = GoogleCloudStorageBuilder::from_env().with_url(url).with_retry(retries());
-    for (key, value) in TIMEOUTS {
-        builder = builder.with_config(GoogleConfigKey::Client(key), value);
-    }
-    if let Ok(host) = env::var("STORAGE_EMULATOR_HOST") {
-        let address = if host.contains("://") { host } else { format!("http://{host}") };
-        builder = builder.with_base_url(&address).with_skip_signature(true);
-    }
-    Ok(Arc::new(builder.build()?))
-}
-
-fn azure(url: &str) -> Result<Arc<dyn ObjectStore>, Error> {
-    let mut builder = MicrosoftAzureBuilder::from_env();
-    // What Microsoft's own tools call them.
-    for (variable, key) in [
-        ("AZURE_STORAGE_ACCOUNT", AzureConfigKey::AccountName),
-        ("AZURE_STORAGE_KEY", AzureConfigKey::AccessKey),
-    ] {
-        if let Ok(value) = env::var(variable) {
-            builder = builder.with_config(key, value);
-        }
-    }
-    for (name, value) in env::var("AZURE_STORAGE_CONNECTION_STRING").iter().flat_map(|text| parts(text)) {
-        builder = match name {
-            "AccountName" => builder.with_config(AzureConfigKey::AccountName, value),
-            "AccountKey" => builder.with_config(AzureConfigKey::AccessKey, value),
-            "SharedAccessSignature" => builder.with_config(AzureConfigKey::SasKey, value),
-            "BlobEndpoint" => builder.with_config(AzureConfigKey::Endpoint, value),
-            "UseDevelopmentStorage" => builder.with_config(AzureConfigKey::UseEmulator, value),
-            _ => builder,
-        };
-    }
-    for (key, value) in TIMEOUTS {
-        builder = builder.with_config(AzureConfigKey::Client(key), value);
-    }
-    let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
-    if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
-        builder = builder.with_allow_http(true);
-    }
-    Ok(Arc::new(builder.with_url(url).with_retry(retries()).build()?))
-}
-
-/// The `name=value` pairs of a connection string.
-fn parts(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    text.split(';').filter_map(|part| part.trim().split_once('='))
 }

@@ -15,7 +15,6 @@ mod local;
 mod network;
 mod object;
 mod pattern;
-mod refusal;
 #[cfg(test)]
 mod tests;
 mod web;
@@ -27,7 +26,7 @@ use std::path::{Path, PathBuf};
 use shardfmt::ingest::{IngestError, InputFile, Inputs};
 
 use self::network::Network;
-pub use self::refusal::Refusal;
+use crate::stores::Refusal;
 
 /// What the schemes are that we read, as told to someone who used another.
 const ACCEPTED: &str = "file://, s3://, gs://, az://, abfs://, http:// or https://";

@@ -3,13 +3,12 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::path::Path;
-use object_store::{BackoffConfig, GetOptions, GetRange, ObjectMeta, ObjectStore, RetryConfig};
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore};
 
-use super::refusal::{Refusal, Service};
+use crate::stores::{Refusal, Service};
 
 /// What is read of whenever it is read: the same bytes or an error.
 #[derive(Debug)]
@@ -17,19 +16,6 @@ pub(super) struct Object {
     pub(super) service: Service,
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) meta: ObjectMeta,
-}
-
-/// How long a store is asked again when it fails or is out of reach: about half a minute.
-pub(super) fn retries() -> RetryConfig {
-    RetryConfig {
-        backoff: BackoffConfig {
-            init_backoff: Duration::from_millis(100),
-            max_backoff: Duration::from_secs(8),
-            base: 2.0,
-        },
-        max_retries: 8,
-        retry_timeout: Duration::from_secs(60),
-    }
 }
 
 impl Object {

@@ -21,8 +21,8 @@ use shardfmt::ingest::{Content, ReadAt};
 use super::ahead::Listing;
 use super::object::Object;
 use super::pattern::{Fit, Pattern};
-use super::refusal::Service;
 use super::*;
+use crate::stores::Service;
 
 /// A store that notes what is asked of it, and whether by who waits for it.
 #[derive(Debug, Default)]

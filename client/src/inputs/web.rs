@@ -14,9 +14,9 @@ use shardfmt::ingest::{Content, InputFile, ReadAt};
 
 use super::ahead::Listing;
 use super::network::Network;
-use super::object::{Object, retries};
-use super::refusal::{Refusal, Service};
+use super::object::Object;
 use super::{Found, InputsError, Root, split_last};
+use crate::stores::{Refusal, Service, retries};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest silence.

@@ -11,7 +11,7 @@ use shardfmt::manifest::{LocalManifest, ManifestBytes, tree_of};
 use shardfmt::{Manifest, ManifestError, ManifestFile, VersionId};
 use tokio::runtime::Handle;
 
-use super::{Object, Origin, OriginError, Traffic, blocking, check_name};
+use super::{Object, Origin, OriginError, Traffic, blocking, check_digest, check_name};
 
 impl Origin {
     /// Stores a manifest, and the tree of a long one.
@@ -58,12 +58,11 @@ impl Origin {
 
     /// The file of a version's manifest, verified against its name.
     pub async fn manifest_bytes(&self, id: VersionId) -> Result<Bytes, OriginError> {
-        let object = Object::manifest(id);
-        let bytes = self.read(&object, &self.metadata).await?;
-        let hashed = bytes.clone();
-        let found = blocking(move || VersionId::of(&hashed)).await;
-        self.check_digest(&object, found == id, || found.to_string())?;
-        Ok(bytes)
+        self.read_as(&Object::manifest(id), &self.metadata, move |bytes| {
+            check_digest(id, VersionId::of(bytes))?;
+            Ok(bytes.clone())
+        })
+        .await
     }
 
     /// The size of a version's manifest, if it is there.

@@ -4,6 +4,7 @@
 //! an error that names the object and the store. Reads of shard data are counted apart from metadata: over a run they
 //! should come to about one times the dataset. Does not know who wants the bytes or what names point at them.
 
+pub mod conformance;
 mod manifests;
 mod objects;
 
@@ -19,7 +20,8 @@ use bytes::Bytes;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::prefix::PrefixStore;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, WriteMultipart};
 use shardfmt::plan::PlanDocument;
 use shardfmt::{FinishedShard, PlanId, Shard, ShardEntry, ShardId, Sidecar, VersionId, merkle};
 use tokio::task::spawn_blocking;
@@ -27,18 +29,37 @@ use tracing::warn;
 
 pub use objects::{ObjectKind, StoreTime, StoredObject};
 
+use crate::stores::{self, Opened, Refusal, Service, StoreOptions, Wire, WireCounts};
+
 /// How old an object may become before a repeated put makes it young again: half of what garbage is given before it is
 /// deleted. Whoever puts something that is there already will soon need it.
 const YOUNG: Duration = Duration::from_secs(30 * 60);
+
+/// What is sent to a service as a whole; longer objects go in parts.
+const LONGEST_PART: usize = 16 << 20;
+/// How long the parts of an object are.
+const PART: usize = 8 << 20;
 
 /// A store of content-addressed objects. Its futures run on a tokio runtime and may be dropped at any time.
 #[derive(Debug)]
 pub struct Origin {
     store: Arc<dyn ObjectStore>,
     name: String,
+    /// Of a directory.
     root: Option<PathBuf>,
+    /// Of a service elsewhere.
+    remote: Option<Remote>,
     data: Traffic,
     metadata: Arc<Traffic>,
+}
+
+/// What is known of a store that is somewhere else.
+#[derive(Debug)]
+struct Remote {
+    service: Service,
+    wire: Arc<Wire>,
+    /// Objects that were read a second time because the first time their bytes were wrong.
+    reread: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -59,8 +80,16 @@ impl Traffic {
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum OriginError {
     /// The address names no store that this program can open.
-    #[error("{url:?} is no store: give a directory, a file:// URL, or memory:// for tests")]
+    #[error(
+        "{url:?} is no store: give a directory, or a URL such as file:///DIR, s3://BUCKET/FOLDER, gs://, az://, https://, or memory:// for tests"
+    )]
     BadUrl { url: String },
+    /// The service there cannot be asked as things are.
+    #[error("cannot open {url} as a store")]
+    Refused { url: String, source: Refusal },
+    /// A web server is only read.
+    #[error("cannot {action} {what} in {store}: a web server is only read; give the store that it shows")]
+    ReadOnly { action: &'static str, what: String, store: String },
     /// The store has no such object.
     #[error("{what} is not in {store}")]
     NotFound { what: String, store: String },
@@ -72,7 +101,12 @@ pub enum OriginError {
     Mismatch { what: String, reason: String },
     /// The store cannot be reached or refuses.
     #[error("cannot {action} {what} in {store}")]
-    Unavailable { action: &'static str, what: String, store: String, source: Box<object_store::Error> },
+    Unavailable {
+        action: &'static str,
+        what: String,
+        store: String,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The directory cannot be used as a store.
     #[error("cannot open {store} as a store")]
     Unusable { store: String, source: Box<dyn std::error::Error + Send + Sync> },
@@ -117,18 +151,36 @@ struct Present {
 }
 
 impl Origin {
-    /// Opens the store at a path, a `file://` URL, or `memory://` (empty, gone with this value). A directory is created
-    /// when missing; what is put into it is fsynced.
+    /// Opens the store at a path or URL, as [`open_with`](Self::open_with) without options.
+    pub fn open(url: &str) -> Result<Self, OriginError> {
+        Self::open_with(url, &StoreOptions::default())
+    }
+
+    /// Opens the store at a path, or a URL: `file://`; a folder of a bucket, `s3://BUCKET/FOLDER`, `gs://`, `az://`; of a web
+    /// server, `https://HOST/FOLDER`, which is only read; `memory://` (empty, gone with this value). A directory is created
+    /// when missing; what is put into it is fsynced. Of a service elsewhere nothing is asked yet.
     ///
     /// # Errors
     ///
-    /// [`OriginError::BadUrl`] for other schemes, [`OriginError::Unusable`] when the directory cannot be made.
-    pub fn open(url: &str) -> Result<Self, OriginError> {
+    /// [`OriginError::BadUrl`] for other schemes, [`OriginError::Unusable`] when the directory cannot be made,
+    /// [`OriginError::Refused`] when settings of a service make no sense.
+    pub fn open_with(url: &str, options: &StoreOptions) -> Result<Self, OriginError> {
+        let bad = || OriginError::BadUrl { url: url.to_owned() };
         let path = match url.split_once("://") {
             Some(("memory", "")) => return Ok(Self::over(Arc::new(InMemory::new()), url, None)),
             Some(("file", path)) if path.starts_with('/') => path,
+            Some((scheme, rest)) if stores::is_remote(scheme) && is_plain(rest) => {
+                let refused = |source| OriginError::Refused { url: url.to_owned(), source };
+                let Opened { store, service, wire } = stores::open(url, options).map_err(refused)?;
+                let folder = rest.split_once('/').map_or("", |(_, folder)| folder).trim_end_matches('/');
+                let folder = Path::parse(folder).map_err(|_| bad())?;
+                let remote = Remote { service, wire, reread: AtomicU64::new(0) };
+                let name = url.trim_end_matches('/');
+                let origin = Self::over(Arc::new(PrefixStore::new(store, folder)), name, None);
+                return Ok(Self { remote: Some(remote), ..origin });
+            }
             None if !url.is_empty() => url,
-            _ => return Err(OriginError::BadUrl { url: url.to_owned() }),
+            _ => return Err(bad()),
         };
         Self::open_dir(FilePath::new(path))
     }
@@ -148,7 +200,8 @@ impl Origin {
     }
 
     pub(crate) fn over(store: Arc<dyn ObjectStore>, name: &str, root: Option<PathBuf>) -> Self {
-        Self { store, name: name.to_owned(), root, data: Traffic::default(), metadata: Arc::default() }
+        let (name, data, metadata) = (name.to_owned(), Traffic::default(), Arc::default());
+        Self { store, name, root, remote: None, data, metadata }
     }
 
     /// The address it was opened with.
@@ -174,6 +227,21 @@ impl Origin {
     /// Reads of sidecars, manifests and plans so far.
     pub fn metadata_requests(&self) -> u64 {
         self.metadata.requests.load(Ordering::Relaxed)
+    }
+
+    /// What went over the wire, if the store is a service elsewhere.
+    pub fn wire(&self) -> Option<WireCounts> {
+        self.remote.as_ref().map(|remote| remote.wire.counts())
+    }
+
+    /// Objects that were read a second time because their bytes were wrong the first time.
+    pub fn reread(&self) -> u64 {
+        self.remote.as_ref().map_or(0, |remote| remote.reread.load(Ordering::Relaxed))
+    }
+
+    /// Whether nothing can be put here.
+    pub fn is_read_only(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.service == Service::Web)
     }
 
     /// Where the shard's file is, or would be, when the store is a directory: to be mapped instead of read.
@@ -253,12 +321,11 @@ impl Origin {
 
     /// The whole shard of that name, verified against it.
     pub async fn shard_bytes(&self, id: ShardId) -> Result<Bytes, OriginError> {
-        let object = Object::shard(id);
-        let bytes = self.read(&object, &self.data).await?;
-        let hashed = bytes.clone();
-        let found = blocking(move || ShardId::of(&hashed)).await;
-        self.check_digest(&object, found == id, || found.to_string())?;
-        Ok(bytes)
+        self.read_as(&Object::shard(id), &self.data, move |bytes| {
+            check_digest(id, ShardId::of(bytes))?;
+            Ok(bytes.clone())
+        })
+        .await
     }
 
     /// The stored bytes of a shard, as they are: whoever checks or mends the store verifies them. Not counted.
@@ -268,11 +335,9 @@ impl Origin {
 
     /// The row digests of a shard and the map of its file, verified against the root in the manifest.
     pub async fn sidecar(&self, entry: &ShardEntry) -> Result<Sidecar, OriginError> {
-        let object = Object::sidecar(entry.id);
-        let bytes = self.read(&object, &self.metadata).await?;
         let (id, root, rows) = (entry.id, entry.root, entry.rows);
-        let checked = blocking(move || {
-            let sidecar = Sidecar::decode(&bytes).map_err(|error| error.to_string())?;
+        self.read_as(&Object::sidecar(id), &self.metadata, move |bytes| {
+            let sidecar = Sidecar::decode(bytes).map_err(|error| error.to_string())?;
             if sidecar.shard != id {
                 return Err(format!("it is of shard {}", sidecar.shard));
             }
@@ -280,8 +345,8 @@ impl Origin {
                 return Err("its rows do not lead to the root in the manifest".to_owned());
             }
             Ok(sidecar)
-        });
-        checked.await.map_err(|reason| self.corrupt(&object, reason))
+        })
+        .await
     }
 
     /// The stored bytes of a shard's sidecar, as they are: whoever has the manifest verifies them.
@@ -341,16 +406,19 @@ impl Origin {
 
     /// A plan, verified against its name.
     pub async fn plan(&self, id: PlanId) -> Result<PlanDocument, OriginError> {
-        let object = Object::plan(id);
-        let bytes = self.read(&object, &self.metadata).await?;
-        let found = PlanId::of(&bytes);
-        self.check_digest(&object, found == id, || found.to_string())?;
-        PlanDocument::from_bytes(&bytes).map_err(|error| self.corrupt(&object, error.to_string()))
+        self.read_as(&Object::plan(id), &self.metadata, move |bytes| {
+            check_digest(id, PlanId::of(bytes))?;
+            PlanDocument::from_bytes(bytes).map_err(|error| error.to_string())
+        })
+        .await
     }
 
     /// Makes `bytes` the object's content, durably. The same bytes twice are written once, but for being made young again;
     /// bytes that differ are a damaged copy, and replaced.
     async fn put(&self, object: &Object, bytes: Bytes) -> Result<(), OriginError> {
+        if self.remote.is_some() {
+            return self.upload(object, bytes).await;
+        }
         let mode = match self.read_present(object).await? {
             Some(present) if present.bytes == bytes => return self.make_young(object, present).await,
             Some(_) => {
@@ -363,6 +431,54 @@ impl Origin {
             // Someone else has just put the same bytes under this name: there are no others.
             Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => Ok(()),
             Err(error) => Err(self.failed("write", object, error)),
+        }
+    }
+
+    /// Makes `bytes` the object's content at a service elsewhere, whatever is there: under this name there are no others, and
+    /// to find out would cost as much. Long ones go in parts, each of which is sent again if it fails.
+    async fn upload(&self, object: &Object, bytes: Bytes) -> Result<(), OriginError> {
+        self.check_writable("write", object)?;
+        let sent = async {
+            if bytes.len() <= LONGEST_PART {
+                self.store.put(&object.path, bytes.into()).await?;
+                return Ok(());
+            }
+            let upload = self.store.put_multipart(&object.path).await?;
+            let mut writer = WriteMultipart::new_with_chunk_size(upload, PART);
+            writer.put(bytes);
+            writer.finish().await.map(|_| ())
+        };
+        sent.await.map_err(|error| self.failed("write", object, error))
+    }
+
+    fn check_writable(&self, action: &'static str, object: &Object) -> Result<(), OriginError> {
+        if self.is_read_only() {
+            let (what, store) = (object.what.clone(), self.name.clone());
+            return Err(OriginError::ReadOnly { action, what, store });
+        }
+        Ok(())
+    }
+
+    /// What the object's bytes are to `check`, which refuses those that were not put. What comes over a network is read a
+    /// second time before it counts as corrupt.
+    async fn read_as<T: Send + 'static>(
+        &self,
+        object: &Object,
+        traffic: &Traffic,
+        check: impl Fn(&Bytes) -> Result<T, String> + Clone + Send + 'static,
+    ) -> Result<T, OriginError> {
+        let mut again = self.remote.as_ref();
+        loop {
+            let bytes = self.read(object, traffic).await?;
+            let check = check.clone();
+            match (blocking(move || check(&bytes)).await, again.take()) {
+                (Ok(found), _) => return Ok(found),
+                (Err(reason), Some(remote)) => {
+                    remote.reread.fetch_add(1, Ordering::Relaxed);
+                    warn!(object = %object.what, store = %self.name, reason, "reading it again");
+                }
+                (Err(reason), None) => return Err(self.corrupt(object, reason)),
+            }
         }
     }
 
@@ -414,15 +530,6 @@ impl Origin {
         }
     }
 
-    fn check_digest(
-        &self,
-        object: &Object,
-        right: bool,
-        found: impl FnOnce() -> String,
-    ) -> Result<(), OriginError> {
-        if right { Ok(()) } else { Err(self.corrupt(object, format!("its bytes have digest {}", found()))) }
-    }
-
     fn corrupt(&self, object: &Object, reason: String) -> OriginError {
         OriginError::Corrupt { what: object.what.clone(), store: self.name.clone(), reason }
     }
@@ -431,9 +538,25 @@ impl Origin {
         let (what, store) = (object.what.clone(), self.name.clone());
         match source {
             object_store::Error::NotFound { .. } => OriginError::NotFound { what, store },
-            source => OriginError::Unavailable { action, what, store, source: Box::new(source) },
+            source => {
+                let source = match &self.remote {
+                    Some(remote) => Refusal::of(remote.service, &source).into(),
+                    None => source.into(),
+                };
+                OriginError::Unavailable { action, what, store, source }
+            }
         }
     }
+}
+
+/// Whether what follows the scheme of a URL is no more than names with a slash between them.
+fn is_plain(rest: &str) -> bool {
+    !rest.contains(['?', '#', '@'])
+        && !rest.split_once('/').is_some_and(|(_, folder)| folder.starts_with('/'))
+}
+
+fn check_digest<Id: PartialEq + fmt::Display>(named: Id, found: Id) -> Result<(), String> {
+    if found == named { Ok(()) } else { Err(format!("its bytes have digest {found}")) }
 }
 
 fn check_name(object: &Object, right: bool, found: impl FnOnce() -> String) -> Result<(), OriginError> {

@@ -2,31 +2,11 @@
 
 use std::fs;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch};
-use shardfmt::plan::{PlanOptions, Shape};
-use shardfmt::{Digest, InputDigest, Manifest, ManifestError, ManifestFile, ShardWriter, VersionId};
+use shardfmt::Manifest;
 use tempfile::TempDir;
 
+use super::conformance::{long_manifest, manifest, plan, shard};
 use super::*;
-
-fn shard(rows: i64) -> FinishedShard {
-    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
-    let batch = RecordBatch::try_from_iter([("number", numbers)]).expect("one column");
-    let mut writer = ShardWriter::new(batch.schema()).expect("plain columns");
-    writer.push(&batch).expect("rows of the schema");
-    writer.finish().expect("rows")
-}
-
-fn manifest(shard: &FinishedShard) -> Manifest {
-    let schema = shardfmt::Shard::from_bytes(shard.bytes.clone()).expect("own shard").schema().clone();
-    Manifest::new(schema, vec![shard.entry.clone()], serde_json::json!({}), Vec::new())
-}
-
-fn plan(manifest: &Manifest) -> PlanDocument {
-    let shard_rows = manifest.shards.iter().map(|shard| shard.rows).collect();
-    let shape = Shape { shard_rows, row_bytes: manifest.row_bytes() };
-    PlanDocument::with_defaults(manifest.id(), &shape, PlanOptions::default()).expect("fits")
-}
 
 struct Stored {
     _dir: TempDir,
@@ -64,44 +44,27 @@ impl Stored {
 }
 
 #[tokio::test]
-async fn what_is_put_comes_back_and_is_counted() {
-    for url in
-        ["memory://".to_owned(), TempDir::new().expect("temporary directory").keep().display().to_string()]
-    {
-        let origin = Origin::open(&url).expect("opens");
-        let shard = shard(1000);
-        let manifest = manifest(&shard);
-        assert!(!origin.has_shard(&shard.id).await.expect("looks"));
-        for _ in 0..2 {
-            origin.put_shard(&shard).await.expect("puts, and once more");
-        }
-        assert!(origin.has_shard(&shard.id).await.expect("looks"));
-        assert_eq!((origin.bytes_read(), origin.requests(), origin.metadata_bytes_read()), (0, 0, 0));
+async fn memory_keeps_the_promises_of_a_store() {
+    conformance::all(async || Origin::open("memory://").expect("opens")).await;
+}
 
-        assert_eq!(origin.shard(&shard.entry).await.expect("reads"), shard.bytes);
-        let size = shard.bytes.len() as u64;
-        assert_eq!((origin.bytes_read(), origin.requests()), (size, 1));
-        let ranges = [100..200, 0..0, 8..16];
-        let parts = origin.read_ranges(&shard.id, &ranges).await.expect("reads");
-        for (part, range) in parts.iter().zip(&ranges) {
-            assert_eq!(part[..], shard.bytes[range.start as usize..range.end as usize]);
-        }
-        assert_eq!((origin.bytes_read(), origin.requests()), (size + 108, 3), "an empty range is no request");
+#[tokio::test]
+async fn a_directory_keeps_the_promises_of_a_store() {
+    let dir = TempDir::new().expect("temporary directory");
+    let count = std::cell::Cell::new(0);
+    conformance::all(async || {
+        count.set(count.get() + 1);
+        Origin::open_dir(&dir.path().join(count.get().to_string())).expect("opens")
+    })
+    .await;
+}
 
-        assert_eq!(origin.sidecar(&shard.entry).await.expect("reads"), shard.sidecar);
-        let version = origin.put_manifest(&manifest).await.expect("puts");
-        assert_eq!(origin.manifest(version).await.expect("reads"), manifest);
-        let plan = plan(&manifest);
-        let id = origin.put_plan(&plan).await.expect("puts");
-        assert_eq!(origin.plan(id).await.expect("reads"), plan);
-        assert_eq!(origin.bytes_read(), size + 108, "metadata is counted apart");
-        assert_eq!(origin.metadata_requests(), 3);
-        assert_eq!(origin.local_path(&shard.id).is_some(), url != "memory://");
-        if let Some(path) = origin.local_path(&shard.id) {
-            assert_eq!(fs::read(path).expect("a file"), shard.bytes);
-            fs::remove_dir_all(&url).expect("removes");
-        }
-    }
+#[tokio::test]
+async fn of_a_directory_the_files_are_known() {
+    let stored = stored().await;
+    let path = stored.origin.local_path(&stored.shard.id).expect("a directory");
+    assert_eq!(fs::read(path).expect("a file"), stored.shard.bytes);
+    assert_eq!(Origin::open("memory://").expect("opens").local_path(&stored.shard.id), None);
 }
 
 #[tokio::test]
@@ -129,65 +92,6 @@ async fn damage_on_disk_is_found_and_named() {
             text.contains("is corrupt: ") && text.ends_with("; restore the object or re-ingest"),
             "{text}"
         );
-    }
-}
-
-#[tokio::test]
-async fn putting_again_heals_what_was_damaged() {
-    let stored = stored().await;
-    let (origin, shard) = (&stored.origin, &stored.shard);
-    for key in [shard.id.object_key(), shard.id.sidecar_key(), stored.manifest.id().object_key()] {
-        stored.damage(&key);
-    }
-    origin.put_shard(shard).await.expect("puts");
-    origin.put_manifest(&stored.manifest).await.expect("puts");
-    assert_eq!(origin.shard(&shard.entry).await.expect("healed"), shard.bytes);
-    assert_eq!(origin.sidecar(&shard.entry).await.expect("healed"), shard.sidecar);
-    assert_eq!(origin.manifest(stored.manifest.id()).await.expect("healed"), stored.manifest);
-}
-
-/// A manifest that is long for its inputs.
-fn long_manifest() -> Manifest {
-    let input = |number: u32| {
-        let (name, digest) = (format!("part-{number:05}.parquet"), Digest::of(&number.to_le_bytes()));
-        InputDigest { name, bytes: number.into(), digest }
-    };
-    Manifest { inputs: (0..4000).map(input).collect(), ..manifest(&shard(10)) }
-}
-
-#[tokio::test]
-async fn a_long_manifest_is_read_as_far_as_is_asked() {
-    let dir = TempDir::new().expect("temporary directory");
-    for url in ["memory://", dir.path().to_str().expect("UTF-8")] {
-        let origin = Origin::open(url).expect("opens");
-        let manifest = long_manifest();
-        let version = origin.put_manifest(&manifest).await.expect("puts");
-        let ask = async |what: fn(ManifestFile) -> Result<u64, ManifestError>| {
-            let before = origin.metadata_bytes_read();
-            let answer = origin.ask_manifest(version, what).await.expect("the manifest");
-            (answer, origin.metadata_bytes_read() - before)
-        };
-        let size = origin.manifest_size(version).await.expect("looks").expect("is there");
-        let (samples, read) = ask(|manifest| Ok(manifest.totals().samples)).await;
-        assert!(samples == 10 && read < size / 4, "{read} of {size} bytes in {url}");
-        let (inputs, read) = ask(|manifest| Ok(manifest.inputs()?.len() as u64)).await;
-        assert!(inputs == 4000 && read > size / 2, "{read} of {size} bytes in {url}");
-
-        let tree = origin.manifest_tree(version).await.expect("it is long");
-        origin.delete(vec![version.tree_key()]).await.expect("deletes");
-        let (samples, read) = ask(|manifest| Ok(manifest.totals().samples)).await;
-        assert_eq!((samples, read), (10, size), "without a tree it is read whole");
-        origin.put_manifest(&manifest).await.expect("puts");
-        assert_eq!(origin.manifest_tree(version).await.expect("it is back"), tree);
-
-        let short = origin.put_manifest(&self::manifest(&shard(10))).await.expect("puts");
-        let none = origin.manifest_tree(short).await.expect_err("it has none");
-        assert!(matches!(none, OriginError::NotFound { .. }), "{none}");
-        origin.open_manifest(short).await.expect("opens");
-        let nothing = VersionId::of(b"nothing");
-        let missing = origin.open_manifest(nothing).await.expect_err("it is not there");
-        assert!(matches!(missing, OriginError::NotFound { .. }), "{missing}");
-        assert!(missing.to_string().contains(&nothing.to_string()), "{missing}");
     }
 }
 
@@ -237,7 +141,7 @@ async fn a_shard_cut_short_is_corrupt_and_a_missing_one_not_found() {
 async fn offers_that_are_not_what_they_say_are_refused() {
     let stored = stored().await;
     let (origin, shard) = (&stored.origin, &stored.shard);
-    let other = super::tests::shard(10);
+    let other = conformance::shard(10);
     let refused = [
         origin.put_shard_bytes(shard.id, other.bytes.clone()).await,
         origin.put_sidecar(shard.id, other.sidecar.encode().into()).await,
@@ -262,9 +166,22 @@ async fn offers_that_are_not_what_they_say_are_refused() {
 
 #[test]
 fn addresses_that_are_no_store_say_what_is() {
-    for bad in ["", "s3://bucket", "file://relative", "memory://x", "http://host/"] {
+    for bad in [
+        "",
+        "file://relative",
+        "memory://x",
+        "ftp://host/",
+        "s3://bucket/x?y",
+        "https://me:secret@host/",
+        "s3://a//b",
+    ] {
         let error = Origin::open(bad).expect_err(bad);
         assert!(error.to_string().contains("give a directory"), "{error}");
+    }
+    for (bad, says) in [("s3://", "names no bucket"), ("http:///x", "names no host")] {
+        let error = Origin::open(bad).expect_err(bad);
+        let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        assert!(error.to_string().contains(bad) && source.contains(says), "{error}: {source}");
     }
     let file = tempfile::NamedTempFile::new().expect("temporary file");
     let error = Origin::open(file.path().to_str().expect("UTF-8")).expect_err("a file is no directory");

@@ -78,9 +78,11 @@ impl From<OriginError> for Refusal {
             OriginError::NotFound { .. } => Problem::not_found(detail),
             OriginError::Mismatch { .. } => Problem::new(problem::CORRUPT, 422, detail),
             OriginError::Corrupt { .. } => Problem::new(problem::CORRUPT, 500, detail),
-            OriginError::BadUrl { .. } | OriginError::Unavailable { .. } | OriginError::Unusable { .. } => {
-                Problem::unavailable(detail)
-            }
+            OriginError::ReadOnly { .. } => Problem::invalid(detail),
+            OriginError::BadUrl { .. }
+            | OriginError::Refused { .. }
+            | OriginError::Unavailable { .. }
+            | OriginError::Unusable { .. } => Problem::unavailable(detail),
         })
     }
 }

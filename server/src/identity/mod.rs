@@ -17,6 +17,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use serde::{Deserialize, Serialize};
 use shardd_client::node::NodeId;
+use shardd_client::stores::StoreOptions;
 use shardfmt::digest::Digest;
 
 pub use authority::Authority;
@@ -42,6 +43,9 @@ pub struct Identity {
 pub struct Cluster {
     /// URL of the store that the cluster shares.
     pub store: String,
+    /// How the first node reaches that store; certificates are each machine's own.
+    #[serde(default)]
+    pub store_options: StoreOptions,
     /// Name of the first node, which keeps the metadata.
     pub first: NodeId,
     /// Where the first node speaks HTTP.

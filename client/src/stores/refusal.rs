@@ -2,25 +2,41 @@
 
 use std::error::Error as StdError;
 use std::io::{self, ErrorKind};
+use std::path::PathBuf;
 
 use object_store::Error;
 use object_store::client::HttpError;
 
-/// Who was asked.
+/// Who is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Service {
+pub enum Service {
+    /// Amazon S3, or what is compatible with it.
     S3,
+    /// Google Cloud Storage.
     Google,
+    /// Azure Blob Storage.
     Azure,
+    /// A web server, which is only read.
     Web,
 }
 
 impl Service {
+    /// Who is meant by the scheme of a URL.
+    pub(crate) fn of(scheme: &str) -> Option<Service> {
+        match scheme {
+            "s3" | "s3a" => Some(Service::S3),
+            "gs" => Some(Service::Google),
+            "az" | "abfs" | "abfss" | "adl" | "azure" => Some(Service::Azure),
+            "http" | "https" => Some(Service::Web),
+            _ => None,
+        }
+    }
+
     /// Where its credentials come from.
     fn credentials(self) -> &'static str {
         match self {
             Service::S3 => {
-                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN where there is one), or AWS_SKIP_SIGNATURE=true for a public bucket"
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN where there is one), AWS_PROFILE, or AWS_SKIP_SIGNATURE=true for a public bucket"
             }
             Service::Google => {
                 "set GOOGLE_APPLICATION_CREDENTIALS to a key file, or GOOGLE_SKIP_SIGNATURE=true for a public bucket"
@@ -49,6 +65,20 @@ impl Service {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
+    /// Not the URL of a store.
+    #[error("{reason}")]
+    Unnamed {
+        /// What it lacks.
+        reason: String,
+    },
+    /// The certificates that are to be trusted cannot be read.
+    #[error("{}: cannot be trusted ({reason}); give a file of certificates in PEM", .path.display())]
+    Ca {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// No bucket or container of that name.
     #[error("there is no such bucket; check its name, and {way_out}")]
     NoBucket {
@@ -93,7 +123,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// What the error of a store means.
-    pub(super) fn of(service: Service, error: &Error) -> Refusal {
+    pub(crate) fn of(service: Service, error: &Error) -> Refusal {
         let text = error.to_string();
         let code = between(&text, "<Code>", "</Code>").unwrap_or_default();
         let message = between(&text, "<Message>", "</Message>").unwrap_or_default();
@@ -135,12 +165,12 @@ impl Refusal {
     }
 
     /// What the settings of a store lack.
-    pub(super) fn unusable(service: Service, error: &Error) -> Refusal {
+    pub(crate) fn unusable(service: Service, error: &Error) -> Refusal {
         Refusal::Denied { reason: last_cause(error), way_out: service.credentials() }
     }
 
     /// What a web server's answer means that is no success.
-    pub(super) fn of_status(status: u16) -> Refusal {
+    pub(crate) fn of_status(status: u16) -> Refusal {
         let reason = format!("status {status}");
         match status {
             401 | 403 => Refusal::Denied { reason, way_out: Service::Web.credentials() },
@@ -150,7 +180,7 @@ impl Refusal {
     }
 
     /// What it means that a web server was not reached, or fell silent.
-    pub(super) fn of_request(error: &reqwest::Error) -> Refusal {
+    pub(crate) fn of_request(error: &reqwest::Error) -> Refusal {
         Refusal::Unreachable { reason: last_cause(error), way_out: Service::Web.address() }
     }
 }
@@ -176,7 +206,7 @@ fn causes<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (
 }
 
 /// What lies behind it all: without URLs, which may hold secrets.
-fn last_cause(error: &(dyn StdError + 'static)) -> String {
+pub(super) fn last_cause(error: &(dyn StdError + 'static)) -> String {
     causes(error).last().map(|cause| short(&cause.to_string())).unwrap_or_default()
 }
 

@@ -1,0 +1,130 @@
+//! The clients of each service, made of a URL, the environment and options.
+
+use std::env;
+use std::sync::Arc;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::{ClientConfigKey, ClientOptions, Error, ObjectStore};
+
+use super::profile::Profile;
+use super::wire::{Connector, Wire};
+use super::{StoreOptions, retries};
+
+type Built = Result<Arc<dyn ObjectStore>, Error>;
+
+/// A request takes no longer than this, a silence within it no longer than that.
+const TIMEOUTS: [(ClientConfigKey, &str); 2] =
+    [(ClientConfigKey::Timeout, "5 minutes"), (ClientConfigKey::ReadTimeout, "30 seconds")];
+
+pub(super) fn amazon(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Built {
+    let mut builder = AmazonS3Builder::from_env().with_url(url).with_retry(retries());
+    for (key, value) in TIMEOUTS {
+        builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
+    }
+    let is_set = |builder: &AmazonS3Builder, key: AmazonS3ConfigKey| builder.get_config_value(&key).is_some();
+    if let Some(profile) = Profile::of_user() {
+        let profile = profile.map_err(|error| Error::Generic { store: "S3", source: error.into() })?;
+        if !is_set(&builder, AmazonS3ConfigKey::Region)
+            && let Some(region) = profile.region()
+        {
+            builder = builder.with_region(region);
+        }
+        if !is_set(&builder, AmazonS3ConfigKey::Endpoint)
+            && !is_set(&builder, AmazonS3ConfigKey::S3Endpoint)
+            && let Some(endpoint) = profile.endpoint()
+        {
+            builder = builder.with_endpoint(endpoint);
+        }
+        builder = builder.with_credentials(Arc::new(profile));
+    }
+    if let Some(endpoint) = &options.endpoint {
+        builder = builder.with_endpoint(endpoint);
+    }
+    if let Some(region) = &options.region {
+        builder = builder.with_region(region);
+    }
+    if options.anonymous {
+        builder = builder.with_skip_signature(true);
+    }
+    let endpoint = builder
+        .get_config_value(&AmazonS3ConfigKey::S3Endpoint)
+        .or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
+    if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
+        builder = builder.with_allow_http(true);
+    }
+    Ok(Arc::new(builder.with_http_connector(Connector(wire.clone())).build()?))
+}
+
+pub(super) fn google(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Built {
+    let mut builder = GoogleCloudStorageBuilder::from_env().with_url(url).with_retry(retries());
+    for (key, value) in TIMEOUTS {
+        builder = builder.with_config(GoogleConfigKey::Client(key), value);
+    }
+    if let Ok(host) = env::var("STORAGE_EMULATOR_HOST") {
+        let address = if host.contains("://") { host } else { format!("http://{host}") };
+        builder = builder.with_base_url(&address).with_skip_signature(true);
+    }
+    if let Some(endpoint) = &options.endpoint {
+        builder = builder.with_base_url(endpoint);
+    }
+    if options.anonymous {
+        builder = builder.with_skip_signature(true);
+    }
+    Ok(Arc::new(builder.with_http_connector(Connector(wire.clone())).build()?))
+}
+
+pub(super) fn azure(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Built {
+    let mut builder = MicrosoftAzureBuilder::from_env();
+    // What Microsoft's own tools call them.
+    for (variable, key) in [
+        ("AZURE_STORAGE_ACCOUNT", AzureConfigKey::AccountName),
+        ("AZURE_STORAGE_KEY", AzureConfigKey::AccessKey),
+    ] {
+        if let Ok(value) = env::var(variable) {
+            builder = builder.with_config(key, value);
+        }
+    }
+    for (name, value) in env::var("AZURE_STORAGE_CONNECTION_STRING").iter().flat_map(|text| parts(text)) {
+        builder = match name {
+            "AccountName" => builder.with_config(AzureConfigKey::AccountName, value),
+            "AccountKey" => builder.with_config(AzureConfigKey::AccessKey, value),
+            "SharedAccessSignature" => builder.with_config(AzureConfigKey::SasKey, value),
+            "BlobEndpoint" => builder.with_config(AzureConfigKey::Endpoint, value),
+            "UseDevelopmentStorage" => builder.with_config(AzureConfigKey::UseEmulator, value),
+            _ => builder,
+        };
+    }
+    for (key, value) in TIMEOUTS {
+        builder = builder.with_config(AzureConfigKey::Client(key), value);
+    }
+    if let Some(endpoint) = &options.endpoint {
+        builder = builder.with_endpoint(endpoint.clone());
+    }
+    if options.anonymous {
+        builder = builder.with_skip_signature(true);
+    }
+    let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
+    if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
+        builder = builder.with_allow_http(true);
+    }
+    let builder = builder.with_url(url).with_retry(retries());
+    Ok(Arc::new(builder.with_http_connector(Connector(wire.clone())).build()?))
+}
+
+/// A web server, which is only read.
+pub(super) fn web(url: &str, wire: &Arc<Wire>) -> Built {
+    let mut options = ClientOptions::new().with_allow_http(true);
+    for (key, value) in TIMEOUTS {
+        options = options.with_config(key, value);
+    }
+    let builder = HttpBuilder::new().with_url(url).with_client_options(options).with_retry(retries());
+    Ok(Arc::new(builder.with_http_connector(Connector(wire.clone())).build()?))
+}
+
+/// The `name=value` pairs of a connection string.
+fn parts(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split(';').filter_map(|part| part.trim().split_once('='))
+}

@@ -1,0 +1,128 @@
+//! Object stores of other services, by URL: Amazon S3 and what is compatible with it, Google Cloud Storage, Azure Blob
+//! Storage, plain web servers. Settings and credentials come from the environment, under the names that each service's
+//! own tools use; [`StoreOptions`] win over them.
+//!
+//! Requests are made again when they fail for a while (`retries`), a second time when an answer is late (`hedge.rs`), and no
+//! faster than allowed (`pace.rs`); all of them are counted (`wire.rs`). Knows nothing of what lies in a store.
+
+mod cloud;
+mod hedge;
+mod pace;
+mod profile;
+mod refusal;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::{BackoffConfig, Certificate, ObjectStore, RetryConfig};
+use serde::{Deserialize, Serialize};
+use shardfmt::ByteSize;
+
+pub use self::refusal::{Refusal, Service};
+pub(crate) use self::wire::Wire;
+pub use self::wire::WireCounts;
+
+/// How a store is reached, beyond its URL. All of it is optional, none of it secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct StoreOptions {
+    /// Address of the service, where it is not the cloud's own: `https://minio.example.org:9000`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// Region of the bucket, of Amazon S3.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+    /// A file of certificates (PEM) that are trusted beside the system's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    /// Ask without credentials, as anybody: for public buckets.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub anonymous: bool,
+    /// The most bytes a second, of what is sent and received together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<ByteSize>,
+}
+
+impl StoreOptions {
+    /// These, and where they say nothing, those.
+    #[must_use]
+    pub fn or(self, fallback: &StoreOptions) -> StoreOptions {
+        StoreOptions {
+            endpoint: self.endpoint.or_else(|| fallback.endpoint.clone()),
+            region: self.region.or_else(|| fallback.region.clone()),
+            ca: self.ca.or_else(|| fallback.ca.clone()),
+            anonymous: self.anonymous || fallback.anonymous,
+            bandwidth: self.bandwidth.or(fallback.bandwidth),
+        }
+    }
+}
+
+/// A store that was opened: nothing was asked of it yet.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) service: Service,
+    pub(crate) wire: Arc<Wire>,
+}
+
+/// Whether URLs of this scheme lead to stores of other services.
+pub(crate) fn is_remote(scheme: &str) -> bool {
+    Service::of(scheme).is_some()
+}
+
+/// Opens the bucket, container or web server that a URL begins with; what follows its name is left to the caller.
+///
+/// # Errors
+/// When the URL is none, when options make no sense together, or a file that they name cannot be read.
+pub(crate) fn open(url: &str, options: &StoreOptions) -> Result<Opened, Refusal> {
+    crate::tls::use_ring();
+    let (scheme, rest) = url.split_once("://").unwrap_or((url, ""));
+    let service =
+        Service::of(scheme).ok_or(Refusal::Unnamed { reason: "it is no URL of a store".to_owned() })?;
+    let name = rest.split('/').next().unwrap_or_default();
+    if name.is_empty() {
+        let reason = match service {
+            Service::Web => "it names no host".to_owned(),
+            _ => format!("it names no bucket; give it as {scheme}://BUCKET/FOLDER"),
+        };
+        return Err(Refusal::Unnamed { reason });
+    }
+    let wire = Arc::new(Wire::new(certificates(options)?, options.bandwidth));
+    let address = format!("{scheme}://{name}");
+    let store = match service {
+        Service::S3 => cloud::amazon(&address, options, &wire),
+        Service::Google => cloud::google(&address, options, &wire),
+        Service::Azure => cloud::azure(&address, options, &wire),
+        Service::Web => cloud::web(&address, &wire),
+    };
+    let store = store.map_err(|error| Refusal::unusable(service, &error))?;
+    Ok(Opened { store, service, wire })
+}
+
+/// How long a store is asked again when it fails or is out of reach: about half a minute.
+pub(crate) fn retries() -> RetryConfig {
+    RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(8),
+            base: 2.0,
+        },
+        max_retries: 8,
+        retry_timeout: Duration::from_secs(60),
+    }
+}
+
+fn certificates(options: &StoreOptions) -> Result<Vec<Certificate>, Refusal> {
+    let Some(path) = &options.ca else { return Ok(Vec::new()) };
+    let refused = |reason: String| Refusal::Ca { path: path.clone(), reason };
+    let pem = std::fs::read(path).map_err(|error| refused(error.to_string()))?;
+    let found = Certificate::from_pem_bundle(&pem).map_err(|_| refused("it is not PEM".to_owned()))?;
+    if found.is_empty() {
+        return Err(refused("there is no certificate in it".to_owned()));
+    }
+    Ok(found)
+}

@@ -1,0 +1,166 @@
+//! Every HTTP request to a store passes here: it is counted, made a second time when its answer is late, and held to the
+//! bandwidth allowed. What is above sees one request, and makes failed ones again.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use futures::future::{Either, select};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
+    ReqwestConnector,
+};
+use object_store::{Certificate, ClientOptions};
+use serde::{Deserialize, Serialize};
+use shardfmt::ByteSize;
+use tokio::time::{Instant, timeout};
+
+use super::hedge::Hedge;
+use super::pace::Pace;
+
+/// What went over the wire to a store and back, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireCounts {
+    /// Requests made, those that were made again included.
+    pub requests: u64,
+    /// Requests that failed: no answer, or one with status 429 or 5xx. Most were made again.
+    pub failed: u64,
+    /// Reads that were asked a second time because an answer was late.
+    pub hedged: u64,
+    /// Bytes of bodies sent.
+    pub sent: u64,
+    /// Bytes of bodies received.
+    pub received: u64,
+}
+
+/// The way to one store, shared by all its requests.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    certificates: Vec<Certificate>,
+    pace: Option<Pace>,
+    hedge: Mutex<Hedge>,
+    requests: AtomicU64,
+    failed: AtomicU64,
+    hedged: AtomicU64,
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+impl Wire {
+    pub(super) fn new(certificates: Vec<Certificate>, bandwidth: Option<ByteSize>) -> Wire {
+        Wire {
+            certificates,
+            pace: bandwidth.map(Pace::new),
+            hedge: Mutex::default(),
+            requests: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            hedged: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> WireCounts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        WireCounts {
+            requests: of(&self.requests),
+            failed: of(&self.failed),
+            hedged: of(&self.hedged),
+            sent: of(&self.sent),
+            received: of(&self.received),
+        }
+    }
+
+    fn hedge<T>(&self, ask: impl FnOnce(&mut Hedge) -> T) -> T {
+        ask(&mut self.hedge.lock().expect("no panic while held"))
+    }
+
+    async fn pass(&self, counter: &AtomicU64, bytes: usize) {
+        counter.fetch_add(bytes as u64, Ordering::Relaxed);
+        if let Some(pace) = &self.pace {
+            pace.pass(bytes).await;
+        }
+    }
+}
+
+/// Makes clients whose requests go over a [`Wire`].
+#[derive(Debug)]
+pub(super) struct Connector(pub(super) Arc<Wire>);
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let trusting = |options: ClientOptions, ca: &Certificate| options.with_root_certificate(ca.clone());
+        let options = self.0.certificates.iter().fold(options.clone(), trusting);
+        let client = ReqwestConnector::default().connect(&options)?;
+        Ok(HttpClient::new(Metered { client, wire: self.0.clone() }))
+    }
+}
+
+#[derive(Debug)]
+struct Metered {
+    client: HttpClient,
+    wire: Arc<Wire>,
+}
+
+#[async_trait]
+impl HttpService for Metered {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let is_read = ["GET", "HEAD"].contains(&request.method().as_str());
+        let response = if is_read { self.read(request).await? } else { self.ask(request).await? };
+        let (parts, body) = response.into_parts();
+        let wire = self.wire.clone();
+        let frames = body.into_data_stream().then(move |part| {
+            let wire = wire.clone();
+            async move {
+                let part = part?;
+                wire.pass(&wire.received, part.len()).await;
+                Ok(Frame::data(part))
+            }
+        });
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(StreamBody::new(frames))))
+    }
+}
+
+impl Metered {
+    /// Asks, and if the answer is late, asks again and takes the first good answer.
+    async fn read(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let Some(patience) = self.wire.hedge(Hedge::patience) else { return self.ask(request).await };
+        let again = request.clone();
+        let mut first = Box::pin(self.ask(request));
+        if let Ok(answer) = timeout(patience, &mut first).await {
+            return answer;
+        }
+        if !self.wire.hedge(Hedge::take) {
+            return first.await;
+        }
+        self.wire.hedged.fetch_add(1, Ordering::Relaxed);
+        let second = Box::pin(self.ask(again));
+        match select(first, second).await {
+            Either::Left((answer, other)) | Either::Right((answer, other)) if is_bad(&answer) => other.await,
+            Either::Left((answer, _)) | Either::Right((answer, _)) => answer,
+        }
+    }
+
+    async fn ask(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        self.wire.pass(&self.wire.sent, request.body().content_length()).await;
+        self.wire.requests.fetch_add(1, Ordering::Relaxed);
+        let asked = Instant::now();
+        let answer = self.client.execute(request).await;
+        if is_bad(&answer) {
+            self.wire.failed.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.wire.hedge(|hedge| hedge.answered(asked.elapsed()));
+        }
+        answer
+    }
+}
+
+/// Whether it is no answer to what was asked, but may be one when it is asked again.
+fn is_bad(answer: &Result<HttpResponse, HttpError>) -> bool {
+    answer
+        .as_ref()
+        .map_or(true, |answer| answer.status().is_server_error() || answer.status().as_u16() == 429)
+}
