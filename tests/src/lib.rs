@@ -2,6 +2,9 @@
 //!
 //! Everything here runs the binaries that users run. `tests/run` builds them first; a test that finds none says how to.
 
+pub mod faults;
+pub mod s3;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -83,14 +86,21 @@ pub struct Node {
     pub http: String,
     child: Option<Child>,
     join: Option<PathBuf>,
+    variables: Vec<(String, String)>,
 }
 
 impl Node {
     /// Starts a node and waits until it says that it is ready.
     pub fn start(root: &Path, id: &str, join: Option<&Path>) -> Self {
+        Self::start_with(root, id, join, &[])
+    }
+
+    /// The same, with these variables in its environment.
+    pub fn start_with(root: &Path, id: &str, join: Option<&Path>, variables: &[(&str, String)]) -> Self {
         let data = root.join(id);
-        let mut node =
-            Self { id: id.into(), data, http: String::new(), child: None, join: join.map(Path::to_owned) };
+        let join = join.map(Path::to_owned);
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let mut node = Self { id: id.into(), data, http: String::new(), child: None, join, variables };
         node.restart();
         node
     }
@@ -100,6 +110,7 @@ impl Node {
         assert!(self.child.is_none(), "{} is running", self.id);
         let mut command = Command::new(binary("shardd"));
         command.args(["serve", "--id", &self.id, "--data"]).arg(&self.data);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         // A node that comes back keeps its address, as it would on a real machine.
         let http = self.http.strip_prefix("http://").unwrap_or("127.0.0.1:0");
         command.args(["--http", http, "--quic", "127.0.0.1:0"]);
@@ -190,10 +201,16 @@ pub struct Cluster {
 impl Cluster {
     /// Starts `count` nodes.
     pub fn start(count: usize) -> Self {
+        Self::start_with(count, &[])
+    }
+
+    /// The same, each with these variables in its environment.
+    pub fn start_with(count: usize, variables: &[(&str, String)]) -> Self {
         let root = TempDir::new().expect("a temporary directory can be made");
-        let mut nodes = vec![Node::start(root.path(), "n1", None)];
+        let mut nodes = vec![Node::start_with(root.path(), "n1", None, variables)];
         let token = nodes[0].data.join("join-token");
-        nodes.extend((2..=count).map(|n| Node::start(root.path(), &format!("n{n}"), Some(&token))));
+        let join = |n| Node::start_with(root.path(), &format!("n{n}"), Some(&token), variables);
+        nodes.extend((2..=count).map(join));
         Self { nodes, root }
     }
 

@@ -11,23 +11,14 @@ mod web;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use shardd_tests::s3::{FOREIGN, S3};
 use shardd_tests::{binary, error_line, python, run};
 use tempfile::TempDir;
 use tree::Tree;
 use web::Web;
-
-/// Everything that could point to a real cloud.
-const FOREIGN: [&str; 6] = [
-    "AWS_PROFILE",
-    "AWS_SESSION_TOKEN",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "HTTP_PROXY",
-    "http_proxy",
-    "SHARDD_SERVER",
-];
 
 /// Ingests what is given into a store of its own.
 fn shardctl(given: &[impl AsRef<str>], variables: &[(&str, &str)]) -> (TempDir, Command) {
@@ -62,63 +53,10 @@ fn refused(given: &[impl AsRef<str>], variables: &[(&str, &str)]) -> String {
     line
 }
 
-/// A server of S3 with the files of a tree in its bucket `data`. Killed when dropped.
-struct S3 {
-    child: Child,
-    endpoint: String,
-    key: String,
-    secret: String,
-}
-
-impl S3 {
-    /// `None`, and a line that says so, where there is no Python with moto.
-    fn start(tree: &Tree, options: &[&str]) -> Option<S3> {
-        let python = python()?;
-        let has_moto = Command::new(&python).args(["-c", "import moto.server, boto3"]).output();
-        if !has_moto.is_ok_and(|output| output.status.success()) {
-            println!("skipped: {} has no moto (tests/run installs it)", python.display());
-            return None;
-        }
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("reference/s3_server.py");
-        let mut command = Command::new(python);
-        command.arg(script).arg(tree.path()).args(options).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("python starts");
-        let mut line = String::new();
-        let mut output = BufReader::new(child.stdout.take().expect("piped"));
-        output.read_line(&mut line).expect("it says where it is");
-        let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
-        let text = |field: &str| said[field].as_str().expect("text").to_owned();
-        Some(S3 { child, endpoint: text("endpoint"), key: text("key"), secret: text("secret") })
-    }
-
-    fn variables(&self) -> [(&str, &str); 4] {
-        [
-            ("AWS_ENDPOINT_URL", &self.endpoint),
-            ("AWS_ACCESS_KEY_ID", &self.key),
-            ("AWS_SECRET_ACCESS_KEY", &self.secret),
-            ("AWS_REGION", "us-east-1"),
-        ]
-    }
-
-    /// The objects that were asked for, each as often as it was.
-    fn gets(&self) -> Vec<String> {
-        let mut answer = ureq::get(format!("{}/-/gets", self.endpoint)).call().expect("it answers");
-        answer.body_mut().read_json().expect("a list")
-    }
-}
-
-impl Drop for S3 {
-    fn drop(&mut self) {
-        // It may have been killed already; a child that is not waited for would stay.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn what_lies_in_a_bucket_makes_the_version_it_makes_here() {
     let tree = Tree::new();
-    let Some(s3) = S3::start(&tree, &[]) else { return };
+    let Some(s3) = S3::moto(tree.path(), &[]) else { return };
     for given in tree::KINDS {
         let (here, there) = (tree.here(given), tree::at("s3://data", given));
         let began = std::time::Instant::now();
@@ -144,7 +82,7 @@ fn patterns_are_the_same_whether_the_shell_expands_them_or_we_do() {
 #[test]
 fn each_object_is_fetched_once() {
     let tree = Tree::new();
-    let Some(s3) = S3::start(&tree, &[]) else { return };
+    let Some(s3) = S3::moto(tree.path(), &[]) else { return };
     version(&["s3://data/images"], &s3.variables());
     let mut gets = s3.gets();
     let all = gets.len();
@@ -159,7 +97,7 @@ fn each_object_is_fetched_once() {
 #[test]
 fn a_store_that_refuses_is_quoted_with_the_way_out() {
     let tree = Tree::new();
-    let Some(s3) = S3::start(&tree, &[]) else { return };
+    let Some(s3) = S3::moto(tree.path(), &[]) else { return };
     let with = |name: &'static str, value: &'static str| {
         s3.variables()
             .map(|(variable, there)| if variable == name { (name, value) } else { (variable, there) })
@@ -192,7 +130,7 @@ fn an_object_that_changes_while_it_is_read_stops_the_ingest() {
     for (key, number) in
         [("large.csv", "3"), ("images/train/dog/3.png", "1"), ("large.parquet", "2"), ("images.tar.gz", "2")]
     {
-        let Some(s3) = S3::start(&tree, &["--at", key, number, "change"]) else { return };
+        let Some(s3) = S3::moto(tree.path(), &["--at", key, number, "change"]) else { return };
         let given = if key.starts_with("images/") { "s3://data/images" } else { &format!("s3://data/{key}") };
         let line = refused(&[given, "--on-error", "skip"], &s3.variables());
         assert!(line.contains(&format!("s3://data/{key}: changed while it was read")), "{line}");
@@ -203,7 +141,7 @@ fn an_object_that_changes_while_it_is_read_stops_the_ingest() {
 fn a_store_that_is_killed_while_it_is_read_stops_the_ingest() {
     let tree = Tree::new();
     for (key, number) in [("large.csv", "3"), ("images.tar.gz", "2")] {
-        let Some(s3) = S3::start(&tree, &["--at", key, number, "kill"]) else { return };
+        let Some(s3) = S3::moto(tree.path(), &["--at", key, number, "kill"]) else { return };
         let given = format!("s3://data/{key}");
         // Not taken for an archive that is damaged, which could be skipped.
         let line = refused(&[&given, "--on-error", "skip"], &s3.variables());
@@ -222,7 +160,7 @@ fn a_store_behind_tls_is_read_if_its_certificate_is_known() {
         path.display().to_string()
     };
     let (cert, key) = (path("cert", made.cert.pem()), path("key", made.signing_key.serialize_pem()));
-    let Some(s3) = S3::start(&tree, &["--tls", &cert, &key]) else { return };
+    let Some(s3) = S3::moto(tree.path(), &["--tls", &cert, &key]) else { return };
     let mut variables = s3.variables().to_vec();
     let line = refused(&["s3://data/images"], &variables);
     assert!(line.contains("cannot be reached") && line.contains("certificate"), "{line}");
@@ -234,7 +172,7 @@ fn a_store_behind_tls_is_read_if_its_certificate_is_known() {
 #[test]
 fn what_lies_in_a_bucket_of_google_makes_the_version_it_makes_here() {
     let tree = Tree::new();
-    let Some(s3) = S3::start(&tree, &["--open"]) else { return };
+    let Some(s3) = S3::moto(tree.path(), &["--open"]) else { return };
     for given in tree::KINDS {
         let there = tree::at("gs://data", given);
         let variables = [("STORAGE_EMULATOR_HOST", s3.endpoint.as_str())];

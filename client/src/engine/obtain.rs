@@ -113,9 +113,8 @@ impl Engine {
             debug!(run = run.name(), epoch, shard, grains = grains.len(), first = %grains[0], "no node gave grains; reading them from the store");
             let neighbours = self.claim_neighbours(run, epoch, shard, &grains);
             grains.extend(&neighbours.grains);
-            let read = self.read_ranges(run, shard, &grains).await?;
-            Counters::add(&self.counters.misses_from_origin, read.len());
-            let absorbed = self.absorb(run, epoch, read).await;
+            Counters::add(&self.counters.misses_from_origin, grains.len());
+            let absorbed = self.read_and_absorb(run, epoch, shard, &grains).await?;
             if let Some(grain) = absorbed.corrupt.first() {
                 return Err(EngineError::CorruptOrigin { grain: run.key(*grain) });
             }
@@ -294,6 +293,35 @@ impl Engine {
                 false
             }
         }
+    }
+
+    /// Single grains from the store, verified and kept. Those that come over a network and are wrong are read a second time.
+    async fn read_and_absorb(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        shard: u32,
+        grains: &[GrainNo],
+    ) -> Result<Absorbed, EngineError> {
+        let read = match self.read_ranges(run, shard, grains).await {
+            Err(EngineError::Origin(error)) => return Err(error.into()),
+            Err(error) if self.origin.may_reread() => {
+                warn!(%error, shard, "grains from the store make no rows; reading them again");
+                self.read_ranges(run, shard, grains).await?
+            }
+            read => read?,
+        };
+        let mut absorbed = self.absorb(run, epoch, read).await;
+        if !absorbed.corrupt.is_empty() && self.origin.may_reread() {
+            let wrong = std::mem::take(&mut absorbed.corrupt);
+            warn!(shard, first = %wrong[0], "grains from the store are wrong; reading them again");
+            let read = self.read_ranges(run, shard, &wrong).await?;
+            let Absorbed { stored, unstored, corrupt } = self.absorb(run, epoch, read).await;
+            absorbed.stored.extend(stored);
+            absorbed.unstored.extend(unstored);
+            absorbed.corrupt = corrupt;
+        }
+        Ok(absorbed)
     }
 
     /// Single grains from the store: the shard's sidecar once, then only the bytes of the rows wanted.

@@ -107,6 +107,7 @@ impl Origin {
             .as_ref()
             .map(|root| LocalManifest { file: root.join(id.object_key()), tree: root.join(id.tree_key()) });
         let stored = StoredManifest {
+            id,
             local,
             store: self.store.clone(),
             file: Object::manifest(id).path,
@@ -138,6 +139,7 @@ impl Origin {
 
 /// A manifest in a store. Reads from a directory go the short way.
 struct StoredManifest {
+    id: VersionId,
     local: Option<LocalManifest>,
     store: Arc<dyn ObjectStore>,
     file: Path,
@@ -169,7 +171,14 @@ impl ManifestBytes for StoredManifest {
     fn whole(&self) -> io::Result<Vec<u8>> {
         self.counted(match &self.local {
             Some(local) => local.whole(),
-            None => self.wait(async { self.store.get(&self.file).await?.bytes().await }),
+            None => self.wait(async {
+                let bytes = self.store.get(&self.file).await?.bytes().await?;
+                // What comes over a network is read a second time before it counts as corrupt.
+                match VersionId::of(&bytes) == self.id {
+                    true => Ok(bytes),
+                    false => self.store.get(&self.file).await?.bytes().await,
+                }
+            }),
         })
     }
 

@@ -239,6 +239,14 @@ impl Origin {
         self.remote.as_ref().map_or(0, |remote| remote.reread.load(Ordering::Relaxed))
     }
 
+    /// Whether bytes that are wrong may be right when they are read once more: they came over a network. If so, that is
+    /// counted as done.
+    pub(crate) fn may_reread(&self) -> bool {
+        let Some(remote) = &self.remote else { return false };
+        remote.reread.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
     /// Whether nothing can be put here.
     pub fn is_read_only(&self) -> bool {
         self.remote.as_ref().is_some_and(|remote| remote.service == Service::Web)
@@ -467,17 +475,17 @@ impl Origin {
         traffic: &Traffic,
         check: impl Fn(&Bytes) -> Result<T, String> + Clone + Send + 'static,
     ) -> Result<T, OriginError> {
-        let mut again = self.remote.as_ref();
+        let mut is_first = true;
         loop {
             let bytes = self.read(object, traffic).await?;
             let check = check.clone();
-            match (blocking(move || check(&bytes)).await, again.take()) {
-                (Ok(found), _) => return Ok(found),
-                (Err(reason), Some(remote)) => {
-                    remote.reread.fetch_add(1, Ordering::Relaxed);
+            match blocking(move || check(&bytes)).await {
+                Ok(found) => return Ok(found),
+                Err(reason) if is_first && self.may_reread() => {
                     warn!(object = %object.what, store = %self.name, reason, "reading it again");
+                    is_first = false;
                 }
-                (Err(reason), None) => return Err(self.corrupt(object, reason)),
+                Err(reason) => return Err(self.corrupt(object, reason)),
             }
         }
     }

@@ -20,17 +20,18 @@ const CATALOGS: &str = "catalogs/";
 /// How many objects are looked at, at once.
 const LOOKED_AT_ONCE: usize = 32;
 
-/// When something was written, or what time it is, by the clock of the store.
+/// When something was written, or what time it is, by the clock of the store: in whole seconds, as some services say no more
+/// than that, or only when an object is asked for and not when it is listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StoreTime {
-    milliseconds: i64,
+    seconds: i64,
 }
 
 impl StoreTime {
     /// How long before `now` it was; nothing, if it was later.
     pub fn age_at(self, now: StoreTime) -> Duration {
-        let milliseconds = now.milliseconds.saturating_sub(self.milliseconds);
-        Duration::from_millis(u64::try_from(milliseconds).unwrap_or(0))
+        let seconds = now.seconds.saturating_sub(self.seconds);
+        Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
     }
 
     /// Whether it was at least `age` before `now`.
@@ -45,11 +46,11 @@ impl StoreTime {
 
     fn at(time: SystemTime) -> Self {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { milliseconds: i64::try_from(since.as_millis()).unwrap_or(i64::MAX) }
+        Self { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX) }
     }
 
     fn of(meta: &object_store::ObjectMeta) -> Self {
-        Self { milliseconds: meta.last_modified.timestamp_millis() }
+        Self { seconds: meta.last_modified.timestamp() }
     }
 }
 

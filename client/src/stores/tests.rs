@@ -22,6 +22,8 @@ enum Answer {
     Reset,
     /// The connection is reset in the middle of the body.
     Cut,
+    /// The same, of a body that says what is wrong.
+    CutRefusal,
     Late(Duration),
 }
 
@@ -72,10 +74,15 @@ fn answer(stream: &mut TcpStream, answer: Answer, from: usize) -> Option<()> {
             thread::sleep(delay);
             200
         }
+        Answer::CutRefusal => 404,
         Answer::Good | Answer::Cut => 200,
     };
     let is_good = status == 200;
-    let body = if is_good { &BODY[from..] } else { &b""[..] };
+    let body = match answer {
+        Answer::CutRefusal => b"there is nothing of that name",
+        _ if is_good => &BODY[from..],
+        _ => b"",
+    };
     let status = if is_good && from > 0 { 206 } else { status };
     let last = BODY.len() - 1;
     let head = format!(
@@ -84,7 +91,7 @@ fn answer(stream: &mut TcpStream, answer: Answer, from: usize) -> Option<()> {
         BODY.len(),
     );
     stream.write_all(head.as_bytes()).ok()?;
-    if let Answer::Cut = answer {
+    if let Answer::Cut | Answer::CutRefusal = answer {
         stream.write_all(&body[..body.len() / 2]).ok()?;
         return None;
     }
@@ -102,13 +109,13 @@ async fn get(opened: &Opened) -> Vec<u8> {
 
 #[tokio::test]
 async fn what_fails_for_a_while_is_asked_again_and_counted() {
-    use Answer::{Cut, Good, Reset, Status};
-    let (address, asked) = serve(vec![Status(503), Status(429), Reset, Cut, Good]);
+    use Answer::{Cut, CutRefusal, Good, Reset, Status};
+    let (address, asked) = serve(vec![Status(503), Status(429), Reset, CutRefusal, Cut, Good]);
     let opened = opened(address, &StoreOptions::default());
     assert_eq!(get(&opened).await, BODY);
     let counts = opened.wire.counts();
-    assert_eq!((counts.requests, counts.failed), (5, 3), "{counts:?}");
-    assert_eq!(*asked.lock().expect("held shortly"), 5);
+    assert_eq!((counts.requests, counts.failed), (6, 4), "{counts:?}");
+    assert_eq!(*asked.lock().expect("held shortly"), 6);
     // Half of it came twice at most.
     assert!((16..=24).contains(&counts.received), "{counts:?}");
 }

@@ -10,8 +10,8 @@ use futures::future::{Either, select};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
-    ReqwestConnector,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+    HttpService, ReqwestConnector,
 };
 use object_store::{Certificate, ClientOptions};
 use serde::{Deserialize, Serialize};
@@ -148,7 +148,11 @@ impl Metered {
         self.wire.pass(&self.wire.sent, request.body().content_length()).await;
         self.wire.requests.fetch_add(1, Ordering::Relaxed);
         let asked = Instant::now();
-        let answer = self.client.execute(request).await;
+        let is_get = request.method().as_str() == "GET";
+        let answer = match self.client.execute(request).await {
+            Ok(answer) if !is_get || is_about_objects(&answer) => complete(answer).await,
+            answer => answer,
+        };
         if is_bad(&answer) {
             self.wire.failed.fetch_add(1, Ordering::Relaxed);
         } else {
@@ -156,6 +160,20 @@ impl Metered {
         }
         answer
     }
+}
+
+/// Whether it is something that the service says, and not what an object holds.
+fn is_about_objects(answer: &HttpResponse) -> bool {
+    let kind = answer.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    !answer.status().is_success() || kind.contains("xml")
+}
+
+/// Waits for all of an answer. One that breaks off is as good as none and is asked for again; once it was handed on, it would
+/// be too late for that.
+async fn complete(answer: HttpResponse) -> Result<HttpResponse, HttpError> {
+    let (parts, body) = answer.into_parts();
+    let body = body.collect().await.map_err(|error| HttpError::new(HttpErrorKind::Interrupted, error))?;
+    Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body.to_bytes())))
 }
 
 /// Whether it is no answer to what was asked, but may be one when it is asked again.
