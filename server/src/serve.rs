@@ -26,6 +26,9 @@ use crate::membership::{self, Finder, Membership, MembershipError};
 use crate::metastore::{OpenError, RemoteMetastore, SledMetastore};
 use crate::transport::{Services, Transport, TransportError};
 
+/// How long a node that starts waits for its store.
+const STORE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// How long everything together may take to end.
 const GRACE: Duration = Duration::from_millis(4500);
 /// The name of a first node that was given none.
@@ -115,6 +118,7 @@ pub async fn serve(
     };
     let (metastore, kept) = open_metastore(&config, &part, &transport).await?;
     let origin = Arc::new(open_store(&config, &part)?);
+    probe(&origin).await?;
     let (directory, limit) = (config.data.join("cache"), config.cache_size);
     let cache = tokio::task::spawn_blocking(move || Cache::open(directory, CacheConfig { limit })).await??;
 
@@ -308,6 +312,21 @@ fn open_store(config: &Config, part: &Part) -> Result<Origin, OriginError> {
             Origin::open_with(&cluster.store, &options)
         }
         (None, Part::First { .. }) => Origin::open_dir(&config.data.join("store")),
+    }
+}
+
+/// Refuses a store that does not let this node in. One that is away may come back: until then caches do.
+async fn probe(origin: &Origin) -> Result<(), OriginError> {
+    match tokio::time::timeout(STORE_PATIENCE, origin.probe()).await {
+        Ok(Err(error @ OriginError::Unavailable { .. })) => {
+            warn!(error = %format!("{:#}", anyhow::Error::from(error)), "the store is away; starting without it");
+            Ok(())
+        }
+        Err(_) => {
+            warn!(store = origin.name(), "the store does not answer; starting without it");
+            Ok(())
+        }
+        Ok(probed) => probed,
     }
 }
 

@@ -8,7 +8,7 @@ use shardd_client::origin::{Origin, conformance};
 use shardd_client::stores::StoreOptions;
 use shardd_tests::faults::{FAULTS, FaultyProxy};
 use shardd_tests::s3::{FOREIGN, S3};
-use shardd_tests::{Cluster, Delivered, Reading, is_quick, run, shared_data};
+use shardd_tests::{Cluster, Delivered, Reading, binary, error_line, is_quick, run, shared_data};
 
 /// The bucket that the suite is run in, by this process started anew.
 const BUCKET: &str = "SHARDD_TESTS_BUCKET";
@@ -53,6 +53,37 @@ fn moto_keeps_the_promises_of_a_store() {
 fn s3s_fs_keeps_the_promises_of_a_store() {
     let Some(s3) = S3::files() else { return };
     keeps_the_promises(&s3);
+}
+
+/// What a node says that ends at once.
+fn refused(s3: &S3, replaced: (&str, &str), more: &[&str]) -> String {
+    let data = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut command = Command::new(binary("shardd"));
+    command.args(["serve", "--http", "127.0.0.1:0", "--data"]).arg(data.path().join("n1")).args(more);
+    FOREIGN.iter().for_each(|variable| _ = command.env_remove(variable));
+    let output = command.envs(s3.variables()).envs([replaced]).output().expect("shardd starts");
+    let line = error_line(&output);
+    assert_eq!(output.status.code(), Some(1), "{line}");
+    line.lines().last().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_store_that_does_not_let_a_node_in_is_refused_when_it_starts() {
+    let Some(s3) = S3::empty_moto() else { return };
+    let nothing = ("AWS_UNUSED", "");
+    let cases = [
+        ("s3://data/x", ("AWS_SECRET_ACCESS_KEY", "wrong"), "SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY"),
+        ("s3://missing/x", nothing, "no such bucket", "AWS_ENDPOINT_URL"),
+        ("s3://closed/x", nothing, "AccessDenied", "AWS_PROFILE"),
+        ("s3://data/x", ("AWS_PROFILE", "nobody"), "profile \"nobody\" is not in", "check AWS_PROFILE"),
+        ("s3://data/x?versionId=1", nothing, "is no store", "s3://BUCKET/FOLDER"),
+    ];
+    for (url, variable, said, way_out) in cases {
+        let line = refused(&s3, variable, &["--store", url]);
+        assert!(line.contains(url) && line.contains(said) && line.contains(way_out), "{line}");
+    }
+    let line = refused(&s3, nothing, &["--store", "s3://data", "--store-ca", "/not/there.pem"]);
+    assert!(line.contains("/not/there.pem: cannot be trusted"), "{line}");
 }
 
 /// What is ingested, and how.

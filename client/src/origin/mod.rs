@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use futures::StreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -245,6 +246,31 @@ impl Origin {
         let Some(remote) = &self.remote else { return false };
         remote.reread.fetch_add(1, Ordering::Relaxed);
         true
+    }
+
+    /// Asks a service elsewhere for something small, to learn early what would fail later.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::Refused`] when credentials, bucket or region are wrong, [`OriginError::Unavailable`] when it cannot be
+    /// asked now, which may pass.
+    pub async fn probe(&self) -> Result<(), OriginError> {
+        let Some(remote) = &self.remote else { return Ok(()) };
+        let clock = self.clock_object();
+        let asked = match self.is_read_only() {
+            true => self.store.head(&clock.path).await.map(drop),
+            // Its answers have bodies, which say what is wrong.
+            false => self.store.list(Some(&clock.path)).next().await.transpose().map(drop),
+        };
+        match asked {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => match Refusal::of(remote.service, &error) {
+                source @ (Refusal::NoBucket { .. } | Refusal::Denied { .. } | Refusal::Region { .. }) => {
+                    Err(OriginError::Refused { url: self.name.clone(), source })
+                }
+                _ => Err(self.failed("look for", &clock, error)),
+            },
+        }
     }
 
     /// Whether nothing can be put here.

@@ -170,9 +170,13 @@ impl Origin {
             .boxed()
     }
 
+    pub(super) fn clock_object(&self) -> Object {
+        Object::new(CLOCK.to_owned(), "clock object")
+    }
+
     /// What time it is for the store, which may have a clock of its own: it is asked to date an object, always the same.
     pub async fn now(&self) -> Result<StoreTime, OriginError> {
-        let object = Object::new(CLOCK.to_owned(), "clock object");
+        let object = self.clock_object();
         self.check_writable("write", &object)?;
         let put =
             self.store.put_opts(&object.path, Bytes::new().into(), PutOptions::from(PutMode::Overwrite));
