@@ -151,6 +151,15 @@ fn plan() {
         println!("{:<44} {:>12}", format!("permutation of {len}, one image"), readable(time / 1000.0));
     }
 
+    let shape = Shape { shard_rows: vec![1000; 1_000_000], row_bytes: 1_000_000_000 * 110_000 };
+    let options = PlanOptions { partitions: Some(4096), ..PlanOptions::default() };
+    let made = || {
+        let document = PlanDocument::with_defaults(VersionId::of(b"a version"), &shape, options.clone());
+        document.expect("it fits").to_bytes()
+    };
+    let (time, bytes) = (seconds(made), made().len());
+    println!("{:<44} {:>12} {bytes:>10} B", "plan of 10^9 samples, 4,096 partitions", readable(time));
+
     let shape = Shape { shard_rows: vec![427; 3000], row_bytes: 1_281_000 * 110_000 };
     let version = VersionId::of(b"a version");
     let document =

@@ -4,6 +4,7 @@
 //! ([`transport`]), where small shared facts are kept ([`metastore`]), its place among the nodes ([`membership`]) and its
 //! HTTP API ([`http`]). What is decided, the engine decides; here are its sockets.
 
+pub mod access;
 pub mod config;
 pub mod http;
 pub mod identity;

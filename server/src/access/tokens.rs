@@ -1,0 +1,190 @@
+//! Which tokens there are. They are kept in the metastore and followed from there, so that every node knows what another has
+//! made or revoked within moments, and goes on with what it knows when the metastore is away.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use shardd_client::metastore::{Expected, Listing, MetaError, Metastore};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{Denied, Role, Scope, Token, TokenId, TokenRecord};
+
+/// Where they are kept.
+const PREFIX: &str = "tokens/";
+/// After this a metastore that was away is asked again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The tokens of a cluster, as this node knows them.
+pub struct Tokens {
+    metastore: Arc<dyn Metastore>,
+    known: RwLock<BTreeMap<TokenId, Arc<TokenRecord>>>,
+}
+
+/// A token that was shown and is good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Which one: for logs.
+    pub id: TokenId,
+    /// What it is kept as.
+    pub record: Arc<TokenRecord>,
+}
+
+impl Tokens {
+    /// The tokens that are kept in a metastore.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn open(metastore: Arc<dyn Metastore>) -> Result<Arc<Tokens>, MetaError> {
+        let tokens = Arc::new(Tokens { metastore, known: RwLock::default() });
+        tokens.load().await?;
+        Ok(tokens)
+    }
+
+    /// Keeps up with the metastore until `stop`.
+    pub async fn follow(self: Arc<Tokens>, stop: CancellationToken) {
+        let following = async {
+            loop {
+                let followed = async {
+                    let revision = self.load().await?;
+                    self.metastore.changed(PREFIX, revision).await
+                };
+                if followed.await.is_err() {
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        };
+        stop.run_until_cancelled(following).await;
+    }
+
+    async fn load(&self) -> Result<u64, MetaError> {
+        let Listing { entries, revision } = self.metastore.list(PREFIX).await?;
+        let parse = |(key, entry): (String, shardd_client::metastore::Entry)| {
+            let id = key.strip_prefix(PREFIX)?.parse().ok()?;
+            match serde_json::from_slice::<TokenRecord>(&entry.value) {
+                Ok(record) if record.is_known() => Some((id, Arc::new(record))),
+                // One that this release cannot read allows nothing.
+                _ => {
+                    warn!(token = %id, "the record of a token cannot be read; it is not accepted");
+                    None
+                }
+            }
+        };
+        let known = entries.into_iter().filter_map(parse).collect();
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        Ok(revision)
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn list(&self) -> Vec<(TokenId, Arc<TokenRecord>)> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.iter().map(|(id, record)| (*id, record.clone())).collect()
+    }
+
+    /// What the bearer of a token may do.
+    ///
+    /// # Errors
+    /// [`Denied`] when it is none, no longer, or was never one.
+    pub fn check(&self, shown: &str) -> Result<Grant, Denied> {
+        let token: Token = shown.parse().map_err(|_| Denied::Unknown)?;
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let record = known.get(&token.id).ok_or(Denied::Unknown)?;
+        record.check(&token, now())?;
+        Ok(Grant { id: token.id, record: record.clone() })
+    }
+
+    /// Makes a token. It is shown once: nobody can find it out from what is kept.
+    ///
+    /// # Errors
+    /// When the metastore cannot keep it; then there is no such token.
+    pub async fn create(
+        &self,
+        name: String,
+        role: Role,
+        datasets: Scope,
+        lifetime: Option<Duration>,
+    ) -> Result<(Token, TokenRecord), MetaError> {
+        let (token, now) = (Token::random(), now());
+        let expires_at = lifetime.map(|lifetime| now.saturating_add(lifetime.as_secs()));
+        let record = TokenRecord::of(&token, name, role, datasets, now, expires_at);
+        let value = serde_json::to_vec(&record).expect("a record is plain data");
+        self.metastore.put(&key(token.id), value, Expected::Absent, None).await?;
+        self.load().await?;
+        Ok((token, record))
+    }
+
+    /// Ends a token. False: there is none of that name.
+    ///
+    /// # Errors
+    /// When the metastore cannot be changed; then it goes on to be good.
+    pub async fn revoke(&self, id: TokenId) -> Result<bool, MetaError> {
+        let was_there = self.metastore.get(&key(id)).await?.is_some();
+        self.metastore.delete(&key(id), Expected::Any).await?;
+        self.load().await?;
+        Ok(was_there)
+    }
+}
+
+fn key(id: TokenId) -> String {
+    format!("{PREFIX}{id}")
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use shardd_client::metastore::MemoryMetastore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_is_good_on_every_node_until_it_is_revoked() {
+        let metastore: Arc<dyn Metastore> = Arc::new(MemoryMetastore::new());
+        let here = Tokens::open(metastore.clone()).await.expect("opens");
+        let there = Tokens::open(metastore.clone()).await.expect("opens");
+        let stop = CancellationToken::new();
+        let following = tokio::spawn(there.clone().follow(stop.clone()));
+
+        let made = here.create("ci".to_owned(), Role::Write, Scope::default(), None).await;
+        let (token, record) = made.expect("is kept");
+        let shown = token.reveal();
+        assert_eq!(here.check(&shown).expect("is good").record.as_ref(), &record);
+        while there.check(&shown).is_err() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(here.revoke(token.id).await, Ok(true));
+        assert_eq!(here.check(&shown), Err(Denied::Unknown));
+        while there.check(&shown).is_ok() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(here.revoke(token.id).await, Ok(false));
+        assert!(here.list().is_empty() && metastore.list(PREFIX).await.expect("lists").entries.is_empty());
+        stop.cancel();
+        following.await.expect("no panic");
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_allows_nothing() {
+        let metastore: Arc<dyn Metastore> = Arc::new(MemoryMetastore::new());
+        let tokens = Tokens::open(metastore.clone()).await.expect("opens");
+        let made = tokens.create("ci".to_owned(), Role::Read, Scope::default(), None).await;
+        let (token, _) = made.expect("is kept");
+        metastore.put(&key(token.id), b"{".to_vec(), Expected::Any, None).await.expect("puts");
+        tokens.load().await.expect("the others are read");
+        assert_eq!(tokens.check(&token.reveal()), Err(Denied::Unknown));
+        assert_eq!(tokens.check("Bearer"), Err(Denied::Unknown));
+    }
+
+    #[tokio::test]
+    async fn a_token_ends_with_its_time() {
+        let tokens = Tokens::open(Arc::new(MemoryMetastore::new())).await.expect("opens");
+        let made = tokens.create("ci".to_owned(), Role::Read, Scope::default(), Some(Duration::ZERO)).await;
+        let (token, record) = made.expect("is kept");
+        let at = record.expires_at.expect("it has an end");
+        assert_eq!(tokens.check(&token.reveal()), Err(Denied::Expired { at }));
+    }
+}
