@@ -298,7 +298,7 @@ fn or_none<T>(found: Result<T, CatalogError>) -> Result<Option<T>, CatalogError>
 fn as_said(error: HttpError) -> CatalogError {
     let what = match &error {
         HttpError::Problem { detail, .. } => detail.strip_prefix("there is no ").unwrap_or(detail).to_owned(),
-        HttpError::Unreachable { .. } | HttpError::Protocol { .. } => String::new(),
+        _ => String::new(),
     };
     refused(error, &what)
 }

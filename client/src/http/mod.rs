@@ -1,5 +1,7 @@
 //! A blocking HTTP client for the API of a node: JSON in and out, problem documents as errors.
 
+mod credentials;
+
 use std::ops::Range;
 use std::time::Duration;
 
@@ -7,6 +9,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use self::credentials::{BadCredentials, Credentials};
 use crate::problem::Problem;
 
 /// The most that an answer may hold: the manifest of some million shards.
@@ -15,7 +18,7 @@ const MAX_ANSWER: u64 = 1 << 30;
 /// Asks nodes over HTTP. Cheap to clone; connections are kept and reused.
 #[derive(Debug, Clone)]
 pub struct HttpClient {
-    agent: ureq::Agent,
+    agent: Result<ureq::Agent, BadCredentials>,
 }
 
 /// Why a node's HTTP API did not give what was asked.
@@ -27,6 +30,9 @@ pub enum HttpError {
         "no shardd answers at {url} ({reason}); start one with `shardd serve`, or name another with --server"
     )]
     Unreachable { url: String, reason: String },
+    /// It cannot be asked with the token or authority given.
+    #[error(transparent)]
+    Credentials(#[from] BadCredentials),
     /// It answered with a problem.
     #[error("{detail}")]
     Problem { url: String, status: u16, kind: String, detail: String },
@@ -38,27 +44,38 @@ pub enum HttpError {
 impl HttpError {
     /// Whether asking another node would bring the same answer: the request itself is at fault.
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::Problem { status: 400..=499, .. })
+        matches!(self, Self::Problem { status: 400..=499, .. } | Self::Credentials(_))
     }
 
     /// The HTTP status, if there was an answer.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Problem { status, .. } => Some(*status),
-            Self::Unreachable { .. } | Self::Protocol { .. } => None,
+            Self::Unreachable { .. } | Self::Protocol { .. } | Self::Credentials(_) => None,
         }
     }
 }
 
 impl HttpClient {
-    /// A client whose requests take at most `within`, answers included.
+    /// A client whose requests take at most `within`, answers included, with the credentials of the environment.
     pub fn new(within: Duration) -> Self {
+        match Credentials::of_env() {
+            Ok(credentials) => Self::with(within, &credentials),
+            Err(error) => Self { agent: Err(error) },
+        }
+    }
+
+    /// The same, with these credentials. If they cannot be used, every request says so.
+    pub fn with(within: Duration, credentials: &Credentials) -> Self {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_connect(Some(Duration::from_secs(2)))
-            .timeout_global(Some(within))
-            .build();
-        Self { agent: config.into() }
+            .timeout_global(Some(within));
+        Self { agent: Self::agent(config, credentials) }
+    }
+
+    fn ask(&self) -> Result<&ureq::Agent, HttpError> {
+        self.agent.as_ref().map_err(|error| HttpError::Credentials(error.clone()))
     }
 
     /// GET, JSON out.
@@ -74,7 +91,7 @@ impl HttpClient {
     /// # Errors
     /// No answer, or a problem document.
     pub fn get(&self, url: &str) -> Result<Bytes, HttpError> {
-        read(url, self.agent.get(url).call())
+        read(url, self.ask()?.get(url).call())
     }
 
     /// GET of some bytes, at least one; fewer where there are no more, and none beyond the end.
@@ -83,7 +100,7 @@ impl HttpClient {
     /// No answer, or a problem document.
     pub fn get_range(&self, url: &str, range: Range<u64>) -> Result<Bytes, HttpError> {
         let wanted = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
-        let answer = self.agent.get(url).header("range", wanted).call();
+        let answer = self.ask()?.get(url).header("range", wanted).call();
         let is_part = answer.as_ref().is_ok_and(|answer| answer.status() == 206);
         match read(url, answer) {
             Ok(part) if is_part => Ok(part),
@@ -102,7 +119,7 @@ impl HttpClient {
     /// # Errors
     /// No answer, or a status that says there is not.
     pub fn head(&self, url: &str) -> Result<(), HttpError> {
-        read(url, self.agent.head(url).call()).map(drop)
+        read(url, self.ask()?.head(url).call()).map(drop)
     }
 
     /// POST of JSON, JSON out.
@@ -118,7 +135,7 @@ impl HttpClient {
     /// # Errors
     /// No answer, or a problem document.
     pub fn post_for_bytes<B: Serialize>(&self, url: &str, body: &B) -> Result<Bytes, HttpError> {
-        read(url, self.agent.post(url).send_json(body))
+        read(url, self.ask()?.post(url).send_json(body))
     }
 
     /// PUT of JSON, bytes out.
@@ -126,7 +143,7 @@ impl HttpClient {
     /// # Errors
     /// No answer, or a problem document.
     pub fn put_json<B: Serialize>(&self, url: &str, body: &B) -> Result<Bytes, HttpError> {
-        read(url, self.agent.put(url).send_json(body))
+        read(url, self.ask()?.put(url).send_json(body))
     }
 
     /// PUT of bytes.
@@ -134,7 +151,7 @@ impl HttpClient {
     /// # Errors
     /// No answer, or a problem document.
     pub fn put(&self, url: &str, body: &[u8]) -> Result<Bytes, HttpError> {
-        read(url, self.agent.put(url).send(body))
+        read(url, self.ask()?.put(url).send(body))
     }
 
     /// DELETE.
@@ -142,7 +159,7 @@ impl HttpClient {
     /// # Errors
     /// No answer, or a problem document.
     pub fn delete(&self, url: &str) -> Result<Bytes, HttpError> {
-        read(url, self.agent.delete(url).call())
+        read(url, self.ask()?.delete(url).call())
     }
 }
 

@@ -1,0 +1,177 @@
+//! What a client shows to nodes, and whom it believes to be one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::{env, fmt, fs};
+
+use ureq::Agent;
+use ureq::config::ConfigBuilder;
+use ureq::http::{HeaderValue, Request};
+use ureq::middleware::MiddlewareNext;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::typestate::AgentScope;
+
+/// A token to show, and an authority to trust. Neither is needed where nodes listen on loopback only.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// A token that a node made; shown to nodes behind TLS, and to those of this machine.
+    pub token: Option<String>,
+    /// A file of certificates (PEM) that nodes' certificates must come from, in place of those that the system trusts.
+    pub ca: Option<PathBuf>,
+}
+
+/// Why credentials cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadCredentials {
+    /// The file of certificates.
+    #[error("{}: no certificates to trust ({reason}); give a file in PEM (SHARDD_CA)", .path.display())]
+    Ca {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The file of the token.
+    #[error("{}: no token in it ({reason}); give the file that holds one (SHARDD_TOKEN_FILE)", .path.display())]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A token that cannot stand in a header.
+    #[error("the token is not one; copy the whole line that `shardctl token create` printed")]
+    Token,
+}
+
+impl Credentials {
+    /// Those of the environment: `SHARDD_TOKEN`, or the file that `SHARDD_TOKEN_FILE` names; `SHARDD_CA`.
+    ///
+    /// # Errors
+    /// When the file of the token cannot be read.
+    pub fn of_env() -> Result<Credentials, BadCredentials> {
+        let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+        let token = match (set("SHARDD_TOKEN"), set("SHARDD_TOKEN_FILE").map(PathBuf::from)) {
+            (Some(token), _) => Some(token.into_string().map_err(|_| BadCredentials::Token)?),
+            (None, None) => None,
+            (None, Some(path)) => match fs::read_to_string(&path) {
+                Ok(text) if !text.trim().is_empty() => Some(text.trim().to_owned()),
+                Ok(_) => return Err(BadCredentials::TokenFile { path, reason: "it is empty".to_owned() }),
+                Err(error) => return Err(BadCredentials::TokenFile { path, reason: error.to_string() }),
+            },
+        };
+        Ok(Credentials { token, ca: set("SHARDD_CA").map(PathBuf::from) })
+    }
+
+    /// Those in place of which are given there.
+    #[must_use]
+    pub fn or(self, others: Credentials) -> Credentials {
+        Credentials { token: self.token.or(others.token), ca: self.ca.or(others.ca) }
+    }
+
+    /// Lets every request of a client use them.
+    pub(super) fn put_into(
+        &self,
+        config: ConfigBuilder<AgentScope>,
+    ) -> Result<ConfigBuilder<AgentScope>, BadCredentials> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = TlsConfig::builder().unversioned_rustls_crypto_provider(provider).root_certs(self.roots()?);
+        // A token is for who was asked, and for nobody else it points to.
+        let config = config.tls_config(tls.build()).max_redirects(0);
+        let Some(token) = &self.token else { return Ok(config) };
+        let header = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| BadCredentials::Token)?;
+        let show = move |mut request: Request<ureq::SendBody>, next: MiddlewareNext| {
+            if !may_be_shown_to(request.uri()) {
+                return Err(ureq::Error::Other(Box::new(Readable)));
+            }
+            request.headers_mut().insert("authorization", header.clone());
+            next.handle(request)
+        };
+        Ok(config.middleware(show))
+    }
+
+    fn roots(&self) -> Result<RootCerts, BadCredentials> {
+        let Some(path) = &self.ca else { return Ok(RootCerts::PlatformVerifier) };
+        let refused = |reason: String| BadCredentials::Ca { path: path.clone(), reason };
+        let pem = fs::read(path).map_err(|error| refused(error.to_string()))?;
+        let certificates: Vec<Certificate<'static>> = parse_pem(&pem)
+            .filter_map(|item| match item {
+                Ok(PemItem::Certificate(certificate)) => Some(certificate),
+                _ => None,
+            })
+            .collect();
+        match certificates.is_empty() {
+            true => Err(refused("there is none in it".to_owned())),
+            false => Ok(RootCerts::new_with_certs(&certificates)),
+        }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let token = self.token.as_ref().map(|_| "…");
+        f.debug_struct("Credentials").field("token", &token).field("ca", &self.ca).finish()
+    }
+}
+
+/// A token is shown where nobody on the way can read it: behind TLS, and on this machine.
+fn may_be_shown_to(uri: &ureq::http::Uri) -> bool {
+    let host = uri.host().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    let is_here = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
+    uri.scheme_str() == Some("https") || is_here
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("a token would travel readable over http; use https, or no token")]
+struct Readable;
+
+impl super::HttpClient {
+    /// An agent that uses the credentials.
+    pub(super) fn agent(
+        config: ConfigBuilder<AgentScope>,
+        credentials: &Credentials,
+    ) -> Result<Agent, BadCredentials> {
+        Ok(credentials.put_into(config)?.build().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_shown_behind_tls_and_on_this_machine_only() {
+        let table = [
+            ("https://example.org:7700/v1", true),
+            ("http://127.0.0.1:7700/v1", true),
+            ("http://[::1]:7700/v1", true),
+            ("http://localhost/v1", true),
+            ("http://10.0.0.1:7700/v1", false),
+            ("http://example.org/v1", false),
+            ("http://127.0.0.1.example.org/v1", false),
+        ];
+        for (uri, may) in table {
+            assert_eq!(may_be_shown_to(&uri.parse().expect("a URI")), may, "{uri}");
+        }
+    }
+
+    #[test]
+    fn nobody_reads_a_token_by_accident() {
+        let credentials = Credentials { token: Some("secret".to_owned()), ca: None };
+        assert!(!format!("{credentials:?}").contains("secret"));
+        assert_eq!(credentials.clone().or(Credentials::default()), credentials);
+    }
+
+    #[test]
+    fn what_is_no_authority_is_refused_by_name() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        for (path, says) in
+            [("/not/there.pem".as_ref(), "/not/there.pem"), (file.path(), "there is none in it")]
+        {
+            let credentials = Credentials { token: None, ca: Some(path.to_owned()) };
+            let error = credentials.roots().expect_err("no authority").to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}
