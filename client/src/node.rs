@@ -52,13 +52,14 @@ pub struct NodeIdError {
 }
 
 /// What a node tells the others, as the leased value of the metastore key [`NodeRecord::key`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct NodeRecord {
     /// Its name.
     pub id: NodeId,
     /// Where its HTTP API answers: a URL such as `http://127.0.0.1:7700`.
     pub http: String,
     /// Where its peers connect.
+    #[schema(value_type = String)]
     pub quic: SocketAddr,
     /// Space its cache may take, in bytes.
     pub cache_bytes: u64,

@@ -13,6 +13,7 @@ use shardfmt::{GrainKey, VersionId};
 use tokio::sync::mpsc;
 
 use crate::node::NodeId;
+use crate::problem::Kind;
 use crate::protocol::RunId;
 
 /// How long all peers together may take to answer for grains before the origin is asked.
@@ -104,7 +105,7 @@ pub enum PeerError {
     Protocol { peer: NodeId, reason: String },
     /// It answered that it cannot.
     #[error("node {peer} refused: {reason}")]
-    Refused { peer: NodeId, reason: String },
+    Refused { peer: NodeId, kind: Kind, reason: String },
     /// It did not answer in time.
     #[error("node {peer} did not answer within {waited:?}")]
     TimedOut { peer: NodeId, waited: Duration },

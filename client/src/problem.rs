@@ -1,18 +1,297 @@
-//! What the HTTP API answers when it does not do what it was asked: RFC 9457 problem documents.
+//! The error table: every kind of problem a node can answer with, its status, what it means and the way out, and which error
+//! of this crate is of which kind. HTTP says it as an RFC 9457 document, QUIC as the kind and one line; `docs/API.md` is
+//! written from it.
 //!
 //! One type for both ends, so that what a server says is what a client can react to. Knows nothing of HTTP libraries.
+
+use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use shardfmt::VersionId;
 
+use crate::catalog::CatalogError;
+use crate::engine::EngineError;
+use crate::loader::LoadError;
+use crate::lookup::LookupError;
+use crate::metastore::MetaError;
+use crate::origin::OriginError;
+use crate::peers::PeerError;
+
 /// The media type of a problem document.
 pub const MEDIA_TYPE: &str = "application/problem+json";
+/// What every `type` begins with.
+const URN: &str = "urn:shardd:problem:";
+/// What every `instance` begins with; the id of the request follows.
+const INSTANCE: &str = "urn:shardd:request:";
 
-/// A problem document.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// What a program tells problems apart by. The name of a kind never changes its meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "the table below says what each means")]
+pub enum Kind {
+    Malformed,
+    Forbidden,
+    NotFound,
+    MethodNotAllowed,
+    TooSlow,
+    Conflict,
+    PreconditionFailed,
+    TooLong,
+    RangeNotSatisfiable,
+    Misdirected,
+    Invalid,
+    Mismatch,
+    PreconditionRequired,
+    TooMany,
+    Corrupt,
+    Unavailable,
+    NotReady,
+}
+
+/// A line of the error table.
+#[derive(Debug)]
+pub struct KindInfo {
+    /// The kind.
+    pub kind: Kind,
+    /// The last part of its `type`.
+    pub name: &'static str,
+    /// The HTTP status it comes with, always.
+    pub status: u16,
+    /// The `title`.
+    pub title: &'static str,
+    /// What has happened.
+    pub meaning: &'static str,
+    /// What whoever asked can do.
+    pub way_out: &'static str,
+}
+
+const fn line(
+    kind: Kind,
+    name: &'static str,
+    status: u16,
+    [title, meaning, way_out]: [&'static str; 3],
+) -> KindInfo {
+    KindInfo { kind, name, status, title, meaning, way_out }
+}
+
+/// The table, in the order of [`Kind`].
+pub const TABLE: &[KindInfo] = &[
+    line(
+        Kind::Malformed,
+        "malformed",
+        400,
+        [
+            "malformed request",
+            "a name, a parameter or the body is not what the operation takes",
+            "the detail names it and says what is taken; mend the request",
+        ],
+    ),
+    line(
+        Kind::Forbidden,
+        "forbidden",
+        403,
+        [
+            "forbidden",
+            "the secret shown is not the right one",
+            "get the present one from where the detail says",
+        ],
+    ),
+    line(
+        Kind::NotFound,
+        "not-found",
+        404,
+        [
+            "not found",
+            "nothing has the name or id asked for",
+            "look at the list of what there is; names are exact",
+        ],
+    ),
+    line(
+        Kind::MethodNotAllowed,
+        "method-not-allowed",
+        405,
+        [
+            "method not allowed",
+            "the path exists, but not for this method",
+            "use one of those in the `allow` header",
+        ],
+    ),
+    line(
+        Kind::TooSlow,
+        "too-slow",
+        408,
+        [
+            "too slow",
+            "the body of the request came too slowly, and its place was given to others",
+            "send it again, over a better network or in smaller shards",
+        ],
+    ),
+    line(
+        Kind::Conflict,
+        "conflict",
+        409,
+        [
+            "conflict",
+            "someone else changed it first, or it is in use; `actual` is the present version, if there is one",
+            "look at what is there now, decide again, and say that you start from it",
+        ],
+    ),
+    line(
+        Kind::PreconditionFailed,
+        "precondition-failed",
+        412,
+        [
+            "precondition failed",
+            "it is not what `if-match` or `if-none-match` says; the present `etag` comes along",
+            "get it, decide again, and send the new tag",
+        ],
+    ),
+    line(
+        Kind::TooLong,
+        "too-long",
+        413,
+        [
+            "too long",
+            "the body is longer than the operation takes",
+            "send less: the detail says how much is taken",
+        ],
+    ),
+    line(
+        Kind::RangeNotSatisfiable,
+        "range-not-satisfiable",
+        416,
+        [
+            "range not satisfiable",
+            "none of the ranges asked for has a byte of it",
+            "ask within the size that `content-range` says",
+        ],
+    ),
+    line(
+        Kind::Misdirected,
+        "misdirected",
+        421,
+        ["misdirected", "another node does this", "ask the one that the detail names"],
+    ),
+    line(
+        Kind::Invalid,
+        "invalid",
+        422,
+        [
+            "invalid request",
+            "understood, but it does not fit what it refers to",
+            "the detail says what would",
+        ],
+    ),
+    line(
+        Kind::Mismatch,
+        "mismatch",
+        422,
+        [
+            "mismatch",
+            "the bytes sent do not hash to the name they were sent under, or are not what they are said to be",
+            "send the right ones: they were damaged or mistaken on the way here",
+        ],
+    ),
+    line(
+        Kind::PreconditionRequired,
+        "precondition-required",
+        428,
+        [
+            "precondition required",
+            "a change of this has to say what it starts from",
+            "send `if-match` with the tag you got, or `if-none-match: *` for what is new",
+        ],
+    ),
+    line(
+        Kind::TooMany,
+        "too-many",
+        429,
+        [
+            "too many at once",
+            "as many of these are under way as this node allows",
+            "wait as long as `retry-after` says, or ask another node",
+        ],
+    ),
+    line(
+        Kind::Corrupt,
+        "corrupt",
+        500,
+        [
+            "corrupt",
+            "what is stored is not what was put there, or a part of it is missing",
+            "`shardctl verify` finds what is damaged and mends what can be; else restore it",
+        ],
+    ),
+    line(
+        Kind::Unavailable,
+        "unavailable",
+        503,
+        [
+            "unavailable",
+            "it cannot be done now: the store, the metadata or another node does not answer, or something has to end first",
+            "ask again after `retry-after`, here or at another node",
+        ],
+    ),
+    line(
+        Kind::NotReady,
+        "not-ready",
+        503,
+        [
+            "not ready",
+            "the node is starting, filling its cache, or stopping; what it is asked meanwhile it answers",
+            "send new work to another node until it is ready",
+        ],
+    ),
+];
+
+impl Kind {
+    /// The kind's line of the table.
+    pub fn info(self) -> &'static KindInfo {
+        &TABLE[self as usize]
+    }
+
+    /// The `type` of its documents.
+    pub fn urn(self) -> String {
+        format!("{URN}{}", self.info().name)
+    }
+
+    /// What fits an answer of which only the status is known: the first kind with that status, or of its class.
+    pub fn of_status(status: u16) -> Self {
+        let fits = |line: &&KindInfo| line.status == status;
+        match TABLE.iter().find(fits) {
+            Some(line) => line.kind,
+            None if (400..500).contains(&status) => Self::Malformed,
+            None => Self::Unavailable,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.info().name)
+    }
+}
+
+/// No kind that this release knows has such a `type`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no type of problem that this release knows")]
+pub struct UnknownKind(String);
+
+impl FromStr for Kind {
+    type Err = UnknownKind;
+
+    fn from_str(urn: &str) -> Result<Self, UnknownKind> {
+        let line = urn.strip_prefix(URN).and_then(|name| TABLE.iter().find(|line| line.name == name));
+        line.map(|line| line.kind).ok_or_else(|| UnknownKind(urn.to_owned()))
+    }
+}
+
+/// What is said when something is not done: an RFC 9457 problem document.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Problem {
-    /// Names the kind of problem; one of the `kind` constants here, or `about:blank` for what the status says already.
+    /// Names the kind of problem, as `urn:shardd:problem:` and a name; `about:blank` only from servers that are not shardd.
     #[serde(rename = "type", default = "about_blank")]
     pub kind: String,
     /// The kind, for people.
@@ -24,55 +303,35 @@ pub struct Problem {
     /// What happened, to which thing, and what can be done.
     #[serde(default)]
     pub detail: String,
+    /// `urn:shardd:request:` and the id of the request, which is also in its `x-request-id` and in the node's log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub instance: Option<String>,
     /// Facts of the kind, beside the others in the document.
     #[serde(flatten)]
+    #[schema(value_type = std::collections::BTreeMap<String, Value>)]
     pub facts: Map<String, Value>,
 }
 
-/// Kind: nothing has the name or id that was asked for.
-pub const NOT_FOUND: &str = "urn:shardd:problem:not-found";
-/// Kind: the request is malformed or does not fit what it refers to.
-pub const INVALID: &str = "urn:shardd:problem:invalid";
-/// Kind: someone else changed it first. Facts: `actual`, the present version or null.
-pub const CONFLICT: &str = "urn:shardd:problem:conflict";
-/// Kind: bytes that were sent or stored do not match their digest.
-pub const CORRUPT: &str = "urn:shardd:problem:corrupt";
-/// Kind: it cannot be done now; later perhaps.
-pub const UNAVAILABLE: &str = "urn:shardd:problem:unavailable";
-
 impl Problem {
-    /// A problem of `kind` that came with `status`.
-    pub fn new(kind: &str, status: u16, detail: impl ToString) -> Self {
-        let title = match kind {
-            NOT_FOUND => "not found",
-            INVALID => "invalid request",
-            CONFLICT => "conflict",
-            CORRUPT => "corrupt bytes",
-            UNAVAILABLE => "unavailable",
-            _ => "problem",
-        };
-        let (kind, title, detail) = (kind.to_owned(), title.to_owned(), detail.to_string());
-        Self { kind, title, status, detail, facts: Map::new() }
+    /// A problem of `kind`.
+    pub fn new(kind: Kind, detail: impl ToString) -> Self {
+        let KindInfo { status, title, .. } = kind.info();
+        Self {
+            kind: kind.urn(),
+            title: (*title).to_owned(),
+            status: *status,
+            detail: detail.to_string(),
+            instance: None,
+            facts: Map::new(),
+        }
     }
 
-    /// 404: there is no such thing.
-    pub fn not_found(detail: impl ToString) -> Self {
-        Self::new(NOT_FOUND, 404, detail)
-    }
-
-    /// 422: what was asked cannot be.
-    pub fn invalid(detail: impl ToString) -> Self {
-        Self::new(INVALID, 422, detail)
-    }
-
-    /// 409: a dataset's reference points elsewhere than expected.
-    pub fn version_conflict(actual: Option<VersionId>, detail: impl ToString) -> Self {
-        Self::new(CONFLICT, 409, detail).with("actual", actual.map(|version| version.to_string()))
-    }
-
-    /// 503: not now.
-    pub fn unavailable(detail: impl ToString) -> Self {
-        Self::new(UNAVAILABLE, 503, detail)
+    /// The request it is the answer to.
+    #[must_use]
+    pub fn of_request(mut self, id: &str) -> Self {
+        self.instance = Some(format!("{INSTANCE}{id}"));
+        self
     }
 
     /// Adds a fact.
@@ -82,7 +341,12 @@ impl Problem {
         self
     }
 
-    /// The present version that a [`CONFLICT`] reports.
+    /// The kind, if this release knows it.
+    pub fn kind(&self) -> Option<Kind> {
+        self.kind.parse().ok()
+    }
+
+    /// The present version that a conflict reports.
     pub fn actual_version(&self) -> Option<VersionId> {
         self.facts.get("actual")?.as_str()?.parse().ok()
     }
@@ -92,6 +356,116 @@ fn about_blank() -> String {
     "about:blank".to_owned()
 }
 
+impl From<&CatalogError> for Kind {
+    fn from(error: &CatalogError) -> Self {
+        match error {
+            CatalogError::NotFound { .. } => Self::NotFound,
+            CatalogError::Conflict { .. }
+            | CatalogError::TagConflict { .. }
+            | CatalogError::InUse { .. }
+            | CatalogError::SharedStore { .. } => Self::Conflict,
+            CatalogError::Ambiguous { .. } | CatalogError::Incomplete { .. } | CatalogError::Plan(_) => {
+                Self::Invalid
+            }
+            CatalogError::Corrupt { .. }
+            | CatalogError::BrokenHistory { .. }
+            | CatalogError::Unreadable { .. } => Self::Corrupt,
+            CatalogError::Refused { status, .. } => Self::of_status(*status),
+            CatalogError::Origin(error) => error.into(),
+            CatalogError::Meta(error) => error.into(),
+            CatalogError::Busy { .. }
+            | CatalogError::Slow { .. }
+            | CatalogError::Http(_)
+            | CatalogError::Runtime(_)
+            | CatalogError::NodesData { .. } => Self::Unavailable,
+        }
+    }
+}
+
+impl From<&EngineError> for Kind {
+    fn from(error: &EngineError) -> Self {
+        match error {
+            EngineError::UnknownRun { .. } | EngineError::UnknownPlan { .. } => Self::NotFound,
+            EngineError::RunConflict { .. } => Self::Conflict,
+            EngineError::RankOutside { .. }
+            | EngineError::EpochOutside { .. }
+            | EngineError::NoSuchGrain { .. }
+            | EngineError::OtherPlan { .. }
+            | EngineError::Plan(_) => Self::Invalid,
+            EngineError::Busy { .. } => Self::Unavailable,
+            EngineError::Meta(error) => error.into(),
+            EngineError::Origin(error) => error.into(),
+            EngineError::Shard(_) | EngineError::Row(_) | EngineError::CorruptOrigin { .. } => Self::Corrupt,
+        }
+    }
+}
+
+impl From<&LoadError> for Kind {
+    fn from(error: &LoadError) -> Self {
+        match error {
+            LoadError::Catalog(error) => error.into(),
+            LoadError::Engine(error) => error.into(),
+            LoadError::Origin(error) => error.into(),
+            LoadError::Lookup(error) => error.into(),
+            LoadError::Plan(_) | LoadError::Config(_) => Self::Invalid,
+            LoadError::Shard(_) | LoadError::Row(_) | LoadError::NotGenuine { .. } => Self::Corrupt,
+            LoadError::Http(_) | LoadError::NoServers | LoadError::Threads { .. } | LoadError::Stopped => {
+                Self::Unavailable
+            }
+        }
+    }
+}
+
+impl From<&LookupError> for Kind {
+    fn from(error: &LookupError) -> Self {
+        match error {
+            LookupError::Manifest(_) => Self::Corrupt,
+            LookupError::Plan(_)
+            | LookupError::PositionOutside { .. }
+            | LookupError::NoSuchSample { .. }
+            | LookupError::RankOutside { .. }
+            | LookupError::TooFar { .. } => Self::Invalid,
+        }
+    }
+}
+
+impl From<&MetaError> for Kind {
+    fn from(error: &MetaError) -> Self {
+        match error {
+            MetaError::Conflict { .. } => Self::Conflict,
+            MetaError::TooLarge { .. } | MetaError::BadKey { .. } => Self::Invalid,
+            MetaError::LeaseLost { .. } | MetaError::Unavailable { .. } => Self::Unavailable,
+            MetaError::Damaged { .. } => Self::Corrupt,
+        }
+    }
+}
+
+impl From<&OriginError> for Kind {
+    fn from(error: &OriginError) -> Self {
+        match error {
+            OriginError::NotFound { .. } => Self::NotFound,
+            OriginError::Mismatch { .. } => Self::Mismatch,
+            OriginError::Corrupt { .. } => Self::Corrupt,
+            OriginError::ReadOnly { .. } => Self::Invalid,
+            OriginError::BadUrl { .. }
+            | OriginError::Refused { .. }
+            | OriginError::Unavailable { .. }
+            | OriginError::Unusable { .. } => Self::Unavailable,
+        }
+    }
+}
+
+impl From<&PeerError> for Kind {
+    fn from(error: &PeerError) -> Self {
+        match error {
+            PeerError::Refused { kind, .. } => *kind,
+            PeerError::Unreachable { .. } | PeerError::Protocol { .. } | PeerError::TimedOut { .. } => {
+                Self::Unavailable
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,13 +473,16 @@ mod tests {
     #[test]
     fn facts_lie_beside_the_members_of_the_standard() {
         let version = VersionId::of(b"v");
-        let problem = Problem::version_conflict(Some(version), "dataset d was changed");
+        let problem = Problem::new(Kind::Conflict, "dataset d was changed")
+            .with("actual", version.to_string())
+            .of_request("r1");
         let json = serde_json::to_value(&problem).expect("plain data");
-        assert_eq!(json["type"], CONFLICT);
+        assert_eq!(json["type"], "urn:shardd:problem:conflict");
+        assert_eq!(json["instance"], "urn:shardd:request:r1");
         assert_eq!(json["status"], 409);
         assert_eq!(json["actual"], version.to_string());
         let back: Problem = serde_json::from_value(json).expect("own document");
-        assert_eq!(back.actual_version(), Some(version));
+        assert_eq!((back.actual_version(), back.kind()), (Some(version), Some(Kind::Conflict)));
         assert_eq!(back, problem);
     }
 
@@ -113,5 +490,18 @@ mod tests {
     fn documents_of_others_are_read_too() {
         let problem: Problem = serde_json::from_str(r#"{"status":502,"instance":"/x"}"#).expect("a document");
         assert_eq!((problem.kind.as_str(), problem.status), ("about:blank", 502));
+        assert_eq!(problem.kind(), None);
+    }
+
+    #[test]
+    fn each_kind_has_one_line_and_one_name_everywhere() {
+        for (at, line) in TABLE.iter().enumerate() {
+            assert_eq!(line.kind as usize, at, "{}", line.name);
+            assert_eq!(line.kind.urn().parse(), Ok(line.kind));
+            assert_eq!(serde_json::to_value(line.kind).expect("a name"), line.name);
+            assert!((400..600).contains(&line.status));
+            assert_eq!(Kind::of_status(line.status).info().status, line.status);
+        }
+        assert_eq!((Kind::of_status(499), Kind::of_status(599)), (Kind::Malformed, Kind::Unavailable));
     }
 }

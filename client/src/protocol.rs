@@ -10,10 +10,11 @@ use shardfmt::{DigestSum, PlanId, VersionId};
 use crate::node::{NodeId, NodeRecord};
 
 /// Where a run is in its plan. The same on every rank and for every world size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cursor {
     /// The plan the position belongs to; another plan's loader refuses it.
+    #[schema(value_type = crate::schema::Digest)]
     pub plan: PlanId,
     /// Epoch, from 0.
     pub epoch: u32,
@@ -71,32 +72,35 @@ impl fmt::Display for RunId {
 }
 
 /// Makes a run known. Repeating it is harmless; another plan or V under the same name is a conflict.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateRun {
     /// The run's name.
     pub id: RunId,
     /// The plan it trains over.
+    #[schema(value_type = crate::schema::Digest)]
     pub plan: PlanId,
     /// V, fixed for the life of the run.
     pub virtual_ranks: u32,
 }
 
 /// A run as the metastore keeps it under `runs/<id>`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct RunRecord {
     /// The run's name.
     pub id: RunId,
     /// The plan it trains over.
+    #[schema(value_type = crate::schema::Digest)]
     pub plan: PlanId,
     /// The version that plan is over.
+    #[schema(value_type = crate::schema::Digest)]
     pub version: VersionId,
     /// V.
     pub virtual_ranks: u32,
 }
 
 /// A rank tells its node that it is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Attach {
     /// How many ranks there are.
@@ -121,7 +125,7 @@ pub struct RanksRecord {
 }
 
 /// Which node hosts which partition, as the metastore keeps it under `placements/<run>`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Placement {
     /// Counts the placements of a run, from 1. Later messages of an older generation are harmless: grains are
     /// verified, and a miss finds its way.
@@ -149,7 +153,7 @@ impl Placement {
 }
 
 /// All a loader needs to know to read: the run, who hosts what, where they are.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct RunView {
     /// The run.
     pub run: RunRecord,
@@ -160,7 +164,7 @@ pub struct RunView {
 }
 
 /// Asks a node where grains are; also the report of how far the rank has come, and the renewal of its hold.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LocateRequest {
     /// Who asks.
@@ -209,7 +213,7 @@ pub enum Located {
 }
 
 /// What a rank says at the end of an epoch about what it read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuditReport {
     /// Who reports.
@@ -221,6 +225,7 @@ pub struct AuditReport {
     /// Samples it read.
     pub samples: u64,
     /// The sum of their row digests: with the other ranks' it must equal the manifest's.
+    #[schema(value_type = crate::schema::DigestSum)]
     pub digest_sum: DigestSum,
 }
 

@@ -168,7 +168,8 @@ pub async fn serve(
         catalog: CatalogBackend::new(origin, Arc::clone(&metastore)),
         desk,
     };
-    tasks.spawn(http::listen(listener, http::router(api), inner.clone()));
+    let doors = CancellationToken::new();
+    let serving = tokio::spawn(http::serve(listener, api, doors.clone()));
     let mut member = tokio::spawn(membership.keep(lease, finder, inner.clone()));
 
     let told = Ready { id: record.id, http, quic: transport.address() };
@@ -183,9 +184,12 @@ pub async fn serve(
         ended = &mut member => Some(ended),
     };
     info!("stopping");
-    inner.cancel();
-    tasks.close();
+    doors.cancel();
     let all = async {
+        // Requests under way may end while everything that answers them still runs.
+        serving.await?;
+        inner.cancel();
+        tasks.close();
         let ended = match ended {
             Some(ended) => ended,
             None => member.await,

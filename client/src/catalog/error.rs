@@ -94,29 +94,12 @@ fn versions(versions: &[VersionId]) -> String {
 impl CatalogError {
     /// What an HTTP API says of this.
     pub fn to_problem(&self) -> Problem {
+        let problem = Problem::new(self.into(), self);
         match self {
-            Self::NotFound { .. } | Self::Origin(OriginError::NotFound { .. }) => Problem::not_found(self),
             Self::Conflict { actual, .. } | Self::TagConflict { actual, .. } => {
-                Problem::version_conflict(*actual, self)
+                problem.with("actual", actual.map(|version| version.to_string()))
             }
-            Self::InUse { .. } => Problem::new(crate::problem::CONFLICT, 409, self),
-            Self::Ambiguous { .. }
-            | Self::Incomplete { .. }
-            | Self::Plan(_)
-            | Self::Origin(OriginError::Mismatch { .. }) => Problem::invalid(self),
-            Self::Refused { status, detail } => Problem::new("about:blank", *status, detail),
-            Self::Corrupt { .. }
-            | Self::BrokenHistory { .. }
-            | Self::Unreadable { .. }
-            | Self::Origin(OriginError::Corrupt { .. }) => Problem::new(crate::problem::CORRUPT, 500, self),
-            Self::SharedStore { .. } => Problem::new(crate::problem::CONFLICT, 409, self),
-            Self::Busy { .. }
-            | Self::Slow { .. }
-            | Self::Origin(_)
-            | Self::Meta(_)
-            | Self::Http(_)
-            | Self::Runtime(_)
-            | Self::NodesData { .. } => Problem::unavailable(self),
+            _ => problem,
         }
     }
 }

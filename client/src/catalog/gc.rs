@@ -35,7 +35,7 @@ const UPLOAD_TAKES: Duration = Duration::from_secs(60 * 60);
 const NAMED: usize = 100;
 
 /// What to delete.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GcOptions {
     /// Delete nothing, only say what would be. Default: true.
@@ -52,7 +52,7 @@ impl Default for GcOptions {
 }
 
 /// What went, or would go.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct GcReport {
     /// Whether nothing was deleted.
     pub dry_run: bool,
@@ -96,7 +96,7 @@ impl GcReport {
 }
 
 /// Some objects.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Tally {
     /// How many.
     pub objects: u64,
@@ -112,11 +112,13 @@ impl Tally {
 }
 
 /// A version that nothing reaches.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LostVersion {
     /// The version.
+    #[schema(value_type = crate::schema::Digest)]
     pub version: VersionId,
     /// The dataset it was first committed to, if it ever was.
+    #[schema(value_type = Option<crate::schema::DatasetName>)]
     pub dataset: Option<DatasetName>,
 }
 

@@ -2,9 +2,12 @@
 
 use shardfmt::{At, Commit, CommitId, DatasetName, DatasetRef, VersionId, VersionPrefix};
 
-use super::records::{REFS, RefRecord, ref_key};
-use super::{CatalogBackend, CatalogError, DatasetInfo, LogEntry};
+use super::records::{REFS, RefRecord, VERSIONS, VersionRecord, ref_key};
+use super::{CatalogBackend, CatalogError, ColumnInfo, DatasetInfo, LogEntry, VersionInfo};
 use crate::origin::{Origin, OriginError};
+
+/// How far back the commits of a version are looked for.
+const MOST_WALKED: usize = 10_000;
 
 /// Walks from a commit to its parent, its parent's, and on. Each has a lower number than the one before, so it ends.
 pub(super) struct History<'a> {
@@ -69,8 +72,33 @@ impl CatalogBackend {
 
     /// See [`Catalog::log`](super::Catalog::log).
     pub async fn log(&self, name: &DatasetName, limit: usize) -> Result<Vec<LogEntry>, CatalogError> {
+        self.log_from(name, None, limit).await
+    }
+
+    /// As [`log`](Self::log), but beginning with the commit `from`, and not with the last one.
+    ///
+    /// # Errors
+    ///
+    /// As [`log`](Self::log), and [`CatalogError::NotFound`] when the dataset has no such commit.
+    pub async fn log_from(
+        &self,
+        name: &DatasetName,
+        from: Option<CommitId>,
+        limit: usize,
+    ) -> Result<Vec<LogEntry>, CatalogError> {
         let (record, _) = self.reference(name).await?;
         let mut history = History::of(self.origin(), name, &record);
+        if let Some(from) = from {
+            let what = || format!("commit {} of {name}", from.short());
+            let commit = self.origin().commit(from).await.map_err(|error| match error {
+                OriginError::NotFound { .. } => CatalogError::NotFound { what: what() },
+                error => error.into(),
+            })?;
+            if commit.dataset != *name {
+                return Err(CatalogError::NotFound { what: what() });
+            }
+            history.next = Some(Step { id: from, number: commit.number, implied: None });
+        }
         let mut entries = Vec::new();
         while entries.len() < limit
             && let Some(entry) = history.next().await?
@@ -78,6 +106,52 @@ impl CatalogBackend {
             entries.push(entry);
         }
         Ok(entries)
+    }
+
+    /// What is known of a version without its name: what is in it, and the commits that came to it.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::NotFound`] when there is no such version.
+    pub async fn version(&self, version: VersionId) -> Result<VersionInfo, CatalogError> {
+        let manifest = self.open_manifest(version).await?;
+        let record = self.record::<VersionRecord>(&format!("{VERSIONS}{version}")).await?;
+        let dataset = record.map(|(record, _)| record.dataset);
+        let mut commits = Vec::new();
+        if let Some(name) = &dataset
+            && let Some((record, _)) = self.record::<RefRecord>(&ref_key(name)).await?
+        {
+            let mut history = History::of(self.origin(), name, &record);
+            let mut walked = 0;
+            while walked < MOST_WALKED
+                && let Some(entry) = history.next().await?
+            {
+                walked += 1;
+                if entry.commit.version == version {
+                    commits.push(entry);
+                }
+            }
+        }
+        let totals = manifest.totals();
+        let column = |field: &std::sync::Arc<arrow::datatypes::Field>| ColumnInfo {
+            name: field.name().clone(),
+            data_type: field.data_type().to_string(),
+            nullable: field.is_nullable(),
+        };
+        Ok(VersionInfo {
+            version,
+            dataset,
+            commits,
+            samples: totals.samples,
+            bytes: totals.bytes,
+            row_bytes: totals.row_bytes,
+            shards: totals.shards,
+            inputs: totals.inputs,
+            skipped: totals.skipped,
+            digest_sum: totals.digest_sum,
+            columns: manifest.schema().fields().iter().map(column).collect(),
+            config: manifest.config().clone(),
+        })
     }
 
     /// See [`Catalog::resolve`](super::Catalog::resolve).

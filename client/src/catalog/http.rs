@@ -20,10 +20,12 @@ use super::{
     TagInfo,
 };
 use crate::http::{HttpClient, HttpError};
-use crate::problem;
+use crate::problem::Kind;
 
 /// How long one request may take: enough for a large shard over a slow network.
 const WITHIN: Duration = Duration::from_secs(120);
+/// Commits asked for at once.
+const LOG_PAGE: usize = 1000;
 /// How long a gc may take. One that takes longer is given up halfway by the server, and can be repeated.
 const GC_WITHIN: Duration = Duration::from_secs(660);
 
@@ -113,7 +115,7 @@ impl HttpCatalog {
 impl Catalog for HttpCatalog {
     fn datasets(&self) -> Result<Vec<DatasetInfo>, CatalogError> {
         self.client
-            .get_json(&self.url(format_args!("datasets")))
+            .get_list(&self.url(format_args!("datasets")), usize::MAX)
             .map_err(|error| refused(error, "list of datasets"))
     }
 
@@ -122,7 +124,8 @@ impl Catalog for HttpCatalog {
     }
 
     fn log(&self, name: &DatasetName, limit: usize) -> Result<Vec<LogEntry>, CatalogError> {
-        self.client.get_json(&self.url(format_args!("datasets/{name}/log?limit={limit}"))).map_err(as_said)
+        let url = self.url(format_args!("datasets/{name}/log?limit={}", limit.clamp(1, LOG_PAGE)));
+        self.client.get_list(&url, limit).map_err(as_said)
     }
 
     fn manifest(&self, version: VersionId) -> Result<Manifest, CatalogError> {
@@ -228,7 +231,7 @@ impl Catalog for HttpCatalog {
             Some(dataset) => self.url(format_args!("datasets/{dataset}/tags")),
             None => self.url(format_args!("tags")),
         };
-        self.client.get_json(&url).map_err(as_said)
+        self.client.get_list(&url, usize::MAX).map_err(as_said)
     }
 
     fn put_tag(
@@ -263,7 +266,7 @@ impl Catalog for HttpCatalog {
 
     fn plans(&self) -> Result<Vec<PlanInfo>, CatalogError> {
         self.client
-            .get_json(&self.url(format_args!("plans")))
+            .get_list(&self.url(format_args!("plans")), usize::MAX)
             .map_err(|error| refused(error, "list of plans"))
     }
 
@@ -328,7 +331,11 @@ fn refused(error: HttpError, what: &str) -> CatalogError {
     match error {
         HttpError::Problem { status: 404, kind, detail, .. } => {
             // A server of ours says what is missing; anything else in its place did not know the path.
-            let what = if kind == problem::NOT_FOUND { what.to_owned() } else { format!("{what}: {detail}") };
+            let what = if kind.parse() == Ok(Kind::NotFound) {
+                what.to_owned()
+            } else {
+                format!("{what}: {detail}")
+            };
             CatalogError::NotFound { what }
         }
         HttpError::Problem { status, detail, .. } => CatalogError::Refused { status, detail },

@@ -2,16 +2,19 @@
 //! HTTP API alike.
 
 use serde::{Deserialize, Serialize};
-use shardfmt::{Commit, CommitId, DatasetName, Message, Operation, PlanId, TagName, VersionId};
+use shardfmt::{Commit, CommitId, DatasetName, DigestSum, Message, Operation, PlanId, TagName, VersionId};
 
 /// A version of a dataset, as a name or a reference finds it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DatasetInfo {
     /// The dataset.
+    #[schema(value_type = crate::schema::DatasetName)]
     pub name: DatasetName,
     /// The version.
+    #[schema(value_type = crate::schema::Digest)]
     pub version: VersionId,
     /// The commit that made it this dataset's.
+    #[schema(value_type = crate::schema::Digest)]
     pub commit: CommitId,
     /// How many commits there are up to that one.
     pub commits: u64,
@@ -58,25 +61,31 @@ impl CommitNote {
 }
 
 /// One step in the history of a dataset.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LogEntry {
     /// The commit's id.
+    #[schema(value_type = crate::schema::Digest)]
     pub id: CommitId,
     /// The commit.
     #[serde(flatten)]
+    #[schema(value_type = crate::schema::Commit)]
     pub commit: Commit,
 }
 
 /// A tag, and what it is on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TagInfo {
     /// The dataset.
+    #[schema(value_type = crate::schema::DatasetName)]
     pub dataset: DatasetName,
     /// The tag.
+    #[schema(value_type = crate::schema::TagName)]
     pub tag: TagName,
     /// The version that bears it.
+    #[schema(value_type = crate::schema::Digest)]
     pub version: VersionId,
     /// The commit of that version.
+    #[schema(value_type = crate::schema::Digest)]
     pub commit: CommitId,
     /// When it was set, in seconds since 1970.
     pub tagged_at: u64,
@@ -105,14 +114,61 @@ impl TagExpected {
 }
 
 /// What is known of a plan without reading it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct PlanInfo {
     /// Its id.
+    #[schema(value_type = crate::schema::Digest)]
     pub id: PlanId,
     /// The dataset whose version it orders.
+    #[schema(value_type = crate::schema::DatasetName)]
     pub dataset: DatasetName,
     /// That version.
+    #[schema(value_type = crate::schema::Digest)]
     pub version: VersionId,
     /// When it was put, in seconds since 1970.
     pub created: u64,
+}
+
+/// A version: what is in it, and how its dataset came to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct VersionInfo {
+    /// The version.
+    #[schema(value_type = crate::schema::Digest)]
+    pub version: VersionId,
+    /// The dataset it was first committed to; null if it never was.
+    #[schema(value_type = Option<crate::schema::DatasetName>)]
+    pub dataset: Option<DatasetName>,
+    /// The commits of that dataset that came to it, with their parents, the newest first.
+    pub commits: Vec<LogEntry>,
+    /// Samples.
+    pub samples: u64,
+    /// Bytes of its shards.
+    pub bytes: u64,
+    /// Bytes of its rows in their canonical form.
+    pub row_bytes: u64,
+    /// How many shards it has.
+    pub shards: u64,
+    /// How many inputs it was made of.
+    pub inputs: u64,
+    /// How many files and rows were left out.
+    pub skipped: u64,
+    /// The sum of all row digests.
+    #[schema(value_type = crate::schema::DigestSum)]
+    pub digest_sum: DigestSum,
+    /// The columns.
+    pub columns: Vec<ColumnInfo>,
+    /// How it was ingested.
+    pub config: serde_json::Value,
+}
+
+/// A column of a version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ColumnInfo {
+    /// Its name.
+    pub name: String,
+    /// Its Arrow type.
+    #[serde(rename = "type")]
+    pub data_type: String,
+    /// Whether values may be missing.
+    pub nullable: bool,
 }

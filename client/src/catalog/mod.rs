@@ -34,7 +34,7 @@ pub use error::CatalogError;
 pub use gc::{GcOptions, GcReport, LostVersion, Tally};
 pub(crate) use guard::{Guard, Reach};
 pub use http::HttpCatalog;
-pub use info::{CommitNote, DatasetInfo, LogEntry, PlanInfo, TagExpected, TagInfo};
+pub use info::{ColumnInfo, CommitNote, DatasetInfo, LogEntry, PlanInfo, TagExpected, TagInfo, VersionInfo};
 pub use local::LocalCatalog;
 pub use shelf::Shelf;
 

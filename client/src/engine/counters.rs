@@ -24,7 +24,7 @@ pub(crate) struct Counters {
 }
 
 /// One epoch's exchange of one run, as this node saw it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EpochExchange {
     /// Grains that the plan and the placement move into this node.
     pub expected_grains: u64,
@@ -39,7 +39,7 @@ pub struct EpochExchange {
 }
 
 /// What a node has counted since its start.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct CounterView {
     /// Grains read from the store in whole shards and kept here.
     pub fill_grains: u64,
@@ -66,7 +66,7 @@ pub struct CounterView {
 }
 
 /// An [`EpochExchange`] with its name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EpochCount {
     /// The run.
     pub run: String,

@@ -74,6 +74,23 @@ impl Engine {
         Ok((LocateReply { generation: run.generation(), grains: reply }, inline))
     }
 
+    /// The bytes of grains, checked against the manifest, for someone who reads along.
+    pub(crate) async fn bytes_of(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        grains: &[GrainNo],
+    ) -> Result<HashMap<GrainNo, Bytes>, EngineError> {
+        let mut all = self.obtain(run, epoch, grains.iter().copied()).await?;
+        self.check(run, epoch, grains, &mut all).await?;
+        for grain in grains {
+            if !all.contains_key(grain) {
+                all.insert(*grain, self.fetch_bytes(run, epoch, *grain).await?);
+            }
+        }
+        Ok(all)
+    }
+
     /// Waits for grains that the exchange is about to bring, within bounds.
     async fn await_exchange(&self, run: &Arc<RunState>, request: &LocateRequest, grains: &[GrainNo]) {
         let Some(before) = request.for_epoch.checked_sub(1) else { return };

@@ -6,6 +6,7 @@
 //! is a *miss*: slow, never wrong.
 
 mod counters;
+mod cursor;
 mod epochs;
 mod exchange;
 mod locate;
@@ -17,7 +18,7 @@ mod run;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ pub use counters::{CounterView, EpochCount, EpochExchange};
 use counters::Counters;
 pub(crate) use exchange::first_due;
 use membership::{RANKS, parse};
-use run::RunState;
+pub(crate) use run::RunState;
 
 use crate::cache::Cache;
 use crate::catalog::{Guard, Reach};
@@ -43,6 +44,7 @@ use crate::metastore::{Expected, MetaError, Metastore};
 use crate::node::{NodeId, NodeRecord};
 use crate::origin::{Origin, OriginError};
 use crate::peers::{Ack, Effort, FetchRequest, PeerError, PeerService, Peers, SendHeader};
+use crate::problem::Kind;
 use crate::protocol::{
     Attach, AuditReport, CreateRun, Placement, RanksRecord, RunId, RunRecord, RunView, host_identity,
 };
@@ -85,10 +87,12 @@ pub struct Engine {
     sync_turn: tokio::sync::Mutex<exchange::SyncTurn>,
     /// Said once, not for every grain.
     cache_trouble: AtomicBool,
-    tasks: TaskTracker,
+    /// Runs whose hosted grains are being brought here.
+    filling: AtomicUsize,
+    pub(crate) tasks: TaskTracker,
     started: tokio::time::Instant,
     /// Cancelled when the node stops: what the engine started ends soon.
-    stop: CancellationToken,
+    pub(crate) stop: CancellationToken,
 }
 
 /// Why a node could not do what a loader or a person asked.
@@ -118,6 +122,9 @@ pub enum EngineError {
     /// The asker has another plan in mind.
     #[error("grain {grain} is outside the plan's {grains}")]
     NoSuchGrain { grain: u64, grains: u64 },
+    /// A cursor of one plan says nothing about another.
+    #[error("run {run} is one over plan {plan}, and the cursor is of plan {given}")]
+    OtherPlan { run: RunId, plan: PlanId, given: PlanId },
     /// The numbers do not fit the plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -141,7 +148,7 @@ pub enum EngineError {
 }
 
 /// A node's state for `status`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct NodeStatus {
     /// The node.
     pub node: NodeId,
@@ -193,6 +200,7 @@ impl Engine {
             unsynced: Mutex::default(),
             sync_turn: tokio::sync::Mutex::default(),
             cache_trouble: AtomicBool::new(false),
+            filling: AtomicUsize::new(0),
             tasks: TaskTracker::new(),
             started: tokio::time::Instant::now(),
             stop: CancellationToken::new(),
@@ -365,6 +373,35 @@ impl Engine {
             origin_wire: self.origin.wire(),
             counters: self.counters.view(),
         }
+    }
+
+    /// What keeps this node from taking new work, if anything does: others do not see it yet, or it is bringing grains that it
+    /// hosts.
+    pub fn unready(&self) -> Option<String> {
+        if !self.nodes.borrow().contains_key(&self.node) {
+            return Some(format!("node {} is not among the nodes of its cluster yet", self.node));
+        }
+        match self.filling.load(Relaxed) {
+            0 => None,
+            runs => Some(format!("node {} is filling its cache for {runs} of its runs", self.node)),
+        }
+    }
+
+    /// The state for reading along a plan without taking part in it: that of a run which this node knows, whose hosts are then
+    /// asked, or one of its own, for which the caches of others mean nothing.
+    pub(crate) async fn onlook(&self, id: PlanId) -> Result<Arc<RunState>, EngineError> {
+        let known = self.active_run_states().into_iter().find(|run| run.record.plan == id);
+        if let Some(run) = known {
+            return Ok(run);
+        }
+        let (plan, manifest) = self.plan(id).await?;
+        let record = RunRecord {
+            id: format!("onlooker-{}", id.short()).parse().expect("hexadecimal digits name a run"),
+            plan: id,
+            version: plan.document().version,
+            virtual_ranks: plan.document().partitions,
+        };
+        Ok(Arc::new(RunState::new(record, plan, manifest)))
     }
 
     /// Where the durable objects are.
@@ -561,10 +598,11 @@ impl PeerService for Arc<Engine> {
         header: SendHeader,
         grains: mpsc::Receiver<(GrainKey, Bytes)>,
     ) -> Result<Ack, PeerError> {
-        let run = self
-            .run(&header.run)
-            .await
-            .map_err(|error| PeerError::Refused { peer: self.node.clone(), reason: error.to_string() })?;
+        let run = self.run(&header.run).await.map_err(|error| PeerError::Refused {
+            peer: self.node.clone(),
+            kind: Kind::from(&error),
+            reason: error.to_string(),
+        })?;
         Ok(self.take_grains(from, &run, &header, grains).await)
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -103,7 +103,9 @@ impl Engine {
         // What was being forwarded while we asked is here now.
         left.retain(|grain| !self.is_resident(run, *grain));
         // While a host was away others may have read for its ranks what it lacks now.
-        for neighbour in self.neighbours() {
+        // Of a run without a placement they know nothing.
+        let neighbours = if run.generation() > 0 { self.neighbours() } else { Vec::new() };
+        for neighbour in neighbours {
             let unasked = left.iter().copied().filter(|grain| asked.insert((neighbour.clone(), *grain)));
             let by_node = group(unasked.map(|grain| (neighbour.clone(), grain)));
             let patience = deadline.saturating_duration_since(Instant::now());
@@ -388,6 +390,7 @@ impl Engine {
             .collect();
         let by_shard = group(missing.iter().map(|grain| (run.shard_of(*grain), *grain)));
         debug!(run = run.name(), epoch, grains = missing.len(), shards = by_shard.len(), "filling the cache");
+        let _filling = (!missing.is_empty()).then(|| Filling::begin(&self.filling));
         let is_full = AtomicBool::new(false);
         stream::iter(by_shard.into_values().map(Ok))
             .try_for_each_concurrent(SHARDS_AT_ONCE, |grains| async {
@@ -398,6 +401,22 @@ impl Engine {
                 Ok(())
             })
             .await
+    }
+}
+
+/// Counts one fill for as long as it lives.
+struct Filling<'a>(&'a AtomicUsize);
+
+impl<'a> Filling<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 

@@ -86,6 +86,25 @@ impl HttpClient {
         parse(url, &self.get(url)?)
     }
 
+    /// GET of a list, JSON out: all its pages, or as many as it takes to have `most` elements.
+    ///
+    /// # Errors
+    /// As [`get_json`](Self::get_json).
+    pub fn get_list<T: DeserializeOwned>(&self, url: &str, most: usize) -> Result<Vec<T>, HttpError> {
+        let mut all = Vec::new();
+        let mut next = Some(url.to_owned());
+        while let Some(url) = next.filter(|_| all.len() < most) {
+            let answer = self.ask()?.get(&url).call();
+            let link = answer.as_ref().ok().and_then(|answer| next_page(&url, answer.headers()));
+            let page: Vec<T> = parse(&url, &read(&url, answer)?)?;
+            // A server that gives nothing and yet more would be asked for ever.
+            next = link.filter(|_| !page.is_empty());
+            all.extend(page);
+        }
+        all.truncate(most);
+        Ok(all)
+    }
+
     /// GET, bytes out.
     ///
     /// # Errors
@@ -163,6 +182,18 @@ impl HttpClient {
     }
 }
 
+/// Where a list goes on, if it does (RFC 8288): only at the server that was asked.
+fn next_page(url: &str, headers: &ureq::http::HeaderMap) -> Option<String> {
+    let link = headers.get("link")?.to_str().ok()?;
+    let (target, parameters) = link.strip_prefix('<')?.split_once('>')?;
+    if !parameters.contains("rel=\"next\"") || !target.starts_with('/') || target.starts_with("//") {
+        return None;
+    }
+    let host = url.find("://")? + 3;
+    let end = url[host..].find('/').map_or(url.len(), |at| host + at);
+    Some(format!("{}{target}", &url[..end]))
+}
+
 fn parse<T: DeserializeOwned>(url: &str, body: &[u8]) -> Result<T, HttpError> {
     let body = if body.is_empty() { b"null" } else { body };
     serde_json::from_slice(body).map_err(|error| HttpError::Protocol {
@@ -188,4 +219,27 @@ fn read(
         Err(_) => ("about:blank".into(), format!("{url} answered {status}")),
     };
     Err(HttpError::Problem { url: url.into(), status: status.as_u16(), kind, detail })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_go_on_at_the_server_that_was_asked() {
+        let next = |link: &str| {
+            let headers = [(ureq::http::header::LINK, link.parse().expect("a header"))].into_iter().collect();
+            next_page("http://host:1/v1/plans?limit=2", &headers)
+        };
+        let expected = Some("http://host:1/v1/plans?page=61".to_owned());
+        assert_eq!(next("</v1/plans?page=61>; rel=\"next\""), expected);
+        for other in [
+            "</v1/plans>; rel=\"prev\"",
+            "<http://elsewhere/x>; rel=\"next\"",
+            "<//elsewhere/x>; rel=\"next\"",
+            "x",
+        ] {
+            assert_eq!(next(other), None, "{other}");
+        }
+    }
 }

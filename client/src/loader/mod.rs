@@ -6,6 +6,7 @@
 
 mod embedded;
 mod nodes;
+mod onlooker;
 mod prefetch;
 mod source;
 mod steps;
@@ -23,15 +24,17 @@ use serde::{Deserialize, Serialize};
 use shardfmt::plan::{Plan, PlanError, VirtualRank};
 use shardfmt::{DigestSum, Manifest, PlanId};
 
+pub use onlooker::{Batches, BatchesConfig, batches};
 pub use steps::{LastBatch, Steps};
 
 use crate::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog};
-use crate::engine::first_due;
+use crate::engine::{EngineError, first_due};
 use crate::http::{HttpClient, HttpError};
+use crate::lookup::LookupError;
 use crate::origin::OriginError;
 use crate::protocol::{AuditReport, CreateRun, Cursor, RunId, RunRecord};
 use nodes::{NodeRows, Nodes};
-use prefetch::Prefetch;
+use prefetch::{Prefetch, Share};
 use source::RowSource;
 
 /// Where a loader's bytes come from.
@@ -172,6 +175,12 @@ pub enum LoadError {
     /// Rows that cannot be decoded.
     #[error(transparent)]
     Row(#[from] shardfmt::RowError),
+    /// A node's engine could not bring what is read.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// An epoch that cannot be worked out.
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
     /// No address to ask.
     #[error("no node to ask: name at least one with --server")]
     NoServers,
@@ -279,8 +288,17 @@ impl Loader {
         };
 
         let (give, take) = sync_channel(config.read_ahead);
-        let prefetch = Prefetch::new(&config, Arc::clone(&plan), &manifest, virtual_ranks, steps, rows)?;
-        let reader = spawn("shardd-read", move || prefetch.run(&give))?;
+        let share = Share {
+            rank: config.rank,
+            world: config.world,
+            virtual_ranks,
+            start: config.start,
+            end_epoch: config.end_epoch,
+            window: config.read_ahead,
+            audit: config.audit,
+        };
+        let prefetch = Prefetch::new(share, Arc::clone(&plan), &manifest, steps, rows)?;
+        let reader = spawn("shardd-read", move || prefetch.run(|step| give.send(step).is_ok()))?;
         let mut loader = Self {
             plan,
             manifest,

@@ -3,14 +3,25 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 
 use shardfmt::plan::{Epoch, Plan, Read, SlotTable, VirtualRank};
 use shardfmt::{DigestSum, Manifest, PlanId, RowCodec, RowDigest};
 
 use super::source::{RowSource, Wanted};
-use super::{LoadError, LoaderConfig, MicroBatch, Step, Steps};
+use super::{LoadError, MicroBatch, Step, Steps};
 use crate::protocol::Cursor;
+
+/// Whose share is read, from where to where, and how far ahead.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Share {
+    pub(crate) rank: u32,
+    pub(crate) world: u32,
+    pub(crate) virtual_ranks: u32,
+    pub(crate) start: (u32, u64),
+    pub(crate) end_epoch: u32,
+    pub(crate) window: usize,
+    pub(crate) audit: bool,
+}
 
 pub(crate) struct Prefetch {
     plan: Arc<Plan>,
@@ -28,39 +39,42 @@ pub(crate) struct Prefetch {
 
 impl Prefetch {
     pub(crate) fn new(
-        config: &LoaderConfig,
+        share: Share,
         plan: Arc<Plan>,
         manifest: &Manifest,
-        virtual_ranks: u32,
         steps: Steps,
         rows: Box<dyn RowSource>,
     ) -> Result<Self, LoadError> {
-        let shares = Plan::virtual_ranks_of(config.rank, config.world, virtual_ranks)
+        let Share { rank, world, virtual_ranks, start, end_epoch, window, audit } = share;
+        let shares = Plan::virtual_ranks_of(rank, world, virtual_ranks)
             .map(|v| (v, plan.partitions_of(VirtualRank(v), virtual_ranks)))
             .collect();
         Ok(Self {
-            plan_id: config.plan,
+            plan_id: plan.id(),
             codec: RowCodec::new(Arc::clone(&manifest.schema))?,
             plan,
             rows,
             steps,
             shares,
-            start: config.start,
-            end_epoch: config.end_epoch,
-            window: config.read_ahead,
-            audit: config.audit,
+            start,
+            end_epoch,
+            window,
+            audit,
         })
     }
 
-    /// Gives steps until all epochs are read or nobody takes them any more; an error is the last thing given.
-    pub(crate) fn run(mut self, give: &SyncSender<Result<Step, LoadError>>) {
-        if let Err(Some(error)) = self.read_all(give) {
-            let _ = give.send(Err(error));
+    /// Gives steps until all epochs are read or nobody takes them any more (`false`); an error is the last thing given.
+    pub(crate) fn run(mut self, mut give: impl FnMut(Result<Step, LoadError>) -> bool) {
+        if let Err(Some(error)) = self.read_all(&mut give) {
+            give(Err(error));
         }
     }
 
     /// `Err(None)`: nobody takes the steps any more.
-    fn read_all(&mut self, give: &SyncSender<Result<Step, LoadError>>) -> Result<(), Option<LoadError>> {
+    fn read_all(
+        &mut self,
+        give: &mut impl FnMut(Result<Step, LoadError>) -> bool,
+    ) -> Result<(), Option<LoadError>> {
         let (first, mut position) = self.start;
         let mut table: Option<SlotTable> = None;
         for epoch in first..self.end_epoch {
@@ -93,7 +107,9 @@ impl Prefetch {
                 self.rows.prepare(epoch, &wanted).map_err(Some)?;
                 for (positions, reads) in window.into_iter().zip(reads) {
                     let step = self.build(epoch, positions, reads).map_err(Some)?;
-                    give.send(Ok(step)).map_err(|_| None)?;
+                    if !give(Ok(step)) {
+                        return Err(None);
+                    }
                 }
                 position = at;
             }

@@ -27,7 +27,7 @@ pub(crate) use self::wire::Wire;
 pub use self::wire::WireCounts;
 
 /// How a store is reached, beyond its URL. All of it is optional, none of it secret.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct StoreOptions {
     /// Address of the service, where it is not the cloud's own: `https://minio.example.org:9000`.
@@ -38,12 +38,14 @@ pub struct StoreOptions {
     pub region: Option<String>,
     /// A file of certificates (PEM) that are trusted beside the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub ca: Option<PathBuf>,
     /// Ask without credentials, as anybody: for public buckets.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub anonymous: bool,
     /// The most bytes a second, of what is sent and received together.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub bandwidth: Option<ByteSize>,
 }
 

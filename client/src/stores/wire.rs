@@ -22,7 +22,7 @@ use super::hedge::Hedge;
 use super::pace::Pace;
 
 /// What went over the wire to a store and back, since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct WireCounts {
     /// Requests made, those that were made again included.
     pub requests: u64,

@@ -1,32 +1,36 @@
 //! Datasets, their history, and the manifests of their versions.
 
 use axum::body::Body;
-use axum::http::header::{
-    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap,
-};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::IntoResponse;
 use serde::Deserialize;
-use shardd_client::catalog::CommitNote;
-use shardd_client::problem::Problem;
-use shardfmt::{DatasetName, DatasetRef, Message, Operation, VersionId};
+use shardd_client::catalog::{CommitNote, DatasetInfo, LogEntry, VersionInfo};
+use shardd_client::schema;
+use shardfmt::{CommitId, DatasetName, DatasetRef, Message, Operation, VersionId};
+use utoipa::{IntoParams, ToSchema};
 
-use super::problem::{Refusal, not_found};
-use super::range::{Wanted, wanted};
+use super::immutable::{ARROW_FILE, Content, Source};
+use super::pages::{self, Paged};
+use super::problem::{bad_request, not_found};
 use super::{Answer, Asked, MAX_MANIFEST, MAX_SHARD, Named, Posted, State, json, read};
 
-/// The most commits that one answer lists.
-const MAX_LOG: usize = 10_000;
-
 /// Makes `version` the present one of a dataset, if that is `expected` now.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Commit {
+    /// The present version; null if there is no such dataset yet.
+    #[schema(value_type = Option<schema::Digest>)]
     expected: Option<VersionId>,
+    /// The version, whose manifest and shards have been put.
+    #[schema(value_type = schema::Digest)]
     version: VersionId,
+    /// What made it.
     #[serde(default = "ingest")]
+    #[schema(value_type = schema::Operation)]
     operation: Operation,
+    /// Why.
     #[serde(default)]
+    #[schema(value_type = schema::Message)]
     message: Message,
 }
 
@@ -35,40 +39,56 @@ fn ingest() -> Operation {
 }
 
 /// What is to be removed is at this version.
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Expecting {
+    /// The version at which it is expected.
+    #[param(value_type = schema::Digest)]
     pub(super) expected: VersionId,
 }
 
-/// How much of a history is wanted.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Newest {
-    #[serde(default = "hundred")]
-    limit: usize,
+/// All datasets, by name
+#[utoipa::path(get, path = "/v1/datasets", tag = "datasets", operation_id = "list_datasets", params(Paged),
+    responses((status = 200, description = "A page of them", body = Vec<DatasetInfo>)))]
+pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+    let all = state.api.catalog.datasets().await?;
+    pages::page(&uri, &paged, all, |dataset| dataset.name.to_string())
 }
 
-fn hundred() -> usize {
-    100
-}
-
-pub(super) async fn list(state: State) -> Answer {
-    json(&state.api.catalog.datasets().await?)
-}
-
+/// The version that a reference names
+#[utoipa::path(get, path = "/v1/datasets/{name}", tag = "datasets", operation_id = "get_dataset",
+    params(("name" = schema::DatasetRef, Path, description = "A dataset, or a version of it")),
+    responses((status = 200, description = "The version", body = DatasetInfo), (status = 404), (status = 422)))]
 pub(super) async fn show(state: State, Named(reference): Named<DatasetRef>) -> Answer {
     json(&state.api.catalog.resolve(&reference).await?)
 }
 
+/// The history of a dataset, the newest commit first
+#[utoipa::path(get, path = "/v1/datasets/{name}/log", tag = "datasets", operation_id = "log",
+    params(("name" = schema::DatasetName, Path, description = "The dataset"), Paged),
+    responses((status = 200, description = "A page of commits", body = Vec<LogEntry>), (status = 404)))]
 pub(super) async fn log(
     state: State,
+    uri: Uri,
     Named(name): Named<DatasetName>,
-    Asked(newest): Asked<Newest>,
+    Asked(paged): Asked<Paged>,
 ) -> Answer {
-    json(&state.api.catalog.log(&name, newest.limit.min(MAX_LOG)).await?)
+    let limit = paged.limit()?;
+    let from = match paged.after()? {
+        None => None,
+        Some(id) => Some(id.parse::<CommitId>().map_err(|error| bad_request(format!("page: {error}")))?),
+    };
+    // One more than fits says where the next page begins.
+    let mut commits = state.api.catalog.log_from(&name, from, limit + 1).await?;
+    let next = commits.split_off(limit.min(commits.len())).first().map(|commit| commit.id.to_string());
+    pages::answer(&uri, limit, &commits, next)
 }
 
+/// Remove a name with its history
+#[utoipa::path(delete, path = "/v1/datasets/{name}", tag = "datasets", operation_id = "remove_dataset",
+    params(("name" = schema::DatasetName, Path, description = "The dataset"), Expecting),
+    responses((status = 204, description = "Removed"), (status = 404), (status = 409)))]
 pub(super) async fn remove(
     state: State,
     Named(name): Named<DatasetName>,
@@ -78,6 +98,11 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
+/// Commit a version
+#[utoipa::path(put, path = "/v1/datasets/{name}", tag = "datasets", operation_id = "commit",
+    params(("name" = schema::DatasetName, Path, description = "The dataset")), request_body = Commit,
+    responses((status = 200, description = "The dataset as it is now", body = DatasetInfo),
+        (status = 404), (status = 409), (status = 422)))]
 pub(super) async fn commit(
     state: State,
     Named(name): Named<DatasetName>,
@@ -88,7 +113,20 @@ pub(super) async fn commit(
     json(&state.api.catalog.commit(&name, expected, version, &note).await?)
 }
 
-/// A whole manifest is verified here; a part is by whoever asked for it, with the tree.
+/// What is in a version, and the commits that came to it
+#[utoipa::path(get, path = "/v1/versions/{id}", tag = "datasets", operation_id = "get_version",
+    params(("id" = schema::Digest, Path, description = "The version")),
+    responses((status = 200, description = "The version", body = VersionInfo), (status = 404)))]
+pub(super) async fn version(state: State, Named(id): Named<VersionId>) -> Answer {
+    json(&state.api.catalog.version(id).await?)
+}
+
+/// The manifest of a version: an Arrow file, whole or in parts
+#[utoipa::path(get, path = "/v1/manifests/{id}", tag = "objects", operation_id = "get_manifest",
+    params(("id" = schema::Digest, Path, description = "The version")),
+    responses((status = 200, description = "The file", body = Vec<u8>, content_type = "application/vnd.apache.arrow.file"),
+        (status = 206, description = "The parts asked for", body = Vec<u8>, content_type = "application/vnd.apache.arrow.file"),
+        (status = 304, description = "You have it"), (status = 404), (status = 416)))]
 pub(super) async fn manifest(
     state: State,
     method: Method,
@@ -99,43 +137,32 @@ pub(super) async fn manifest(
     let Some(size) = origin.manifest_size(id).await? else {
         return Err(not_found(format!("there is no manifest {id} here")));
     };
-    let etag = format!("\"{id}\"");
-    let known = [
-        (ETAG, etag.clone()),
-        (CACHE_CONTROL, "public, max-age=31536000, immutable".to_owned()),
-        (ACCEPT_RANGES, "bytes".to_owned()),
-        (CONTENT_TYPE, "application/vnd.apache.arrow.file".to_owned()),
-    ];
-    match wanted(&headers, &etag, size) {
-        Wanted::Nothing => Ok((StatusCode::NOT_MODIFIED, known).into_response()),
-        Wanted::Whole if method == Method::HEAD => {
-            Ok((known, [(CONTENT_LENGTH, size.to_string())], Body::empty()).into_response())
-        }
-        Wanted::Whole => Ok((known, origin.manifest_bytes(id).await?).into_response()),
-        Wanted::Part(part) => {
-            let range = [(CONTENT_RANGE, format!("bytes {}-{}/{size}", part.start, part.end - 1))];
-            let bytes = origin.manifest_part(id, part).await?;
-            Ok((StatusCode::PARTIAL_CONTENT, known, range, bytes).into_response())
-        }
-        Wanted::Unsatisfiable => {
-            let detail = format!("manifest {id} has {size} bytes, the range begins after them");
-            let refusal = Refusal::from(Problem::new("about:blank", 416, detail));
-            Ok(([(CONTENT_RANGE, format!("bytes */{size}"))], refusal).into_response())
-        }
-    }
+    let source = Source::Manifest(origin.clone(), id);
+    let (what, etag) = (format!("manifest {id}"), id.to_string());
+    Content { what, kind: ARROW_FILE, etag, size, forever: true, source }.answer(&method, &headers).await
 }
 
-/// What parts of a manifest are verified by. It may be made anew, so it is not kept for ever.
-pub(super) async fn tree(state: State, Named(id): Named<VersionId>, headers: HeaderMap) -> Answer {
+/// What parts of a manifest are verified by
+#[utoipa::path(get, path = "/v1/manifests/{id}/tree", tag = "objects", operation_id = "get_manifest_tree",
+    params(("id" = schema::Digest, Path, description = "The version")),
+    responses((status = 200, description = "The tree", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 206, description = "The parts asked for", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 304, description = "You have it"), (status = 404), (status = 416)))]
+pub(super) async fn tree(
+    state: State,
+    method: Method,
+    Named(id): Named<VersionId>,
+    headers: HeaderMap,
+) -> Answer {
     let tree = state.api.catalog.origin().manifest_tree(id).await?;
-    let size = tree.len() as u64;
-    let known = [(CACHE_CONTROL, "no-cache"), (CONTENT_TYPE, "application/octet-stream")];
-    let Wanted::Part(part) = wanted(&headers, "", size) else { return Ok((known, tree).into_response()) };
-    let range = [(CONTENT_RANGE, format!("bytes {}-{}/{size}", part.start, part.end - 1))];
-    let bytes = tree.slice(part.start as usize..part.end as usize);
-    Ok((StatusCode::PARTIAL_CONTENT, known, range, bytes).into_response())
+    Content::derived(format!("tree of manifest {id}"), tree).answer(&method, &headers).await
 }
 
+/// Store a manifest under its digest
+#[utoipa::path(put, path = "/v1/manifests/{id}", tag = "objects", operation_id = "put_manifest",
+    params(("id" = schema::Digest, Path, description = "The version")),
+    request_body(content = Vec<u8>, content_type = "application/vnd.apache.arrow.file"),
+    responses((status = 204, description = "Stored"), (status = 422)))]
 pub(super) async fn put_manifest(
     state: State,
     Named(id): Named<VersionId>,

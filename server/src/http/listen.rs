@@ -1,5 +1,6 @@
 //! The accept loop of the HTTP server: bounded, with a time limit on slow headers, drained on stop.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -7,39 +8,65 @@ use axum::body::Body;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::{debug, warn};
+
+use super::metrics::Metrics;
+use super::socket::Socket;
+use super::{Api, router};
 
 /// Connections at once; more wait in the system's queue.
 const MAX_CONNECTIONS: usize = 8192;
 /// How long a client may take to say what it wants. A connection that is kept for later counts as such a client: this is
 /// longer than clients keep them (ureq: 15 s), so that none is cut off as it asks again.
 const HEADER_PATIENCE: Duration = Duration::from_secs(60);
-/// How long requests under way may take to end once the node stops.
-const DRAIN: Duration = Duration::from_secs(3);
+/// The most bytes that the head of a request may have...
+const MAX_HEAD: usize = 64 << 10;
+/// ...and the most headers.
+const MAX_HEADERS: usize = 100;
+/// How long a node that stops still takes connections, so that whoever asks hears that it is not ready any more.
+const NOTICE: Duration = Duration::from_millis(500);
+/// How long requests under way may take to end from then on.
+const DRAIN: Duration = Duration::from_secs(2);
 
-/// Serves `router` until `stop`; then takes no more connections, lets requests under way end, and cuts those that take
-/// longer than three seconds.
-pub async fn listen(listener: TcpListener, router: Router, stop: CancellationToken) {
+/// Serves `api` until `stop`. From then on the node says that it is not ready; half a second later no more connections are
+/// taken, requests under way may end, and those that take longer than another two seconds are cut.
+pub async fn serve(listener: TcpListener, api: Api, stop: CancellationToken) {
+    let (router, shared) = router(api, stop.clone());
+    let (closing, ended) = (CancellationToken::new(), CancellationToken::new());
+    let close = async {
+        stop.cancelled().await;
+        tokio::time::sleep(NOTICE).await;
+        closing.cancel();
+    };
+    let listen = async {
+        listen(listener, router, &shared.metrics, closing.clone()).await;
+        ended.cancel();
+    };
+    tokio::join!(close, listen, shared.events.run(ended.clone()));
+}
+
+async fn listen(listener: TcpListener, router: Router, metrics: &Arc<Metrics>, closing: CancellationToken) {
     let tasks = TaskTracker::new();
     let cut = CancellationToken::new();
     loop {
         let accepted = tokio::select! {
-            () = stop.cancelled() => break,
+            () = closing.cancelled() => break,
             accepted = listener.accept(), if tasks.len() < MAX_CONNECTIONS => accepted,
             // Looked at again: a connection may have ended meanwhile.
             () = tokio::time::sleep(Duration::from_millis(10)), if tasks.len() >= MAX_CONNECTIONS => continue,
         };
         match accepted {
             Ok((stream, _)) => {
-                let (router, stop, cut) = (router.clone(), stop.clone(), cut.clone());
+                let (router, closing, cut) = (router.clone(), closing.clone(), cut.clone());
+                let socket = Socket::new(stream, Arc::clone(metrics));
                 tasks.spawn(async move {
                     tokio::select! {
                         () = cut.cancelled() => {}
-                        () = connection(stream, router, stop) => {}
+                        () = connection(socket, router, closing) => {}
                     }
                 });
             }
@@ -59,18 +86,17 @@ pub async fn listen(listener: TcpListener, router: Router, stop: CancellationTok
     }
 }
 
-async fn connection(stream: TcpStream, router: Router, stop: CancellationToken) {
-    // Small answers go out at once.
-    let _ = stream.set_nodelay(true);
+async fn connection(socket: Socket, router: Router, closing: CancellationToken) {
     let service =
         router.map_request(|request: axum::http::Request<hyper::body::Incoming>| request.map(Body::new));
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE);
-    let serving = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    server.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
+    let serving = server.serve_connection(TokioIo::new(socket), TowerToHyperService::new(service));
     let mut serving = std::pin::pin!(serving);
     let ended = tokio::select! {
         ended = serving.as_mut() => ended,
-        () = stop.cancelled() => {
+        () = closing.cancelled() => {
             serving.as_mut().graceful_shutdown();
             serving.await
         }

@@ -1,15 +1,27 @@
 //! The HTTP API: thin routes over the engine and the catalog. Knows how requests are read and answers written, and
 //! nothing of how either is found.
+//!
+//! A route and its documentation are one thing ([`openapi`]); what is refused is refused in the words of one table
+//! ([`problem`]); every request passes [`request`], which is also where one will be asked who it is.
 
+mod batches;
+mod cursors;
 mod datasets;
+mod events;
 mod garbage;
+mod immutable;
 mod listen;
+mod metrics;
 mod nodes;
+mod openapi;
+mod pages;
 mod plans;
 mod problem;
 mod range;
+mod request;
 mod runs;
 mod shards;
+mod socket;
 mod tags;
 
 use std::str::FromStr;
@@ -20,20 +32,23 @@ use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Uri, header};
-use axum::middleware::{self, Next};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shardd_client::catalog::CatalogBackend;
 use shardd_client::engine::Engine;
 use shardd_client::node::NodeRecord;
-use shardd_client::problem::Problem;
+use shardd_client::problem::Kind;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-pub use listen::listen;
+pub use listen::serve;
 pub use nodes::{Desk, Health};
 use problem::{Refusal, bad_request, not_found};
 
@@ -43,14 +58,20 @@ const MAX_JSON: usize = 8 << 20;
 const MAX_MANIFEST: usize = 1 << 30;
 /// The longest shard or sidecar: four times the largest that ingest makes.
 const MAX_SHARD: usize = 256 << 20;
-/// Uploads in memory at once.
+/// Uploads in memory at once; more wait.
 const UPLOADS: usize = 8;
+/// Streams of batches at once: each has a thread and some hundred megabytes at most. More are refused.
+const STREAMS: usize = 16;
+/// Who may follow events at once. More are refused.
+const FOLLOWERS: usize = 256;
+/// Lookups at once: each has a thread for some seconds at most. More are refused.
+const LOOKUPS: usize = 4;
 /// Requests at once; more wait.
 const MAX_REQUESTS: usize = 4096;
-/// How long an answer may take to begin. Attaching waits up to ten seconds for other ranks, a miss for the store.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long an upload may take, and a gc. One that takes longer ends halfway, which harms no one.
-const UPLOAD_PATIENCE: Duration = Duration::from_secs(600);
+/// How long a body may take before its speed is looked at.
+const BODY_GRACE: Duration = Duration::from_secs(10);
+/// The least speed of a body from then on, on the whole.
+const BODY_BYTES_A_SECOND: u64 = 16 << 10;
 
 /// What the routes work on.
 pub struct Api {
@@ -67,63 +88,89 @@ pub struct Api {
 struct Shared {
     api: Api,
     uploads: Semaphore,
+    streams: Arc<Semaphore>,
+    followers: Arc<Semaphore>,
+    lookups: Arc<Semaphore>,
+    metrics: Arc<metrics::Metrics>,
+    events: Arc<events::Hub>,
+    /// The description of this API, as JSON.
+    document: Bytes,
+    /// Cancelled when the node stops.
+    draining: CancellationToken,
+}
+
+impl Shared {
+    fn new(api: Api, document: Bytes, draining: CancellationToken) -> Self {
+        Self {
+            events: Arc::new(events::Hub::new(Arc::clone(api.engine.metastore()))),
+            api,
+            uploads: Semaphore::new(UPLOADS),
+            streams: Arc::new(Semaphore::new(STREAMS)),
+            followers: Arc::new(Semaphore::new(FOLLOWERS)),
+            lookups: Arc::new(Semaphore::new(LOOKUPS)),
+            metrics: Arc::default(),
+            document,
+            draining,
+        }
+    }
 }
 
 type State = axum::extract::State<Arc<Shared>>;
 type Answer = Result<Response, Refusal>;
 
-/// All routes.
-pub fn router(api: Api) -> Router {
-    let shared = Arc::new(Shared { api, uploads: Semaphore::new(UPLOADS) });
-    Router::new()
-        .route("/v1/health", get(nodes::health))
-        .route("/v1/datasets", get(datasets::list))
-        .route("/v1/datasets/{name}", get(datasets::show).put(datasets::commit).delete(datasets::remove))
-        .route("/v1/datasets/{name}/log", get(datasets::log))
-        .route("/v1/datasets/{name}/tags", get(tags::of_dataset))
-        .route("/v1/datasets/{name}/tags/{tag}", get(tags::show).put(tags::put).delete(tags::remove))
-        .route("/v1/tags", get(tags::all))
-        .route("/v1/manifests/{id}", get(datasets::manifest).put(datasets::put_manifest))
-        .route("/v1/manifests/{id}/tree", get(datasets::tree))
-        .route("/v1/shards/{id}", get(shards::shard).put(shards::put_shard))
-        .route("/v1/shards/{id}/rows", get(shards::rows).put(shards::put_rows))
-        .route("/v1/plans", get(plans::list).post(plans::create))
-        .route("/v1/plans/{id}", get(plans::show).delete(plans::remove))
-        .route("/v1/gc", post(garbage::collect))
-        .route("/v1/runs", get(runs::list).post(runs::create))
-        .route("/v1/runs/{id}", get(runs::show))
-        .route("/v1/runs/{id}/ranks/{rank}", post(runs::attach).delete(runs::detach))
-        .route("/v1/runs/{id}/locate", post(runs::locate))
-        .route("/v1/runs/{id}/audit", get(runs::audits).post(runs::audit))
-        .route("/v1/placement", get(runs::placements))
-        .route("/v1/nodes", get(nodes::list))
-        .route("/v1/status", get(nodes::status))
-        .route("/v1/join", post(nodes::join))
+/// All routes, each with its documentation.
+fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::with_openapi(openapi::frame())
+        .routes(routes!(nodes::health))
+        .routes(routes!(nodes::ready))
+        .routes(routes!(openapi::document))
+        .routes(routes!(datasets::list))
+        .routes(routes!(datasets::show, datasets::commit, datasets::remove))
+        .routes(routes!(datasets::log))
+        .routes(routes!(tags::of_dataset))
+        .routes(routes!(tags::show, tags::put, tags::remove))
+        .routes(routes!(tags::all))
+        .routes(routes!(datasets::version))
+        .routes(routes!(datasets::manifest, datasets::put_manifest))
+        .routes(routes!(datasets::tree))
+        .routes(routes!(shards::shard, shards::put_shard))
+        .routes(routes!(shards::rows, shards::put_rows))
+        .routes(routes!(plans::list, plans::create))
+        .routes(routes!(plans::show, plans::remove))
+        .routes(routes!(plans::at))
+        .routes(routes!(plans::find))
+        .routes(routes!(batches::batches))
+        .routes(routes!(garbage::collect))
+        .routes(routes!(runs::list, runs::create))
+        .routes(routes!(runs::show))
+        .routes(routes!(runs::attach, runs::detach))
+        .routes(routes!(runs::locate))
+        .routes(routes!(runs::audits, runs::audit))
+        .routes(routes!(cursors::show, cursors::put, cursors::remove))
+        .routes(routes!(runs::placements))
+        .routes(routes!(nodes::list))
+        .routes(routes!(nodes::status))
+        .routes(routes!(nodes::join))
+        .routes(routes!(events::events))
+        .routes(routes!(metrics::metrics))
+}
+
+/// All routes over what they work on, with what every request passes.
+fn router(api: Api, draining: CancellationToken) -> (Router, Arc<Shared>) {
+    let (router, document) = routes().split_for_parts();
+    let shared = Arc::new(Shared::new(api, openapi::finish(document), draining));
+    let router = router
         .fallback(async |uri: Uri| not_found(format!("there is no {}", uri.path())))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
-            Refusal::from(Problem::new(
-                "about:blank",
-                405,
-                format!("{} cannot be asked with {method}", uri.path()),
-            ))
+            Refusal::of(Kind::MethodNotAllowed, format!("{} cannot be asked with {method}", uri.path()))
         })
         // Bodies are read, and limited, by the routes.
         .layer(DefaultBodyLimit::disable())
-        .layer(middleware::from_fn(in_time))
+        .layer(middleware::from_fn(request::in_time))
         .layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS))
-        .with_state(shared)
-}
-
-/// Ends requests that take too long.
-async fn in_time(request: Request, next: Next) -> Response {
-    let takes_long = request.method() == Method::PUT || request.uri().path() == "/v1/gc";
-    let patience = if takes_long { UPLOAD_PATIENCE } else { PATIENCE };
-    match tokio::time::timeout(patience, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => {
-            Refusal::from(Problem::unavailable(format!("no answer within {patience:?}"))).into_response()
-        }
-    }
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), request::observed))
+        .with_state(Arc::clone(&shared));
+    (router, shared)
 }
 
 /// What stands after the `?`.
@@ -167,10 +214,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Posted<T> {
     }
 }
 
-/// Reads a body of at most `limit` bytes; a longer one is refused at its first word, if it says how long it is.
+/// Reads a body of at most `limit` bytes; a longer one is refused at its first word, if it says how long it is, and one that
+/// crawls once it has had its time: whoever sends it holds up others.
 async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
-    let too_long =
-        || Refusal::from(Problem::new("about:blank", 413, format!("the body has more than {limit} bytes")));
+    let too_long = || Refusal::of(Kind::TooLong, format!("the body has more than {limit} bytes"));
     let announced =
         headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|announced| announced > limit as u64) {
@@ -178,14 +225,35 @@ async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Re
     }
     let mut stream = body.into_data_stream();
     let mut bytes = Vec::with_capacity(announced.unwrap_or(0) as usize);
-    while let Some(part) = futures::StreamExt::next(&mut stream).await {
+    let began = Instant::now();
+    loop {
+        let due = BODY_GRACE + Duration::from_secs(bytes.len() as u64 / BODY_BYTES_A_SECOND);
+        let next = tokio::time::timeout_at(began + due, futures::StreamExt::next(&mut stream)).await;
+        let next = next.map_err(|_| {
+            let detail = format!(
+                "{} bytes of the body came in {due:?}; at least {BODY_BYTES_A_SECOND} a second are waited for",
+                bytes.len()
+            );
+            Refusal::of(Kind::TooSlow, detail)
+        })?;
+        let Some(part) = next else { return Ok(bytes.into()) };
         let part = part.map_err(|error| bad_request(format!("the body broke off: {error}")))?;
         if bytes.len() + part.len() > limit {
             return Err(too_long());
         }
         bytes.extend_from_slice(&part);
     }
-    Ok(bytes.into())
+}
+
+/// One of few places, or the advice to come back.
+fn place(
+    places: &Arc<Semaphore>,
+    what: &str,
+    most: usize,
+) -> Result<tokio::sync::OwnedSemaphorePermit, Refusal> {
+    Arc::clone(places).try_acquire_owned().map_err(|_| {
+        Refusal::of(Kind::TooMany, format!("{most} {what} are under way on this node, and no more are begun"))
+    })
 }
 
 fn json(value: &impl Serialize) -> Answer {

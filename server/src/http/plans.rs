@@ -1,28 +1,153 @@
-//! Plans: immutable documents, checked against the version they order before they are kept.
+//! Plans: immutable documents, checked against the version they order before they are kept, and what can be looked up in
+//! them.
 
-use axum::http::StatusCode;
-use axum::http::header::{CONTENT_TYPE, ETAG};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap};
+use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
-use shardfmt::PlanId;
-use shardfmt::plan::PlanDocument;
+use serde::Deserialize;
+use shardd_client::catalog::PlanInfo;
+use shardd_client::lookup::{self, Found, LookupError, Step};
+use shardd_client::schema;
+use shardfmt::plan::{Plan, PlanDocument};
+use shardfmt::{ManifestFile, PlanId};
+use utoipa::IntoParams;
 
-use super::{Answer, Named, Posted, State, json};
+use super::pages::{self, Paged};
+use super::problem::Refusal;
+use super::range::{Wanted, wanted};
+use super::{Answer, Asked, LOOKUPS, Named, Posted, State, json, place};
 
-pub(super) async fn list(state: State) -> Answer {
-    json(&state.api.catalog.plans().await?)
+/// The most positions that one lookup answers.
+const MAX_POSITIONS: u64 = 10_000;
+
+/// All plans, the oldest first
+#[utoipa::path(get, path = "/v1/plans", tag = "plans", operation_id = "list_plans", params(Paged),
+    responses((status = 200, description = "A page of them", body = Vec<PlanInfo>)))]
+pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+    let all = state.api.catalog.plans().await?;
+    pages::page(&uri, &paged, all, |plan| format!("{:020}{}", plan.created, plan.id))
 }
 
+/// Store a plan for a version that has been committed
+#[utoipa::path(post, path = "/v1/plans", tag = "plans", operation_id = "create_plan",
+    request_body = schema::PlanDocument,
+    responses((status = 201, description = "The plan", body = PlanInfo), (status = 404), (status = 422)))]
 pub(super) async fn create(state: State, Posted(document): Posted<PlanDocument>) -> Answer {
     let info = state.api.catalog.put_plan(&document).await?;
     Ok((StatusCode::CREATED, json(&info)?).into_response())
 }
 
-pub(super) async fn show(state: State, Named(id): Named<PlanId>) -> Answer {
+/// A plan's document
+#[utoipa::path(get, path = "/v1/plans/{id}", tag = "plans", operation_id = "get_plan",
+    params(("id" = schema::Digest, Path, description = "The plan")),
+    responses((status = 200, description = "Its canonical form", body = schema::PlanDocument),
+        (status = 304, description = "You have it"), (status = 404)))]
+pub(super) async fn show(state: State, headers: HeaderMap, Named(id): Named<PlanId>) -> Answer {
     let bytes = state.api.catalog.plan(id).await?.to_bytes();
-    Ok(([(CONTENT_TYPE, "application/json".to_owned()), (ETAG, format!("\"{id}\""))], bytes).into_response())
+    let etag = format!("\"{id}\"");
+    let has_it = wanted(&headers, &etag, bytes.len() as u64) == Wanted::Nothing;
+    let known = [(ETAG, etag), (CACHE_CONTROL, "public, max-age=31536000, immutable".to_owned())];
+    if has_it {
+        return Ok((StatusCode::NOT_MODIFIED, known).into_response());
+    }
+    Ok((known, [(CONTENT_TYPE, "application/json")], bytes).into_response())
 }
 
+/// Take a plan off the list
+#[utoipa::path(delete, path = "/v1/plans/{id}", tag = "plans", operation_id = "remove_plan",
+    params(("id" = schema::Digest, Path, description = "The plan")),
+    responses((status = 204, description = "It is off the list"), (status = 404), (status = 409)))]
 pub(super) async fn remove(state: State, Named(id): Named<PlanId>) -> Answer {
     state.api.catalog.remove_plan(id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Which sample is asked for, and when.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Where {
+    /// Number of the sample in the order of the dataset, from 0.
+    sample: u64,
+    /// The epoch, from 0.
+    #[serde(default)]
+    #[param(default = 0, required = false)]
+    epoch: u32,
+}
+
+/// Which positions are asked for, and whose share of them.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct At {
+    /// The epoch, from 0.
+    #[serde(default)]
+    #[param(default = 0, required = false)]
+    epoch: u32,
+    /// The first position.
+    #[serde(default)]
+    #[param(default = 0, required = false)]
+    position: u64,
+    /// How many positions.
+    #[serde(default = "one")]
+    #[param(minimum = 1, maximum = 10_000, default = 1, required = false)]
+    global_batch_size: u64,
+    /// Only what this rank reads.
+    #[param(nullable = false)]
+    rank: Option<u32>,
+    /// How many ranks there are.
+    #[serde(default = "one")]
+    #[param(minimum = 1, default = 1, required = false)]
+    world: u32,
+    /// How many virtual ranks there are; the plan's default for this world unless told otherwise.
+    #[param(minimum = 1, nullable = false)]
+    virtual_ranks: Option<u32>,
+}
+
+fn one<T: From<u8>>() -> T {
+    1.into()
+}
+
+/// Where a sample is in an epoch, and when it is read
+#[utoipa::path(get, path = "/v1/plans/{id}/where", tag = "plans", operation_id = "where",
+    params(("id" = schema::Digest, Path, description = "The plan"), Where),
+    responses((status = 200, description = "The sample", body = Found), (status = 404), (status = 422)))]
+pub(super) async fn find(state: State, Named(id): Named<PlanId>, Asked(asked): Asked<Where>) -> Answer {
+    let Where { sample, epoch } = asked;
+    let look = move |plan: &Plan, manifest: &ManifestFile| lookup::find(plan, manifest, epoch, sample);
+    json(&looked_up(&state, id, look).await?)
+}
+
+/// Which samples are read at positions of an epoch, or by one rank in the step that they are
+#[utoipa::path(get, path = "/v1/plans/{id}/at", tag = "plans", operation_id = "at",
+    params(("id" = schema::Digest, Path, description = "The plan"), At),
+    responses((status = 200, description = "The samples, by position", body = Vec<Found>),
+        (status = 404), (status = 422)))]
+pub(super) async fn at(state: State, Named(id): Named<PlanId>, Asked(asked): Asked<At>) -> Answer {
+    let At { epoch, position, global_batch_size, rank, world, virtual_ranks } = asked;
+    if !(1..=MAX_POSITIONS).contains(&global_batch_size) {
+        let detail =
+            format!("global_batch_size: {global_batch_size} is not a number from 1 to {MAX_POSITIONS}");
+        return Err(super::bad_request(detail));
+    }
+    let step = Step { epoch, position, global_batch_size, rank, world, virtual_ranks };
+    let look = move |plan: &Plan, manifest: &ManifestFile| lookup::at(plan, manifest, &step);
+    json(&looked_up(&state, id, look).await?)
+}
+
+/// Asks a plan something, where that may take a while.
+async fn looked_up<T: Send + 'static>(
+    state: &State,
+    id: PlanId,
+    look: impl FnOnce(&Plan, &ManifestFile) -> Result<T, LookupError> + Send + 'static,
+) -> Result<T, Refusal> {
+    let one_of_few = place(&state.lookups, "lookups", LOOKUPS)?;
+    let document = state.api.catalog.plan(id).await?;
+    let version = document.version;
+    let asked = move |manifest: ManifestFile| {
+        let _one_of_few = one_of_few;
+        let rows = manifest.shard_rows()?;
+        Ok(Plan::new(document, &rows).map_err(LookupError::from).and_then(|plan| look(&plan, &manifest)))
+    };
+    Ok(state.api.catalog.origin().ask_manifest(version, asked).await??)
 }

@@ -1,31 +1,66 @@
-//! Errors as HTTP answers: which status fits what the parts below say, as problem documents (RFC 9457).
+//! Errors as HTTP answers: problem documents (RFC 9457) of the kinds in the one error table.
 
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use shardd_client::catalog::CatalogError;
 use shardd_client::engine::EngineError;
+use shardd_client::loader::LoadError;
+use shardd_client::lookup::LookupError;
 use shardd_client::metastore::MetaError;
 use shardd_client::origin::OriginError;
-use shardd_client::problem::{self, Problem};
+use shardd_client::problem::{Kind, MEDIA_TYPE, Problem};
 
-/// A problem as an answer. The error of every route.
-#[derive(Debug)]
+/// What is told to whoever was refused for the moment, in seconds.
+const COME_BACK_AFTER: &str = "1";
+
+/// A problem as an answer. The error of every route. It becomes a document where the request's id is known.
+#[derive(Debug, Clone)]
 pub(crate) struct Refusal(Box<Problem>);
+
+impl Refusal {
+    /// A refusal of `kind`.
+    pub(crate) fn of(kind: Kind, detail: impl ToString) -> Self {
+        Self::from(Problem::new(kind, detail))
+    }
+
+    /// The document, as the answer to the request of that id.
+    pub(super) fn document(self, request: &str) -> Response {
+        let problem = self.0.of_request(request);
+        let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        if status.is_server_error() {
+            tracing::warn!(
+                status = problem.status,
+                kind = problem.kind,
+                detail = problem.detail,
+                "request failed"
+            );
+        } else {
+            tracing::debug!(status = problem.status, kind = problem.kind, detail = problem.detail, "refused");
+        }
+        let body = serde_json::to_vec(&problem).expect("a problem is plain data");
+        let mut response = (status, [(CONTENT_TYPE, MEDIA_TYPE)], body).into_response();
+        if let Some(Kind::TooMany | Kind::Unavailable | Kind::NotReady) = problem.kind() {
+            let after = axum::http::HeaderValue::from_static(COME_BACK_AFTER);
+            response.headers_mut().insert(RETRY_AFTER, after);
+        }
+        response
+    }
+}
 
 /// 400: the request cannot be understood.
 pub(crate) fn bad_request(detail: impl ToString) -> Refusal {
-    Refusal::from(Problem::new(problem::INVALID, 400, detail))
+    Refusal::of(Kind::Malformed, detail)
 }
 
 /// 422: understood, but it cannot be.
 pub(crate) fn invalid(detail: impl ToString) -> Refusal {
-    Refusal::from(Problem::invalid(detail))
+    Refusal::of(Kind::Invalid, detail)
 }
 
 /// 404: there is no such thing.
 pub(crate) fn not_found(detail: impl ToString) -> Refusal {
-    Refusal::from(Problem::not_found(detail))
+    Refusal::of(Kind::NotFound, detail)
 }
 
 /// An error with what caused it, in one line.
@@ -43,15 +78,12 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 impl IntoResponse for Refusal {
+    /// An answer without a body; [`request::observed`](super::request::observed) writes the document.
     fn into_response(self) -> Response {
-        let Refusal(problem) = self;
-        let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        if status.is_server_error() {
-            tracing::warn!(status = problem.status, detail = problem.detail, "request failed");
-        }
-        let body = serde_json::to_vec(&problem).expect("a problem is plain data");
-        let kind = HeaderValue::from_static(problem::MEDIA_TYPE);
-        (status, [(CONTENT_TYPE, kind)], body).into_response()
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = status.into_response();
+        response.extensions_mut().insert(self);
+        response
     }
 }
 
@@ -63,54 +95,19 @@ impl From<Problem> for Refusal {
 
 impl From<CatalogError> for Refusal {
     fn from(error: CatalogError) -> Refusal {
-        match error {
-            CatalogError::Origin(error) => error.into(),
-            CatalogError::Meta(error) => error.into(),
-            error => Refusal::from(Problem { detail: chain(&error), ..error.to_problem() }),
-        }
+        Refusal::from(Problem { detail: chain(&error), ..error.to_problem() })
     }
 }
 
-impl From<OriginError> for Refusal {
-    fn from(error: OriginError) -> Refusal {
-        let detail = chain(&error);
-        Refusal::from(match error {
-            OriginError::NotFound { .. } => Problem::not_found(detail),
-            OriginError::Mismatch { .. } => Problem::new(problem::CORRUPT, 422, detail),
-            OriginError::Corrupt { .. } => Problem::new(problem::CORRUPT, 500, detail),
-            OriginError::ReadOnly { .. } => Problem::invalid(detail),
-            OriginError::BadUrl { .. }
-            | OriginError::Refused { .. }
-            | OriginError::Unavailable { .. }
-            | OriginError::Unusable { .. } => Problem::unavailable(detail),
-        })
-    }
-}
-
-impl From<MetaError> for Refusal {
-    fn from(error: MetaError) -> Refusal {
-        Refusal::from(match &error {
-            MetaError::Conflict { .. } => Problem::new(problem::CONFLICT, 409, error),
-            MetaError::TooLarge { .. } | MetaError::BadKey { .. } => Problem::invalid(error),
-            MetaError::LeaseLost { .. } | MetaError::Unavailable { .. } => Problem::unavailable(error),
-            MetaError::Damaged { .. } => Problem::new(problem::CORRUPT, 500, error),
-        })
-    }
-}
-
-impl From<EngineError> for Refusal {
-    fn from(error: EngineError) -> Refusal {
-        let detail = chain(&error);
-        match error {
-            EngineError::UnknownRun { .. } | EngineError::UnknownPlan { .. } => not_found(detail),
-            EngineError::RunConflict { .. } => Refusal::from(Problem::new(problem::CONFLICT, 409, detail)),
-            EngineError::RankOutside { .. } | EngineError::NoSuchGrain { .. } | EngineError::Plan(_) => {
-                invalid(detail)
+/// An error as a refusal of the kind that the table has for it.
+macro_rules! refused {
+    ($($error:ty),*) => {$(
+        impl From<$error> for Refusal {
+            fn from(error: $error) -> Refusal {
+                Refusal::of(Kind::from(&error), chain(&error))
             }
-            EngineError::Busy { .. } => Refusal::from(Problem::unavailable(detail)),
-            EngineError::Meta(error) => error.into(),
-            EngineError::Origin(error) => error.into(),
-            _ => Refusal::from(Problem::new(problem::CORRUPT, 500, detail)),
         }
-    }
+    )*};
 }
+
+refused!(EngineError, LoadError, LookupError, MetaError, OriginError);

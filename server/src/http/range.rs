@@ -15,6 +15,8 @@ pub(crate) enum Wanted {
     Whole,
     /// 206: these bytes.
     Part(Range<u64>),
+    /// 206, in several parts: these bytes, none of them twice.
+    Parts(Vec<Range<u64>>),
     /// 416: there are no such bytes.
     Unsatisfiable,
 }
@@ -35,29 +37,52 @@ pub(crate) fn wanted(headers: &HeaderMap, etag: &str, size: u64) -> Wanted {
     parse(range, size)
 }
 
-/// A single range of bytes. Other units, several ranges and what cannot be read are ignored, as the standard allows.
-fn parse(range: &str, size: u64) -> Wanted {
-    let bytes = range.trim().split_once('=').filter(|(unit, _)| unit.trim().eq_ignore_ascii_case("bytes"));
-    let Some((first, last)) = bytes.and_then(|(_, range)| range.trim().split_once('-')) else {
-        return Wanted::Whole;
-    };
-    let number = |text: &str| -> Option<u64> {
-        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        // More than fits is more than there is.
-        digits.then(|| text.parse().unwrap_or(u64::MAX))
-    };
-    let (first, last) = (first.trim(), last.trim());
-    match (number(first), number(last)) {
-        (Some(first), Some(last)) if first > last => Wanted::Whole,
-        (Some(first), _) if first >= size && (last.is_empty() || number(last).is_some()) => {
-            Wanted::Unsatisfiable
+/// The most ranges that are looked at. Whoever wants more gets all.
+const MAX_RANGES: usize = 16;
+
+/// Ranges of bytes. Other units, what cannot be read, and many or overlapping ranges are ignored, as the standard allows: an
+/// answer never has more bytes of the thing than the thing has.
+fn parse(ranges: &str, size: u64) -> Wanted {
+    let bytes = ranges.trim().split_once('=').filter(|(unit, _)| unit.trim().eq_ignore_ascii_case("bytes"));
+    let Some((_, list)) = bytes else { return Wanted::Whole };
+    let mut parts: Vec<Range<u64>> = Vec::new();
+    for (count, range) in list.split(',').enumerate() {
+        match one(range, size) {
+            _ if count >= MAX_RANGES => return Wanted::Whole,
+            None => return Wanted::Whole,
+            Some(part) if part.is_empty() => {}
+            Some(part) if parts.iter().any(|other| part.start < other.end && other.start < part.end) => {
+                return Wanted::Whole;
+            }
+            Some(part) => parts.push(part),
         }
-        (Some(first), Some(last)) => Wanted::Part(first..last.saturating_add(1).min(size)),
-        (Some(first), None) if last.is_empty() => Wanted::Part(first..size),
-        (None, Some(0)) if first.is_empty() => Wanted::Unsatisfiable,
-        (None, Some(_)) if first.is_empty() && size == 0 => Wanted::Unsatisfiable,
-        (None, Some(suffix)) if first.is_empty() => Wanted::Part(size.saturating_sub(suffix)..size),
-        _ => Wanted::Whole,
+    }
+    match parts.len() {
+        0 => Wanted::Unsatisfiable,
+        1 => Wanted::Part(parts.remove(0)),
+        _ => Wanted::Parts(parts),
+    }
+}
+
+/// A single range: empty if there are no such bytes, `None` if it cannot be read.
+fn one(range: &str, size: u64) -> Option<Range<u64>> {
+    let (first, last) = range.trim().split_once('-')?;
+    // A number, or nothing; more than fits is more than there is.
+    let number = |text: &str| -> Option<Option<u64>> {
+        match text.trim() {
+            "" => Some(None),
+            text if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Some(Some(text.parse().unwrap_or(u64::MAX)))
+            }
+            _ => None,
+        }
+    };
+    match (number(first)?, number(last)?) {
+        (None, None) => None,
+        (Some(first), Some(last)) if first > last => None,
+        (Some(first), _) if first >= size => Some(0..0),
+        (Some(first), last) => Some(first..last.map_or(size, |last| last.saturating_add(1).min(size))),
+        (None, Some(suffix)) => Some(size.saturating_sub(suffix)..size),
     }
 }
 
@@ -69,7 +94,7 @@ mod tests {
 
     #[test]
     fn ranges_are_read_as_the_standard_says() {
-        use Wanted::{Part, Unsatisfiable, Whole};
+        use Wanted::{Part, Parts, Unsatisfiable, Whole};
         let table = [
             ("bytes=0-0", Part(0..1)),
             ("bytes=0-99", Part(0..100)),
@@ -84,7 +109,15 @@ mod tests {
             ("bytes=100-200", Unsatisfiable),
             ("bytes=-0", Unsatisfiable),
             ("bytes=5-4", Whole),
-            ("bytes=0-1,3-4", Whole),
+            ("bytes=0-1,3-4", Parts(vec![0..2, 3..5])),
+            ("bytes=50-, 0-0 ,200-", Parts(vec![50..100, 0..1])),
+            ("bytes=200-,5-6", Part(5..7)),
+            ("bytes=200-,300-", Unsatisfiable),
+            ("bytes=0-10,5-20", Whole),
+            ("bytes=0-0,0-0", Whole),
+            ("bytes=-100,0-", Whole),
+            ("bytes=0-1,", Whole),
+            ("bytes=0-1,x", Whole),
             ("bytes=a-b", Whole),
             ("bytes=200-x", Whole),
             ("bytes=-", Whole),
@@ -114,12 +147,26 @@ mod tests {
         assert_eq!(of(&[(IF_RANGE, "\"x\""), (RANGE, "bytes=0-1")]), Wanted::Whole);
     }
 
+    #[test]
+    fn no_list_of_ranges_is_answered_with_more_than_there_is() {
+        let many = (0..MAX_RANGES + 1).map(|at| format!("{0}-{0}", at * 2)).collect::<Vec<_>>().join(",");
+        assert_eq!(parse(&format!("bytes={many}"), 1000), Wanted::Whole);
+    }
+
     proptest! {
         #[test]
-        fn a_part_is_never_empty_nor_outside(range in "bytes=[0-9]{0,4}-[0-9]{0,4}", size in 0..2000u64) {
-            if let Wanted::Part(part) = parse(&range, size) {
-                prop_assert!(part.start < part.end && part.end <= size);
-            }
+        fn parts_are_never_empty_nor_outside_nor_twice(
+            ranges in "bytes=[0-9]{0,4}-[0-9]{0,4}(,[0-9]{0,4}-[0-9]{0,4}){0,20}",
+            size in 0..2000u64,
+        ) {
+            let parts = match parse(&ranges, size) {
+                Wanted::Part(part) => vec![part],
+                Wanted::Parts(parts) => parts,
+                Wanted::Nothing | Wanted::Whole | Wanted::Unsatisfiable => vec![],
+            };
+            prop_assert!(parts.iter().all(|part| part.start < part.end && part.end <= size));
+            prop_assert!(parts.iter().map(|part| part.end - part.start).sum::<u64>() <= size);
+            prop_assert!(parts.len() <= MAX_RANGES);
         }
     }
 }

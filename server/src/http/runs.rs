@@ -2,35 +2,55 @@
 
 use axum::body::{Body, Bytes};
 use axum::extract::Path;
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
 use serde::Serialize;
-use shardd_client::protocol::{Attach, AuditReport, CreateRun, LocateReply, LocateRequest, Placement, RunId};
+use shardd_client::protocol::{
+    Attach, AuditReport, CreateRun, LocateReply, LocateRequest, Placement, RunId, RunRecord, RunView,
+};
+use utoipa::ToSchema;
 
+use super::pages::{self, Paged};
 use super::problem::bad_request;
-use super::{Answer, Named, Posted, Refusal, State, json};
+use super::{Answer, Asked, Named, Posted, Refusal, State, json};
 
 /// Who hosts what in one run.
-#[derive(Serialize)]
-struct Placed {
+#[derive(Serialize, ToSchema)]
+pub(super) struct Placed {
+    /// The run.
     run: RunId,
+    /// Its placement, as far as this node knows.
     placement: Placement,
 }
 
-pub(super) async fn list(state: State) -> Answer {
-    json(&state.api.engine.runs().await?)
+/// All runs, by name
+#[utoipa::path(get, path = "/v1/runs", tag = "runs", operation_id = "list_runs", params(Paged),
+    responses((status = 200, description = "A page of them", body = Vec<RunRecord>)))]
+pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+    pages::page(&uri, &paged, state.api.engine.runs().await?, |run| run.id.to_string())
 }
 
+/// Make a run known; repeating it is harmless
+#[utoipa::path(post, path = "/v1/runs", tag = "runs", operation_id = "create_run", request_body = CreateRun,
+    responses((status = 201, description = "The run", body = RunRecord), (status = 404), (status = 409), (status = 422)))]
 pub(super) async fn create(state: State, Posted(create): Posted<CreateRun>) -> Answer {
     Ok((StatusCode::CREATED, json(&state.api.engine.create_run(create).await?)?).into_response())
 }
 
+/// What a loader has to know about a run
+#[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", operation_id = "get_run",
+    params(("id" = RunId, Path, description = "The run")),
+    responses((status = 200, description = "The run, its placement and the nodes", body = RunView), (status = 404)))]
 pub(super) async fn show(state: State, Named(run): Named<RunId>) -> Answer {
     json(&state.api.engine.view(&run).await?)
 }
 
+/// Attach a rank: waits until all ranks of the launch are there, for ten seconds at most
+#[utoipa::path(post, path = "/v1/runs/{id}/ranks/{rank}", tag = "runs", operation_id = "attach",
+    params(("id" = RunId, Path, description = "The run"), ("rank" = u32, Path, description = "The rank, from 0")), request_body = Attach,
+    responses((status = 200, description = "The run", body = RunView), (status = 404), (status = 422)))]
 pub(super) async fn attach(
     state: State,
     Path(path): Path<(String, String)>,
@@ -40,12 +60,23 @@ pub(super) async fn attach(
     json(&state.api.engine.attach(&run, rank, attach).await?)
 }
 
+/// Detach a rank
+#[utoipa::path(delete, path = "/v1/runs/{id}/ranks/{rank}", tag = "runs", operation_id = "detach",
+    params(("id" = RunId, Path, description = "The run"), ("rank" = u32, Path, description = "The rank, from 0")),
+    responses((status = 204, description = "Detached"), (status = 404)))]
 pub(super) async fn detach(state: State, Path(path): Path<(String, String)>) -> Answer {
     let (run, rank) = run_and_rank(&path)?;
     state.api.engine.detach(&run, rank).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
+/// Say how far a rank has come, and ask where grains are
+///
+/// The answer is a 32-bit little-endian length, so many bytes of JSON, and the grains that it says are inline.
+#[utoipa::path(post, path = "/v1/runs/{id}/locate", tag = "runs", operation_id = "locate",
+    params(("id" = RunId, Path, description = "The run")), request_body = LocateRequest,
+    responses((status = 200, description = "Places and grains", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 404), (status = 422)))]
 pub(super) async fn locate(
     state: State,
     Named(run): Named<RunId>,
@@ -55,6 +86,10 @@ pub(super) async fn locate(
     Ok(located(&reply, inline))
 }
 
+/// Say what a rank has read in an epoch
+#[utoipa::path(post, path = "/v1/runs/{id}/audit", tag = "runs", operation_id = "put_audit",
+    params(("id" = RunId, Path, description = "The run")), request_body = AuditReport,
+    responses((status = 204, description = "Kept"), (status = 422)))]
 pub(super) async fn audit(
     state: State,
     Named(run): Named<RunId>,
@@ -64,14 +99,32 @@ pub(super) async fn audit(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-pub(super) async fn audits(state: State, Named(run): Named<RunId>) -> Answer {
-    json(&state.api.engine.audits(&run).await?)
+/// What ranks said they have read, by epoch, world and rank
+#[utoipa::path(get, path = "/v1/runs/{id}/audit", tag = "runs", operation_id = "list_audits",
+    params(("id" = RunId, Path, description = "The run"), Paged),
+    responses((status = 200, description = "A page of reports", body = Vec<AuditReport>)))]
+pub(super) async fn audits(
+    state: State,
+    uri: Uri,
+    Named(run): Named<RunId>,
+    Asked(paged): Asked<Paged>,
+) -> Answer {
+    let key = |report: &AuditReport| {
+        let AuditReport { epoch, world, rank, .. } = report;
+        format!("{epoch:010}/{world:010}/{rank:010}")
+    };
+    let mut all = state.api.engine.audits(&run).await?;
+    all.sort_by_key(key);
+    pages::page(&uri, &paged, all, key)
 }
 
-pub(super) async fn placements(state: State) -> Answer {
+/// Who hosts what, by run
+#[utoipa::path(get, path = "/v1/placement", tag = "cluster", operation_id = "list_placements", params(Paged),
+    responses((status = 200, description = "A page of placements", body = Vec<Placed>)))]
+pub(super) async fn placements(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
     let placements = state.api.engine.placements().into_iter();
     let placed: Vec<Placed> = placements.map(|(run, placement)| Placed { run, placement }).collect();
-    json(&placed)
+    pages::page(&uri, &paged, placed, |placed| placed.run.to_string())
 }
 
 /// `u32 LE length, JSON, the inline grains one after the other`, without copying the grains together.

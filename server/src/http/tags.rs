@@ -1,22 +1,29 @@
 //! Tags: lasting names for versions.
 
 use axum::extract::Path;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
 use serde::Deserialize;
-use shardd_client::catalog::TagExpected;
+use shardd_client::catalog::{TagExpected, TagInfo};
+use shardd_client::schema;
 use shardfmt::{CommitId, DatasetName, TagName};
+use utoipa::ToSchema;
 
 use super::datasets::Expecting;
+use super::pages::{self, Paged};
 use super::problem::bad_request;
 use super::{Answer, Asked, Named, Posted, Refusal, State, json};
 
 /// Tags a commit, if the tag is as expected.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Tagging {
+    /// The commit of the version.
+    #[schema(value_type = schema::Digest)]
     commit: CommitId,
+    /// What the tag is expected to be now.
     #[serde(default = "absent")]
+    #[schema(value_type = schema::TagExpected)]
     expected: TagExpected,
 }
 
@@ -24,19 +31,47 @@ fn absent() -> TagExpected {
     TagExpected::Absent
 }
 
-pub(super) async fn all(state: State) -> Answer {
-    json(&state.api.catalog.tags(None).await?)
+/// All tags of all datasets
+#[utoipa::path(get, path = "/v1/tags", tag = "datasets", operation_id = "list_all_tags", params(Paged),
+    responses((status = 200, description = "A page of them", body = Vec<TagInfo>)))]
+pub(super) async fn all(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+    pages::page(&uri, &paged, state.api.catalog.tags(None).await?, key)
 }
 
-pub(super) async fn of_dataset(state: State, Named(dataset): Named<DatasetName>) -> Answer {
-    json(&state.api.catalog.tags(Some(&dataset)).await?)
+/// The tags of a dataset
+#[utoipa::path(get, path = "/v1/datasets/{name}/tags", tag = "datasets", operation_id = "list_tags",
+    params(("name" = schema::DatasetName, Path, description = "The dataset"), Paged),
+    responses((status = 200, description = "A page of them", body = Vec<TagInfo>)))]
+pub(super) async fn of_dataset(
+    state: State,
+    uri: Uri,
+    Named(dataset): Named<DatasetName>,
+    Asked(paged): Asked<Paged>,
+) -> Answer {
+    pages::page(&uri, &paged, state.api.catalog.tags(Some(&dataset)).await?, key)
 }
 
+/// Orders as the two names do: the character between them is before all that names may have.
+fn key(tag: &TagInfo) -> String {
+    format!("{}\u{1}{}", tag.dataset, tag.tag)
+}
+
+/// A tag, and what it is on
+#[utoipa::path(get, path = "/v1/datasets/{name}/tags/{tag}", tag = "datasets", operation_id = "get_tag",
+    params(("name" = schema::DatasetName, Path, description = "The dataset"),
+        ("tag" = schema::TagName, Path, description = "The tag")),
+    responses((status = 200, description = "The tag", body = TagInfo), (status = 404)))]
 pub(super) async fn show(state: State, Path(path): Path<(String, String)>) -> Answer {
     let (dataset, tag) = dataset_and_tag(&path)?;
     json(&state.api.catalog.tag(&dataset, &tag).await?)
 }
 
+/// Tag a commit of a dataset
+#[utoipa::path(put, path = "/v1/datasets/{name}/tags/{tag}", tag = "datasets", operation_id = "put_tag",
+    params(("name" = schema::DatasetName, Path, description = "The dataset"),
+        ("tag" = schema::TagName, Path, description = "The tag")),
+    request_body = Tagging,
+    responses((status = 200, description = "The tag", body = TagInfo), (status = 404), (status = 409)))]
 pub(super) async fn put(
     state: State,
     Path(path): Path<(String, String)>,
@@ -46,6 +81,11 @@ pub(super) async fn put(
     json(&state.api.catalog.put_tag(&dataset, &tag, tagging.commit, tagging.expected).await?)
 }
 
+/// Remove a tag
+#[utoipa::path(delete, path = "/v1/datasets/{name}/tags/{tag}", tag = "datasets", operation_id = "remove_tag",
+    params(("name" = schema::DatasetName, Path, description = "The dataset"),
+        ("tag" = schema::TagName, Path, description = "The tag"), Expecting),
+    responses((status = 204, description = "Removed"), (status = 404), (status = 409)))]
 pub(super) async fn remove(
     state: State,
     Path(path): Path<(String, String)>,

@@ -68,7 +68,7 @@ impl Server {
         let desk = Desk::Here { authority: signer, secret: secret.clone(), cluster };
         let api = Api { node: record, engine, catalog: CatalogBackend::new(origin, metastore), desk };
         let stop = CancellationToken::new();
-        let serving = Some(runtime.spawn(listen(listener, router(api), stop.clone())));
+        let serving = Some(runtime.spawn(serve(listener, api, stop.clone())));
         Server { address, stop, serving, runtime, secret, authority, directory }
     }
 

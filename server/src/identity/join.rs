@@ -21,7 +21,7 @@ use super::{
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a joining node posts to `/v1/join`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
     /// The secret of the join token.
@@ -33,7 +33,7 @@ pub struct JoinRequest {
 }
 
 /// What it gets.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct JoinReply {
     /// The node's certificate (PEM).
     pub certificate: String,

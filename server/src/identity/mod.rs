@@ -39,7 +39,7 @@ pub struct Identity {
 }
 
 /// What a joined node keeps of the first one, to find it again without a token.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Cluster {
     /// URL of the store that the cluster shares.
     pub store: String,
@@ -49,8 +49,10 @@ pub struct Cluster {
     /// Name of the first node, which keeps the metadata.
     pub first: NodeId,
     /// Where the first node speaks HTTP.
+    #[schema(value_type = String)]
     pub http: SocketAddr,
     /// Where the first node was last seen speaking QUIC.
+    #[schema(value_type = String)]
     pub quic: SocketAddr,
 }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use quinn::{Connection, Incoming, RecvStream, SendStream};
 use shardd_client::node::NodeId;
 use shardd_client::peers::{FetchRequest, PeerError, SendHeader};
+use shardd_client::problem::Kind;
 use shardfmt::grain::GrainKey;
 use tokio::io::BufReader;
 use tokio::sync::mpsc;
@@ -137,14 +138,17 @@ async fn answer(
             let reply = match (taken, read) {
                 (_, Err(error)) => return refuse(send, error).await,
                 (Ok(ack), Ok(())) => Reply::Ack { ack },
-                (Err(error), Ok(())) => Reply::Refused { reason: error.to_string() },
+                (Err(error), Ok(())) => {
+                    Reply::Refused { problem: Kind::from(&error), reason: error.to_string() }
+                }
             };
             write(&mut send, &mut [frame::head(&reply)]).await?;
         }
         Request::Meta { request, .. } => {
             let Some(metastore) = &services.metastore else {
                 let reason = "this node does not keep the metadata".to_owned();
-                return write(&mut send, &mut [frame::head(&Reply::Refused { reason })]).await;
+                let problem = Kind::Misdirected;
+                return write(&mut send, &mut [frame::head(&Reply::Refused { problem, reason })]).await;
             };
             let (result, body) = tokio::select! {
                 // The asker has gone: it no longer waits for changes.
@@ -190,7 +194,8 @@ async fn read_all(
 
 /// Tells the peer why its request is not answered, and returns the reason.
 async fn refuse(mut send: SendStream, error: FrameError) -> Result<(), FrameError> {
-    write(&mut send, &mut [frame::head(&Reply::Refused { reason: error.to_string() })]).await?;
+    let (problem, reason) = (Kind::Malformed, error.to_string());
+    write(&mut send, &mut [frame::head(&Reply::Refused { problem, reason })]).await?;
     let _ = send.finish();
     Err(error)
 }

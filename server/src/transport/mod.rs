@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use shardd_client::metastore::{MetaError, Metastore};
 use shardd_client::node::NodeId;
 use shardd_client::peers::{Ack, Effort, PeerService, SendHeader};
+use shardd_client::problem::Kind;
 use shardd_client::protocol::RunId;
 use shardfmt::VersionId;
 use tokio_util::task::TaskTracker;
@@ -140,8 +141,8 @@ enum Reply {
     Ack { ack: Ack },
     /// `body` bytes follow.
     Meta { result: Result<MetaReply, MetaError>, body: u32 },
-    /// Nothing will be done, and why.
-    Refused { reason: String },
+    /// Nothing will be done, and why: a line of the one error table.
+    Refused { problem: Kind, reason: String },
 }
 
 fn socket(address: SocketAddr) -> std::io::Result<UdpSocket> {

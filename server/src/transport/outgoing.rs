@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use shardd_client::metastore::MetaError;
 use shardd_client::node::NodeId;
 use shardd_client::peers::{Ack, FetchRequest, PeerError, Peers, SendHeader};
+use shardd_client::problem::Kind;
 use shardfmt::grain::GrainKey;
 use tokio::io::BufReader;
 use tokio::sync::{Mutex, mpsc};
@@ -60,7 +61,8 @@ impl Transport {
         request: MetaRequest,
         body: Bytes,
     ) -> Result<Result<(MetaReply, Bytes), MetaError>, PeerError> {
-        let length = body.len().try_into().map_err(|_| refused(to, "the value is too long"))?;
+        let length =
+            body.len().try_into().map_err(|_| refused(to, Kind::TooLong, "the value is too long"))?;
         let (mut send, mut receive) = self.open(to).await?;
         let head = frame::head(&Request::Meta { request, body: length });
         self.write(to, &mut send, &mut [head, body]).await?;
@@ -171,8 +173,9 @@ impl Peers for Transport {
         // Only what is asked for is taken, and once.
         let mut wanted: BTreeMap<GrainKey, Option<Bytes>> = keys.iter().map(|key| (*key, None)).collect();
         let count = u32::try_from(wanted.len()).ok().filter(|count| *count <= frame::MAX_KEYS);
-        let count =
-            count.ok_or_else(|| refused(to, format!("{} grains are too many at once", keys.len())))?;
+        let count = count.ok_or_else(|| {
+            refused(to, Kind::TooLong, format!("{} grains are too many at once", keys.len()))
+        })?;
         let (mut send, receive) = self.open(to).await?;
         let head = frame::head(&Request::Fetch { run, version, epoch, generation, effort, count });
         self.write(to, &mut send, &mut [head, frame::keys(wanted.keys())]).await?;
@@ -222,7 +225,8 @@ impl Peers for Transport {
             };
             let Some((key, bytes)) = grain else { break };
             if bytes.len() > frame::MAX_GRAIN as usize {
-                return Err(refused(to, format!("grain {key} of {} bytes is too long to send", bytes.len())));
+                let reason = format!("grain {key} of {} bytes is too long to send", bytes.len());
+                return Err(refused(to, Kind::TooLong, reason));
             }
             let mut chunks = [frame::grain_prefix(&key, &bytes), bytes];
             tokio::select! {
@@ -282,13 +286,13 @@ fn unreachable(peer: &NodeId, reason: impl ToString) -> PeerError {
     PeerError::Unreachable { peer: peer.clone(), reason: reason.to_string() }
 }
 
-fn refused(peer: &NodeId, reason: impl ToString) -> PeerError {
-    PeerError::Refused { peer: peer.clone(), reason: reason.to_string() }
+fn refused(peer: &NodeId, kind: Kind, reason: impl ToString) -> PeerError {
+    PeerError::Refused { peer: peer.clone(), kind, reason: reason.to_string() }
 }
 
 fn unexpected(peer: &NodeId, reply: &Reply) -> PeerError {
     match reply {
-        Reply::Refused { reason } => refused(peer, reason),
+        Reply::Refused { problem, reason } => refused(peer, *problem, reason),
         _ => PeerError::Protocol { peer: peer.clone(), reason: "an answer to another question".into() },
     }
 }

@@ -35,7 +35,8 @@ impl PeerService for Shelf {
         mut grains: mpsc::Receiver<(GrainKey, Bytes)>,
     ) -> Result<Ack, PeerError> {
         if header.run.as_str() == "no" {
-            return Err(PeerError::Refused { peer: from.clone(), reason: "this run is not wanted".into() });
+            let reason = "this run is not wanted".into();
+            return Err(PeerError::Refused { peer: from.clone(), kind: Kind::NotFound, reason });
         }
         let mut stored = 0;
         while let Some((key, bytes)) = grains.recv().await {
@@ -146,7 +147,7 @@ async fn a_refusal_arrives_as_a_refusal_even_while_grains_are_sent() {
     let refused =
         timeout(PATIENCE, a.transport.send(&name("b"), header("no"), receiver)).await.expect("ends");
     assert!(
-        matches!(&refused, Err(PeerError::Refused { reason, .. }) if reason.contains("not wanted")),
+        matches!(&refused, Err(PeerError::Refused { kind: Kind::NotFound, reason, .. }) if reason.contains("not wanted")),
         "{refused:?}"
     );
     feeding.await.unwrap();

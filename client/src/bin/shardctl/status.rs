@@ -39,8 +39,8 @@ impl Status {
             Target::Store(_) => return of_directory(connect, json),
         };
         let http = http();
-        let nodes: Vec<NodeRecord> = http.get_json(&format!("{server}/v1/nodes"))?;
-        let runs: Vec<RunRecord> = http.get_json(&format!("{server}/v1/runs"))?;
+        let nodes: Vec<NodeRecord> = http.get_list(&format!("{server}/v1/nodes"), usize::MAX)?;
+        let runs: Vec<RunRecord> = http.get_list(&format!("{server}/v1/runs"), usize::MAX)?;
         let picture = Picture {
             nodes: nodes
                 .into_iter()

@@ -1,13 +1,11 @@
 //! `shardctl plan at` and `plan where`: forward and inverse lookups in the order of an epoch.
 
 use clap::Args;
-use serde::Serialize;
 use shardd_client::catalog::Catalog;
-use shardfmt::ManifestError;
-use shardfmt::plan::{Epoch, Plan, SampleNo, SlotTable};
+use shardd_client::lookup::{self, Step};
 
 use crate::failure::Failure;
-use crate::human::{count, plural};
+use crate::human::count;
 use crate::output;
 use crate::table::{Table, facts};
 
@@ -58,53 +56,18 @@ pub(super) struct Where {
     epoch: u32,
 }
 
-/// One sample in one epoch.
-#[derive(Debug, Serialize)]
-struct Found {
-    epoch: u32,
-    position: u64,
-    partition: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    virtual_rank: Option<u32>,
-    sample: u64,
-    grain: u64,
-    shard: String,
-    row: u32,
-}
-
 impl At {
     pub(super) fn run(self, catalog: &dyn Catalog, json: bool) -> Result<(), Failure> {
         let (plan, manifest) = self.plan.open(catalog)?;
-        let virtual_ranks = self.virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(self.world));
-        plan.check_ranks(self.world, virtual_ranks)?;
-        let partitions = self.partitions(&plan, virtual_ranks)?;
-        let end = self.position.saturating_add(self.global_batch_size).min(plan.sample_count());
-        if self.position >= end {
-            let samples = count(plan.sample_count());
-            return Err(Failure::usage(format!(
-                "position {} is outside the epoch, which has {samples}",
-                self.position
-            )));
-        }
-        let table = SlotTable::at(&plan, Epoch(self.epoch));
-        let found: Vec<Found> = plan
-            .step_reads(&table, self.position..end, partitions)
-            .into_iter()
-            .map(|read| {
-                let place = plan.locate_grain(read.grain);
-                let shard = manifest.entry(place.shard.into())?.id.to_string();
-                Ok(Found {
-                    epoch: self.epoch,
-                    position: read.position,
-                    partition: read.partition.0,
-                    virtual_rank: Some(plan.virtual_rank_of(read.partition, virtual_ranks).0),
-                    sample: plan.sample(read.grain, read.row).0,
-                    grain: read.grain.0,
-                    shard,
-                    row: place.index * plan.document().grain_rows + read.row,
-                })
-            })
-            .collect::<Result<_, ManifestError>>()?;
+        let step = Step {
+            epoch: self.epoch,
+            position: self.position,
+            global_batch_size: self.global_batch_size,
+            rank: self.rank,
+            world: self.world,
+            virtual_ranks: self.virtual_ranks,
+        };
+        let found = lookup::at(&plan, &manifest, &step).map_err(Failure::wrong)?;
         if json {
             output::json(&found);
             return Ok(());
@@ -119,53 +82,18 @@ impl At {
                 count(one.sample),
                 count(one.grain),
                 count(one.row.into()),
-                one.shard[..12].to_owned(),
+                one.shard.short(),
             ]);
         }
         output::print(&rows.render());
         Ok(())
-    }
-
-    fn partitions(&self, plan: &Plan, virtual_ranks: u32) -> Result<std::ops::Range<u32>, Failure> {
-        let Some(rank) = self.rank else { return Ok(0..plan.document().partitions) };
-        if rank >= self.world {
-            let ranks = plural(self.world.into(), "rank");
-            return Err(Failure::usage(format!(
-                "--rank {rank} is not one of {ranks}: use 0 to {}",
-                self.world - 1
-            )));
-        }
-        let owned = Plan::virtual_ranks_of(rank, self.world, virtual_ranks);
-        let bound = |v: u32| u64::from(v) * u64::from(plan.document().partitions) / u64::from(virtual_ranks);
-        Ok(bound(owned.start) as u32..bound(owned.end) as u32)
     }
 }
 
 impl Where {
     pub(super) fn run(self, catalog: &dyn Catalog, json: bool) -> Result<(), Failure> {
         let (plan, manifest) = self.plan.open(catalog)?;
-        if self.sample >= plan.sample_count() {
-            let samples = count(plan.sample_count());
-            return Err(Failure::usage(format!(
-                "there is no sample {}: the version has {samples}, from 0",
-                self.sample
-            )));
-        }
-        let (epoch, sample) = (Epoch(self.epoch), SampleNo(self.sample));
-        let position = plan.position_of_sample(epoch, sample);
-        let (partition, _) = plan.at_position(position);
-        let (grain, _) = plan.grain_of(sample);
-        let (shard, row) = plan.locate_sample(sample);
-        let found = Found {
-            epoch: self.epoch,
-            position,
-            partition: partition.0,
-            virtual_rank: None,
-            sample: self.sample,
-            grain: grain.0,
-            shard: manifest.entry(shard.into())?.id.to_string(),
-            row,
-        };
+        let found = lookup::find(&plan, &manifest, self.epoch, self.sample).map_err(Failure::wrong)?;
         if json {
             output::json(&found);
             return Ok(());
@@ -177,7 +105,7 @@ impl Where {
                     "{} (row {} of shard {})",
                     count(found.sample),
                     count(found.row.into()),
-                    &found.shard[..12]
+                    found.shard.short()
                 ),
             ),
             ("epoch", found.epoch.to_string()),

@@ -1,0 +1,157 @@
+//! A rank's micro-batches as an Arrow IPC stream: what a trainer reads that has only HTTP and Arrow.
+
+use std::sync::Arc;
+
+use arrow::datatypes::Schema;
+use arrow::ipc::writer::StreamEncoder;
+use axum::body::{Body, Bytes};
+use axum::http::Method;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::IntoResponse;
+use futures::stream;
+use serde::Deserialize;
+use shardd_client::loader::{Batches, BatchesConfig, LoadError, Step, batches as begin};
+use shardd_client::schema::Digest;
+use shardfmt::PlanId;
+use tokio::sync::OwnedSemaphorePermit;
+use utoipa::IntoParams;
+
+use super::{Answer, Asked, Named, STREAMS, State, place};
+
+/// The media type of Arrow streams.
+const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
+
+/// Which batches are wanted.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    /// The epoch, from 0.
+    #[serde(default)]
+    #[param(default = 0, required = false)]
+    epoch: u32,
+    /// The first position of the epoch's global order.
+    #[serde(default)]
+    #[param(default = 0, required = false)]
+    position: u64,
+    /// Samples that all ranks together read in a step.
+    #[param(minimum = 1)]
+    global_batch_size: u64,
+    /// Whose share it is, from 0.
+    #[serde(default)]
+    #[param(default = 0, required = false)]
+    rank: u32,
+    /// How many ranks there are.
+    #[serde(default = "one")]
+    #[param(minimum = 1, default = 1, required = false)]
+    world: u32,
+    /// How many virtual ranks there are; the plan's default for this world unless told otherwise.
+    #[param(minimum = 1, nullable = false)]
+    virtual_ranks: Option<u32>,
+    /// How many steps; to the end of the epoch unless told otherwise.
+    #[param(minimum = 1, nullable = false)]
+    steps: Option<u64>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Read a rank's share of an epoch, step by step
+///
+/// One record batch for each micro-batch: the steps in order, and in each the rank's virtual ranks in theirs. The schema's
+/// metadata says which plan, epoch, position and step it begins with (`shardd.plan`, `shardd.epoch`, `shardd.position`,
+/// `shardd.step`), and how steps and micro-batches follow (`shardd.global_batch_size`, `shardd.virtual_ranks`,
+/// `shardd.virtual_rank` of the first, `shardd.micro_batches` a step). It ends with the epoch. A stream that breaks off
+/// without its end mark did not get that far: ask again from the position that was reached.
+#[utoipa::path(get, path = "/v1/plans/{id}/batches", tag = "plans", operation_id = "batches",
+    params(("id" = Digest, Path, description = "The plan"), Wanted),
+    responses(
+        (status = 200, description = "An Arrow IPC stream", body = Vec<u8>, content_type = "application/vnd.apache.arrow.stream"),
+        (status = 404), (status = 422)))]
+pub(super) async fn batches(
+    state: State,
+    method: Method,
+    Named(plan): Named<PlanId>,
+    Asked(wanted): Asked<Wanted>,
+) -> Answer {
+    let stream = place(&state.streams, "streams of batches", STREAMS)?;
+    let Wanted { epoch, position, global_batch_size, rank, world, virtual_ranks, steps } = wanted;
+    let config = BatchesConfig { epoch, position, global_batch_size, rank, world, virtual_ranks, steps };
+    let batches = begin(&state.api.engine, plan, config.clone()).await?;
+    let headers = [(CONTENT_TYPE, ARROW_STREAM), (CACHE_CONTROL, "no-store")];
+    if method == Method::HEAD {
+        return Ok((headers, Body::empty()).into_response());
+    }
+    let encoded = Encoded::new(batches, &config, stream)?;
+    let body = stream::try_unfold(encoded, |mut encoded| async move {
+        let next = encoded.next().await?;
+        Ok::<_, std::io::Error>(next.map(|bytes| (bytes, encoded)))
+    });
+    let body = futures::StreamExt::flat_map(body, |buffers| match buffers {
+        Ok(buffers) => stream::iter(buffers.into_iter().map(Ok).collect::<Vec<_>>()),
+        Err(error) => stream::iter(vec![Err(error)]),
+    });
+    Ok((headers, Body::from_stream(body)).into_response())
+}
+
+/// Steps on their way to the client. Nothing is read faster than it takes them.
+struct Encoded {
+    batches: Batches,
+    schema: Arc<Schema>,
+    encoder: Option<StreamEncoder>,
+    _one_of_few: OwnedSemaphorePermit,
+}
+
+impl Encoded {
+    fn new(
+        batches: Batches,
+        config: &BatchesConfig,
+        one_of_few: OwnedSemaphorePermit,
+    ) -> Result<Self, LoadError> {
+        let facts = [
+            ("plan", batches.plan.to_string()),
+            ("epoch", config.epoch.to_string()),
+            ("position", config.position.to_string()),
+            ("step", (config.position / config.global_batch_size).to_string()),
+            ("global_batch_size", config.global_batch_size.to_string()),
+            ("rank", config.rank.to_string()),
+            ("world", config.world.to_string()),
+            ("virtual_ranks", batches.virtual_ranks.to_string()),
+            ("virtual_rank", batches.own.start.to_string()),
+            ("micro_batches", batches.own.len().to_string()),
+        ];
+        let mut metadata = batches.schema.metadata().clone();
+        metadata.extend(facts.map(|(name, value)| (format!("shardd.{name}"), value)));
+        let schema = Arc::new(batches.schema.as_ref().clone().with_metadata(metadata));
+        let encoder = StreamEncoder::try_new(&schema).map_err(unencodable)?;
+        Ok(Self { batches, schema, encoder: Some(encoder), _one_of_few: one_of_few })
+    }
+
+    /// The bytes of the next step, or of the end; `None` after it.
+    async fn next(&mut self) -> Result<Option<Vec<Bytes>>, std::io::Error> {
+        let Some(mut encoder) = self.encoder.take() else { return Ok(None) };
+        let mut buffers = Vec::new();
+        match self.batches.steps.recv().await {
+            None => buffers.extend(encoder.finish().map_err(std::io::Error::other)?),
+            Some(step) => {
+                let step: Step = step.map_err(|error| {
+                    tracing::warn!(%error, "a stream of batches broke off");
+                    std::io::Error::other(error)
+                })?;
+                for micro_batch in step.micro_batches {
+                    let batch = micro_batch.batch.with_schema(Arc::clone(&self.schema));
+                    let encoded = batch.and_then(|batch| encoder.encode(&batch));
+                    buffers.extend(encoded.map_err(std::io::Error::other)?);
+                }
+                self.encoder = Some(encoder);
+            }
+        }
+        let filled = buffers.into_iter().filter(|buffer| !buffer.is_empty());
+        Ok(Some(filled.map(Bytes::from_owner).collect()))
+    }
+}
+
+fn unencodable(error: arrow::error::ArrowError) -> LoadError {
+    LoadError::Config(format!("the columns cannot be sent as an Arrow stream: {error}"))
+}

@@ -1,0 +1,213 @@
+//! What a node has counted, as Prometheus reads it (text format 0.0.4). Labels have few values: routes, methods, statuses, kinds
+//! of miss; never the name of a dataset, run or client.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use axum::http::Method;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use shardd_client::engine::NodeStatus;
+
+use super::{Answer, State};
+
+/// Upper bounds of the classes of latency, in seconds.
+const BOUNDS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
+
+/// What the HTTP server counts.
+#[derive(Debug, Default)]
+pub(super) struct Metrics {
+    /// By route, method and status.
+    requests: Mutex<BTreeMap<(String, &'static str, u16), u64>>,
+    /// By route.
+    latencies: Mutex<BTreeMap<String, Latency>>,
+    connections: AtomicU64,
+    connections_ended: AtomicU64,
+    bytes_received: AtomicU64,
+    bytes_sent: AtomicU64,
+}
+
+/// How long answers took to begin.
+#[derive(Debug, Default)]
+struct Latency {
+    /// By class; the last is for those above all bounds.
+    counts: [u64; BOUNDS.len() + 1],
+    seconds: f64,
+}
+
+impl Metrics {
+    /// A request was answered. The route is one of the router's, so there are few.
+    pub(super) fn answered(&self, route: &str, method: &Method, status: u16, took: Duration) {
+        let key = (route.to_owned(), method_name(method), status);
+        *self.requests.lock().expect("no panic while held").entry(key).or_default() += 1;
+        let seconds = took.as_secs_f64();
+        let class = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
+        let mut latencies = self.latencies.lock().expect("no panic while held");
+        let latency = latencies.entry(route.to_owned()).or_default();
+        latency.counts[class] += 1;
+        latency.seconds += seconds;
+    }
+
+    pub(super) fn connected(&self) {
+        self.connections.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn disconnected(&self) {
+        self.connections_ended.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn received(&self, bytes: usize) {
+        self.bytes_received.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(super) fn sent(&self, bytes: usize) {
+        self.bytes_sent.fetch_add(bytes as u64, Relaxed);
+    }
+
+    fn write(&self, page: &mut Page) {
+        page.family("shardd_http_requests_total", "counter", "Requests answered.");
+        for ((route, method, status), count) in self.requests.lock().expect("no panic while held").iter() {
+            let labels = format!("route=\"{route}\",method=\"{method}\",status=\"{status}\"");
+            page.sample("", &labels, *count);
+        }
+        page.family("shardd_http_request_seconds", "histogram", "Time until an answer began.");
+        for (route, latency) in self.latencies.lock().expect("no panic while held").iter() {
+            let mut count = 0;
+            for (class, more) in latency.counts.iter().enumerate() {
+                count += more;
+                let bound = BOUNDS.get(class).map_or_else(|| "+Inf".to_owned(), f64::to_string);
+                page.sample("_bucket", &format!("route=\"{route}\",le=\"{bound}\""), count);
+            }
+            page.sample("_sum", &format!("route=\"{route}\""), latency.seconds);
+            page.sample("_count", &format!("route=\"{route}\""), count);
+        }
+        let (made, ended) = (self.connections.load(Relaxed), self.connections_ended.load(Relaxed));
+        page.one("shardd_http_connections_total", "counter", "Connections taken.", made);
+        page.one("shardd_http_connections", "gauge", "Connections open.", made.saturating_sub(ended));
+        let received = self.bytes_received.load(Relaxed);
+        page.one("shardd_http_received_bytes_total", "counter", "Bytes received over HTTP.", received);
+        let sent = self.bytes_sent.load(Relaxed);
+        page.one("shardd_http_sent_bytes_total", "counter", "Bytes sent over HTTP.", sent);
+    }
+}
+
+/// One of the methods that there are; anybody may invent more.
+fn method_name(method: &Method) -> &'static str {
+    const KNOWN: [Method; 9] = [
+        Method::GET,
+        Method::HEAD,
+        Method::PUT,
+        Method::POST,
+        Method::DELETE,
+        Method::OPTIONS,
+        Method::PATCH,
+        Method::TRACE,
+        Method::CONNECT,
+    ];
+    const NAMES: [&str; 9] = ["GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT"];
+    KNOWN.iter().position(|known| known == method).map_or("other", |at| NAMES[at])
+}
+
+/// A page of metrics being written.
+#[derive(Default)]
+struct Page {
+    text: String,
+    family: &'static str,
+}
+
+impl Page {
+    fn family(&mut self, name: &'static str, kind: &str, help: &str) {
+        self.family = name;
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, suffix: &str, labels: &str, value: impl std::fmt::Display) {
+        let family = self.family;
+        let _ = match labels {
+            "" => writeln!(self.text, "{family}{suffix} {value}"),
+            _ => writeln!(self.text, "{family}{suffix}{{{labels}}} {value}"),
+        };
+    }
+
+    fn one(&mut self, name: &'static str, kind: &str, help: &str, value: impl std::fmt::Display) {
+        self.family(name, kind, help);
+        self.sample("", "", value);
+    }
+}
+
+/// What the engine has counted.
+fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
+    page.one("shardd_ready", "gauge", "Whether the node takes new work.", u8::from(ready));
+    let cache = status.cache_used_bytes;
+    page.one("shardd_cache_bytes", "gauge", "Bytes of the cache in use.", cache);
+    page.one("shardd_cache_limit_bytes", "gauge", "Bytes the cache may take.", status.cache_limit_bytes);
+    page.one("shardd_cache_grains", "gauge", "Grains in the cache.", status.cache_grains);
+    let origin = "Bytes of shard data read from the store.";
+    page.one("shardd_origin_read_bytes_total", "counter", origin, status.origin_bytes);
+    let requests = "Requests for shard data made to the store.";
+    page.one("shardd_origin_requests_total", "counter", requests, status.origin_requests);
+    let counters = &status.counters;
+    page.one(
+        "shardd_fill_grains_total",
+        "counter",
+        "Grains kept of shards read whole.",
+        counters.fill_grains,
+    );
+    page.one("shardd_fill_bytes_total", "counter", "Bytes kept of shards read whole.", counters.fill_bytes);
+    let forwarded = "Grains of shards read whole that were given to other nodes.";
+    page.one("shardd_forwarded_grains_total", "counter", forwarded, counters.forwarded_grains);
+    page.family(
+        "shardd_misses_total",
+        "counter",
+        "Grains that were not here when wanted, by where they came from.",
+    );
+    page.sample("", "from=\"peer\"", counters.misses_from_peers);
+    page.sample("", "from=\"origin\"", counters.misses_from_origin);
+    page.family(
+        "shardd_corrupt_grains_total",
+        "counter",
+        "Grains that did not match the manifest, by where they were.",
+    );
+    page.sample("", "at=\"disk\"", counters.corrupt_on_disk);
+    page.sample("", "at=\"peer\"", counters.corrupt_from_peers);
+    page.one(
+        "shardd_served_grains_total",
+        "counter",
+        "Grains given to nodes that asked.",
+        counters.served_grains,
+    );
+    let stalled = "Time that loaders waited for the exchange.";
+    page.one("shardd_exchange_stalled_seconds_total", "counter", stalled, counters.stalled_s);
+    let sending = "Time in which the node was sending a chunk.";
+    page.one("shardd_exchange_seconds_total", "counter", sending, counters.exchange_s);
+    // Of the epochs that are kept: it falls when the oldest is dropped, so it is no counter.
+    let sum = |count: fn(&shardd_client::engine::EpochExchange) -> u64| {
+        counters.exchange.iter().map(|epoch| count(&epoch.counts)).sum::<u64>()
+    };
+    page.family(
+        "shardd_exchange_grains",
+        "gauge",
+        "Grains of the epochs exchanged lately, by what became of them.",
+    );
+    page.sample("", "what=\"expected\"", sum(|counts| counts.expected_grains));
+    page.sample("", "what=\"received\"", sum(|counts| counts.received_grains));
+    page.sample("", "what=\"sent\"", sum(|counts| counts.sent_grains));
+    page.sample("", "what=\"unsent\"", sum(|counts| counts.unsent_grains));
+    let received = sum(|counts| counts.received_bytes);
+    page.one("shardd_exchange_received_bytes", "gauge", "Bytes of the epochs exchanged lately.", received);
+}
+
+/// What this node has counted since its start, for Prometheus.
+#[utoipa::path(get, path = "/metrics", tag = "node", operation_id = "metrics",
+    responses((status = 200, body = String, content_type = "text/plain; version=0.0.4")))]
+pub(super) async fn metrics(state: State) -> Answer {
+    let mut page = Page::default();
+    state.metrics.write(&mut page);
+    let ready = state.api.engine.unready().is_none() && !state.draining.is_cancelled();
+    write_node(&mut page, &state.api.engine.status(), ready);
+    page.one("shardd_event_followers", "gauge", "Clients that follow events.", state.events.followers());
+    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4")], page.text).into_response())
+}

@@ -1,0 +1,166 @@
+//! The description of the API (OpenAPI 3.1), made from the routes themselves. What all operations have in common is written
+//! here once: HEAD beside every GET, and for each status of a refusal the problems that come with it.
+
+use axum::body::Bytes;
+use axum::http::header::{CONTENT_TYPE, ETAG};
+use axum::response::IntoResponse;
+use shardd_client::problem::{MEDIA_TYPE, Problem, TABLE};
+use utoipa::openapi::content::ContentBuilder;
+use utoipa::openapi::header::HeaderBuilder;
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{OpenApi, Ref, RefOr, Response, ResponseBuilder};
+use utoipa::{OpenApi as _, ToSchema};
+
+use super::{Answer, State};
+
+/// What any operation may answer: the request is no request, it comes too slowly, there is too much to do, the node has
+/// trouble.
+const ANYWHERE: [&str; 4] = ["400", "429", "500", "503"];
+/// What an operation with a body may answer besides.
+const WITH_BODY: [&str; 2] = ["408", "413"];
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "shardd",
+        description = "Datasets as content-addressed shards, plans that order them, and the nodes that serve them. Every refusal is a problem document (RFC 9457) whose `type` says what to do; `docs/API.md` lists them. Lists come in pages: the `link` header names the next.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    components(schemas(Problem)),
+    tags(
+        (name = "node", description = "This node"),
+        (name = "cluster", description = "The nodes together"),
+        (name = "datasets", description = "Names, versions, tags"),
+        (name = "objects", description = "Immutable bytes under their digests"),
+        (name = "plans", description = "Orders, looked up and read along"),
+        (name = "runs", description = "Trainings over a plan"),
+    )
+)]
+struct Frame;
+
+/// The document without its operations.
+pub(super) fn frame() -> OpenApi {
+    Frame::openapi()
+}
+
+/// The document as it is served.
+pub(super) fn finish(mut document: OpenApi) -> Bytes {
+    for item in document.paths.paths.values_mut() {
+        for operation in operations(item) {
+            describe_problems(operation);
+        }
+        item.head = item.get.as_ref().map(head);
+    }
+    serde_json::to_vec(&document).expect("a description is plain data").into()
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().flatten()
+}
+
+/// HEAD as GET, without what it does not send.
+fn head(get: &Operation) -> Operation {
+    let mut head = get.clone();
+    head.operation_id = get.operation_id.as_ref().map(|id| format!("{id}_head"));
+    head.summary = get.summary.as_ref().map(|summary| format!("As GET, without the body: {summary}"));
+    for response in head.responses.responses.values_mut() {
+        if let RefOr::T(response) = response {
+            response.content.clear();
+        }
+    }
+    head
+}
+
+/// Says of each refusal what it means, and adds those that any operation may give.
+fn describe_problems(operation: &mut Operation) {
+    let body: &[&str] = if operation.request_body.is_some() { &WITH_BODY } else { &[] };
+    let responses = &mut operation.responses.responses;
+    for status in ANYWHERE.iter().chain(body) {
+        responses.entry((*status).to_owned()).or_insert_with(|| RefOr::T(Response::default()));
+    }
+    for (status, response) in responses.iter_mut() {
+        let RefOr::T(response) = response else { continue };
+        let mut described = match TABLE.iter().any(|line| line.status.to_string() == *status) {
+            true => problem(status),
+            false => std::mem::take(response),
+        };
+        let id = ObjectBuilder::new().schema_type(Type::String);
+        let id = HeaderBuilder::new()
+            .schema(id)
+            .description(Some("Names the request, in the node's log too"))
+            .build();
+        described.headers.insert("x-request-id".to_owned(), id);
+        *response = described;
+    }
+}
+
+/// The answer to a request that is refused with `status`.
+fn problem(status: &str) -> Response {
+    let lines = TABLE.iter().filter(|line| line.status.to_string() == status);
+    let meanings: Vec<String> = lines.map(|line| format!("`{}`: {}", line.name, line.meaning)).collect();
+    let schema = Ref::from_schema_name(Problem::name());
+    ResponseBuilder::new()
+        .description(meanings.join("; "))
+        .content(MEDIA_TYPE, ContentBuilder::new().schema(Some(schema)).build())
+        .build()
+}
+
+/// This document.
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "node", operation_id = "openapi",
+    responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json")))]
+pub(super) async fn document(state: State) -> Answer {
+    let document = state.document.clone();
+    let etag = format!("\"{}\"", shardfmt::Digest::of(&document));
+    Ok(([(CONTENT_TYPE, "application/json".to_owned()), (ETAG, etag)], document).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    fn served() -> Value {
+        let (_, document) = super::super::routes().split_for_parts();
+        serde_json::from_slice(&finish(document)).expect("JSON")
+    }
+
+    fn references(value: &Value, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(members) => {
+                if let Some(Value::String(target)) = members.get("$ref") {
+                    found.insert(target.clone());
+                }
+                members.values().for_each(|member| references(member, found));
+            }
+            Value::Array(elements) => elements.iter().for_each(|element| references(element, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn what_is_referred_to_is_there_and_each_operation_has_a_name_and_a_summary() {
+        let document = served();
+        assert_eq!(document["openapi"], "3.1.0");
+        let mut targets = BTreeSet::new();
+        references(&document, &mut targets);
+        for target in &targets {
+            assert!(document.pointer(target.trim_start_matches('#')).is_some(), "{target} is nowhere");
+        }
+        let mut names = BTreeSet::new();
+        for (path, item) in document["paths"].as_object().expect("paths") {
+            for (method, operation) in item.as_object().expect("operations") {
+                let name = operation["operationId"]
+                    .as_str()
+                    .unwrap_or_else(|| panic!("{method} {path} has no name"));
+                assert!(names.insert(name.to_owned()), "{name} twice");
+                assert!(operation["summary"].is_string(), "{method} {path} says nothing");
+                assert!(operation["tags"].is_array(), "{method} {path} belongs nowhere");
+            }
+            assert_eq!(item["get"].is_object(), item["head"].is_object(), "{path}");
+        }
+    }
+}

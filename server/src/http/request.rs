@@ -1,0 +1,78 @@
+//! What every request passes: it gets an id, is timed, counted and logged, and what was refused becomes a document. Who asks
+//! will be looked at here, too, before a route sees the request.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use shardd_client::problem::Kind;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::Shared;
+use super::problem::Refusal;
+
+/// The header that names a request, in both directions.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest id taken from a request.
+const LONGEST_ID: usize = 64;
+/// How long an answer may take to begin. Attaching waits up to ten seconds for other ranks, a miss for the store.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an upload may take, and a gc. One that takes longer ends halfway, which harms no one.
+const UPLOAD_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Names, counts and logs the request, and writes the document of a refusal.
+pub(super) async fn observed(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let id = id_of(&request);
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map_or("none", MatchedPath::as_str);
+    let span = tracing::info_span!("request", id, %method, route);
+    let answer = async {
+        let mut response = next.run(request).await;
+        if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
+            let headers = std::mem::take(response.headers_mut());
+            response = refusal.document(&id);
+            // What the route or the router said beside it: `allow`, `content-range`, `etag`.
+            for (name, value) in &headers {
+                if !response.headers().contains_key(name) && name != axum::http::header::CONTENT_LENGTH {
+                    response.headers_mut().insert(name, value.clone());
+                }
+            }
+        }
+        tracing::debug!(status = response.status().as_u16(), took = ?began.elapsed(), "answered");
+        response
+    };
+    let mut response = answer.instrument(span).await;
+    shared.metrics.answered(route, &method, response.status().as_u16(), began.elapsed());
+    let id = HeaderValue::from_str(&id).expect("made of characters that headers may have");
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}
+
+/// Ends requests that take too long.
+pub(super) async fn in_time(request: Request, next: Next) -> Response {
+    let takes_long = request.method() == Method::PUT || request.uri().path() == "/v1/gc";
+    let patience = if takes_long { UPLOAD_PATIENCE } else { PATIENCE };
+    match tokio::time::timeout(patience, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Refusal::of(Kind::Unavailable, format!("no answer within {patience:?}")).into_response(),
+    }
+}
+
+/// The id that the request came with, if it is one that can stand in a log and a URN, or one that is unlikely twice.
+fn id_of(request: &Request) -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let given = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok());
+    let plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'.' | b'_');
+    match given {
+        Some(id) if (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(plain) => id.to_owned(),
+        _ => format!("{:016x}", RandomState::new().hash_one(COUNT.fetch_add(1, Relaxed))),
+    }
+}
