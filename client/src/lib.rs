@@ -9,6 +9,7 @@ pub mod http;
 pub mod inputs;
 pub mod loader;
 pub mod metastore;
+pub mod nearest;
 pub mod node;
 pub mod origin;
 pub mod peers;
