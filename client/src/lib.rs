@@ -10,6 +10,7 @@ pub mod inputs;
 pub mod loader;
 pub mod lookup;
 pub mod metastore;
+pub mod nearest;
 pub mod node;
 pub mod origin;
 pub mod peers;

@@ -1,30 +1,40 @@
 //! Where datasets and plans are: behind a node's HTTP API, or in a directory of this machine.
+//!
+//! A flag says so, else SHARDD_SERVER, else a context, else it is the node of this machine.
 
 use std::env;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use shardd_client::catalog::{Catalog, CatalogError, ClusterCatalog, DatasetInfo, LocalCatalog, PlanInfo};
 use shardd_client::http::HttpClient;
+use shardd_client::nearest::nearest;
 use shardfmt::{At, DatasetRef, PlanId};
 
-use crate::failure::Failure;
+use crate::contexts::{ContextName, Contexts, Place};
+use crate::failure::{Failure, no_such};
 use crate::human::plural;
 
 /// Where a node listens unless told otherwise.
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7700";
 
-/// The choice between a node and a directory.
+/// The choice between nodes and a directory.
 #[derive(Args)]
 pub(crate) struct Connect {
-    /// Address of a node's HTTP API, or several with commas [env: SHARDD_SERVER] [default: http://127.0.0.1:7700]
+    /// Address of a node's HTTP API, or several with commas [env: SHARDD_SERVER] [default: that of the current context, or
+    /// http://127.0.0.1:7700]
     #[arg(long, global = true, value_name = "URL")]
     server: Option<String>,
 
     /// Work on this directory instead, without any node
     #[arg(long, global = true, value_name = "DIR")]
     store: Option<PathBuf>,
+
+    /// Work on the place of this name; see `shardctl context` [env: SHARDCTL_CONTEXT] [default: the current one]
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<String>,
 }
 
 /// What was chosen.
@@ -34,28 +44,66 @@ pub(crate) enum Target {
     Store(PathBuf),
 }
 
+/// What says where to work.
+pub(crate) enum Source {
+    Flag(&'static str),
+    Server,
+    Context { name: ContextName, chosen_by: &'static str },
+    Default,
+}
+
 impl Connect {
     /// Whether the command line says where to work.
     pub(crate) fn is_chosen(&self) -> bool {
-        self.server.is_some() || self.store.is_some()
+        self.server.is_some() || self.store.is_some() || self.context.is_some()
     }
 
-    /// What the command line says, or else the environment.
+    /// Where to work, as nodes or a directory.
     pub(crate) fn target(&self) -> Result<Target, Failure> {
-        match (&self.server, &self.store) {
-            (Some(_), Some(_)) => {
-                Err(Failure::usage("--server and --store exclude each other: give one of them"))
+        match self.place()?.0 {
+            Place::Store(dir) => Ok(Target::Store(dir)),
+            Place::Server(urls) => Ok(Target::Servers(checked(&urls)?)),
+        }
+    }
+
+    /// Where to work, and what says so.
+    pub(crate) fn place(&self) -> Result<(Place, Source), Failure> {
+        match (&self.server, &self.store, &self.context) {
+            (None, None, None) => {}
+            (Some(url), None, None) => return Ok((Place::Server(url.clone()), Source::Flag("--server"))),
+            (None, Some(dir), None) => return Ok((checked_store(dir)?, Source::Flag("--store"))),
+            (None, None, Some(name)) => return of_context(name, "--context"),
+            (Some(_), Some(_), None) => {
+                return Err(Failure::usage("--server and --store exclude each other: give one of them"));
             }
-            (None, Some(dir)) if dir.to_string_lossy().contains("://") => Err(Failure::usage(format!(
-                "--store takes a directory, not `{}`: for a bucket, start `shardd serve --store URL`, and leave --store out here",
-                dir.display()
-            ))),
-            (None, Some(dir)) => Ok(Target::Store(dir.clone())),
-            (Some(url), None) => Ok(Target::Servers(checked(url)?)),
-            (None, None) => match env::var("SHARDD_SERVER") {
-                Ok(url) if !url.is_empty() => Ok(Target::Servers(checked(&url)?)),
-                _ => Ok(Target::Servers(vec![DEFAULT_SERVER.to_owned()])),
-            },
+            (_, _, Some(_)) => {
+                return Err(Failure::usage(
+                    "--context says where to work: leave --server and --store out, or --context",
+                ));
+            }
+        }
+        if let Some(urls) = said("SHARDD_SERVER") {
+            return Ok((Place::Server(urls), Source::Server));
+        }
+        if let Some(name) = said("SHARDCTL_CONTEXT") {
+            return of_context(&name, "SHARDCTL_CONTEXT");
+        }
+        let contexts = Contexts::load()?;
+        let Some(current) = contexts.current.as_ref() else {
+            return Ok((Place::Server(DEFAULT_SERVER.to_owned()), Source::Default));
+        };
+        of_current(&contexts, current)
+    }
+
+    /// What --server or --store says, to be kept.
+    pub(crate) fn given_place(&self) -> Result<Place, Failure> {
+        match (&self.server, &self.store, &self.context) {
+            (Some(urls), None, None) => Ok(Place::Server(checked(urls)?.join(","))),
+            (None, Some(dir), None) => {
+                checked_store(dir)?;
+                Ok(Place::Store(std::path::absolute(dir)?))
+            }
+            _ => Err(Failure::usage("say where the context is, with --server URL or --store DIR")),
         }
     }
 
@@ -92,6 +140,39 @@ pub(crate) fn first_that_answers(servers: &[String]) -> &str {
     only
 }
 
+fn of_context(name: &str, chosen_by: &'static str) -> Result<(Place, Source), Failure> {
+    let contexts = Contexts::load()?;
+    let (name, place) = contexts.find(name)?;
+    Ok((place.clone(), Source::Context { name: name.clone(), chosen_by }))
+}
+
+fn of_current(contexts: &Contexts, current: &ContextName) -> Result<(Place, Source), Failure> {
+    match contexts.contexts.get(current) {
+        Some(place) => {
+            let source = Source::Context { name: current.clone(), chosen_by: "the current one" };
+            Ok((place.clone(), source))
+        }
+        None => Err(Failure::failed(format!(
+            "the current context is {current}, which there is not: choose one of `shardctl context ls` with `shardctl context use NAME`"
+        ))),
+    }
+}
+
+/// What a variable of the environment says, if anything.
+fn said(variable: &str) -> Option<String> {
+    env::var(variable).ok().filter(|value| !value.is_empty())
+}
+
+fn checked_store(dir: &std::path::Path) -> Result<Place, Failure> {
+    match dir.to_string_lossy().contains("://") {
+        true => Err(Failure::usage(format!(
+            "--store takes a directory, not `{}`: for a bucket, start `shardd serve --store URL`, and leave --store out here",
+            dir.display()
+        ))),
+        false => Ok(Place::Store(dir.to_owned())),
+    }
+}
+
 fn checked(urls: &str) -> Result<Vec<String>, Failure> {
     let check = |url: &str| {
         let url = url.trim().trim_end_matches('/');
@@ -121,11 +202,12 @@ pub(crate) fn find_version(catalog: &dyn Catalog, asked: &DatasetRef) -> Result<
     let is_there = names.contains(&name.to_string());
     let tagged: Vec<String> =
         catalog.tags(Some(name))?.iter().map(|info| format!("{name}@{}", info.tag)).collect();
+    let tagged_name = asked.to_string();
     Err(Failure::failed(match (&asked.at, is_there) {
-        (At::Tag(_), true) => no_such(&what, &tagged),
+        (At::Tag(_), true) => no_such(&what, &tagged_name, &tagged),
         (_, true) => format!("there is no {what}: see `shardctl log {name}`"),
-        (_, false) if !tagged.is_empty() => no_such(&what, &tagged),
-        (_, false) => no_such(&what, &names),
+        (_, false) if !tagged.is_empty() => no_such(&what, &tagged_name, &tagged),
+        (_, false) => no_such(&what, name.as_str(), &names),
     }))
 }
 
@@ -175,8 +257,12 @@ pub(crate) fn find_plan(catalog: &dyn Catalog, asked: Option<&str>) -> Result<Pl
             Err(Failure::failed("there is no plan yet: make one with `shardctl partition --q 0.1`"))
         }
         ([], Some(asked)) => {
-            let names: Vec<String> = plans.iter().map(|plan| plan.id.short()).collect();
-            Err(Failure::failed(no_such(&format!("plan {asked}"), &names)))
+            let name = |plan: &PlanInfo| format!("{} ({})", plan.id.short(), plan.dataset);
+            let names: Vec<String> = plans.iter().map(name).collect();
+            let words = plans.iter().map(|plan| plan.dataset.as_str());
+            let meant = nearest(asked, words).map(|dataset| format!("; is it that of {dataset}?"));
+            let said = no_such(&format!("plan {asked}"), asked, &names);
+            Err(Failure::failed(said + &meant.unwrap_or_default()))
         }
         ([one], _) => Ok(one.id),
         (several, _) => {
@@ -191,9 +277,13 @@ pub(crate) fn find_plan(catalog: &dyn Catalog, asked: Option<&str>) -> Result<Pl
     }
 }
 
-fn no_such(what: &str, names: &[String]) -> String {
-    match names {
-        [] => format!("there is no {what}, nor any other yet"),
-        names => format!("there is no {what}: there is {}", names.join(", ")),
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Flag(flag) => f.write_str(flag),
+            Source::Server => f.write_str("SHARDD_SERVER"),
+            Source::Context { name, chosen_by } => write!(f, "context {name} ({chosen_by})"),
+            Source::Default => f.write_str("default"),
+        }
     }
 }

@@ -437,6 +437,7 @@ fn report(name: &DatasetName, done: &Ingested, took: Duration, json: bool) {
             "skipped": manifest.skipped_count,
             "seconds": took.as_secs_f64(),
         }));
+        notes(name, manifest).iter().for_each(|note| output::note(json, note));
         return;
     }
     let change = match before {
@@ -453,7 +454,7 @@ fn report(name: &DatasetName, done: &Ingested, took: Duration, json: bool) {
         duration(took),
         ByteSize((manifest.row_bytes() as f64 / took.as_secs_f64().max(1e-6)) as u64),
     ));
-    notes(name, manifest).iter().for_each(|note| eprintln!("note: {note}"));
+    notes(name, manifest).iter().for_each(|note| output::note(json, note));
 }
 
 /// What a person might not expect.

@@ -1,10 +1,12 @@
 //! `shardctl`: the command line of shardd, for people (tables, progress bars) and for scripts (`--json`, exit codes).
 //!
-//! One small file per command. Exit codes: 0 done, 1 failed, 2 asked wrongly or ambiguously; of `diff`,
-//! 0 the same, 1 different, 2 not compared.
+//! One small file per command. Exit codes are in [`ENDING`].
 
 mod append;
+mod completions;
 mod connect;
+mod context;
+mod contexts;
 mod demo;
 mod diff;
 mod export;
@@ -15,6 +17,7 @@ mod info;
 mod ingest;
 mod log;
 mod ls;
+mod man;
 mod output;
 mod partition;
 mod plan;
@@ -44,9 +47,20 @@ use mimalloc::MiMalloc;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
+/// What stands below the help, and at the end of the manual page.
+const ENDING: &str = "Exit codes: 0 done, 1 failed, 2 asked wrongly or ambiguously; of `diff`: 0 the same, 1 \
+different, 2 not compared.
+
+A command works on what --server, --store or --context says, else SHARDD_SERVER, else the context of SHARDCTL_CONTEXT or \
+the current one (see `shardctl context`), else http://127.0.0.1:7700. Contexts are kept in $SHARDCTL_CONFIG, else in \
+shardd/shardctl.toml of $XDG_CONFIG_HOME or ~/.config.
+
+With --json, standard output holds lines of JSON and nothing else; a failure is {\"error\": TEXT, \"exit\": CODE} on \
+standard error, a note {\"note\": TEXT}. Colours go to terminals only; NO_COLOR and CLICOLOR_FORCE have their usual meaning.";
+
 /// Datasets, plans and nodes of shardd
 #[derive(Parser)]
-#[command(name = "shardctl", version, about, max_term_width = 100)]
+#[command(name = "shardctl", version, about, after_long_help = ENDING, max_term_width = 100)]
 struct Cli {
     #[command(flatten)]
     connect: Connect,
@@ -79,6 +93,9 @@ enum Command {
     Verify(verify::Verify),
     Read(read::Read),
     Demo(demo::Demo),
+    Context(context::Context),
+    Completions(completions::Completions),
+    Man(man::Man),
 }
 
 fn main() -> ExitCode {
@@ -87,11 +104,12 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return explain(&error),
     };
+    let json = cli.json;
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !matches!(failure, Failure::Differs) {
-                eprintln!("error: {failure}");
+                output::error(json, &failure.to_string(), failure.exit_code());
             }
             ExitCode::from(failure.exit_code())
         }
@@ -119,22 +137,35 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Verify(command) => command.run(&connect, json),
         Command::Read(command) => command.run(&connect, json),
         Command::Demo(command) => command.run(&connect, json),
+        Command::Context(command) => command.run(&connect, json),
+        Command::Completions(command) => {
+            command.run(json);
+            Ok(())
+        }
+        Command::Man(command) => command.run(json),
     }
 }
 
 /// Help and version go to standard output and are no failure; everything else is one line and exit code 2.
 fn explain(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        output::print(&error.render().to_string());
+        output::print(&error.render().ansi().to_string());
         return ExitCode::SUCCESS;
     }
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        eprint!("{}", error.render());
+    // What cannot be parsed says all the same how it wants to be answered.
+    let json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
+    let no_command = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if no_command && !json {
+        anstream::eprint!("{}", error.render().ansi());
         return ExitCode::from(2);
     }
     let is_command = |word: &String| Cli::command().find_subcommand(word).is_some();
-    let command = std::env::args().skip(1).find(is_command);
+    let command = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok()).find(is_command);
     let help = format!("shardctl {}--help", command.map(|word| word + " ").unwrap_or_default());
-    eprintln!("error: {}", usage_line(&error.render().to_string(), &help));
+    let said = match no_command {
+        true => format!("say what to do; see `{help}`"),
+        false => usage_line(&error.render().to_string(), &help),
+    };
+    output::error(json, &said, 2);
     ExitCode::from(2)
 }

@@ -81,7 +81,9 @@ impl Partition {
         let only_id = self.id;
         let plan = make_plan(dataset.version, &shape, self.options())?;
         catalog.put_plan(plan.document())?;
-        if only_id {
+        if only_id && json {
+            output::json(&json!({ "plan": plan.id() }));
+        } else if only_id {
             output::print(&format!("{}\n", plan.id()));
         } else if json {
             output::json(&as_json(&dataset.name, shape.row_bytes, &plan));

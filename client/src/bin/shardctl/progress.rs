@@ -58,7 +58,7 @@ impl IngestProgress {
     /// Says something between, without disturbing the bar.
     pub(crate) fn note(&self, text: &str) {
         match &self.show {
-            Show::Nothing => eprintln!("note: {text}"),
+            Show::Nothing => output::note(false, text),
             Show::Lines(_) => output::json(&json!({ "event": "note", "text": text })),
             Show::Bar { bar, .. } => bar.println(format!("note: {text}")),
         }

@@ -8,7 +8,7 @@ use shardd_client::catalog::{Catalog, CatalogError, DatasetInfo, LogEntry, PlanI
 use shardfmt::{At, DatasetRef};
 
 use crate::connect::{Connect, find_version};
-use crate::failure::Failure;
+use crate::failure::{Failure, one_line};
 use crate::human::plural;
 use crate::{output, tag};
 
@@ -52,7 +52,8 @@ impl Rm {
             Ok(log) => log,
             // A server says it in its own words.
             Err(error @ (CatalogError::BrokenHistory { .. } | CatalogError::Refused { status: 500, .. })) => {
-                eprintln!("note: {error}; so it is not known which plans keep older versions");
+                let said = one_line(&error);
+                output::note(json, &format!("{said}; so it is not known which plans keep older versions"));
                 Vec::new()
             }
             Err(error) => return Err(error.into()),

@@ -1,4 +1,8 @@
-//! Aligned plain-text tables. Knows nothing of what is in them.
+//! Aligned plain-text tables under bold headings. Knows nothing of what is in them.
+
+use anstyle::Style;
+
+const HEADING: Style = Style::new().bold();
 
 /// Rows under headings; columns whose cells are all numbers are aligned to the right.
 pub(crate) struct Table {
@@ -26,15 +30,19 @@ impl Table {
             .map(|c| self.lines().map(|line| line[c].chars().count()).max().unwrap_or(0))
             .collect();
         let mut out = String::new();
-        for line in self.lines() {
+        for (number, line) in self.lines().enumerate() {
             let cells: Vec<String> = (0..columns)
                 .map(|c| {
                     let padding = " ".repeat(widths[c] - line[c].chars().count());
                     if right[c] { padding + &line[c] } else { line[c].clone() + &padding }
                 })
                 .collect();
-            out.push_str(cells.join("  ").trim_end());
-            out.push('\n');
+            let cells = cells.join("  ");
+            let text = cells.trim_end();
+            match number {
+                0 => out.push_str(&format!("{HEADING}{text}{HEADING:#}\n")),
+                _ => out.push_str(&format!("{text}\n")),
+            }
         }
         out
     }
@@ -75,7 +83,7 @@ mod tests {
         let mut table = Table::new(&["dataset", "samples", "version"]);
         table.row(["digits".into(), "1,437".into(), "00aa11bb22cc".into()]);
         table.row(["cifar10".into(), "50,000".into(), "77aa11bb22cc".into()]);
-        let expected = "dataset  samples  version\n\
+        let expected = "\u{1b}[1mdataset  samples  version\u{1b}[0m\n\
                         digits     1,437  00aa11bb22cc\n\
                         cifar10   50,000  77aa11bb22cc\n";
         assert_eq!(table.render(), expected);

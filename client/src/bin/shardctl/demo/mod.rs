@@ -101,7 +101,9 @@ pub(crate) struct Demo {
 impl Demo {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         if connect.is_chosen() {
-            return Err(Failure::usage("the demo starts nodes of its own: leave --server and --store out"));
+            return Err(Failure::usage(
+                "the demo starts nodes of its own: leave --server, --store and --context out",
+            ));
         }
         let kills = self.check()?;
         let binaries = binaries::find_or_build()?;
@@ -113,7 +115,7 @@ impl Demo {
         live.finish();
         let kept = self.keep.then(|| home.keep());
         if let Some(kept) = &kept {
-            eprintln!("kept: {}", kept.display());
+            output::note(json, &format!("everything is kept in {}", kept.display()));
         }
         let report = result?;
         if json {

@@ -8,6 +8,7 @@ use shardfmt::version::{Finding, Lost, Mended, Repair, Store, made_of, settings}
 
 use super::places::{Place, kept_versions};
 use crate::failure::Failure;
+use crate::output;
 use crate::work::WorkProgress;
 
 /// Mends what was found, as far as it goes. A place that fails is named, and the next one asked.
@@ -32,7 +33,7 @@ pub(super) fn repair(
                 Step::Source => search.source(place),
             };
             if let Err(failure) = looked {
-                eprintln!("note: {place} is of no help: {failure}");
+                output::note(json, &format!("{place} is of no help: {failure}"));
             }
         }
     }

@@ -1,0 +1,174 @@
+//! `shardctl context`: names for the places one works at, and which of them holds.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::connect::{Connect, Source};
+use crate::contexts::{self, ContextName, Contexts, Place};
+use crate::failure::Failure;
+use crate::output;
+use crate::table::{Table, facts};
+
+/// Keep names for clusters and directories, and choose one to work on
+#[derive(Args)]
+pub(crate) struct Context {
+    #[command(subcommand)]
+    command: ContextCommand,
+}
+
+#[derive(Subcommand)]
+enum ContextCommand {
+    /// List the contexts
+    Ls,
+    /// Show a context; without a name, where commands work now, and what says so
+    Show {
+        /// The context
+        name: Option<String>,
+    },
+    /// Make or change a context: the place is what --server or --store says
+    Set {
+        /// Its name: up to 64 of A-Z, a-z, 0-9, '.', '_' and '-'
+        name: ContextName,
+    },
+    /// Make a context the current one, which holds unless something else is said
+    Use {
+        /// The context
+        name: String,
+    },
+    /// Forget a context; what is in its place stays there
+    Rm {
+        /// The context
+        name: String,
+    },
+}
+
+impl Context {
+    pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
+        if let ContextCommand::Show { name: None } = self.command {
+            return now(connect, json);
+        }
+        match self.command {
+            ContextCommand::Set { name } => return set(name, connect, json),
+            _ if connect.is_chosen() => {
+                return Err(Failure::usage(
+                    "this is about the contexts themselves: leave --server, --store and --context out",
+                ));
+            }
+            ContextCommand::Ls => list(&Contexts::load()?, json),
+            ContextCommand::Show { name } => {
+                let contexts = Contexts::load()?;
+                let (name, place) = contexts.find(&name.unwrap_or_default())?;
+                let is_current = contexts.current.as_ref() == Some(name);
+                let text = facts(&[
+                    ("context", format!("{name}{}", if is_current { " (current)" } else { "" })),
+                    (kind(place), place.to_string()),
+                ]);
+                say(json, described(name, place, is_current), &text);
+            }
+            ContextCommand::Use { name } => {
+                let (name, place) = Contexts::change(|contexts| {
+                    let (name, place) = contexts.find(&name)?;
+                    let (name, place) = (name.clone(), place.clone());
+                    contexts.current = Some(name.clone());
+                    Ok((name, place))
+                })?;
+                say(json, described(&name, &place, true), &format!("commands work on {name} now: {place}\n"));
+            }
+            ContextCommand::Rm { name } => {
+                let (name, place, was_current) = Contexts::change(|contexts| {
+                    let (name, place) = contexts.find(&name)?;
+                    let (name, place) = (name.clone(), place.clone());
+                    contexts.contexts.remove(&name);
+                    let was_current = contexts.current.take_if(|current| *current == name).is_some();
+                    Ok((name, place, was_current))
+                })?;
+                let left = if was_current { "; no context is the current one now" } else { "" };
+                let text = format!("context {name} ({place}) is forgotten{left}\n");
+                say(json, described(&name, &place, was_current), &text);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn set(name: ContextName, connect: &Connect, json: bool) -> Result<(), Failure> {
+    let place = connect.given_place()?;
+    let (before, is_current) = Contexts::change(|contexts| {
+        let is_current = contexts.current.as_ref() == Some(&name);
+        Ok((contexts.contexts.insert(name.clone(), place.clone()), is_current))
+    })?;
+    let before = match before {
+        Some(before) if before != place => format!(" instead of {before}"),
+        _ => String::new(),
+    };
+    let hint = match is_current {
+        true => String::new(),
+        false => format!("; `shardctl context use {name}` makes it the current one"),
+    };
+    let text = format!("context {name} is {place}{before}{hint}\n");
+    say(json, described(&name, &place, is_current), &text);
+    Ok(())
+}
+
+fn list(contexts: &Contexts, json: bool) {
+    let is_current = |name: &ContextName| contexts.current.as_ref() == Some(name);
+    if json {
+        let all = contexts.contexts.iter();
+        let lines: Vec<Value> = all.map(|(name, place)| described(name, place, is_current(name))).collect();
+        output::json(&lines);
+        return;
+    }
+    if contexts.contexts.is_empty() {
+        output::print("no contexts yet: make one with `shardctl context set NAME --server URL`\n");
+        return;
+    }
+    let mut table = Table::new(&["current", "context", "", "place"]);
+    for (name, place) in &contexts.contexts {
+        let mark = if is_current(name) { "*" } else { "" };
+        table.row([mark.to_owned(), name.to_string(), kind(place).to_owned(), place.to_string()]);
+    }
+    output::print(&table.render());
+}
+
+/// Where commands work now, and what says so.
+fn now(connect: &Connect, json: bool) -> Result<(), Failure> {
+    let (place, source) = connect.place()?;
+    let file = contexts::path().map(|path| path.display().to_string());
+    if json {
+        let context = match &source {
+            Source::Context { name, .. } => Some(name),
+            _ => None,
+        };
+        output::json(&json!({
+            "context": context,
+            kind(&place): place.to_string(),
+            "from": source.to_string(),
+            "file": file,
+        }));
+        return Ok(());
+    }
+    output::print(&facts(&[
+        (kind(&place), place.to_string()),
+        ("from", source.to_string()),
+        ("contexts", file.unwrap_or_else(|| "no file: there is no home directory".to_owned())),
+    ]));
+    Ok(())
+}
+
+fn described(name: &ContextName, place: &Place, is_current: bool) -> Value {
+    json!({ "context": name, kind(place): place.to_string(), "current": is_current })
+}
+
+fn kind(place: &Place) -> &'static str {
+    match place {
+        Place::Server(_) => "server",
+        Place::Store(_) => "store",
+    }
+}
+
+fn say(json: bool, value: Value, text: &str) {
+    match json {
+        true => output::json(&value),
+        false => output::print(text),
+    }
+}
