@@ -12,6 +12,7 @@ use shardd_client::node::NodeId;
 use shardfmt::size::ByteSize;
 
 use crate::identity::JoinToken;
+use crate::metastore::MetastoreUrl;
 
 /// Where the data directory is unless told otherwise.
 pub const DEFAULT_DATA: &str = "shardd-data";
@@ -47,6 +48,12 @@ pub struct Settings {
     /// Durable store, as URL or directory [default: store/ in the data directory, or the first node's when joining]
     #[arg(long, value_name = "URL", env = "SHARDD_STORE")]
     pub store: Option<String>,
+
+    /// Where metadata is kept: sled, in the first node's data directory, or etcd as
+    /// etcd://[USER@]HOST:PORT[,HOST:PORT…][/PREFIX][?ca=FILE&cert=FILE&key=FILE&password-file=FILE]
+    /// [default: sled, or what the first node says when joining]
+    #[arg(long, value_name = "URL", env = "SHARDD_METASTORE")]
+    pub metastore: Option<String>,
 
     /// Space the cache may use, never exceeded [default: 64GiB]
     #[arg(long, value_name = "SIZE", env = "SHARDD_CACHE_SIZE")]
@@ -118,6 +125,8 @@ pub struct Config {
     pub quic: SocketAddr,
     /// The durable store asked for; without one `<data>/store`, or the first node's.
     pub store: Option<String>,
+    /// Where metadata is to be kept; without it where it is, or in the first node's sled.
+    pub metastore: Option<MetastoreUrl>,
     /// Space the cache may use.
     pub cache_size: ByteSize,
     /// The cluster to join.
@@ -143,6 +152,9 @@ pub enum ConfigError {
     /// The token is not one, or its file cannot be read.
     #[error("--join: {0}")]
     BadToken(String),
+    /// The metastore's URL is not one. It is not repeated, as there might be a password in it.
+    #[error("--metastore: {0}")]
+    BadMetastore(String),
     /// HTTP beyond loopback has no protection yet.
     #[error(
         "--http {0} would serve unprotected HTTP to other machines; keep 127.0.0.1 (and a tunnel or proxy in front), or \
@@ -187,6 +199,7 @@ impl Settings {
             http: self.http.or(fallback.http),
             quic: self.quic.or(fallback.quic),
             store: self.store.or(fallback.store),
+            metastore: self.metastore.or(fallback.metastore),
             cache_size: self.cache_size.or(fallback.cache_size),
             join: self.join.or(fallback.join),
             ready_file: self.ready_file.or(fallback.ready_file),
@@ -219,6 +232,10 @@ impl Settings {
             http,
             quic,
             store: self.store,
+            metastore: self
+                .metastore
+                .map(|url| url.parse().map_err(ConfigError::BadMetastore))
+                .transpose()?,
             cache_size,
             join: self.join.as_deref().map(read_token).transpose()?,
             ready_file: self.ready_file,
@@ -280,6 +297,8 @@ mod tests {
             ("http = \"0.0.0.0:7700\"", &["--http 0.0.0.0:7700", "--allow-insecure-http"]),
             ("quic = \"0.0.0.0:7701\"", &["--quic 0.0.0.0:7701"]),
             ("join = \"hello\"", &["--join"]),
+            ("metastore = \"zookeeper://z\"", &["--metastore", "sled", "etcd://"]),
+            ("metastore = \"etcd://me:secret@one\"", &["--metastore", "password-file="]),
             ("join = \"@/nowhere/at/all\"", &["--join", "/nowhere/at/all"]),
         ];
         for (text, wants) in cases {

@@ -2,6 +2,8 @@
 //!
 //! Everything here runs the binaries that users run. `tests/run` builds them first; a test that finds none says how to.
 
+mod etcd;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+pub use etcd::Etcd;
 
 /// A binary of this workspace, built in the same profile as the test that asks.
 pub fn binary(name: &str) -> PathBuf {
@@ -83,14 +87,25 @@ pub struct Node {
     pub http: String,
     child: Option<Child>,
     join: Option<PathBuf>,
+    metastore: Option<String>,
 }
 
 impl Node {
     /// Starts a node and waits until it says that it is ready.
     pub fn start(root: &Path, id: &str, join: Option<&Path>) -> Self {
-        let data = root.join(id);
-        let mut node =
-            Self { id: id.into(), data, http: String::new(), child: None, join: join.map(Path::to_owned) };
+        Self::start_over(root, id, join, None)
+    }
+
+    /// Starts a node with a `--metastore` of its own.
+    pub fn start_over(root: &Path, id: &str, join: Option<&Path>, metastore: Option<&str>) -> Self {
+        let mut node = Self {
+            id: id.into(),
+            data: root.join(id),
+            http: String::new(),
+            child: None,
+            join: join.map(Path::to_owned),
+            metastore: metastore.map(str::to_owned),
+        };
         node.restart();
         node
     }
@@ -105,6 +120,9 @@ impl Node {
         command.args(["--http", http, "--quic", "127.0.0.1:0"]);
         if let Some(token) = &self.join {
             command.arg("--join").arg(format!("@{}", token.display()));
+        }
+        if let Some(metastore) = &self.metastore {
+            command.args(["--metastore", metastore]);
         }
         std::fs::create_dir_all(&self.data).expect("the data directory can be made");
         let log = std::fs::File::options()
@@ -125,6 +143,11 @@ impl Node {
         // Keep the pipe drained, so that the node never waits for a reader.
         std::thread::spawn(move || lines.for_each(drop));
         self.child = Some(child);
+    }
+
+    /// From its next start it is not told any more where the metadata is.
+    pub fn forget_metastore(&mut self) {
+        self.metastore = None;
     }
 
     /// SIGKILL: no farewell, no flush.
@@ -180,7 +203,7 @@ impl Drop for Node {
     }
 }
 
-/// Nodes on loopback; the first has the store and the sled.
+/// Nodes on loopback; the first has the store, and the sled if there is one.
 pub struct Cluster {
     /// The nodes, in the order of their numbers.
     pub nodes: Vec<Node>,
@@ -190,8 +213,13 @@ pub struct Cluster {
 impl Cluster {
     /// Starts `count` nodes.
     pub fn start(count: usize) -> Self {
+        Self::start_over(count, None)
+    }
+
+    /// Starts `count` nodes, the first of them with this `--metastore`.
+    pub fn start_over(count: usize, metastore: Option<&str>) -> Self {
         let root = TempDir::new().expect("a temporary directory can be made");
-        let mut nodes = vec![Node::start(root.path(), "n1", None)];
+        let mut nodes = vec![Node::start_over(root.path(), "n1", None, metastore)];
         let token = nodes[0].data.join("join-token");
         nodes.extend((2..=count).map(|n| Node::start(root.path(), &format!("n{n}"), Some(&token))));
         Self { nodes, root }

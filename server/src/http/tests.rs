@@ -51,7 +51,9 @@ impl Server {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let (secret, authority) = (Secret::random(), signer.digest());
-        let cluster = Cluster { store: "/store".into(), first: node.clone(), http: address, quic: address };
+        let first = node.clone();
+        let cluster =
+            Cluster { store: "/store".into(), first, http: address, quic: address, metastore: None };
         let record = NodeRecord {
             id: node,
             http: format!("http://{address}"),

@@ -19,7 +19,10 @@ use serde::{Deserialize, Serialize};
 use shardd_client::node::NodeId;
 use shardfmt::digest::Digest;
 
+use crate::metastore::EtcdUrl;
+
 pub use authority::Authority;
+pub(crate) use files::write_private;
 pub use join::{JoinReply, JoinRequest, join};
 pub use token::{JoinToken, Secret};
 
@@ -42,12 +45,15 @@ pub struct Identity {
 pub struct Cluster {
     /// URL of the store that the cluster shares.
     pub store: String,
-    /// Name of the first node, which keeps the metadata.
+    /// Name of the first node, which signs, and keeps the metadata unless etcd does.
     pub first: NodeId,
     /// Where the first node speaks HTTP.
     pub http: SocketAddr,
     /// Where the first node was last seen speaking QUIC.
     pub quic: SocketAddr,
+    /// The etcd that keeps the metadata; without one the first node does, and so it was before there was a choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metastore: Option<EtcdUrl>,
 }
 
 /// What a data directory says about its node's part in a cluster.

@@ -50,6 +50,7 @@ fn signed(authority: &Authority, request: &JoinRequest, id: &NodeId) -> (u16, se
         first: name("n1"),
         http: "127.0.0.1:1".parse().unwrap(),
         quic: "127.0.0.1:2".parse().unwrap(),
+        metastore: None,
     };
     let (certificate, _) = authority.sign(id, &request.csr).expect("signed");
     let authority = authority.pem().to_owned();
