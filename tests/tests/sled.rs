@@ -29,7 +29,7 @@ type Progress = [u64; WRITERS];
 /// The `n`th change of a writer: its key, and its new value, or none if it is deleted. Each follows from its number.
 fn change(writer: usize, n: u64) -> (String, Option<Vec<u8>>) {
     let key = format!("refs/{writer}/{}", n % KEYS);
-    let random = u64::from_le_bytes(*Digest::of(&n.to_le_bytes()).as_bytes().first_chunk().expect("32 bytes"));
+    let random = u64::from_le_bytes(*Digest::of(&n.to_le_bytes()).0.first_chunk().expect("32 bytes"));
     let length = if random.is_multiple_of(16) { random % 60_000 } else { random % 300 };
     let value = [&n.to_le_bytes()[..], &vec![n as u8; length as usize]].concat();
     (key, (!random.is_multiple_of(5)).then_some(value))
@@ -117,7 +117,12 @@ fn expected(progress: &Progress) -> BTreeMap<String, Vec<u8>> {
 fn progress_of(found: &Listing, told: &Progress) -> Progress {
     std::array::from_fn(|writer| {
         let prefix = format!("refs/{writer}/");
-        let own: BTreeMap<String, Vec<u8>> = found.entries.iter().filter(|(key, _)| key.starts_with(&prefix)).map(|(key, entry)| (key.clone(), entry.value.clone())).collect();
+        let own: BTreeMap<String, Vec<u8>> = found
+            .entries
+            .iter()
+            .filter(|(key, _)| key.starts_with(&prefix))
+            .map(|(key, entry)| (key.clone(), entry.value.clone()))
+            .collect();
         let holds = |count: u64| {
             let mut progress = Progress::default();
             progress[writer] = count;
@@ -127,7 +132,9 @@ fn progress_of(found: &Listing, told: &Progress) -> Progress {
         match (holds(count), holds(count + 1)) {
             (true, _) => count,
             (false, true) => count + 1,
-            _ => panic!("writer {writer} was told of {count} changes, and what is there is neither that nor one more"),
+            _ => panic!(
+                "writer {writer} was told of {count} changes, and what is there is neither that nor one more"
+            ),
         }
     })
 }
@@ -140,7 +147,7 @@ async fn killed_at_any_moment_sled_opens_with_all_that_was_acknowledged() {
     let (mut progress, mut last_revision, mut unacknowledged) = (Progress::default(), 0, 0);
     let began = Instant::now();
     for round in 0..rounds {
-        let random = *Digest::of(format!("round {round}").as_bytes()).as_bytes();
+        let random = Digest::of(format!("round {round}").as_bytes()).0;
         // Some are killed while they open it, the others after so many changes and, within one, so many microseconds.
         let (changes, spin) = (usize::from(random[0]) % 32, u64::from(random[1]) * 16);
         let mut child = writing(this_binary(), &meta, &progress).spawn().expect("starts");
@@ -159,7 +166,11 @@ async fn killed_at_any_moment_sled_opens_with_all_that_was_acknowledged() {
         }
         let store = SledMetastore::open(&meta).unwrap_or_else(|error| panic!("round {round}: {error}"));
         let found = store.list("refs/").await.expect("lists");
-        assert!(found.revision >= last_revision, "round {round}: revision {} after {last_revision}", found.revision);
+        assert!(
+            found.revision >= last_revision,
+            "round {round}: revision {} after {last_revision}",
+            found.revision
+        );
         let came = progress_of(&found, &progress);
         unacknowledged += came.iter().zip(&progress).map(|(came, told)| came - told).sum::<u64>();
         (progress, last_revision) = (came, found.revision);
@@ -186,7 +197,15 @@ fn every_change_is_synced_before_it_is_acknowledged() {
     let directory = TempDir::new().expect("a temporary directory can be made");
     let (meta, trace) = (directory.path().join("meta"), directory.path().join("trace"));
     let mut strace = Command::new("strace");
-    strace.args(["-f", "-y", "-s", "16", "-e", "trace=write,pwrite64,pwritev,fsync,fdatasync,sync_file_range", "-o"]);
+    strace.args([
+        "-f",
+        "-y",
+        "-s",
+        "16",
+        "-e",
+        "trace=write,pwrite64,pwritev,fsync,fdatasync,sync_file_range",
+        "-o",
+    ]);
     strace.arg(&trace);
     let mut probe = Command::new("strace");
     let works = probe.args(["-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
@@ -198,7 +217,8 @@ fn every_change_is_synced_before_it_is_acknowledged() {
     // strace outlives SIGKILL's sender: it is ended by the writer's broken pipe instead.
     let mut child = writing(strace, &meta, &[0]).spawn().expect("starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let told = lines.by_ref().filter(|line| line.as_ref().is_ok_and(|line| line.starts_with("acknowledged ")));
+    let told =
+        lines.by_ref().filter(|line| line.as_ref().is_ok_and(|line| line.starts_with("acknowledged ")));
     assert_eq!(told.take(CHANGES).count(), CHANGES, "the writer ended early");
     drop(lines);
     child.wait().expect("a child is reaped");
@@ -206,11 +226,18 @@ fn every_change_is_synced_before_it_is_acknowledged() {
     let calls = calls(&std::fs::read_to_string(&trace).expect("strace wrote"));
     let parts: Vec<&[Call]> = calls.split(|call| *call == Call::Acknowledgement).collect();
     assert!(parts.len() > CHANGES, "{} acknowledgements were seen", parts.len() - 1);
-    for (n, before) in parts[..CHANGES].iter().enumerate() {
-        assert!(before.contains(&Call::WriteToSled), "change {n} was acknowledged and nothing written: {before:?}");
-        assert_eq!(before.last(), Some(&Call::SyncOfSled), "change {n} was acknowledged before it was synced: {before:?}");
+    let mut synced = 0;
+    for (n, before) in (0..).zip(&parts[..CHANGES]) {
+        // Only deleting what is not there changes nothing.
+        let may_be_nothing = change(0, n).1.is_none();
+        match before {
+            [] if may_be_nothing => {}
+            [.., Call::SyncOfSled] if before.contains(&Call::WriteToSled) => synced += 1,
+            _ => panic!("change {n} was acknowledged before it was written and synced: {before:?}"),
+        }
     }
-    println!("{CHANGES} changes, each written, synced and then acknowledged");
+    assert!(synced > CHANGES / 2, "only {synced} changes were changes");
+    println!("{synced} changes, each written, synced and then acknowledged");
 }
 
 /// The calls in a trace that matter here, each where it ended.
