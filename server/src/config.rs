@@ -13,6 +13,7 @@ use shardd_client::stores::StoreOptions;
 use shardfmt::size::ByteSize;
 
 use crate::identity::JoinToken;
+use crate::metastore::MetastoreUrl;
 
 /// Where the data directory is unless told otherwise.
 pub const DEFAULT_DATA: &str = "shardd-data";
@@ -74,6 +75,12 @@ pub struct Settings {
     /// The most bytes a second to and from the store's service, such as 100MiB [default: no limit]
     #[arg(long, value_name = "SIZE", env = "SHARDD_STORE_BANDWIDTH")]
     pub store_bandwidth: Option<ByteSize>,
+
+    /// Where metadata is kept: sled, in the first node's data directory, or etcd as
+    /// etcd://[USER@]HOST:PORT[,HOST:PORT…][/PREFIX][?ca=FILE&cert=FILE&key=FILE&password-file=FILE]
+    /// [default: sled, or what the first node says when joining]
+    #[arg(long, value_name = "URL", env = "SHARDD_METASTORE")]
+    pub metastore: Option<String>,
 
     /// Space the cache may use, never exceeded [default: 64GiB]
     #[arg(long, value_name = "SIZE", env = "SHARDD_CACHE_SIZE")]
@@ -147,6 +154,8 @@ pub struct Config {
     pub store: Option<String>,
     /// How the store is reached.
     pub store_options: StoreOptions,
+    /// Where metadata is to be kept; without it where it is, or in the first node's sled.
+    pub metastore: Option<MetastoreUrl>,
     /// Space the cache may use.
     pub cache_size: ByteSize,
     /// The cluster to join.
@@ -172,6 +181,9 @@ pub enum ConfigError {
     /// The token is not one, or its file cannot be read.
     #[error("--join: {0}")]
     BadToken(String),
+    /// The metastore's URL is not one. It is not repeated, as there might be a password in it.
+    #[error("--metastore: {0}")]
+    BadMetastore(String),
     /// HTTP beyond loopback has no protection yet.
     #[error(
         "--http {0} would serve unprotected HTTP to other machines; keep 127.0.0.1 (and a tunnel or proxy in front), or \
@@ -221,6 +233,7 @@ impl Settings {
             store_ca: self.store_ca.or(fallback.store_ca),
             store_anonymous: self.store_anonymous.or(fallback.store_anonymous),
             store_bandwidth: self.store_bandwidth.or(fallback.store_bandwidth),
+            metastore: self.metastore.or(fallback.metastore),
             cache_size: self.cache_size.or(fallback.cache_size),
             join: self.join.or(fallback.join),
             ready_file: self.ready_file.or(fallback.ready_file),
@@ -260,6 +273,10 @@ impl Settings {
                 anonymous: self.store_anonymous.unwrap_or(false),
                 bandwidth: self.store_bandwidth,
             },
+            metastore: self
+                .metastore
+                .map(|url| url.parse().map_err(ConfigError::BadMetastore))
+                .transpose()?,
             cache_size,
             join: self.join.as_deref().map(read_token).transpose()?,
             ready_file: self.ready_file,
@@ -321,6 +338,8 @@ mod tests {
             ("http = \"0.0.0.0:7700\"", &["--http 0.0.0.0:7700", "--allow-insecure-http"]),
             ("quic = \"0.0.0.0:7701\"", &["--quic 0.0.0.0:7701"]),
             ("join = \"hello\"", &["--join"]),
+            ("metastore = \"zookeeper://z\"", &["--metastore", "sled", "etcd://"]),
+            ("metastore = \"etcd://me:secret@one\"", &["--metastore", "password-file="]),
             ("join = \"@/nowhere/at/all\"", &["--join", "/nowhere/at/all"]),
         ];
         for (text, wants) in cases {

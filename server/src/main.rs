@@ -11,9 +11,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 
+/// What `--version` says: the release, and where this build can keep metadata.
+#[cfg(feature = "cluster-etcd")]
+const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\nmetastores: sled, etcd");
+#[cfg(not(feature = "cluster-etcd"))]
+const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\nmetastores: sled");
+
 /// Serves data sets to trainers: shards and their order, kept near where they are read.
 #[derive(Parser)]
-#[command(name = "shardd", version)]
+#[command(name = "shardd", version, long_version = LONG_VERSION)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::http::{self, Api, Desk};
 use crate::identity::{self, Authority, Cluster, Identity, IdentityError, JoinToken, Standing};
 use crate::membership::{self, Finder, Membership, MembershipError};
-use crate::metastore::{OpenError, RemoteMetastore, SledMetastore};
+use crate::metastore::{self, MetastoreUrl, OpenError, RemoteMetastore, SledMetastore};
 use crate::transport::{Services, Transport, TransportError};
 
 /// How long a node that starts waits for its store.
@@ -134,13 +134,13 @@ pub async fn serve(
     let lease = match membership.register().await {
         Ok(lease) => Some(lease),
         Err(error @ MembershipError::Taken(_)) => return Err(error.into()),
-        // It serves what it has and registers when the first node is back.
+        // It serves what it has and registers when the metastore is back.
         Err(MembershipError::Meta(_)) => None,
     };
     let finder = match &part {
         Part::First { .. } => None,
         Part::Joined { cluster, .. } => {
-            Some(Finder::new(Arc::clone(&transport), cluster.clone(), config.data.join("tls")))
+            Some(Finder::new(Arc::clone(&transport), Cluster::clone(cluster), config.data.join("tls")))
         }
     };
     let desk = open_desk(&config, part, http, &transport, &origin)?;
@@ -209,8 +209,8 @@ pub async fn serve(
 
 /// A node's part in its cluster.
 enum Part {
-    First { identity: Identity, authority: Authority },
-    Joined { identity: Identity, cluster: Cluster },
+    First { identity: Identity, authority: Authority, metastore: MetastoreUrl },
+    Joined { identity: Identity, cluster: Box<Cluster>, metastore: MetastoreUrl },
 }
 
 impl Part {
@@ -241,23 +241,32 @@ async fn bind_http(address: SocketAddr) -> Result<TcpListener, ServeError> {
 /// Opens the node's identity, founds a cluster, or joins one.
 async fn take_part(config: &Config) -> Result<Part, ServeError> {
     let (data, id, join) = (config.data.clone(), config.id.clone(), config.join.clone());
+    let asked = config.metastore.clone();
     tokio::task::spawn_blocking(move || {
         let tls = data.join("tls");
+        let first = |identity, authority| {
+            let metastore = metastore::of_first(&data, asked.as_ref())?;
+            Ok::<_, ServeError>(Part::First { identity, authority, metastore })
+        };
+        let joined = |identity, cluster: Box<Cluster>| {
+            let metastore = metastore::of_joined(cluster.metastore.as_ref(), asked.as_ref())?;
+            Ok::<_, ServeError>(Part::Joined { identity, cluster, metastore })
+        };
         let part = match (Identity::open(&tls)?, join) {
             (Standing::First(..), Some(_)) => return Err(ServeError::AlreadyFirst { path: data }),
-            (Standing::First(identity, authority), None) => Part::First { identity, authority },
+            (Standing::First(identity, authority), None) => first(identity, authority)?,
             (Standing::Joined(identity, _), Some(token)) if identity.authority() != token.authority => {
                 return Err(IdentityError::OtherCluster.into());
             }
-            (Standing::Joined(identity, cluster), _) => Part::Joined { identity, cluster },
+            (Standing::Joined(identity, cluster), _) => joined(identity, cluster)?,
             (Standing::New, None) => {
                 let node = id.clone().unwrap_or_else(|| FIRST.parse().expect("a good name"));
                 let (identity, authority) = Identity::found(&tls, node)?;
-                Part::First { identity, authority }
+                first(identity, authority)?
             }
             (Standing::New, Some(token)) => {
                 let (identity, cluster) = identity::join(&tls, &token, id.clone())?;
-                Part::Joined { identity, cluster }
+                joined(identity, Box::new(cluster))?
             }
         };
         let found = part.identity().node().clone();
@@ -287,24 +296,30 @@ fn bind_quic(config: &Config, identity: &Identity) -> Result<Arc<Transport>, Ser
     Ok(transport)
 }
 
-/// The metastore the node goes by, and the one it keeps for others.
+/// The metastore the node goes by, and the one it keeps for others: those that joined with a release that asks the first
+/// node, wherever that has it from.
 async fn open_metastore(
     config: &Config,
     part: &Part,
     transport: &Arc<Transport>,
 ) -> Result<(Arc<dyn Metastore>, Option<Arc<dyn Metastore>>), ServeError> {
-    match part {
-        Part::First { .. } => {
+    let opened: Arc<dyn Metastore> = match part {
+        Part::First { metastore: MetastoreUrl::Etcd(url), .. }
+        | Part::Joined { metastore: MetastoreUrl::Etcd(url), .. } => {
+            info!(metastore = %url, "metadata is in etcd");
+            metastore::open_etcd(url)?
+        }
+        Part::First { metastore: MetastoreUrl::Sled, .. } => {
             let path = config.data.join("meta");
-            let opened = tokio::task::spawn_blocking(move || SledMetastore::open(&path)).await??;
-            let metastore: Arc<dyn Metastore> = Arc::new(opened);
-            Ok((Arc::clone(&metastore), Some(metastore)))
+            Arc::new(tokio::task::spawn_blocking(move || SledMetastore::open(&path)).await??)
         }
-        Part::Joined { cluster, .. } => {
+        Part::Joined { metastore: MetastoreUrl::Sled, cluster, .. } => {
             transport.learn(&cluster.first, cluster.quic);
-            Ok((Arc::new(RemoteMetastore::new(Arc::clone(transport), cluster.first.clone())), None))
+            Arc::new(RemoteMetastore::new(Arc::clone(transport), cluster.first.clone()))
         }
-    }
+    };
+    let kept = matches!(part, Part::First { .. }).then(|| Arc::clone(&opened));
+    Ok((opened, kept))
 }
 
 /// Opens the store asked for, else the cluster's, else the node's own.
@@ -342,9 +357,13 @@ fn open_desk(
     transport: &Transport,
     origin: &Origin,
 ) -> Result<Desk, ServeError> {
-    let (identity, authority) = match part {
-        Part::Joined { cluster, .. } => return Ok(Desk::Elsewhere { cluster }),
-        Part::First { identity, authority } => (identity, authority),
+    let (identity, authority, metastore) = match part {
+        Part::Joined { cluster, .. } => return Ok(Desk::Elsewhere { cluster: *cluster }),
+        Part::First { identity, authority, metastore } => (identity, authority, metastore),
+    };
+    let metastore = match metastore {
+        MetastoreUrl::Sled => None,
+        MetastoreUrl::Etcd(url) => Some(url),
     };
     let token = JoinToken::keep(&config.data.join("join-token"), http, authority.digest())?;
     let store = match origin.name() {
@@ -356,8 +375,8 @@ fn open_desk(
         }
     };
     let store_options = StoreOptions { ca: None, bandwidth: None, ..config.store_options.clone() };
-    let cluster =
-        Cluster { store, store_options, first: identity.node().clone(), http, quic: transport.address() };
+    let (first, quic) = (identity.node().clone(), transport.address());
+    let cluster = Cluster { store, store_options, first, http, quic, metastore };
     Ok(Desk::Here { authority, secret: token.secret, cluster })
 }
 

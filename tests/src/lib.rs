@@ -2,6 +2,7 @@
 //!
 //! Everything here runs the binaries that users run. `tests/run` builds them first; a test that finds none says how to.
 
+mod etcd;
 pub mod faults;
 pub mod s3;
 
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+pub use etcd::Etcd;
 
 /// A binary of this workspace, built in the same profile as the test that asks.
 pub fn binary(name: &str) -> PathBuf {
@@ -95,6 +98,12 @@ impl Node {
         Self::start_with(root, id, join, &[])
     }
 
+    /// Starts a node with a `--metastore` of its own.
+    pub fn start_over(root: &Path, id: &str, join: Option<&Path>, metastore: Option<&str>) -> Self {
+        let metastore = metastore.map(|url| ("SHARDD_METASTORE", url.to_owned()));
+        Self::start_with(root, id, join, metastore.as_slice())
+    }
+
     /// The same, with these variables in its environment.
     pub fn start_with(root: &Path, id: &str, join: Option<&Path>, variables: &[(&str, String)]) -> Self {
         let data = root.join(id);
@@ -136,6 +145,11 @@ impl Node {
         // Keep the pipe drained, so that the node never waits for a reader.
         std::thread::spawn(move || lines.for_each(drop));
         self.child = Some(child);
+    }
+
+    /// From its next start it is not told any more where the metadata is.
+    pub fn forget_metastore(&mut self) {
+        self.variables.retain(|(name, _)| name != "SHARDD_METASTORE");
     }
 
     /// SIGKILL: no farewell, no flush.
@@ -191,7 +205,7 @@ impl Drop for Node {
     }
 }
 
-/// Nodes on loopback; the first has the store and the sled.
+/// Nodes on loopback; the first has the store, and the sled if there is one.
 pub struct Cluster {
     /// The nodes, in the order of their numbers.
     pub nodes: Vec<Node>,
@@ -207,7 +221,19 @@ impl Cluster {
     /// The same, each with these variables in its environment.
     pub fn start_with(count: usize, variables: &[(&str, String)]) -> Self {
         let root = TempDir::new().expect("a temporary directory can be made");
-        let mut nodes = vec![Node::start_with(root.path(), "n1", None, variables)];
+        let first = Node::start_with(root.path(), "n1", None, variables);
+        Self::around(root, first, count, variables)
+    }
+
+    /// Starts `count` nodes, the first of them with this `--metastore`.
+    pub fn start_over(count: usize, metastore: Option<&str>) -> Self {
+        let root = TempDir::new().expect("a temporary directory can be made");
+        let first = Node::start_over(root.path(), "n1", None, metastore);
+        Self::around(root, first, count, &[])
+    }
+
+    fn around(root: TempDir, first: Node, count: usize, variables: &[(&str, String)]) -> Self {
+        let mut nodes = vec![first];
         let token = nodes[0].data.join("join-token");
         let join = |n| Node::start_with(root.path(), &format!("n{n}"), Some(&token), variables);
         nodes.extend((2..=count).map(join));

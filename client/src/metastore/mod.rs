@@ -178,7 +178,7 @@ pub enum MetaError {
     LeaseLost { lease: LeaseId },
     /// The metastore cannot be reached or cannot write. Retry later; reading and training go on.
     #[error(
-        "metastore {store} is unavailable ({reason}); runs go on, but nothing can be begun or changed before it is back: start that node again over its --data"
+        "metastore {store} is unavailable ({reason}); runs go on, but nothing can be begun or changed before it is back"
     )]
     Unavailable { store: String, reason: String },
     /// What the metastore holds for the key is damaged. Restore it from a backup or delete the key.

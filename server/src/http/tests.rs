@@ -57,6 +57,7 @@ impl Server {
             first: node.clone(),
             http: address,
             quic: address,
+            metastore: None,
         };
         let record = NodeRecord {
             id: node,

@@ -20,7 +20,10 @@ use shardd_client::node::NodeId;
 use shardd_client::stores::StoreOptions;
 use shardfmt::digest::Digest;
 
+use crate::metastore::EtcdUrl;
+
 pub use authority::Authority;
+pub(crate) use files::write_private;
 pub use join::{JoinReply, JoinRequest, join};
 pub use token::{JoinToken, Secret};
 
@@ -46,7 +49,7 @@ pub struct Cluster {
     /// How the first node reaches that store; certificates are each machine's own.
     #[serde(default)]
     pub store_options: StoreOptions,
-    /// Name of the first node, which keeps the metadata.
+    /// Name of the first node, which signs, and keeps the metadata unless etcd does.
     pub first: NodeId,
     /// Where the first node speaks HTTP.
     #[schema(value_type = String)]
@@ -54,6 +57,10 @@ pub struct Cluster {
     /// Where the first node was last seen speaking QUIC.
     #[schema(value_type = String)]
     pub quic: SocketAddr,
+    /// The etcd that keeps the metadata; without one the first node does, and so it was before there was a choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub metastore: Option<EtcdUrl>,
 }
 
 /// What a data directory says about its node's part in a cluster.
@@ -63,7 +70,7 @@ pub enum Standing {
     /// It founded the cluster and keeps its authority.
     First(Identity, Authority),
     /// It joined.
-    Joined(Identity, Cluster),
+    Joined(Identity, Box<Cluster>),
 }
 
 /// Why a node has no identity.
@@ -127,7 +134,7 @@ impl Identity {
         let path = tls.join(CLUSTER);
         let cluster = serde_json::from_slice(&files::read(&path)?)
             .map_err(|error| IdentityError::Damaged { path, reason: error.to_string() })?;
-        Ok(Standing::Joined(identity, cluster))
+        Ok(Standing::Joined(identity, Box::new(cluster)))
     }
 
     /// Founds a cluster: makes its authority and the first node's key and certificate. Repeating it after a crash

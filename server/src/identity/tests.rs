@@ -51,6 +51,7 @@ fn signed(authority: &Authority, request: &JoinRequest, id: &NodeId) -> (u16, se
         first: name("n1"),
         http: "127.0.0.1:1".parse().unwrap(),
         quic: "127.0.0.1:2".parse().unwrap(),
+        metastore: None,
     };
     let (certificate, _) = authority.sign(id, &request.csr).expect("signed");
     let authority = authority.pem().to_owned();
@@ -84,7 +85,7 @@ fn a_joined_node_has_its_own_key_and_needs_the_token_only_once() {
     served.join().unwrap();
     let Ok(Standing::Joined(again, kept)) = Identity::open(second.path()) else { panic!("not joined") };
     assert_eq!((again.node(), again.key_digest()), (&name("n2"), joined.key_digest()));
-    assert_eq!(kept, cluster);
+    assert_eq!(*kept, cluster);
     assert!(!second.path().join(CA_KEY).exists());
 }
 

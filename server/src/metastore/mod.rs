@@ -1,10 +1,81 @@
-//! The server's metastores: [`SledMetastore`] on the node that keeps the metadata, [`RemoteMetastore`] on all others.
+//! The server's metastores: [`SledMetastore`] on the node that keeps the metadata and [`RemoteMetastore`] on all others,
+//! or `EtcdMetastore` on every node, in builds with the feature `cluster-etcd`.
 //!
-//! Both keep the promises of [`Metastore`](shardd_client::metastore::Metastore); `wire` is what they say to each other.
+//! All keep the promises of [`Metastore`]; `wire` is what the first two say to each other. [`MetastoreUrl`] says which.
 
+#[cfg(feature = "cluster-etcd")]
+mod etcd;
 mod remote;
 mod sled;
+mod standing;
+mod url;
 pub(crate) mod wire;
 
-pub use self::sled::{OpenError, SledMetastore};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use shardd_client::metastore::Metastore;
+
+#[cfg(feature = "cluster-etcd")]
+pub use self::etcd::EtcdMetastore;
+pub use self::sled::SledMetastore;
+pub use self::url::{EtcdUrl, MetastoreUrl};
 pub use remote::RemoteMetastore;
+pub(crate) use standing::{of_first, of_joined};
+
+/// Why a metastore cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum OpenError {
+    /// sled cannot open it.
+    #[error(
+        "metadata {path} cannot be opened: {reason}; if no other shardd uses it, restore it from a backup, or move it away \
+         and commit the datasets again (shards and manifests are in the store)"
+    )]
+    Sled { path: PathBuf, reason: String },
+    /// A newer release wrote it.
+    #[error("metadata {path} has format {found}, this release reads {}; start a newer shardd", sled::FORMAT)]
+    TooNew { path: PathBuf, found: u64 },
+    /// The files cannot be made durable.
+    #[error("metadata {path} cannot be synced")]
+    Sync { path: PathBuf, source: io::Error },
+    /// A file that the URL of etcd names cannot be read.
+    #[error("--metastore: {path}, which its URL names, cannot be read")]
+    File { path: PathBuf, source: io::Error },
+    /// The file that says where a first node's metadata is does not.
+    #[error(
+        "{path} does not say where the metadata is ({reason}); write the URL of the cluster's etcd into it"
+    )]
+    Unknown { path: PathBuf, reason: String },
+    /// The metadata is somewhere else.
+    #[error(
+        "--metastore {asked}: the metadata of this node's cluster is in {kept}, and is not moved by naming another place; \
+         drop --metastore, or begin a new cluster in another --data directory"
+    )]
+    Elsewhere { asked: Box<MetastoreUrl>, kept: Box<MetastoreUrl> },
+    /// This build knows no etcd.
+    #[error(
+        "metastore {url} needs a shardd with etcd, which this one was built without: build it with `cargo build --release \
+         --features shardd/cluster-etcd` (needs protoc; on Debian the packages protobuf-compiler and libprotobuf-dev)"
+    )]
+    NoEtcd { url: Box<EtcdUrl> },
+}
+
+/// The metastore in the etcd at `url`, which need not run yet.
+///
+/// # Errors
+/// [`OpenError::File`], and [`OpenError::NoEtcd`] in builds without the feature `cluster-etcd`.
+#[cfg(feature = "cluster-etcd")]
+pub fn open_etcd(url: &EtcdUrl) -> Result<Arc<dyn Metastore>, OpenError> {
+    Ok(Arc::new(EtcdMetastore::open(url)?))
+}
+
+/// The metastore in the etcd at `url`, which need not run yet.
+///
+/// # Errors
+/// [`OpenError::File`], and [`OpenError::NoEtcd`] in builds without the feature `cluster-etcd`.
+#[cfg(not(feature = "cluster-etcd"))]
+pub fn open_etcd(url: &EtcdUrl) -> Result<Arc<dyn Metastore>, OpenError> {
+    Err(OpenError::NoEtcd { url: Box::new(url.clone()) })
+}

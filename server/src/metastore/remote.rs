@@ -58,6 +58,7 @@ impl RemoteMetastore {
     }
 
     fn unavailable(&self, reason: String) -> MetaError {
+        let reason = format!("{reason}; if it is down, start it again over its --data");
         MetaError::Unavailable { store: format!("of node {}", self.keeper), reason }
     }
 

@@ -6,8 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,13 +19,15 @@ use sled::{IVec, Tree};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use super::OpenError;
+
 /// How many deletions are remembered for [`Metastore::changed`]; older `since` revisions wake without cause.
 const DELETIONS_REMEMBERED: usize = 4096;
 /// No lease lives longer without being renewed.
 const LONGEST_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Of sled's page cache; the metadata is small.
 const PAGE_CACHE_BYTES: u64 = 16 << 20;
-const FORMAT: u64 = 1;
+pub(super) const FORMAT: u64 = 1;
 
 const KEY_FORMAT: &[u8] = b"format";
 const KEY_REVISION: &[u8] = b"revision";
@@ -36,24 +37,6 @@ const LEASES: &[u8] = b"lease/";
 /// A [`Metastore`] in a directory. What was acknowledged survives a crash of the process and of the machine.
 pub struct SledMetastore {
     shared: Arc<Shared>,
-}
-
-/// Why a metastore cannot be opened.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message names its fields")]
-pub enum OpenError {
-    /// sled cannot open it.
-    #[error(
-        "metadata {path} cannot be opened: {reason}; if no other shardd uses it, restore it from a backup, or move it away \
-         and commit the datasets again (shards and manifests are in the store)"
-    )]
-    Sled { path: PathBuf, reason: String },
-    /// A newer release wrote it.
-    #[error("metadata {path} has format {found}, this release reads {FORMAT}; start a newer shardd")]
-    TooNew { path: PathBuf, found: u64 },
-    /// The files cannot be made durable.
-    #[error("metadata {path} cannot be synced")]
-    Sync { path: PathBuf, source: io::Error },
 }
 
 impl SledMetastore {

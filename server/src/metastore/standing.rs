@@ -1,0 +1,108 @@
+//! Where a node's metadata is: where it has been so far, unless there is none yet; and by which way it may be reached.
+//!
+//! Metadata is not moved by naming another place, so a node that is told to look elsewhere refuses: it would find an
+//! empty cluster there. The members of an etcd may be named anew at any time.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use super::{EtcdUrl, MetastoreUrl, OpenError};
+use crate::identity::write_private;
+
+/// In the data directory of a first node whose metadata is in etcd: the URL.
+const KEPT: &str = "metastore";
+
+/// Where the metadata of the first node over `data` is. Remembered there if it is etcd. Blocks.
+pub(crate) fn of_first(data: &Path, asked: Option<&MetastoreUrl>) -> Result<MetastoreUrl, OpenError> {
+    let path = data.join(KEPT);
+    let unknown = |reason: String| OpenError::Unknown { path: path.clone(), reason };
+    let kept = match fs::read_to_string(&path) {
+        Ok(text) => Some(MetastoreUrl::Etcd(text.trim().parse().map_err(unknown)?)),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(unknown(error.to_string())),
+        Err(_) if data.join("meta").exists() => Some(MetastoreUrl::Sled),
+        Err(_) => None,
+    };
+    let settled = settle(kept.as_ref(), asked)?;
+    if let MetastoreUrl::Etcd(url) = &settled
+        && kept.as_ref() != Some(&settled)
+    {
+        write_private(&path, format!("{url}\n").as_bytes()).map_err(|error| unknown(error.to_string()))?;
+    }
+    Ok(settled)
+}
+
+/// Where the metadata of a joined node is, whose first node told it of the etcd `told`, or of none: then it is with
+/// that node, whatever that has.
+pub(crate) fn of_joined(
+    told: Option<&EtcdUrl>,
+    asked: Option<&MetastoreUrl>,
+) -> Result<MetastoreUrl, OpenError> {
+    settle(Some(&told.map_or(MetastoreUrl::Sled, |url| MetastoreUrl::Etcd(url.clone()))), asked)
+}
+
+fn settle(kept: Option<&MetastoreUrl>, asked: Option<&MetastoreUrl>) -> Result<MetastoreUrl, OpenError> {
+    match (kept, asked) {
+        (Some(kept), None) => Ok(kept.clone()),
+        (Some(kept), Some(asked)) if !is_same_place(kept, asked) => {
+            Err(OpenError::Elsewhere { asked: Box::new(asked.clone()), kept: Box::new(kept.clone()) })
+        }
+        (_, Some(asked)) => Ok(asked.clone()),
+        (None, None) => Ok(MetastoreUrl::Sled),
+    }
+}
+
+/// Whether both name the same metadata, as far as names can tell: members of an etcd come and go.
+fn is_same_place(a: &MetastoreUrl, b: &MetastoreUrl) -> bool {
+    match (a, b) {
+        (MetastoreUrl::Sled, MetastoreUrl::Sled) => true,
+        (MetastoreUrl::Etcd(a), MetastoreUrl::Etcd(b)) => a.prefix == b.prefix,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    fn url(text: &str) -> MetastoreUrl {
+        text.parse().expect("a URL")
+    }
+
+    #[test]
+    fn a_first_node_goes_on_where_it_began() {
+        let data = TempDir::new().expect("a directory");
+        let first = |asked: Option<&str>| of_first(data.path(), asked.map(url).as_ref());
+        assert_eq!(first(None).expect("the default"), MetastoreUrl::Sled);
+        assert_eq!(first(Some("etcd://one/p")).expect("nothing is there yet"), url("etcd://one/p"));
+        assert_eq!(first(None).expect("kept"), url("etcd://one/p"));
+        assert_eq!(first(Some("etcd://two/p")).expect("the same place"), url("etcd://two/p"));
+        assert_eq!(first(None).expect("kept"), url("etcd://two/p"));
+        for other in ["sled", "etcd://two/q"] {
+            let refused = first(Some(other)).expect_err("elsewhere").to_string();
+            assert!(refused.contains(other) && refused.contains("etcd://two:2379/p"), "{refused}");
+        }
+        fs::write(data.path().join(KEPT), "nonsense").expect("writes");
+        let refused = first(None).expect_err("unreadable").to_string();
+        assert!(refused.contains("metastore does not say"), "{refused}");
+    }
+
+    #[test]
+    fn a_sled_that_is_there_is_not_left_behind() {
+        let data = TempDir::new().expect("a directory");
+        fs::create_dir(data.path().join("meta")).expect("made");
+        assert_eq!(of_first(data.path(), None).expect("kept"), MetastoreUrl::Sled);
+        assert!(matches!(of_first(data.path(), Some(&url("etcd://one"))), Err(OpenError::Elsewhere { .. })));
+    }
+
+    #[test]
+    fn a_joined_node_believes_the_first_one_but_for_the_way() {
+        let told: EtcdUrl = "etcd://one/p".parse().expect("a URL");
+        assert_eq!(of_joined(Some(&told), None).expect("told"), url("etcd://one/p"));
+        assert_eq!(of_joined(Some(&told), Some(&url("etcd://near/p"))).expect("a way"), url("etcd://near/p"));
+        assert!(of_joined(Some(&told), Some(&MetastoreUrl::Sled)).is_err());
+        assert_eq!(of_joined(None, None).expect("with the first node"), MetastoreUrl::Sled);
+        assert!(of_joined(None, Some(&url("etcd://one"))).is_err());
+    }
+}

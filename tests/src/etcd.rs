@@ -1,0 +1,160 @@
+//! A real etcd of one member or several on loopback, whose members die without a word and come back.
+
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::wait_until;
+
+/// Members of one etcd, each a process with a directory of its own. Killed when dropped.
+pub struct Etcd {
+    members: Vec<Member>,
+    root: TempDir,
+}
+
+struct Member {
+    name: String,
+    /// Where clients connect.
+    client: String,
+    /// Where the other members do.
+    peer: String,
+    child: Option<Child>,
+}
+
+impl Etcd {
+    /// Starts `count` members and waits until all of them answer; `None`, with a word about it, where etcd is not installed.
+    pub fn start(count: usize) -> Option<Self> {
+        if Command::new("etcd").arg("--version").output().is_err() {
+            println!("skipped: etcd is not installed (on Debian: the package etcd-server)");
+            return None;
+        }
+        let root = TempDir::new().expect("a temporary directory can be made");
+        let members = (1..=count).map(|n| {
+            let [client, peer] = addresses();
+            Member { name: format!("e{n}"), client, peer, child: None }
+        });
+        let mut etcd = Self { members: members.collect(), root };
+        (0..count).for_each(|n| etcd.launch(n));
+        (0..count).for_each(|n| etcd.await_member(n));
+        Some(etcd)
+    }
+
+    /// The URL for `--metastore`, with the keys under `prefix`.
+    pub fn url(&self, prefix: &str) -> String {
+        let members: Vec<&str> = self.members.iter().map(|member| member.client.as_str()).collect();
+        format!("etcd://{}/{prefix}", members.join(","))
+    }
+
+    /// The number of the member that leads, as a member that runs says.
+    pub fn leader(&self) -> usize {
+        let mut found = None;
+        wait_until("etcd has a leader", || {
+            let running = || (0..self.members.len()).filter(|n| self.members[*n].child.is_some());
+            let status = |n: usize| self.ask(n, "maintenance/status", &json!({}));
+            let leader = running().find_map(|n| status(n).map(|status| status["leader"].clone()));
+            found = running().find(|n| {
+                let id = status(*n).map(|status| status["header"]["member_id"].clone());
+                id.is_some() && id == leader
+            });
+            found.is_some()
+        });
+        found.expect("waited for")
+    }
+
+    /// Forgets the history before the present revision.
+    pub fn compact(&self) {
+        let revision =
+            self.ask(0, "maintenance/status", &json!({})).expect("runs")["header"]["revision"].clone();
+        self.ask(0, "kv/compaction", &json!({ "revision": revision })).expect("compacts");
+    }
+
+    /// SIGKILL for one member.
+    pub fn kill(&mut self, n: usize) {
+        if let Some(mut child) = self.members[n].child.take() {
+            child.kill().expect("a child can be killed");
+            child.wait().expect("a killed child is reaped");
+        }
+    }
+
+    /// Starts a killed member again and waits until it answers.
+    pub fn restart(&mut self, n: usize) {
+        self.launch(n);
+        self.await_member(n);
+    }
+
+    fn launch(&mut self, n: usize) {
+        let peers = self.members.iter().map(|member| format!("{}=http://{}", member.name, member.peer));
+        let peers = peers.collect::<Vec<_>>().join(",");
+        let member = &mut self.members[n];
+        assert!(member.child.is_none(), "{} is running", member.name);
+        let (client, peer) = (format!("http://{}", member.client), format!("http://{}", member.peer));
+        let log = log(self.root.path(), &member.name);
+        let child = Command::new("etcd")
+            .args(["--name", &member.name, "--data-dir"])
+            .arg(self.root.path().join(&member.name))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &peers])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a log file can be shared"))
+            .stderr(log)
+            .spawn()
+            .expect("etcd starts");
+        member.child = Some(child);
+    }
+
+    fn await_member(&self, n: usize) {
+        let name = &self.members[n].name;
+        // A linearizable read: the member knows a leader, which knows a majority.
+        wait_until(&format!("{name} answers"), || {
+            self.ask(n, "kv/range", &json!({ "key": "AA==" })).is_some()
+        });
+    }
+
+    /// What the JSON gateway of a member answers, if it does.
+    fn ask(&self, n: usize, call: &str, request: &Value) -> Option<Value> {
+        let agent: ureq::Agent = ureq::Agent::config_builder()
+            .timeout_global(Some(Duration::from_secs(2)))
+            .proxy(None)
+            .build()
+            .into();
+        let url = format!("http://{}/v3/{call}", self.members[n].client);
+        agent.post(url).send_json(request).ok()?.body_mut().read_json().ok()
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        for n in 0..self.members.len() {
+            self.kill(n);
+            if std::thread::panicking() {
+                let name = &self.members[n].name;
+                let text = std::fs::read_to_string(self.root.path().join(name).with_extension("log"));
+                let text = text.unwrap_or_default();
+                let tail: Vec<&str> = text.lines().rev().take(10).collect();
+                eprintln!("--- end of the log of {name}");
+                tail.iter().rev().for_each(|line| eprintln!("{line}"));
+            }
+        }
+    }
+}
+
+fn log(root: &Path, name: &str) -> File {
+    let path = root.join(name).with_extension("log");
+    File::options().create(true).append(true).open(path).expect("a log file can be made")
+}
+
+/// Two addresses that nobody else has: all of 127.0.0.0/8 is this machine, so each process has an address of its own, and
+/// on it takes ports in turn, below those that the kernel gives out.
+fn addresses() -> [String; 2] {
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, 64 | high, middle, low);
+    [(); 2].map(|()| format!("{host}:{}", NEXT.fetch_add(1, Ordering::Relaxed)))
+}

@@ -1,0 +1,104 @@
+//! Nodes whose metadata is in etcd.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use shardd_tests::{Cluster, Delivered, Etcd, RankProcess, Reading, binary, error_line, run, wait_until};
+
+fn digits(part: &str) -> String {
+    format!("{}/../client/data/digits/{part}.parquet", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn shardctl(cluster: &Cluster, node: usize, args: &[&str]) -> Command {
+    let mut command = Command::new(binary("shardctl"));
+    command.args(["--server", &cluster.nodes[node].http, "--json"]).args(args);
+    command
+}
+
+/// The last value that `shardctl --json` prints through the node with this number.
+fn ask(cluster: &Cluster, node: usize, args: &[&str]) -> Value {
+    let text = run(&mut shardctl(cluster, node, args));
+    serde_json::from_str(text.lines().last().expect("a value")).expect("JSON")
+}
+
+fn attempt(cluster: &Cluster, node: usize, args: &[&str]) -> Output {
+    shardctl(cluster, node, args).output().expect("shardctl starts")
+}
+
+fn start(etcd: &Etcd, nodes: usize) -> Cluster {
+    let version = run(Command::new(binary("shardd")).arg("--version"));
+    assert!(
+        version.contains("etcd"),
+        "shardd is built without etcd: run tests/run, or build it with --features shardd/cluster-etcd"
+    );
+    Cluster::start_over(nodes, Some(&etcd.url("cluster")))
+}
+
+fn reading(plan: &Value, epochs: u32) -> Reading {
+    Reading {
+        plan: plan["plan"].as_str().expect("an id").to_owned(),
+        run: "r".to_owned(),
+        world: 1,
+        virtual_ranks: 2,
+        batch_size: 50,
+        start_epoch: 0,
+        end_epoch: epochs,
+    }
+}
+
+/// Reads all epochs through one node alone, calling `at` at every step.
+fn read(cluster: &Cluster, node: usize, reading: &Reading, at: impl FnMut(u64, u64)) -> Delivered {
+    let mut command = Command::new(binary("shardctl"));
+    command.args(["--server", &cluster.nodes[node].http]);
+    Delivered::collect(vec![RankProcess::start(command, reading, 0)], at)
+}
+
+#[test]
+fn a_cluster_outlives_the_node_that_founded_it() {
+    let Some(etcd) = Etcd::start(1) else { return };
+    let mut cluster = start(&etcd, 2);
+    ask(&cluster, 0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB"]);
+    cluster.nodes[0].kill();
+
+    // Nobody needs it: for new names, new versions and new plans, for reading, or to start.
+    ask(&cluster, 1, &["tag", "digits", "after"]);
+    ask(&cluster, 1, &["ingest", &digits("test"), "--name", "more"]);
+    cluster.nodes[1].stop();
+    cluster.nodes[1].restart();
+    let plan = ask(&cluster, 1, &["partition", "digits@after", "--q", "0.1", "--partitions", "4"]);
+    let delivered = read(&cluster, 1, &reading(&plan, 2), |_, _| {});
+    assert_eq!(delivered.epochs.values().map(|(samples, _)| *samples).collect::<Vec<_>>(), [1437, 1437]);
+
+    // It comes back as what it was, without being told again where the metadata is.
+    cluster.nodes[0].forget_metastore();
+    cluster.nodes[0].restart();
+    let listed = ask(&cluster, 0, &["tag", "digits"]);
+    assert_eq!(listed[0]["tag"], "after", "{listed}");
+    assert!(!cluster.nodes[0].data.join("meta").exists(), "no sled beside the etcd");
+}
+
+#[test]
+fn without_etcd_reading_goes_on_and_changes_wait() {
+    let Some(mut etcd) = Etcd::start(1) else { return };
+    let cluster = start(&etcd, 2);
+    ask(&cluster, 0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB"]);
+    let plan = ask(&cluster, 1, &["partition", "digits", "--q", "0.1", "--partitions", "4"]);
+    let delivered = read(&cluster, 1, &reading(&plan, 3), |epoch, step| {
+        if (epoch, step) == (0, 2) {
+            etcd.kill(0);
+        }
+    });
+    assert_eq!(delivered.epochs.len(), 3);
+    assert!(delivered.epochs.values().all(|(samples, _)| *samples == 1437), "{:?}", delivered.epochs);
+
+    let refused = attempt(&cluster, 1, &["tag", "digits", "away"]);
+    let error = error_line(&refused);
+    assert!(!refused.status.success(), "{error}");
+    assert!(error.contains("metastore etcd://") && error.contains("is unavailable"), "{error}");
+    println!("{error}");
+
+    etcd.restart(0);
+    wait_until("changes are made again", || {
+        attempt(&cluster, 1, &["tag", "digits", "back"]).status.success()
+    });
+}
