@@ -167,6 +167,7 @@ pub async fn serve(
         engine,
         catalog: CatalogBackend::new(origin, Arc::clone(&metastore)),
         desk,
+        limits: http::Limits::default(),
     };
     let doors = CancellationToken::new();
     let serving = tokio::spawn(http::serve(listener, api, doors.clone()));

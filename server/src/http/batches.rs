@@ -16,6 +16,7 @@ use shardfmt::PlanId;
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
 
+use super::openapi::Binary;
 use super::{Answer, Asked, Named, STREAMS, State, place};
 
 /// The media type of Arrow streams.
@@ -67,7 +68,7 @@ fn one() -> u32 {
 #[utoipa::path(get, path = "/v1/plans/{id}/batches", tag = "plans", operation_id = "batches",
     params(("id" = Digest, Path, description = "The plan"), Wanted),
     responses(
-        (status = 200, description = "An Arrow IPC stream", body = Vec<u8>, content_type = "application/vnd.apache.arrow.stream"),
+        (status = 200, description = "An Arrow IPC stream", body = Binary, content_type = "application/vnd.apache.arrow.stream"),
         (status = 404), (status = 422)))]
 pub(super) async fn batches(
     state: State,

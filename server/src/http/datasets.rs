@@ -10,6 +10,7 @@ use shardfmt::{CommitId, DatasetName, DatasetRef, Message, Operation, VersionId}
 use utoipa::{IntoParams, ToSchema};
 
 use super::immutable::{ARROW_FILE, Content, Source};
+use super::openapi::Binary;
 use super::pages::{self, Paged};
 use super::problem::{bad_request, not_found};
 use super::{Answer, Asked, MAX_MANIFEST, MAX_SHARD, Named, Posted, State, json, read};
@@ -124,8 +125,8 @@ pub(super) async fn version(state: State, Named(id): Named<VersionId>) -> Answer
 /// The manifest of a version: an Arrow file, whole or in parts
 #[utoipa::path(get, path = "/v1/manifests/{id}", tag = "objects", operation_id = "get_manifest",
     params(("id" = schema::Digest, Path, description = "The version")),
-    responses((status = 200, description = "The file", body = Vec<u8>, content_type = "application/vnd.apache.arrow.file"),
-        (status = 206, description = "The parts asked for", body = Vec<u8>, content_type = "application/vnd.apache.arrow.file"),
+    responses((status = 200, description = "The file", body = Binary, content_type = "application/vnd.apache.arrow.file"),
+        (status = 206, description = "The parts asked for", body = Binary, content_type = "application/vnd.apache.arrow.file"),
         (status = 304, description = "You have it"), (status = 404), (status = 416)))]
 pub(super) async fn manifest(
     state: State,
@@ -145,8 +146,8 @@ pub(super) async fn manifest(
 /// What parts of a manifest are verified by
 #[utoipa::path(get, path = "/v1/manifests/{id}/tree", tag = "objects", operation_id = "get_manifest_tree",
     params(("id" = schema::Digest, Path, description = "The version")),
-    responses((status = 200, description = "The tree", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, description = "The parts asked for", body = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, description = "The tree", body = Binary, content_type = "application/octet-stream"),
+        (status = 206, description = "The parts asked for", body = Binary, content_type = "application/octet-stream"),
         (status = 304, description = "You have it"), (status = 404), (status = 416)))]
 pub(super) async fn tree(
     state: State,
@@ -161,7 +162,7 @@ pub(super) async fn tree(
 /// Store a manifest under its digest
 #[utoipa::path(put, path = "/v1/manifests/{id}", tag = "objects", operation_id = "put_manifest",
     params(("id" = schema::Digest, Path, description = "The version")),
-    request_body(content = Vec<u8>, content_type = "application/vnd.apache.arrow.file"),
+    request_body(content = Binary, content_type = "application/octet-stream"),
     responses((status = 204, description = "Stored"), (status = 422)))]
 pub(super) async fn put_manifest(
     state: State,
@@ -172,7 +173,7 @@ pub(super) async fn put_manifest(
     // It takes the room of some shards.
     let room = MAX_MANIFEST.div_ceil(MAX_SHARD) as u32;
     let _some_of_few = state.uploads.acquire_many(room).await.expect("never closed");
-    let bytes = read(&headers, body, MAX_MANIFEST).await?;
+    let bytes = read(&state.api.limits, &headers, body, MAX_MANIFEST).await?;
     state.api.catalog.origin().put_manifest_bytes(id, bytes).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -16,13 +16,10 @@ use tracing::{debug, warn};
 
 use super::metrics::Metrics;
 use super::socket::Socket;
-use super::{Api, router};
+use super::{Api, Limits, router};
 
 /// Connections at once; more wait in the system's queue.
 const MAX_CONNECTIONS: usize = 8192;
-/// How long a client may take to say what it wants. A connection that is kept for later counts as such a client: this is
-/// longer than clients keep them (ureq: 15 s), so that none is cut off as it asks again.
-const HEADER_PATIENCE: Duration = Duration::from_secs(60);
 /// The most bytes that the head of a request may have...
 const MAX_HEAD: usize = 64 << 10;
 /// ...and the most headers.
@@ -35,6 +32,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Serves `api` until `stop`. From then on the node says that it is not ready; half a second later no more connections are
 /// taken, requests under way may end, and those that take longer than another two seconds are cut.
 pub async fn serve(listener: TcpListener, api: Api, stop: CancellationToken) {
+    let limits = api.limits;
     let (router, shared) = router(api, stop.clone());
     let (closing, ended) = (CancellationToken::new(), CancellationToken::new());
     let close = async {
@@ -43,13 +41,19 @@ pub async fn serve(listener: TcpListener, api: Api, stop: CancellationToken) {
         closing.cancel();
     };
     let listen = async {
-        listen(listener, router, &shared.metrics, closing.clone()).await;
+        listen(listener, router, &shared.metrics, limits, closing.clone()).await;
         ended.cancel();
     };
     tokio::join!(close, listen, shared.events.run(ended.clone()));
 }
 
-async fn listen(listener: TcpListener, router: Router, metrics: &Arc<Metrics>, closing: CancellationToken) {
+async fn listen(
+    listener: TcpListener,
+    router: Router,
+    metrics: &Arc<Metrics>,
+    limits: Limits,
+    closing: CancellationToken,
+) {
     let tasks = TaskTracker::new();
     let cut = CancellationToken::new();
     loop {
@@ -62,11 +66,11 @@ async fn listen(listener: TcpListener, router: Router, metrics: &Arc<Metrics>, c
         match accepted {
             Ok((stream, _)) => {
                 let (router, closing, cut) = (router.clone(), closing.clone(), cut.clone());
-                let socket = Socket::new(stream, Arc::clone(metrics));
+                let socket = Socket::new(stream, Arc::clone(metrics), limits.stall);
                 tasks.spawn(async move {
                     tokio::select! {
                         () = cut.cancelled() => {}
-                        () = connection(socket, router, closing) => {}
+                        () = connection(socket, router, limits, closing) => {}
                     }
                 });
             }
@@ -86,11 +90,11 @@ async fn listen(listener: TcpListener, router: Router, metrics: &Arc<Metrics>, c
     }
 }
 
-async fn connection(socket: Socket, router: Router, closing: CancellationToken) {
+async fn connection(socket: Socket, router: Router, limits: Limits, closing: CancellationToken) {
     let service =
         router.map_request(|request: axum::http::Request<hyper::body::Incoming>| request.map(Body::new));
     let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE);
+    server.timer(TokioTimer::new()).header_read_timeout(limits.head);
     server.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
     let serving = server.serve_connection(TokioIo::new(socket), TowerToHyperService::new(service));
     let mut serving = std::pin::pin!(serving);

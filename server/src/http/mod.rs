@@ -68,10 +68,27 @@ const FOLLOWERS: usize = 256;
 const LOOKUPS: usize = 4;
 /// Requests at once; more wait.
 const MAX_REQUESTS: usize = 4096;
-/// How long a body may take before its speed is looked at.
-const BODY_GRACE: Duration = Duration::from_secs(10);
 /// The least speed of a body from then on, on the whole.
 const BODY_BYTES_A_SECOND: u64 = 16 << 10;
+
+/// How long clients may take. A node has the defaults; tests have no time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// To say what they want. A connection that is kept for later counts as such a client: this is longer than clients keep
+    /// them (ureq: 15 s), so that none is cut off as it asks again. 60 s.
+    pub head: Duration,
+    /// To send a body, before its speed is looked at. 10 s.
+    pub body: Duration,
+    /// Without taking anything of what they asked for. 30 s.
+    pub stall: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let [head, body, stall] = [60, 10, 30].map(Duration::from_secs);
+        Self { head, body, stall }
+    }
+}
 
 /// What the routes work on.
 pub struct Api {
@@ -83,6 +100,8 @@ pub struct Api {
     pub catalog: CatalogBackend,
     /// Where other nodes join.
     pub desk: Desk,
+    /// How long clients may take.
+    pub limits: Limits,
 }
 
 struct Shared {
@@ -202,12 +221,12 @@ impl<S: Send + Sync, T: FromStr<Err: std::fmt::Display> + Send> FromRequestParts
 /// A body of JSON.
 struct Posted<T>(T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Posted<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Posted<T> {
     type Rejection = Refusal;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, state: &Arc<Shared>) -> Result<Self, Refusal> {
         let (parts, body) = request.into_parts();
-        let bytes = read(&parts.headers, body, MAX_JSON).await?;
+        let bytes = read(&state.api.limits, &parts.headers, body, MAX_JSON).await?;
         serde_json::from_slice(&bytes)
             .map(Posted)
             .map_err(|error| bad_request(format!("the body is not what {} takes: {error}", parts.uri.path())))
@@ -216,7 +235,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Posted<T> {
 
 /// Reads a body of at most `limit` bytes; a longer one is refused at its first word, if it says how long it is, and one that
 /// crawls once it has had its time: whoever sends it holds up others.
-async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
+async fn read(limits: &Limits, headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
     let too_long = || Refusal::of(Kind::TooLong, format!("the body has more than {limit} bytes"));
     let announced =
         headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
@@ -227,7 +246,7 @@ async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Re
     let mut bytes = Vec::with_capacity(announced.unwrap_or(0) as usize);
     let began = Instant::now();
     loop {
-        let due = BODY_GRACE + Duration::from_secs(bytes.len() as u64 / BODY_BYTES_A_SECOND);
+        let due = limits.body + Duration::from_secs(bytes.len() as u64 / BODY_BYTES_A_SECOND);
         let next = tokio::time::timeout_at(began + due, futures::StreamExt::next(&mut stream)).await;
         let next = next.map_err(|_| {
             let detail = format!(

@@ -1,6 +1,8 @@
 //! The description of the API (OpenAPI 3.1), made from the routes themselves. What all operations have in common is written
 //! here once: HEAD beside every GET, and for each status of a refusal the problems that come with it.
 
+use std::borrow::Cow;
+
 use axum::body::Bytes;
 use axum::http::header::{CONTENT_TYPE, ETAG};
 use axum::response::IntoResponse;
@@ -8,9 +10,9 @@ use shardd_client::problem::{MEDIA_TYPE, Problem, TABLE};
 use utoipa::openapi::content::ContentBuilder;
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, PathItem};
-use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat, Type};
 use utoipa::openapi::{OpenApi, Ref, RefOr, Response, ResponseBuilder};
-use utoipa::{OpenApi as _, ToSchema};
+use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
 use super::{Answer, State};
 
@@ -38,6 +40,24 @@ const WITH_BODY: [&str; 2] = ["408", "413"];
     )
 )]
 struct Frame;
+
+/// Describes bytes that are no text.
+pub(super) enum Binary {}
+
+impl PartialSchema for Binary {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)))
+            .into()
+    }
+}
+
+impl ToSchema for Binary {
+    fn name() -> Cow<'static, str> {
+        "Binary".into()
+    }
+}
 
 /// The document without its operations.
 pub(super) fn frame() -> OpenApi {

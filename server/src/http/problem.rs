@@ -10,6 +10,7 @@ use shardd_client::lookup::LookupError;
 use shardd_client::metastore::MetaError;
 use shardd_client::origin::OriginError;
 use shardd_client::problem::{Kind, MEDIA_TYPE, Problem};
+use shardfmt::plan::PlanError;
 
 /// What is told to whoever was refused for the moment, in seconds.
 const COME_BACK_AFTER: &str = "1";
@@ -110,4 +111,27 @@ macro_rules! refused {
     )*};
 }
 
-refused!(EngineError, LoadError, LookupError, MetaError, OriginError);
+refused!(EngineError, MetaError, OriginError);
+
+impl From<LoadError> for Refusal {
+    fn from(error: LoadError) -> Refusal {
+        let parameter = if let LoadError::Plan(error) = &error { parameter(error) } else { "" };
+        Refusal::of(Kind::from(&error), format!("{parameter}{}", chain(&error)))
+    }
+}
+
+impl From<LookupError> for Refusal {
+    fn from(error: LookupError) -> Refusal {
+        let parameter = if let LookupError::Plan(error) = &error { parameter(error) } else { "" };
+        Refusal::of(Kind::from(&error), format!("{parameter}{}", chain(&error)))
+    }
+}
+
+/// The parameter that does not fit a plan.
+fn parameter(error: &PlanError) -> &'static str {
+    match error {
+        PlanError::VirtualRanks { .. } => "virtual_ranks: ",
+        PlanError::World { .. } => "world: ",
+        _ => "",
+    }
+}

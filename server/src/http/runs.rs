@@ -12,6 +12,7 @@ use shardd_client::protocol::{
 };
 use utoipa::ToSchema;
 
+use super::openapi::Binary;
 use super::pages::{self, Paged};
 use super::problem::bad_request;
 use super::{Answer, Asked, Named, Posted, Refusal, State, json};
@@ -75,7 +76,7 @@ pub(super) async fn detach(state: State, Path(path): Path<(String, String)>) -> 
 /// The answer is a 32-bit little-endian length, so many bytes of JSON, and the grains that it says are inline.
 #[utoipa::path(post, path = "/v1/runs/{id}/locate", tag = "runs", operation_id = "locate",
     params(("id" = RunId, Path, description = "The run")), request_body = LocateRequest,
-    responses((status = 200, description = "Places and grains", body = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, description = "Places and grains", body = Binary, content_type = "application/octet-stream"),
         (status = 404), (status = 422)))]
 pub(super) async fn locate(
     state: State,

@@ -9,14 +9,15 @@ use shardfmt::ShardId;
 use shardfmt::shard::{Shard, Sidecar};
 
 use super::immutable::{ARROW_FILE, Content, Source};
+use super::openapi::Binary;
 use super::problem::{Refusal, invalid, not_found};
 use super::{Answer, MAX_SHARD, Named, State, read};
 
 /// A shard: an Arrow file, whole or in parts
 #[utoipa::path(get, path = "/v1/shards/{id}", tag = "objects", operation_id = "get_shard",
     params(("id" = Digest, Path, description = "The shard")),
-    responses((status = 200, description = "The file", body = Vec<u8>, content_type = "application/vnd.apache.arrow.file"),
-        (status = 206, description = "The parts asked for", body = Vec<u8>, content_type = "application/vnd.apache.arrow.file"),
+    responses((status = 200, description = "The file", body = Binary, content_type = "application/vnd.apache.arrow.file"),
+        (status = 206, description = "The parts asked for", body = Binary, content_type = "application/vnd.apache.arrow.file"),
         (status = 304, description = "You have it"), (status = 404), (status = 416)))]
 pub(super) async fn shard(
     state: State,
@@ -36,7 +37,7 @@ pub(super) async fn shard(
 /// Store a shard under its digest
 #[utoipa::path(put, path = "/v1/shards/{id}", tag = "objects", operation_id = "put_shard",
     params(("id" = Digest, Path, description = "The shard")),
-    request_body(content = Vec<u8>, content_type = "application/vnd.apache.arrow.file"),
+    request_body(content = Binary, content_type = "application/octet-stream"),
     responses((status = 204, description = "Stored"), (status = 422)))]
 pub(super) async fn put_shard(
     state: State,
@@ -45,7 +46,7 @@ pub(super) async fn put_shard(
     body: Body,
 ) -> Answer {
     let _one_of_few = state.uploads.acquire().await.expect("never closed");
-    let bytes = read(&headers, body, MAX_SHARD).await?;
+    let bytes = read(&state.api.limits, &headers, body, MAX_SHARD).await?;
     // Bytes of another name are refused before anything else is thought of them.
     let hashed = bytes.clone();
     let found = blocking(move || Ok(ShardId::of(&hashed))).await?;
@@ -62,8 +63,8 @@ pub(super) async fn put_shard(
 /// The digests of a shard's rows
 #[utoipa::path(get, path = "/v1/shards/{id}/rows", tag = "objects", operation_id = "get_rows",
     params(("id" = Digest, Path, description = "The shard")),
-    responses((status = 200, description = "The sidecar", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, description = "The parts asked for", body = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, description = "The sidecar", body = Binary, content_type = "application/octet-stream"),
+        (status = 206, description = "The parts asked for", body = Binary, content_type = "application/octet-stream"),
         (status = 304, description = "You have it"), (status = 404), (status = 416)))]
 pub(super) async fn rows(
     state: State,
@@ -78,7 +79,7 @@ pub(super) async fn rows(
 /// Store the digests of a shard's rows, after the shard
 #[utoipa::path(put, path = "/v1/shards/{id}/rows", tag = "objects", operation_id = "put_rows",
     params(("id" = Digest, Path, description = "The shard")),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = Binary, content_type = "application/octet-stream"),
     responses((status = 204, description = "Stored"), (status = 422)))]
 pub(super) async fn put_rows(
     state: State,
@@ -87,7 +88,7 @@ pub(super) async fn put_rows(
     body: Body,
 ) -> Answer {
     let _one_of_few = state.uploads.acquire().await.expect("never closed");
-    let bytes = read(&headers, body, MAX_SHARD).await?;
+    let bytes = read(&state.api.limits, &headers, body, MAX_SHARD).await?;
     let origin = state.api.catalog.origin();
     if origin.shard_size(&id).await?.is_none() {
         return Err(invalid(format!("put shard {id} before its rows")));

@@ -12,23 +12,22 @@ use tokio::time::{Sleep, sleep};
 
 use super::metrics::Metrics;
 
-/// How long a client may take nothing of what it asked for.
-pub(super) const STALL: Duration = Duration::from_secs(30);
-
 /// A connection. Counted while it lives.
 pub(super) struct Socket {
     stream: TcpStream,
     metrics: Arc<Metrics>,
+    /// How long the client may take nothing.
+    patience: Duration,
     /// Runs while the client takes nothing.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(stream: TcpStream, metrics: Arc<Metrics>, patience: Duration) -> Self {
         // Small answers go out at once.
         let _ = stream.set_nodelay(true);
         metrics.connected();
-        Self { stream, metrics, stalled: None }
+        Self { stream, metrics, patience, stalled: None }
     }
 
     /// What a write gave, unless it has been waiting for too long.
@@ -41,7 +40,8 @@ impl Socket {
             self.stalled = None;
             return written;
         }
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(STALL)));
+        let patience = self.patience;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
         match stalled.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,

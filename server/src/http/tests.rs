@@ -1,5 +1,8 @@
 //! Stories told to a real listening server by a real client.
 
+mod api;
+mod refusals;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -27,6 +30,7 @@ struct Server {
     runtime: Runtime,
     secret: Secret,
     authority: shardfmt::Digest,
+    metastore: Arc<dyn shardd_client::metastore::Metastore>,
     directory: TempDir,
 }
 
@@ -36,6 +40,10 @@ impl Server {
     }
 
     fn over(store: impl FnOnce(&TempDir) -> String) -> Server {
+        Server::with(Limits::default(), store)
+    }
+
+    fn with(limits: Limits, store: impl FnOnce(&TempDir) -> String) -> Server {
         let directory = TempDir::new().unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -67,14 +75,21 @@ impl Server {
             started_at: 0,
         };
         let desk = Desk::Here { authority: signer, secret: secret.clone(), cluster };
-        let api = Api { node: record, engine, catalog: CatalogBackend::new(origin, metastore), desk };
+        let catalog = CatalogBackend::new(origin, Arc::clone(&metastore));
+        let api = Api { node: record, engine, catalog, desk, limits };
         let stop = CancellationToken::new();
         let serving = Some(runtime.spawn(serve(listener, api, stop.clone())));
-        Server { address, stop, serving, runtime, secret, authority, directory }
+        Server { address, stop, serving, runtime, secret, authority, metastore, directory }
     }
 
     fn url(&self, path: &str) -> String {
         format!("http://{}/v1/{path}", self.address)
+    }
+
+    /// What it has counted, as text.
+    fn metrics(&self) -> String {
+        let reply = agent().get(format!("http://{}/metrics", self.address)).call().expect("an answer");
+        String::from_utf8(bytes(reply)).expect("text")
     }
 
     fn catalog(&self) -> HttpCatalog {
@@ -240,7 +255,7 @@ fn what_is_put_has_to_be_what_its_name_says() {
     assert_eq!(server.get(&format!("shards/{}", one.id), &[]).0, 404);
 
     let rows = format!("shards/{}/rows", one.id);
-    assert_eq!(server.put(&rows, &one.sidecar.encode()).0, 400, "the shard comes first");
+    assert_eq!(server.put(&rows, &one.sidecar.encode()).0, 422, "the shard comes first");
     assert_eq!(server.put(&format!("shards/{}", one.id), &one.bytes).0, 204);
     assert_eq!(server.put(&format!("shards/{}", one.id), &one.bytes).0, 204, "repeating is harmless");
     let mut wrong = other.sidecar.clone();
