@@ -32,6 +32,7 @@ const INSTANCE: &str = "urn:shardd:request:";
 #[expect(missing_docs, reason = "the table below says what each means")]
 pub enum Kind {
     Malformed,
+    Unauthorized,
     Forbidden,
     NotFound,
     MethodNotAllowed,
@@ -89,13 +90,23 @@ pub const TABLE: &[KindInfo] = &[
         ],
     ),
     line(
+        Kind::Unauthorized,
+        "unauthorized",
+        401,
+        [
+            "unauthorized",
+            "no token was shown, or one that is not valid (any more)",
+            "show one, `authorization: Bearer shardd_...`; an administrator makes it with `shardctl token create`",
+        ],
+    ),
+    line(
         Kind::Forbidden,
         "forbidden",
         403,
         [
             "forbidden",
-            "the secret shown is not the right one",
-            "get the present one from where the detail says",
+            "what was shown is not enough: a token of a lesser role or for other datasets, a wrong secret of a cluster",
+            "the detail says what is needed; ask an administrator for it",
         ],
     ),
     line(

@@ -102,7 +102,11 @@ pub struct Settings {
     #[arg(long, value_name = "LEVEL", env = "SHARDD_LOG_LEVEL")]
     pub log_level: Option<LogLevel>,
 
-    /// Serve HTTP, which has neither TLS nor tokens yet, to other machines too
+    /// Who may ask over HTTP: anyone, or who shows a token [default: as the first node says when joining, else none]
+    #[arg(long, value_name = "none|tokens", env = "SHARDD_AUTH")]
+    pub auth: Option<Auth>,
+
+    /// Serve HTTP, which has no TLS yet, to other machines too
     #[arg(
         long,
         env = "SHARDD_ALLOW_INSECURE_HTTP",
@@ -126,6 +130,16 @@ pub enum LogLevel {
     Info,
     /// Also what explains a miss.
     Debug,
+}
+
+/// Who may ask over HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Auth {
+    /// Anyone who reaches the address.
+    None,
+    /// Who shows a token that is good for what is asked.
+    Tokens,
 }
 
 /// How log lines look.
@@ -166,6 +180,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// How much is logged.
     pub log_level: LogLevel,
+    /// Who may ask over HTTP; without it as the first node says, or anyone.
+    pub auth: Option<Auth>,
 }
 
 /// Why settings are refused; every message is one line that names the setting.
@@ -239,6 +255,7 @@ impl Settings {
             ready_file: self.ready_file.or(fallback.ready_file),
             log_format: self.log_format.or(fallback.log_format),
             log_level: self.log_level.or(fallback.log_level),
+            auth: self.auth.or(fallback.auth),
             allow_insecure_http: self.allow_insecure_http.or(fallback.allow_insecure_http),
         }
     }
@@ -282,6 +299,7 @@ impl Settings {
             ready_file: self.ready_file,
             log_format: self.log_format.unwrap_or_default(),
             log_level: self.log_level.unwrap_or_default(),
+            auth: self.auth,
         })
     }
 }

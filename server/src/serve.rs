@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use shardd_client::cache::{Cache, CacheConfig, CacheError};
 use shardd_client::catalog::CatalogBackend;
 use shardd_client::engine::Engine;
-use shardd_client::metastore::Metastore;
+use shardd_client::metastore::{MetaError, Metastore};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardd_client::origin::{Origin, OriginError};
 use shardd_client::stores::StoreOptions;
@@ -19,13 +19,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use crate::config::Config;
-use crate::http::{self, Api, Desk};
+use crate::access::{Role, Scope, TokenRecord, Tokens};
+use crate::config::{Auth, Config};
+use crate::http::{self, Access, Api, Desk};
 use crate::identity::{self, Authority, Cluster, Identity, IdentityError, JoinToken, Standing};
 use crate::membership::{self, Finder, Membership, MembershipError};
 use crate::metastore::{self, MetastoreUrl, OpenError, RemoteMetastore, SledMetastore};
 use crate::transport::{Services, Transport, TransportError};
 
+/// The name of the first token, and of the file in the data directory that has it.
+const ADMIN_TOKEN: &str = "admin-token";
 /// How long a node that starts waits for its store.
 const STORE_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -63,6 +66,9 @@ pub enum ServeError {
     /// No metadata.
     #[error(transparent)]
     Metadata(#[from] OpenError),
+    /// The first token cannot be kept.
+    #[error("--auth tokens: the first token cannot be made; start the metastore first")]
+    FirstToken(#[source] MetaError),
     /// No store.
     #[error("--store cannot be used")]
     Store(#[from] OriginError),
@@ -143,7 +149,8 @@ pub async fn serve(
             Some(Finder::new(Arc::clone(&transport), Cluster::clone(cluster), config.data.join("tls")))
         }
     };
-    let desk = open_desk(&config, part, http, &transport, &origin)?;
+    let access = open_access(&config, &part, &metastore).await?;
+    let desk = open_desk(&config, part, http, &transport, &origin, access.is_required)?;
 
     let engine = Engine::new(
         record.id.clone(),
@@ -162,11 +169,13 @@ pub async fn serve(
         inner.clone(),
     ));
     tasks.spawn(Arc::clone(&engine).run_until(inner.clone()));
+    tasks.spawn(Arc::clone(&access.tokens).follow(inner.clone()));
     let api = Api {
         node: record.clone(),
         engine,
         catalog: CatalogBackend::new(origin, Arc::clone(&metastore)),
         desk,
+        access,
         limits: http::Limits::default(),
     };
     let doors = CancellationToken::new();
@@ -350,6 +359,30 @@ async fn probe(origin: &Origin) -> Result<(), OriginError> {
     }
 }
 
+/// Who may ask over HTTP. Where a token is needed and there is none to make others with, the first is left in a file.
+async fn open_access(
+    config: &Config,
+    part: &Part,
+    metastore: &Arc<dyn Metastore>,
+) -> Result<Access, ServeError> {
+    let of_cluster = match part {
+        Part::First { .. } => false,
+        Part::Joined { cluster, .. } => cluster.asks_tokens,
+    };
+    let is_required = config.auth.map_or(of_cluster, |auth| auth == Auth::Tokens);
+    let tokens = Tokens::open(Arc::clone(metastore)).await;
+    let is_admin =
+        |(_, record): &(_, Arc<TokenRecord>)| record.role == Role::Admin && record.datasets.is_all();
+    if is_required && !tokens.is_away() && !tokens.list().iter().any(is_admin) {
+        let made = tokens.create(ADMIN_TOKEN.to_owned(), Role::Admin, Scope::default(), None).await;
+        let (token, _) = made.map_err(ServeError::FirstToken)?;
+        let path = config.data.join(ADMIN_TOKEN);
+        identity::write_private(&path, format!("{}\n", token.reveal()).as_bytes())?;
+        info!(path = %path.display(), "the first token is there; make others with it");
+    }
+    Ok(Access { tokens, is_required })
+}
+
 /// The desk where others join: at the first node, with a token file beside it.
 fn open_desk(
     config: &Config,
@@ -357,6 +390,7 @@ fn open_desk(
     http: SocketAddr,
     transport: &Transport,
     origin: &Origin,
+    asks_tokens: bool,
 ) -> Result<Desk, ServeError> {
     let (identity, authority, metastore) = match part {
         Part::Joined { cluster, .. } => return Ok(Desk::Elsewhere { cluster: *cluster }),
@@ -377,7 +411,7 @@ fn open_desk(
     };
     let store_options = StoreOptions { ca: None, bandwidth: None, ..config.store_options.clone() };
     let (first, quic) = (identity.node().clone(), transport.address());
-    let cluster = Cluster { store, store_options, first, http, quic, metastore };
+    let cluster = Cluster { store, store_options, first, http, quic, asks_tokens, metastore };
     Ok(Desk::Here { authority, secret: token.secret, cluster })
 }
 

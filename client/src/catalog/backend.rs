@@ -257,7 +257,7 @@ impl CatalogBackend {
     }
 
     /// The dataset that `version` was first committed to.
-    async fn dataset_of(&self, version: VersionId) -> Result<DatasetName, CatalogError> {
+    pub async fn dataset_of(&self, version: VersionId) -> Result<DatasetName, CatalogError> {
         let record = self.record::<VersionRecord>(&format!("{VERSIONS}{version}")).await?;
         let what = format!("dataset with version {version}: commit it before planning it");
         record.map(|(record, _)| record.dataset).ok_or(CatalogError::NotFound { what })

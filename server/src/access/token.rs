@@ -18,7 +18,7 @@ const DIGEST_CONTEXT: &str = "shardd 2026 token v1";
 const FORMAT: u32 = 1;
 
 /// What a bearer may do; each includes those before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Read all that there is, and train on it.
@@ -158,6 +158,11 @@ pub enum Denied {
         "the token is not valid: it was revoked, is of another cluster, or was cut; make one with `shardctl token create`"
     )]
     Unknown,
+    /// It may be good, but that cannot be looked up.
+    #[error(
+        "tokens cannot be looked up: the metastore has been away since this node started; try again when it is back"
+    )]
+    Away,
     /// Its time is over.
     #[error("the token expired at {at} (seconds since 1970); make another one with `shardctl token create`")]
     Expired {

@@ -19,7 +19,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The tokens of a cluster, as this node knows them.
 pub struct Tokens {
     metastore: Arc<dyn Metastore>,
-    known: RwLock<BTreeMap<TokenId, Arc<TokenRecord>>>,
+    /// `None` until the metastore has been read once.
+    known: RwLock<Option<BTreeMap<TokenId, Arc<TokenRecord>>>>,
 }
 
 /// A token that was shown and is good.
@@ -32,14 +33,19 @@ pub struct Grant {
 }
 
 impl Tokens {
-    /// The tokens that are kept in a metastore.
-    ///
-    /// # Errors
-    /// When it cannot be read.
-    pub async fn open(metastore: Arc<dyn Metastore>) -> Result<Arc<Tokens>, MetaError> {
+    /// The tokens that are kept in a metastore. While that is away none is known, and none is good.
+    pub async fn open(metastore: Arc<dyn Metastore>) -> Arc<Tokens> {
         let tokens = Arc::new(Tokens { metastore, known: RwLock::default() });
-        tokens.load().await?;
-        Ok(tokens)
+        if let Err(error) = tokens.load().await {
+            warn!(%error, "tokens are not known yet");
+        }
+        tokens
+    }
+
+    /// Whether the metastore could not be read yet.
+    #[must_use]
+    pub fn is_away(&self) -> bool {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     /// Keeps up with the metastore until `stop`.
@@ -72,7 +78,7 @@ impl Tokens {
             }
         };
         let known = entries.into_iter().filter_map(parse).collect();
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(known);
         Ok(revision)
     }
 
@@ -80,7 +86,7 @@ impl Tokens {
     #[must_use]
     pub fn list(&self) -> Vec<(TokenId, Arc<TokenRecord>)> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.iter().map(|(id, record)| (*id, record.clone())).collect()
+        known.iter().flatten().map(|(id, record)| (*id, record.clone())).collect()
     }
 
     /// What the bearer of a token may do.
@@ -90,7 +96,7 @@ impl Tokens {
     pub fn check(&self, shown: &str) -> Result<Grant, Denied> {
         let token: Token = shown.parse().map_err(|_| Denied::Unknown)?;
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        let record = known.get(&token.id).ok_or(Denied::Unknown)?;
+        let record = known.as_ref().ok_or(Denied::Away)?.get(&token.id).ok_or(Denied::Unknown)?;
         record.check(&token, now())?;
         Ok(Grant { id: token.id, record: record.clone() })
     }
@@ -144,8 +150,8 @@ mod tests {
     #[tokio::test]
     async fn a_token_is_good_on_every_node_until_it_is_revoked() {
         let metastore: Arc<dyn Metastore> = Arc::new(MemoryMetastore::new());
-        let here = Tokens::open(metastore.clone()).await.expect("opens");
-        let there = Tokens::open(metastore.clone()).await.expect("opens");
+        let here = Tokens::open(metastore.clone()).await;
+        let there = Tokens::open(metastore.clone()).await;
         let stop = CancellationToken::new();
         let following = tokio::spawn(there.clone().follow(stop.clone()));
 
@@ -170,7 +176,7 @@ mod tests {
     #[tokio::test]
     async fn what_cannot_be_read_allows_nothing() {
         let metastore: Arc<dyn Metastore> = Arc::new(MemoryMetastore::new());
-        let tokens = Tokens::open(metastore.clone()).await.expect("opens");
+        let tokens = Tokens::open(metastore.clone()).await;
         let made = tokens.create("ci".to_owned(), Role::Read, Scope::default(), None).await;
         let (token, _) = made.expect("is kept");
         metastore.put(&key(token.id), b"{".to_vec(), Expected::Any, None).await.expect("puts");
@@ -181,7 +187,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_token_ends_with_its_time() {
-        let tokens = Tokens::open(Arc::new(MemoryMetastore::new())).await.expect("opens");
+        let tokens = Tokens::open(Arc::new(MemoryMetastore::new())).await;
         let made = tokens.create("ci".to_owned(), Role::Read, Scope::default(), Some(Duration::ZERO)).await;
         let (token, record) = made.expect("is kept");
         let at = record.expires_at.expect("it has an end");

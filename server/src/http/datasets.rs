@@ -9,6 +9,7 @@ use shardd_client::schema;
 use shardfmt::{CommitId, DatasetName, DatasetRef, Message, Operation, VersionId};
 use utoipa::{IntoParams, ToSchema};
 
+use super::access::Datasets;
 use super::immutable::{ARROW_FILE, Content, Source};
 use super::openapi::Binary;
 use super::pages::{self, Paged};
@@ -52,8 +53,9 @@ pub(super) struct Expecting {
 /// All datasets, by name
 #[utoipa::path(get, path = "/v1/datasets", tag = "datasets", operation_id = "list_datasets", params(Paged),
     responses((status = 200, description = "A page of them", body = Vec<DatasetInfo>)))]
-pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
-    let all = state.api.catalog.datasets().await?;
+pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+    let mut all = state.api.catalog.datasets().await?;
+    all.retain(|dataset| seen.0.holds(&dataset.name));
     pages::page(&uri, &paged, all, |dataset| dataset.name.to_string())
 }
 

@@ -21,6 +21,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, broadcast};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use super::access::Datasets;
 use super::problem::bad_request;
 use super::{Answer, FOLLOWERS, State, place};
 
@@ -207,7 +208,8 @@ fn changes(before: &Seen, after: &Seen, latest: u64) -> Vec<Change> {
     params(("last-event-id" = Option<String>, Header, description = "The last id that was seen", nullable = false,
         pattern = "^[0-9]{1,19}$")),
     responses((status = 200, description = "Server-sent events", body = String, content_type = "text/event-stream")))]
-pub(super) async fn events(state: State, method: Method, headers: HeaderMap) -> Answer {
+pub(super) async fn events(state: State, seen: Datasets, method: Method, headers: HeaderMap) -> Answer {
+    seen.check_all()?;
     let after = match headers.get("last-event-id") {
         None => None,
         Some(id) => {

@@ -4,6 +4,7 @@
 //! A route and its documentation are one thing ([`openapi`]); what is refused is refused in the words of one table
 //! ([`problem`]); every request passes [`request`], which is also where one will be asked who it is.
 
+mod access;
 mod batches;
 mod cursors;
 mod datasets;
@@ -48,6 +49,7 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+pub use access::Access;
 pub use listen::serve;
 pub use nodes::{Desk, Health};
 use problem::{Refusal, bad_request, not_found};
@@ -100,6 +102,8 @@ pub struct Api {
     pub catalog: CatalogBackend,
     /// Where other nodes join.
     pub desk: Desk,
+    /// Who may ask.
+    pub access: Access,
     /// How long clients may take.
     pub limits: Limits,
 }
@@ -170,6 +174,8 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::status))
         .routes(routes!(nodes::join))
+        .routes(routes!(access::list, access::create))
+        .routes(routes!(access::revoke))
         .routes(routes!(events::events))
         .routes(routes!(metrics::metrics))
 }
@@ -185,6 +191,7 @@ fn router(api: Api, draining: CancellationToken) -> (Router, Arc<Shared>) {
         })
         // Bodies are read, and limited, by the routes.
         .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), access::allowed))
         .layer(middleware::from_fn(request::in_time))
         .layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), request::observed))

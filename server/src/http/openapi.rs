@@ -16,9 +16,9 @@ use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
 use super::{Answer, State};
 
-/// What any operation may answer: the request is no request, it comes too slowly, there is too much to do, the node has
+/// What any operation may answer: the request is no request, it needs another token, there is too much to do, the node has
 /// trouble.
-const ANYWHERE: [&str; 4] = ["400", "429", "500", "503"];
+const ANYWHERE: [&str; 6] = ["400", "401", "403", "429", "500", "503"];
 /// What an operation with a body may answer besides.
 const WITH_BODY: [&str; 2] = ["408", "413"];
 
@@ -37,6 +37,7 @@ const WITH_BODY: [&str; 2] = ["408", "413"];
         (name = "objects", description = "Immutable bytes under their digests"),
         (name = "plans", description = "Orders, looked up and read along"),
         (name = "runs", description = "Trainings over a plan"),
+        (name = "access", description = "Who may ask"),
     )
 )]
 struct Frame;

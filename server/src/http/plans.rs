@@ -12,6 +12,7 @@ use shardfmt::plan::{Plan, PlanDocument};
 use shardfmt::{ManifestFile, PlanId};
 use utoipa::IntoParams;
 
+use super::access::Datasets;
 use super::pages::{self, Paged};
 use super::problem::Refusal;
 use super::range::{Wanted, wanted};
@@ -23,8 +24,9 @@ const MAX_POSITIONS: u64 = 10_000;
 /// All plans, the oldest first
 #[utoipa::path(get, path = "/v1/plans", tag = "plans", operation_id = "list_plans", params(Paged),
     responses((status = 200, description = "A page of them", body = Vec<PlanInfo>)))]
-pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
-    let all = state.api.catalog.plans().await?;
+pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+    let mut all = state.api.catalog.plans().await?;
+    all.retain(|plan| seen.0.holds(&plan.dataset));
     pages::page(&uri, &paged, all, |plan| format!("{:020}{}", plan.created, plan.id))
 }
 
@@ -32,7 +34,10 @@ pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> 
 #[utoipa::path(post, path = "/v1/plans", tag = "plans", operation_id = "create_plan",
     request_body = schema::PlanDocument,
     responses((status = 201, description = "The plan", body = PlanInfo), (status = 404), (status = 422)))]
-pub(super) async fn create(state: State, Posted(document): Posted<PlanDocument>) -> Answer {
+pub(super) async fn create(state: State, seen: Datasets, Posted(document): Posted<PlanDocument>) -> Answer {
+    if !seen.0.is_all() {
+        seen.check(&state.api.catalog.dataset_of(document.version).await?)?;
+    }
     let info = state.api.catalog.put_plan(&document).await?;
     Ok((StatusCode::CREATED, json(&info)?).into_response())
 }

@@ -1,5 +1,7 @@
 //! Runs: what loaders ask of a node. Every route is one call of the engine.
 
+use std::collections::BTreeSet;
+
 use axum::body::{Body, Bytes};
 use axum::extract::Path;
 use axum::http::header::CONTENT_TYPE;
@@ -12,6 +14,7 @@ use shardd_client::protocol::{
 };
 use utoipa::ToSchema;
 
+use super::access::Datasets;
 use super::openapi::Binary;
 use super::pages::{self, Paged};
 use super::problem::bad_request;
@@ -29,8 +32,15 @@ pub(super) struct Placed {
 /// All runs, by name
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", operation_id = "list_runs", params(Paged),
     responses((status = 200, description = "A page of them", body = Vec<RunRecord>)))]
-pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
-    pages::page(&uri, &paged, state.api.engine.runs().await?, |run| run.id.to_string())
+pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+    let mut all = state.api.engine.runs().await?;
+    if !seen.0.is_all() {
+        let plans = state.api.catalog.plans().await?.into_iter();
+        let plans: BTreeSet<_> =
+            plans.filter(|plan| seen.0.holds(&plan.dataset)).map(|plan| plan.id).collect();
+        all.retain(|run| plans.contains(&run.plan));
+    }
+    pages::page(&uri, &paged, all, |run| run.id.to_string())
 }
 
 /// Make a run known; repeating it is harmless
@@ -122,7 +132,8 @@ pub(super) async fn audits(
 /// Who hosts what, by run
 #[utoipa::path(get, path = "/v1/placement", tag = "cluster", operation_id = "list_placements", params(Paged),
     responses((status = 200, description = "A page of placements", body = Vec<Placed>)))]
-pub(super) async fn placements(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+pub(super) async fn placements(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+    seen.check_all()?;
     let placements = state.api.engine.placements().into_iter();
     let placed: Vec<Placed> = placements.map(|(run, placement)| Placed { run, placement }).collect();
     pages::page(&uri, &paged, placed, |placed| placed.run.to_string())

@@ -9,6 +9,7 @@ use shardd_client::schema;
 use shardfmt::{CommitId, DatasetName, TagName};
 use utoipa::ToSchema;
 
+use super::access::Datasets;
 use super::datasets::Expecting;
 use super::pages::{self, Paged};
 use super::problem::bad_request;
@@ -34,8 +35,10 @@ fn absent() -> TagExpected {
 /// All tags of all datasets
 #[utoipa::path(get, path = "/v1/tags", tag = "datasets", operation_id = "list_all_tags", params(Paged),
     responses((status = 200, description = "A page of them", body = Vec<TagInfo>)))]
-pub(super) async fn all(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
-    pages::page(&uri, &paged, state.api.catalog.tags(None).await?, key)
+pub(super) async fn all(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+    let mut all = state.api.catalog.tags(None).await?;
+    all.retain(|tag| seen.0.holds(&tag.dataset));
+    pages::page(&uri, &paged, all, key)
 }
 
 /// The tags of a dataset

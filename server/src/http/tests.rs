@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use ureq::http::{Response, StatusCode};
 
 use super::*;
+use crate::access::Tokens;
 use crate::identity::{Cluster, Identity, JoinToken, Secret, join};
 
 /// A node's API on a free port, over a store in memory or in a directory.
@@ -65,6 +66,7 @@ impl Server {
             first: node.clone(),
             http: address,
             quic: address,
+            asks_tokens: false,
             metastore: None,
         };
         let record = NodeRecord {
@@ -76,7 +78,9 @@ impl Server {
         };
         let desk = Desk::Here { authority: signer, secret: secret.clone(), cluster };
         let catalog = CatalogBackend::new(origin, Arc::clone(&metastore));
-        let api = Api { node: record, engine, catalog, desk, limits };
+        let tokens = runtime.block_on(Tokens::open(Arc::clone(&metastore)));
+        let access = Access { tokens, is_required: false };
+        let api = Api { node: record, engine, catalog, desk, access, limits };
         let stop = CancellationToken::new();
         let serving = Some(runtime.spawn(serve(listener, api, stop.clone())));
         Server { address, stop, serving, runtime, secret, authority, metastore, directory }

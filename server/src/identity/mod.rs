@@ -57,6 +57,9 @@ pub struct Cluster {
     /// Where the first node was last seen speaking QUIC.
     #[schema(value_type = String)]
     pub quic: SocketAddr,
+    /// Whether nodes ask for a token over HTTP, unless they are told otherwise.
+    #[serde(default)]
+    pub asks_tokens: bool,
     /// The etcd that keeps the metadata; without one the first node does, and so it was before there was a choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]

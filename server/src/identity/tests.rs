@@ -47,6 +47,7 @@ fn found(directory: &TempDir) -> (Identity, Authority) {
 fn signed(authority: &Authority, request: &JoinRequest, id: &NodeId) -> (u16, serde_json::Value) {
     let cluster = Cluster {
         store_options: Default::default(),
+        asks_tokens: false,
         store: "file:///store".into(),
         first: name("n1"),
         http: "127.0.0.1:1".parse().unwrap(),

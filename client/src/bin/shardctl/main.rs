@@ -30,6 +30,7 @@ mod signals;
 mod status;
 mod table;
 mod tag;
+mod token;
 mod verify;
 mod work;
 
@@ -90,6 +91,7 @@ enum Command {
     Partition(partition::Partition),
     Plan(plan::Plan),
     Status(status::Status),
+    Token(token::Token),
     Verify(verify::Verify),
     Read(read::Read),
     Demo(demo::Demo),
@@ -134,6 +136,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Partition(command) => command.run(&connect, json),
         Command::Plan(command) => command.run(&connect, json),
         Command::Status(command) => command.run(&connect, json),
+        Command::Token(command) => command.run(&connect, json),
         Command::Verify(command) => command.run(&connect, json),
         Command::Read(command) => command.run(&connect, json),
         Command::Demo(command) => command.run(&connect, json),

@@ -356,7 +356,7 @@ fn metrics_are_what_prometheus_reads_and_count_what_was_asked() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
-    assert!(!text.contains(server.secret.reveal()) && !text.contains("no/such/path"));
+    assert!(!text.contains(&server.secret.reveal()) && !text.contains("no/such/path"));
     let Ok(mut promtool) = std::process::Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(std::process::Stdio::piped())

@@ -1,0 +1,168 @@
+//! `shardctl token`: who may ask the nodes over HTTP, and what.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use shardfmt::DatasetName;
+
+use crate::connect::{Connect, Target, first_that_answers, http};
+use crate::failure::Failure;
+use crate::human::{date, parse_duration};
+use crate::output;
+use crate::table::Table;
+
+/// Make, list and revoke tokens, which nodes started with --auth tokens ask for
+#[derive(Args)]
+pub(crate) struct Token {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a token; it is printed once, and cannot be found out later
+    Create {
+        /// Whom or what it is for
+        #[arg(value_name = "NAME")]
+        name: String,
+
+        /// What its bearer may do: read and train; also add and remove; also make tokens and collect garbage
+        #[arg(long, value_enum, default_value = "read")]
+        role: RoleArg,
+
+        /// Only on this dataset; may be repeated [default: all]
+        #[arg(long = "dataset", value_name = "NAME")]
+        datasets: Vec<DatasetName>,
+
+        /// How long it is good, such as 90d or 12h [default: until it is revoked]
+        #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+        expires: Option<Duration>,
+
+        /// Write it to a file that only you can read, instead of printing it
+        #[arg(long, value_name = "FILE")]
+        to: Option<PathBuf>,
+    },
+    /// List tokens, without their secrets
+    Ls,
+    /// Revoke a token: from now on it is none
+    Revoke {
+        /// Its id, as `ls` shows it
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum RoleArg {
+    Read,
+    Write,
+    Admin,
+}
+
+/// A token as nodes list it.
+#[derive(Deserialize)]
+struct Listed {
+    id: String,
+    name: String,
+    role: String,
+    datasets: Option<Vec<DatasetName>>,
+    created_at: u64,
+    expires_at: Option<u64>,
+}
+
+impl Token {
+    pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
+        let servers = match connect.target()? {
+            Target::Servers(servers) => servers,
+            Target::Store(_) => {
+                return Err(Failure::usage(
+                    "a directory has no tokens: whoever can read it reads it; name a node with --server",
+                ));
+            }
+        };
+        let url = format!("{}/v1/tokens", first_that_answers(&servers));
+        match self.command {
+            Command::Create { name, role, datasets, expires, to } => {
+                let role = match role {
+                    RoleArg::Read => "read",
+                    RoleArg::Write => "write",
+                    RoleArg::Admin => "admin",
+                };
+                let file = to.as_deref().map(private_file).transpose()?;
+                let asked = json!({
+                    "name": name,
+                    "role": role,
+                    "datasets": datasets,
+                    "lifetime_seconds": expires.map(|lifetime| lifetime.as_secs()),
+                });
+                let made: Value = http().post_json(&url, &asked)?;
+                hand_out(made, file.zip(to), json)
+            }
+            Command::Ls => list(&url, json),
+            Command::Revoke { id } => {
+                http().delete(&format!("{url}/{id}"))?;
+                match json {
+                    true => output::json(&json!({ "revoked": id })),
+                    false => output::print(&format!("{id} is revoked\n")),
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Gives the token to whoever asked for it, and to nobody else.
+fn hand_out(mut made: Value, file: Option<(File, PathBuf)>, json: bool) -> Result<(), Failure> {
+    let token = made["token"].as_str().unwrap_or_default().to_owned();
+    let Some((mut file, path)) = file else {
+        match json {
+            true => output::json(&made),
+            false => output::print(&format!("{token}\n")),
+        }
+        return Ok(());
+    };
+    writeln!(file, "{token}")?;
+    file.sync_all()?;
+    match json {
+        true => {
+            made["token"] = Value::Null;
+            made["file"] = json!(path);
+            output::json(&made);
+        }
+        false => output::print(&format!("{}: use it with SHARDD_TOKEN_FILE\n", path.display())),
+    }
+    Ok(())
+}
+
+fn private_file(path: &Path) -> Result<File, Failure> {
+    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    opened.map_err(|error| {
+        Failure::failed(format!("{}: cannot be made ({error}); name another file", path.display()))
+    })
+}
+
+fn list(url: &str, json: bool) -> Result<(), Failure> {
+    let tokens: Vec<Value> = http().get_list(url, usize::MAX)?;
+    if json {
+        output::json(&tokens);
+        return Ok(());
+    }
+    let mut table = Table::new(&["id", "name", "role", "datasets", "made", "expires"]);
+    for token in tokens {
+        let Listed { id, name, role, datasets, created_at, expires_at } = serde_json::from_value(token)?;
+        let datasets = datasets.map_or_else(
+            || "all".to_owned(),
+            |names| names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        );
+        let expires = expires_at.map_or_else(|| "never".to_owned(), date);
+        table.row([id, name, role, datasets, date(created_at), expires]);
+    }
+    output::print(&table.render());
+    Ok(())
+}

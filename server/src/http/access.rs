@@ -1,0 +1,217 @@
+//! Who asks: looked at before a route sees the request, and the tokens by which that is known.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{FromRequestParts, Request, State as Extract};
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use shardd_client::problem::Kind;
+use shardd_client::schema;
+use shardfmt::DatasetName;
+use utoipa::ToSchema;
+
+use super::pages::{self, Paged};
+use super::problem::{Refusal, bad_request, not_found};
+use super::{Answer, Asked, Named, Posted, Shared, State, json};
+use crate::access::{Denied, Grant, Need, Role, Scope, TokenId, TokenRecord, Tokens};
+
+/// The longest name of a token.
+const LONGEST_NAME: usize = 100;
+
+/// Who may ask this node.
+pub struct Access {
+    /// The tokens there are.
+    pub tokens: Arc<Tokens>,
+    /// Whether one has to be shown.
+    pub is_required: bool,
+}
+
+/// Lets through who may ask this, and notes on which datasets.
+pub(super) async fn allowed(
+    Extract(shared): Extract<Arc<Shared>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let access = &shared.api.access;
+    if access.is_required {
+        match check(access, &request) {
+            Ok(None) => {}
+            Ok(Some(grant)) => {
+                tracing::debug!(token = %grant.id, "let in");
+                request.extensions_mut().insert(Datasets(grant.record.datasets.clone()));
+            }
+            Err(refused) => return *refused,
+        }
+    }
+    next.run(request).await
+}
+
+fn check(access: &Access, request: &Request) -> Result<Option<Grant>, Box<Response>> {
+    let need = Need::of(request.method(), request.uri().path());
+    if need == Need::Nothing {
+        return Ok(None);
+    }
+    let shown = bearer(request.headers());
+    let grant = match shown.map(|shown| access.tokens.check(shown)) {
+        Some(Ok(grant)) => grant,
+        None => {
+            return Err(unauthorized(
+                "Bearer realm=\"shardd\"",
+                "this needs a token: `authorization: Bearer shardd_...`",
+            ));
+        }
+        Some(Err(denied @ Denied::Away)) => {
+            return Err(Box::new(Refusal::of(Kind::Unavailable, denied).into_response()));
+        }
+        Some(Err(denied)) => {
+            let challenge = "Bearer realm=\"shardd\", error=\"invalid_token\"";
+            return Err(unauthorized(challenge, denied));
+        }
+    };
+    match need.met_by(grant.record.role, &grant.record.datasets) {
+        Ok(()) => Ok(Some(grant)),
+        Err(lacking) => Err(Box::new(Refusal::of(Kind::Forbidden, lacking).into_response())),
+    }
+}
+
+/// The token of `authorization: Bearer TOKEN` (RFC 6750, 2.1).
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+fn unauthorized(challenge: &'static str, detail: impl ToString) -> Box<Response> {
+    Box::new(([(WWW_AUTHENTICATE, challenge)], Refusal::of(Kind::Unauthorized, detail)).into_response())
+}
+
+/// The datasets that whoever asks may see.
+#[derive(Clone, Default)]
+pub(super) struct Datasets(pub(super) Scope);
+
+impl Datasets {
+    /// Refuses what is about all of them.
+    pub(super) fn check_all(&self) -> Result<(), Refusal> {
+        match self.0.is_all() {
+            true => Ok(()),
+            false => Err(Refusal::of(Kind::Forbidden, "the token is for some datasets, this is about all")),
+        }
+    }
+
+    /// Refuses what is about another dataset.
+    pub(super) fn check(&self, dataset: &DatasetName) -> Result<(), Refusal> {
+        match self.0.holds(dataset) {
+            true => Ok(()),
+            false => Err(Refusal::of(Kind::Forbidden, format!("the token is not for dataset {dataset}"))),
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Datasets {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Ok(parts.extensions.get::<Datasets>().cloned().unwrap_or_default())
+    }
+}
+
+/// A token, without its secret, which is nowhere kept.
+#[derive(Serialize, ToSchema)]
+pub(super) struct TokenInfo {
+    /// Its name for programs.
+    #[schema(value_type = String)]
+    id: String,
+    /// Its name for people.
+    name: String,
+    /// What its bearer may do.
+    role: Role,
+    /// On which datasets; all, if there is no list.
+    #[serde(skip_serializing_if = "Scope::is_all")]
+    #[schema(value_type = Option<Vec<schema::DatasetName>>)]
+    datasets: Scope,
+    /// When it was made, in seconds since 1970.
+    created_at: u64,
+    /// When it ends, in seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    expires_at: Option<u64>,
+}
+
+impl TokenInfo {
+    fn of(id: TokenId, record: &TokenRecord) -> TokenInfo {
+        let TokenRecord { name, role, datasets, created_at, expires_at, .. } = record.clone();
+        TokenInfo { id: id.to_string(), name, role, datasets, created_at, expires_at }
+    }
+}
+
+/// The token to make.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewToken {
+    /// Its name for people: whom or what it is for.
+    #[schema(min_length = 1, max_length = 100)]
+    name: String,
+    /// What its bearer may do.
+    role: Role,
+    /// On which datasets; all, if none is named.
+    #[serde(default)]
+    #[schema(value_type = Vec<schema::DatasetName>)]
+    datasets: Vec<DatasetName>,
+    /// After how many seconds it ends; without it, it does not.
+    #[serde(default)]
+    #[schema(minimum = 1)]
+    lifetime_seconds: Option<u64>,
+}
+
+/// A token that was just made.
+#[derive(Serialize, ToSchema)]
+pub(super) struct MadeToken {
+    /// What its bearer shows. It is said here, and never again.
+    token: String,
+    /// What is known of it from now on.
+    #[serde(flatten)]
+    info: TokenInfo,
+}
+
+/// All tokens, without their secrets
+#[utoipa::path(get, path = "/v1/tokens", tag = "access", operation_id = "list_tokens", params(Paged),
+    responses((status = 200, description = "A page of them", body = Vec<TokenInfo>)))]
+pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+    let all = state.api.access.tokens.list();
+    let all = all.iter().map(|(id, record)| TokenInfo::of(*id, record)).collect();
+    pages::page(&uri, &paged, all, |token| token.id.clone())
+}
+
+/// Make a token
+#[utoipa::path(post, path = "/v1/tokens", tag = "access", operation_id = "create_token", request_body = NewToken,
+    responses((status = 201, description = "The token", body = MadeToken)))]
+pub(super) async fn create(state: State, Posted(new): Posted<NewToken>) -> Answer {
+    let NewToken { name, role, datasets, lifetime_seconds } = new;
+    if name.trim().is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+        return Err(bad_request(format!(
+            "name: give one of 1 to {LONGEST_NAME} bytes, for people to know it by"
+        )));
+    }
+    if lifetime_seconds == Some(0) {
+        return Err(bad_request("lifetime_seconds: a token of 0 seconds would be of no use; give 1 or more"));
+    }
+    let lifetime = lifetime_seconds.map(Duration::from_secs);
+    let (token, record) = state.api.access.tokens.create(name, role, Scope::of(datasets), lifetime).await?;
+    let made = MadeToken { token: token.reveal(), info: TokenInfo::of(token.id, &record) };
+    Ok((StatusCode::CREATED, json(&made)?).into_response())
+}
+
+/// Revoke a token: from now on it is none
+#[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "access", operation_id = "revoke_token",
+    params(("id" = String, Path, description = "Its name for programs", pattern = "^[0-9a-f]{16}$")),
+    responses((status = 204, description = "It is revoked"), (status = 404)))]
+pub(super) async fn revoke(state: State, Named(id): Named<TokenId>) -> Answer {
+    match state.api.access.tokens.revoke(id).await? {
+        true => Ok(StatusCode::NO_CONTENT.into_response()),
+        false => Err(not_found(format!("there is no token {id}"))),
+    }
+}

@@ -1,0 +1,207 @@
+//! Who may ask a node over HTTP: real nodes that want tokens, and people with good, weak, old and no ones.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use shardd_tests::{Node, binary, error_line, run, wait_until};
+use tempfile::TempDir;
+
+/// A node that wants tokens, with two datasets.
+struct House {
+    root: TempDir,
+    node: Node,
+}
+
+impl House {
+    fn new() -> House {
+        let root = tempfile::tempdir().expect("a temporary directory can be made");
+        let node = Node::start_with(root.path(), "n1", None, &[("SHARDD_AUTH", "tokens".to_owned())]);
+        let house = House { root, node };
+        for (name, seed) in [("ours", "0"), ("theirs", "1")] {
+            run(house.admin().args(["ingest", "--name", name, "--seed", seed]).arg(digits()));
+            run(house.admin().args(["partition", name, "--q", "0.1"]));
+        }
+        house
+    }
+
+    /// `shardctl` of the administrator, who has the file that the node left.
+    fn admin(&self) -> Command {
+        self.with("SHARDD_TOKEN_FILE", self.node.data.join("admin-token").to_str().expect("UTF-8"))
+    }
+
+    /// `shardctl` with a token.
+    fn with(&self, variable: &str, value: &str) -> Command {
+        let mut command = self.nobody();
+        command.env(variable, value);
+        command
+    }
+
+    /// `shardctl` without one.
+    fn nobody(&self) -> Command {
+        let mut command = Command::new(binary("shardctl"));
+        command.args(["--server", &self.node.http]);
+        for variable in ["SHARDD_TOKEN", "SHARDD_TOKEN_FILE", "SHARDD_CA", "SHARDCTL_CONTEXT"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    /// Makes a token.
+    fn token(&self, options: &[&str]) -> String {
+        run(self.admin().args(["token", "create"]).args(options)).trim().to_owned()
+    }
+
+    /// The status of a request, and what its document says.
+    fn ask(&self, method: &str, path: &str, authorization: Option<&str>) -> (u16, Value, Option<String>) {
+        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let url = format!("{}{path}", self.node.http);
+        let mut request = ureq::http::Request::builder().method(method).uri(url);
+        if let Some(shown) = authorization {
+            request = request.header("authorization", shown);
+        }
+        let mut answer = agent.run(request.body(()).expect("a request")).expect("it answers");
+        let challenge =
+            answer.headers().get("www-authenticate").map(|value| value.to_str().expect("text").to_owned());
+        let status = answer.status().as_u16();
+        (status, answer.body_mut().read_json().unwrap_or(Value::Null), challenge)
+    }
+}
+
+fn digits() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/data/digits/train.parquet")
+}
+
+fn refused(command: &mut Command) -> String {
+    let output: Output = command.output().expect("shardctl starts");
+    let line = error_line(&output);
+    assert_eq!(output.status.code(), Some(1), "{command:?}: {line}");
+    println!("{line}");
+    line
+}
+
+#[test]
+fn without_a_token_a_node_says_only_that_it_lives() {
+    let house = House::new();
+    let shown = std::fs::read_to_string(house.node.data.join("admin-token")).expect("the node left it");
+    let mode = std::fs::metadata(house.node.data.join("admin-token")).map(|file| {
+        use std::os::unix::fs::PermissionsExt;
+        file.permissions().mode() & 0o777
+    });
+    assert_eq!(mode.expect("a file"), 0o600);
+    for path in ["/v1/health", "/v1/ready", "/v1/openapi.json"] {
+        assert_eq!(house.ask("GET", path, None).0, 200, "{path}");
+    }
+    for (method, path) in [
+        ("GET", "/v1/datasets"),
+        ("GET", "/v1/nodes"),
+        ("GET", "/metrics"),
+        ("DELETE", "/v1/datasets/ours"),
+        ("GET", "/v1/none"),
+    ] {
+        let (status, problem, challenge) = house.ask(method, path, None);
+        assert_eq!(
+            (status, &problem["type"]),
+            (401, &json!("urn:shardd:problem:unauthorized")),
+            "{method} {path}"
+        );
+        assert_eq!(challenge.as_deref(), Some("Bearer realm=\"shardd\""));
+    }
+    let forged = format!("{}0", &shown.trim()[..shown.trim().len() - 1]);
+    for wrong in [forged.as_str(), "shardd_0_0", "x"] {
+        let (status, problem, challenge) = house.ask("GET", "/v1/datasets", Some(&format!("Bearer {wrong}")));
+        // One in sixteen secrets ends with the digit that was put there.
+        if wrong == shown.trim() {
+            continue;
+        }
+        assert_eq!(status, 401, "{problem}");
+        assert!(challenge.is_some_and(|challenge| challenge.contains("invalid_token")), "{problem}");
+        assert!(wrong == "x" || !problem.to_string().contains(wrong), "{problem}");
+    }
+    assert_eq!(house.ask("GET", "/v1/datasets", Some("Basic Zm9vOmJhcg==")).0, 401);
+    assert_eq!(house.ask("GET", "/v1/datasets", Some(&format!("bearer {}", shown.trim()))).0, 200);
+    let line = refused(house.nobody().arg("ls"));
+    assert!(line.contains("this needs a token"), "{line}");
+    assert!(!house.node.log().contains(shown.trim()), "no secret is in the log");
+}
+
+#[test]
+fn a_token_is_good_for_its_role_and_its_datasets() {
+    let house = House::new();
+    let reader = house.token(&["a trainer"]);
+    let reader = || house.with("SHARDD_TOKEN", &reader);
+    run(reader().args(["info", "ours"]));
+    run(reader().args(["read", "--plan", "ours", "--epochs", "1", "--quiet"]));
+    let line = refused(reader().args(["tag", "ours", "v1"]));
+    assert!(line.contains("the token's role is read, this needs write"), "{line}");
+    let line = refused(reader().args(["token", "ls"]));
+    assert!(line.contains("this needs admin"), "{line}");
+
+    let writer = house.token(&["a pipeline", "--role", "write", "--dataset", "ours"]);
+    let writer = || house.with("SHARDD_TOKEN", &writer);
+    run(writer().args(["tag", "ours", "v1"]));
+    let seen: Value = serde_json::from_str(&run(writer().args(["--json", "ls"]))).expect("JSON");
+    let names: Vec<&str> =
+        seen.as_array().expect("a list").iter().filter_map(|one| one["name"].as_str()).collect();
+    assert_eq!(names, ["ours"]);
+    let line = refused(writer().args(["info", "theirs"]));
+    assert!(line.contains("not for dataset theirs") || line.contains("there is no"), "{line}");
+    let theirs: Value =
+        serde_json::from_str(&run(house.admin().args(["--json", "info", "theirs"]))).expect("JSON");
+    let version = theirs["version"].as_str().expect("an id");
+    let plans: Value =
+        serde_json::from_str(&run(house.admin().args(["--json", "plan", "ls"]))).expect("JSON");
+    assert_eq!(plans.as_array().map(Vec::len), Some(2), "{plans}");
+    let line = refused(writer().args(["partition", &format!("theirs@{version}"), "--q", "0.2"]));
+    assert!(line.contains("theirs"), "{line}");
+    let line = refused(writer().args(["gc"]));
+    assert!(line.contains("this needs admin"), "{line}");
+}
+
+#[test]
+fn a_revoked_or_expired_token_is_none_on_every_node() {
+    let house = House::new();
+    let join = house.node.data.join("join-token");
+    let second = Node::start(house.root.path(), "n2", Some(&join));
+    let token = house.token(&["short", "--expires", "1s"]);
+    let lasting = house.token(&["lasting", "--expires", "1d"]);
+    let ask = |server: &str, token: &str| {
+        let mut command = Command::new(binary("shardctl"));
+        command.args(["--server", server, "ls"]).env("SHARDD_TOKEN", token).env_remove("SHARDD_TOKEN_FILE");
+        command.output().expect("shardctl starts")
+    };
+    // The second node asks for tokens as the first one does, without having been told.
+    assert!(!ask(&second.http, "").status.success());
+    wait_until("the second node knows the token", || ask(&second.http, &lasting).status.success());
+    wait_until("the short one has expired", || !ask(&house.node.http, &token).status.success());
+    let line = error_line(&ask(&house.node.http, &token));
+    println!("{line}");
+    assert!(line.contains("the token expired at"), "{line}");
+
+    let listed: Value =
+        serde_json::from_str(&run(house.admin().args(["--json", "token", "ls"]))).expect("JSON");
+    let id =
+        listed.as_array().expect("a list").iter().find(|one| one["name"] == "lasting").expect("it is there");
+    assert!(!listed.to_string().contains(lasting.rsplit('_').next().expect("its secret")));
+    run(house.admin().args(["token", "revoke", id["id"].as_str().expect("an id")]));
+    assert!(!ask(&house.node.http, &lasting).status.success());
+    wait_until("the second node knows that it is revoked", || !ask(&second.http, &lasting).status.success());
+    let line = refused(house.admin().args(["token", "revoke", id["id"].as_str().expect("an id")]));
+    assert!(line.contains("there is no token"), "{line}");
+}
+
+#[test]
+fn a_token_in_a_file_is_for_its_owner_only() {
+    let house = House::new();
+    let path = house.root.path().join("mine");
+    run(house.admin().args(["token", "create", "me", "--to"]).arg(&path));
+    run(house.with("SHARDD_TOKEN_FILE", path.to_str().expect("UTF-8")).arg("ls"));
+    let line = refused(house.admin().args(["token", "create", "me", "--to"]).arg(&path));
+    assert!(line.contains("cannot be made"), "{line}");
+    let line = refused(house.with("SHARDD_TOKEN_FILE", "/not/there").arg("ls"));
+    assert!(line.contains("/not/there"), "{line}");
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut command = Command::new(binary("shardctl"));
+    let output = command.arg("--store").arg(directory.path()).args(["token", "ls"]).output().expect("starts");
+    assert_eq!(output.status.code(), Some(2), "{}", error_line(&output));
+}
