@@ -50,7 +50,7 @@ pub struct Settings {
     #[arg(long, value_name = "URL", env = "SHARDD_STORE")]
     pub store: Option<String>,
 
-    /// Address of the service of the store, where it is not the cloud's own: https://minio.example.org:9000
+    /// Address of the service of the store, where it is not the cloud's own, such as `https://minio.example.org:9000`
     #[arg(long, value_name = "URL", env = "SHARDD_STORE_ENDPOINT")]
     pub store_endpoint: Option<String>,
 
