@@ -1,7 +1,6 @@
 //! Runs: what loaders ask of a node. Every route is one call of the engine.
 
 use axum::body::{Body, Bytes};
-use axum::extract::Path;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -14,8 +13,7 @@ use utoipa::ToSchema;
 
 use super::openapi::Binary;
 use super::pages::{self, Paged};
-use super::problem::bad_request;
-use super::{Answer, Asked, Named, Posted, Refusal, State, json};
+use super::{Answer, Asked, Named, NamedTwo, Posted, State, json};
 
 /// Who hosts what in one run.
 #[derive(Serialize, ToSchema)]
@@ -28,7 +26,7 @@ pub(super) struct Placed {
 
 /// All runs, by name
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", operation_id = "list_runs", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<RunRecord>)))]
+    responses((status = 200, description = "A page of them", body = Vec<RunRecord>), (status = 422)))]
 pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
     pages::page(&uri, &paged, state.api.engine.runs().await?, |run| run.id.to_string())
 }
@@ -54,10 +52,9 @@ pub(super) async fn show(state: State, Named(run): Named<RunId>) -> Answer {
     responses((status = 200, description = "The run", body = RunView), (status = 404), (status = 422)))]
 pub(super) async fn attach(
     state: State,
-    Path(path): Path<(String, String)>,
+    NamedTwo(run, rank): NamedTwo<RunId, u32>,
     Posted(attach): Posted<Attach>,
 ) -> Answer {
-    let (run, rank) = run_and_rank(&path)?;
     json(&state.api.engine.attach(&run, rank, attach).await?)
 }
 
@@ -65,8 +62,7 @@ pub(super) async fn attach(
 #[utoipa::path(delete, path = "/v1/runs/{id}/ranks/{rank}", tag = "runs", operation_id = "detach",
     params(("id" = RunId, Path, description = "The run"), ("rank" = u32, Path, description = "The rank, from 0")),
     responses((status = 204, description = "Detached"), (status = 404)))]
-pub(super) async fn detach(state: State, Path(path): Path<(String, String)>) -> Answer {
-    let (run, rank) = run_and_rank(&path)?;
+pub(super) async fn detach(state: State, NamedTwo(run, rank): NamedTwo<RunId, u32>) -> Answer {
     state.api.engine.detach(&run, rank).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -103,7 +99,7 @@ pub(super) async fn audit(
 /// What ranks said they have read, by epoch, world and rank
 #[utoipa::path(get, path = "/v1/runs/{id}/audit", tag = "runs", operation_id = "list_audits",
     params(("id" = RunId, Path, description = "The run"), Paged),
-    responses((status = 200, description = "A page of reports", body = Vec<AuditReport>)))]
+    responses((status = 200, description = "A page of reports", body = Vec<AuditReport>), (status = 422)))]
 pub(super) async fn audits(
     state: State,
     uri: Uri,
@@ -121,7 +117,7 @@ pub(super) async fn audits(
 
 /// Who hosts what, by run
 #[utoipa::path(get, path = "/v1/placement", tag = "cluster", operation_id = "list_placements", params(Paged),
-    responses((status = 200, description = "A page of placements", body = Vec<Placed>)))]
+    responses((status = 200, description = "A page of placements", body = Vec<Placed>), (status = 422)))]
 pub(super) async fn placements(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
     let placements = state.api.engine.placements().into_iter();
     let placed: Vec<Placed> = placements.map(|(run, placement)| Placed { run, placement }).collect();
@@ -140,10 +136,4 @@ fn located(reply: &LocateReply, inline: Vec<Bytes>) -> Response {
         (axum::http::header::CONTENT_LENGTH, total.to_string()),
     ];
     (headers, Body::from_stream(stream::iter(parts))).into_response()
-}
-
-fn run_and_rank((run, rank): &(String, String)) -> Result<(RunId, u32), Refusal> {
-    let run = run.parse().map_err(bad_request)?;
-    let rank = rank.parse().map_err(|_| bad_request(format!("{rank:?} is not the number of a rank")))?;
-    Ok((run, rank))
 }
