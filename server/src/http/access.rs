@@ -16,7 +16,7 @@ use shardfmt::DatasetName;
 use utoipa::ToSchema;
 
 use super::pages::{self, Paged};
-use super::problem::{Refusal, bad_request, not_found};
+use super::problem::{Refusal, invalid, not_found};
 use super::{Answer, Asked, Named, Posted, Shared, State, json};
 use crate::access::{Denied, Grant, Need, Role, Scope, TokenId, TokenRecord, Tokens};
 
@@ -179,7 +179,7 @@ pub(super) struct MadeToken {
 
 /// All tokens, without their secrets
 #[utoipa::path(get, path = "/v1/tokens", tag = "access", operation_id = "list_tokens", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<TokenInfo>)))]
+    responses((status = 200, description = "A page of them", body = Vec<TokenInfo>), (status = 422)))]
 pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
     let all = state.api.access.tokens.list();
     let all = all.iter().map(|(id, record)| TokenInfo::of(*id, record)).collect();
@@ -188,16 +188,16 @@ pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> 
 
 /// Make a token
 #[utoipa::path(post, path = "/v1/tokens", tag = "access", operation_id = "create_token", request_body = NewToken,
-    responses((status = 201, description = "The token", body = MadeToken)))]
+    responses((status = 201, description = "The token", body = MadeToken), (status = 422)))]
 pub(super) async fn create(state: State, Posted(new): Posted<NewToken>) -> Answer {
     let NewToken { name, role, datasets, lifetime_seconds } = new;
     if name.trim().is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
-        return Err(bad_request(format!(
+        return Err(invalid(format!(
             "name: give one of 1 to {LONGEST_NAME} bytes, for people to know it by"
         )));
     }
     if lifetime_seconds == Some(0) {
-        return Err(bad_request("lifetime_seconds: a token of 0 seconds would be of no use; give 1 or more"));
+        return Err(invalid("lifetime_seconds: a token of 0 seconds would be of no use; give 1 or more"));
     }
     let lifetime = lifetime_seconds.map(Duration::from_secs);
     let (token, record) = state.api.access.tokens.create(name, role, Scope::of(datasets), lifetime).await?;

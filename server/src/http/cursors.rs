@@ -8,7 +8,7 @@ use shardd_client::metastore::{Expected, MetaError};
 use shardd_client::problem::Kind;
 use shardd_client::protocol::{Cursor, RunId};
 
-use super::problem::{Refusal, bad_request, not_found};
+use super::problem::{Refusal, bad_request, invalid, not_found};
 use super::{Answer, Named, Posted, State, json};
 
 /// The cursor that is kept for a run
@@ -49,7 +49,7 @@ pub(super) async fn put(
     params(
         ("id" = RunId, Path, description = "The run"),
         ("if-match" = Option<String>, Header, description = "The tag of the cursor", nullable = false, pattern = "^\"r[0-9]{1,19}\"$")),
-    responses((status = 204, description = "Forgotten"), (status = 404), (status = 412), (status = 428)))]
+    responses((status = 204, description = "Forgotten"), (status = 404), (status = 412), (status = 422), (status = 428)))]
 pub(super) async fn remove(state: State, headers: HeaderMap, Named(run): Named<RunId>) -> Answer {
     let Expected::At(revision) = expected(&headers)? else { return Err(none(&run)) };
     if state.api.engine.cursor(&run).await?.is_none() {
@@ -74,7 +74,7 @@ fn expected(headers: &HeaderMap) -> Result<Expected, Refusal> {
         (None, Some(_)) => {
             Err(bad_request("if-none-match: only * says something here: that there is no cursor"))
         }
-        (Some(_), Some(_)) => Err(bad_request("if-match and if-none-match: one of the two, not both")),
+        (Some(_), Some(_)) => Err(invalid("if-match and if-none-match: one of the two, not both")),
         (None, None) => {
             let detail = "say which cursor it replaces: if-match with the etag of the last one, or if-none-match: * for the first";
             Err(Refusal::of(Kind::PreconditionRequired, detail))

@@ -10,10 +10,10 @@ use shardfmt::{CommitId, DatasetName, DatasetRef, Message, Operation, VersionId}
 use utoipa::{IntoParams, ToSchema};
 
 use super::access::Datasets;
-use super::immutable::{ARROW_FILE, Content, Source};
+use super::immutable::{ARROW_FILE, Conditions, Content, Source};
 use super::openapi::Binary;
 use super::pages::{self, Paged};
-use super::problem::{bad_request, not_found};
+use super::problem::{invalid, not_found};
 use super::{Answer, Asked, MAX_MANIFEST, MAX_SHARD, Named, Posted, State, json, read};
 
 /// Makes `version` the present one of a dataset, if that is `expected` now.
@@ -52,7 +52,7 @@ pub(super) struct Expecting {
 
 /// All datasets, by name
 #[utoipa::path(get, path = "/v1/datasets", tag = "datasets", operation_id = "list_datasets", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<DatasetInfo>)))]
+    responses((status = 200, description = "A page of them", body = Vec<DatasetInfo>), (status = 422)))]
 pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
     let mut all = state.api.catalog.datasets().await?;
     all.retain(|dataset| seen.0.holds(&dataset.name));
@@ -70,7 +70,7 @@ pub(super) async fn show(state: State, Named(reference): Named<DatasetRef>) -> A
 /// The history of a dataset, the newest commit first
 #[utoipa::path(get, path = "/v1/datasets/{name}/log", tag = "datasets", operation_id = "log",
     params(("name" = schema::DatasetName, Path, description = "The dataset"), Paged),
-    responses((status = 200, description = "A page of commits", body = Vec<LogEntry>), (status = 404)))]
+    responses((status = 200, description = "A page of commits", body = Vec<LogEntry>), (status = 422), (status = 404)))]
 pub(super) async fn log(
     state: State,
     uri: Uri,
@@ -80,7 +80,7 @@ pub(super) async fn log(
     let limit = paged.limit()?;
     let from = match paged.after()? {
         None => None,
-        Some(id) => Some(id.parse::<CommitId>().map_err(|error| bad_request(format!("page: {error}")))?),
+        Some(id) => Some(id.parse::<CommitId>().map_err(|error| invalid(format!("page: {error}")))?),
     };
     // One more than fits says where the next page begins.
     let mut commits = state.api.catalog.log_from(&name, from, limit + 1).await?;
@@ -126,7 +126,7 @@ pub(super) async fn version(state: State, Named(id): Named<VersionId>) -> Answer
 
 /// The manifest of a version: an Arrow file, whole or in parts
 #[utoipa::path(get, path = "/v1/manifests/{id}", tag = "objects", operation_id = "get_manifest",
-    params(("id" = schema::Digest, Path, description = "The version")),
+    params(("id" = schema::Digest, Path, description = "The version"), Conditions),
     responses((status = 200, description = "The file", body = Binary, content_type = "application/vnd.apache.arrow.file"),
         (status = 206, description = "The parts asked for", body = Binary, content_type = "application/vnd.apache.arrow.file"),
         (status = 304, description = "You have it"), (status = 404), (status = 416)))]
@@ -147,7 +147,7 @@ pub(super) async fn manifest(
 
 /// What parts of a manifest are verified by
 #[utoipa::path(get, path = "/v1/manifests/{id}/tree", tag = "objects", operation_id = "get_manifest_tree",
-    params(("id" = schema::Digest, Path, description = "The version")),
+    params(("id" = schema::Digest, Path, description = "The version"), Conditions),
     responses((status = 200, description = "The tree", body = Binary, content_type = "application/octet-stream"),
         (status = 206, description = "The parts asked for", body = Binary, content_type = "application/octet-stream"),
         (status = 304, description = "You have it"), (status = 404), (status = 416)))]

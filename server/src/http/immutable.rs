@@ -16,6 +16,7 @@ use futures::{Stream, StreamExt, TryStreamExt};
 use shardd_client::origin::Origin;
 use shardd_client::problem::Kind;
 use shardfmt::{ShardId, VersionId};
+use utoipa::IntoParams;
 
 use super::problem::Refusal;
 use super::range::{Wanted, wanted};
@@ -29,6 +30,22 @@ const ASK_AGAIN: &str = "no-cache";
 
 /// The media type of Arrow files.
 pub(super) const ARROW_FILE: &str = "application/vnd.apache.arrow.file";
+
+/// What a request for it may say besides.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "it describes headers that are read where ranges are")]
+pub(super) struct Conditions {
+    /// Only these bytes: one range, or up to 16 that do not overlap.
+    #[param(nullable = false, example = "bytes=0-7")]
+    range: Option<String>,
+    /// Only if it is not the one with this tag.
+    #[param(rename = "if-none-match", nullable = false)]
+    if_none_match: Option<String>,
+    /// The range only if it is the one with this tag, else all.
+    #[param(rename = "if-range", nullable = false)]
+    if_range: Option<String>,
+}
 
 /// Where bytes come from.
 pub(super) enum Source {

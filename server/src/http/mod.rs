@@ -225,6 +225,28 @@ impl<S: Send + Sync, T: FromStr<Err: std::fmt::Display> + Send> FromRequestParts
     }
 }
 
+/// Two parts of the path that name something.
+struct NamedTwo<A, B>(A, B);
+
+impl<S, A, B> FromRequestParts<S> for NamedTwo<A, B>
+where
+    S: Send + Sync,
+    A: FromStr<Err: std::fmt::Display> + Send,
+    B: FromStr<Err: std::fmt::Display> + Send,
+{
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let Path((first, second)) =
+            Path::<(String, String)>::from_request_parts(parts, state).await.map_err(bad_request)?;
+        let unnamed = |name: &str, error: &dyn std::fmt::Display| bad_request(format!("{name:?}: {error}"));
+        Ok(Self(
+            first.parse().map_err(|error| unnamed(&first, &error))?,
+            second.parse().map_err(|error| unnamed(&second, &error))?,
+        ))
+    }
+}
+
 /// A body of JSON.
 struct Posted<T>(T);
 

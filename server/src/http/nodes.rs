@@ -75,7 +75,7 @@ pub(super) async fn ready(state: State) -> Answer {
 
 /// The live nodes, by name, as far as this one knows
 #[utoipa::path(get, path = "/v1/nodes", tag = "cluster", operation_id = "list_nodes", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<NodeRecord>)))]
+    responses((status = 200, description = "A page of them", body = Vec<NodeRecord>), (status = 422)))]
 pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
     pages::page(&uri, &paged, state.api.engine.nodes(), |node| node.id.to_string())
 }

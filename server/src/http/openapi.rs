@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use axum::body::Bytes;
 use axum::http::header::{CONTENT_TYPE, ETAG};
 use axum::response::IntoResponse;
+use serde_json::Value;
 use shardd_client::problem::{MEDIA_TYPE, Problem, TABLE};
 use utoipa::openapi::content::ContentBuilder;
 use utoipa::openapi::header::HeaderBuilder;
@@ -73,7 +74,26 @@ pub(super) fn finish(mut document: OpenApi) -> Bytes {
         }
         item.head = item.get.as_ref().map(head);
     }
-    serde_json::to_vec(&document).expect("a description is plain data").into()
+    let mut document = serde_json::to_value(&document).expect("a description is plain data");
+    bound_numbers(&mut document);
+    serde_json::to_vec(&document).expect("it was JSON before").into()
+}
+
+/// Says of each integer how long it is: here all are unsigned.
+fn bound_numbers(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            let (format, most) = match members.get("format").and_then(Value::as_str) {
+                Some("int32") => ("uint32", u64::from(u32::MAX)),
+                Some("int64") => ("uint64", u64::MAX),
+                _ => return members.values_mut().for_each(bound_numbers),
+            };
+            members.insert("format".to_owned(), format.into());
+            members.entry("maximum").or_insert(most.into());
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(bound_numbers),
+        _ => {}
+    }
 }
 
 fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
@@ -139,8 +159,6 @@ pub(super) async fn document(state: State) -> Answer {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-
-    use serde_json::Value;
 
     use super::*;
 

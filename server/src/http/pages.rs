@@ -7,7 +7,7 @@ use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-use super::problem::{Refusal, bad_request};
+use super::problem::{Refusal, bad_request, invalid};
 use super::{Answer, json};
 
 /// Elements of a page unless told otherwise.
@@ -47,7 +47,7 @@ impl Paged {
             bytes.filter(|_| token.len().is_multiple_of(2)).and_then(|bytes| String::from_utf8(bytes).ok());
         match name {
             Some(name) => Ok(Some(name)),
-            None => Err(bad_request("page: not the token of a page; take it from the link header as it is")),
+            None => Err(invalid("page: not the token of a page; take it from the link header as it is")),
         }
     }
 }

@@ -23,7 +23,7 @@ const MAX_POSITIONS: u64 = 10_000;
 
 /// All plans, the oldest first
 #[utoipa::path(get, path = "/v1/plans", tag = "plans", operation_id = "list_plans", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<PlanInfo>)))]
+    responses((status = 200, description = "A page of them", body = Vec<PlanInfo>), (status = 422)))]
 pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
     let mut all = state.api.catalog.plans().await?;
     all.retain(|plan| seen.0.holds(&plan.dataset));

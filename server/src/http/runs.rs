@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use axum::body::{Body, Bytes};
-use axum::extract::Path;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -17,8 +16,7 @@ use utoipa::ToSchema;
 use super::access::Datasets;
 use super::openapi::Binary;
 use super::pages::{self, Paged};
-use super::problem::bad_request;
-use super::{Answer, Asked, Named, Posted, Refusal, State, json};
+use super::{Answer, Asked, Named, NamedTwo, Posted, State, json};
 
 /// Who hosts what in one run.
 #[derive(Serialize, ToSchema)]
@@ -31,7 +29,7 @@ pub(super) struct Placed {
 
 /// All runs, by name
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", operation_id = "list_runs", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<RunRecord>)))]
+    responses((status = 200, description = "A page of them", body = Vec<RunRecord>), (status = 422)))]
 pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
     let mut all = state.api.engine.runs().await?;
     if !seen.0.is_all() {
@@ -64,10 +62,9 @@ pub(super) async fn show(state: State, Named(run): Named<RunId>) -> Answer {
     responses((status = 200, description = "The run", body = RunView), (status = 404), (status = 422)))]
 pub(super) async fn attach(
     state: State,
-    Path(path): Path<(String, String)>,
+    NamedTwo(run, rank): NamedTwo<RunId, u32>,
     Posted(attach): Posted<Attach>,
 ) -> Answer {
-    let (run, rank) = run_and_rank(&path)?;
     json(&state.api.engine.attach(&run, rank, attach).await?)
 }
 
@@ -75,8 +72,7 @@ pub(super) async fn attach(
 #[utoipa::path(delete, path = "/v1/runs/{id}/ranks/{rank}", tag = "runs", operation_id = "detach",
     params(("id" = RunId, Path, description = "The run"), ("rank" = u32, Path, description = "The rank, from 0")),
     responses((status = 204, description = "Detached"), (status = 404)))]
-pub(super) async fn detach(state: State, Path(path): Path<(String, String)>) -> Answer {
-    let (run, rank) = run_and_rank(&path)?;
+pub(super) async fn detach(state: State, NamedTwo(run, rank): NamedTwo<RunId, u32>) -> Answer {
     state.api.engine.detach(&run, rank).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -113,7 +109,7 @@ pub(super) async fn audit(
 /// What ranks said they have read, by epoch, world and rank
 #[utoipa::path(get, path = "/v1/runs/{id}/audit", tag = "runs", operation_id = "list_audits",
     params(("id" = RunId, Path, description = "The run"), Paged),
-    responses((status = 200, description = "A page of reports", body = Vec<AuditReport>)))]
+    responses((status = 200, description = "A page of reports", body = Vec<AuditReport>), (status = 422)))]
 pub(super) async fn audits(
     state: State,
     uri: Uri,
@@ -131,7 +127,7 @@ pub(super) async fn audits(
 
 /// Who hosts what, by run
 #[utoipa::path(get, path = "/v1/placement", tag = "cluster", operation_id = "list_placements", params(Paged),
-    responses((status = 200, description = "A page of placements", body = Vec<Placed>)))]
+    responses((status = 200, description = "A page of placements", body = Vec<Placed>), (status = 422)))]
 pub(super) async fn placements(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
     seen.check_all()?;
     let placements = state.api.engine.placements().into_iter();
@@ -151,10 +147,4 @@ fn located(reply: &LocateReply, inline: Vec<Bytes>) -> Response {
         (axum::http::header::CONTENT_LENGTH, total.to_string()),
     ];
     (headers, Body::from_stream(stream::iter(parts))).into_response()
-}
-
-fn run_and_rank((run, rank): &(String, String)) -> Result<(RunId, u32), Refusal> {
-    let run = run.parse().map_err(bad_request)?;
-    let rank = rank.parse().map_err(|_| bad_request(format!("{rank:?} is not the number of a rank")))?;
-    Ok((run, rank))
 }

@@ -8,14 +8,14 @@ use shardd_client::schema::Digest;
 use shardfmt::ShardId;
 use shardfmt::shard::{Shard, Sidecar};
 
-use super::immutable::{ARROW_FILE, Content, Source};
+use super::immutable::{ARROW_FILE, Conditions, Content, Source};
 use super::openapi::Binary;
 use super::problem::{Refusal, invalid, not_found};
 use super::{Answer, MAX_SHARD, Named, State, read};
 
 /// A shard: an Arrow file, whole or in parts
 #[utoipa::path(get, path = "/v1/shards/{id}", tag = "objects", operation_id = "get_shard",
-    params(("id" = Digest, Path, description = "The shard")),
+    params(("id" = Digest, Path, description = "The shard"), Conditions),
     responses((status = 200, description = "The file", body = Binary, content_type = "application/vnd.apache.arrow.file"),
         (status = 206, description = "The parts asked for", body = Binary, content_type = "application/vnd.apache.arrow.file"),
         (status = 304, description = "You have it"), (status = 404), (status = 416)))]
@@ -62,7 +62,7 @@ pub(super) async fn put_shard(
 
 /// The digests of a shard's rows
 #[utoipa::path(get, path = "/v1/shards/{id}/rows", tag = "objects", operation_id = "get_rows",
-    params(("id" = Digest, Path, description = "The shard")),
+    params(("id" = Digest, Path, description = "The shard"), Conditions),
     responses((status = 200, description = "The sidecar", body = Binary, content_type = "application/octet-stream"),
         (status = 206, description = "The parts asked for", body = Binary, content_type = "application/octet-stream"),
         (status = 304, description = "You have it"), (status = 404), (status = 416)))]

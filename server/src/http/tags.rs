@@ -1,6 +1,5 @@
 //! Tags: lasting names for versions.
 
-use axum::extract::Path;
 use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
 use serde::Deserialize;
@@ -12,8 +11,7 @@ use utoipa::ToSchema;
 use super::access::Datasets;
 use super::datasets::Expecting;
 use super::pages::{self, Paged};
-use super::problem::bad_request;
-use super::{Answer, Asked, Named, Posted, Refusal, State, json};
+use super::{Answer, Asked, Named, NamedTwo, Posted, State, json};
 
 /// Tags a commit, if the tag is as expected.
 #[derive(Deserialize, ToSchema)]
@@ -34,7 +32,7 @@ fn absent() -> TagExpected {
 
 /// All tags of all datasets
 #[utoipa::path(get, path = "/v1/tags", tag = "datasets", operation_id = "list_all_tags", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<TagInfo>)))]
+    responses((status = 200, description = "A page of them", body = Vec<TagInfo>), (status = 422)))]
 pub(super) async fn all(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
     let mut all = state.api.catalog.tags(None).await?;
     all.retain(|tag| seen.0.holds(&tag.dataset));
@@ -44,7 +42,7 @@ pub(super) async fn all(state: State, seen: Datasets, uri: Uri, Asked(paged): As
 /// The tags of a dataset
 #[utoipa::path(get, path = "/v1/datasets/{name}/tags", tag = "datasets", operation_id = "list_tags",
     params(("name" = schema::DatasetName, Path, description = "The dataset"), Paged),
-    responses((status = 200, description = "A page of them", body = Vec<TagInfo>)))]
+    responses((status = 200, description = "A page of them", body = Vec<TagInfo>), (status = 422)))]
 pub(super) async fn of_dataset(
     state: State,
     uri: Uri,
@@ -64,8 +62,7 @@ fn key(tag: &TagInfo) -> String {
     params(("name" = schema::DatasetName, Path, description = "The dataset"),
         ("tag" = schema::TagName, Path, description = "The tag")),
     responses((status = 200, description = "The tag", body = TagInfo), (status = 404)))]
-pub(super) async fn show(state: State, Path(path): Path<(String, String)>) -> Answer {
-    let (dataset, tag) = dataset_and_tag(&path)?;
+pub(super) async fn show(state: State, NamedTwo(dataset, tag): NamedTwo<DatasetName, TagName>) -> Answer {
     json(&state.api.catalog.tag(&dataset, &tag).await?)
 }
 
@@ -77,10 +74,9 @@ pub(super) async fn show(state: State, Path(path): Path<(String, String)>) -> An
     responses((status = 200, description = "The tag", body = TagInfo), (status = 404), (status = 409)))]
 pub(super) async fn put(
     state: State,
-    Path(path): Path<(String, String)>,
+    NamedTwo(dataset, tag): NamedTwo<DatasetName, TagName>,
     Posted(tagging): Posted<Tagging>,
 ) -> Answer {
-    let (dataset, tag) = dataset_and_tag(&path)?;
     json(&state.api.catalog.put_tag(&dataset, &tag, tagging.commit, tagging.expected).await?)
 }
 
@@ -91,14 +87,9 @@ pub(super) async fn put(
     responses((status = 204, description = "Removed"), (status = 404), (status = 409)))]
 pub(super) async fn remove(
     state: State,
-    Path(path): Path<(String, String)>,
+    NamedTwo(dataset, tag): NamedTwo<DatasetName, TagName>,
     Asked(expecting): Asked<Expecting>,
 ) -> Answer {
-    let (dataset, tag) = dataset_and_tag(&path)?;
     state.api.catalog.remove_tag(&dataset, &tag, expecting.expected).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
-}
-
-fn dataset_and_tag((dataset, tag): &(String, String)) -> Result<(DatasetName, TagName), Refusal> {
-    Ok((dataset.parse().map_err(bad_request)?, tag.parse().map_err(bad_request)?))
 }
