@@ -111,7 +111,7 @@ mod tests {
     fn matches(words: &[&str]) -> (ArgMatches, Settings) {
         use clap::FromArgMatches;
         let command = Settings::augment_args(Command::new("shardd"));
-        let matches = command.get_matches_from([&["shardd"], words].concat());
+        let matches = command.get_matches_from([&["shardd"][..], words].concat());
         let settings = Settings::from_arg_matches(&matches).expect("they fit");
         (matches, settings)
     }
