@@ -3,17 +3,23 @@
 //! Flags win over the environment, the environment over the file, the file over the defaults. Knows the names and
 //! meanings of settings; opens nothing but the settings file.
 
+mod page;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use shardd_client::nearest::nearest;
 use shardd_client::node::NodeId;
 use shardd_client::stores::StoreOptions;
 use shardfmt::size::ByteSize;
+use toml::de::DeTable;
 
 use crate::identity::JoinToken;
 use crate::metastore::MetastoreUrl;
+
+pub use page::{effective, template};
 
 /// Where the data directory is unless told otherwise.
 pub const DEFAULT_DATA: &str = "shardd-data";
@@ -25,11 +31,12 @@ pub const DEFAULT_QUIC: &str = "127.0.0.1:0";
 pub const DEFAULT_CACHE_SIZE: ByteSize = ByteSize(64 << 30);
 
 /// Every setting of `shardd serve`, by the same name as flag (`--cache-size`), environment variable
-/// (`SHARDD_CACHE_SIZE`) and key of the settings file (`cache-size`).
-#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
+/// (`SHARDD_CACHE_SIZE`) and key of the settings file (`cache-size`). The help of each ends with its default; a page of
+/// settings is made of it.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Settings {
-    /// Directory for everything the node keeps: store, cache, metadata, certificate [default: ./shardd-data]
+    /// Directory for everything the node keeps: store, cache, metadata, certificate [default: shardd-data]
     #[arg(long, value_name = "DIR", env = "SHARDD_DATA")]
     pub data: Option<PathBuf>,
 
@@ -50,19 +57,20 @@ pub struct Settings {
     #[arg(long, value_name = "URL", env = "SHARDD_STORE")]
     pub store: Option<String>,
 
-    /// Address of the service of the store, where it is not the cloud's own, such as `https://minio.example.org:9000`
+    /// Address of the service of the store, where it is not the cloud's own, such as
+    /// `https://minio.example.org:9000` [default: the cloud's own]
     #[arg(long, value_name = "URL", env = "SHARDD_STORE_ENDPOINT")]
     pub store_endpoint: Option<String>,
 
-    /// Region of the store's bucket
+    /// Region of the store's bucket [default: AWS_REGION, or us-east-1]
     #[arg(long, value_name = "REGION", env = "SHARDD_STORE_REGION")]
     pub store_region: Option<String>,
 
-    /// File of certificates (PEM) to trust at the store's service, beside the system's
+    /// File of certificates (PEM) to trust at the store's service, beside the system's [default: none]
     #[arg(long, value_name = "FILE", env = "SHARDD_STORE_CA")]
     pub store_ca: Option<PathBuf>,
 
-    /// Ask the store without credentials, as anybody: for public buckets
+    /// Ask the store without credentials, as anybody: for public buckets [default: false]
     #[arg(
         long,
         env = "SHARDD_STORE_ANONYMOUS",
@@ -86,11 +94,12 @@ pub struct Settings {
     #[arg(long, value_name = "SIZE", env = "SHARDD_CACHE_SIZE")]
     pub cache_size: Option<ByteSize>,
 
-    /// Join the cluster of another node: its join token, or @ and the path of its join-token file
+    /// Join the cluster of another node: its join token, or @ and the path of its join-token file [default:
+    /// none]
     #[arg(long, value_name = "TOKEN|@FILE", env = "SHARDD_JOIN")]
     pub join: Option<String>,
 
-    /// File to write the ready line to once the node serves
+    /// File to write the ready line to once the node serves [default: none]
     #[arg(long, value_name = "FILE", env = "SHARDD_READY_FILE")]
     pub ready_file: Option<PathBuf>,
 
@@ -106,7 +115,7 @@ pub struct Settings {
     #[arg(long, value_name = "none|tokens", env = "SHARDD_AUTH")]
     pub auth: Option<Auth>,
 
-    /// Serve HTTP, which has no TLS yet, to other machines too
+    /// Serve HTTP, which has no TLS yet, to other machines too [default: false]
     #[arg(
         long,
         env = "SHARDD_ALLOW_INSECURE_HTTP",
@@ -118,7 +127,7 @@ pub struct Settings {
 }
 
 /// How much is logged: everything of this importance and above.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// What a person should look at.
@@ -133,7 +142,7 @@ pub enum LogLevel {
 }
 
 /// Who may ask over HTTP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Auth {
     /// Anyone who reaches the address.
@@ -143,7 +152,7 @@ pub enum Auth {
 }
 
 /// How log lines look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// For people.
@@ -228,11 +237,55 @@ impl Settings {
     }
 
     fn from_toml(text: &str, path: &Path) -> Result<Settings, ConfigError> {
-        toml::from_str(text).map_err(|error| ConfigError::BadFile {
+        let refused = |at: usize, reason: String| ConfigError::BadFile {
             path: path.display().to_string(),
-            line: error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count()),
-            reason: error.message().trim().replace('\n', "; "),
-        })
+            line: 1 + text[..at].matches('\n').count(),
+            reason,
+        };
+        let wrong = |error: toml::de::Error| {
+            let at = error.span().map_or(0, |span| span.start);
+            refused(at, error.message().trim().replace('\n', "; "))
+        };
+        let known: Vec<String> = page::Known::all().into_iter().map(|known| known.key).collect();
+        for key in DeTable::parse(text).map_err(wrong)?.get_ref().keys() {
+            let (name, at) = (&**key.get_ref(), key.span().start);
+            if !known.iter().any(|known| known == name) {
+                let way_out = match nearest(name, known.iter().map(String::as_str)) {
+                    Some(meant) => format!("is it `{meant}`?"),
+                    None => "`shardd config show --default` lists all there are".to_owned(),
+                };
+                let name: String = name.chars().take(80).collect();
+                return Err(refused(at, format!("there is no setting `{}`; {way_out}", name.escape_debug())));
+            }
+        }
+        toml::from_str(text).map_err(wrong)
+    }
+
+    /// What holds where nobody says anything, as far as that is the same everywhere.
+    #[must_use]
+    pub fn defaults() -> Settings {
+        let address = |text: &str| Some(text.parse().expect("a constant address"));
+        Settings {
+            data: Some(DEFAULT_DATA.into()),
+            http: address(DEFAULT_HTTP),
+            quic: address(DEFAULT_QUIC),
+            cache_size: Some(DEFAULT_CACHE_SIZE),
+            log_format: Some(LogFormat::default()),
+            log_level: Some(LogLevel::default()),
+            allow_insecure_http: Some(false),
+            ..Settings::default()
+        }
+    }
+
+    /// How many settings say something.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.to_table().len()
+    }
+
+    /// What is said, by the names of the settings file.
+    fn to_table(&self) -> toml::Table {
+        toml::Table::try_from(self).expect("a setting is text, a number or a truth value")
     }
 
     /// These settings, completed by `fallback` where silent.
@@ -265,41 +318,43 @@ impl Settings {
     /// # Errors
     /// The first [`ConfigError`] found.
     pub fn resolve(self) -> Result<Config, ConfigError> {
-        let http = self.http.unwrap_or_else(|| DEFAULT_HTTP.parse().expect("a constant address"));
-        if !http.ip().is_loopback() && self.allow_insecure_http != Some(true) {
+        let known = "a default holds where nothing else does";
+        let settings = self.or(Settings::defaults());
+        let http = settings.http.expect(known);
+        if !http.ip().is_loopback() && settings.allow_insecure_http != Some(true) {
             return Err(ConfigError::InsecureHttp(http));
         }
-        let quic = self.quic.unwrap_or_else(|| DEFAULT_QUIC.parse().expect("a constant address"));
+        let quic = settings.quic.expect(known);
         if quic.ip().is_unspecified() {
             return Err(ConfigError::UnreachableQuic(quic));
         }
-        let cache_size = self.cache_size.unwrap_or(DEFAULT_CACHE_SIZE);
+        let cache_size = settings.cache_size.expect(known);
         if cache_size.0 < 64 << 20 {
             return Err(ConfigError::SmallCache(cache_size));
         }
         Ok(Config {
-            data: self.data.unwrap_or_else(|| DEFAULT_DATA.into()),
-            id: self.id,
+            data: settings.data.expect(known),
+            id: settings.id,
             http,
             quic,
-            store: self.store,
+            store: settings.store,
             store_options: StoreOptions {
-                endpoint: self.store_endpoint,
-                region: self.store_region,
-                ca: self.store_ca,
-                anonymous: self.store_anonymous.unwrap_or(false),
-                bandwidth: self.store_bandwidth,
+                endpoint: settings.store_endpoint,
+                region: settings.store_region,
+                ca: settings.store_ca,
+                anonymous: settings.store_anonymous.unwrap_or(false),
+                bandwidth: settings.store_bandwidth,
             },
-            metastore: self
+            metastore: settings
                 .metastore
                 .map(|url| url.parse().map_err(ConfigError::BadMetastore))
                 .transpose()?,
             cache_size,
-            join: self.join.as_deref().map(read_token).transpose()?,
-            ready_file: self.ready_file,
-            log_format: self.log_format.unwrap_or_default(),
-            log_level: self.log_level.unwrap_or_default(),
-            auth: self.auth,
+            join: settings.join.as_deref().map(read_token).transpose()?,
+            ready_file: settings.ready_file,
+            log_format: settings.log_format.expect(known),
+            log_level: settings.log_level.expect(known),
+            auth: settings.auth,
         })
     }
 }
@@ -345,7 +400,12 @@ mod tests {
     #[test]
     fn bad_input_is_refused_in_one_line_that_names_it() {
         let cases: &[(&str, &[&str])] = &[
-            ("cach-size = \"1GiB\"", &["shardd.toml", "line 1", "cach-size"]),
+            (
+                "cach-size = \"1GiB\"",
+                &["shardd.toml, line 1: there is no setting `cach-size`; is it `cache-size`?"],
+            ),
+            ("id = \"a\"\n\ncache_size = 1", &["line 3", "`cache-size`?"]),
+            ("[replication]\nfactor = 3", &["line 1", "`replication`", "shardd config show --default"]),
             ("\nhttp = \"nowhere\"", &["line 2", "address"]),
             ("\n\ncache-size = \"many\"", &["line 3", "many"]),
             ("id = \"Not A Name\"", &["line 1", "Not A Name"]),

@@ -1,12 +1,12 @@
 //! `shardd`: one node of a cluster, or a cluster of one.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
-use shardd::config::{Config, LogFormat, LogLevel, Settings};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use shardd::config::{self, Config, ConfigError, LogFormat, LogLevel, Settings};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
@@ -28,31 +28,91 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run a node, until SIGTERM or SIGINT
-    Serve {
-        /// TOML file of settings, each by the name of its flag; flags and environment win over it
-        #[arg(long, value_name = "FILE", env = "SHARDD_CONFIG")]
-        config: Option<PathBuf>,
-        #[command(flatten)]
-        settings: Settings,
+    Serve(Given),
+    /// Check a settings file, or show the settings that hold
+    #[command(subcommand)]
+    Config(ConfigCommand),
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Check a settings file: that each key is known, that each value fits, and that they fit each other
+    Check {
+        /// The file
+        #[arg(env = "SHARDD_CONFIG")]
+        file: PathBuf,
     },
+    /// Print the settings that hold, as TOML, with what each means and where it comes from
+    Show {
+        /// Print the defaults instead, as a settings file to begin with
+        #[arg(long)]
+        default: bool,
+        #[command(flatten)]
+        given: Given,
+    },
+}
+
+/// What flags and environment say, and where more is said.
+#[derive(Args)]
+struct Given {
+    /// TOML file of settings, each by the name of its flag; flags and environment win over it
+    #[arg(long, value_name = "FILE", env = "SHARDD_CONFIG")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
 }
 
 fn main() -> ExitCode {
     shardd_client::tls::use_ring();
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
+    let parsed = Arguments::command().try_get_matches();
+    let parsed = parsed.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches)));
+    let (arguments, matches) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) if error.use_stderr() => return complain(&one_line(&error.to_string()), 2),
         Err(help) => {
             let _ = help.print();
             return ExitCode::SUCCESS;
         }
     };
-    let Command::Serve { config, settings } = arguments.command;
-    let config = config.map_or_else(|| Ok(Settings::default()), |path| Settings::from_file(&path));
-    match config.and_then(|file| settings.or(file).resolve()) {
-        Ok(config) => run(config),
+    let outcome = match arguments.command {
+        Command::Serve(given) => match given.resolve() {
+            Ok(config) => return run(config),
+            Err(error) => Err(error),
+        },
+        Command::Config(ConfigCommand::Check { file }) => check(&file),
+        Command::Config(ConfigCommand::Show { default: true, .. }) => Ok(config::template()),
+        Command::Config(ConfigCommand::Show { default: false, given }) => given.show(&matches),
+    };
+    match outcome {
+        Ok(text) => {
+            // A reader that has gone away wants no more.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
         Err(error) => complain(&error.to_string(), 2),
     }
+}
+
+impl Given {
+    fn resolve(self) -> Result<Config, ConfigError> {
+        let filed = self.config.as_deref().map(Settings::from_file).transpose()?;
+        self.settings.or(filed.unwrap_or_default()).resolve()
+    }
+
+    fn show(self, matches: &ArgMatches) -> Result<String, ConfigError> {
+        let path = self.config.as_deref();
+        let filed = path.map(|path| Settings::from_file(path).map(|filed| (path, filed))).transpose()?;
+        let innermost = |matches: &ArgMatches| matches.subcommand().map(|(_, inner)| inner.clone());
+        let own = innermost(matches).and_then(|config| innermost(&config)).unwrap_or_default();
+        Ok(config::effective(&own, self.settings, filed))
+    }
+}
+
+fn check(file: &Path) -> Result<String, ConfigError> {
+    let settings = Settings::from_file(file)?;
+    let count = settings.count();
+    settings.resolve()?;
+    Ok(format!("{} is good: {count} setting{}\n", file.display(), if count == 1 { "" } else { "s" }))
 }
 
 fn run(config: Config) -> ExitCode {

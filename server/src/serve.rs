@@ -106,13 +106,29 @@ impl std::fmt::Display for Ready {
 /// Runs a node until `stop`; tells `ready` once it serves.
 ///
 /// # Errors
-/// [`ServeError`] when it cannot start, or finds its name taken.
+/// [`ServeError`] when it cannot start, or finds its name taken. A data directory that was made for a node which then had
+/// nothing to keep there is gone again.
 pub async fn serve(
     config: Config,
     stop: CancellationToken,
     ready: impl FnOnce(&Ready),
 ) -> Result<(), ServeError> {
-    let (_locked, listener) = (lock_data(&config.data)?, bind_http(config.http).await?);
+    let data = config.data.clone();
+    let is_new = !data.exists();
+    let locked = lock_data(&data)?;
+    let served = serve_locked(config, stop, ready).await;
+    if served.is_err() && is_new {
+        remove_unused(&data, &locked);
+    }
+    served
+}
+
+async fn serve_locked(
+    config: Config,
+    stop: CancellationToken,
+    ready: impl FnOnce(&Ready),
+) -> Result<(), ServeError> {
+    let listener = bind_http(config.http).await?;
     let bound = listener.local_addr().map_err(|source| ServeError::Http { address: config.http, source })?;
     let part = take_part(&config).await?;
     let identity = part.identity();
@@ -241,6 +257,17 @@ fn lock_data(data: &Path) -> Result<File, ServeError> {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(ServeError::InUse { path: data.to_owned() }),
         Err(error) => Err(at(error.into())),
+    }
+}
+
+/// Removes a data directory in which there is nothing but its lock, held by the caller.
+fn remove_unused(data: &Path, _locked: &File) {
+    let lock = data.join("lock");
+    let is_unused = std::fs::read_dir(data)
+        .is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| entry.path() == lock)));
+    if is_unused {
+        // Whoever comes now finds the lock held or no directory, and says so.
+        let _ = std::fs::remove_file(&lock).and_then(|()| std::fs::remove_dir(data));
     }
 }
 
@@ -550,6 +577,7 @@ mod tests {
             error.contains(&format!("--http {}", first.ready.http)) && error.contains("in use"),
             "{error}"
         );
+        assert!(!root.path().join("three").exists(), "nothing is left of a node that kept nothing");
         let busy = Settings { quic: Some(first.ready.quic), ..settings(&root, "three") };
         let error = refused(busy).await;
         assert!(error.contains(&format!("--quic {}", first.ready.quic)), "{error}");

@@ -50,6 +50,15 @@ impl LocalCatalog {
         ["meta", "store", "tls"].iter().any(|part| dir.as_ref().join(part).exists())
     }
 
+    /// Takes away what [`open`](Self::open) makes in `dir`, as long as nothing was put there: after a failure that left
+    /// nothing to keep. What holds anything stays as it is.
+    pub fn remove_unused(dir: impl AsRef<Path>) {
+        // Of a directory that has something in it, nothing is removed.
+        if std::fs::remove_dir(dir.as_ref().join("store")).is_ok() {
+            FilesMetastore::remove_unused(dir.as_ref().join("meta"));
+        }
+    }
+
     /// The store of this catalog.
     pub fn origin(&self) -> Arc<Origin> {
         self.backend.origin().clone()

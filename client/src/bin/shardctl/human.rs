@@ -47,6 +47,7 @@ pub(crate) fn number(value: f64) -> String {
 pub(crate) fn duration(value: Duration) -> String {
     let seconds = value.as_secs_f64();
     match seconds {
+        0.0 => "0 s".to_owned(),
         s if s < 0.0095 => format!("{:.1} ms", s * 1e3),
         s if s < 0.95 => format!("{:.0} ms", s * 1e3),
         s if s < 60.0 => format!("{s:.1} s"),
@@ -118,8 +119,8 @@ mod tests {
 
     #[test]
     fn durations_choose_their_unit() {
-        let shown = [0.0012, 0.25, 12.34, 75.0, 7260.0].map(|s| duration(Duration::from_secs_f64(s)));
-        assert_eq!(shown, ["1.2 ms", "250 ms", "12.3 s", "1 min 15 s", "2 h 01 min"]);
+        let shown = [0.0, 0.0012, 0.25, 12.34, 75.0, 7260.0].map(|s| duration(Duration::from_secs_f64(s)));
+        assert_eq!(shown, ["0 s", "1.2 ms", "250 ms", "12.3 s", "1 min 15 s", "2 h 01 min"]);
     }
 
     #[test]

@@ -20,6 +20,9 @@ use crate::table::{Table, facts};
 const SKIPPED_SHOWN: usize = 10;
 
 /// Show a dataset: columns, classes, shards, inputs, configuration
+///
+/// Of each column it shows how many values are present (neither null nor, of floating-point columns, NaN or infinite) and of those the least,
+/// the mean, the largest and their standard deviation; of text, bytes and lists, the same of their lengths.
 #[derive(Args)]
 pub(crate) struct Info {
     /// The dataset, or a version of it such as NAME@TAG or NAME@~1; may be left out if there is only one

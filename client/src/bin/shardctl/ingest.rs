@@ -4,6 +4,7 @@ mod auto;
 mod split;
 
 use std::env;
+use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use shardd_client::catalog::{Catalog, CatalogError, CommitNote, Shelf};
+use shardd_client::catalog::{Catalog, CatalogError, CommitNote, LocalCatalog, Shelf};
 use shardd_client::inputs;
 use shardfmt::ingest::{
     Delimiter, Documents, HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind, Mix, OnError,
@@ -22,7 +23,7 @@ use shardfmt::shard::Compression;
 use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
 
 use self::split::Split;
-use crate::connect::Connect;
+use crate::connect::{Connect, Target};
 use crate::failure::{Failure, one_line};
 use crate::human::{duration, plural};
 use crate::output;
@@ -273,6 +274,22 @@ fn own_work() -> Result<PathBuf, Failure> {
 
 impl Ingest {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
+        let new_store = match connect.target()? {
+            Target::Store(dir) if !LocalCatalog::is_at(&dir) => Some((dir.exists(), dir)),
+            Target::Store(_) | Target::Servers(_) => None,
+        };
+        let done = self.fill(connect, json);
+        if let (Err(_), Some((was_there, dir))) = (&done, new_store) {
+            LocalCatalog::remove_unused(&dir);
+            if !was_there {
+                // Not, if anything was stored.
+                let _ = fs::remove_dir(dir);
+            }
+        }
+        done
+    }
+
+    fn fill(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let started = Instant::now();
         let Ingest { paths, name, message, settings, effort } = self;
         let (config, resources) = (settings.config()?, effort.resources()?);

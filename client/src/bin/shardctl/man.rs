@@ -38,14 +38,15 @@ impl Man {
         if let Some(dir) = &self.to {
             return write(&pages, dir, json);
         }
-        let name = ["shardctl"].into_iter().chain(self.command.iter().map(String::as_str));
-        let name = name.collect::<Vec<_>>().join("-");
-        let Some(page) = pages.iter().find(|page| page.name == name) else {
-            let meant = nearest(&name, pages.iter().map(|page| page.name.as_str()));
+        let asked = self.command.join("-");
+        let own = |page: &Page| page.name.trim_start_matches("shardctl").trim_start_matches('-').to_owned();
+        let names: Vec<String> = pages.iter().map(own).collect();
+        let Some(at) = names.iter().position(|name| *name == asked) else {
+            let meant = nearest(&asked, names.iter().map(String::as_str));
             let meant = meant.map(|name| format!("; is it {}?", name.replace('-', " "))).unwrap_or_default();
-            let name = self.command.join(" ");
-            return Err(Failure::usage(format!("there is no command {name}{meant}")));
+            return Err(Failure::usage(format!("there is no command {}{meant}", self.command.join(" "))));
         };
+        let page = &pages[at];
         match json {
             true => output::json(&json!({ "page": page.name, "roff": String::from_utf8_lossy(&page.roff) })),
             false => output::raw(&page.roff),

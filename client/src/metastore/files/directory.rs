@@ -21,8 +21,12 @@ pub(super) struct Directory {
 }
 
 impl Directory {
+    pub(super) fn at(root: &Path) -> Self {
+        Self { root: root.into(), keys: root.join("keys"), leases: root.join("leases") }
+    }
+
     pub(super) fn open(root: &Path) -> Result<Self, MetaError> {
-        let directory = Self { root: root.into(), keys: root.join("keys"), leases: root.join("leases") };
+        let directory = Self::at(root);
         let create = || -> io::Result<()> {
             fs::create_dir_all(&directory.keys)?;
             fs::create_dir_all(&directory.leases)?;
@@ -47,6 +51,19 @@ impl Directory {
     /// The revision as last written, without waiting for the lock.
     pub(super) fn peek_revision(&self) -> Result<u64, MetaError> {
         Ok(self.read_counter()?.revision)
+    }
+
+    /// Removes the directory, unless something was written to it: then, the counter is there.
+    pub(super) fn remove_unused(&self) -> io::Result<()> {
+        let lock = self.lock_file()?;
+        lock.lock()?;
+        if self.root.join(COUNTER).exists() {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        }
+        fs::remove_dir(&self.keys)?;
+        fs::remove_dir(&self.leases)?;
+        fs::remove_file(self.root.join("lock"))?;
+        fs::remove_dir(&self.root)
     }
 
     fn read_counter(&self) -> Result<Counter, MetaError> {

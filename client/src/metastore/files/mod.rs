@@ -44,6 +44,12 @@ impl FilesMetastore {
         Self::open_with_clock(dir, Arc::new(SystemTime::now))
     }
 
+    /// Removes the metastore in `dir`, if nothing was ever written to it.
+    pub fn remove_unused(dir: impl AsRef<Path>) {
+        // Not being able to is no reason to fail anyone.
+        let _ = Directory::at(dir.as_ref()).remove_unused();
+    }
+
     /// As [`open`](Self::open), with a clock of the caller's.
     pub fn open_with_clock(dir: impl AsRef<Path>, clock: SystemClock) -> Result<Self, MetaError> {
         let directory = Arc::new(Directory::open(dir.as_ref())?);

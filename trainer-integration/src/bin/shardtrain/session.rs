@@ -103,7 +103,7 @@ fn find_plan(catalog: &dyn Catalog, args: &Args) -> Result<PlanId, Failure> {
     let plans: Vec<PlanId> = catalog.plans()?.into_iter().map(|plan| plan.id).filter(begins).collect();
     match plans[..] {
         [id] => Ok(id),
-        [] => Err(UsageError(format!("there is no plan {wanted:?}; see `shardctl plan ls`")).into()),
+        [] => Err(format!("there is no plan {wanted:?}; see `shardctl plan ls`").into()),
         _ => {
             Err(UsageError(format!("{} plans begin with {wanted:?}; give more of the id", plans.len()))
                 .into())
