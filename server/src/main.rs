@@ -28,7 +28,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run a node, until SIGTERM or SIGINT
-    Serve(Given),
+    Serve(Box<Given>),
     /// Check a settings file, or show the settings that hold
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -48,7 +48,7 @@ enum ConfigCommand {
         #[arg(long)]
         default: bool,
         #[command(flatten)]
-        given: Given,
+        given: Box<Given>,
     },
 }
 

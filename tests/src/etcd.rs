@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -10,12 +10,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::wait_until;
+use crate::{run, wait_until};
 
 /// Members of one etcd, each a process with a directory of its own. Killed when dropped.
 pub struct Etcd {
     members: Vec<Member>,
     root: TempDir,
+    /// Speaks TLS only, to those who show a certificate, and lets in a user with a password.
+    is_secured: bool,
 }
 
 struct Member {
@@ -28,8 +30,26 @@ struct Member {
 }
 
 impl Etcd {
+    /// The user of a secured etcd.
+    pub const USER: &str = "root";
+
     /// Starts `count` members and waits until all of them answer; `None`, with a word about it, where etcd is not installed.
     pub fn start(count: usize) -> Option<Self> {
+        Self::start_as(count, false)
+    }
+
+    /// Starts one member that wants TLS with a client's certificate, and [`USER`](Self::USER) with the password in
+    /// [`file`](Self::file) `password`.
+    pub fn start_secured() -> Option<Self> {
+        let etcd = Self::start_as(1, true)?;
+        let password = std::fs::read_to_string(etcd.file("password")).expect("just written");
+        etcd.control(&["user", "add", &format!("{}:{}", Self::USER, password.trim())]);
+        etcd.control(&["user", "grant-role", Self::USER, "root"]);
+        etcd.control(&["auth", "enable"]);
+        Some(etcd)
+    }
+
+    fn start_as(count: usize, is_secured: bool) -> Option<Self> {
         if Command::new("etcd").arg("--version").output().is_err() {
             println!("skipped: etcd is not installed (on Debian: the package etcd-server)");
             return None;
@@ -39,7 +59,10 @@ impl Etcd {
             let [client, peer] = addresses();
             Member { name: format!("e{n}"), client, peer, child: None }
         });
-        let mut etcd = Self { members: members.collect(), root };
+        let mut etcd = Self { members: members.collect(), root, is_secured };
+        if is_secured {
+            etcd.make_certificates();
+        }
         (0..count).for_each(|n| etcd.launch(n));
         (0..count).for_each(|n| etcd.await_member(n));
         Some(etcd)
@@ -49,6 +72,11 @@ impl Etcd {
     pub fn url(&self, prefix: &str) -> String {
         let members: Vec<&str> = self.members.iter().map(|member| member.client.as_str()).collect();
         format!("etcd://{}/{prefix}", members.join(","))
+    }
+
+    /// A file of a secured etcd: `ca.pem`, `cert.pem`, `key.pem` or `password`.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
     }
 
     /// The number of the member that leads, as a member that runs says.
@@ -93,9 +121,19 @@ impl Etcd {
         let peers = peers.collect::<Vec<_>>().join(",");
         let member = &mut self.members[n];
         assert!(member.child.is_none(), "{} is running", member.name);
-        let (client, peer) = (format!("http://{}", member.client), format!("http://{}", member.peer));
+        let scheme = if self.is_secured { "https" } else { "http" };
+        let (client, peer) = (format!("{scheme}://{}", member.client), format!("http://{}", member.peer));
         let log = log(self.root.path(), &member.name);
-        let child = Command::new("etcd")
+        let mut command = Command::new("etcd");
+        if self.is_secured {
+            command.arg("--client-cert-auth");
+            for (flag, file) in
+                [("cert-file", "cert.pem"), ("key-file", "key.pem"), ("trusted-ca-file", "ca.pem")]
+            {
+                command.arg(format!("--{flag}")).arg(self.root.path().join(file));
+            }
+        }
+        let child = command
             .args(["--name", &member.name, "--data-dir"])
             .arg(self.root.path().join(&member.name))
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
@@ -111,10 +149,53 @@ impl Etcd {
 
     fn await_member(&self, n: usize) {
         let name = &self.members[n].name;
+        if self.is_secured {
+            return wait_until(&format!("{name} answers"), || {
+                let health = self.etcdctl(&["endpoint", "health"]).output();
+                health.expect("etcdctl is installed with etcd").status.success()
+            });
+        }
         // A linearizable read: the member knows a leader, which knows a majority.
         wait_until(&format!("{name} answers"), || {
             self.ask(n, "kv/range", &json!({ "key": "AA==" })).is_some()
         });
+    }
+
+    fn control(&self, arguments: &[&str]) {
+        run(&mut self.etcdctl(arguments));
+    }
+
+    fn etcdctl(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &format!("https://{}", self.members[0].client)]);
+        for (flag, file) in [("cacert", "ca.pem"), ("cert", "cert.pem"), ("key", "key.pem")] {
+            command.arg(format!("--{flag}")).arg(self.file(file));
+        }
+        command.args(arguments);
+        command
+    }
+
+    /// An authority, one certificate for the members and for those who connect, and a password.
+    fn make_certificates(&self) {
+        let key = || rcgen::KeyPair::generate().expect("a key");
+        let mut authority = rcgen::CertificateParams::default();
+        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let (authority_key, own_key) = (key(), key());
+        let ca = authority.self_signed(&authority_key).expect("signed").pem();
+        let issuer = rcgen::Issuer::new(authority, authority_key);
+        let (host, _) = self.members[0].client.split_once(':').expect("an address");
+        let mut own = rcgen::CertificateParams::new([host.to_owned()]).expect("an address");
+        own.extended_key_usages =
+            vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        let cert = own.signed_by(&own_key, &issuer).expect("signed").pem();
+        for (name, text) in [
+            ("ca.pem", ca),
+            ("cert.pem", cert),
+            ("key.pem", own_key.serialize_pem()),
+            ("password", "swordfish\n".into()),
+        ] {
+            std::fs::write(self.file(name), text).expect("a file can be written");
+        }
     }
 
     /// What the JSON gateway of a member answers, if it does.

@@ -1,17 +1,15 @@
 //! A metastore in memory, on tokio's clock: exact and instant, also under a paused clock. Nothing survives the process.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
+use super::bookkeeping::{Deletions, Leases, wait_for_change};
 use super::{Entry, Expected, LeaseId, Listing, MetaError, Metastore, check_key, check_value};
-
-/// How many deletions are remembered for [`Metastore::changed`]; older `since` revisions wake without cause.
-const DELETIONS_REMEMBERED: usize = 4096;
 
 /// A [`Metastore`] in this process's memory.
 pub struct MemoryMetastore {
@@ -84,43 +82,22 @@ impl Metastore for MemoryMetastore {
     }
 
     async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
-        // Subscribed before the first look: a change after the look wakes the wait.
-        let mut revision = self.revision.subscribe();
-        loop {
-            revision.borrow_and_update();
-            let (newest, next_lapse) =
-                self.with(|state| (state.newest_under(prefix, since), state.next_lapse()));
-            if newest > since {
-                return Ok(newest);
-            }
-            let lapse = async {
-                match next_lapse {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                changed = revision.changed() => changed.expect("the sender lives in self"),
-                () = lapse => {}
-            }
-        }
+        let look =
+            async || Ok(self.with(|state| (state.newest_under(prefix, since), state.leases.next_lapse())));
+        wait_for_change(&self.revision, since, look).await
     }
 
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, MetaError> {
         Ok(self.with(|state| {
             state.last_lease += 1;
-            let lease = Lease { ttl, expires: Instant::now() + ttl, keys: BTreeSet::new() };
-            state.leases.insert(LeaseId(state.last_lease), lease);
-            LeaseId(state.last_lease)
+            let lease = LeaseId(state.last_lease);
+            state.leases.grant(lease, ttl, Instant::now());
+            lease
         }))
     }
 
     async fn renew(&self, lease: LeaseId) -> Result<(), MetaError> {
-        self.with(|state| {
-            let held = state.leases.get_mut(&lease).ok_or(MetaError::LeaseLost { lease })?;
-            held.expires = Instant::now() + held.ttl;
-            Ok(())
-        })
+        self.with(|state| state.leases.renew(lease, Instant::now()))
     }
 
     async fn revoke(&self, lease: LeaseId) -> Result<(), MetaError> {
@@ -133,22 +110,14 @@ impl Metastore for MemoryMetastore {
 struct State {
     revision: u64,
     entries: BTreeMap<String, Stored>,
-    deletions: BTreeMap<u64, String>,
-    /// Deletions up to this revision are forgotten.
-    forgotten: u64,
-    leases: BTreeMap<LeaseId, Lease>,
+    deletions: Deletions,
+    leases: Leases,
     last_lease: u64,
 }
 
 struct Stored {
     entry: Entry,
     lease: Option<LeaseId>,
-}
-
-struct Lease {
-    ttl: Duration,
-    expires: Instant,
-    keys: BTreeSet<String>,
 }
 
 impl State {
@@ -159,55 +128,36 @@ impl State {
         expected: Expected,
         lease: Option<LeaseId>,
     ) -> Result<u64, MetaError> {
-        if let Some(lease) = lease.filter(|lease| !self.leases.contains_key(lease)) {
-            return Err(MetaError::LeaseLost { lease });
-        }
+        self.leases.check(lease)?;
         expected.check(key, self.revision_of(key))?;
         self.revision += 1;
         let entry = Entry { value, revision: self.revision };
         let before = self.entries.insert(key.to_owned(), Stored { entry, lease });
-        self.detach(key, before.and_then(|stored| stored.lease));
-        if let Some(held) = lease.and_then(|lease| self.leases.get_mut(&lease)) {
-            held.keys.insert(key.to_owned());
-        }
+        self.leases.rehang(key, before.and_then(|stored| stored.lease), lease);
         Ok(self.revision)
     }
 
     fn delete(&mut self, key: &str, expected: Expected) -> Result<u64, MetaError> {
         expected.check(key, self.revision_of(key))?;
         let Some(stored) = self.entries.remove(key) else { return Ok(self.revision) };
-        self.detach(key, stored.lease);
+        self.leases.rehang(key, stored.lease, None);
         self.revision += 1;
-        self.deletions.insert(self.revision, key.to_owned());
-        while self.deletions.len() > DELETIONS_REMEMBERED {
-            self.forgotten = self.deletions.pop_first().expect("not empty").0;
-        }
+        self.deletions.record(self.revision, key.to_owned());
         Ok(self.revision)
-    }
-
-    fn detach(&mut self, key: &str, lease: Option<LeaseId>) {
-        if let Some(held) = lease.and_then(|lease| self.leases.get_mut(&lease)) {
-            held.keys.remove(key);
-        }
     }
 
     /// Ends `lease`: each of its keys is deleted with a revision.
     fn end(&mut self, lease: LeaseId) {
-        let Some(held) = self.leases.remove(&lease) else { return };
-        for key in held.keys {
+        for key in self.leases.keys(lease).unwrap_or_default() {
             self.delete(&key, Expected::Any).expect("any state is expected");
         }
+        self.leases.end(lease);
     }
 
     fn lapse(&mut self, now: Instant) {
-        while let Some(lease) = self.leases.iter().find(|(_, lease)| lease.expires <= now).map(|(id, _)| *id)
-        {
+        while let Some(lease) = self.leases.lapsed(now) {
             self.end(lease);
         }
-    }
-
-    fn next_lapse(&self) -> Option<Instant> {
-        self.leases.values().filter(|lease| !lease.keys.is_empty()).map(|lease| lease.expires).min()
     }
 
     fn revision_of(&self, key: &str) -> Option<u64> {
@@ -220,18 +170,17 @@ impl State {
 
     /// The newest revision of a change under `prefix`, as far as changes after `since` are concerned.
     fn newest_under(&self, prefix: &str, since: u64) -> u64 {
-        if since < self.forgotten {
+        if self.deletions.have_forgotten(since) {
             return self.revision;
         }
         let put = self.under(prefix).map(|(_, stored)| stored.entry.revision).max();
-        let deleted =
-            self.deletions.range(since.saturating_add(1)..).rev().find(|(_, key)| key.starts_with(prefix));
-        put.max(deleted.map(|(revision, _)| *revision)).unwrap_or(0)
+        put.unwrap_or(0).max(self.deletions.newest_under(prefix, since))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::bookkeeping::DELETIONS_REMEMBERED;
     use super::super::conformance;
     use super::*;
     use std::sync::Arc;

@@ -11,6 +11,7 @@
 //!
 //! Servers add others. [`conformance`] states the guarantees as tests that each implementation passes.
 
+pub mod bookkeeping;
 pub mod conformance;
 mod files;
 mod memory;
@@ -82,7 +83,8 @@ pub trait Metastore: Send + Sync {
     /// forgotten which keys were deleted since.
     async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError>;
 
-    /// A new lease that lapses when `ttl` passes without [`renew`](Self::renew).
+    /// A new lease that lapses when `ttl` passes without [`renew`](Self::renew): never earlier, and as much later as the
+    /// implementation says.
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, MetaError>;
 
     /// Gives the lease its full time to live again.
@@ -92,7 +94,8 @@ pub trait Metastore: Send + Sync {
     /// [`MetaError::LeaseLost`] when it has lapsed: grant a new one and put its keys again.
     async fn renew(&self, lease: LeaseId) -> Result<(), MetaError>;
 
-    /// Ends the lease now: its keys vanish, each with a revision. Revoking a lease that is gone changes nothing.
+    /// Ends the lease now: its keys vanish, each with a new revision or all with the same. Revoking a lease that is gone
+    /// changes nothing.
     async fn revoke(&self, lease: LeaseId) -> Result<(), MetaError>;
 }
 

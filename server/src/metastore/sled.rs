@@ -4,25 +4,23 @@
 //! fsync, so this module does, after every change and before it is acknowledged. Time runs in this process only: after
 //! a restart every lease has its full time to live again, so its holder can renew it as if nothing had happened.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use shardd_client::metastore::bookkeeping::{Deletions, Leases, wait_for_change};
 use shardd_client::metastore::{
     Entry, Expected, LeaseId, Listing, MetaError, Metastore, check_key, check_value,
 };
 use sled::transaction::{ConflictableTransactionError, TransactionError, Transactional};
 use sled::{IVec, Tree};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::OpenError;
 
-/// How many deletions are remembered for [`Metastore::changed`]; older `since` revisions wake without cause.
-const DELETIONS_REMEMBERED: usize = 4096;
 /// No lease lives longer without being renewed.
 const LONGEST_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Of sled's page cache; the metadata is small.
@@ -69,10 +67,9 @@ impl SledMetastore {
             meta,
             file,
             revision,
-            deletions: BTreeMap::new(),
             // What was deleted before the restart is not known any more.
-            forgotten: revision,
-            leases: BTreeMap::new(),
+            deletions: Deletions::forgotten_until(revision),
+            leases: Leases::default(),
             failed: None,
         };
         state
@@ -147,27 +144,11 @@ impl Metastore for SledMetastore {
     }
 
     async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
-        // Subscribed before the first look: a change after the look wakes the wait.
-        let mut revision = self.shared.revision.subscribe();
-        loop {
-            revision.borrow_and_update();
+        let look = async || {
             let under = prefix.to_owned();
-            let look = move |state: &mut State| Ok((state.newest_under(&under, since)?, state.next_lapse()));
-            let (newest, next_lapse) = self.with(look).await?;
-            if newest > since {
-                return Ok(newest);
-            }
-            let lapse = async {
-                match next_lapse {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                changed = revision.changed() => changed.expect("the sender lives in self"),
-                () = lapse => {}
-            }
-        }
+            self.with(move |state| Ok((state.newest_under(&under, since)?, state.leases.next_lapse()))).await
+        };
+        wait_for_change(&self.shared.revision, since, look).await
     }
 
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, MetaError> {
@@ -176,12 +157,7 @@ impl Metastore for SledMetastore {
     }
 
     async fn renew(&self, lease: LeaseId) -> Result<(), MetaError> {
-        self.with(move |state| {
-            let held = state.leases.get_mut(&lease).ok_or(MetaError::LeaseLost { lease })?;
-            held.expires = Instant::now() + held.ttl;
-            Ok(())
-        })
-        .await
+        self.with(move |state| state.leases.renew(lease, Instant::now())).await
     }
 
     async fn revoke(&self, lease: LeaseId) -> Result<(), MetaError> {
@@ -201,18 +177,10 @@ struct State {
     file: File,
     revision: u64,
     last_lease: u64,
-    deletions: BTreeMap<u64, String>,
-    /// Deletions up to this revision are forgotten.
-    forgotten: u64,
-    leases: BTreeMap<LeaseId, Lease>,
+    deletions: Deletions,
+    leases: Leases,
     /// Why the last change could not be made durable: nothing is written any more.
     failed: Option<String>,
-}
-
-struct Lease {
-    ttl: Duration,
-    expires: Instant,
-    keys: BTreeSet<String>,
 }
 
 struct Stored {
@@ -235,9 +203,7 @@ impl State {
         expected: Expected,
         lease: Option<LeaseId>,
     ) -> Result<u64, MetaError> {
-        if let Some(lease) = lease.filter(|lease| !self.leases.contains_key(lease)) {
-            return Err(MetaError::LeaseLost { lease });
-        }
+        self.leases.check(lease)?;
         let before = self.stored(key)?;
         expected.check(key, before.as_ref().map(|stored| stored.entry.revision))?;
         let revision = self.revision + 1;
@@ -247,10 +213,7 @@ impl State {
             meta: vec![(KEY_REVISION.to_vec(), Some(revision))],
         })?;
         self.revision = revision;
-        self.detach(key, before.and_then(|stored| stored.lease));
-        if let Some(held) = lease.and_then(|lease| self.leases.get_mut(&lease)) {
-            held.keys.insert(key.to_owned());
-        }
+        self.leases.rehang(key, before.and_then(|stored| stored.lease), lease);
         Ok(revision)
     }
 
@@ -265,23 +228,14 @@ impl State {
         let leases: Vec<Option<LeaseId>> = leases.collect::<Result<_, MetaError>>()?;
         self.write(&change)?;
         for (key, lease) in keys.into_iter().zip(leases) {
-            self.detach(&key, lease);
+            self.leases.rehang(&key, lease, None);
             self.revision += 1;
-            self.deletions.insert(self.revision, key);
+            self.deletions.record(self.revision, key);
         }
         if let Some(lease) = lease {
-            self.leases.remove(&lease);
-        }
-        while self.deletions.len() > DELETIONS_REMEMBERED {
-            self.forgotten = self.deletions.pop_first().expect("not empty").0;
+            self.leases.end(lease);
         }
         Ok(self.revision)
-    }
-
-    fn detach(&mut self, key: &str, lease: Option<LeaseId>) {
-        if let Some(held) = lease.and_then(|lease| self.leases.get_mut(&lease)) {
-            held.keys.remove(key);
-        }
     }
 
     fn grant(&mut self, ttl: Duration, now: Instant) -> Result<LeaseId, MetaError> {
@@ -290,7 +244,7 @@ impl State {
         let meta = vec![(KEY_LAST_LEASE.to_vec(), Some(id.0)), (lease_key(id), Some(ttl_ms))];
         self.write(&Change { values: vec![], meta })?;
         self.last_lease = id.0;
-        self.leases.insert(id, Lease { ttl, expires: now + ttl, keys: BTreeSet::new() });
+        self.leases.grant(id, ttl, now);
         Ok(id)
     }
 
@@ -302,37 +256,31 @@ impl State {
             let ttl = ttl.as_ref().try_into().map(u64::from_le_bytes);
             let (Ok(id), Ok(ttl)) = (id, ttl) else { return Err(self.damaged("leases", "wrong length")) };
             let ttl = Duration::from_millis(ttl).min(LONGEST_TTL);
-            self.leases.insert(LeaseId(id), Lease { ttl, expires: now + ttl, keys: BTreeSet::new() });
+            self.leases.grant(LeaseId(id), ttl, now);
         }
         let leased: Vec<(String, LeaseId)> = self
             .under("")
             .filter_map(|found| found.map(|(key, stored)| stored.lease.map(|lease| (key, lease))).transpose())
             .collect::<Result<_, _>>()?;
         for (key, lease) in leased {
-            match self.leases.get_mut(&lease) {
-                Some(held) => drop(held.keys.insert(key)),
-                None => return Err(self.damaged(&key, "it hangs on a lease that is not there")),
+            if self.leases.check(Some(lease)).is_err() {
+                return Err(self.damaged(&key, "it hangs on a lease that is not there"));
             }
+            self.leases.rehang(&key, None, Some(lease));
         }
         Ok(())
     }
 
     fn end(&mut self, lease: LeaseId) -> Result<(), MetaError> {
-        let Some(held) = self.leases.get(&lease) else { return Ok(()) };
-        let keys = held.keys.iter().cloned().collect();
+        let Some(keys) = self.leases.keys(lease) else { return Ok(()) };
         self.remove(keys, Some(lease)).map(drop)
     }
 
     fn lapse(&mut self, now: Instant) -> Result<(), MetaError> {
-        while let Some(lease) = self.leases.iter().find(|(_, lease)| lease.expires <= now).map(|(id, _)| *id)
-        {
+        while let Some(lease) = self.leases.lapsed(now) {
             self.end(lease)?;
         }
         Ok(())
-    }
-
-    fn next_lapse(&self) -> Option<Instant> {
-        self.leases.values().filter(|lease| !lease.keys.is_empty()).map(|lease| lease.expires).min()
     }
 
     fn stored(&self, key: &str) -> Result<Option<Stored>, MetaError> {
@@ -351,16 +299,14 @@ impl State {
 
     /// The newest revision of a change under `prefix`, as far as changes after `since` are concerned.
     fn newest_under(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
-        if since < self.forgotten {
+        if self.deletions.have_forgotten(since) {
             return Ok(self.revision);
         }
-        let mut newest = 0;
+        let mut newest = self.deletions.newest_under(prefix, since);
         for found in self.under(prefix) {
             newest = newest.max(found?.1.entry.revision);
         }
-        let deleted =
-            self.deletions.range(since.saturating_add(1)..).rev().find(|(_, key)| key.starts_with(prefix));
-        Ok(deleted.map_or(newest, |(revision, _)| newest.max(*revision)))
+        Ok(newest)
     }
 
     /// Writes a change whole, and durably: sled's own flush stops short of that.
@@ -439,6 +385,7 @@ fn number(tree: &Tree, key: &[u8]) -> sled::Result<Option<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use shardd_client::metastore::conformance;
     use tempfile::TempDir;
 
@@ -502,5 +449,38 @@ mod tests {
         let error = SledMetastore::open(&directory.path().join("meta")).err().expect("refused").to_string();
         assert!(error.contains("meta cannot be opened") && error.contains("backup"), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn a_damaged_file_gives_an_error_with_the_way_out_or_opens(at: prop::sample::Index, flip in 1..=255u8, cut: bool) {
+            let directory = TempDir::new().expect("a directory");
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+            runtime.block_on(async {
+                let store = open(&directory);
+                for n in 0..20u8 {
+                    let value = vec![n; 1000];
+                    store.put(&format!("refs/{n}"), value, Expected::Absent, None).await.expect("put");
+                }
+            });
+            let path = directory.path().join("db");
+            let mut bytes = std::fs::read(&path).expect("sled's file");
+            // Behind the last byte that is not zero, nothing is said.
+            let length = bytes.iter().rposition(|byte| *byte != 0).expect("not empty") + 1;
+            let at = at.index(length);
+            match cut {
+                true => bytes.truncate(at),
+                false => bytes[at] ^= flip,
+            }
+            std::fs::write(&path, bytes).expect("write");
+            match runtime.block_on(async { SledMetastore::open(directory.path()) }) {
+                Ok(store) => drop(runtime.block_on(store.list(""))),
+                Err(error) => {
+                    let error = error.to_string();
+                    prop_assert!(error.contains("move it away") && error.lines().count() == 1, "{}", error);
+                }
+            }
+        }
     }
 }

@@ -110,6 +110,43 @@ async fn an_etcd_that_is_away_is_said_to_be_so_and_found_again() {
     store.put("k", b"3".to_vec(), Expected::At(revision), None).await.expect("unchanged");
 }
 
+#[tokio::test]
+async fn tls_and_a_user_are_spoken_and_what_is_wrong_about_them_is_named() {
+    let Some(etcd) = Etcd::start_secured() else { return };
+    let file = |name: &str| etcd.file(name).display().to_string();
+    let tls = format!("ca={}&cert={}&key={}", file("ca.pem"), file("cert.pem"), file("key.pem"));
+    let plain = etcd.url("safe");
+    let with = |user: &str, password: &str, tls: &str| {
+        let url = plain.replace("etcd://", &format!("etcd://{user}@"));
+        open(&format!("{url}?{tls}&password-file={password}"))
+    };
+    let store = with(Etcd::USER, &file("password"), &tls);
+    let revision = store.put("k", b"1".to_vec(), Expected::Absent, None).await.expect("let in");
+    let lease = store.grant(Duration::from_secs(60)).await.expect("let in");
+    store.renew(lease).await.expect("let in");
+    assert!(store.changed("k", revision - 1).await.expect("let in") >= revision);
+
+    let other = etcd.file("other-password");
+    std::fs::write(&other, "catfish").expect("a file can be written");
+    let refusals = [
+        (with(Etcd::USER, &other.display().to_string(), &tls), "authentication failed"),
+        (open(&format!("{plain}?{tls}")), "user name is empty"),
+        (open(&format!("{plain}?ca={}", file("ca.pem"))), "certificate"),
+        (open(&plain), ""),
+    ];
+    for (store, want) in refusals {
+        let error =
+            store.put("k", b"2".to_vec(), Expected::Any, None).await.expect_err("not let in").to_string();
+        println!("{error}");
+        assert!(error.contains("is unavailable") && error.contains(want), "{error}");
+        assert!(!error.contains("fish") && error.lines().count() == 1, "{error}");
+    }
+    let MetastoreUrl::Etcd(url) = format!("{plain}?ca=/nowhere").parse().expect("a URL") else {
+        panic!("not sled")
+    };
+    assert!(open_etcd(&url).err().expect("unreadable").to_string().contains("/nowhere"));
+}
+
 /// Writers append their numbers to one value, one compare-and-swap each, while the leader is killed twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killing_the_leader_loses_no_acknowledged_write_and_makes_none_twice() {
