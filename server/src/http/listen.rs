@@ -20,8 +20,8 @@ use super::{Api, Limits, router};
 
 /// Connections at once; more wait in the system's queue.
 const MAX_CONNECTIONS: usize = 8192;
-/// The most bytes that the head of a request may have...
-const MAX_HEAD: usize = 64 << 10;
+/// The bytes of the head of a request that are surely taken; as they are read in growing steps, up to twice as many may be...
+const MAX_HEAD: usize = 32 << 10;
 /// ...and the most headers.
 const MAX_HEADERS: usize = 100;
 /// How long a node that stops still takes connections, so that whoever asks hears that it is not ready any more.

@@ -8,6 +8,8 @@ use axum::http::header::{CONTENT_TYPE, ETAG};
 use axum::response::IntoResponse;
 use serde_json::Value;
 use shardd_client::problem::{MEDIA_TYPE, Problem, TABLE};
+use shardd_client::protocol::RunId;
+use shardd_client::schema;
 use utoipa::openapi::content::ContentBuilder;
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, PathItem};
@@ -30,7 +32,8 @@ const WITH_BODY: [&str; 2] = ["408", "413"];
         description = "Datasets as content-addressed shards, plans that order them, and the nodes that serve them. Every refusal is a problem document (RFC 9457) whose `type` says what to do; `docs/API.md` lists them. Lists come in pages: the `link` header names the next.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
-    components(schemas(Problem)),
+    // Those that only paths name are not found by themselves.
+    components(schemas(Problem, schema::DatasetName, schema::DatasetRef, schema::Digest, schema::TagName, RunId)),
     tags(
         (name = "node", description = "This node"),
         (name = "cluster", description = "The nodes together"),
