@@ -22,7 +22,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run a node, until SIGTERM or SIGINT
-    Serve(Given),
+    Serve(Box<Given>),
     /// Check a settings file, or show the settings that hold
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -42,7 +42,7 @@ enum ConfigCommand {
         #[arg(long)]
         default: bool,
         #[command(flatten)]
-        given: Given,
+        given: Box<Given>,
     },
 }
 
