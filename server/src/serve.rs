@@ -286,7 +286,7 @@ async fn take_part(config: &Config) -> Result<Part, ServeError> {
             Ok::<_, ServeError>(Part::First { identity, authority, metastore })
         };
         let joined = |identity, cluster: Box<Cluster>| {
-            let metastore = metastore::of_joined(cluster.metastore.as_ref(), asked.as_ref())?;
+            let metastore = metastore::of_joined(cluster.metastore.as_deref(), asked.as_ref())?;
             Ok::<_, ServeError>(Part::Joined { identity, cluster, metastore })
         };
         let part = match (Identity::open(&tls)?, join) {
@@ -425,7 +425,7 @@ fn open_desk(
     };
     let metastore = match metastore {
         MetastoreUrl::Sled => None,
-        MetastoreUrl::Etcd(url) => Some(url),
+        MetastoreUrl::Etcd(url) => Some(Box::new(url)),
     };
     let token = JoinToken::keep(&config.data.join("join-token"), http, authority.digest())?;
     let store = match origin.name() {

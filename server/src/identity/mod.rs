@@ -63,7 +63,7 @@ pub struct Cluster {
     /// The etcd that keeps the metadata; without one the first node does, and so it was before there was a choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
-    pub metastore: Option<EtcdUrl>,
+    pub metastore: Option<Box<EtcdUrl>>,
 }
 
 /// What a data directory says about its node's part in a cluster.

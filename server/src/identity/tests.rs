@@ -91,6 +91,19 @@ fn a_joined_node_has_its_own_key_and_needs_the_token_only_once() {
 }
 
 #[test]
+fn what_an_older_first_node_says_of_the_cluster_is_read_and_what_a_newer_one_adds_too() {
+    let old = r#"{"store":"/s","first":"n1","http":"127.0.0.1:1","quic":"127.0.0.1:2"}"#;
+    let cluster: Cluster = serde_json::from_str(old).unwrap();
+    assert_eq!(cluster.metastore, None, "the first node keeps the metadata itself");
+    assert_eq!(serde_json::to_string(&cluster).unwrap(), old);
+    let new =
+        r#"{"store":"/s","first":"n1","http":"127.0.0.1:1","quic":"127.0.0.1:2","metastore":"etcd://e:1/p"}"#;
+    let cluster: Cluster = serde_json::from_str(new).unwrap();
+    assert_eq!(cluster.metastore.as_ref().map(ToString::to_string), Some("etcd://e:1/p".into()));
+    assert_eq!(serde_json::to_string(&cluster).unwrap(), new);
+}
+
+#[test]
 fn a_node_without_a_name_takes_one_from_its_key() {
     let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let (_, authority) = found(&first);

@@ -53,13 +53,13 @@ pub enum OpenError {
         "--metastore {asked}: the metadata of this node's cluster is in {kept}, and is not moved by naming another place; \
          drop --metastore, or begin a new cluster in another --data directory"
     )]
-    Elsewhere { asked: Box<MetastoreUrl>, kept: Box<MetastoreUrl> },
+    Elsewhere { asked: String, kept: String },
     /// This build knows no etcd.
     #[error(
         "metastore {url} needs a shardd with etcd, which this one was built without: build it with `cargo build --release \
          --features shardd/cluster-etcd` (needs protoc; on Debian the packages protobuf-compiler and libprotobuf-dev)"
     )]
-    NoEtcd { url: Box<EtcdUrl> },
+    NoEtcd { url: String },
 }
 
 /// The metastore in the etcd at `url`, which need not run yet.
@@ -77,5 +77,5 @@ pub fn open_etcd(url: &EtcdUrl) -> Result<Arc<dyn Metastore>, OpenError> {
 /// [`OpenError::File`], and [`OpenError::NoEtcd`] in builds without the feature `cluster-etcd`.
 #[cfg(not(feature = "cluster-etcd"))]
 pub fn open_etcd(url: &EtcdUrl) -> Result<Arc<dyn Metastore>, OpenError> {
-    Err(OpenError::NoEtcd { url: Box::new(url.clone()) })
+    Err(OpenError::NoEtcd { url: url.to_string() })
 }

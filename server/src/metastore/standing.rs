@@ -45,7 +45,7 @@ fn settle(kept: Option<&MetastoreUrl>, asked: Option<&MetastoreUrl>) -> Result<M
     match (kept, asked) {
         (Some(kept), None) => Ok(kept.clone()),
         (Some(kept), Some(asked)) if !is_same_place(kept, asked) => {
-            Err(OpenError::Elsewhere { asked: Box::new(asked.clone()), kept: Box::new(kept.clone()) })
+            Err(OpenError::Elsewhere { asked: asked.to_string(), kept: kept.to_string() })
         }
         (_, Some(asked)) => Ok(asked.clone()),
         (None, None) => Ok(MetastoreUrl::Sled),
