@@ -85,7 +85,7 @@ pub struct Settings {
     pub store_bandwidth: Option<ByteSize>,
 
     /// Where metadata is kept: sled, in the first node's data directory, or etcd as
-    /// etcd://[USER@]HOST:PORT[,HOST:PORT…][/PREFIX][?ca=FILE&cert=FILE&key=FILE&password-file=FILE]
+    /// `etcd://[USER@]HOST:PORT[,HOST:PORT…][/PREFIX][?ca=FILE&cert=FILE&key=FILE&password-file=FILE]`
     /// [default: sled, or what the first node says when joining]
     #[arg(long, value_name = "URL", env = "SHARDD_METASTORE")]
     pub metastore: Option<String>,

@@ -1,8 +1,8 @@
 //! The HTTP API: thin routes over the engine and the catalog. Knows how requests are read and answers written, and
 //! nothing of how either is found.
 //!
-//! A route and its documentation are one thing ([`openapi`]); what is refused is refused in the words of one table
-//! ([`problem`]); every request passes [`request`], which is also where one will be asked who it is.
+//! A route and its documentation are one thing (`openapi.rs`); what is refused is refused in the words of one table
+//! (`problem.rs`); every request passes `request.rs`, and `access.rs`, where it is asked who it is of.
 
 mod access;
 mod batches;

@@ -1,5 +1,4 @@
-//! What every request passes: it gets an id, is timed, counted and logged, and what was refused becomes a document. Who asks
-//! will be looked at here, too, before a route sees the request.
+//! What every request passes: it gets an id, is timed, counted and logged, and what was refused becomes a document.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
