@@ -47,7 +47,7 @@ pub struct Cluster {
     /// URL of the store that the cluster shares.
     pub store: String,
     /// How the first node reaches that store; certificates are each machine's own.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub store_options: StoreOptions,
     /// Name of the first node, which signs, and keeps the metadata unless etcd does.
     pub first: NodeId,
@@ -58,7 +58,7 @@ pub struct Cluster {
     #[schema(value_type = String)]
     pub quic: SocketAddr,
     /// Whether nodes ask for a token over HTTP, unless they are told otherwise.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub asks_tokens: bool,
     /// The etcd that keeps the metadata; without one the first node does, and so it was before there was a choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -188,6 +188,10 @@ impl Identity {
     pub(crate) fn private_key(&self) -> PrivateKeyDer<'static> {
         PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.serialize_der()))
     }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Cluster {

@@ -96,9 +96,9 @@ fn what_an_older_first_node_says_of_the_cluster_is_read_and_what_a_newer_one_add
     let cluster: Cluster = serde_json::from_str(old).unwrap();
     assert_eq!(cluster.metastore, None, "the first node keeps the metadata itself");
     assert_eq!(serde_json::to_string(&cluster).unwrap(), old);
-    let new =
-        r#"{"store":"/s","first":"n1","http":"127.0.0.1:1","quic":"127.0.0.1:2","metastore":"etcd://e:1/p"}"#;
+    let new = r#"{"store":"/s","first":"n1","http":"127.0.0.1:1","quic":"127.0.0.1:2","asks_tokens":true,"metastore":"etcd://e:1/p"}"#;
     let cluster: Cluster = serde_json::from_str(new).unwrap();
+    assert!(cluster.asks_tokens);
     assert_eq!(cluster.metastore.as_ref().map(ToString::to_string), Some("etcd://e:1/p".into()));
     assert_eq!(serde_json::to_string(&cluster).unwrap(), new);
 }

@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(first(None).expect("kept"), url("etcd://one/p"));
         assert_eq!(first(Some("etcd://two/p")).expect("the same place"), url("etcd://two/p"));
         assert_eq!(first(None).expect("kept"), url("etcd://two/p"));
-        for other in ["sled", "etcd://two/q"] {
+        for other in ["sled", "etcd://two:2379/q"] {
             let refused = first(Some(other)).expect_err("elsewhere").to_string();
             assert!(refused.contains(other) && refused.contains("etcd://two:2379/p"), "{refused}");
         }
