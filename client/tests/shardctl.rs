@@ -107,7 +107,7 @@ fn what_cannot_be_done_is_refused_in_one_line_with_a_way_out() {
         (2, &["ingest", "x", "--name", "Not A Name"], "Not A Name"),
         (1, &["info", "nothing"], "there is digits"),
         (2, &["plan", "where", "1437"], "there is no sample 1437"),
-        (2, &["demo", "--ranks", "5"], "use 1, 2, 3 or 4"),
+        (2, &["demo"], "the demo starts nodes of its own"),
     ];
     for (code, args, said) in refusals {
         let line = desk.refused(code, args);

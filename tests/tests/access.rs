@@ -49,7 +49,9 @@ impl House {
 
     /// Makes a token.
     fn token(&self, options: &[&str]) -> String {
-        run(self.admin().args(["token", "create"]).args(options)).trim().to_owned()
+        let made = run(self.admin().args(["--json", "token", "create"]).args(options));
+        let made: Value = serde_json::from_str(&made).expect("JSON");
+        made["token"].as_str().expect("a token").to_owned()
     }
 
     /// The status of a request, and what its document says.
@@ -183,7 +185,8 @@ fn a_revoked_or_expired_token_is_none_on_every_node() {
     let id =
         listed.as_array().expect("a list").iter().find(|one| one["name"] == "lasting").expect("it is there");
     assert!(!listed.to_string().contains(lasting.rsplit('_').next().expect("its secret")));
-    run(house.admin().args(["token", "revoke", id["id"].as_str().expect("an id")]));
+    let revoked = run(house.admin().args(["--json", "token", "revoke", id["id"].as_str().expect("an id")]));
+    assert_eq!(serde_json::from_str::<Value>(&revoked).expect("JSON")["revoked"], id["id"]);
     assert!(!ask(&house.node.http, &lasting).status.success());
     wait_until("the second node knows that it is revoked", || !ask(&second.http, &lasting).status.success());
     let line = refused(house.admin().args(["token", "revoke", id["id"].as_str().expect("an id")]));

@@ -255,7 +255,7 @@ fn every_command_has_a_manual_page_that_says_something() {
     }
     let expected: BTreeSet<String> =
         verbs(&home).into_iter().map(|verb| format!("shardctl-{}", verb.replace(' ', "-"))).collect();
-    let whole = ["shardctl", "shardctl-plan", "shardctl-context"].map(String::from);
+    let whole = ["shardctl", "shardctl-plan", "shardctl-context", "shardctl-token"].map(String::from);
     assert_eq!(pages, expected.into_iter().chain(whole).collect());
     let one = run(&mut home.shardctl(&["man", "plan", "at"]));
     assert_eq!(one, fs::read_to_string(home.path("man1/shardctl-plan-at.1")).expect("it is there"));
@@ -330,8 +330,9 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
     };
     calls.iter().for_each(|(verb, words)| call(&["--store", "s"], verb, words));
     elsewhere.iter().for_each(|(verb, words)| call(&[], verb, words));
-    // The demo is run by tests/tests/demo.rs, with --json.
-    let called = calls.iter().chain(elsewhere).map(|(verb, _)| (*verb).to_owned()).chain(["demo".to_owned()]);
+    // With --json, too: the demo by tests/tests/demo.rs, tokens by tests/tests/access.rs.
+    let others = ["demo", "token create", "token ls", "token revoke"].map(str::to_owned);
+    let called = calls.iter().chain(elsewhere).map(|(verb, _)| (*verb).to_owned()).chain(others);
     assert_eq!(called.collect::<BTreeSet<_>>(), verbs(&home), "this test knows every verb");
 }
 

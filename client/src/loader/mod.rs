@@ -225,6 +225,7 @@ pub struct Loader {
     steps: Steps,
     ahead: Option<Receiver<Result<Step, LoadError>>>,
     reader: Option<JoinHandle<()>>,
+    nodes: Option<Arc<Nodes>>,
     reports: Option<SyncSender<Report>>,
     reporter: Option<JoinHandle<()>>,
     audits: Vec<EpochAudit>,
@@ -238,7 +239,8 @@ const REPORTS_WAITING: usize = 256;
 
 /// What the reporting thread tells the nodes.
 enum Report {
-    Position(u32, u64),
+    /// A chunk of the exchange is due.
+    Position,
     Audit(AuditReport),
 }
 
@@ -306,6 +308,7 @@ impl Loader {
             steps,
             ahead: Some(take),
             reader: Some(reader),
+            nodes: None,
             reports: None,
             reporter: None,
             audits: Vec::new(),
@@ -317,6 +320,7 @@ impl Loader {
             let (tell, told) = sync_channel(REPORTS_WAITING);
             let partitions = loader.partitions();
             loader.reports = Some(tell);
+            loader.nodes = Some(Arc::clone(&nodes));
             loader.reporter = Some(spawn("shardd-report", move || report_all(&nodes, &partitions, &told))?);
         }
         Ok(loader)
@@ -420,13 +424,16 @@ impl Loader {
             }));
         }
         let cursor = step.cursor;
+        if let Some(nodes) = &self.nodes {
+            nodes.reached(cursor.epoch, cursor.position);
+        }
         let chunks = self.plan.document().chunks;
         let due = (0..chunks).take_while(|chunk| first_due(&self.plan, *chunk) <= cursor.position).count();
         let boundary = (cursor.epoch, u32::try_from(due).expect("at most as many as chunks"));
         if boundary != self.reported {
             self.reported = boundary;
             // If the nodes are so slow that the queue is full, a later report says it as well.
-            let _ = reports.try_send(Report::Position(cursor.epoch, cursor.position));
+            let _ = reports.try_send(Report::Position);
         }
     }
 }
@@ -485,16 +492,16 @@ fn report_all(nodes: &Nodes, partitions: &Range<u32>, told: &Receiver<Report>) {
     while let Ok(report) = told.recv() {
         match report {
             Report::Audit(audit) => nodes.report_audit(&audit),
-            Report::Position(mut epoch, mut position) => {
-                // Only the latest position matters.
+            Report::Position => {
+                // Where the rank is by now is what is told, and once is enough.
                 let mut audits = Vec::new();
                 while let Ok(newer) = told.try_recv() {
                     match newer {
-                        Report::Position(e, p) => (epoch, position) = (e, p),
+                        Report::Position => {}
                         Report::Audit(audit) => audits.push(audit),
                     }
                 }
-                nodes.report(partitions.clone(), epoch, position);
+                nodes.report(partitions.clone());
                 for audit in &audits {
                     nodes.report_audit(audit);
                 }

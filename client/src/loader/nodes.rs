@@ -92,9 +92,14 @@ impl Nodes {
         Err(last.map_or(LoadError::NoServers, LoadError::from))
     }
 
-    /// The user has taken samples up to here. Tells the nodes that host the rank's partitions: it is the clock of the exchange.
-    pub(crate) fn report(&self, partitions: Range<u32>, epoch: u32, position: u64) {
+    /// The user has taken samples up to here. Every request from now on says so, however long reports take.
+    pub(crate) fn reached(&self, epoch: u32, position: u64) {
         *self.consumed.lock().expect("no panic while held") = (epoch, position);
+    }
+
+    /// Tells the nodes that host the rank's partitions how far it has come: it is the clock of the exchange.
+    pub(crate) fn report(&self, partitions: Range<u32>) {
+        let (epoch, _) = *self.consumed.lock().expect("no panic while held");
         let view = self.view.lock().expect("no panic while held").clone();
         let mut told: Vec<String> = match &view.placement {
             Some(placement) => partitions.filter_map(|p| address(&view, placement.host(p))).collect(),
