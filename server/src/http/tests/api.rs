@@ -277,7 +277,7 @@ fn a_cursor_is_changed_by_whoever_read_the_last_one() {
 
     let other = json!({ "plan": names["version"], "epoch": 0, "position": 0 });
     assert_eq!(put(Some(("if-match", &now)), &other).0, 422);
-    assert_eq!(put(Some(("if-match", "7")), &cursor(1)).0, 400);
+    assert_eq!(put(Some(("if-match", "7")), &cursor(1)).0, 412, "no tag of ours is that of the cursor");
     let delete =
         |tag: &str| server.ask(agent().delete(server.url("runs/r/cursor")).header("if-match", tag).call());
     assert_eq!(
@@ -308,7 +308,7 @@ fn changes_are_told_as_they_happen_and_again_to_who_was_away() {
     };
     let mut stream = follow(None);
     // Its first look at what there is may come after the first change: changes are made until one is told.
-    let (told, heard) = std::sync::mpsc::channel();
+    let (told, heard) = std::sync::mpsc::sync_channel(1);
     let reader = std::thread::spawn(move || {
         let first = next(&mut stream);
         told.send(()).expect("the test waits");
