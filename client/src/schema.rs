@@ -62,6 +62,24 @@ text! {
     RunId: "^[a-z0-9][a-z0-9._-]{0,62}$", "The name of a run";
 }
 
+/// A part of a partition's grains.
+#[derive(Debug)]
+pub enum Share {}
+
+impl PartialSchema for Share {
+    fn schema() -> RefOr<Schema> {
+        let about = "A part of a partition's grains, in units of 2^-32";
+        let units = ObjectBuilder::new().schema_type(Type::Integer).description(Some(about));
+        units.minimum(Some(0)).maximum(Some(1u64 << 32)).into()
+    }
+}
+
+impl ToSchema for Share {
+    fn name() -> Cow<'static, str> {
+        "Share".into()
+    }
+}
+
 /// One step in the history of a dataset.
 #[derive(Debug, ToSchema)]
 pub struct Commit {
@@ -105,7 +123,7 @@ pub struct PlanDocument {
     /// Chooses among all plans that are otherwise equal.
     pub seed: u64,
     /// What part of its grains each partition exchanges after each epoch, in units of 2^-32; the last holds on for ever.
-    #[schema(min_items = 1, max_items = 65536)]
+    #[schema(min_items = 1, max_items = 65536, value_type = Vec<Share>)]
     pub schedule: Vec<u64>,
     /// How many partitions the samples are held in.
     #[schema(minimum = 1)]

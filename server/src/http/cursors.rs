@@ -8,7 +8,7 @@ use shardd_client::metastore::{Expected, MetaError};
 use shardd_client::problem::Kind;
 use shardd_client::protocol::{Cursor, RunId};
 
-use super::problem::{Refusal, bad_request, invalid, not_found};
+use super::problem::{Refusal, invalid, not_found};
 use super::{Answer, Named, Posted, State, json};
 
 /// The cursor that is kept for a run
@@ -68,12 +68,11 @@ fn expected(headers: &HeaderMap) -> Result<Expected, Refusal> {
         (None, Some("*")) => Ok(Expected::Absent),
         (Some(tag), None) => {
             let revision = tag.strip_prefix("\"r").and_then(|tag| tag.strip_suffix('"')?.parse().ok());
-            let wrong = || bad_request(format!("if-match: {tag:?} is not the tag of a cursor"));
+            let detail = || format!("if-match: {tag:?} is not the tag of this cursor");
+            let wrong = || Refusal::of(Kind::PreconditionFailed, detail());
             revision.map(Expected::At).ok_or_else(wrong)
         }
-        (None, Some(_)) => {
-            Err(bad_request("if-none-match: only * says something here: that there is no cursor"))
-        }
+        (None, Some(_)) => Err(invalid("if-none-match: only * says something here: that there is no cursor")),
         (Some(_), Some(_)) => Err(invalid("if-match and if-none-match: one of the two, not both")),
         (None, None) => {
             let detail = "say which cursor it replaces: if-match with the etag of the last one, or if-none-match: * for the first";

@@ -19,7 +19,7 @@ use super::{Answer, Asked, MAX_MANIFEST, MAX_SHARD, Named, Posted, State, json, 
 /// Makes `version` the present one of a dataset, if that is `expected` now.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Commit {
+pub(super) struct NewCommit {
     /// The present version; null if there is no such dataset yet.
     #[schema(value_type = Option<schema::Digest>)]
     expected: Option<VersionId>,
@@ -103,15 +103,15 @@ pub(super) async fn remove(
 
 /// Commit a version
 #[utoipa::path(put, path = "/v1/datasets/{name}", tag = "datasets", operation_id = "commit",
-    params(("name" = schema::DatasetName, Path, description = "The dataset")), request_body = Commit,
+    params(("name" = schema::DatasetName, Path, description = "The dataset")), request_body = NewCommit,
     responses((status = 200, description = "The dataset as it is now", body = DatasetInfo),
         (status = 404), (status = 409), (status = 422)))]
 pub(super) async fn commit(
     state: State,
     Named(name): Named<DatasetName>,
-    Posted(commit): Posted<Commit>,
+    Posted(commit): Posted<NewCommit>,
 ) -> Answer {
-    let Commit { expected, version, operation, message } = commit;
+    let NewCommit { expected, version, operation, message } = commit;
     let note = CommitNote { operation, message };
     json(&state.api.catalog.commit(&name, expected, version, &note).await?)
 }

@@ -256,7 +256,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Posted<T> {
     async fn from_request(request: Request, state: &Arc<Shared>) -> Result<Self, Refusal> {
         let (parts, body) = request.into_parts();
         let bytes = read(&state.api.limits, &parts.headers, body, MAX_JSON).await?;
-        serde_json::from_slice(&bytes)
+        parsed(&bytes)
             .map(Posted)
             .map_err(|error| bad_request(format!("the body is not what {} takes: {error}", parts.uri.path())))
     }
@@ -302,6 +302,32 @@ fn place(
     Arc::clone(places).try_acquire_owned().map_err(|_| {
         Refusal::of(Kind::TooMany, format!("{most} {what} are under way on this node, and no more are begun"))
     })
+}
+
+/// Reads JSON. To it 3.0 is the integer 3, to serde it is none: where that is all that is wrong, it is mended.
+fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
+    serde_json::from_slice(bytes).or_else(|error| {
+        let Ok(mut value) = serde_json::from_slice(bytes) else { return Err(error) };
+        make_whole(&mut value);
+        serde_json::from_value(value).map_err(|_| error)
+    })
+}
+
+/// Makes integers of the numbers that are, as far as they are exact.
+fn make_whole(value: &mut serde_json::Value) {
+    const EXACT: f64 = (1u64 << 53) as f64;
+    match value {
+        serde_json::Value::Number(number) => {
+            let whole =
+                number.as_f64().filter(|n| !number.is_u64() && n.fract() == 0.0 && (0.0..=EXACT).contains(n));
+            if let Some(whole) = whole {
+                *value = (whole as u64).into();
+            }
+        }
+        serde_json::Value::Array(elements) => elements.iter_mut().for_each(make_whole),
+        serde_json::Value::Object(members) => members.values_mut().for_each(make_whole),
+        _ => {}
+    }
 }
 
 fn json(value: &impl Serialize) -> Answer {

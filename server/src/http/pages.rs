@@ -43,8 +43,9 @@ impl Paged {
         let Some(token) = &self.page else { return Ok(None) };
         let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
         let bytes: Option<Vec<u8>> = token.as_bytes().chunks(2).map(pair).collect();
-        let name =
-            bytes.filter(|_| token.len().is_multiple_of(2)).and_then(|bytes| String::from_utf8(bytes).ok());
+        let name = bytes
+            .filter(|bytes| !bytes.is_empty() && token.len().is_multiple_of(2))
+            .and_then(|bytes| String::from_utf8(bytes).ok());
         match name {
             Some(name) => Ok(Some(name)),
             None => Err(invalid("page: not the token of a page; take it from the link header as it is")),
@@ -115,7 +116,7 @@ mod tests {
     fn tokens_and_limits_of_others_are_refused() {
         for token in ["x", "0", "zz", "ff", ""] {
             let paged = Paged { limit: None, page: Some(token.to_owned()) };
-            assert_eq!(paged.after().is_ok(), token.is_empty(), "{token}");
+            assert!(paged.after().is_err(), "{token}");
         }
         for limit in [0, MOST + 1] {
             assert!(Paged { limit: Some(limit), page: None }.limit().is_err());
