@@ -13,7 +13,7 @@ use super::network::Network;
 use super::object::Object;
 use super::pattern::{Fit, Pattern, Step};
 use super::{Found, InputsError, Root, split_last};
-use crate::stores::{self, Opened, Refusal, Service, StoreOptions};
+use crate::stores::{self, Late, Opened, Refusal, Service, StoreOptions};
 
 /// The files at a URL such as `s3://bucket/folder`, of which only the folder `under` is wanted.
 pub(super) fn find(url: &str, under: Option<&str>, network: &Network) -> Result<Found, InputsError> {
@@ -46,7 +46,7 @@ impl<'u> Bucket<'u> {
         }
         network.start()?;
         let refused = |reason| InputsError::Refused { url: url.to_owned(), reason };
-        let opened = stores::open(url, &StoreOptions::default()).map_err(refused)?;
+        let opened = stores::open(url, &StoreOptions::default(), Late::WaitedFor).map_err(refused)?;
         let Opened { store, service, .. } = opened;
         Ok(Bucket { service, store, network, url, scheme, name, key })
     }

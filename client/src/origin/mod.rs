@@ -30,7 +30,7 @@ use tracing::warn;
 
 pub use objects::{ObjectKind, StoreTime, StoredObject};
 
-use crate::stores::{self, Opened, Refusal, Service, StoreOptions, Wire, WireCounts};
+use crate::stores::{self, Late, Opened, Refusal, Service, StoreOptions, Wire, WireCounts};
 
 /// How old an object may become before a repeated put makes it young again: half of what garbage is given before it is
 /// deleted. Whoever puts something that is there already will soon need it.
@@ -172,7 +172,8 @@ impl Origin {
             Some(("file", path)) if path.starts_with('/') => path,
             Some((scheme, rest)) if stores::is_remote(scheme) && is_plain(rest) => {
                 let refused = |source| OriginError::Refused { url: url.to_owned(), source };
-                let Opened { store, service, wire } = stores::open(url, options).map_err(refused)?;
+                let Opened { store, service, wire } =
+                    stores::open(url, options, Late::AskedAgain).map_err(refused)?;
                 let folder = rest.split_once('/').map_or("", |(_, folder)| folder).trim_end_matches('/');
                 let folder = Path::parse(folder).map_err(|_| bad())?;
                 let remote = Remote { service, wire, reread: AtomicU64::new(0) };

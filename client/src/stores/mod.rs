@@ -76,11 +76,20 @@ pub(crate) fn is_remote(scheme: &str) -> bool {
     Service::of(scheme).is_some()
 }
 
+/// What is done about a read whose answer is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Late {
+    /// It is asked a second time: somebody waits for it.
+    AskedAgain,
+    /// It is waited for: there is enough else to do.
+    WaitedFor,
+}
+
 /// Opens the bucket, container or web server that a URL begins with; what follows its name is left to the caller.
 ///
 /// # Errors
 /// When the URL is none, when options make no sense together, or a file that they name cannot be read.
-pub(crate) fn open(url: &str, options: &StoreOptions) -> Result<Opened, Refusal> {
+pub(crate) fn open(url: &str, options: &StoreOptions, late: Late) -> Result<Opened, Refusal> {
     crate::tls::use_ring();
     let (scheme, rest) = url.split_once("://").unwrap_or((url, ""));
     let service =
@@ -93,7 +102,7 @@ pub(crate) fn open(url: &str, options: &StoreOptions) -> Result<Opened, Refusal>
         };
         return Err(Refusal::Unnamed { reason });
     }
-    let wire = Arc::new(Wire::new(certificates(options)?, options.bandwidth));
+    let wire = Arc::new(Wire::new(certificates(options)?, options.bandwidth, late));
     let address = format!("{scheme}://{name}");
     let store = match service {
         Service::S3 => cloud::amazon(&address, options, &wire),

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use shardfmt::ByteSize;
 use tokio::time::{Instant, timeout};
 
+use super::Late;
 use super::hedge::Hedge;
 use super::pace::Pace;
 
@@ -41,6 +42,7 @@ pub struct WireCounts {
 pub(crate) struct Wire {
     certificates: Vec<Certificate>,
     pace: Option<Pace>,
+    late: Late,
     hedge: Mutex<Hedge>,
     requests: AtomicU64,
     failed: AtomicU64,
@@ -50,10 +52,11 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new(certificates: Vec<Certificate>, bandwidth: Option<ByteSize>) -> Wire {
+    pub(super) fn new(certificates: Vec<Certificate>, bandwidth: Option<ByteSize>, late: Late) -> Wire {
         Wire {
             certificates,
             pace: bandwidth.map(Pace::new),
+            late,
             hedge: Mutex::default(),
             requests: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -108,7 +111,8 @@ struct Metered {
 #[async_trait]
 impl HttpService for Metered {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let is_read = ["GET", "HEAD"].contains(&request.method().as_str());
+        let is_read =
+            self.wire.late == Late::AskedAgain && ["GET", "HEAD"].contains(&request.method().as_str());
         let response = if is_read { self.read(request).await? } else { self.ask(request).await? };
         let (parts, body) = response.into_parts();
         let wire = self.wire.clone();
