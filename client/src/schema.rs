@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use serde::Deserialize;
 use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -112,7 +113,8 @@ pub struct Commit {
 }
 
 /// What fixes the order of every epoch of a version; `docs/PLAN.md` has it all.
-#[derive(Debug, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct PlanDocument {
     /// 1.
     #[schema(minimum = 1, maximum = 1)]
@@ -143,7 +145,7 @@ pub struct PlanDocument {
 }
 
 /// Which grains a partition exchanges after an epoch.
-#[derive(Debug, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[schema(rename_all = "snake_case")]
 pub enum Selection {
     /// Every slot in turn.
@@ -153,7 +155,7 @@ pub enum Selection {
 }
 
 /// Where grains are in epoch 0.
-#[derive(Debug, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[schema(rename_all = "snake_case")]
 pub enum InitialPlacement {
     /// A partition holds consecutive grains of the manifest.
@@ -163,7 +165,7 @@ pub enum InitialPlacement {
 }
 
 /// In what order a partition's samples are read in an epoch.
-#[derive(Debug, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[schema(rename_all = "snake_case")]
 pub enum Order {
     /// Any order of its samples is as likely as any other.

@@ -26,7 +26,7 @@ pub(super) async fn show(state: State, Named(run): Named<RunId>) -> Answer {
 #[utoipa::path(put, path = "/v1/runs/{id}/cursor", tag = "runs", operation_id = "put_cursor",
     params(
         ("id" = RunId, Path, description = "The run"),
-        ("if-match" = Option<String>, Header, description = "The tag of the cursor it replaces", nullable = false, pattern = "^\"r[0-9]{1,19}\"$"),
+        ("if-match" = Option<String>, Header, description = "The tag of the cursor it replaces", nullable = false),
         ("if-none-match" = Option<String>, Header, description = "`*`: there is none yet", nullable = false, pattern = "^\\*$")),
     request_body = Cursor,
     responses((status = 200, description = "With its `etag`", body = Cursor),
@@ -48,7 +48,7 @@ pub(super) async fn put(
 #[utoipa::path(delete, path = "/v1/runs/{id}/cursor", tag = "runs", operation_id = "delete_cursor",
     params(
         ("id" = RunId, Path, description = "The run"),
-        ("if-match" = Option<String>, Header, description = "The tag of the cursor", nullable = false, pattern = "^\"r[0-9]{1,19}\"$")),
+        ("if-match" = Option<String>, Header, description = "The tag of the cursor", nullable = false)),
     responses((status = 204, description = "Forgotten"), (status = 404), (status = 412), (status = 422), (status = 428)))]
 pub(super) async fn remove(state: State, headers: HeaderMap, Named(run): Named<RunId>) -> Answer {
     let Expected::At(revision) = expected(&headers)? else { return Err(none(&run)) };
