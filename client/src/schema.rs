@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, OneOfBuilder, Type};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -141,7 +141,8 @@ pub struct PlanDocument {
     /// Where grains are in epoch 0.
     pub placement: InitialPlacement,
     /// In what order a partition's samples are read.
-    pub order: Order,
+    #[schema(value_type = Order)]
+    pub order: serde_json::Value,
 }
 
 /// Which grains a partition exchanges after an epoch.
@@ -165,17 +166,31 @@ pub enum InitialPlacement {
 }
 
 /// In what order a partition's samples are read in an epoch.
-#[derive(Debug, Deserialize, ToSchema)]
-#[schema(rename_all = "snake_case")]
-pub enum Order {
-    /// Any order of its samples is as likely as any other.
-    Samples,
-    /// Blocks of a few slots, one after the other, their samples shuffled.
-    Blocked {
-        /// Slots per block.
-        #[schema(minimum = 1)]
-        slots: u32,
-    },
+#[derive(Debug)]
+pub enum Order {}
+
+impl PartialSchema for Order {
+    fn schema() -> RefOr<Schema> {
+        let samples = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .enum_values(Some(["samples"]))
+            .description(Some("Any order of its samples is as likely as any other"));
+        let slots = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1)).maximum(Some(u32::MAX));
+        let only =
+            |object: ObjectBuilder| object.additional_properties(Some(AdditionalProperties::FreeForm(false)));
+        let blocks = ObjectBuilder::new().property("slots", slots.description(Some("Slots per block")));
+        let blocked = ObjectBuilder::new()
+            .property("blocked", only(blocks.required("slots")))
+            .required("blocked")
+            .description(Some("Blocks of a few slots, one after the other, their samples shuffled"));
+        OneOfBuilder::new().item(samples).item(only(blocked)).into()
+    }
+}
+
+impl ToSchema for Order {
+    fn name() -> Cow<'static, str> {
+        "Order".into()
+    }
 }
 
 /// What is expected of a tag that is to be set.
