@@ -130,7 +130,7 @@ async fn tls_and_a_user_are_spoken_and_what_is_wrong_about_them_is_named() {
     std::fs::write(&other, "catfish").expect("a file can be written");
     let refusals = [
         (with(Etcd::USER, &other.display().to_string(), &tls), "authentication failed"),
-        (open(&format!("{plain}?{tls}")), "user name is empty"),
+        (open(&format!("{plain}?{tls}")), "permission denied"),
         (open(&format!("{plain}?ca={}", file("ca.pem"))), "certificate"),
         (open(&plain), ""),
     ];
