@@ -58,7 +58,8 @@ impl EtcdMetastore {
     /// [`OpenError::File`] when a file that the URL names cannot be read.
     pub fn open(url: &EtcdUrl) -> Result<EtcdMetastore, OpenError> {
         let members = Members::new(url)?;
-        Ok(EtcdMetastore { members, root: format!("{}/", url.prefix), name: url.to_string() })
+        let name = format!("etcd://{}/{}", url.members.join(","), url.prefix);
+        Ok(EtcdMetastore { members, root: format!("{}/", url.prefix), name })
     }
 
     fn key(&self, key: &str) -> Vec<u8> {
