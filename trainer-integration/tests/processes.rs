@@ -133,7 +133,7 @@ fn mistakes_are_explained_in_one_line() {
     };
     let cases: [(&[&str], i32, &str); 7] = [
         (&["--dataset", "nothing"], 1, "nothing"),
-        (&["--plan", "feed"], 2, "shardctl plan ls"),
+        (&["--plan", "feed"], 1, "shardctl plan ls"),
         (&["--plan", &plan, "--rank", "3", "--world", "2"], 2, "ranks count from 0"),
         (&["--plan", &plan, "--world", "5"], 2, "4"),
         (&["--plan", &plan, "--classes", "7"], 1, "not one of the 7 classes"),
