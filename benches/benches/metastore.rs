@@ -50,7 +50,7 @@ fn main() {
 #[cfg(feature = "cluster-etcd")]
 fn etcd(measure: impl Fn(&str, Arc<dyn Metastore>)) {
     for (count, name) in [(1, "etcd, one member"), (3, "etcd, three members on one disk")] {
-        let Some(etcd) = shardd_tests::Etcd::start(count) else { return };
+        let Some(etcd) = shardd_tests::Etcd::start_on_disk(count) else { return };
         let url = etcd.url("bench").parse().expect("a URL");
         measure(name, shardd::metastore::open_etcd(&url).expect("no files are named"));
     }

@@ -343,8 +343,9 @@ async fn open_metastore(
     let opened: Arc<dyn Metastore> = match part {
         Part::First { metastore: MetastoreUrl::Etcd(url), .. }
         | Part::Joined { metastore: MetastoreUrl::Etcd(url), .. } => {
+            let opened = metastore::open_etcd(url)?;
             info!(metastore = %url, "metadata is in etcd");
-            metastore::open_etcd(url)?
+            opened
         }
         Part::First { metastore: MetastoreUrl::Sled, .. } => {
             let path = config.data.join("meta");

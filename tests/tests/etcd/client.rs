@@ -10,7 +10,7 @@ use shardd_tests::{Etcd, wait_until};
 use tokio::time::timeout;
 
 /// What has not happened by then never will.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn open(url: &str) -> Arc<dyn Metastore> {
     match url.parse() {
@@ -151,7 +151,7 @@ async fn tls_and_a_user_are_spoken_and_what_is_wrong_about_them_is_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killing_the_leader_loses_no_acknowledged_write_and_makes_none_twice() {
     const WRITERS: u64 = 3;
-    const EACH: u64 = 300;
+    const EACH: u64 = 200;
     let Some(mut etcd) = Etcd::start(3) else { return };
     let url = etcd.url("leader");
     let (written, unknown) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

@@ -19,7 +19,7 @@ use super::super::url::EtcdUrl;
 
 /// How long a call may take, whatever it meets. An etcd that lost its leader elects another in one or two seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// How long one member may take for something that another could be asked instead.
+/// How long one member may take, at least, for something that another could be asked instead.
 const ATTEMPT: Duration = Duration::from_millis(1500);
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -166,8 +166,9 @@ impl Members {
         call: impl FnOnce(Client) -> F,
     ) -> Result<T, Trouble> {
         let now = Instant::now();
+        let its_share = (PATIENCE / u32::try_from(self.members.len()).unwrap_or(u32::MAX)).max(ATTEMPT);
         // With a user, this asks etcd who that is; nothing else happens on the way.
-        let connected = timeout_at(until.min(now + ATTEMPT), member.client(&self.options)).await;
+        let connected = timeout_at(until.min(now + its_share), member.client(&self.options)).await;
         let client = match connected {
             Ok(Ok(client)) => client.clone(),
             Ok(Err(error)) => {
@@ -179,7 +180,7 @@ impl Members {
             Err(_) => return Err(Trouble::Unreached("no answer".into())),
         };
         let end = match again {
-            Again::Harmless => until.min(now + ATTEMPT),
+            Again::Harmless => until.min(now + its_share),
             Again::Harmful => until,
         };
         match timeout_at(end, call(client)).await {
