@@ -40,10 +40,6 @@ impl<'u> Bucket<'u> {
     fn open(url: &'u str, network: &'u Network) -> Result<Bucket<'u>, InputsError> {
         let (scheme, rest) = url.split_once("://").expect("a URL");
         let (name, key) = rest.split_once('/').unwrap_or((rest, ""));
-        if name.is_empty() {
-            let reason = format!("names no bucket; give it as {scheme}://BUCKET/FOLDER");
-            return Err(InputsError::Malformed { given: url.to_owned(), reason });
-        }
         network.start()?;
         let refused = |reason| InputsError::Refused { url: url.to_owned(), reason };
         let opened = stores::open(url, &StoreOptions::default(), Late::WaitedFor).map_err(refused)?;

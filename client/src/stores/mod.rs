@@ -97,8 +97,8 @@ pub(crate) fn open(url: &str, options: &StoreOptions, late: Late) -> Result<Open
     let name = rest.split('/').next().unwrap_or_default();
     if name.is_empty() {
         let reason = match service {
-            Service::Web => "it names no host".to_owned(),
-            _ => format!("it names no bucket; give it as {scheme}://BUCKET/FOLDER"),
+            Service::Web => "names no host".to_owned(),
+            _ => format!("names no bucket; give it as {scheme}://BUCKET/FOLDER"),
         };
         return Err(Refusal::Unnamed { reason });
     }
