@@ -1,7 +1,7 @@
 //! A proxy between clients and an HTTP server that lets a share of the requests fail, each in one of the ways in which
 //! networks and services do. Which ones is a matter of a seed and of the order in which they come.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,8 @@ pub enum Fault {
     Truncated,
     /// The answer begins late.
     Late,
-    /// A bit of the body is flipped, if it is part of a shard.
+    /// A bit of the body is flipped, if it is part of an Arrow file: once for each file, as what is wrong on the way is right the
+    /// next time.
     WrongBytes,
 }
 
@@ -42,6 +43,8 @@ pub struct FaultyProxy {
 struct Seen {
     requests: u64,
     faults: BTreeMap<Fault, u64>,
+    /// Paths of which an answer had wrong bytes.
+    spoiled: BTreeSet<String>,
 }
 
 impl FaultyProxy {
@@ -55,10 +58,13 @@ impl FaultyProxy {
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let (upstream, counted) = (upstream.clone(), counted.clone());
-                let draw = move || {
+                let draw = move |request: &str| {
                     let mut seen = counted.lock().expect("no panic while held");
                     seen.requests += 1;
-                    let fault = fault(seen.requests, percent, seed);
+                    let fault = match fault(seen.requests, percent, seed) {
+                        Some(Fault::WrongBytes) if !may_spoil(&mut seen.spoiled, request) => None,
+                        drawn => drawn,
+                    };
                     if let Some(fault) = fault {
                         *seen.faults.entry(fault).or_default() += 1;
                     }
@@ -93,6 +99,12 @@ fn fault(number: u64, percent: u64, seed: u64) -> Option<Fault> {
     fails.then(|| FAULTS[usize::from(*which) % FAULTS.len()])
 }
 
+/// Whether the answer to this request may have wrong bytes; from then on that path's may not.
+fn may_spoil(spoiled: &mut BTreeSet<String>, request: &str) -> bool {
+    let path = request.split(' ').nth(1).unwrap_or_default();
+    request.starts_with("GET ") && path.contains(".arrow") && spoiled.insert(path.to_owned())
+}
+
 /// A message of HTTP/1.1.
 struct Message {
     head: Vec<String>,
@@ -100,11 +112,11 @@ struct Message {
 }
 
 /// One request and its answer. Connections are not used twice.
-fn pass(client: TcpStream, upstream: &str, draw: impl FnOnce() -> Option<Fault>) -> io::Result<()> {
+fn pass(client: TcpStream, upstream: &str, draw: impl FnOnce(&str) -> Option<Fault>) -> io::Result<()> {
     let mut reader = BufReader::new(client.try_clone()?);
     let request = read(&mut reader, false)?;
     let mut client = client;
-    let fault = draw();
+    let fault = draw(&request.head[0]);
     let refuse =
         |status: &str| format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     match fault {
@@ -121,11 +133,8 @@ fn pass(client: TcpStream, upstream: &str, draw: impl FnOnce() -> Option<Fault>)
         Some(Fault::NoAnswer) => return Ok(()),
         Some(Fault::Truncated) => sent /= 2,
         Some(Fault::Late) => thread::sleep(LATE),
-        Some(Fault::WrongBytes)
-            if request.head[0].contains(".arrow") && request.head[0].starts_with("GET ") =>
-        {
-            let middle = sent / 2;
-            if let Some(byte) = answer.body.get_mut(middle) {
+        Some(Fault::WrongBytes) => {
+            if let Some(byte) = answer.body.get_mut(sent / 2) {
                 *byte ^= 1;
             }
         }
