@@ -111,7 +111,7 @@ impl Given {
 fn check(file: &Path) -> Result<String, ConfigError> {
     let settings = Settings::from_file(file)?;
     let count = settings.count();
-    settings.resolve()?;
+    shardd::serve::check_protection(&settings.resolve()?)?;
     Ok(format!("{} is good: {count} setting{}\n", file.display(), if count == 1 { "" } else { "s" }))
 }
 

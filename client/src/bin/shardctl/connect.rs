@@ -176,7 +176,7 @@ fn checked_store(dir: &std::path::Path) -> Result<Place, Failure> {
 fn checked(urls: &str) -> Result<Vec<String>, Failure> {
     let check = |url: &str| {
         let url = url.trim().trim_end_matches('/');
-        match url.strip_prefix("http://") {
+        match url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")) {
             Some(address) if !address.is_empty() => Ok(url.to_owned()),
             _ => Err(Failure::usage(format!(
                 "`{url}` is not the address of a node: use one such as {DEFAULT_SERVER}"
