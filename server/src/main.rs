@@ -19,7 +19,7 @@ const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\nmetastores: sle
 
 /// Serves data sets to trainers: shards and their order, kept near where they are read.
 #[derive(Parser)]
-#[command(name = "shardd", version, long_version = LONG_VERSION)]
+#[command(name = "shardd", version, long_version = LONG_VERSION, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
