@@ -50,27 +50,41 @@ impl Renewal {
                     Ok(false) => {}
                     Err(error) => say(&mut trouble, format!("<data>/tls: {error}")),
                 }
-                if self.identity.is_due(&self.hosts) || self.is_asked_for().await {
-                    match self.renew().await {
-                        Ok(()) => {
-                            let days = self.identity.info().not_after.saturating_sub(now()) / (24 * 3600);
-                            info!(%node, days, "the certificate was renewed");
-                            trouble = None;
-                        }
-                        Err(error) => {
-                            say(&mut trouble, error);
-                            sleep(PAUSE).await;
-                        }
+                let due = self.due().await;
+                if due > now() {
+                    self.wait(Duration::from_secs(due - now())).await;
+                    continue;
+                }
+                match self.renew().await {
+                    Ok(()) => {
+                        let until = self.identity.info().not_after;
+                        info!(%node, days = until.saturating_sub(now()) / (24 * 3600), "the certificate was renewed");
+                        trouble = None;
+                    }
+                    Err(error) => {
+                        say(&mut trouble, error);
+                        sleep(PAUSE).await;
                     }
                 }
-                self.wait().await;
             }
         };
         stop.run_until_cancelled(keeping).await;
     }
 
-    /// Until there may be something to do.
-    async fn wait(&self) {
+    /// When the next certificate is wanted, in seconds since 1970.
+    async fn due(&self) -> u64 {
+        let info = self.identity.info();
+        if !info.covers(&self.hosts) {
+            return 0;
+        }
+        let register = Register::in_metastore(Arc::clone(&self.metastore));
+        let asked = register.of(self.identity.node()).await.ok().flatten();
+        let before = asked.and_then(|record| record.renew_before).filter(|before| info.issued() < *before);
+        before.unwrap_or(u64::MAX).min(info.due())
+    }
+
+    /// Until then, or until there may be something to do.
+    async fn wait(&self, until_due: Duration) {
         let key = register_key(self.identity.node());
         let changed = async {
             let Ok(listing) = self.metastore.list(&key).await else { return std::future::pending().await };
@@ -79,15 +93,9 @@ impl Renewal {
             }
         };
         tokio::select! {
-            () = sleep(LOOK) => {}
+            () = sleep(LOOK.min(until_due)) => {}
             () = changed => {}
         }
-    }
-
-    async fn is_asked_for(&self) -> bool {
-        let register = Register::in_metastore(Arc::clone(&self.metastore));
-        let Ok(Some(record)) = register.of(self.identity.node()).await else { return false };
-        record.renew_before.is_some_and(|before| self.identity.info().issued() < before)
     }
 
     async fn renew(&self) -> Result<(), String> {

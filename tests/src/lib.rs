@@ -2,8 +2,10 @@
 //!
 //! Everything here runs the binaries that users run. `tests/run` builds them first; a test that finds none says how to.
 
+pub mod blocks;
 mod etcd;
 pub mod faults;
+pub mod machines;
 pub mod s3;
 
 use std::collections::BTreeMap;

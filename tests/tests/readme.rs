@@ -7,24 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use shardd_tests::blocks::{Block, blocks};
 use shardd_tests::{binary, is_quick, run};
-
-/// A fenced block of the README.
-struct Block {
-    is_background: bool,
-    text: String,
-}
-
-fn by_hand(readme: &str) -> Vec<Block> {
-    let mut blocks = Vec::new();
-    let mut lines = readme.lines();
-    while let Some(line) = lines.next() {
-        let Some(kind) = line.strip_prefix("```sh by-hand") else { continue };
-        let text: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
-        blocks.push(Block { is_background: kind.trim() == "background", text: text.join("\n") });
-    }
-    blocks
-}
 
 /// One bash script of all blocks: those for other terminals run in the background until the script ends.
 fn script(blocks: &[Block]) -> String {
@@ -72,7 +56,7 @@ fn the_job_by_hand_works_as_written() {
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
     let readme = std::fs::read_to_string(root.join("README.md")).expect("there is a README");
-    let blocks = by_hand(&readme);
+    let blocks = blocks(&readme, |label| label == "by-hand");
     assert!(blocks.len() >= 8, "only {} blocks found", blocks.len());
 
     let home = tempfile::TempDir::new().expect("a temporary directory can be made");

@@ -1,7 +1,7 @@
 //! Asking a node for its cluster's authority, before there is anything to believe it by: its digest is that.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -26,12 +26,23 @@ pub enum FetchError {
     Wrong { pinned: Digest, found: Digest },
 }
 
-/// The certificate (PEM) of the authority that the node at `url` names, and its digest. Whoever answers there is believed
-/// only if the digest is `pinned`; without one the caller has to compare it. Nothing is told to whoever answers.
+/// What a node says of its cluster's authority.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// Its certificate.
+    pub pem: String,
+    /// The digest of that.
+    pub digest: Digest,
+    /// What time it is there, in seconds since 1970, as whoever answers says.
+    pub now: Option<u64>,
+}
+
+/// Asks the node at `url`. Whoever answers there is believed only if the digest is `pinned`; without one the caller has to
+/// compare it. Nothing is told to whoever answers.
 ///
 /// # Errors
 /// [`FetchError`].
-pub fn fetch(url: &str, pinned: Option<Digest>, within: Duration) -> Result<(String, Digest), FetchError> {
+pub fn fetch(url: &str, pinned: Option<Digest>, within: Duration) -> Result<Fetched, FetchError> {
     let unreachable = |error: ureq::Error| FetchError::Unreachable { reason: error.to_string() };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let anyone =
@@ -48,11 +59,15 @@ pub fn fetch(url: &str, pinned: Option<Digest>, within: Duration) -> Result<(Str
         let reason = format!("asked for its authority, it answers {}", answer.status());
         return Err(FetchError::NoAuthority { reason });
     }
+    let now = answer.headers().get("date").and_then(|date| {
+        let date = httpdate::parse_http_date(date.to_str().ok()?).ok()?;
+        Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
+    });
     let said = answer.body_mut().with_config().limit(LONGEST).read_to_string().map_err(unreachable)?;
-    let found = digest_of(&said)?;
+    let digest = digest_of(&said)?;
     match pinned {
-        Some(pinned) if pinned != found => Err(FetchError::Wrong { pinned, found }),
-        _ => Ok((said, found)),
+        Some(pinned) if pinned != digest => Err(FetchError::Wrong { pinned, found: digest }),
+        _ => Ok(Fetched { pem: said, digest, now }),
     }
 }
 

@@ -22,7 +22,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use crate::node::NodeId;
 
 pub use authority::{Authority, Request};
-pub use fetch::{FetchError, digest_of, fetch};
+pub use fetch::{FetchError, Fetched, digest_of, fetch};
 pub use files::{key_in, private_directory, read, write_private};
 pub use host::{BadHost, Host};
 

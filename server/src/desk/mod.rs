@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use shardd_client::certificates::{self, Authority, CertificateInfo, Host, Request, check_certificate};
+use shardd_client::certificates::{Authority, CertificateInfo, Host, Request, check_certificate};
 use shardd_client::metastore::{MetaError, Metastore};
 use shardd_client::node::NodeId;
 use shardfmt::digest::Digest;
@@ -96,7 +96,7 @@ impl Desk {
         };
         tracing::info!(node = %id, "a node joined");
         let (authority, cluster) = (self.authority_pem.clone(), self.cluster.clone());
-        Ok(JoinReply { certificate, authority, cluster, now: certificates::now() })
+        Ok(JoinReply { certificate, authority, cluster })
     }
 
     /// The next certificate (PEM) of `node`, which has shown that it has `key`.

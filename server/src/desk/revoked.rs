@@ -41,6 +41,11 @@ impl Revoked {
         self.0.read().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
+    /// Takes a key for revoked until the metastore says otherwise.
+    pub fn suspect(&self, key: Digest) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(key);
+    }
+
     /// Keeps up with the metastore until `stop`.
     pub async fn follow(self: Arc<Revoked>, metastore: Arc<dyn Metastore>, stop: CancellationToken) {
         let following = async {

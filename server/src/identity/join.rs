@@ -8,7 +8,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
 use shardd_client::certificates::{
-    self, CA_CERTIFICATE, FetchError, Host, NODE_CERTIFICATE, NODE_KEY, Request, now, write_private,
+    self, CA_CERTIFICATE, FetchError, Fetched, Host, NODE_CERTIFICATE, NODE_KEY, Request, now, write_private,
 };
 use shardd_client::http::{Credentials, HttpClient, HttpError};
 use shardd_client::node::NodeId;
@@ -48,9 +48,6 @@ pub struct JoinReply {
     pub authority: String,
     /// How to find the cluster from now on.
     pub cluster: Cluster,
-    /// What time it is, in seconds since 1970.
-    #[serde(default)]
-    pub now: u64,
 }
 
 /// Joins the cluster of `token` as `id`, or under a name made from the new key, and keeps everything in `tls`. Blocks.
@@ -79,13 +76,15 @@ pub fn join(
         None => Request::make(&key).map_err(certificates::CertificateError::from)?,
     };
     let authority = authority(token)?;
+    // Before TLS looks at the time, and says only that it is another.
+    check_clock(authority.now).map_err(|reason| IdentityError::JoinRefused { site: token.site, reason })?;
+    let authority = authority.pem;
     write_private(&tls.join(CA_CERTIFICATE), authority.as_bytes())?;
     let request = JoinRequest { secret: token.secret.reveal(), csr, id: id.clone(), hosts: hosts.to_vec() };
     let reply = post(token, &tls.join(CA_CERTIFICATE), &request)?;
 
     let refused = |reason: &str| IdentityError::JoinRefused { site: token.site, reason: reason.to_owned() };
     check_authority(token, &reply.authority)?;
-    check_clock(reply.now).map_err(|reason| refused(&reason))?;
     let (ca, certificate) = (pem(&authority), pem(&reply.certificate));
     let (Some(ca), Some(certificate)) = (ca, certificate) else {
         return Err(refused("its reply holds no certificate"));
@@ -101,9 +100,9 @@ pub fn join(
 }
 
 /// The authority's certificate (PEM), from whoever answers: it is the one that the token pins, or nothing goes on.
-fn authority(token: &JoinToken) -> Result<String, IdentityError> {
+fn authority(token: &JoinToken) -> Result<Fetched, IdentityError> {
     let fetched = certificates::fetch(&token.site.to_string(), Some(token.authority), TIMEOUT);
-    fetched.map(|(pem, _)| pem).map_err(|error| wrong(token, error))
+    fetched.map_err(|error| wrong(token, error))
 }
 
 fn check_authority(token: &JoinToken, said: &str) -> Result<(), IdentityError> {
@@ -144,16 +143,13 @@ fn post(token: &JoinToken, ca: &Path, request: &JoinRequest) -> Result<JoinReply
 }
 
 /// A clock that is too far from the first node's makes every certificate one of another time.
-fn check_clock(theirs: u64) -> Result<(), String> {
+fn check_clock(theirs: Option<u64>) -> Result<(), String> {
     let ours = now();
-    // Older releases do not say.
-    if theirs == 0 || ours.abs_diff(theirs) < NOTICED_SKEW {
-        return Ok(());
-    }
+    let Some(theirs) = theirs.filter(|theirs| ours.abs_diff(*theirs) >= NOTICED_SKEW) else { return Ok(()) };
     let side = if ours < theirs { "behind" } else { "ahead of" };
-    let apart = Duration::from_secs(ours.abs_diff(theirs));
-    let said = format!("this machine's clock is {apart:?} {side} the first node's");
-    if apart >= certificates::SKEW {
+    let apart = ours.abs_diff(theirs);
+    let said = format!("this machine's clock is {apart} s {side} the first node's");
+    if apart >= certificates::SKEW.as_secs() {
         return Err(format!("{said}; set it right, as certificates have their time"));
     }
     warn!("{said}");

@@ -22,6 +22,7 @@ use shardd_client::peers::{Ack, Effort, PeerService, SendHeader};
 use shardd_client::problem::Kind;
 use shardd_client::protocol::RunId;
 use shardfmt::VersionId;
+use shardfmt::digest::Digest;
 use tokio_util::task::TaskTracker;
 
 use crate::desk::{Desk, Revoked};
@@ -65,6 +66,8 @@ pub struct Transport {
     addresses: Mutex<BTreeMap<NodeId, SocketAddr>>,
     peers: Mutex<BTreeMap<NodeId, Arc<Peer>>>,
     revoked: Arc<Revoked>,
+    /// Digest of this node's own key.
+    key: Digest,
     probes: TaskTracker,
 }
 
@@ -107,6 +110,7 @@ impl Transport {
             addresses: Mutex::default(),
             peers: Mutex::default(),
             revoked,
+            key: identity.key_digest(),
             probes: TaskTracker::new(),
         }))
     }

@@ -14,6 +14,7 @@ use shardd_client::metastore::MetaError;
 use shardd_client::node::NodeId;
 use shardd_client::peers::{Ack, FetchRequest, PeerError, Peers, SendHeader};
 use shardd_client::problem::Kind;
+use shardfmt::digest::Digest;
 use shardfmt::grain::GrainKey;
 use tokio::io::BufReader;
 use tokio::sync::{Mutex, mpsc};
@@ -22,6 +23,7 @@ use tokio::time::{Instant, timeout};
 use super::frame::{self, FrameError};
 use super::incoming::peer_of;
 use super::{BREAKER, CONNECT_PATIENCE, REVOKED, Reply, Request, Transport, lock};
+use crate::desk::Revoked;
 use crate::metastore::wire::{MetaReply, MetaRequest};
 
 /// How long a peer may take before an answer begins: as a shard's reader it may have to read the store first.
@@ -136,7 +138,10 @@ impl Transport {
             return Err(unreachable(to, &failure.reason));
         }
         way.connection = match connect(&self.endpoint, to, address).await {
-            Ok(connection) => Some(connection),
+            Ok(connection) => {
+                self.probes.spawn(heed(connection.clone(), Arc::clone(&self.revoked), self.key));
+                Some(connection)
+            }
             Err(reason) => {
                 let error = unreachable(to, &reason);
                 way.failed = Some(Failure::now(reason));
@@ -149,6 +154,7 @@ impl Transport {
     /// Looks in the background whether `to` is back.
     fn probe(&self, to: &NodeId, address: SocketAddr, peer: Arc<Peer>) {
         let (endpoint, to) = (self.endpoint.clone(), to.clone());
+        let (revoked, own, probes) = (Arc::clone(&self.revoked), self.key, self.probes.clone());
         self.probes.spawn(async move {
             let connected = connect(&endpoint, &to, address).await;
             let mut way = peer.0.lock().await;
@@ -156,7 +162,10 @@ impl Transport {
                 return;
             }
             match connected {
-                Ok(connection) => (way.connection, way.failed) = (Some(connection), None),
+                Ok(connection) => {
+                    probes.spawn(heed(connection.clone(), revoked, own));
+                    (way.connection, way.failed) = (Some(connection), None);
+                }
                 Err(reason) => way.failed = Some(Failure::now(reason)),
             }
         });
@@ -290,6 +299,15 @@ async fn connect(endpoint: &Endpoint, to: &NodeId, address: SocketAddr) -> Resul
         Ok(Ok(connection)) => Ok(connection),
         Ok(Err(error)) => Err(format!("{address}: {error}")),
         Err(_) => Err(format!("{address}: no answer within {CONNECT_PATIENCE:?}")),
+    }
+}
+
+/// Hears it when a peer ends the connection because this node's `own` key was revoked.
+async fn heed(connection: Connection, revoked: Arc<Revoked>, own: Digest) {
+    if let ConnectionError::ApplicationClosed(closed) = connection.closed().await
+        && closed.error_code == REVOKED
+    {
+        revoked.suspect(own);
     }
 }
 

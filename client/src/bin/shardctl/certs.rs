@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use shardd_client::certificates::{
-    self, Authority, CA_CERTIFICATE, CA_KEY, CertificateError, Host, LIFETIME, write_private,
+    self, Authority, CA_CERTIFICATE, CA_KEY, CertificateError, Fetched, Host, LIFETIME, write_private,
 };
 use shardd_client::node::NodeId;
 use shardd_client::span::Span;
@@ -212,7 +212,8 @@ fn rotate(server: &str, nodes: Vec<NodeId>, json: bool) -> Result<(), Failure> {
 
 fn authority(server: &str, digest: Option<Digest>, to: Option<PathBuf>, json: bool) -> Result<(), Failure> {
     let fetched = certificates::fetch(server, digest, TIMEOUT);
-    let (pem, found) = fetched.map_err(|error| Failure::failed(format!("{server}: {error}")))?;
+    let Fetched { pem, digest: found, .. } =
+        fetched.map_err(|error| Failure::failed(format!("{server}: {error}")))?;
     let Some(path) = to else {
         match json {
             true => output::json(&json!({ "authority": found, "pem": pem })),

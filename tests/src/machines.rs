@@ -1,0 +1,191 @@
+//! Machines in small: each a network namespace of Linux with an address of its own, its own `/srv`, and one shell, all behind
+//! one switch. For what only shows where nodes are on different machines. Needs root.
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::binary;
+
+/// Ends each block's output.
+const MARK: &str = "@@ ended with ";
+
+/// A switch, and what hangs on it: `10.77.0.9` is the switch itself.
+pub struct Lan {
+    root: TempDir,
+    prefix: String,
+    machines: Vec<Machine>,
+    others: Vec<Child>,
+}
+
+/// One machine.
+pub struct Machine {
+    name: String,
+    shell: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Lan {
+    /// A switch without machines. `None`, and a line that says so, where this process may not make one.
+    pub fn new() -> Option<Lan> {
+        let prefix = format!("sh{}", std::process::id());
+        let switch = format!("{prefix}-sw");
+        let made = Command::new("ip").args(["netns", "add", &switch]).output();
+        if !made.as_ref().is_ok_and(|made| made.status.success()) {
+            println!("skipped: `ip netns add` does not work here; it takes iproute2 and root");
+            return None;
+        }
+        let root = TempDir::new().expect("a temporary directory can be made");
+        let lan = Lan { root, prefix, machines: vec![], others: vec![] };
+        lan.on(&switch, &["ip", "link", "set", "lo", "up"]);
+        lan.on(&switch, &["ip", "link", "add", "lan", "type", "bridge"]);
+        lan.on(&switch, &["ip", "address", "add", "10.77.0.9/24", "dev", "lan"]);
+        lan.on(&switch, &["ip", "link", "set", "lan", "up"]);
+        Some(lan)
+    }
+
+    /// What a machine has under `/srv`.
+    pub fn srv(&self, machine: &str) -> PathBuf {
+        self.root.path().join(machine)
+    }
+
+    /// Plugs in a machine with the address `10.77.0.N`, and these variables in its environment.
+    pub fn add(&mut self, name: &str, n: u8, variables: &[(&str, &str)]) {
+        let (space, switch) = (format!("{}-{name}", self.prefix), format!("{}-sw", self.prefix));
+        ip(&["netns", "add", &space]);
+        // Pushed before anything can fail, so that it is taken down again.
+        self.on(
+            &switch,
+            &["ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", &space],
+        );
+        self.on(&switch, &["ip", "link", "set", name, "master", "lan", "up"]);
+        self.on(&space, &["ip", "link", "set", "lo", "up"]);
+        self.on(&space, &["ip", "address", "add", &format!("10.77.0.{n}/24"), "dev", "eth0"]);
+        self.on(&space, &["ip", "link", "set", "eth0", "up"]);
+        let srv = self.srv(name);
+        std::fs::create_dir_all(srv.join("home")).expect("a directory can be made");
+        // Its own /srv, and `scp` from the others' without keys: the one thing here that a real machine has otherwise.
+        let begin = format!(
+            "mount --make-rprivate / && mount --bind {} /srv && exec bash --noprofile --norc",
+            srv.display()
+        );
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &space, "unshare", "--mount", "bash", "-c", &begin]);
+        let built = binary("shardctl").parent().expect("binaries lie in a directory").to_owned();
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", built.display())).env("HOME", "/srv/home");
+        for variable in ["SHARDD_TOKEN", "SHARDD_TOKEN_FILE", "SHARDD_CA", "SHARDD_SERVER", "XDG_CONFIG_HOME"]
+        {
+            command.env_remove(variable);
+        }
+        command.envs(variables.iter().copied());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut shell = command.spawn().expect("a shell starts");
+        let input = shell.stdin.take().expect("piped");
+        let output = BufReader::new(shell.stdout.take().expect("piped")).lines();
+        let mut machine = Machine { name: name.to_owned(), shell, input, output };
+        let root = self.root.path().display();
+        machine.run(&format!("export SCP={root}"));
+        machine.say("scp() { cp \"$SCP/${1%%:*}/${1#*:/srv/}\" \"$2\"; }; cd /srv");
+        self.machines.push(machine);
+    }
+
+    /// The shell of a machine.
+    pub fn machine(&mut self, name: &str) -> &mut Machine {
+        self.machines.iter_mut().find(|machine| machine.name == name).expect("it was added")
+    }
+
+    /// Runs a server on the switch, until the end.
+    pub fn serve(&mut self, command: &[&str]) {
+        let mut netns = Command::new("ip");
+        netns.args(["netns", "exec", &format!("{}-sw", self.prefix)]).args(command);
+        self.others.push(netns.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"));
+    }
+
+    fn on(&self, space: &str, command: &[&str]) {
+        let mut all = vec!["netns", "exec", space];
+        all.extend(command);
+        ip(&all);
+    }
+}
+
+impl Machine {
+    /// Runs commands to their end, and returns what they said, on either output.
+    ///
+    /// # Panics
+    /// When they fail.
+    pub fn run(&mut self, commands: &str) -> String {
+        let (code, said) = self.attempt(commands);
+        assert_eq!(code, 0, "{}: {commands}\n{said}", self.name);
+        said
+    }
+
+    /// The same, whatever becomes of them: their exit code, and what they said.
+    pub fn attempt(&mut self, commands: &str) -> (i32, String) {
+        self.say(&format!("( set -e\n{commands}\n) 2>&1; echo; echo '{MARK}'$?"));
+        let mut said = String::new();
+        for line in self.output.by_ref() {
+            let line = line.expect("text");
+            if let Some(code) = line.strip_prefix(MARK) {
+                return (code.parse().expect("a number"), said.trim_end().to_owned());
+            }
+            said.push_str(&line);
+            said.push('\n');
+        }
+        panic!("{}: the shell ended in {commands}\n{said}", self.name);
+    }
+
+    /// Runs a node in the background until the end, and waits until it is ready.
+    pub fn start(&mut self, command: &str) {
+        let wait = "until grep -q 'ready: http' /srv/terminal; do kill -0 $! || { cat /srv/terminal; exit 1; }; sleep 0.05; done";
+        self.say(&format!("( exec {command} ) > /srv/terminal 2>&1 &"));
+        self.run(wait);
+    }
+
+    fn say(&mut self, text: &str) {
+        writeln!(self.input, "{text}").expect("the shell listens");
+    }
+}
+
+impl Drop for Lan {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for machine in &self.machines {
+                let log =
+                    std::fs::read_to_string(self.srv(&machine.name).join("terminal")).unwrap_or_default();
+                eprintln!("--- what the node on {} said\n{log}", machine.name);
+            }
+        }
+        let spaces = self.machines.iter().map(|machine| machine.name.as_str()).chain(["sw"]);
+        for space in spaces.map(|name| format!("{}-{name}", self.prefix)) {
+            // Nothing that was started there outlives it.
+            let pids = Command::new("ip").args(["netns", "pids", &space]).output();
+            let pids =
+                pids.map(|pids| String::from_utf8_lossy(&pids.stdout).into_owned()).unwrap_or_default();
+            for pid in pids.lines().filter_map(|pid| pid.trim().parse().ok()) {
+                if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+            }
+            let _ = Command::new("ip").args(["netns", "del", &space]).output();
+        }
+        for child in self.machines.iter_mut().map(|machine| &mut machine.shell).chain(&mut self.others) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) {
+    let made = Command::new("ip").args(arguments).output().expect("ip starts");
+    assert!(made.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&made.stderr));
+}
+
+/// Whether a server answers there, as seen from a machine.
+pub fn is_listening(lan: &mut Lan, machine: &str, address: &str) -> bool {
+    let (host, port) = address.split_once(':').expect("an address and a port");
+    lan.machine(machine).attempt(&format!("exec 3<>/dev/tcp/{host}/{port}")).0 == 0
+}

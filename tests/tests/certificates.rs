@@ -1,0 +1,325 @@
+//! Who is a node, and who is believed to be one: real processes behind TLS, joining, renewing, revoked, refused.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use shardd_tests::{Node, binary, error_line, run, wait_until};
+use tempfile::TempDir;
+
+/// A cluster behind TLS that asks for tokens. Its certificates are good for so long.
+struct House {
+    root: TempDir,
+    first: Node,
+}
+
+const PROTECTED: [(&str, &str); 2] = [("SHARDD_TLS", "true"), ("SHARDD_AUTH", "tokens")];
+
+impl House {
+    fn new(lifetime: &str) -> House {
+        let root = tempfile::tempdir().expect("a temporary directory can be made");
+        let mut variables = PROTECTED.map(|(name, value)| (name, value.to_owned())).to_vec();
+        variables.push(("SHARDD_CERTIFICATE_LIFETIME", lifetime.to_owned()));
+        let first = Node::start_with(root.path(), "n1", None, &variables);
+        House { root, first }
+    }
+
+    fn ca(&self) -> PathBuf {
+        self.first.data.join("tls/ca.pem")
+    }
+
+    /// `shardctl` of the administrator.
+    fn admin(&self) -> Command {
+        let mut command = self.stranger();
+        command.env("SHARDD_CA", self.ca()).env("SHARDD_TOKEN_FILE", self.first.data.join("admin-token"));
+        command
+    }
+
+    /// `shardctl` of somebody who trusts and has nothing.
+    fn stranger(&self) -> Command {
+        let mut command = Command::new(binary("shardctl"));
+        command.args(["--server", &self.first.http]);
+        for variable in ["SHARDD_TOKEN", "SHARDD_TOKEN_FILE", "SHARDD_CA", "SHARDCTL_CONTEXT"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    /// A file with a new join token.
+    fn token(&self, name: &str, options: &[&str]) -> PathBuf {
+        let path = self.root.path().join(name);
+        run(self.admin().args(["token", "create", "--join", "--to"]).arg(&path).args(options));
+        path
+    }
+
+    fn join(&self, id: &str) -> Node {
+        let token = self.token(&format!("token-{id}"), &[]);
+        Node::start(self.root.path(), id, Some(&token))
+    }
+
+    /// `shardd serve` that is not expected to come far.
+    fn try_join(&self, data: &str, id: &str, token: &Path) -> Command {
+        let mut command = Command::new(binary("shardd"));
+        command.args(["serve", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", "--id", id]);
+        command.arg("--data").arg(self.root.path().join(data));
+        command.arg("--join").arg(format!("@{}", token.display()));
+        command
+    }
+
+    fn certificates(&self) -> Vec<Value> {
+        let listed = run(self.admin().args(["--json", "certs", "ls"]));
+        serde_json::from_str::<Vec<Value>>(&listed).expect("JSON")
+    }
+
+    fn nodes(&self) -> String {
+        run(self.admin().arg("status"))
+    }
+}
+
+fn refused(what: &str, command: &mut Command, wants: &str) {
+    let output: Output = command.output().expect("it starts");
+    let line = error_line(&output);
+    println!("{what}\n  {line} (exit {})", output.status.code().unwrap_or(-1));
+    assert!(!output.status.success() && line.contains(wants), "{what}: {line}");
+}
+
+#[test]
+fn who_is_not_let_in_is_told_why_and_costs_nobody_else() {
+    let house = House::new("30d");
+    let good = house.token("good", &[]);
+    let second = Node::start(house.root.path(), "n2", Some(&good));
+    let leave_no_trace = |name: &str| assert!(!house.root.path().join(name).join("tls/node.pem").exists());
+
+    refused("a join secret that was used", &mut house.try_join("x1", "n3", &good), "node n2 has joined with");
+    leave_no_trace("x1");
+    let short = house.token("short", &["--expires", "1s"]);
+    wait_until("it has expired", || {
+        let output = house.try_join("x2", "n2", &short).output().expect("it starts");
+        error_line(&output).contains("expired")
+    });
+    refused("one that expired", &mut house.try_join("x2", "n3", &short), "the join token expired");
+    let line = std::fs::read_to_string(house.token("cut", &[])).expect("text");
+    let forged = house.root.path().join("forged");
+    let (kept, secret) = line.trim().rsplit_once(',').expect("parts");
+    std::fs::write(&forged, format!("{kept},{}", "0".repeat(secret.len()))).expect("written");
+    refused("one that was forged", &mut house.try_join("x3", "n3", &forged), "not that of a join token");
+    let parts: Vec<&str> = line.trim().split(',').collect();
+    let other = format!("{},{},{},{}", parts[0], parts[1], "0".repeat(64), parts[3]);
+    std::fs::write(&forged, other).expect("written");
+    refused("a first node that is another", &mut house.try_join("x4", "n3", &forged), "which the token pins");
+    leave_no_trace("x4");
+    let fresh = house.token("fresh", &[]);
+    refused(
+        "a name that lives",
+        &mut house.try_join("x5", "n2", &fresh),
+        "node id n2 belongs to a live node",
+    );
+
+    let unprotected = ["serve", "--http", "0.0.0.0:0", "--quic", "127.0.0.1:0"];
+    for (flags, wants) in [
+        (&[][..], "without TLS and without asking for tokens; say --tls and --auth tokens too"),
+        (&["--tls"], "without asking for tokens; say --auth tokens too, or --allow-insecure-http"),
+        (&["--auth", "tokens"], "without TLS; say --tls too, or --allow-insecure-http"),
+    ] {
+        let mut command = Command::new(binary("shardd"));
+        command.args(unprotected).args(flags).arg("--data").arg(house.root.path().join("x6"));
+        refused(&format!("serving other machines with {flags:?}"), &mut command, wants);
+        assert!(!house.root.path().join("x6").exists(), "nothing is left of it");
+    }
+
+    refused("a client that does not know the authority", house.stranger().arg("ls"), "--ca");
+    let mut wrong = house.admin();
+    let another = tempfile::tempdir().expect("a temporary directory can be made");
+    run(house.stranger().args(["certs", "init"]).arg(another.path().join("ca")));
+    wrong.env("SHARDD_CA", another.path().join("ca/ca.pem"));
+    refused("a client that knows another", wrong.arg("ls"), "--ca");
+    let mut plain = Command::new(binary("shardctl"));
+    plain.args(["--server", &house.first.http.replace("https", "http"), "ls"]);
+    refused("plain HTTP", plain.env_remove("SHARDD_TOKEN_FILE"), "this node speaks https");
+    let mut nobody = house.stranger();
+    refused("no token", nobody.env("SHARDD_CA", house.ca()).arg("ls"), "this needs a token");
+    refused(
+        "the first node's own key",
+        house.admin().args(["certs", "revoke", "n1"]),
+        "n1 is the first node",
+    );
+    refused(
+        "a node that is none",
+        house.admin().args(["certs", "rotate", "n9"]),
+        "no certificate of node n9",
+    );
+
+    let line = std::fs::read_to_string(&good).expect("text");
+    let secret = line.trim().rsplit(',').next().expect("a secret");
+    assert!(!house.first.log().contains(secret) && !second.log().contains(secret), "no secret is in a log");
+    let status = house.nodes();
+    assert!(status.contains("n1 ") && status.contains("n2 ") && !status.contains("n3 "), "{status}");
+}
+
+#[test]
+fn certificates_are_renewed_while_nodes_serve() {
+    let house = House::new("9s");
+    let second = house.join("n2");
+    let made = |node: &str| {
+        let listed = house.certificates();
+        let listed = listed.iter().find(|one| one["node"] == node).expect("it has one").clone();
+        (listed["issued_at"].as_u64().expect("a time"), listed["key"].clone())
+    };
+    let before = ["n1", "n2"].map(made);
+    wait_until("both were renewed, twice", || {
+        let now = ["n1", "n2"].map(made);
+        now.iter().zip(&before).all(|(now, before)| now.0 >= before.0 + 12 && now.1 == before.1)
+    });
+    // Longer than the first certificates were good: clients and peers see the new ones.
+    let status = house.nodes();
+    assert!(status.contains("n1 ") && status.contains("n2 "), "{status}");
+    drop(second);
+}
+
+#[test]
+fn an_administrator_renews_and_revokes() {
+    let house = House::new("30d");
+    let (mut second, third) = (house.join("n2"), house.join("n3"));
+    let before = house.certificates();
+    let renewed = run(house.admin().args(["--json", "certs", "rotate"]));
+    let renewed: Vec<Value> = serde_json::from_str(&renewed).expect("JSON");
+    assert_eq!(renewed.len(), 3, "{renewed:?}");
+    for (before, now) in before.iter().zip(house.certificates()) {
+        assert!(now["issued_at"].as_u64() > before["issued_at"].as_u64() && now["key"] == before["key"]);
+    }
+
+    run(house.admin().args(["certs", "revoke", "n2"]));
+    wait_until("n2 is no node any more", || !house.nodes().contains("n2 "));
+    wait_until("n2 knows why", || second.log().contains("the key of node n2 was revoked"));
+    second.stop();
+    let again = house.token("again", &[]);
+    refused("a revoked key", &mut house.try_join("n2", "n2", &again), "the key of node n2 was revoked");
+    std::fs::remove_dir_all(&second.data).expect("removed");
+    let _second = Node::start(house.root.path(), "n2", Some(&again));
+    wait_until("n2 is back, with another key", || house.nodes().contains("n2 "));
+    drop(third);
+}
+
+#[test]
+fn the_newer_of_two_processes_of_a_node_wins_and_another_machine_waits() {
+    let house = House::new("30d");
+    let mut second = house.join("n2");
+    let before = second.http.clone();
+    let token = house.token("for-another", &[]);
+    refused("another machine", &mut house.try_join("other", "n2", &token), "belongs to a live node");
+    // As after a crash that its lease has not heard of yet.
+    second.kill();
+    second.restart();
+    assert_eq!(second.http, before);
+    wait_until("it is listed", || house.nodes().contains(&before));
+    second.kill();
+    let mut other: Option<Child> = None;
+    wait_until("the name lapses, and another machine has it", || {
+        if let Some(child) = &mut other
+            && child.try_wait().expect("it can be asked").is_none()
+        {
+            return house.nodes().contains("n2 ");
+        }
+        let mut command = house.try_join("other", "n2", &token);
+        other = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"));
+        false
+    });
+    let mut other = other.expect("it runs");
+    other.kill().expect("it can be killed");
+    other.wait().expect("it is reaped");
+}
+
+#[test]
+fn a_clock_that_is_hours_off_is_named() {
+    let house = House::new("30d");
+    let Some(library) = faketime() else {
+        println!("skipped: no libfaketime (tests/run installs it)");
+        return;
+    };
+    for (offset, wants) in [("-3h", "behind the first node's"), ("+3h", "ahead of the first node's")] {
+        let token = house.token(&format!("at{offset}"), &[]);
+        let mut command = house.try_join(&format!("clock{offset}"), "n2", &token);
+        command.env("LD_PRELOAD", &library).env("FAKETIME", offset).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        refused(&format!("a clock at {offset}"), &mut command, wants);
+    }
+}
+
+fn faketime() -> Option<PathBuf> {
+    let found = Command::new("find").args(["/usr/lib", "-name", "libfaketimeMT.so.1"]).output().ok()?;
+    String::from_utf8(found.stdout).ok()?.lines().next().map(PathBuf::from)
+}
+
+#[test]
+fn an_authority_away_from_all_nodes_signs_by_hand() {
+    let root = tempfile::tempdir().expect("a temporary directory can be made");
+    let safe = root.path().join("safe");
+    let shardctl = || Command::new(binary("shardctl"));
+    run(shardctl().args(["certs", "init"]).arg(&safe));
+    refused("another authority there", shardctl().args(["certs", "init"]).arg(&safe), "is there already");
+    let issue = |node: &str, to: &Path| {
+        let mut command = shardctl();
+        command.args(["certs", "issue", node, "--host", "127.0.0.1", "--host", "localhost", "--authority"]);
+        command.arg(&safe).arg("--to").arg(to);
+        command
+    };
+    for node in ["n1", "n2"] {
+        run(&mut issue(node, &root.path().join(node).join("tls")));
+    }
+    refused("another node's directory", &mut issue("n3", &root.path().join("n1/tls")), "is there already");
+    refused("the authority's own", &mut issue("n3", &safe), "is there already");
+
+    let tls = [("SHARDD_TLS", "true".to_owned())];
+    let first = Node::start_with(root.path(), "n1", None, &tls);
+    assert!(!first.data.join("tls/ca.key").exists());
+    let mut second = Node::start(root.path(), "n2", Some(&first.data.join("join-token")));
+    let status =
+        || run(shardctl().args(["--server", &first.http, "status"]).env("SHARDD_CA", safe.join("ca.pem")));
+    wait_until("both are there", || status().contains("n2 "));
+    let mut third = Command::new(binary("shardd"));
+    third.args(["serve", "--id", "n3", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", "--data"]);
+    third
+        .arg(root.path().join("n3"))
+        .arg("--join")
+        .arg(format!("@{}", first.data.join("join-token").display()));
+    refused("a node without a certificate", &mut third, "shardctl certs issue n3");
+
+    let before = std::fs::read(second.data.join("tls/node.pem")).expect("a certificate");
+    run(&mut issue("n2", &second.data.join("tls")));
+    assert_ne!(std::fs::read(second.data.join("tls/node.pem")).expect("another"), before);
+    wait_until("n2 shows it", || second.log().contains("the certificate in <data>/tls is another"));
+    second.stop();
+    second.restart();
+    wait_until("it is back without a token", || status().contains("n2 "));
+}
+
+#[test]
+fn a_certificate_of_ones_own_is_shown_and_read_again() {
+    let root = tempfile::tempdir().expect("a temporary directory can be made");
+    let (safe, files) = (root.path().join("safe"), root.path().join("files"));
+    let shardctl = || Command::new(binary("shardctl"));
+    run(shardctl().args(["certs", "init"]).arg(&safe));
+    // Any certificate will do; this one is signed by an authority that is not the cluster's.
+    let issue = || {
+        let mut command = shardctl();
+        command.args(["certs", "issue", "proxy", "--host", "127.0.0.1", "--authority"]).arg(&safe);
+        run(command.arg("--to").arg(&files));
+    };
+    issue();
+    let path = |name: &str| files.join(name).display().to_string();
+    let variables = [("SHARDD_TLS_CERT", path("node.pem")), ("SHARDD_TLS_KEY", path("node.key"))];
+    let node = Node::start_with(root.path(), "n1", None, &variables);
+    assert!(node.http.starts_with("https://"));
+    let ls = |ca: PathBuf| shardctl().args(["--server", &node.http, "ls"]).env("SHARDD_CA", ca).output();
+    assert!(ls(safe.join("ca.pem")).expect("starts").status.success());
+    assert!(!ls(node.data.join("tls/ca.pem")).expect("starts").status.success(), "it is not the cluster's");
+    issue();
+    wait_until("it was read again", || node.log().contains("the certificate for https was read again"));
+    assert!(ls(safe.join("ca.pem")).expect("starts").status.success());
+    std::fs::write(files.join("node.key"), "x").expect("written");
+    wait_until("it is said that it does not fit", || node.log().contains("stays as it was"));
+    assert!(ls(safe.join("ca.pem")).expect("starts").status.success());
+    // A node that joins by the token trusts who shows this one, if its machine does.
+    let join = [("SHARDD_CA", safe.join("ca.pem").display().to_string())];
+    let second = Node::start_with(root.path(), "n2", Some(&node.data.join("join-token")), &join);
+    assert!(second.http.starts_with("https://"));
+}

@@ -1,0 +1,89 @@
+//! Three machines that make a cluster by the commands of docs/CLUSTER.md, each block run on the machine it is for.
+
+use std::path::Path;
+
+use shardd_tests::blocks::blocks;
+use shardd_tests::machines::{Lan, is_listening};
+use shardd_tests::{is_quick, wait_until};
+
+const MACHINES: [(&str, u8); 3] = [("n1", 1), ("n2", 2), ("n3", 3)];
+
+#[test]
+fn three_machines_make_a_cluster_by_the_documents_commands() {
+    if is_quick() {
+        return;
+    }
+    let Some(s3s) = std::env::var_os("SHARDD_S3S_FS").filter(|path| Path::new(path).exists()) else {
+        println!("skipped: SHARDD_S3S_FS is not the path of s3s-fs (tests/run installs it and sets this)");
+        return;
+    };
+    let Some(mut lan) = Lan::new() else { return };
+    let bucket = lan.srv("bucket");
+    std::fs::create_dir_all(bucket.join("training")).expect("a bucket is a directory");
+    let (key, secret) = ("the-key", "the-secret");
+    lan.serve(&[
+        s3s.to_str().expect("UTF-8"),
+        "--host",
+        "10.77.0.9",
+        "--port",
+        "9000",
+        "--access-key",
+        key,
+        "--secret-key",
+        secret,
+        bucket.to_str().expect("UTF-8"),
+    ]);
+    let credentials =
+        [("AWS_ACCESS_KEY_ID", key), ("AWS_SECRET_ACCESS_KEY", secret), ("AWS_REGION", "us-east-1")];
+    for (name, n) in MACHINES {
+        lan.add(name, n, &credentials);
+    }
+    wait_until("the bucket answers", || is_listening(&mut lan, "n1", "10.77.0.9:9000"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+    std::fs::copy(root.join("client/data/digits/train.parquet"), lan.srv("n1").join("train.parquet"))
+        .expect("the data are there");
+
+    let page = std::fs::read_to_string(root.join("docs/CLUSTER.md")).expect("the page");
+    let blocks = blocks(&page, |label| MACHINES.iter().any(|(name, _)| *name == label));
+    assert!(blocks.len() >= 9, "only {} blocks found", blocks.len());
+    let mut said = String::new();
+    for block in &blocks {
+        println!("{}# {}", block.label, block.text.replace('\n', "\n  > "));
+        if block.is_background {
+            lan.machine(&block.label).start(&block.text);
+            continue;
+        }
+        let output = lan.machine(&block.label).run(&block.text);
+        println!("{output}\n");
+        said.push_str(&output);
+    }
+    for name in ["n1", "n2", "n3"] {
+        let http = format!("https://10.77.0.{}:7700", &name[1..]);
+        assert!(said.contains(&http), "{name} is in the list of nodes");
+    }
+    assert!(said.contains("2,874 samples"), "both epochs were read\n{said}");
+
+    refusals(&mut lan);
+}
+
+/// What does not work from another machine, and what it says.
+fn refusals(lan: &mut Lan) {
+    let joining = "shardd serve --data /srv/other --http 10.77.0.2:7710 --quic 10.77.0.2:7711 --id n4";
+    let attempts = [
+        ("n2", "shardctl --server https://10.77.0.1:7700 ls", "--ca"),
+        ("n2", "shardctl --server http://10.77.0.1:7700 ls", "speaks https"),
+        ("n2", "shardctl --server https://10.77.0.1:7700 --ca /srv/shardd/tls/ca.pem ls", "needs a token"),
+        ("n3", "shardctl token create --join", "this needs admin"),
+        ("n2", &format!("{joining} --join @/srv/join"), "has joined with this join token"),
+        (
+            "n2",
+            "shardd serve --data /srv/alone --http 10.77.0.2:7710 --quic 10.77.0.2:7711",
+            "--tls and --auth",
+        ),
+    ];
+    for (machine, command, wants) in attempts {
+        let (code, said) = lan.machine(machine).attempt(command);
+        println!("{machine}# {command}\n{said} (exit {code})");
+        assert!(code != 0 && said.contains(wants), "{machine}: {command}: {said}");
+    }
+}
