@@ -1,7 +1,7 @@
 //! Cursors of runs: how far a training says it has come, kept for whoever resumes it. Small, and changed only by someone who
 //! says which one it starts from.
 
-use super::membership::parse;
+use super::value::parse;
 use super::{Engine, EngineError};
 use crate::metastore::Expected;
 use crate::protocol::{Cursor, RunId};

@@ -10,8 +10,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::run::RunState;
+use super::value::{pack, parse};
 use super::{Engine, EngineError, blocking};
-use crate::metastore::{Entry, Expected, Listing, MetaError};
+use crate::metastore::{Expected, Listing, MetaError};
 use crate::node::{NodeId, NodeRecord};
 use crate::placement::place;
 use crate::protocol::{Placement, RanksRecord, RunId};
@@ -224,7 +225,7 @@ impl Engine {
             let preferred = preferences(run, ranks);
             let Some(next) = place(&live, &preferred, current.as_ref()) else { return Ok(()) };
             let expected = entry.as_ref().map_or(Expected::Absent, |entry| Expected::At(entry.revision));
-            let value = serde_json::to_vec(&next).expect("a placement is plain data");
+            let value = pack(&next);
             match self.meta.put(&key, value, expected, None).await {
                 Ok(_) => {
                     info!(run = run.name(), generation = next.generation, nodes = live.len(), "placed");
@@ -271,8 +272,4 @@ where
         }
         Some((name?, value?))
     })
-}
-
-pub(crate) fn parse<V: DeserializeOwned>(entry: &Entry) -> Option<V> {
-    serde_json::from_slice(&entry.value).ok()
 }

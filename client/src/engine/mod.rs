@@ -16,6 +16,7 @@ mod reader;
 mod run;
 #[cfg(test)]
 mod tests;
+mod value;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -35,8 +36,9 @@ pub use counters::{CounterView, EpochCount, EpochExchange};
 
 use counters::Counters;
 pub(crate) use exchange::first_due;
-use membership::{RANKS, parse};
+use membership::RANKS;
 pub(crate) use run::RunState;
+use value::parse;
 
 use crate::cache::Cache;
 use crate::catalog::{Guard, Reach};
@@ -504,7 +506,7 @@ impl Engine {
             let done = match change(there.as_ref().map(|(ranks, _)| ranks.clone())) {
                 Some(next) if there.as_ref().is_some_and(|(ranks, _)| *ranks == next) => return Ok(()),
                 Some(next) => {
-                    let value = serde_json::to_vec(&next).expect("a launch is plain data");
+                    let value = value::pack(&next);
                     self.meta.put(&key, value, expected, None).await
                 }
                 None if there.is_none() => return Ok(()),

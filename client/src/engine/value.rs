@@ -1,0 +1,90 @@
+//! Records as values of the metastore: JSON, and where that is long, compressed (Zstandard, RFC 8878): the placement of 4,096
+//! partitions on 4,096 nodes is longer than a value may be, and most of it repeats.
+
+use std::io::Read;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::metastore::Entry;
+
+/// JSON that is longer is compressed. Shorter is left for people to read.
+const LONG: usize = 16 << 10;
+/// The longest JSON that is read: some hundred bytes for each of 65,536 nodes.
+const LONGEST: u64 = 16 << 20;
+/// What compressed values begin with, and no JSON does (RFC 8878, 3.1.1).
+const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
+
+/// A record as a value.
+pub(super) fn pack(record: &impl Serialize) -> Vec<u8> {
+    let json = serde_json::to_vec(record).expect("a record is plain data");
+    match json.len() {
+        ..=LONG => json,
+        _ => zstd::bulk::compress(&json, zstd::DEFAULT_COMPRESSION_LEVEL).unwrap_or(json),
+    }
+}
+
+/// The record in a value; `None` if it is of another format.
+pub(crate) fn parse<V: DeserializeOwned>(entry: &Entry) -> Option<V> {
+    if !entry.value.starts_with(&MAGIC) {
+        return serde_json::from_slice(&entry.value).ok();
+    }
+    let mut json = Vec::new();
+    let reader = zstd::stream::read::Decoder::with_buffer(entry.value.as_slice()).ok()?;
+    reader.take(LONGEST).read_to_end(&mut json).ok()?;
+    serde_json::from_slice(&json).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::metastore::MAX_VALUE_BYTES;
+    use crate::node::NodeId;
+    use crate::placement::place;
+    use crate::protocol::{Placement, RanksRecord};
+
+    fn entry(value: Vec<u8>) -> Entry {
+        Entry { value, revision: 1 }
+    }
+
+    #[test]
+    fn the_largest_cluster_fits_into_a_value() {
+        // Names as nodes take them from their keys, which nothing can compress.
+        let name = |n: u32| format!("n-{}", &shardfmt::Digest::of(&n.to_le_bytes()).to_string()[..8]);
+        let mut nodes: Vec<NodeId> = (0..4096).map(|n| name(n).parse().expect("a name")).collect();
+        nodes.sort();
+        let preferred: Vec<_> =
+            (0..16384_usize).map(|p| Some(nodes[p * 2_654_435_761 % 4096].clone())).collect();
+        let placement = place(&nodes, &preferred, None).expect("a placement");
+        let value = pack(&placement);
+        assert!(value.len() <= MAX_VALUE_BYTES, "{}", value.len());
+        assert_eq!(parse::<Placement>(&entry(value)), Some(placement));
+
+        let nodes = nodes.into_iter().map(Some).collect();
+        let ranks = RanksRecord { launch: 1, world: 4096, epoch: 0, reached: 0, nodes };
+        let value = pack(&ranks);
+        assert!(value.len() <= MAX_VALUE_BYTES, "{}", value.len());
+        assert_eq!(parse::<RanksRecord>(&entry(value)), Some(ranks));
+    }
+
+    #[test]
+    fn small_records_are_text_and_bombs_do_not_go_off() {
+        assert_eq!(pack(&[1, 2]), b"[1,2]");
+        let bomb = zstd::bulk::compress(&vec![b' '; 64 << 20], 19).expect("compressed");
+        assert_eq!(parse::<u64>(&entry(bomb)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_packed_is_read_and_what_is_not_is_refused(
+            numbers in proptest::collection::vec(any::<u64>(), 0..4000),
+            noise in proptest::collection::vec(any::<u8>(), 0..100),
+        ) {
+            prop_assert_eq!(parse::<Vec<u64>>(&entry(pack(&numbers))), Some(numbers));
+            let noise = [&MAGIC[..], &noise].concat();
+            prop_assert_eq!(parse::<Vec<u64>>(&entry(noise)), None);
+        }
+    }
+}
