@@ -444,7 +444,9 @@ impl From<&MetaError> for Kind {
     fn from(error: &MetaError) -> Self {
         match error {
             MetaError::Conflict { .. } => Self::Conflict,
-            MetaError::TooLarge { .. } | MetaError::BadKey { .. } => Self::Invalid,
+            MetaError::TooLarge { .. } | MetaError::BadKey { .. } | MetaError::Unchangeable { .. } => {
+                Self::Invalid
+            }
             MetaError::LeaseLost { .. } | MetaError::Unavailable { .. } => Self::Unavailable,
             MetaError::Damaged { .. } => Self::Corrupt,
         }
