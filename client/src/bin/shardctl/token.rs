@@ -9,9 +9,10 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use shardd_client::http::HttpClient;
 use shardfmt::DatasetName;
 
-use crate::connect::{Connect, Target, first_that_answers, http};
+use crate::connect::{Connect, Target};
 use crate::failure::Failure;
 use crate::human::{date, parse_duration};
 use crate::output;
@@ -82,11 +83,11 @@ impl Token {
             Target::Servers(servers) => servers,
             Target::Store(_) => {
                 return Err(Failure::usage(
-                    "a directory has no tokens: whoever can read it reads it; name a node with --server",
+                    "a directory or bucket has no tokens: whoever can read it reads it; name a node with --server",
                 ));
             }
         };
-        let url = format!("{}/v1/tokens", first_that_answers(&servers));
+        let (url, http) = (format!("{}/v1/tokens", servers.first_that_answers()), servers.http());
         match self.command {
             Command::Create { name, role, datasets, expires, to } => {
                 let role = match role {
@@ -101,12 +102,12 @@ impl Token {
                     "datasets": datasets,
                     "lifetime_seconds": expires.map(|lifetime| lifetime.as_secs()),
                 });
-                let made: Value = http().post_json(&url, &asked)?;
+                let made: Value = http.post_json(&url, &asked)?;
                 hand_out(made, file.zip(to), json)
             }
-            Command::Ls => list(&url, json),
+            Command::Ls => list(&http, &url, json),
             Command::Revoke { id } => {
-                http().delete(&format!("{url}/{id}"))?;
+                http.delete(&format!("{url}/{id}"))?;
                 match json {
                     true => output::json(&json!({ "revoked": id })),
                     false => output::print(&format!("{id} is revoked\n")),
@@ -147,8 +148,8 @@ fn private_file(path: &Path) -> Result<File, Failure> {
     })
 }
 
-fn list(url: &str, json: bool) -> Result<(), Failure> {
-    let tokens: Vec<Value> = http().get_list(url, usize::MAX)?;
+fn list(http: &HttpClient, url: &str, json: bool) -> Result<(), Failure> {
+    let tokens: Vec<Value> = http.get_list(url, usize::MAX)?;
     if json {
         output::json(&tokens);
         return Ok(());
