@@ -50,12 +50,10 @@ impl LocalCatalog {
     ///
     /// As [`Origin::open_with`].
     pub fn open_url(url: &str, options: &StoreOptions) -> Result<Self, CatalogError> {
-        let origin = Arc::new(Origin::open_with(url, options)?);
-        let metastore = Arc::new(BucketMetastore::new(origin.clone()));
-        Self::of(origin, metastore, networked())
+        Ok(Self::open_bucket(url, options)?.0)
     }
 
-    /// Opens the catalog at a place, which is made when missing.
+    /// Opens the catalog at a place. A directory is made when missing; of a store elsewhere nothing is asked yet.
     ///
     /// # Errors
     ///
@@ -65,6 +63,18 @@ impl LocalCatalog {
             StorePlace::Directory(directory) => Self::open(directory),
             StorePlace::Url { url, options } => Self::open_url(url, options),
         }
+    }
+
+    /// Opens the catalog at a place to put something into it.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_at`](Self::open_at), and when names cannot be kept there.
+    pub fn open_to_fill(place: &StorePlace) -> Result<Self, CatalogError> {
+        let StorePlace::Url { url, options } = place else { return Self::open_at(place) };
+        let (opened, metastore) = Self::open_bucket(url, options)?;
+        opened.runtime.block_on(metastore.begin())?;
+        Ok(opened)
     }
 
     /// Opens the catalog at a place; `None` if nothing was ever put there.
@@ -77,13 +87,17 @@ impl LocalCatalog {
             StorePlace::Directory(directory) if !Self::is_at(directory) => Ok(None),
             StorePlace::Directory(directory) => Self::open(directory).map(Some),
             StorePlace::Url { url, options } => {
-                let origin = Arc::new(Origin::open_with(url, options)?);
-                let metastore = Arc::new(BucketMetastore::new(origin.clone()));
-                let found = Self::of(origin, metastore.clone(), networked())?;
+                let (found, metastore) = Self::open_bucket(url, options)?;
                 let is_there = found.runtime.block_on(metastore.is_there())?;
                 Ok(is_there.then_some(found))
             }
         }
+    }
+
+    fn open_bucket(url: &str, options: &StoreOptions) -> Result<(Self, Arc<BucketMetastore>), CatalogError> {
+        let origin = Arc::new(Origin::open_with(url, options)?);
+        let metastore = Arc::new(BucketMetastore::new(origin.clone()));
+        Ok((Self::of(origin, metastore.clone(), networked())?, metastore))
     }
 
     fn of(

@@ -179,7 +179,7 @@ impl Connect {
     pub(crate) fn catalog_to_fill(&self) -> Result<Box<dyn Catalog>, Failure> {
         match self.target()? {
             Target::Servers(servers) => Ok(Box::new(servers.catalog())),
-            Target::Store(place) => Ok(Box::new(LocalCatalog::open_at(&place)?)),
+            Target::Store(place) => Ok(Box::new(LocalCatalog::open_to_fill(&place)?)),
         }
     }
 }

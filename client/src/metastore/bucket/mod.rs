@@ -14,7 +14,7 @@
 //! - Leases carry their expiry as system time, which machines tell differently: they lapse [`CLOCKS_DIFFER`] later than asked
 //!   for. Whoever reads first after that deletes their keys.
 //! - Waits look again after 1 s, later 16 s (changes made through the same value wake them at once): each look costs money.
-//! - A store whose conditional puts do not hold is refused when the first name is put ([`races`]).
+//! - A store whose conditional puts do not hold is refused before the first name is put ([`races`]).
 
 mod document;
 mod races;
@@ -83,6 +83,14 @@ impl BucketMetastore {
             changing: tokio::sync::Mutex::default(),
             touched: watch::Sender::new(()),
         }
+    }
+
+    /// Sees to it that names can be kept there, before there is much that wants one.
+    ///
+    /// # Errors
+    /// [`MetaError::Unchangeable`] when they cannot, [`MetaError::Unavailable`] when the store cannot be asked.
+    pub async fn begin(&self) -> Result<(), MetaError> {
+        self.change(|_| Ok(())).await
     }
 
     /// Whether anything was ever kept there.
@@ -160,7 +168,8 @@ impl BucketMetastore {
             let mut next = Document::clone(&base.document);
             next.lapse((*self.clock)());
             let outcome = change(&mut next);
-            if outcome.is_err() || next == *base.document {
+            let is_done = base.tag.is_some() && next == *base.document;
+            if outcome.is_err() || is_done {
                 if is_now {
                     return outcome;
                 }

@@ -96,7 +96,7 @@ async fn the_object_can_be_read_by_people_and_damage_is_noticed() {
 #[tokio::test]
 async fn nothing_of_a_race_is_left_and_no_one_races_twice() {
     let store = Arc::new(Scripted::default());
-    over(&store).put("k", vec![], Expected::Any, None).await.expect("puts");
+    over(&store).begin().await.expect("it can be kept there");
     let puts = store.puts();
     assert_eq!(puts, 4 * 8 + 1);
     over(&store).put("k", vec![], Expected::Any, None).await.expect("puts");
