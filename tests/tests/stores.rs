@@ -140,17 +140,7 @@ fn a_bucket_is_worked_on_without_any_node() {
     }
     // Another one, who knows the bucket only, finds all of it.
     let other = Person::at(&s3, "s3://data/lab");
-    let facts = |person: &Person, words: &[&str]| {
-        let mut value = person.json(words);
-        let list = value.as_array_mut().expect("a list");
-        list.iter_mut().filter_map(Value::as_object_mut).for_each(|entry| {
-            // Times differ, and with them commits.
-            ["committed_at", "commit", "tagged_at", "created", "time", "parent"]
-                .iter()
-                .for_each(|time| _ = entry.remove(*time));
-        });
-        value
-    };
+    let facts = |person: &Person, words: &[&str]| timeless(person.json(words));
     for words in [&["ls"][..], &["tag", "digits"], &["plan", "ls"]] {
         assert_eq!(facts(&other, words), facts(&here, words), "{words:?}");
     }
@@ -194,6 +184,53 @@ fn a_bucket_is_worked_on_without_any_node() {
     assert!(!output.status.success() && line.contains("is also that of catalog"), "{line}");
     assert!(me.refused(&["gc", "--delete"]).contains("is also that of catalog"));
     assert!(!me.said(&["ls"]).contains("theirs"));
+}
+
+#[test]
+fn a_web_server_that_shows_a_bucket_is_read_and_not_changed() {
+    let empty = tempfile::tempdir().expect("a temporary directory can be made");
+    let Some(s3) = S3::moto(empty.path(), &["--open"]) else { return };
+    let owner = Person::at(&s3, "s3://data/lab");
+    owner.said(&["ingest", &digits("test"), "--name", "digits"]);
+    owner.said(&["partition", "digits", "--q", "0.1"]);
+    let url = format!("{}/data/lab", s3.endpoint);
+    let visitor = Person::at(&s3, &url);
+    assert_eq!(visitor.json(&["ls"]), owner.json(&["ls"]));
+    assert_eq!(
+        visitor.said(&["--json", "read", "--rows"]).lines().next(),
+        owner.said(&["--json", "read", "--rows"]).lines().next()
+    );
+    visitor.said(&["verify", "digits"]);
+    for words in
+        [&["ingest", &digits("train"), "--name", "other"][..], &["tag", "digits", "x"], &["gc", "--delete"]]
+    {
+        let line = visitor.refused(words);
+        assert!(line.contains("a web server is only read"), "{words:?}: {line}");
+    }
+    let nothing = format!("{}/data/nothing", s3.endpoint);
+    let line = Person::at(&s3, &nothing).refused(&["ls"]);
+    assert!(line.ends_with("name another with --store"), "{line}");
+    let mut train = Command::new(binary("shardtrain"));
+    FOREIGN.iter().for_each(|variable| _ = train.env_remove(variable));
+    train.envs(s3.variables()).env("TMPDIR", empty.path());
+    train.args(["--store", "s3://data/lab", "--dataset", "digits", "--epochs", "1"]);
+    run(&mut train);
+    assert_eq!(leftovers(empty.path()), Vec::<String>::new());
+}
+
+/// Without times, which differ, and commits, which name theirs.
+fn timeless(mut value: Value) -> Value {
+    match &mut value {
+        Value::Array(list) => list.iter_mut().for_each(|one| *one = timeless(one.take())),
+        Value::Object(members) => {
+            ["committed_at", "commit", "tagged_at", "created"]
+                .iter()
+                .for_each(|name| _ = members.remove(*name));
+            members.values_mut().for_each(|one| *one = timeless(one.take()));
+        }
+        _ => {}
+    }
+    value
 }
 
 /// What begins as temporary files of shardd do.

@@ -254,8 +254,11 @@ fn untrusted(url: &str, bad: &CertificateError) -> HttpError {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             ("it has expired".to_owned(), "whoever runs the node has to renew it")
         }
-        _ => (
-            bad.to_string(),
+        bad => (
+            match bad {
+                CertificateError::UnknownIssuer => "whoever issued it is unknown".to_owned(),
+                bad => bad.to_string(),
+            },
             "name the authority that it comes from with --ca FILE or SHARDD_CA: of a node that made its own, that is tls/ca.pem in its data directory",
         ),
     };

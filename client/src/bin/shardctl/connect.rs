@@ -170,9 +170,11 @@ impl Connect {
             StorePlace::Directory(_) => "nothing of shardd in",
             StorePlace::Url { .. } => "no dataset that was put without a node in",
         };
-        Err(Failure::failed(format!(
-            "there is {there} {place}: name another with --store, or fill it with `shardctl --store {place} ingest`"
-        )))
+        let filled = match &place {
+            StorePlace::Url { url, .. } if url.starts_with("http") => String::new(),
+            _ => format!(", or fill it with `shardctl --store {place} ingest`"),
+        };
+        Err(Failure::failed(format!("there is {there} {place}: name another with --store{filled}")))
     }
 
     /// The catalog to put datasets into; a directory is made where there is none.
