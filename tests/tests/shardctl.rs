@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
 use serde_json::Value;
@@ -156,7 +156,7 @@ fn a_context_is_made_chosen_and_forgotten() {
 fn asked_with() -> (String, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
-    let (tell, told) = channel();
+    let (tell, told) = sync_channel(16);
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
