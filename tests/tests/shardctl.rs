@@ -204,6 +204,14 @@ fn a_context_keeps_how_its_place_is_entered_and_flags_and_environment_come_first
     let (line, _) = home.refused(&["--ca", "none.pem", "--token-file", "given", "ls"]);
     assert!(line.contains("none.pem: no certificates to trust"), "{line}");
 
+    for (words, said) in [
+        (&["--store", "s", "--token-file", "given", "ls"][..], "s is a store"),
+        (&["--server", &url, "--store-region", "r", "ls"], "are for the URL of a bucket"),
+        (&["context", "set", "x", "--store", "s", "--store-anonymous"], "are for the URL of a bucket"),
+    ] {
+        let (line, code) = home.refused(words);
+        assert!(code == 2 && line.contains(said), "{words:?}: {line}");
+    }
     let bucket = ["context", "set", "bucket", "--store", "s3://b/f", "--store-endpoint", "http://x:1"];
     home.json(&[&bucket[..], &["--store-region", "r", "--store-ca", "ca.pem"]].concat());
     let shown = &home.json(&["context", "show", "bucket"])[0];

@@ -272,6 +272,24 @@ fn of_ingests_of_one_name_at_the_same_time_those_that_come_late_are_told() {
 }
 
 #[test]
+fn over_a_network_that_fails_each_change_of_names_is_made_once() {
+    let Some(s3) = S3::empty_moto() else { return };
+    let me = Person::at(&s3, "s3://data/lab");
+    me.said(&["ingest", &digits("test"), "--name", "digits"]);
+    me.said(&["append", "digits", &digits("train")]);
+    let proxy = FaultyProxy::start(&s3.endpoint, 20, 2);
+    const CHANGES: usize = 8;
+    for _ in 0..CHANGES {
+        run(me.shardctl(&["restore", "digits@~1"]).env("AWS_ENDPOINT_URL", proxy.endpoint()));
+    }
+    let (requests, faults) = proxy.seen();
+    println!("the proxy saw {requests} requests; of them failed {faults:?}");
+    assert!(!faults.is_empty(), "some failed");
+    assert_eq!(me.json(&["log", "digits"]).as_array().map(Vec::len), Some(2 + CHANGES));
+    assert_eq!(me.json(&["gc"])["young"]["objects"], 0, "no commit was made twice");
+}
+
+#[test]
 fn a_server_whose_conditions_do_not_hold_is_given_no_names() {
     let Some(s3) = S3::files() else { return };
     let me = Person::at(&s3, "s3://data/lab");

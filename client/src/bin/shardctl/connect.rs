@@ -83,7 +83,9 @@ impl Connect {
 
     /// Where to work, as nodes or a store.
     pub(crate) fn target(&self) -> Result<Target, Failure> {
-        match self.place()?.0 {
+        let (place, _) = self.place()?;
+        self.check_flags(&place)?;
+        match place {
             Place::Store(StorePlace::Url { url, options }) => {
                 let given = self.options.options().or(&StoreOptions::of_env()?);
                 Ok(Target::Store(StorePlace::Url { url, options: given.or(&options) }))
@@ -93,6 +95,23 @@ impl Connect {
                 let credentials = self.credentials()?.or_files(token_file, ca)?;
                 Ok(Target::Servers(Servers { urls: checked(&urls)?, credentials }))
             }
+        }
+    }
+
+    /// Refuses flags about another kind of place.
+    fn check_flags(&self, place: &Place) -> Result<(), Failure> {
+        let about_nodes = self.token_file.is_some() || self.ca.is_some();
+        let about_buckets = self.options.options() != StoreOptions::default();
+        match place {
+            Place::Store(_) if about_nodes => Err(Failure::usage(format!(
+                "--token-file and --ca are for nodes, and {place} is a store: leave them out, or name nodes with --server"
+            ))),
+            Place::Server { .. } | Place::Store(StorePlace::Directory(_)) if about_buckets => {
+                Err(Failure::usage(format!(
+                    "--store-endpoint, --store-region, --store-ca and --store-anonymous are for the URL of a bucket, and {place} is none: leave them out, or name one with --store"
+                )))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -136,24 +155,30 @@ impl Connect {
     /// What the flags say, to be kept.
     pub(crate) fn given_place(&self) -> Result<Place, Failure> {
         let whole = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
-        match (&self.server, &self.store, &self.context) {
-            (Some(urls), None, None) => Ok(Place::Server {
+        let place = match (&self.server, &self.store, &self.context) {
+            (Some(urls), None, None) => Place::Server {
                 urls: checked(urls)?.join(","),
                 token_file: whole(&self.token_file)?,
                 ca: whole(&self.ca)?,
-            }),
+            },
             (None, Some(store), None) => {
                 let options = self.options.options();
                 let options = StoreOptions { ca: whole(&options.ca)?, ..options };
-                Ok(Place::Store(match StorePlace::named(store, options) {
+                Place::Store(match StorePlace::named(store, options) {
                     StorePlace::Directory(directory) => {
                         StorePlace::Directory(std::path::absolute(directory)?)
                     }
                     url => url,
-                }))
+                })
             }
-            _ => Err(Failure::usage("say where the context is, with --server URL or --store DIR")),
-        }
+            _ => {
+                return Err(Failure::usage(
+                    "say where the context is, with --server URL, --store DIR or --store URL",
+                ));
+            }
+        };
+        self.check_flags(&place)?;
+        Ok(place)
     }
 
     /// The catalog to look things up in, and to put plans into.
