@@ -10,7 +10,7 @@ use super::StoreOptions;
 /// Flags about the store that a URL names.
 #[derive(Args, Clone, Debug, Default)]
 pub struct StoreArgs {
-    /// Address of the service of a --store URL, where it is not the cloud's own, such as https://minio.example.org:9000
+    /// Address of the service of a --store URL, where it is not the cloud's own, such as `https://minio.example.org:9000`
     /// [env: SHARDD_STORE_ENDPOINT]
     #[arg(long, global = true, value_name = "URL", hide_short_help = true)]
     store_endpoint: Option<String>,
