@@ -4,6 +4,7 @@ mod durable;
 
 pub mod cache;
 pub mod catalog;
+pub mod certificates;
 pub mod engine;
 pub mod http;
 pub mod inputs;
@@ -18,5 +19,6 @@ pub mod placement;
 pub mod problem;
 pub mod protocol;
 pub mod schema;
+pub mod span;
 pub mod stores;
 pub mod tls;

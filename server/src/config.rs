@@ -8,10 +8,14 @@ mod page;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use shardd_client::certificates::{Host, LIFETIME};
 use shardd_client::nearest::nearest;
 use shardd_client::node::NodeId;
+use shardd_client::span::Span;
 use shardd_client::stores::StoreOptions;
 use shardfmt::size::ByteSize;
 use toml::de::DeTable;
@@ -29,6 +33,9 @@ pub const DEFAULT_HTTP: &str = "127.0.0.1:7700";
 pub const DEFAULT_QUIC: &str = "127.0.0.1:0";
 /// Space the cache may use unless told otherwise.
 pub const DEFAULT_CACHE_SIZE: ByteSize = ByteSize(64 << 30);
+
+/// Below that a certificate would lapse while it is renewed.
+const SHORTEST_LIFE: Duration = Duration::from_secs(6);
 
 /// Every setting of `shardd serve`, by the same name as flag (`--cache-size`), environment variable
 /// (`SHARDD_CACHE_SIZE`) and key of the settings file (`cache-size`). The help of each ends with its default; a page of
@@ -111,11 +118,40 @@ pub struct Settings {
     #[arg(long, value_name = "LEVEL", env = "SHARDD_LOG_LEVEL")]
     pub log_level: Option<LogLevel>,
 
+    /// Serve https, with a certificate that the cluster's authority signed, or with --tls-cert [default: as the first
+    /// node says when joining, else false]
+    #[arg(
+        long,
+        env = "SHARDD_TLS",
+        value_name = "true|false",
+        num_args = 0..=1,
+        default_missing_value = "true"
+    )]
+    pub tls: Option<bool>,
+
+    /// File of a certificate for https (PEM, its chain after it) in place of the cluster's; read again when it changes
+    /// [default: none]
+    #[arg(long, value_name = "FILE", env = "SHARDD_TLS_CERT")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// File of the key (PEM) to --tls-cert [default: none]
+    #[arg(long, value_name = "FILE", env = "SHARDD_TLS_KEY")]
+    pub tls_key: Option<PathBuf>,
+
+    /// More names and addresses under which clients reach this node over https, with commas between them
+    /// [default: the address of --http, or of --quic where that is a wildcard]
+    #[arg(long, value_name = "HOST,…", env = "SHARDD_TLS_HOSTS")]
+    pub tls_hosts: Option<Hosts>,
+
+    /// How long the certificates are good that the first node signs; they are renewed after two thirds [default: 30d]
+    #[arg(long, value_name = "TIME", env = "SHARDD_CERTIFICATE_LIFETIME")]
+    pub certificate_lifetime: Option<Span>,
+
     /// Who may ask over HTTP: anyone, or who shows a token [default: as the first node says when joining, else none]
     #[arg(long, value_name = "none|tokens", env = "SHARDD_AUTH")]
     pub auth: Option<Auth>,
 
-    /// Serve HTTP, which has no TLS yet, to other machines too [default: false]
+    /// Serve other machines without TLS, or without asking for tokens [default: false]
     #[arg(
         long,
         env = "SHARDD_ALLOW_INSECURE_HTTP",
@@ -149,6 +185,34 @@ pub enum Auth {
     None,
     /// Who shows a token that is good for what is asked.
     Tokens,
+}
+
+/// Hosts, written with commas between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Hosts(pub Vec<Host>);
+
+impl FromStr for Hosts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Hosts, String> {
+        let hosts: Result<_, _> = text.split(',').map(|host| host.trim().parse()).collect();
+        hosts.map(Hosts).map_err(|error: shardd_client::certificates::BadHost| error.to_string())
+    }
+}
+
+impl TryFrom<String> for Hosts {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Hosts, String> {
+        text.parse()
+    }
+}
+
+impl From<Hosts> for String {
+    fn from(hosts: Hosts) -> String {
+        hosts.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    }
 }
 
 /// How log lines look.
@@ -189,8 +253,27 @@ pub struct Config {
     pub log_format: LogFormat,
     /// How much is logged.
     pub log_level: LogLevel,
+    /// Whether HTTP is behind TLS; without it as the first node says, or not.
+    pub tls: Option<bool>,
+    /// A certificate of its own for that, and its key.
+    pub tls_files: Option<TlsFiles>,
+    /// Hosts under which clients reach this node.
+    pub tls_hosts: Vec<Host>,
+    /// How long certificates are good that this node signs.
+    pub certificate_lifetime: Duration,
     /// Who may ask over HTTP; without it as the first node says, or anyone.
     pub auth: Option<Auth>,
+    /// Whether other machines are served whatever the protection.
+    pub allow_insecure_http: bool,
+}
+
+/// A certificate and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate, and its chain.
+    pub certificate: PathBuf,
+    /// The key.
+    pub key: PathBuf,
 }
 
 /// Why settings are refused; every message is one line that names the setting.
@@ -209,12 +292,20 @@ pub enum ConfigError {
     /// The metastore's URL is not one. It is not repeated, as there might be a password in it.
     #[error("--metastore: {0}")]
     BadMetastore(String),
-    /// HTTP beyond loopback has no protection yet.
+    /// Other machines are served behind TLS, and for tokens.
     #[error(
-        "--http {0} would serve unprotected HTTP to other machines; keep 127.0.0.1 (and a tunnel or proxy in front), or \
-         say --allow-insecure-http on a network you trust"
+        "--http {http} would serve other machines {without}; say {flags} too, or --allow-insecure-http on a network you trust"
     )]
-    InsecureHttp(SocketAddr),
+    InsecureHttp { http: SocketAddr, without: &'static str, flags: &'static str },
+    /// One of the two files.
+    #[error("--tls-cert and --tls-key belong together: give both, or neither")]
+    HalfTls,
+    /// A certificate for nothing.
+    #[error("--tls false and --tls-cert exclude each other: leave one of them out")]
+    TlsForNothing,
+    /// Clocks are not so exact.
+    #[error("--certificate-lifetime {0} is too short; at least 6s are needed")]
+    ShortLife(Span),
     /// Other nodes cannot connect to a wildcard.
     #[error("--quic {0} is no address that other nodes can reach; name one address of this machine")]
     UnreachableQuic(SocketAddr),
@@ -272,6 +363,7 @@ impl Settings {
             cache_size: Some(DEFAULT_CACHE_SIZE),
             log_format: Some(LogFormat::default()),
             log_level: Some(LogLevel::default()),
+            certificate_lifetime: Some(Span(LIFETIME)),
             allow_insecure_http: Some(false),
             ..Settings::default()
         }
@@ -308,6 +400,11 @@ impl Settings {
             ready_file: self.ready_file.or(fallback.ready_file),
             log_format: self.log_format.or(fallback.log_format),
             log_level: self.log_level.or(fallback.log_level),
+            tls: self.tls.or(fallback.tls),
+            tls_cert: self.tls_cert.or(fallback.tls_cert),
+            tls_key: self.tls_key.or(fallback.tls_key),
+            tls_hosts: self.tls_hosts.or(fallback.tls_hosts),
+            certificate_lifetime: self.certificate_lifetime.or(fallback.certificate_lifetime),
             auth: self.auth.or(fallback.auth),
             allow_insecure_http: self.allow_insecure_http.or(fallback.allow_insecure_http),
         }
@@ -321,9 +418,6 @@ impl Settings {
         let known = "a default holds where nothing else does";
         let settings = self.or(Settings::defaults());
         let http = settings.http.expect(known);
-        if !http.ip().is_loopback() && settings.allow_insecure_http != Some(true) {
-            return Err(ConfigError::InsecureHttp(http));
-        }
         let quic = settings.quic.expect(known);
         if quic.ip().is_unspecified() {
             return Err(ConfigError::UnreachableQuic(quic));
@@ -331,6 +425,16 @@ impl Settings {
         let cache_size = settings.cache_size.expect(known);
         if cache_size.0 < 64 << 20 {
             return Err(ConfigError::SmallCache(cache_size));
+        }
+        let tls_files = match (settings.tls_cert, settings.tls_key) {
+            (Some(_), Some(_)) if settings.tls == Some(false) => return Err(ConfigError::TlsForNothing),
+            (Some(certificate), Some(key)) => Some(TlsFiles { certificate, key }),
+            (None, None) => None,
+            _ => return Err(ConfigError::HalfTls),
+        };
+        let lifetime = settings.certificate_lifetime.expect(known);
+        if lifetime.0 < SHORTEST_LIFE {
+            return Err(ConfigError::ShortLife(lifetime));
         }
         Ok(Config {
             data: settings.data.expect(known),
@@ -354,8 +458,51 @@ impl Settings {
             ready_file: settings.ready_file,
             log_format: settings.log_format.expect(known),
             log_level: settings.log_level.expect(known),
+            tls: settings.tls.or(tls_files.is_some().then_some(true)),
+            tls_files,
+            tls_hosts: settings.tls_hosts.unwrap_or_default().0,
+            certificate_lifetime: lifetime.0,
             auth: settings.auth,
+            allow_insecure_http: settings.allow_insecure_http.expect(known),
         })
+    }
+}
+
+impl Config {
+    /// Refuses to serve other machines unprotected. `tls` and `tokens` say what holds in the node's cluster, if it has joined
+    /// one.
+    ///
+    /// # Errors
+    /// [`ConfigError::InsecureHttp`].
+    pub fn check_protection(&self, tls: bool, tokens: bool) -> Result<(), ConfigError> {
+        let tls = self.tls.unwrap_or(tls);
+        let tokens = self.auth.map_or(tokens, |auth| auth == Auth::Tokens);
+        let (without, flags) = match (tls, tokens) {
+            _ if self.http.ip().is_loopback() || self.allow_insecure_http => return Ok(()),
+            (true, true) => return Ok(()),
+            (false, false) => ("without TLS and without asking for tokens", "--tls and --auth tokens"),
+            (false, true) => ("without TLS", "--tls"),
+            (true, false) => ("without asking for tokens", "--auth tokens"),
+        };
+        Err(ConfigError::InsecureHttp { http: self.http, without, flags })
+    }
+
+    /// The hosts that the node's certificate is to be good for.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<Host> {
+        let http = match self.http.ip() {
+            wildcard if wildcard.is_unspecified() => self.quic.ip(),
+            address => address,
+        };
+        let mut hosts = vec![Host::Address(http)];
+        if self.http.ip().is_loopback() || self.http.ip().is_unspecified() {
+            let local = [Host::Address([127, 0, 0, 1].into()), Host::Name("localhost".to_owned())];
+            hosts.extend(local);
+        }
+        hosts.extend(self.tls_hosts.iter().cloned());
+        hosts.sort();
+        hosts.dedup();
+        hosts
     }
 }
 
@@ -413,7 +560,10 @@ mod tests {
             ("log-format = \"xml\"", &["xml"]),
             ("http = ", &["line 1"]),
             ("cache-size = \"1KiB\"", &["--cache-size", "64 MiB"]),
-            ("http = \"0.0.0.0:7700\"", &["--http 0.0.0.0:7700", "--allow-insecure-http"]),
+            ("tls-cert = \"a.pem\"", &["--tls-key"]),
+            ("tls-cert = \"a.pem\"\ntls-key = \"a.key\"\ntls = false", &["--tls-cert", "--tls false"]),
+            ("tls-hosts = \"a b\"", &["line 1", "a b"]),
+            ("certificate-lifetime = \"5s\"", &["--certificate-lifetime 5s", "6s"]),
             ("quic = \"0.0.0.0:7701\"", &["--quic 0.0.0.0:7701"]),
             ("join = \"hello\"", &["--join"]),
             ("metastore = \"zookeeper://z\"", &["--metastore", "sled", "etcd://"]),
@@ -430,8 +580,33 @@ mod tests {
     }
 
     #[test]
-    fn http_beyond_loopback_needs_a_word() {
-        let open = file("http = \"0.0.0.0:7700\"\nallow-insecure-http = true").unwrap().resolve();
-        assert_eq!(open.unwrap().http.port(), 7700);
+    fn other_machines_are_served_behind_tls_and_for_tokens_or_against_a_word() {
+        let open = "http = \"10.0.0.1:7700\"\n";
+        let check = |more: &str, tls: bool, tokens: bool| {
+            let config = file(&format!("{open}{more}")).unwrap().resolve().unwrap();
+            config.check_protection(tls, tokens).map_err(|error| error.to_string())
+        };
+        let refused = check("", false, false).unwrap_err();
+        assert!(refused.contains("--http 10.0.0.1:7700"), "{refused}");
+        assert!(refused.contains("--tls and --auth tokens") && refused.contains("--allow-insecure-http"));
+        assert!(check("tls = true", false, false).unwrap_err().contains("say --auth tokens too"));
+        assert!(check("auth = \"tokens\"", false, false).unwrap_err().contains("say --tls too"));
+        assert!(check("tls = false", true, true).unwrap_err().contains("without TLS"));
+        assert_eq!(check("", true, true), Ok(()), "a cluster that has both");
+        assert_eq!(check("tls = true\nauth = \"tokens\"", false, false), Ok(()));
+        assert_eq!(check("allow-insecure-http = true", false, false), Ok(()));
+    }
+
+    #[test]
+    fn a_certificate_is_good_where_clients_come_from() {
+        let hosts = |text: &str| {
+            let hosts = file(text).unwrap().resolve().unwrap().hosts();
+            hosts.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(hosts(""), ["127.0.0.1", "localhost"]);
+        let lab = "http = \"10.0.0.1:7700\"\ntls-hosts = \"n1.lab, 10.0.0.1\"";
+        assert_eq!(hosts(lab), ["10.0.0.1", "n1.lab"]);
+        let all = "http = \"0.0.0.0:7700\"\nquic = \"10.0.0.1:7701\"";
+        assert_eq!(hosts(all), ["10.0.0.1", "127.0.0.1", "localhost"]);
     }
 }

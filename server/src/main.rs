@@ -19,7 +19,7 @@ const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\nmetastores: sle
 
 /// Serves data sets to trainers: shards and their order, kept near where they are read.
 #[derive(Parser)]
-#[command(name = "shardd", version, long_version = LONG_VERSION)]
+#[command(name = "shardd", version, long_version = LONG_VERSION, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -111,7 +111,7 @@ impl Given {
 fn check(file: &Path) -> Result<String, ConfigError> {
     let settings = Settings::from_file(file)?;
     let count = settings.count();
-    settings.resolve()?;
+    shardd::serve::check_protection(&settings.resolve()?)?;
     Ok(format!("{} is good: {count} setting{}\n", file.display(), if count == 1 { "" } else { "s" }))
 }
 

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shardd_client::http::HttpClient;
+use shardd_client::certificates::CA_CERTIFICATE;
+use shardd_client::http::{Credentials, HttpClient};
 use shardd_client::metastore::{Expected, LeaseId, Listing, MetaError, Metastore};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardfmt::digest::Digest;
@@ -15,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::desk::Revoked;
 use crate::http::Health;
 use crate::identity::Cluster;
 use crate::transport::Transport;
@@ -34,6 +36,8 @@ pub(crate) struct Membership {
     pub(crate) record: NodeRecord,
     /// Digest of the key that the name belongs to.
     pub(crate) key: Digest,
+    /// The keys that belong to nobody any more.
+    pub(crate) revoked: Arc<Revoked>,
 }
 
 /// Why a node is no member.
@@ -42,6 +46,9 @@ pub enum MembershipError {
     /// A live node with another key has the name.
     #[error("{0}")]
     Taken(String),
+    /// The node's key was revoked.
+    #[error("the key of node {0} was revoked; start it with an empty --data directory, and a new join token")]
+    Revoked(NodeId),
     /// Not now.
     #[error(transparent)]
     Meta(#[from] MetaError),
@@ -69,6 +76,9 @@ impl Membership {
 
     async fn take(&self, lease: LeaseId) -> Result<(), MembershipError> {
         let id = &self.record.id;
+        if Revoked::holds(self.metastore.as_ref(), self.key).await? {
+            return Err(MembershipError::Revoked(id.clone()));
+        }
         let name = name_key(id);
         loop {
             if let Some(other) = other_holder(self.metastore.as_ref(), id, self.key).await? {
@@ -91,7 +101,8 @@ impl Membership {
     /// Renews `lease` until `stop`, then gives the name back. Registers anew when the lease was lost, or was never had.
     ///
     /// # Errors
-    /// [`MembershipError::Taken`] when a node that has never been a member finds its name taken.
+    /// [`MembershipError::Taken`] when a node that has never been a member finds its name taken,
+    /// [`MembershipError::Revoked`] when its key was revoked.
     pub(crate) async fn keep(
         self,
         mut lease: Option<LeaseId>,
@@ -104,6 +115,9 @@ impl Membership {
             let begun = Instant::now();
             let pulse = async {
                 match lease {
+                    _ if self.revoked.contains(self.key) => {
+                        Err(MembershipError::Revoked(self.record.id.clone()))
+                    }
                     Some(lease) => {
                         self.metastore.renew(lease).await.map(|()| lease).map_err(MembershipError::from)
                     }
@@ -126,6 +140,7 @@ impl Membership {
                     continue;
                 }
                 Err(error @ MembershipError::Taken(_)) if !was_member => return Err(error),
+                Err(error @ MembershipError::Revoked(_)) => return Err(error),
                 Err(error) => {
                     let error = error.to_string();
                     if trouble.is_none() {
@@ -160,8 +175,14 @@ impl Finder {
     /// Asks the first node's HTTP where its QUIC is by now. Whoever answers has to show the right certificate there.
     async fn look(&self) {
         let known = self.known();
-        let url = format!("http://{}/v1/health", known.http);
-        let asked = tokio::task::spawn_blocking(move || HttpClient::new(PULSE).get_json::<Health>(&url));
+        let url = format!("{}/v1/health", known.site());
+        // By the cluster's own authority; where the first node has a certificate of another, as this machine trusts.
+        let own = Credentials { token: None, ca: Some(self.tls.join(CA_CERTIFICATE)) };
+        let asked = tokio::task::spawn_blocking(move || {
+            let by =
+                |credentials: &Credentials| HttpClient::with(PULSE, credentials).get_json::<Health>(&url);
+            by(&own).or_else(|_| by(&Credentials { token: None, ..Credentials::of_env()? }))
+        });
         let Ok(Ok(health)) = asked.await else { return };
         if health.id == known.first {
             self.found(Cluster { quic: health.quic, ..known });
@@ -172,8 +193,12 @@ impl Finder {
     fn learn(&self, record: &NodeRecord) {
         let known = self.known();
         if record.id == known.first {
-            let http = record.http.strip_prefix("http://").and_then(|http| http.parse().ok());
-            self.found(Cluster { http: http.unwrap_or(known.http), quic: record.quic, ..known });
+            let (scheme, address) = record.http.split_once("://").unwrap_or_default();
+            let (http, tls) = match address.parse() {
+                Ok(http) => (http, scheme == "https"),
+                Err(_) => (known.http, known.tls),
+            };
+            self.found(Cluster { http, tls, quic: record.quic, ..known });
         }
     }
 
@@ -257,6 +282,18 @@ fn records(listing: &Listing) -> impl Iterator<Item = NodeRecord> {
     listing.entries.iter().filter_map(|(_, entry)| serde_json::from_slice(&entry.value).ok())
 }
 
+/// Which key has the name, if it is held.
+pub(crate) async fn holder(metastore: &dyn Metastore, id: &NodeId) -> Result<Option<Digest>, MetaError> {
+    let entry = metastore.get(&name_key(id)).await?;
+    Ok(entry.and_then(|entry| String::from_utf8(entry.value).ok()?.parse().ok()))
+}
+
+/// Takes the name from whoever holds it.
+pub(crate) async fn expel(metastore: &dyn Metastore, id: &NodeId) -> Result<(), MetaError> {
+    metastore.delete(&NodeRecord::key(id), Expected::Any).await?;
+    metastore.delete(&name_key(id), Expected::Any).await.map(drop)
+}
+
 /// The key that holds which public key has the name.
 fn name_key(id: &NodeId) -> String {
     format!("names/{id}")
@@ -275,7 +312,7 @@ mod tests {
             cache_bytes: 0,
             started_at: 0,
         };
-        Membership { metastore: Arc::clone(metastore), record, key: Digest::of(key) }
+        Membership { metastore: Arc::clone(metastore), record, key: Digest::of(key), revoked: Arc::default() }
     }
 
     async fn port(metastore: &Arc<dyn Metastore>) -> Option<u16> {

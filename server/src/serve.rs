@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use shardd_client::cache::{Cache, CacheConfig, CacheError};
 use shardd_client::catalog::CatalogBackend;
+use shardd_client::certificates::{Authority, CA_CERTIFICATE, CertificateError, write_private};
 use shardd_client::engine::Engine;
 use shardd_client::metastore::{MetaError, Metastore};
 use shardd_client::node::{NodeId, NodeRecord};
@@ -20,11 +21,14 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::access::{Role, Scope, TokenRecord, Tokens};
-use crate::config::{Auth, Config};
-use crate::http::{self, Access, Api, Desk};
-use crate::identity::{self, Authority, Cluster, Identity, IdentityError, JoinToken, Standing};
+use crate::config::{Auth, Config, ConfigError};
+use crate::desk::{Desk, Register, Revoked};
+use crate::http::{self, Access, Api, Door, Front};
+use crate::https::{self, HttpsError};
+use crate::identity::{self, Cluster, Identity, IdentityError, JoinToken, Site, Standing, Term};
 use crate::membership::{self, Finder, Membership, MembershipError};
 use crate::metastore::{self, MetastoreUrl, OpenError, RemoteMetastore, SledMetastore};
+use crate::renewal::{Renewal, Signer};
 use crate::transport::{Services, Transport, TransportError};
 
 /// The name of the first token, and of the file in the data directory that has it.
@@ -60,6 +64,15 @@ pub enum ServeError {
     /// No identity.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// Files of certificates and keys.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// No certificate for https.
+    #[error(transparent)]
+    Https(#[from] HttpsError),
+    /// Other machines would be served without protection.
+    #[error(transparent)]
+    Unprotected(ConfigError),
     /// No transport.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -92,14 +105,14 @@ pub struct Ready {
     /// Its name.
     pub id: NodeId,
     /// Its HTTP API.
-    pub http: SocketAddr,
+    pub http: Site,
     /// Its peers' way in.
     pub quic: SocketAddr,
 }
 
 impl std::fmt::Display for Ready {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "shardd {} ready: http http://{}, quic {}", self.id, self.http, self.quic)
+        write!(f, "shardd {} ready: http {}, quic {}", self.id, self.http, self.quic)
     }
 }
 
@@ -131,13 +144,17 @@ async fn serve_locked(
     let listener = bind_http(config.http).await?;
     let bound = listener.local_addr().map_err(|source| ServeError::Http { address: config.http, source })?;
     let part = take_part(&config).await?;
-    let identity = part.identity();
-    let transport = bind_quic(&config, identity)?;
+    let identity = Arc::clone(part.identity());
+    let revoked = Arc::new(Revoked::default());
+    let transport = bind_quic(&config, &identity, &revoked)?;
     // A wildcard is no address to reach; the peers' address is one of this machine.
     let http = match bound.ip().is_unspecified() {
         true => SocketAddr::new(transport.address().ip(), bound.port()),
         false => bound,
     };
+    let tls = config.tls.unwrap_or_else(|| part.cluster().is_some_and(|cluster| cluster.tls));
+    let site = Site { address: http, tls };
+    let (door, files) = open_door(&config, &identity, listener, tls)?;
     let (metastore, kept) = open_metastore(&config, &part, &transport).await?;
     let origin = Arc::new(open_store(&config, &part)?);
     probe(&origin).await?;
@@ -146,16 +163,20 @@ async fn serve_locked(
 
     let record = NodeRecord {
         id: identity.node().clone(),
-        http: format!("http://{http}"),
+        http: site.to_string(),
         quic: transport.address(),
         cache_bytes: config.cache_size.0,
         started_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     };
-    let membership =
-        Membership { metastore: Arc::clone(&metastore), record: record.clone(), key: identity.key_digest() };
+    let membership = Membership {
+        metastore: Arc::clone(&metastore),
+        record: record.clone(),
+        key: identity.key_digest(),
+        revoked: Arc::clone(&revoked),
+    };
     let lease = match membership.register().await {
         Ok(lease) => Some(lease),
-        Err(error @ MembershipError::Taken(_)) => return Err(error.into()),
+        Err(error @ (MembershipError::Taken(_) | MembershipError::Revoked(_))) => return Err(error.into()),
         // It serves what it has and registers when the metastore is back.
         Err(MembershipError::Meta(_)) => None,
     };
@@ -166,7 +187,13 @@ async fn serve_locked(
         }
     };
     let access = open_access(&config, &part, &metastore).await?;
-    let desk = open_desk(&config, part, http, &transport, &origin, access.is_required)?;
+    let first = part.cluster().map(|cluster| cluster.first.clone());
+    let front = open_front(&config, part, site, &transport, &origin, &metastore, access.is_required).await?;
+    let signer = match (&front.desk, first) {
+        (Some(desk), _) => Signer::Here(Arc::clone(desk)),
+        (None, first) => Signer::First(Arc::clone(&transport), first.unwrap_or_else(|| record.id.clone())),
+    };
+    let renewal = Renewal { identity, hosts: config.hosts(), signer, metastore: Arc::clone(&metastore) };
 
     let engine = Engine::new(
         record.id.clone(),
@@ -176,7 +203,8 @@ async fn serve_locked(
         transport.clone(),
     );
     let (tasks, inner) = (TaskTracker::new(), CancellationToken::new());
-    let services = Services { peers: Arc::new(Arc::clone(&engine)), metastore: kept };
+    let services =
+        Services { peers: Arc::new(Arc::clone(&engine)), metastore: kept, desk: front.desk.clone() };
     tasks.spawn(Arc::clone(&transport).serve(services, inner.clone()));
     tasks.spawn(membership::follow_addresses(
         Arc::clone(&metastore),
@@ -186,19 +214,24 @@ async fn serve_locked(
     ));
     tasks.spawn(Arc::clone(&engine).run_until(inner.clone()));
     tasks.spawn(Arc::clone(&access.tokens).follow(inner.clone()));
+    tasks.spawn(revoked.follow(Arc::clone(&metastore), inner.clone()));
+    tasks.spawn(renewal.keep(inner.clone()));
+    if let Some(files) = files {
+        tasks.spawn(files.follow(inner.clone()));
+    }
     let api = Api {
         node: record.clone(),
         engine,
         catalog: CatalogBackend::new(origin, Arc::clone(&metastore)),
-        desk,
+        front,
         access,
         limits: http::Limits::default(),
     };
     let doors = CancellationToken::new();
-    let serving = tokio::spawn(http::serve(listener, api, doors.clone()));
+    let serving = tokio::spawn(http::serve(door, api, doors.clone()));
     let mut member = tokio::spawn(membership.keep(lease, finder, inner.clone()));
 
-    let told = Ready { id: record.id, http, quic: transport.address() };
+    let told = Ready { id: record.id, http: site, quic: transport.address() };
     if let Some(path) = &config.ready_file {
         write_ready(path, &told).map_err(|source| ServeError::ReadyFile { path: path.clone(), source })?;
     }
@@ -235,15 +268,37 @@ async fn serve_locked(
 
 /// A node's part in its cluster.
 enum Part {
-    First { identity: Identity, authority: Authority, metastore: MetastoreUrl },
-    Joined { identity: Identity, cluster: Box<Cluster>, metastore: MetastoreUrl },
+    First { identity: Arc<Identity>, authority: Option<Authority>, metastore: MetastoreUrl },
+    Joined { identity: Arc<Identity>, cluster: Box<Cluster>, metastore: MetastoreUrl },
 }
 
 impl Part {
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &Arc<Identity> {
         match self {
             Part::First { identity, .. } | Part::Joined { identity, .. } => identity,
         }
+    }
+
+    /// The cluster that it has joined.
+    fn cluster(&self) -> Option<&Cluster> {
+        match self {
+            Part::First { .. } => None,
+            Part::Joined { cluster, .. } => Some(cluster),
+        }
+    }
+}
+
+/// Refuses settings by which a node would serve other machines without protection, as far as its data directory says what it
+/// is.
+///
+/// # Errors
+/// [`ConfigError::InsecureHttp`].
+pub fn check_protection(config: &Config) -> Result<(), ConfigError> {
+    match Cluster::kept(&config.data.join("tls")) {
+        Some(cluster) => config.check_protection(cluster.tls, cluster.asks_tokens),
+        // The first node says what holds: whoever joins is told.
+        None if config.join.is_some() => Ok(()),
+        None => config.check_protection(false, false),
     }
 }
 
@@ -277,56 +332,97 @@ async fn bind_http(address: SocketAddr) -> Result<TcpListener, ServeError> {
 
 /// Opens the node's identity, founds a cluster, or joins one.
 async fn take_part(config: &Config) -> Result<Part, ServeError> {
-    let (data, id, join) = (config.data.clone(), config.id.clone(), config.join.clone());
-    let asked = config.metastore.clone();
-    tokio::task::spawn_blocking(move || {
-        let tls = data.join("tls");
+    check_protection(config).map_err(ServeError::Unprotected)?;
+    let config = config.clone();
+    let part = tokio::task::spawn_blocking(move || {
+        let (tls, id) = (config.data.join("tls"), config.id.clone());
+        let term = Term { hosts: config.hosts(), lifetime: config.certificate_lifetime };
         let first = |identity, authority| {
-            let metastore = metastore::of_first(&data, asked.as_ref())?;
-            Ok::<_, ServeError>(Part::First { identity, authority, metastore })
+            let metastore = metastore::of_first(&config.data, config.metastore.as_ref())?;
+            Ok::<_, ServeError>(Part::First { identity: Arc::new(identity), authority, metastore })
         };
         let joined = |identity, cluster: Box<Cluster>| {
-            let metastore = metastore::of_joined(cluster.metastore.as_deref(), asked.as_ref())?;
-            Ok::<_, ServeError>(Part::Joined { identity, cluster, metastore })
+            config.check_protection(cluster.tls, cluster.asks_tokens).map_err(ServeError::Unprotected)?;
+            let metastore = metastore::of_joined(cluster.metastore.as_deref(), config.metastore.as_ref())?;
+            Ok::<_, ServeError>(Part::Joined { identity: Arc::new(identity), cluster, metastore })
         };
-        let part = match (Identity::open(&tls)?, join) {
-            (Standing::First(..), Some(_)) => return Err(ServeError::AlreadyFirst { path: data }),
-            (Standing::First(identity, authority), None) => first(identity, authority)?,
+        let join = |token| {
+            let (identity, cluster) = identity::join(&tls, token, id.clone(), &term.hosts)?;
+            joined(identity, Box::new(cluster))
+        };
+        let part = match (Identity::open(&tls)?, &config.join) {
+            (Standing::First(..), Some(_)) => {
+                return Err(ServeError::AlreadyFirst { path: config.data.clone() });
+            }
+            (Standing::First(identity, authority), None) => {
+                if identity.is_due(&term.hosts) {
+                    identity.renew(&authority, &term)?;
+                }
+                first(identity, Some(authority))?
+            }
             (Standing::Joined(identity, _), Some(token)) if identity.authority() != token.authority => {
                 return Err(IdentityError::OtherCluster.into());
             }
-            (Standing::Joined(identity, cluster), _) => joined(identity, cluster)?,
+            (Standing::Joined(identity, cluster), token) => match (identity.check_time(), token) {
+                (Ok(()), _) => joined(identity, cluster)?,
+                (Err(_), Some(token)) => join(token)?,
+                (Err(lapsed), None) => return Err(lapsed.into()),
+            },
+            (Standing::Issued(identity), None) => {
+                identity.check_time()?;
+                first(identity, None)?
+            }
             (Standing::New, None) => {
                 let node = id.clone().unwrap_or_else(|| FIRST.parse().expect("a good name"));
-                let (identity, authority) = Identity::found(&tls, node)?;
-                first(identity, authority)?
+                let (identity, authority) = Identity::found(&tls, node, &term)?;
+                first(identity, Some(authority))?
             }
-            (Standing::New, Some(token)) => {
-                let (identity, cluster) = identity::join(&tls, &token, id.clone())?;
-                joined(identity, Box::new(cluster))?
-            }
+            (Standing::New | Standing::Issued(_), Some(token)) => join(token)?,
         };
         let found = part.identity().node().clone();
         match id {
             Some(asked) if asked != found => Err(IdentityError::OtherNode { found, asked }.into()),
             _ => Ok(part),
         }
-    })
-    .await?
+    });
+    part.await?
+}
+
+/// Opens the way in for HTTP: behind TLS or not, with the node's own certificate or that of two files, which are followed.
+fn open_door(
+    config: &Config,
+    identity: &Identity,
+    listener: TcpListener,
+    tls: bool,
+) -> Result<(Door, Option<https::Followed>), ServeError> {
+    let (shown, followed) = match &config.tls_files {
+        _ if !tls => return Ok((Door { listener, tls: None }, None)),
+        None => (identity.shown(), None),
+        Some(files) => {
+            let followed = https::Followed::open(files.clone())?;
+            (followed.shown(), Some(followed))
+        }
+    };
+    Ok((Door { listener, tls: Some(https::settings(shown)?) }, followed))
 }
 
 /// Binds the QUIC address. A free port, once found, is kept over restarts, so that the others find the node again.
-fn bind_quic(config: &Config, identity: &Identity) -> Result<Arc<Transport>, ServeError> {
+fn bind_quic(
+    config: &Config,
+    identity: &Identity,
+    revoked: &Arc<Revoked>,
+) -> Result<Arc<Transport>, ServeError> {
+    let bind = |address| Transport::bind(address, identity, Arc::clone(revoked));
     let kept = config.data.join("quic-port");
     let address = config.quic;
     if address.port() != 0 {
-        return Ok(Transport::bind(address, identity)?);
+        return Ok(bind(address)?);
     }
     let port = std::fs::read_to_string(&kept).ok().and_then(|port| port.trim().parse().ok());
-    let again = port.and_then(|port| Transport::bind(SocketAddr::new(address.ip(), port), identity).ok());
+    let again = port.and_then(|port| bind(SocketAddr::new(address.ip(), port)).ok());
     let transport = match again {
         Some(transport) => transport,
-        None => Transport::bind(address, identity)?,
+        None => bind(address)?,
     };
     // Only a convenience: without it the others learn the new port from the metastore.
     let _ = std::fs::write(&kept, format!("{}\n", transport.address().port()));
@@ -393,10 +489,7 @@ async fn open_access(
     part: &Part,
     metastore: &Arc<dyn Metastore>,
 ) -> Result<Access, ServeError> {
-    let of_cluster = match part {
-        Part::First { .. } => false,
-        Part::Joined { cluster, .. } => cluster.asks_tokens,
-    };
+    let of_cluster = part.cluster().is_some_and(|cluster| cluster.asks_tokens);
     let is_required = config.auth.map_or(of_cluster, |auth| auth == Auth::Tokens);
     let tokens = Tokens::open(Arc::clone(metastore)).await;
     let is_admin =
@@ -405,30 +498,45 @@ async fn open_access(
         let made = tokens.create(ADMIN_TOKEN.to_owned(), Role::Admin, Scope::default(), None).await;
         let (token, _) = made.map_err(ServeError::FirstToken)?;
         let path = config.data.join(ADMIN_TOKEN);
-        identity::write_private(&path, format!("{}\n", token.reveal()).as_bytes())?;
+        write_private(&path, format!("{}\n", token.reveal()).as_bytes())?;
         info!(path = %path.display(), "the first token is there; make others with it");
     }
     Ok(Access { tokens, is_required })
 }
 
-/// The desk where others join: at the first node, with a token file beside it.
-fn open_desk(
+/// Where others join: at the first node. Whoever can read its files joins with the token there, as long as nobody else can
+/// reach it; others are given one of their own.
+async fn open_front(
     config: &Config,
     part: Part,
-    http: SocketAddr,
+    site: Site,
     transport: &Transport,
     origin: &Origin,
+    kept_in: &Arc<dyn Metastore>,
     asks_tokens: bool,
-) -> Result<Desk, ServeError> {
+) -> Result<Front, ServeError> {
+    let digest = part.identity().authority();
+    let ca = config.data.join("tls").join(CA_CERTIFICATE);
+    let pem = std::fs::read_to_string(&ca).map_err(|source| CertificateError::Io { path: ca, source })?;
     let (identity, authority, metastore) = match part {
-        Part::Joined { cluster, .. } => return Ok(Desk::Elsewhere { cluster: *cluster }),
+        Part::Joined { cluster, .. } => {
+            return Ok(Front { authority: pem, digest, cluster: *cluster, desk: None });
+        }
         Part::First { identity, authority, metastore } => (identity, authority, metastore),
     };
     let metastore = match metastore {
         MetastoreUrl::Sled => None,
         MetastoreUrl::Etcd(url) => Some(Box::new(url)),
     };
-    let token = JoinToken::keep(&config.data.join("join-token"), http, authority.digest())?;
+    let path = config.data.join("join-token");
+    let standing = match site.address.ip().is_loopback() {
+        true => Some(JoinToken::keep(&path, site, digest)?.secret),
+        false => {
+            // One that lasts is for those who share the machine.
+            let _ = std::fs::remove_file(&path);
+            None
+        }
+    };
     let store = match origin.name() {
         url if url.contains("://") => url.to_owned(),
         path => {
@@ -439,8 +547,21 @@ fn open_desk(
     };
     let store_options = StoreOptions { ca: None, bandwidth: None, ..config.store_options.clone() };
     let (first, quic) = (identity.node().clone(), transport.address());
-    let cluster = Cluster { store, store_options, first, http, quic, asks_tokens, metastore };
-    Ok(Desk::Here { authority, secret: token.secret, cluster })
+    let Site { address: http, tls } = site;
+    let cluster = Cluster { store, store_options, first, http, tls, quic, asks_tokens, metastore };
+    // What this node signed for itself before there was a metastore to note it in.
+    if let Err(error) = Register::in_metastore(Arc::clone(kept_in)).note(&identity.info()).await {
+        warn!(%error, "this node's certificate is not in the list of certificates");
+    }
+    let desk = Desk {
+        authority,
+        authority_pem: pem.clone(),
+        standing,
+        cluster: cluster.clone(),
+        metastore: Arc::clone(kept_in),
+        lifetime: config.certificate_lifetime,
+    };
+    Ok(Front { authority: pem, digest, cluster, desk: Some(Arc::new(desk)) })
 }
 
 /// Writes the ready line, whole or not at all.
@@ -485,7 +606,7 @@ mod tests {
 
         /// The names of the nodes that this one knows.
         async fn nodes(&self) -> Vec<String> {
-            let url = format!("http://{}/v1/nodes", self.ready.http);
+            let url = format!("{}/v1/nodes", self.ready.http);
             let asked = tokio::task::spawn_blocking(move || {
                 HttpClient::new(PATIENCE).get_json::<Vec<NodeRecord>>(&url)
             });
@@ -572,10 +693,10 @@ mod tests {
         assert!(error.contains("node id n1 belongs to a live node") && error.contains("--id"), "{error}");
         let error = refused(settings(&root, "one")).await;
         assert!(error.contains("in use by another shardd"), "{error}");
-        let busy = Settings { http: Some(first.ready.http), ..settings(&root, "three") };
+        let busy = Settings { http: Some(first.ready.http.address), ..settings(&root, "three") };
         let error = refused(busy).await;
         assert!(
-            error.contains(&format!("--http {}", first.ready.http)) && error.contains("in use"),
+            error.contains(&format!("--http {}", first.ready.http.address)) && error.contains("in use"),
             "{error}"
         );
         assert!(!root.path().join("three").exists(), "nothing is left of a node that kept nothing");

@@ -121,7 +121,7 @@ impl Node {
         command.args(["serve", "--id", &self.id, "--data"]).arg(&self.data);
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         // A node that comes back keeps its address, as it would on a real machine.
-        let http = self.http.strip_prefix("http://").unwrap_or("127.0.0.1:0");
+        let http = self.http.split_once("://").map_or("127.0.0.1:0", |(_, address)| address);
         command.args(["--http", http, "--quic", "127.0.0.1:0"]);
         if let Some(token) = &self.join {
             command.arg("--join").arg(format!("@{}", token.display()));
@@ -140,7 +140,7 @@ impl Node {
             let log = std::fs::read_to_string(self.data.with_extension("log")).unwrap_or_default();
             panic!("{} did not become ready; its log:\n{log}", self.id);
         };
-        let at = ready.find("http://").expect("the ready line names the address");
+        let at = ready.find(" http ").expect("the ready line names the address") + " http ".len();
         self.http = ready[at..].split([',', ' ']).next().expect("not empty").to_owned();
         // Keep the pipe drained, so that the node never waits for a reader.
         std::thread::spawn(move || lines.for_each(drop));

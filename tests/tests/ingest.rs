@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 use shardd_tests::{binary, run};
 use tempfile::TempDir;
 
@@ -131,7 +131,9 @@ fn an_ingest_that_is_interrupted_says_how_to_go_on_and_going_on_says_from_where(
     let interrupted = child.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&interrupted.stderr);
     assert_eq!((interrupted.status.code(), desk.datasets("interrupted")), (Some(130), 0), "{said}");
-    assert!(said.contains("the same command goes on"), "{said}");
+    let last: Value = serde_json::from_str(said.trim_end()).expect("with --json, one object of JSON");
+    let words = "interrupted: the same command goes on where this one stopped";
+    assert_eq!(last, json!({ "error": words, "exit": 130 }));
     let resumed = desk.ingest_from_disk("interrupted", &[]).output().expect("shardctl starts");
     assert_eq!(done(&resumed)["version"], undisturbed["version"]);
     let said = String::from_utf8_lossy(&resumed.stdout);

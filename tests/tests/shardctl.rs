@@ -394,6 +394,17 @@ fn verbs(home: &Home) -> BTreeSet<String> {
 }
 
 #[test]
+fn help_fits_the_terminal() {
+    let home = Home::new();
+    for verb in verbs(&home) {
+        let words: Vec<&str> = verb.split(' ').chain(["--help"]).collect();
+        for line in run(home.shardctl(&words).env("COLUMNS", "80")).lines() {
+            assert!(line.chars().count() <= 80, "shardctl {verb} --help: {line}");
+        }
+    }
+}
+
+#[test]
 fn with_json_every_verb_prints_json_and_nothing_else() {
     let home = Home::new();
     let (train, test) = (digits("train"), digits("test"));

@@ -259,7 +259,7 @@ fn untrusted(url: &str, bad: &CertificateError) -> HttpError {
                 CertificateError::UnknownIssuer => "whoever issued it is unknown".to_owned(),
                 bad => bad.to_string(),
             },
-            "name the authority that it comes from with --ca FILE or SHARDD_CA: of a node that made its own, that is tls/ca.pem in its data directory",
+            "name the authority that it comes from with --ca FILE or SHARDD_CA: that of a node that made its own is tls/ca.pem in its data directory, and `shardctl certs authority` fetches it",
         ),
     };
     HttpError::Untrusted { url: url.into(), reason, way_out }

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use object_store::path::Path;
@@ -10,6 +11,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use shardfmt::manifest::{LocalManifest, ManifestBytes, tree_of};
 use shardfmt::{Manifest, ManifestError, ManifestFile, VersionId};
 use tokio::runtime::Handle;
+use tracing::warn;
 
 use super::{Object, Origin, OriginError, Traffic, blocking, check_digest, check_name};
 
@@ -114,6 +116,7 @@ impl Origin {
             tree: Object::tree(id).path,
             runtime: Handle::current(),
             traffic: self.metadata.clone(),
+            reread: self.remote.as_ref().map(|remote| remote.reread.clone()),
         };
         let answer = blocking(move || ManifestFile::open(id, stored).and_then(ask)).await;
         answer.map_err(|error| self.manifest_failed(id, error))
@@ -146,6 +149,8 @@ struct StoredManifest {
     tree: Path,
     runtime: Handle,
     traffic: Arc<Traffic>,
+    /// Counts what was read a second time, if it comes over a network.
+    reread: Option<Arc<AtomicU64>>,
 }
 
 impl StoredManifest {
@@ -169,17 +174,22 @@ impl StoredManifest {
 
 impl ManifestBytes for StoredManifest {
     fn whole(&self) -> io::Result<Vec<u8>> {
-        self.counted(match &self.local {
-            Some(local) => local.whole(),
-            None => self.wait(async {
-                let bytes = self.store.get(&self.file).await?.bytes().await?;
-                // What comes over a network is read a second time before it counts as corrupt.
-                match VersionId::of(&bytes) == self.id {
-                    true => Ok(bytes),
-                    false => self.store.get(&self.file).await?.bytes().await,
-                }
-            }),
-        })
+        let read = || {
+            self.counted(match &self.local {
+                Some(local) => local.whole(),
+                None => self.wait(async { self.store.get(&self.file).await?.bytes().await }),
+            })
+        };
+        let bytes = read()?;
+        match &self.reread {
+            // What comes over a network is read a second time before it counts as corrupt.
+            Some(reread) if VersionId::of(&bytes) != self.id => {
+                warn!(manifest = %self.id, "its bytes are wrong; reading it again");
+                reread.fetch_add(1, Ordering::Relaxed);
+                read()
+            }
+            _ => Ok(bytes),
+        }
     }
 
     fn part(&self, range: Range<u64>) -> io::Result<Vec<u8>> {

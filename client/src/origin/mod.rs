@@ -62,7 +62,7 @@ struct Remote {
     service: Service,
     wire: Arc<Wire>,
     /// Objects that were read a second time because the first time their bytes were wrong.
-    reread: AtomicU64,
+    reread: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -178,7 +178,7 @@ impl Origin {
                     stores::open(url, options, Late::AskedAgain).map_err(refused)?;
                 let folder = rest.split_once('/').map_or("", |(_, folder)| folder).trim_end_matches('/');
                 let folder = Path::parse(folder).map_err(|_| bad())?;
-                let remote = Remote { service, wire, reread: AtomicU64::new(0) };
+                let remote = Remote { service, wire, reread: Arc::default() };
                 let name = url.trim_end_matches('/');
                 let origin = Self::over(Arc::new(PrefixStore::new(store, folder)), name, None);
                 return Ok(Self { remote: Some(remote), ..origin });

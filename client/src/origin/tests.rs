@@ -114,6 +114,24 @@ async fn damage_of_a_long_manifest_is_found_where_it_is_read() {
 }
 
 #[tokio::test]
+async fn a_manifest_that_came_wrong_over_a_network_is_read_again_and_counted_in_whichever_way_it_is_asked_for()
+ {
+    let Stored { origin: local, manifest, .. } = stored().await;
+    let id = local.put_manifest(&manifest).await.expect("puts");
+    let mut origin = Origin::open("http://127.0.0.1:1").expect("an address");
+    origin.store = Arc::new(InMemory::new());
+    let wrong = b"not what was put".as_slice();
+    origin.store.put(&Object::manifest(id).path, wrong.into()).await.expect("puts");
+
+    let corrupt = |error| matches!(error, OriginError::Corrupt { .. });
+    assert!(origin.manifest(id).await.is_err_and(corrupt));
+    assert_eq!((origin.reread(), origin.metadata_requests()), (1, 2));
+    assert!(origin.open_manifest(id).await.is_err_and(corrupt));
+    assert_eq!((origin.reread(), origin.metadata_requests()), (2, 4));
+    assert_eq!(origin.metadata_bytes_read(), 4 * wrong.len() as u64);
+}
+
+#[tokio::test]
 async fn a_shard_cut_short_is_corrupt_and_a_missing_one_not_found() {
     let stored = stored().await;
     let (origin, shard) = (&stored.origin, &stored.shard);

@@ -26,9 +26,9 @@ impl Need {
         let steps: Vec<&str> = path.split('/').filter(|step| !step.is_empty()).collect();
         let is_read = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
         let role = match steps[..] {
-            ["v1", "health" | "ready" | "openapi.json"] if is_read => return Need::Nothing,
+            ["v1", "health" | "ready" | "openapi.json" | "authority"] if is_read => return Need::Nothing,
             ["v1", "join"] => return Need::Nothing,
-            ["v1", "tokens" | "certificates" | "gc", ..] => Role::Admin,
+            ["v1", "tokens" | "join-tokens" | "certificates" | "gc", ..] => Role::Admin,
             // Who may read may train: its runs, where its ranks are, and how far.
             ["v1", "runs", ..] => Role::Read,
             _ if is_read => Role::Read,
@@ -104,6 +104,9 @@ mod tests {
             ("DELETE", "/v1/runs/r/ranks/0", token(Role::Read, None)),
             ("POST", "/v1/gc", token(Role::Admin, None)),
             ("GET", "/v1/tokens", token(Role::Admin, None)),
+            ("GET", "/v1/authority", Need::Nothing),
+            ("POST", "/v1/join-tokens", token(Role::Admin, None)),
+            ("DELETE", "/v1/certificates/n2", token(Role::Admin, None)),
             ("BREW", "/v1/datasets/a", token(Role::Write, Some("a"))),
         ];
         for (method, path, need) in table {

@@ -1,4 +1,5 @@
-//! The accept loop of the HTTP server: bounded, with a time limit on slow headers, drained on stop.
+//! The accept loop of the HTTP server: bounded, behind TLS if wanted, with a time limit on handshakes and slow headers,
+//! drained on stop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,10 @@ use axum::body::Body;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use shardd_client::problem::{Kind, Problem};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
@@ -29,9 +33,20 @@ const NOTICE: Duration = Duration::from_millis(500);
 /// How long requests under way may take to end from then on.
 const DRAIN: Duration = Duration::from_secs(2);
 
+/// What begins every handshake of TLS (RFC 8446, 5.1).
+const HANDSHAKE: u8 = 22;
+
+/// Where HTTP comes in.
+pub struct Door {
+    /// The socket.
+    pub listener: TcpListener,
+    /// What TLS shows, if HTTP is behind it.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+}
+
 /// Serves `api` until `stop`. From then on the node says that it is not ready; half a second later no more connections are
 /// taken, requests under way may end, and those that take longer than another two seconds are cut.
-pub async fn serve(listener: TcpListener, api: Api, stop: CancellationToken) {
+pub async fn serve(door: Door, api: Api, stop: CancellationToken) {
     let limits = api.limits;
     let (router, shared) = router(api, stop.clone());
     let (closing, ended) = (CancellationToken::new(), CancellationToken::new());
@@ -41,19 +56,21 @@ pub async fn serve(listener: TcpListener, api: Api, stop: CancellationToken) {
         closing.cancel();
     };
     let listen = async {
-        listen(listener, router, &shared.metrics, limits, closing.clone()).await;
+        listen(door, router, &shared.metrics, limits, closing.clone()).await;
         ended.cancel();
     };
     tokio::join!(close, listen, shared.events.run(ended.clone()));
 }
 
 async fn listen(
-    listener: TcpListener,
+    door: Door,
     router: Router,
     metrics: &Arc<Metrics>,
     limits: Limits,
     closing: CancellationToken,
 ) {
+    let Door { listener, tls } = door;
+    let acceptor = tls.map(TlsAcceptor::from);
     let tasks = TaskTracker::new();
     let cut = CancellationToken::new();
     loop {
@@ -66,11 +83,20 @@ async fn listen(
         match accepted {
             Ok((stream, _)) => {
                 let (router, closing, cut) = (router.clone(), closing.clone(), cut.clone());
-                let socket = Socket::new(stream, Arc::clone(metrics), limits.stall);
+                let (acceptor, metrics) = (acceptor.clone(), Arc::clone(metrics));
                 tasks.spawn(async move {
+                    let come_in = async {
+                        let Some(acceptor) = acceptor else {
+                            let socket = Socket::new(stream, metrics, limits.stall);
+                            return connection(socket, router, limits, closing).await;
+                        };
+                        if let Some(stream) = shake_hands(acceptor, stream, metrics, limits).await {
+                            connection(stream, router, limits, closing).await;
+                        }
+                    };
                     tokio::select! {
                         () = cut.cancelled() => {}
-                        () = connection(socket, router, limits, closing) => {}
+                        () = come_in => {}
                     }
                 });
             }
@@ -90,7 +116,49 @@ async fn listen(
     }
 }
 
-async fn connection(socket: Socket, router: Router, limits: Limits, closing: CancellationToken) {
+/// Begins TLS with a client, which has as long for it as for a head. One that speaks plain HTTP is told, in its own words.
+async fn shake_hands(
+    acceptor: TlsAcceptor,
+    mut stream: TcpStream,
+    metrics: Arc<Metrics>,
+    limits: Limits,
+) -> Option<tokio_rustls::server::TlsStream<Socket>> {
+    let shaking = async {
+        let mut first = [0];
+        if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE {
+            return say_tls(&mut stream).await.map(|()| None);
+        }
+        acceptor.accept(Socket::new(stream, metrics, limits.stall)).await.map(Some)
+    };
+    match tokio::time::timeout(limits.head, shaking).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            debug!(%error, "no TLS");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+async fn say_tls(stream: &mut TcpStream) -> std::io::Result<()> {
+    let problem = Problem::new(Kind::Malformed, "this node speaks https: ask again with https:// in front");
+    let status = problem.kind().map_or(400, |kind| kind.info().status);
+    let body = serde_json::to_string(&problem).unwrap_or_default();
+    let length = body.len();
+    let answer = format!(
+        "HTTP/1.1 {status} Bad Request\r\ncontent-type: application/problem+json\r\ncontent-length: {length}\r\n\
+         connection: close\r\n\r\n{body}"
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+async fn connection(
+    socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    limits: Limits,
+    closing: CancellationToken,
+) {
     let service =
         router.map_request(|request: axum::http::Request<hyper::body::Incoming>| request.map(Body::new));
     let mut server = http1::Builder::new();

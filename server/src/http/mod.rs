@@ -6,6 +6,7 @@
 
 mod access;
 mod batches;
+mod certificates;
 mod cursors;
 mod datasets;
 mod events;
@@ -50,8 +51,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub use access::Access;
-pub use listen::serve;
-pub use nodes::{Desk, Health};
+pub use certificates::Front;
+pub use listen::{Door, serve};
+pub use nodes::Health;
 use problem::{Refusal, bad_request, not_found};
 
 /// The longest body of JSON: the plan with the longest schedule, a step's grains.
@@ -101,7 +103,7 @@ pub struct Api {
     /// Answers for datasets and plans.
     pub catalog: CatalogBackend,
     /// Where other nodes join.
-    pub desk: Desk,
+    pub front: Front,
     /// Who may ask.
     pub access: Access,
     /// How long clients may take.
@@ -173,7 +175,12 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(runs::placements))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::status))
-        .routes(routes!(nodes::join))
+        .routes(routes!(certificates::authority))
+        .routes(routes!(certificates::join))
+        .routes(routes!(certificates::create_join_token))
+        .routes(routes!(certificates::list))
+        .routes(routes!(certificates::rotate))
+        .routes(routes!(certificates::revoke))
         .routes(routes!(access::list, access::create))
         .routes(routes!(access::revoke))
         .routes(routes!(events::events))

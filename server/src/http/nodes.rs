@@ -1,7 +1,6 @@
-//! The node and its cluster: health, counters, the other nodes, and the desk where new ones join.
+//! The node and its cluster: health, counters, the other nodes.
 
-use axum::http::{StatusCode, Uri};
-use axum::response::IntoResponse;
+use axum::http::Uri;
 use serde::{Deserialize, Serialize};
 use shardd_client::engine::NodeStatus;
 use shardd_client::node::{NodeId, NodeRecord};
@@ -9,10 +8,7 @@ use shardd_client::problem::Kind;
 use utoipa::ToSchema;
 
 use super::pages::{self, Paged};
-use super::problem::bad_request;
-use super::{Answer, Asked, Posted, Refusal, State, json};
-use crate::identity::{Authority, Cluster, JoinReply, JoinRequest, Secret};
-use crate::membership;
+use super::{Answer, Asked, Refusal, State, json};
 
 /// What a node says of itself to whoever asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -26,24 +22,6 @@ pub struct Health {
     pub quic: std::net::SocketAddr,
     /// Its release.
     pub release: String,
-}
-
-/// Where new nodes join: on the first node only.
-pub enum Desk {
-    /// This node signs.
-    Here {
-        /// Signs the keys of those who join.
-        authority: Authority,
-        /// What they have to show.
-        secret: Secret,
-        /// What they are told of the cluster.
-        cluster: Cluster,
-    },
-    /// Another node signs.
-    Elsewhere {
-        /// That node.
-        cluster: Cluster,
-    },
 }
 
 impl Health {
@@ -85,33 +63,4 @@ pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> 
     responses((status = 200, description = "Its state", body = NodeStatus)))]
 pub(super) async fn status(state: State) -> Answer {
     json(&state.api.engine.status())
-}
-
-/// Join the cluster: a certificate for a new node's key
-#[utoipa::path(post, path = "/v1/join", tag = "cluster", operation_id = "join", request_body = JoinRequest,
-    responses((status = 200, description = "The certificate", body = JoinReply),
-        (status = 403), (status = 409), (status = 421)))]
-pub(super) async fn join(state: State, Posted(request): Posted<JoinRequest>) -> Answer {
-    let (authority, secret, cluster) = match &state.api.desk {
-        Desk::Here { authority, secret, cluster } => (authority, secret, cluster),
-        Desk::Elsewhere { cluster } => {
-            let detail = format!("nodes join at the first one, {} at http://{}", cluster.first, cluster.http);
-            return Err(Refusal::of(Kind::Misdirected, detail));
-        }
-    };
-    if !secret.is(&request.secret) {
-        let detail = "the secret is not that of this cluster's join token; copy the first node's join-token file again";
-        return Err(Refusal::of(Kind::Forbidden, detail));
-    }
-    let (certificate, key) = authority
-        .sign(&request.id, &request.csr)
-        .map_err(|error| bad_request(format!("the certificate request: {error}")))?;
-    if let Some(other) =
-        membership::other_holder(state.api.engine.metastore().as_ref(), &request.id, key).await?
-    {
-        return Err(Refusal::of(Kind::Conflict, other));
-    }
-    tracing::info!(node = %request.id, "a node joined");
-    let reply = JoinReply { certificate, authority: authority.pem().to_owned(), cluster: cluster.clone() };
-    Ok((StatusCode::OK, json(&reply)?).into_response())
 }

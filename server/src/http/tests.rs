@@ -21,7 +21,9 @@ use ureq::http::{Response, StatusCode};
 
 use super::*;
 use crate::access::Tokens;
-use crate::identity::{Cluster, Identity, JoinToken, Secret, join};
+use crate::desk::Desk;
+use crate::identity::testing::term;
+use crate::identity::{Cluster, Identity, JoinToken, Secret, Site, join};
 
 /// A node's API on a free port, over a store in memory or in a directory.
 struct Server {
@@ -49,7 +51,7 @@ impl Server {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (identity, signer) =
-            Identity::found(&directory.path().join("tls"), "n1".parse().unwrap()).unwrap();
+            Identity::found(&directory.path().join("tls"), "n1".parse().unwrap(), &term()).unwrap();
         let origin = Arc::new(Origin::open(&store(&directory)).unwrap());
         let cache = CacheConfig { limit: ByteSize::mib(256) };
         let cache = Arc::new(Cache::open(directory.path().join("cache"), cache).unwrap());
@@ -65,6 +67,7 @@ impl Server {
             store_options: Default::default(),
             first: node.clone(),
             http: address,
+            tls: false,
             quic: address,
             asks_tokens: false,
             metastore: None,
@@ -76,13 +79,22 @@ impl Server {
             cache_bytes: 0,
             started_at: 0,
         };
-        let desk = Desk::Here { authority: signer, secret: secret.clone(), cluster };
+        let pem = signer.pem().to_owned();
+        let desk = Desk {
+            authority_pem: pem.clone(),
+            authority: Some(signer),
+            standing: Some(secret.clone()),
+            cluster: cluster.clone(),
+            metastore: Arc::clone(&metastore),
+            lifetime: term().lifetime,
+        };
+        let front = Front { authority: pem, digest: authority, cluster, desk: Some(Arc::new(desk)) };
         let catalog = CatalogBackend::new(origin, Arc::clone(&metastore));
         let tokens = runtime.block_on(Tokens::open(Arc::clone(&metastore)));
         let access = Access { tokens, is_required: false };
-        let api = Api { node: record, engine, catalog, desk, access, limits };
+        let api = Api { node: record, engine, catalog, front, access, limits };
         let stop = CancellationToken::new();
-        let serving = Some(runtime.spawn(serve(listener, api, stop.clone())));
+        let serving = Some(runtime.spawn(serve(Door { listener, tls: None }, api, stop.clone())));
         Server { address, stop, serving, runtime, secret, authority, metastore, directory }
     }
 
@@ -396,11 +408,13 @@ fn a_body_that_is_too_long_is_refused_at_its_announcement() {
 fn joining_needs_the_secret_and_a_free_name() {
     let server = Server::start();
     let tls = server.directory.path().join("joined");
-    let token = JoinToken { http: server.address, authority: server.authority, secret: Secret::random() };
-    let error = join(&tls, &token, Some("n2".parse().unwrap())).err().expect("the wrong secret").to_string();
-    assert!(error.contains("the secret is not that of this cluster's join token"), "{error}");
+    let site = Site { address: server.address, tls: false };
+    let token = JoinToken { site, authority: server.authority, secret: Secret::random() };
+    let error =
+        join(&tls, &token, Some("n2".parse().unwrap()), &[]).err().expect("the wrong secret").to_string();
+    assert!(error.contains("not that of a join token of this cluster"), "{error}");
     let token = JoinToken { secret: server.secret.clone(), ..token };
-    let (identity, cluster) = join(&tls, &token, Some("n2".parse().unwrap())).expect("joined");
+    let (identity, cluster) = join(&tls, &token, Some("n2".parse().unwrap()), &[]).expect("joined");
     assert_eq!((identity.node().as_str(), cluster.first.as_str()), ("n2", "n1"));
     let (status, reply) =
         server.send("join", &json!({ "secret": server.secret.reveal(), "csr": "x", "id": "n2" }));

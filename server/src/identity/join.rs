@@ -1,24 +1,26 @@
-//! Joining a cluster: the new node makes its key, shows the secret, and gets a certificate that it checks against the
-//! digest its token pins.
+//! Joining a cluster: the new node makes its key, learns which authority the cluster has, checks that against the digest its
+//! token pins, and only then shows the secret, behind TLS if the first node has it.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use rcgen::CertificateParams;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
+use shardd_client::certificates::{
+    self, CA_CERTIFICATE, FetchError, Host, NODE_CERTIFICATE, NODE_KEY, Request, now, write_private,
+};
+use shardd_client::http::{Credentials, HttpClient, HttpError};
 use shardd_client::node::NodeId;
 use shardfmt::digest::Digest;
+use tracing::warn;
 
-use super::{
-    CA_CERTIFICATE, Cluster, Identity, IdentityError, JoinToken, NODE_CERTIFICATE, NODE_KEY,
-    check_certificate, files, key_digest, node_of,
-};
+use super::{Cluster, Identity, IdentityError, JoinToken, Standing};
 
 /// How long the first node may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Clocks that differ by more are worth a word.
+const NOTICED_SKEW: u64 = 120;
 
 /// What a joining node posts to `/v1/join`.
 #[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
@@ -26,10 +28,15 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub struct JoinRequest {
     /// The secret of the join token.
     pub secret: String,
-    /// A certificate request (PEM), signed with the node's own key.
+    /// A certificate request (PEM), signed with the node's own key, or the certificate (PEM) that it has from the
+    /// cluster's authority already.
     pub csr: String,
     /// The name the node wants.
     pub id: NodeId,
+    /// The names and addresses under which its HTTP API is reached.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    pub hosts: Vec<Host>,
 }
 
 /// What it gets.
@@ -41,6 +48,9 @@ pub struct JoinReply {
     pub authority: String,
     /// How to find the cluster from now on.
     pub cluster: Cluster,
+    /// What time it is, in seconds since 1970.
+    #[serde(default)]
+    pub now: u64,
 }
 
 /// Joins the cluster of `token` as `id`, or under a name made from the new key, and keeps everything in `tls`. Blocks.
@@ -48,51 +58,112 @@ pub struct JoinReply {
 ///
 /// # Errors
 /// [`IdentityError`]: unreachable, refused (with the first node's reason), or not the cluster that the token names.
-pub fn join(tls: &Path, token: &JoinToken, id: Option<NodeId>) -> Result<(Identity, Cluster), IdentityError> {
-    files::private_directory(tls)?;
-    let key = files::key(&tls.join(NODE_KEY))?;
-    let id = id.unwrap_or_else(|| name_from_key(key_digest(&key)));
-    let csr = CertificateParams::default().serialize_request(&key)?.pem()?;
-    let request = JoinRequest { secret: token.secret.reveal(), csr, id: id.clone() };
-    let reply = post(token.http, &request)?;
+pub fn join(
+    tls: &Path,
+    token: &JoinToken,
+    id: Option<NodeId>,
+    hosts: &[Host],
+) -> Result<(Identity, Cluster), IdentityError> {
+    certificates::private_directory(tls)?;
+    let key = certificates::key_in(&tls.join(NODE_KEY))?;
+    let issued = match Identity::open(tls)? {
+        Standing::Issued(identity) if identity.authority() == token.authority => Some(identity),
+        Standing::Issued(_) => return Err(IdentityError::OtherCluster),
+        _ => None,
+    };
+    let named = id.or_else(|| issued.as_ref().map(|identity| identity.node().clone()));
+    let id = named.unwrap_or_else(|| name_from_key(certificates::key_digest(&key)));
+    let csr = match &issued {
+        Some(_) => certificates::read(&tls.join(NODE_CERTIFICATE))
+            .map(|pem| String::from_utf8_lossy(&pem).into_owned())?,
+        None => Request::make(&key).map_err(certificates::CertificateError::from)?,
+    };
+    let authority = authority(token)?;
+    write_private(&tls.join(CA_CERTIFICATE), authority.as_bytes())?;
+    let request = JoinRequest { secret: token.secret.reveal(), csr, id: id.clone(), hosts: hosts.to_vec() };
+    let reply = post(token, &tls.join(CA_CERTIFICATE), &request)?;
 
-    let refused = |reason: &str| IdentityError::JoinRefused { http: token.http, reason: reason.to_owned() };
-    let ca = CertificateDer::from_pem_slice(reply.authority.as_bytes())
-        .map_err(|_| refused("its reply holds no authority"))?;
-    if Digest::of(&ca) != token.authority {
-        let (pinned, found) = (token.authority, Digest::of(&ca));
-        return Err(IdentityError::WrongAuthority { http: token.http, pinned, found });
-    }
-    let certificate = CertificateDer::from_pem_slice(reply.certificate.as_bytes())
-        .map_err(|_| refused("its reply holds no certificate"))?;
-    check_certificate(&certificate, &ca, &key)
+    let refused = |reason: &str| IdentityError::JoinRefused { site: token.site, reason: reason.to_owned() };
+    check_authority(token, &reply.authority)?;
+    check_clock(reply.now).map_err(|reason| refused(&reason))?;
+    let (ca, certificate) = (pem(&authority), pem(&reply.certificate));
+    let (Some(ca), Some(certificate)) = (ca, certificate) else {
+        return Err(refused("its reply holds no certificate"));
+    };
+    let identity = Identity::of(tls, ca, key, certificate)
         .map_err(|reason| refused(&format!("bad certificate: {reason}")))?;
-    if node_of(&certificate).as_ref() != Some(&id) {
+    if *identity.node() != id {
         return Err(refused(&format!("the certificate does not name {id}")));
     }
-
-    files::write_private(&tls.join(CA_CERTIFICATE), reply.authority.as_bytes())?;
     reply.cluster.save(tls)?;
-    files::write_private(&tls.join(NODE_CERTIFICATE), reply.certificate.as_bytes())?;
-    Ok((Identity { node: id, ca, certificate, key }, reply.cluster))
+    write_private(&tls.join(NODE_CERTIFICATE), reply.certificate.as_bytes())?;
+    Ok((identity, reply.cluster))
 }
 
-fn post(http: SocketAddr, request: &JoinRequest) -> Result<JoinReply, IdentityError> {
-    let unreachable = |error: ureq::Error| IdentityError::JoinUnreachable { http, reason: error.to_string() };
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .timeout_global(Some(TIMEOUT))
-        .http_status_as_error(false)
-        .proxy(None)
-        .build()
-        .into();
-    let mut reply = agent.post(format!("http://{http}/v1/join")).send_json(request).map_err(unreachable)?;
-    if reply.status().is_success() {
-        return reply.body_mut().read_json().map_err(unreachable);
+/// The authority's certificate (PEM), from whoever answers: it is the one that the token pins, or nothing goes on.
+fn authority(token: &JoinToken) -> Result<String, IdentityError> {
+    let fetched = certificates::fetch(&token.site.to_string(), Some(token.authority), TIMEOUT);
+    fetched.map(|(pem, _)| pem).map_err(|error| wrong(token, error))
+}
+
+fn check_authority(token: &JoinToken, said: &str) -> Result<(), IdentityError> {
+    match certificates::digest_of(said).map_err(|error| wrong(token, error))? {
+        found if found == token.authority => Ok(()),
+        found => Err(wrong(token, FetchError::Wrong { pinned: token.authority, found })),
     }
-    let problem: serde_json::Value = reply.body_mut().read_json().unwrap_or_default();
-    let detail = problem.get("detail").and_then(serde_json::Value::as_str);
-    let reason = detail.map_or_else(|| format!("status {}", reply.status()), str::to_owned);
-    Err(IdentityError::JoinRefused { http, reason })
+}
+
+fn wrong(token: &JoinToken, error: FetchError) -> IdentityError {
+    let site = token.site;
+    match error {
+        FetchError::Unreachable { reason } => IdentityError::JoinUnreachable { site, reason },
+        FetchError::NoAuthority { reason } => IdentityError::JoinRefused { site, reason },
+        FetchError::Wrong { pinned, found } => IdentityError::WrongAuthority { site, pinned, found },
+    }
+}
+
+/// Asks whoever shows a certificate of that authority; or, where the first node was given one of its own, one of an
+/// authority that this machine trusts.
+fn post(token: &JoinToken, ca: &Path, request: &JoinRequest) -> Result<JoinReply, IdentityError> {
+    let url = format!("{}/v1/join", token.site);
+    let by = |credentials: &Credentials| {
+        HttpClient::with(TIMEOUT, credentials).post_json::<_, JoinReply>(&url, request)
+    };
+    let mut asked = by(&Credentials { token: None, ca: Some(ca.to_owned()) });
+    if token.site.tls && matches!(asked, Err(HttpError::Unreachable { .. } | HttpError::Untrusted { .. })) {
+        let system = Credentials::of_env().map(|credentials| Credentials { token: None, ..credentials });
+        if let Ok(again) = system.map_err(HttpError::from).and_then(|system| by(&system)) {
+            asked = Ok(again);
+        }
+    }
+    asked.map_err(|error| match error {
+        HttpError::Problem { detail, .. } => IdentityError::JoinRefused { site: token.site, reason: detail },
+        HttpError::Unreachable { reason, .. } | HttpError::Untrusted { reason, .. } => {
+            IdentityError::JoinUnreachable { site: token.site, reason }
+        }
+        other => IdentityError::JoinRefused { site: token.site, reason: other.to_string() },
+    })
+}
+
+/// A clock that is too far from the first node's makes every certificate one of another time.
+fn check_clock(theirs: u64) -> Result<(), String> {
+    let ours = now();
+    // Older releases do not say.
+    if theirs == 0 || ours.abs_diff(theirs) < NOTICED_SKEW {
+        return Ok(());
+    }
+    let side = if ours < theirs { "behind" } else { "ahead of" };
+    let apart = Duration::from_secs(ours.abs_diff(theirs));
+    let said = format!("this machine's clock is {apart:?} {side} the first node's");
+    if apart >= certificates::SKEW {
+        return Err(format!("{said}; set it right, as certificates have their time"));
+    }
+    warn!("{said}");
+    Ok(())
+}
+
+fn pem(text: &str) -> Option<CertificateDer<'static>> {
+    CertificateDer::from_pem_slice(text.as_bytes()).ok()
 }
 
 /// A name for a node that was given none: two of them hardly ever meet.

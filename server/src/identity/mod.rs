@@ -1,44 +1,46 @@
 //! Who a node is: its name, its key and the certificate that binds the two, kept in `<data>/tls`.
 //!
-//! The first node founds the cluster: it makes the certificate authority ([`Authority`]), signs itself and writes a
-//! join token. Every other node makes its own key and has the first one sign it ([`join()`]). Keys never leave the
-//! machine that made them. Knows nothing of sockets other than the one request a join is.
+//! The first node founds the cluster: it makes the certificate authority, signs itself and writes a join token. Every other
+//! node makes its own key and has the first one sign it ([`join()`]), unless somebody with the authority has put a
+//! certificate there before. Keys never leave the machine that made them. Knows nothing of sockets other than the requests
+//! a join is.
 
-mod authority;
-mod files;
 mod join;
+mod shown;
 mod token;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use rcgen::{KeyPair, PublicKeyData};
+use rcgen::KeyPair;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
+use shardd_client::certificates::{
+    self, Authority, CA_CERTIFICATE, CA_KEY, CertificateError, CertificateInfo, Host, NODE_CERTIFICATE,
+    NODE_KEY, Request, check_certificate, now, read_certificate, read_key, write_private,
+};
 use shardd_client::node::NodeId;
 use shardd_client::stores::StoreOptions;
 use shardfmt::digest::Digest;
 
 use crate::metastore::EtcdUrl;
 
-pub use authority::Authority;
-pub(crate) use files::write_private;
 pub use join::{JoinReply, JoinRequest, join};
-pub use token::{JoinToken, Secret};
+pub use shown::Shown;
+pub use token::{JoinToken, Secret, Site};
 
-const CA_KEY: &str = "ca.key";
-const CA_CERTIFICATE: &str = "ca.pem";
-const NODE_KEY: &str = "node.key";
-const NODE_CERTIFICATE: &str = "node.pem";
 const CLUSTER: &str = "cluster.json";
 
 /// A node's name, key and certificate, and the authority its peers are checked against.
 pub struct Identity {
     node: NodeId,
     ca: CertificateDer<'static>,
-    certificate: CertificateDer<'static>,
     key: KeyPair,
+    shown: Arc<Shown>,
+    info: RwLock<CertificateInfo>,
+    tls: PathBuf,
 }
 
 /// What a joined node keeps of the first one, to find it again without a token.
@@ -54,6 +56,9 @@ pub struct Cluster {
     /// Where the first node speaks HTTP.
     #[schema(value_type = String)]
     pub http: SocketAddr,
+    /// Whether it does so behind TLS, as the others do unless they are told otherwise.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub tls: bool,
     /// Where the first node was last seen speaking QUIC.
     #[schema(value_type = String)]
     pub quic: SocketAddr,
@@ -70,6 +75,9 @@ pub struct Cluster {
 pub enum Standing {
     /// Nothing yet: found a cluster or join one.
     New,
+    /// Somebody with the authority has put a certificate there: it may found a cluster, whose authority is elsewhere, or
+    /// join one.
+    Issued(Identity),
     /// It founded the cluster and keeps its authority.
     First(Identity, Authority),
     /// It joined.
@@ -80,12 +88,9 @@ pub enum Standing {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum IdentityError {
-    /// A file of the identity cannot be read or written.
-    #[error("cannot read or write {path}")]
-    Io { path: PathBuf, source: std::io::Error },
-    /// A file of the identity does not hold what it should.
-    #[error("{path} is damaged ({reason}); restore it, or start this node in a new --data directory")]
-    Damaged { path: PathBuf, reason: String },
+    /// A file of the identity cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
     /// The directory belongs to a node of another name.
     #[error(
         "data directory belongs to node {found}, not {asked}; drop --id, or use another --data directory"
@@ -96,21 +101,24 @@ pub enum IdentityError {
         "data directory already belongs to another cluster; drop --join, or use another --data directory"
     )]
     OtherCluster,
-    /// A certificate could not be made.
-    #[error("cannot make a certificate")]
-    Certificate(#[from] rcgen::Error),
+    /// The certificate has lapsed: without one nobody renews it.
+    #[error(
+        "the certificate of node {node} lapsed {ago} ago, as the first node could not renew it in time; join again: start it \
+         with --join and what `shardctl token create --join` prints (if it did not lapse, set this machine's clock right)"
+    )]
+    Lapsed { node: NodeId, ago: shardd_client::span::Span },
     /// The first node cannot be reached.
-    #[error("cannot join at http://{http}: {reason}; is the first node running?")]
-    JoinUnreachable { http: SocketAddr, reason: String },
+    #[error("cannot join at {site}: {reason}; is the first node running?")]
+    JoinUnreachable { site: Site, reason: String },
     /// The first node said no.
-    #[error("cannot join at http://{http}: {reason}")]
-    JoinRefused { http: SocketAddr, reason: String },
+    #[error("cannot join at {site}: {reason}")]
+    JoinRefused { site: Site, reason: String },
     /// Whoever answered is not the node that wrote the token.
     #[error(
-        "cannot join at http://{http}: its authority {found} is not {pinned}, which the token pins; someone else answers \
-         there, or the token is of an older cluster"
+        "cannot join at {site}: its authority {found} is not {pinned}, which the token pins; someone else answers there, or \
+         the token is of an older cluster"
     )]
-    WrongAuthority { http: SocketAddr, pinned: Digest, found: Digest },
+    WrongAuthority { site: Site, pinned: Digest, found: Digest },
 }
 
 impl Identity {
@@ -119,24 +127,24 @@ impl Identity {
     /// # Errors
     /// [`IdentityError`] when a file is unreadable, damaged or does not fit the others.
     pub fn open(tls: &Path) -> Result<Standing, IdentityError> {
-        if !tls.join(NODE_CERTIFICATE).exists() {
+        let path = tls.join(NODE_CERTIFICATE);
+        if !path.exists() {
             return Ok(Standing::New);
         }
         let key = read_key(&tls.join(NODE_KEY))?;
         let ca = read_certificate(&tls.join(CA_CERTIFICATE))?;
-        let path = tls.join(NODE_CERTIFICATE);
-        let certificate = read_certificate(&path)?;
-        let damaged = |reason: String| IdentityError::Damaged { path: path.clone(), reason };
-        check_certificate(&certificate, &ca, &key).map_err(damaged)?;
-        let node = node_of(&certificate).ok_or_else(|| damaged("it names no node".into()))?;
-        let identity = Identity { node, ca, certificate, key };
+        let identity = Identity::of(tls, ca, key, read_certificate(&path)?)
+            .map_err(|reason| CertificateError::Damaged { path, reason })?;
         if tls.join(CA_KEY).exists() {
             let authority = Authority::open(tls)?;
             return Ok(Standing::First(identity, authority));
         }
         let path = tls.join(CLUSTER);
-        let cluster = serde_json::from_slice(&files::read(&path)?)
-            .map_err(|error| IdentityError::Damaged { path, reason: error.to_string() })?;
+        if !path.exists() {
+            return Ok(Standing::Issued(identity));
+        }
+        let cluster = serde_json::from_slice(&certificates::read(&path)?)
+            .map_err(|error| CertificateError::Damaged { path, reason: error.to_string() })?;
         Ok(Standing::Joined(identity, Box::new(cluster)))
     }
 
@@ -145,15 +153,29 @@ impl Identity {
     ///
     /// # Errors
     /// [`IdentityError`] when files cannot be written.
-    pub fn found(tls: &Path, node: NodeId) -> Result<(Identity, Authority), IdentityError> {
-        files::private_directory(tls)?;
+    pub fn found(tls: &Path, node: NodeId, term: &Term) -> Result<(Identity, Authority), IdentityError> {
+        certificates::private_directory(tls)?;
         let authority = Authority::found(tls)?;
-        let key = files::key(&tls.join(NODE_KEY))?;
-        let certificate = authority.certify(&node, &key)?;
-        files::write_private(&tls.join(NODE_CERTIFICATE), certificate.pem().as_bytes())?;
-        let identity =
-            Identity { node, ca: authority.certificate().clone(), certificate: certificate.into(), key };
+        let key = certificates::key_in(&tls.join(NODE_KEY))?;
+        let certificate =
+            authority.certify(&node, &term.hosts, &key, term.lifetime).map_err(CertificateError::from)?;
+        write_private(&tls.join(NODE_CERTIFICATE), certificate.pem().as_bytes())?;
+        let identity = Identity::of(tls, authority.certificate().clone(), key, certificate.into())
+            .map_err(|reason| CertificateError::Damaged { path: tls.join(NODE_CERTIFICATE), reason })?;
         Ok((identity, authority))
+    }
+
+    /// Checks that everything fits together, or says what does not.
+    fn of(
+        tls: &Path,
+        ca: CertificateDer<'static>,
+        key: KeyPair,
+        certificate: CertificateDer<'static>,
+    ) -> Result<Identity, String> {
+        let info = check_certificate(&certificate, &ca, certificates::key_digest(&key))?;
+        let shown = Shown::new(vec![certificate], &private(&key)).map_err(|error| error.to_string())?;
+        let node = info.node.clone();
+        Ok(Identity { node, ca, key, shown: Arc::new(shown), info: RwLock::new(info), tls: tls.to_owned() })
     }
 
     /// The node's name.
@@ -165,7 +187,7 @@ impl Identity {
     /// Digest of the node's public key: the same over restarts, different for every data directory.
     #[must_use]
     pub fn key_digest(&self) -> Digest {
-        key_digest(&self.key)
+        certificates::key_digest(&self.key)
     }
 
     /// Digest of the cluster's authority, as join tokens pin it.
@@ -175,19 +197,117 @@ impl Identity {
     }
 
     /// The certificate that peers' certificates must be signed by.
-    pub(crate) fn ca(&self) -> &CertificateDer<'static> {
+    #[must_use]
+    pub fn ca(&self) -> &CertificateDer<'static> {
         &self.ca
     }
 
     /// What this node shows its peers.
-    pub(crate) fn chain(&self) -> Vec<CertificateDer<'static>> {
-        vec![self.certificate.clone()]
+    #[must_use]
+    pub fn shown(&self) -> Arc<Shown> {
+        Arc::clone(&self.shown)
+    }
+
+    /// What the certificate says.
+    #[must_use]
+    pub fn info(&self) -> CertificateInfo {
+        self.info.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Why the certificate should be replaced now, if it should.
+    #[must_use]
+    pub fn is_due(&self, hosts: &[Host]) -> bool {
+        let info = self.info();
+        now() >= info.due() || !info.covers(hosts)
+    }
+
+    /// Refuses a certificate whose time is over.
+    ///
+    /// # Errors
+    /// [`IdentityError::Lapsed`].
+    pub fn check_time(&self) -> Result<(), IdentityError> {
+        match now().checked_sub(self.info().not_after) {
+            Some(ago) => {
+                let ago = shardd_client::span::Span(std::time::Duration::from_secs(ago));
+                Err(IdentityError::Lapsed { node: self.node.clone(), ago })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A request for the next certificate, for the same key.
+    ///
+    /// # Errors
+    /// When it cannot be signed.
+    pub fn request(&self) -> Result<String, CertificateError> {
+        Ok(Request::make(&self.key)?)
+    }
+
+    /// Has its own authority sign the next certificate.
+    ///
+    /// # Errors
+    /// When it cannot be made or kept.
+    pub fn renew(&self, authority: &Authority, term: &Term) -> Result<(), IdentityError> {
+        let signed = authority.certify(&self.node, &term.hosts, &self.key, term.lifetime);
+        let pem = signed.map_err(CertificateError::from)?.pem();
+        let path = self.tls.join(NODE_CERTIFICATE);
+        self.take(&pem).map_err(|reason| CertificateError::Damaged { path, reason }.into())
+    }
+
+    /// Shows this certificate (PEM) from now on, and keeps it.
+    ///
+    /// # Errors
+    /// One line: it is not this node's, or cannot be kept. Then everything is as before.
+    pub fn take(&self, pem: &str) -> Result<(), String> {
+        let info = self.show(pem.as_bytes())?;
+        let path = self.tls.join(NODE_CERTIFICATE);
+        write_private(&path, pem.as_bytes()).map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+        *self.info.write().unwrap_or_else(PoisonError::into_inner) = info;
+        Ok(())
+    }
+
+    /// Looks whether somebody has put another certificate of this node in the place of the one it has, and shows that.
+    ///
+    /// # Errors
+    /// One line: it is not this node's. Then the one before is shown.
+    pub fn look_again(&self) -> Result<bool, String> {
+        let pem = std::fs::read(self.tls.join(NODE_CERTIFICATE)).map_err(|error| error.to_string())?;
+        let kept = CertificateDer::from_pem_slice(&pem).map_err(|error| error.to_string())?;
+        if kept == self.shown.leaf() {
+            return Ok(false);
+        }
+        let info = self.show(&pem)?;
+        *self.info.write().unwrap_or_else(PoisonError::into_inner) = info;
+        Ok(true)
+    }
+
+    fn show(&self, pem: &[u8]) -> Result<CertificateInfo, String> {
+        let certificate = CertificateDer::from_pem_slice(pem).map_err(|error| error.to_string())?;
+        let info = check_certificate(&certificate, &self.ca, self.key_digest())?;
+        if info.node != self.node {
+            return Err(format!("it names {}, not {}", info.node, self.node));
+        }
+        self.shown.replace(vec![certificate], &self.private_key()).map_err(|error| error.to_string())?;
+        Ok(info)
     }
 
     /// The key to the certificate.
     pub(crate) fn private_key(&self) -> PrivateKeyDer<'static> {
-        PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.serialize_der()))
+        private(&self.key)
     }
+}
+
+/// What is asked of a certificate.
+#[derive(Clone, Debug)]
+pub struct Term {
+    /// The hosts it is to be good for.
+    pub hosts: Vec<Host>,
+    /// How long it is to be good.
+    pub lifetime: std::time::Duration,
+}
+
+fn private(key: &KeyPair) -> PrivateKeyDer<'static> {
+    PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()))
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -195,61 +315,26 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Cluster {
+    /// What is kept in `tls`, if anything can be read there.
+    #[must_use]
+    pub fn kept(tls: &Path) -> Option<Cluster> {
+        serde_json::from_slice(&std::fs::read(tls.join(CLUSTER)).ok()?).ok()
+    }
+
     /// Remembers where the first node is, for the next start.
     ///
     /// # Errors
-    /// [`IdentityError::Io`] when it cannot be written.
-    pub fn save(&self, tls: &Path) -> Result<(), IdentityError> {
+    /// [`CertificateError::Io`] when it cannot be written.
+    pub fn save(&self, tls: &Path) -> Result<(), CertificateError> {
         let text = serde_json::to_vec_pretty(self).expect("a cluster is plain data");
-        files::write_private(&tls.join(CLUSTER), &text)
+        write_private(&tls.join(CLUSTER), &text)
     }
-}
 
-/// The name that a node's certificate carries. Underscores keep every id a valid label.
-pub(crate) fn certificate_name(node: &NodeId) -> String {
-    format!("_{node}_.node.shardd")
-}
-
-/// The node that a certificate names.
-pub(crate) fn node_of(certificate: &CertificateDer<'_>) -> Option<NodeId> {
-    let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
-    certificate
-        .valid_dns_names()
-        .find_map(|name| name.strip_prefix('_')?.strip_suffix("_.node.shardd")?.parse().ok())
-}
-
-/// Digest of a public key.
-pub(crate) fn key_digest(key: &impl PublicKeyData) -> Digest {
-    Digest::of(&key.subject_public_key_info())
-}
-
-/// Checks that `ca` signed `certificate` for this `key`, or says what is wrong.
-fn check_certificate(
-    certificate: &CertificateDer<'_>,
-    ca: &CertificateDer<'_>,
-    key: &KeyPair,
-) -> Result<(), String> {
-    let anchor = webpki::anchor_from_trusted_cert(ca).map_err(|error| format!("its authority: {error}"))?;
-    let leaf = webpki::EndEntityCert::try_from(certificate).map_err(|error| error.to_string())?;
-    let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms.all;
-    let usage = webpki::KeyUsage::client_auth();
-    leaf.verify_for_usage(algorithms, &[anchor], &[], UnixTime::now(), usage, None, None)
-        .map_err(|error| format!("not signed by the cluster's authority: {error}"))?;
-    if leaf.subject_public_key_info().as_ref() != key.subject_public_key_info() {
-        return Err("it is for another key".into());
+    /// Where the first node's HTTP API is.
+    #[must_use]
+    pub fn site(&self) -> Site {
+        Site { address: self.http, tls: self.tls }
     }
-    Ok(())
-}
-
-fn read_certificate(path: &Path) -> Result<CertificateDer<'static>, IdentityError> {
-    CertificateDer::from_pem_slice(&files::read(path)?)
-        .map_err(|error| IdentityError::Damaged { path: path.to_owned(), reason: error.to_string() })
-}
-
-fn read_key(path: &Path) -> Result<KeyPair, IdentityError> {
-    let text = String::from_utf8_lossy(&files::read(path)?).into_owned();
-    KeyPair::from_pem(&text)
-        .map_err(|error| IdentityError::Damaged { path: path.to_owned(), reason: error.to_string() })
 }
 
 /// Identities for the tests of other modules.
@@ -260,26 +345,33 @@ pub(crate) mod testing {
     impl Identity {
         /// One who believes whom `self` believes, but shows what `other` shows.
         pub(crate) fn showing(&self, other: &Identity) -> Identity {
-            let key = KeyPair::from_pem(&other.key.serialize_pem()).expect("a key");
             Identity {
                 node: other.node.clone(),
                 ca: self.ca.clone(),
-                certificate: other.certificate.clone(),
-                key,
+                key: KeyPair::from_pem(&other.key.serialize_pem()).expect("a key"),
+                shown: other.shown(),
+                info: RwLock::new(other.info()),
+                tls: other.tls.clone(),
             }
         }
     }
 
-    /// Nodes of one new cluster; the first founded it.
+    /// A certificate for a month, for loopback.
+    pub(crate) fn term() -> Term {
+        Term { hosts: vec!["127.0.0.1".parse().expect("a host")], lifetime: certificates::LIFETIME }
+    }
+
+    /// Nodes of one new cluster; the first founded it. Nothing of them is kept.
     pub(crate) fn cluster(names: &[&str]) -> Vec<Identity> {
         let directory = tempfile::TempDir::new().expect("a directory");
         let (first, authority) =
-            Identity::found(directory.path(), names[0].parse().unwrap()).expect("founded");
+            Identity::found(directory.path(), names[0].parse().unwrap(), &term()).expect("founded");
         let joined = names[1..].iter().map(|name| {
-            let node: NodeId = name.parse().expect("a good name");
             let key = KeyPair::generate().expect("a key");
-            let certificate = authority.certify(&node, &key).expect("signed").into();
-            Identity { node, ca: authority.certificate().clone(), certificate, key }
+            let node = name.parse().expect("a good name");
+            let certificate = authority.certify(&node, &term().hosts, &key, term().lifetime).expect("signed");
+            let ca = authority.certificate().clone();
+            Identity::of(directory.path(), ca, key, certificate.into()).expect("fits")
         });
         let joined: Vec<Identity> = joined.collect();
         std::iter::once(first).chain(joined).collect()

@@ -1,47 +1,57 @@
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::thread::{self, JoinHandle};
 
 use tempfile::TempDir;
 
+use super::testing::term;
 use super::*;
 
 fn name(text: &str) -> NodeId {
     text.parse().expect("a good name")
 }
 
-/// A first node, as far as joining goes: answers one request with what `reply` makes of it.
+/// A first node, as far as joining goes: says what its authority is, and answers one request with what `reply` makes of it.
 fn desk(
+    authority: String,
     reply: impl FnOnce(JoinRequest) -> (u16, serde_json::Value) + Send + 'static,
-) -> (SocketAddr, JoinHandle<()>) {
+) -> (Site, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
     let served = thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a request");
-        let mut seen = Vec::new();
-        let request = loop {
-            let mut part = [0; 4096];
-            let read = stream.read(&mut part).expect("a request");
-            seen.extend_from_slice(&part[..read]);
-            let text = String::from_utf8_lossy(&seen);
-            if let Some((_, body)) = text.split_once("\r\n\r\n")
-                && let Ok(request) = serde_json::from_str(body)
-            {
-                break request;
-            }
-        };
+        read_until(&mut stream, |_| Some(()));
+        answer(&mut stream, 200, &authority);
+        let (mut stream, _) = listener.accept().expect("a request");
+        let request = read_until(&mut stream, |body| serde_json::from_str(body).ok());
         let (status, body) = reply(request);
-        let body = body.to_string();
-        let length = body.len();
-        write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
-            .unwrap();
+        answer(&mut stream, status, &body.to_string());
     });
-    (address, served)
+    (Site { address, tls: false }, served)
+}
+
+fn read_until<T>(stream: &mut TcpStream, parse: impl Fn(&str) -> Option<T>) -> T {
+    let mut seen = Vec::new();
+    loop {
+        let mut part = [0; 4096];
+        let read = stream.read(&mut part).expect("a request");
+        seen.extend_from_slice(&part[..read]);
+        let text = String::from_utf8_lossy(&seen);
+        if let Some(parsed) = text.split_once("\r\n\r\n").and_then(|(_, body)| parse(body)) {
+            return parsed;
+        }
+    }
+}
+
+fn answer(stream: &mut TcpStream, status: u16, body: &str) {
+    let length = body.len();
+    write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
+        .unwrap();
 }
 
 fn found(directory: &TempDir) -> (Identity, Authority) {
-    Identity::found(directory.path(), name("n1")).expect("founded")
+    Identity::found(directory.path(), name("n1"), &term()).expect("founded")
 }
 
 fn signed(authority: &Authority, request: &JoinRequest, id: &NodeId) -> (u16, serde_json::Value) {
@@ -51,12 +61,14 @@ fn signed(authority: &Authority, request: &JoinRequest, id: &NodeId) -> (u16, se
         store: "file:///store".into(),
         first: name("n1"),
         http: "127.0.0.1:1".parse().unwrap(),
+        tls: false,
         quic: "127.0.0.1:2".parse().unwrap(),
         metastore: None,
     };
-    let (certificate, _) = authority.sign(id, &request.csr).expect("signed");
+    let csr = Request::parse(&request.csr).expect("a request");
+    let certificate = authority.sign(id, &request.hosts, &csr, term().lifetime).expect("signed");
     let authority = authority.pem().to_owned();
-    (200, serde_json::to_value(JoinReply { certificate, authority, cluster }).unwrap())
+    (200, serde_json::to_value(JoinReply { certificate, authority, cluster, now: now() }).unwrap())
 }
 
 #[test]
@@ -64,7 +76,7 @@ fn a_founder_is_the_same_after_a_restart_and_keeps_its_keys_to_itself() {
     let directory = TempDir::new().unwrap();
     let tls = directory.path().join("tls");
     assert!(matches!(Identity::open(&tls), Ok(Standing::New)));
-    let (identity, authority) = Identity::found(&tls, name("n1")).unwrap();
+    let (identity, authority) = Identity::found(&tls, name("n1"), &term()).unwrap();
     let Ok(Standing::First(again, same)) = Identity::open(&tls) else { panic!("not the founder any more") };
     assert_eq!((again.node(), again.key_digest()), (&name("n1"), identity.key_digest()));
     assert_eq!(same.digest(), authority.digest());
@@ -80,9 +92,10 @@ fn a_joined_node_has_its_own_key_and_needs_the_token_only_once() {
     let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let (_, authority) = found(&first);
     let pinned = authority.digest();
-    let (http, served) = desk(move |request| signed(&authority, &request, &request.id));
-    let token = JoinToken { http, authority: pinned, secret: Secret::random() };
-    let (joined, cluster) = join(second.path(), &token, Some(name("n2"))).expect("joined");
+    let (site, served) =
+        desk(authority.pem().to_owned(), move |request| signed(&authority, &request, &request.id));
+    let token = JoinToken { site, authority: pinned, secret: Secret::random() };
+    let (joined, cluster) = join(second.path(), &token, Some(name("n2")), &term().hosts).expect("joined");
     served.join().unwrap();
     let Ok(Standing::Joined(again, kept)) = Identity::open(second.path()) else { panic!("not joined") };
     assert_eq!((again.node(), again.key_digest()), (&name("n2"), joined.key_digest()));
@@ -108,9 +121,10 @@ fn a_node_without_a_name_takes_one_from_its_key() {
     let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let (_, authority) = found(&first);
     let pinned = authority.digest();
-    let (http, _) = desk(move |request| signed(&authority, &request, &request.id));
-    let token = JoinToken { http, authority: pinned, secret: Secret::random() };
-    let (joined, _) = join(second.path(), &token, None).expect("joined");
+    let (site, _) =
+        desk(authority.pem().to_owned(), move |request| signed(&authority, &request, &request.id));
+    let token = JoinToken { site, authority: pinned, secret: Secret::random() };
+    let (joined, _) = join(second.path(), &token, None, &term().hosts).expect("joined");
     assert_eq!(joined.node().to_string(), format!("n-{}", &joined.key_digest().to_string()[..8]));
 }
 
@@ -119,9 +133,9 @@ fn another_authority_than_the_pinned_one_is_not_believed() {
     let (first, other, second) = (TempDir::new().unwrap(), TempDir::new().unwrap(), TempDir::new().unwrap());
     let (_, authority) = found(&first);
     let (_, impostor) = found(&other);
-    let (http, _) = desk(move |request| signed(&impostor, &request, &request.id));
-    let token = JoinToken { http, authority: authority.digest(), secret: Secret::random() };
-    let refused = join(second.path(), &token, None).err().expect("refused");
+    let (site, _) = desk(impostor.pem().to_owned(), move |request| signed(&impostor, &request, &request.id));
+    let token = JoinToken { site, authority: authority.digest(), secret: Secret::random() };
+    let refused = join(second.path(), &token, None, &term().hosts).err().expect("refused");
     assert!(matches!(refused, IdentityError::WrongAuthority { .. }), "{refused}");
     assert!(matches!(Identity::open(second.path()), Ok(Standing::New)), "nothing is kept of the impostor");
 }
@@ -131,46 +145,115 @@ fn a_certificate_for_another_name_or_key_is_refused() {
     let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let (_, authority) = found(&first);
     let pinned = authority.digest();
-    let (http, _) = desk(move |request| signed(&authority, &request, &name("n9")));
-    let token = JoinToken { http, authority: pinned, secret: Secret::random() };
-    let refused = join(second.path(), &token, Some(name("n2"))).err().expect("refused").to_string();
+    let (site, _) =
+        desk(authority.pem().to_owned(), move |request| signed(&authority, &request, &name("n9")));
+    let token = JoinToken { site, authority: pinned, secret: Secret::random() };
+    let refused =
+        join(second.path(), &token, Some(name("n2")), &term().hosts).err().expect("refused").to_string();
     assert!(refused.contains("does not name n2"), "{refused}");
 
     let (_, authority) = found(&first);
-    let (http, _) = desk(move |request| {
+    let (site, _) = desk(authority.pem().to_owned(), move |request| {
         let mine = KeyPair::generate().unwrap();
         let csr = rcgen::CertificateParams::default().serialize_request(&mine).unwrap().pem().unwrap();
         signed(&authority, &JoinRequest { csr, ..request.clone() }, &request.id)
     });
-    let token = JoinToken { http, ..token };
-    let refused = join(second.path(), &token, Some(name("n2"))).err().expect("refused").to_string();
+    let token = JoinToken { site, ..token };
+    let refused =
+        join(second.path(), &token, Some(name("n2")), &term().hosts).err().expect("refused").to_string();
     assert!(refused.contains("for another key"), "{refused}");
 }
 
 #[test]
-fn the_first_nodes_reason_is_passed_on() {
-    let second = TempDir::new().unwrap();
-    let (http, _) = desk(|_| (403, serde_json::json!({ "detail": "the secret is wrong" })));
-    let token = JoinToken { http, authority: Digest::of(b"x"), secret: Secret::random() };
-    let refused = join(second.path(), &token, None).err().expect("refused").to_string();
-    assert_eq!(refused, format!("cannot join at http://{http}: the secret is wrong"));
+fn whoever_answers_sees_no_secret_before_it_has_shown_the_authority() {
+    let (first, other, second) = (TempDir::new().unwrap(), TempDir::new().unwrap(), TempDir::new().unwrap());
+    let ((_, authority), (_, impostor)) = (found(&first), found(&other));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let site = Site { address: listener.local_addr().expect("bound"), tls: false };
+    let listening = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a request");
+        read_until(&mut stream, |_| Some(()));
+        answer(&mut stream, 200, impostor.pem());
+        listener.set_nonblocking(true).expect("set");
+        listener
+    });
+    let token = JoinToken { site, authority: authority.digest(), secret: Secret::random() };
+    let refused = join(second.path(), &token, None, &[]).err().expect("refused");
+    assert!(matches!(refused, IdentityError::WrongAuthority { .. }), "{refused}");
+    assert!(listening.join().unwrap().accept().is_err(), "it asks nothing more");
 }
 
 #[test]
-fn a_request_that_does_not_prove_its_key_is_not_signed() {
-    let first = TempDir::new().unwrap();
+fn a_clock_that_is_far_off_is_named() {
+    let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let (_, authority) = found(&first);
-    for csr in ["", "hello", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"]
-    {
-        assert!(authority.sign(&name("n2"), csr).is_err());
-    }
+    let pinned = authority.digest();
+    let (site, _) = desk(authority.pem().to_owned(), move |request| {
+        let (status, mut reply) = signed(&authority, &request, &request.id);
+        reply["now"] = (now() + 7200).into();
+        (status, reply)
+    });
+    let token = JoinToken { site, authority: pinned, secret: Secret::random() };
+    let refused = join(second.path(), &token, None, &[]).err().expect("refused").to_string();
+    assert!(refused.contains("clock is") && refused.contains("behind the first node's"), "{refused}");
+}
+
+#[test]
+fn the_first_nodes_reason_is_passed_on() {
+    let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (_, authority) = found(&first);
+    let pinned = authority.digest();
+    let (site, _) =
+        desk(authority.pem().to_owned(), |_| (403, serde_json::json!({ "detail": "the secret is wrong" })));
+    let token = JoinToken { site, authority: pinned, secret: Secret::random() };
+    let refused = join(second.path(), &token, None, &[]).err().expect("refused").to_string();
+    assert_eq!(refused, format!("cannot join at {site}: the secret is wrong"));
+}
+
+#[test]
+fn a_certificate_is_renewed_under_the_same_key_and_kept() {
+    let directory = TempDir::new().unwrap();
+    let (identity, authority) = found(&directory);
+    let (key, before) = (identity.key_digest(), identity.shown().leaf());
+    assert!(!identity.is_due(&term().hosts));
+    let lab = vec!["n1.lab".parse().unwrap()];
+    assert!(identity.is_due(&lab), "it is reached under another name");
+    identity.renew(&authority, &Term { hosts: lab.clone(), ..term() }).expect("renewed");
+    assert!(!identity.is_due(&lab) && identity.shown().leaf() != before);
+    let Ok(Standing::First(again, _)) = Identity::open(directory.path()) else { panic!("not the founder") };
+    assert_eq!((again.key_digest(), again.info()), (key, identity.info()));
+
+    let old = Term { lifetime: std::time::Duration::ZERO, ..term() };
+    identity.renew(&authority, &old).expect("one that is over");
+    assert!(identity.is_due(&term().hosts));
+    let lapsed = identity.check_time().err().expect("lapsed").to_string();
+    assert!(lapsed.contains("shardctl token create --join"), "{lapsed}");
+}
+
+#[test]
+fn a_certificate_that_somebody_puts_there_is_shown_if_it_is_this_nodes() {
+    let directory = TempDir::new().unwrap();
+    let (identity, authority) = found(&directory);
+    let path = directory.path().join(NODE_CERTIFICATE);
+    assert_eq!(identity.look_again(), Ok(false));
+    let fresh = |node: &str| {
+        authority.certify(&name(node), &term().hosts, &identity.key, term().lifetime).expect("signed").pem()
+    };
+    std::fs::write(&path, fresh("n2")).unwrap();
+    assert!(identity.look_again().unwrap_err().contains("it names n2, not n1"));
+    std::fs::write(&path, fresh("n1")).unwrap();
+    assert_eq!(identity.look_again(), Ok(true));
+    assert_eq!(identity.look_again(), Ok(false));
 }
 
 #[test]
 fn tokens_are_read_as_they_are_written_and_hide_their_secret() {
-    let http = "127.0.0.1:7700".parse().unwrap();
-    let token = JoinToken { http, authority: Digest::of(b"authority"), secret: Secret::random() };
+    let site = Site { address: "127.0.0.1:7700".parse().unwrap(), tls: false };
+    let token = JoinToken { site, authority: Digest::of(b"authority"), secret: Secret::random() };
     assert_eq!(token.reveal().parse(), Ok(token.clone()));
+    let behind_tls = JoinToken { site: Site { tls: true, ..site }, ..token.clone() };
+    assert!(behind_tls.reveal().contains(",https://127.0.0.1:7700,"));
+    assert_eq!(behind_tls.reveal().parse(), Ok(behind_tls));
     assert!(!format!("{token:?}").contains(&token.secret.reveal()));
     let whole = token.reveal();
     let cut = &whole[..whole.len() - 1];
@@ -189,10 +272,11 @@ fn tokens_are_read_as_they_are_written_and_hide_their_secret() {
 fn the_token_file_keeps_its_secret_while_the_cluster_stays_the_same() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("join-token");
-    let (here, there) = ("127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap());
+    let site = |port| Site { address: ([127, 0, 0, 1], port).into(), tls: false };
+    let (here, there) = (site(1), site(2));
     let first = JoinToken::keep(&path, here, Digest::of(b"a")).unwrap();
     let moved = JoinToken::keep(&path, there, Digest::of(b"a")).unwrap();
-    assert_eq!((moved.http, &moved.secret), (there, &first.secret));
+    assert_eq!((moved.site, &moved.secret), (there, &first.secret));
     assert_ne!(JoinToken::keep(&path, there, Digest::of(b"b")).unwrap().secret, first.secret);
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 }

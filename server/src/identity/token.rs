@@ -7,17 +7,32 @@ use std::str::FromStr;
 
 use shardfmt::digest::Digest;
 
-use super::{IdentityError, files};
+use shardd_client::certificates::{CertificateError, write_private};
 
-/// `shardd1,<HTTP address>,<digest of the authority>,<secret>`.
+/// `shardd1,<HTTP address, or URL where it has TLS>,<digest of the authority>,<secret>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinToken {
     /// Where the first node speaks HTTP.
-    pub http: SocketAddr,
+    pub site: Site,
     /// Digest of the authority's certificate; whoever shows another one is not the cluster.
     pub authority: Digest,
     /// What the first node asks of those who join.
     pub secret: Secret,
+}
+
+/// An address where a node's HTTP API is, with TLS or without. Shown as a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The address.
+    pub address: SocketAddr,
+    /// Whether it is behind TLS.
+    pub tls: bool,
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.address)
+    }
 }
 
 /// A secret of 32 random bytes: compared in constant time, never printed by accident.
@@ -81,21 +96,22 @@ impl JoinToken {
     /// The token as its one line; it holds the secret.
     #[must_use]
     pub fn reveal(&self) -> String {
-        format!("shardd1,{},{},{}", self.http, self.authority, self.secret.reveal())
+        let (tls, address) = (if self.site.tls { "https://" } else { "" }, self.site.address);
+        format!("shardd1,{tls}{address},{},{}", self.authority, self.secret.reveal())
     }
 
     /// The token file at `path`, kept up to date: its secret stays while the cluster does, the address follows the node.
     ///
     /// # Errors
-    /// [`IdentityError::Io`] when it cannot be written.
-    pub fn keep(path: &Path, http: SocketAddr, authority: Digest) -> Result<JoinToken, IdentityError> {
+    /// [`CertificateError::Io`] when it cannot be written.
+    pub fn keep(path: &Path, site: Site, authority: Digest) -> Result<JoinToken, CertificateError> {
         let kept = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<JoinToken>().ok());
         let secret = match kept {
             Some(kept) if kept.authority == authority => kept.secret,
             _ => Secret::random(),
         };
-        let token = JoinToken { http, authority, secret };
-        files::write_private(path, format!("{}\n", token.reveal()).as_bytes())?;
+        let token = JoinToken { site, authority, secret };
+        write_private(path, format!("{}\n", token.reveal()).as_bytes())?;
         Ok(token)
     }
 }
@@ -109,8 +125,10 @@ impl FromStr for JoinToken {
         if magic != "shardd1" {
             return Err(BadToken::Shape);
         }
+        let (address, tls) = http.strip_prefix("https://").map_or((http, false), |address| (address, true));
+        let address = address.parse().map_err(|_| BadToken::Address(http.into()))?;
         Ok(JoinToken {
-            http: http.parse().map_err(|_| BadToken::Address(http.into()))?,
+            site: Site { address, tls },
             authority: authority.parse().map_err(|_| BadToken::Authority)?,
             secret: secret.parse().map_err(|_| BadToken::Secret)?,
         })

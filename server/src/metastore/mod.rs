@@ -9,6 +9,7 @@ mod remote;
 mod sled;
 mod standing;
 mod url;
+mod view;
 pub(crate) mod wire;
 
 use std::io;

@@ -167,12 +167,13 @@ mod tests {
     /// Two nodes: one keeps `store`, the other reaches it; cancel to stop the keeper.
     fn remote(store: Option<Arc<dyn Metastore>>) -> (RemoteMetastore, CancellationToken, Arc<Transport>) {
         let identities = cluster(&["a", "b"]);
-        let bind = |of| Transport::bind("127.0.0.1:0".parse().unwrap(), of).expect("bound");
+        let bind = |of| Transport::bind("127.0.0.1:0".parse().unwrap(), of, Arc::default()).expect("bound");
         let (keeper, other) = (bind(&identities[0]), bind(&identities[1]));
         other.learn(identities[0].node(), keeper.address());
         let stop = CancellationToken::new();
         tokio::spawn(
-            Arc::clone(&keeper).serve(Services { peers: Arc::new(Empty), metastore: store }, stop.clone()),
+            Arc::clone(&keeper)
+                .serve(Services { peers: Arc::new(Empty), metastore: store, desk: None }, stop.clone()),
         );
         (RemoteMetastore::new(other, identities[0].node().clone()), stop, keeper)
     }

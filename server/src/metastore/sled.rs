@@ -3,6 +3,10 @@
 //! One tree holds the values, one the counter and the leases; every change is one sled transaction. sled never calls
 //! fsync, so this module does, after every change and before it is acknowledged. Time runs in this process only: after
 //! a restart every lease has its full time to live again, so its holder can renew it as if nothing had happened.
+//!
+//! sled may read from the disk, so it is asked on a thread that may wait. An entry that hangs on no lease is answered from
+//! the view of what was read lately: it gets there under the lock of the state and leaves it under the same lock, when its
+//! change is durable and before that is acknowledged. So a read sees what is acknowledged, and does not wait for a commit.
 
 use std::fs::File;
 use std::path::Path;
@@ -20,6 +24,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::OpenError;
+use super::view::View;
 
 /// No lease lives longer without being renewed.
 const LONGEST_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -70,12 +75,14 @@ impl SledMetastore {
             // What was deleted before the restart is not known any more.
             deletions: Deletions::forgotten_until(revision),
             leases: Leases::default(),
+            view: Arc::default(),
             failed: None,
         };
         state
             .grant_again(Instant::now())
             .map_err(|error| OpenError::Sled { path, reason: error.to_string() })?;
-        let shared = Shared { state: Mutex::new(state), revision: watch::Sender::new(revision) };
+        let view = Arc::clone(&state.view);
+        let shared = Shared { state: Mutex::new(state), view, revision: watch::Sender::new(revision) };
         Ok(SledMetastore { shared: Arc::new(shared) })
     }
 
@@ -103,8 +110,19 @@ impl SledMetastore {
 impl Metastore for SledMetastore {
     async fn get(&self, key: &str) -> Result<Option<Entry>, MetaError> {
         check_key(key)?;
+        if let Some(entry) = self.shared.view.get(key) {
+            return Ok(Some(entry));
+        }
         let key = key.to_owned();
-        self.with(move |state| Ok(state.stored(&key)?.map(|stored| stored.entry))).await
+        self.with(move |state| {
+            let Some(Stored { entry, lease }) = state.stored(&key)? else { return Ok(None) };
+            // What hangs on a lease ends by time alone, without anybody who forgets it here.
+            if lease.is_none() {
+                state.view.keep(&key, &entry);
+            }
+            Ok(Some(entry))
+        })
+        .await
     }
 
     async fn put(
@@ -167,6 +185,7 @@ impl Metastore for SledMetastore {
 
 struct Shared {
     state: Mutex<State>,
+    view: Arc<View>,
     revision: watch::Sender<u64>,
 }
 
@@ -179,6 +198,8 @@ struct State {
     last_lease: u64,
     deletions: Deletions,
     leases: Leases,
+    /// Changed under the lock that guards this state, read without it.
+    view: Arc<View>,
     /// Why the last change could not be made durable: nothing is written any more.
     failed: Option<String>,
 }
@@ -338,6 +359,9 @@ impl State {
             Err(TransactionError::Storage(error)) => Err(error.to_string()),
             Err(TransactionError::Abort(never)) => match never {},
         };
+        for (key, _) in &change.values {
+            self.view.forget(key);
+        }
         durable.map_err(|reason| {
             // What is on disk is not known any more; a restart reads it again.
             self.failed = Some(reason.clone());
@@ -387,6 +411,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use shardd_client::metastore::conformance;
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
     use tempfile::TempDir;
 
     fn open(directory: &TempDir) -> SledMetastore {
@@ -422,6 +447,39 @@ mod tests {
         let actual = Some(2);
         let conflict = store.put("refs/b", vec![], Expected::At(1), None).await;
         assert_eq!(conflict, Err(MetaError::Conflict { key: "refs/b".into(), actual }));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+    async fn whoever_reads_beside_commits_sees_all_that_were_acknowledged_and_never_an_older_state_after_a_newer()
+     {
+        let directory = TempDir::new().expect("a directory");
+        let store = Arc::new(open(&directory));
+        let first = store.put("refs/a", vec![], Expected::Absent, None).await.expect("put");
+        let acknowledged = Arc::new(AtomicU64::new(first));
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let (store, acknowledged) = (Arc::clone(&store), Arc::clone(&acknowledged));
+                tokio::spawn(async move {
+                    let mut newest = 0;
+                    while newest < first + 200 {
+                        newest = newest.max(acknowledged.load(SeqCst));
+                        let entry = store.get("refs/a").await.expect("get").expect("there");
+                        assert!(entry.revision >= newest, "{} after {newest}", entry.revision);
+                        newest = entry.revision;
+                        let listed = store.list("refs/").await.expect("list").revision;
+                        assert!(listed >= newest, "{listed} after {newest}");
+                        newest = listed;
+                    }
+                })
+            })
+            .collect();
+        for seen in first..first + 200 {
+            let put = store.put("refs/a", vec![], Expected::At(seen), None).await.expect("put");
+            acknowledged.store(put, SeqCst);
+        }
+        for reader in readers {
+            reader.await.expect("no older state was seen");
+        }
     }
 
     #[tokio::test(start_paused = true)]

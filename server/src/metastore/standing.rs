@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use super::{EtcdUrl, MetastoreUrl, OpenError};
-use crate::identity::write_private;
+use shardd_client::certificates::write_private;
 
 /// In the data directory of a first node whose metadata is in etcd: the URL.
 const KEPT: &str = "metastore";

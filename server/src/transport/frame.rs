@@ -36,7 +36,7 @@ const PREFIX_BYTES: usize = KEY_BYTES + 4;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FrameError {
     /// The connection or the stream was lost or closed.
-    #[error("the stream broke: {0}")]
+    #[error("the stream broke: {}", reasons(.0))]
     Broken(io::Error),
     /// The stream ended where more was announced.
     #[error("the stream ended in the middle of {0}")]
@@ -47,6 +47,17 @@ pub(super) enum FrameError {
     /// The head is not what belongs here.
     #[error("bad head: {0}")]
     BadHead(serde_json::Error),
+}
+
+/// An error and what caused it: a connection that was lost says by what.
+fn reasons(error: &io::Error) -> String {
+    let mut said = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        said = format!("{said}: {error}");
+        cause = error.source();
+    }
+    said
 }
 
 /// A head as it goes on the stream.

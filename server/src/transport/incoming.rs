@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quinn::{Connection, Incoming, RecvStream, SendStream};
+use shardd_client::certificates::{Host, holder_of};
 use shardd_client::node::NodeId;
 use shardd_client::peers::{FetchRequest, PeerError, SendHeader};
 use shardd_client::problem::Kind;
+use shardfmt::digest::Digest;
 use shardfmt::grain::GrainKey;
 use tokio::io::BufReader;
 use tokio::sync::mpsc;
@@ -17,8 +19,8 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::frame::{self, FrameError};
-use super::{GRAINS_IN_FLIGHT, Reply, Request, Services, Transport};
-use crate::identity::node_of;
+use super::{GRAINS_IN_FLIGHT, REVOKED, Reply, Request, Services, Transport};
+use crate::desk::{DeskError, Revoked};
 use crate::metastore::wire;
 
 /// How long a peer may take for the handshake, and to say what it wants.
@@ -45,10 +47,11 @@ impl Transport {
                 continue;
             }
             let (services, stop, streams) = (Arc::clone(&services), stop.clone(), tasks.clone());
+            let revoked = Arc::clone(&self.revoked);
             tasks.spawn(async move {
                 tokio::select! {
                     () = stop.cancelled() => {}
-                    () = connection(incoming, services, &streams, &stop) => {}
+                    () = connection(incoming, services, &revoked, &streams, &stop) => {}
                 }
             });
         }
@@ -61,6 +64,7 @@ impl Transport {
 async fn connection(
     incoming: Incoming,
     services: Arc<Services>,
+    revoked: &Revoked,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) {
@@ -70,18 +74,24 @@ async fn connection(
         Ok(Err(error)) => return warn!(%address, %error, "connection refused"),
         Err(_) => return warn!(%address, "connection refused: no handshake in time"),
     };
-    let Some(peer) = peer_of(&connection) else {
+    let Some((peer, key)) = peer_of(&connection) else {
         warn!(%address, "connection refused: its certificate names no node");
         return connection.close(1u32.into(), b"your certificate names no node");
     };
     debug!(%peer, %address, "connected");
     // The number of streams, and so of tasks, is bounded by the transport's settings.
     while let Ok((send, receive)) = connection.accept_bi().await {
+        // Looked at each time: a key may be revoked while its connection lasts.
+        if revoked.contains(key) {
+            warn!(%peer, %address, "connection closed: its key was revoked");
+            connection.close(REVOKED, b"your key was revoked");
+            break;
+        }
         let (peer, services, stop) = (peer.clone(), Arc::clone(&services), stop.clone());
         tasks.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                answered = answer(&peer, &services, send, receive) => if let Err(error) = answered {
+                answered = answer(&peer, key, &services, send, receive) => if let Err(error) = answered {
                     debug!(%peer, %error, "request not answered");
                 }
             }
@@ -90,15 +100,16 @@ async fn connection(
     debug!(%peer, %address, "disconnected");
 }
 
-/// The name in the certificate that the handshake has verified.
-fn peer_of(connection: &Connection) -> Option<NodeId> {
+/// The name in the certificate that the handshake has verified, and the digest of its key.
+pub(super) fn peer_of(connection: &Connection) -> Option<(NodeId, Digest)> {
     let chain =
         connection.peer_identity()?.downcast::<Vec<rustls::pki_types::CertificateDer<'static>>>().ok()?;
-    node_of(chain.first()?)
+    holder_of(chain.first()?)
 }
 
 async fn answer(
     peer: &NodeId,
+    key: Digest,
     services: &Services,
     mut send: SendStream,
     receive: RecvStream,
@@ -115,7 +126,7 @@ async fn answer(
                 let body = frame::read_bytes(&mut receive, body, frame::MAX_BODY, "a value").await?;
                 Ok((request, vec![], body))
             }
-            Request::Send { .. } => Ok((request, vec![], Bytes::new())),
+            Request::Send { .. } | Request::Certify { .. } => Ok((request, vec![], Bytes::new())),
         }
     };
     let (request, keys, body) = match timeout(OPENING_PATIENCE, opening).await {
@@ -144,6 +155,10 @@ async fn answer(
             };
             write(&mut send, &mut [frame::head(&reply)]).await?;
         }
+        Request::Certify { csr, hosts } => {
+            let reply = certify(peer, key, services, &csr, &hosts).await;
+            write(&mut send, &mut [frame::head(&reply)]).await?;
+        }
         Request::Meta { request, .. } => {
             let Some(metastore) = &services.metastore else {
                 let reason = "this node does not keep the metadata".to_owned();
@@ -161,6 +176,28 @@ async fn answer(
     }
     let _ = send.finish();
     Ok(())
+}
+
+/// The next certificate of a peer, or why it gets none.
+async fn certify(peer: &NodeId, key: Digest, services: &Services, csr: &str, hosts: &[Host]) -> Reply {
+    let Some(desk) = &services.desk else {
+        let reason = "this node is not the first one, which signs".to_owned();
+        return Reply::Refused { problem: Kind::Misdirected, reason };
+    };
+    match desk.renew(peer, key, csr, hosts).await {
+        Ok(certificate) => Reply::Certified { certificate },
+        Err(error) => Reply::Refused { problem: kind_of(&error), reason: error.to_string() },
+    }
+}
+
+fn kind_of(error: &DeskError) -> Kind {
+    match error {
+        DeskError::Secret(_) | DeskError::Revoked(_) => Kind::Forbidden,
+        DeskError::BadRequest(_) => Kind::Malformed,
+        DeskError::Taken(_) => Kind::Conflict,
+        DeskError::NoAuthority(_) => Kind::Misdirected,
+        DeskError::Meta(error) => Kind::from(error),
+    }
 }
 
 /// Hands the grains on the stream to the service as it takes them; ends when the service has answered.

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use shardd_client::certificates::Host;
 use shardd_client::metastore::{MetaError, Metastore};
 use shardd_client::node::NodeId;
 use shardd_client::peers::{Ack, Effort, PeerService, SendHeader};
@@ -23,6 +24,7 @@ use shardd_client::protocol::RunId;
 use shardfmt::VersionId;
 use tokio_util::task::TaskTracker;
 
+use crate::desk::{Desk, Revoked};
 use crate::identity::Identity;
 use crate::metastore::wire::{MetaReply, MetaRequest};
 use outgoing::Peer;
@@ -40,6 +42,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 const LARGEST_DATAGRAM: u16 = 6500;
 /// Grains that wait between stream and receiver; the stream stops when they are not taken.
 const GRAINS_IN_FLIGHT: usize = 16;
+/// Said to a peer whose connection is closed because its key was revoked.
+const REVOKED: quinn::VarInt = quinn::VarInt::from_u32(2);
 /// Socket buffers asked for; the system may give less.
 const SOCKET_BUFFER: usize = 4 << 20;
 
@@ -49,6 +53,8 @@ pub struct Services {
     pub peers: Arc<dyn PeerService>,
     /// The metadata, on the node that keeps it.
     pub metastore: Option<Arc<dyn Metastore>>,
+    /// Signs certificates, on the first node.
+    pub desk: Option<Arc<Desk>>,
 }
 
 /// A node's end of all its connections. Implements [`Peers`](shardd_client::peers::Peers); [`Transport::serve`] answers others.
@@ -58,6 +64,7 @@ pub struct Transport {
     address: SocketAddr,
     addresses: Mutex<BTreeMap<NodeId, SocketAddr>>,
     peers: Mutex<BTreeMap<NodeId, Arc<Peer>>>,
+    revoked: Arc<Revoked>,
     probes: TaskTracker,
 }
 
@@ -74,11 +81,16 @@ pub enum TransportError {
 }
 
 impl Transport {
-    /// Binds `address` (port 0: a free one) for the node of `identity`. Needs a tokio runtime.
+    /// Binds `address` (port 0: a free one) for the node of `identity`, whatever certificate that shows by then. Whoever
+    /// has one of the `revoked` keys is no peer. Needs a tokio runtime.
     ///
     /// # Errors
     /// [`TransportError::Bind`] when the address is taken or not of this machine.
-    pub fn bind(address: SocketAddr, identity: &Identity) -> Result<Arc<Transport>, TransportError> {
+    pub fn bind(
+        address: SocketAddr,
+        identity: &Identity,
+        revoked: Arc<Revoked>,
+    ) -> Result<Arc<Transport>, TransportError> {
         let bind = |source| TransportError::Bind { address, source };
         let server = tls::server(identity)?;
         let client = tls::client(identity)?;
@@ -94,6 +106,7 @@ impl Transport {
             address,
             addresses: Mutex::default(),
             peers: Mutex::default(),
+            revoked,
             probes: TaskTracker::new(),
         }))
     }
@@ -127,6 +140,8 @@ enum Request {
     Fetch { run: RunId, version: VersionId, epoch: u32, generation: u64, effort: Effort, count: u32 },
     /// Grains follow to the end of the stream; the answer is [`Reply::Ack`].
     Send { header: SendHeader },
+    /// The next certificate is wanted; the answer is [`Reply::Certified`].
+    Certify { csr: String, hosts: Vec<Host> },
     /// `body` bytes follow; the answer is [`Reply::Meta`].
     Meta { request: MetaRequest, body: u32 },
 }
@@ -139,6 +154,8 @@ enum Reply {
     Grains,
     /// What became of the grains sent.
     Ack { ack: Ack },
+    /// The certificate (PEM).
+    Certified { certificate: String },
     /// `body` bytes follow.
     Meta { result: Result<MetaReply, MetaError>, body: u32 },
     /// Nothing will be done, and why: a line of the one error table.

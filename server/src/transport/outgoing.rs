@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, WriteError};
 use serde::de::DeserializeOwned;
+use shardd_client::certificates::{Host, certificate_name};
 use shardd_client::metastore::MetaError;
 use shardd_client::node::NodeId;
 use shardd_client::peers::{Ack, FetchRequest, PeerError, Peers, SendHeader};
@@ -19,8 +20,8 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, timeout};
 
 use super::frame::{self, FrameError};
-use super::{BREAKER, CONNECT_PATIENCE, Reply, Request, Transport, lock};
-use crate::identity::certificate_name;
+use super::incoming::peer_of;
+use super::{BREAKER, CONNECT_PATIENCE, REVOKED, Reply, Request, Transport, lock};
 use crate::metastore::wire::{MetaReply, MetaRequest};
 
 /// How long a peer may take before an answer begins: as a shard's reader it may have to read the store first.
@@ -78,9 +79,35 @@ impl Transport {
         }
     }
 
+    /// The next certificate (PEM) of this node, from the first one.
+    ///
+    /// # Errors
+    /// No answer, or why there is none.
+    pub(crate) async fn ask_certificate(
+        &self,
+        first: &NodeId,
+        csr: String,
+        hosts: Vec<Host>,
+    ) -> Result<String, PeerError> {
+        let (mut send, mut receive) = self.open(first).await?;
+        self.write(first, &mut send, &mut [frame::head(&Request::Certify { csr, hosts })]).await?;
+        let _ = send.finish();
+        let late = |_| PeerError::TimedOut { peer: first.clone(), waited: ANSWER_PATIENCE };
+        match timeout(ANSWER_PATIENCE, self.reply(first, &mut receive)).await.map_err(late)?? {
+            Reply::Certified { certificate } => Ok(certificate),
+            other => Err(unexpected(first, &other)),
+        }
+    }
+
     /// A new stream to `to`, over the connection that is there or a new one.
     async fn open(&self, to: &NodeId) -> Result<(SendStream, RecvStream), PeerError> {
         let connection = self.connection(to).await?;
+        // Looked at each time: a key may be revoked while its connection lasts.
+        let is_revoked = |connection| peer_of(connection).is_none_or(|(_, key)| self.revoked.contains(key));
+        if !self.revoked.is_empty() && is_revoked(&connection) {
+            connection.close(REVOKED, b"your key was revoked");
+            return Err(unreachable(to, "its key was revoked"));
+        }
         connection.open_bi().await.map_err(|error| self.lost(to, &error))
     }
 

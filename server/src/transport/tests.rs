@@ -2,6 +2,7 @@ use std::net::UdpSocket;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use shardd_client::certificates::certificate_name;
 use shardd_client::peers::{FetchRequest, PeerError, Peers, Purpose};
 use shardfmt::digest::ShardId;
 use shardfmt::grain::GrainKey;
@@ -10,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::identity::certificate_name;
+use crate::desk::Revoked;
 use crate::identity::testing::cluster;
 
 const LOOPBACK: &str = "127.0.0.1:0";
@@ -60,9 +61,10 @@ impl Node {
     }
 
     fn start_at(address: SocketAddr, identity: &Identity) -> Node {
-        let transport = Transport::bind(address, identity).expect("bound");
+        let revoked = Arc::new(Revoked::default());
+        let transport = Transport::bind(address, identity, revoked).expect("bound");
         let (shelf, stop) = (Arc::new(Shelf::default()), CancellationToken::new());
-        let services = Services { peers: shelf.clone(), metastore: None };
+        let services = Services { peers: shelf.clone(), metastore: None, desk: None };
         let serving = tokio::spawn(Arc::clone(&transport).serve(services, stop.clone()));
         Node { transport, shelf, stop, serving }
     }

@@ -29,8 +29,7 @@ pub(super) fn server(identity: &Identity) -> Result<quinn::ServerConfig, Transpo
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(bad)?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(identity.chain(), identity.private_key())
-        .map_err(bad)?;
+        .with_cert_resolver(identity.shown());
     settings.alpn_protocols = vec![PROTOCOL.to_vec()];
     let quic =
         QuicServerConfig::try_from(settings).map_err(|error| TransportError::Tls(error.to_string()))?;
@@ -44,8 +43,7 @@ pub(super) fn client(identity: &Identity) -> Result<quinn::ClientConfig, Transpo
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(bad)?
         .with_root_certificates(roots(identity)?)
-        .with_client_auth_cert(identity.chain(), identity.private_key())
-        .map_err(bad)?;
+        .with_client_cert_resolver(identity.shown());
     settings.alpn_protocols = vec![PROTOCOL.to_vec()];
     let quic =
         QuicClientConfig::try_from(settings).map_err(|error| TransportError::Tls(error.to_string()))?;

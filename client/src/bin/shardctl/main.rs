@@ -3,6 +3,7 @@
 //! One small file per command. Exit codes are in [`ENDING`].
 
 mod append;
+mod certs;
 mod completions;
 mod connect;
 mod context;
@@ -92,6 +93,7 @@ enum Command {
     Plan(plan::Plan),
     Status(status::Status),
     Token(token::Token),
+    Certs(certs::Certs),
     Verify(verify::Verify),
     Read(read::Read),
     Demo(demo::Demo),
@@ -137,6 +139,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Plan(command) => command.run(&connect, json),
         Command::Status(command) => command.run(&connect, json),
         Command::Token(command) => command.run(&connect, json),
+        Command::Certs(command) => command.run(&connect, json),
         Command::Verify(command) => command.run(&connect, json),
         Command::Read(command) => command.run(&connect, json),
         Command::Demo(command) => command.run(&connect, json),

@@ -74,9 +74,13 @@ impl IngestProgress {
     /// Ends the process at Ctrl-C, with a word on what becomes of the work.
     pub(crate) fn end_on_signals(self: &Arc<Self>) -> io::Result<()> {
         let progress = self.clone();
-        signals::end_with(move || {
+        signals::end_with(move |exit| {
             progress.finish();
-            eprintln!("interrupted: the same command goes on where this one stopped");
+            let words = "interrupted: the same command goes on where this one stopped";
+            match progress.show {
+                Show::Lines(_) => output::error(true, words, exit),
+                Show::Nothing | Show::Bar { .. } => eprintln!("{words}"),
+            }
         })
     }
 

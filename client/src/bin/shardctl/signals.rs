@@ -5,7 +5,7 @@ use std::io;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// What a shell expects as the exit code of a process that Ctrl-C ended.
-const INTERRUPTED: i32 = 130;
+const INTERRUPTED: u8 = 130;
 
 /// Calls `act` on a thread of its own at the first SIGINT, SIGTERM or SIGHUP from now on; later ones do nothing.
 pub(crate) fn at_first(act: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -28,10 +28,11 @@ pub(crate) fn at_first(act: impl FnOnce() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends the process at the first such signal, with `last_words` for a person. For work that nothing is lost of.
-pub(crate) fn end_with(last_words: impl FnOnce() + Send + 'static) -> io::Result<()> {
+/// Ends the process at the first such signal, with `last_words`, which are told the exit code. For work that nothing is
+/// lost of.
+pub(crate) fn end_with(last_words: impl FnOnce(u8) + Send + 'static) -> io::Result<()> {
     at_first(move || {
-        last_words();
-        std::process::exit(INTERRUPTED)
+        last_words(INTERRUPTED);
+        std::process::exit(INTERRUPTED.into())
     })
 }

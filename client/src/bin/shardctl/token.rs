@@ -18,7 +18,7 @@ use crate::human::{date, parse_duration};
 use crate::output;
 use crate::table::Table;
 
-/// Make, list and revoke tokens, which nodes started with --auth tokens ask for
+/// Make, list and revoke tokens: those that nodes started with --auth tokens ask for, and those that nodes join with
 #[derive(Args)]
 pub(crate) struct Token {
     #[command(subcommand)]
@@ -30,18 +30,22 @@ enum Command {
     /// Make a token; it is printed once, and cannot be found out later
     Create {
         /// Whom or what it is for
-        #[arg(value_name = "NAME")]
-        name: String,
+        #[arg(value_name = "NAME", required_unless_present = "join", conflicts_with = "join")]
+        name: Option<String>,
+
+        /// Make a join token instead: the line with which one new node is started, as `shardd serve --join`
+        #[arg(long)]
+        join: bool,
 
         /// What its bearer may do: read and train; also add and remove; also make tokens and collect garbage
-        #[arg(long, value_enum, default_value = "read")]
+        #[arg(long, value_enum, default_value = "read", conflicts_with = "join")]
         role: RoleArg,
 
         /// Only on this dataset; may be repeated [default: all]
-        #[arg(long = "dataset", value_name = "NAME")]
+        #[arg(long = "dataset", value_name = "NAME", conflicts_with = "join")]
         datasets: Vec<DatasetName>,
 
-        /// How long it is good, such as 90d or 12h [default: until it is revoked]
+        /// How long it is good, such as 90d or 12h [default: until it is revoked; of a join token: 1h]
         #[arg(long, value_name = "TIME", value_parser = parse_duration)]
         expires: Option<Duration>,
 
@@ -50,6 +54,7 @@ enum Command {
         to: Option<PathBuf>,
     },
     /// List tokens, without their secrets
+    #[command(visible_alias = "list")]
     Ls,
     /// Revoke a token: from now on it is none
     Revoke {
@@ -87,9 +92,16 @@ impl Token {
                 ));
             }
         };
-        let (url, http) = (format!("{}/v1/tokens", servers.first_that_answers()), servers.http());
+        let server = servers.first_that_answers();
+        let (url, http) = (format!("{server}/v1/tokens"), servers.http());
         match self.command {
-            Command::Create { name, role, datasets, expires, to } => {
+            Command::Create { join: true, expires, to, .. } => {
+                let file = to.as_deref().map(private_file).transpose()?;
+                let asked = json!({ "lifetime_seconds": expires.map(|lifetime| lifetime.as_secs()) });
+                let made: Value = http.post_json(&format!("{server}/v1/join-tokens"), &asked)?;
+                hand_out(made, file.zip(to), "use it with `shardd serve --join @FILE`, once", json)
+            }
+            Command::Create { name, role, datasets, expires, to, join: false } => {
                 let role = match role {
                     RoleArg::Read => "read",
                     RoleArg::Write => "write",
@@ -103,7 +115,7 @@ impl Token {
                     "lifetime_seconds": expires.map(|lifetime| lifetime.as_secs()),
                 });
                 let made: Value = http.post_json(&url, &asked)?;
-                hand_out(made, file.zip(to), json)
+                hand_out(made, file.zip(to), "use it with --token-file or SHARDD_TOKEN_FILE", json)
             }
             Command::Ls => list(&http, &url, json),
             Command::Revoke { id } => {
@@ -119,7 +131,7 @@ impl Token {
 }
 
 /// Gives the token to whoever asked for it, and to nobody else.
-fn hand_out(mut made: Value, file: Option<(File, PathBuf)>, json: bool) -> Result<(), Failure> {
+fn hand_out(mut made: Value, file: Option<(File, PathBuf)>, usage: &str, json: bool) -> Result<(), Failure> {
     let token = made["token"].as_str().unwrap_or_default().to_owned();
     let Some((mut file, path)) = file else {
         match json {
@@ -136,7 +148,7 @@ fn hand_out(mut made: Value, file: Option<(File, PathBuf)>, json: bool) -> Resul
             made["file"] = json!(path);
             output::json(&made);
         }
-        false => output::print(&format!("{}: use it with SHARDD_TOKEN_FILE\n", path.display())),
+        false => output::print(&format!("{}: {usage}\n", path.display())),
     }
     Ok(())
 }

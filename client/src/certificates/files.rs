@@ -7,25 +7,37 @@ use std::path::Path;
 
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 
-use super::IdentityError;
+use super::CertificateError;
 
 /// Makes a directory (and its parents) that only its owner can enter.
-pub(crate) fn private_directory(path: &Path) -> Result<(), IdentityError> {
+///
+/// # Errors
+/// [`CertificateError`], naming the path, when it cannot be made.
+pub fn private_directory(path: &Path) -> Result<(), CertificateError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| at(path, source))
 }
 
 /// Reads a whole file.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
+///
+/// # Errors
+/// [`CertificateError`], naming the path, when it cannot be read.
+pub fn read(path: &Path) -> Result<Vec<u8>, CertificateError> {
     fs::read(path).map_err(|source| at(path, source))
 }
 
 /// Replaces a file by `bytes`, mode 0600, durably: after a crash it holds the old or the new bytes.
-pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), IdentityError> {
+///
+/// # Errors
+/// [`CertificateError`], naming the path, when it cannot be written.
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), CertificateError> {
     replace(path, bytes).map_err(|source| at(path, source))
 }
 
 /// The key in `path`; made first if there is none.
-pub(crate) fn key(path: &Path) -> Result<KeyPair, IdentityError> {
+///
+/// # Errors
+/// [`CertificateError`], naming the path, when it cannot be read or written, or holds no key.
+pub fn key_in(path: &Path) -> Result<KeyPair, CertificateError> {
     if path.exists() {
         return super::read_key(path);
     }
@@ -54,6 +66,6 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-fn at(path: &Path, source: io::Error) -> IdentityError {
-    IdentityError::Io { path: path.to_owned(), source }
+fn at(path: &Path, source: io::Error) -> CertificateError {
+    CertificateError::Io { path: path.to_owned(), source }
 }

@@ -1,0 +1,170 @@
+//! How nodes come in, and how they are put out: join tokens, the certificates that were signed, keys that are revoked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{StatusCode, Uri};
+use axum::response::IntoResponse;
+use serde::{Deserialize, Serialize};
+use shardd_client::node::NodeId;
+use shardd_client::problem::Kind;
+use shardfmt::digest::Digest;
+use utoipa::ToSchema;
+
+use super::pages::{self, Paged};
+use super::problem::{bad_request, invalid, not_found};
+use super::{Answer, Asked, Named, Posted, Refusal, State, json};
+use crate::desk::{CertificateRecord, Desk, DeskError, JoinSecrets, Register, Revoked};
+use crate::identity::{Cluster, JoinReply, JoinRequest, JoinToken, Site};
+use crate::membership;
+
+/// How long a join token is good unless told otherwise.
+const JOIN_LIFETIME: u64 = 3600;
+/// The longest that one may be good: a month.
+const LONGEST_JOIN: u64 = 31 * 24 * 3600;
+
+/// Where nodes join, and what all nodes know of that.
+pub struct Front {
+    /// The authority's certificate (PEM).
+    pub authority: String,
+    /// Its digest, which join tokens pin.
+    pub digest: Digest,
+    /// What this node knows of the first one.
+    pub cluster: Cluster,
+    /// Signs: on the first node only.
+    pub desk: Option<Arc<Desk>>,
+}
+
+impl From<DeskError> for Refusal {
+    fn from(error: DeskError) -> Refusal {
+        match error {
+            DeskError::Secret(_) | DeskError::Revoked(_) => Refusal::of(Kind::Forbidden, error),
+            DeskError::BadRequest(_) => bad_request(error),
+            DeskError::Taken(_) => Refusal::of(Kind::Conflict, error),
+            DeskError::NoAuthority(_) => Refusal::of(Kind::Misdirected, error),
+            DeskError::Meta(error) => error.into(),
+        }
+    }
+}
+
+/// The certificate (PEM) of the cluster's authority
+///
+/// Nobody needs a token for it, and nobody should believe it before having compared its digest.
+#[utoipa::path(get, path = "/v1/authority", tag = "access", operation_id = "authority",
+    responses((status = 200, description = "It", body = String, content_type = "application/x-pem-file")))]
+pub(super) async fn authority(state: State) -> Answer {
+    Ok(([(CONTENT_TYPE, "application/x-pem-file")], state.api.front.authority.clone()).into_response())
+}
+
+/// Join the cluster: a certificate for a new node's key
+#[utoipa::path(post, path = "/v1/join", tag = "cluster", operation_id = "join", request_body = JoinRequest,
+    responses((status = 200, description = "The certificate", body = JoinReply),
+        (status = 403), (status = 409), (status = 421)))]
+pub(super) async fn join(state: State, Posted(request): Posted<JoinRequest>) -> Answer {
+    let Some(desk) = &state.api.front.desk else {
+        let cluster = &state.api.front.cluster;
+        let detail = format!("nodes join at the first one, {} at {}", cluster.first, cluster.site());
+        return Err(Refusal::of(Kind::Misdirected, detail));
+    };
+    let reply = desk.join(request).await?;
+    Ok((StatusCode::OK, json(&reply)?).into_response())
+}
+
+/// The join token to make.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewJoinToken {
+    /// After how many seconds it ends; an hour, unless told otherwise.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 2_678_400)]
+    lifetime_seconds: Option<u64>,
+}
+
+/// A join token that was just made.
+#[derive(Serialize, ToSchema)]
+pub(super) struct MadeJoinToken {
+    /// The line that one new node is started with. It is said here, and never again.
+    token: String,
+    /// When it ends, in seconds since 1970.
+    expires_at: u64,
+}
+
+/// Make a join token, with which one node can join
+#[utoipa::path(post, path = "/v1/join-tokens", tag = "access", operation_id = "create_join_token",
+    request_body = NewJoinToken,
+    responses((status = 201, description = "The token", body = MadeJoinToken), (status = 422)))]
+pub(super) async fn create_join_token(state: State, Posted(new): Posted<NewJoinToken>) -> Answer {
+    let seconds = new.lifetime_seconds.unwrap_or(JOIN_LIFETIME);
+    if seconds == 0 || seconds > LONGEST_JOIN {
+        return Err(invalid(format!("lifetime_seconds: {seconds} is not between 1 and {LONGEST_JOIN}")));
+    }
+    let secrets = JoinSecrets::in_metastore(Arc::clone(state.api.engine.metastore()));
+    let (secret, expires_at) = secrets.create(Duration::from_secs(seconds)).await?;
+    let front = &state.api.front;
+    // The first node may have moved since this one joined.
+    let known = state.api.engine.nodes().into_iter().find(|node| node.id == front.cluster.first);
+    let site = known.and_then(|node| site_of(&node.http)).unwrap_or_else(|| front.cluster.site());
+    let token = JoinToken { site, authority: front.digest, secret };
+    let made = MadeJoinToken { token: token.reveal(), expires_at };
+    Ok((StatusCode::CREATED, json(&made)?).into_response())
+}
+
+fn site_of(url: &str) -> Option<Site> {
+    let (scheme, address) = url.split_once("://")?;
+    Some(Site { address: address.parse().ok()?, tls: scheme == "https" })
+}
+
+/// The newest certificate of each node
+#[utoipa::path(get, path = "/v1/certificates", tag = "access", operation_id = "list_certificates", params(Paged),
+    responses((status = 200, description = "A page of them", body = Vec<CertificateRecord>), (status = 422)))]
+pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+    let register = Register::in_metastore(Arc::clone(state.api.engine.metastore()));
+    pages::page(&uri, &paged, register.list().await?, |record| record.node.to_string())
+}
+
+/// Have the certificate of a node renewed now
+///
+/// The node does it itself, within seconds if it runs, else when it runs again: the list says when.
+#[utoipa::path(post, path = "/v1/certificates/{node}/rotate", tag = "access", operation_id = "rotate_certificate",
+    params(("node" = NodeId, Path, description = "The node")),
+    responses((status = 202, description = "It will be", body = CertificateRecord), (status = 404)))]
+pub(super) async fn rotate(state: State, Named(node): Named<NodeId>) -> Answer {
+    let register = Register::in_metastore(Arc::clone(state.api.engine.metastore()));
+    match register.rotate(&node).await? {
+        Some(record) => Ok((StatusCode::ACCEPTED, json(&record)?).into_response()),
+        None => Err(unknown(&node)),
+    }
+}
+
+/// Revoke the key of a node: the others do not talk to it any more
+#[utoipa::path(delete, path = "/v1/certificates/{node}", tag = "access", operation_id = "revoke_certificate",
+    params(("node" = NodeId, Path, description = "The node")),
+    responses((status = 204, description = "It is revoked"), (status = 404), (status = 409)))]
+pub(super) async fn revoke(state: State, Named(node): Named<NodeId>) -> Answer {
+    if node == state.api.front.cluster.first {
+        let detail =
+            format!("{node} is the first node, which signs for all others: start a new cluster instead");
+        return Err(Refusal::of(Kind::Conflict, detail));
+    }
+    let metastore = state.api.engine.metastore();
+    let register = Register::in_metastore(Arc::clone(metastore));
+    let signed = register.of(&node).await?.map(|record| record.key);
+    let holder = membership::holder(metastore.as_ref(), &node).await?;
+    let mut keys: Vec<Digest> = signed.into_iter().chain(holder).collect();
+    keys.dedup();
+    if keys.is_empty() {
+        return Err(unknown(&node));
+    }
+    for key in keys {
+        Revoked::revoke(metastore.as_ref(), &node, key).await?;
+    }
+    membership::expel(metastore.as_ref(), &node).await?;
+    register.forget(&node).await?;
+    tracing::warn!(%node, "the key of a node was revoked");
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn unknown(node: &NodeId) -> Refusal {
+    not_found(format!("no certificate of node {node} is known"))
+}
