@@ -420,9 +420,11 @@ impl From<&LoadError> for Kind {
             LoadError::Lookup(error) => error.into(),
             LoadError::Plan(_) | LoadError::Config(_) => Self::Invalid,
             LoadError::Shard(_) | LoadError::Row(_) | LoadError::NotGenuine { .. } => Self::Corrupt,
-            LoadError::Http(_) | LoadError::NoServers | LoadError::Threads { .. } | LoadError::Stopped => {
-                Self::Unavailable
-            }
+            LoadError::Http(_)
+            | LoadError::NoServers
+            | LoadError::Room { .. }
+            | LoadError::Threads { .. }
+            | LoadError::Stopped => Self::Unavailable,
         }
     }
 }
@@ -444,7 +446,9 @@ impl From<&MetaError> for Kind {
     fn from(error: &MetaError) -> Self {
         match error {
             MetaError::Conflict { .. } => Self::Conflict,
-            MetaError::TooLarge { .. } | MetaError::BadKey { .. } => Self::Invalid,
+            MetaError::TooLarge { .. } | MetaError::BadKey { .. } | MetaError::Unchangeable { .. } => {
+                Self::Invalid
+            }
             MetaError::LeaseLost { .. } | MetaError::Unavailable { .. } => Self::Unavailable,
             MetaError::Damaged { .. } => Self::Corrupt,
         }

@@ -3,17 +3,29 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
 
 use serde_json::Value;
+use shardd_tests::s3::S3;
 use shardd_tests::{binary, error_line, run};
 use tempfile::TempDir;
 
 /// What else than the command line decides what these programs do.
-const VARIABLES: [&str; 9] = [
+const VARIABLES: [&str; 16] = [
     "SHARDD_SERVER",
+    "SHARDD_TOKEN",
+    "SHARDD_TOKEN_FILE",
+    "SHARDD_CA",
+    "SHARDD_STORE_ENDPOINT",
+    "SHARDD_STORE_REGION",
+    "SHARDD_STORE_CA",
+    "SHARDD_STORE_ANONYMOUS",
     "SHARDD_CONFIG",
     "SHARDCTL_CONFIG",
     "SHARDCTL_CONTEXT",
@@ -129,12 +141,112 @@ fn a_context_is_made_chosen_and_forgotten() {
     );
     assert_eq!(home.refused(&["--context", "lab", "--store", "x", "ls"]).1, 2);
     assert_eq!(home.refused(&["context", "set", "x"]).1, 2);
-    assert_eq!(home.refused(&["context", "set", "x", "--server", "ftp://x"]).1, 2);
+    for near_miss in ["ftp://x", "https://", "http://", "https:/x", "httpss://x", "x:7700"] {
+        let (line, code) = home.refused(&["context", "set", "x", "--server", near_miss]);
+        assert!(code == 2 && line.contains("is not the address of a node"), "{near_miss}: {line}");
+    }
 
     let gone = run(&mut home.shardctl(&["context", "rm", "here"]));
     assert!(gone.contains("no context is the current one now"), "{gone}");
     assert_eq!(home.json(&["context", "show"])[0]["from"], "default");
     assert!(home.path("here").is_dir(), "only the name is forgotten");
+}
+
+/// Answers every question with an empty list, and tells which token came with it.
+fn asked_with() -> (String, Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let (tell, told) = sync_channel(16);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+            let token = head.iter().find_map(|line| line.strip_prefix("authorization: Bearer "));
+            tell.send(token.unwrap_or("none").to_owned()).expect("the test listens");
+            let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n[]";
+            (&stream).write_all(answer.as_bytes()).expect("the client listens");
+        }
+    });
+    (url, told)
+}
+
+#[test]
+fn a_context_keeps_how_its_place_is_entered_and_flags_and_environment_come_first() {
+    let home = Home::new();
+    let (url, token) = asked_with();
+    for name in ["kept", "given", "set"] {
+        fs::write(home.path(name), format!("{name}-secret\n")).expect("it can be written");
+    }
+    home.json(&["context", "set", "far", "--server", &url, "--token-file", "kept"]);
+    run(&mut home.shardctl(&["context", "use", "far"]));
+    let shown = &home.json(&["context", "show", "far"])[0];
+    assert_eq!(shown["token_file"], home.path("kept").display().to_string(), "{shown}");
+    let file = fs::read_to_string(home.contexts()).expect("it was written");
+    assert!(file.contains("token-file = ") && !file.contains("secret"), "{file}");
+
+    let shown_token = |command: &mut Command| {
+        run(command);
+        // Some commands ask several questions.
+        let shown: BTreeSet<String> = token.try_iter().collect();
+        Vec::from_iter(shown).join(" and ")
+    };
+    assert_eq!(shown_token(&mut home.shardctl(&["ls"])), "kept-secret");
+    assert_eq!(shown_token(&mut home.shardctl(&["token", "ls"])), "kept-secret");
+    assert_eq!(shown_token(home.shardctl(&["ls"]).env("SHARDD_TOKEN_FILE", "set")), "set-secret");
+    assert_eq!(shown_token(home.shardctl(&["ls"]).env("SHARDD_TOKEN", "said")), "said");
+    let mut flag = home.shardctl(&["--token-file", "given", "ls"]);
+    assert_eq!(shown_token(flag.env("SHARDD_TOKEN_FILE", "not there")), "given-secret");
+    assert_eq!(shown_token(&mut home.shardctl(&["--server", &url, "ls"])), "none", "only in its context");
+
+    fs::remove_file(home.path("kept")).expect("it was there");
+    let (line, code) = home.refused(&["ls"]);
+    assert!(code == 1 && line.contains("kept: no token in it"), "{line}");
+    let (line, _) = home.refused(&["--ca", "none.pem", "--token-file", "given", "ls"]);
+    assert!(line.contains("none.pem: no certificates to trust"), "{line}");
+
+    for (words, said) in [
+        (&["--store", "s", "--token-file", "given", "ls"][..], "s is a store"),
+        (&["--server", &url, "--store-region", "r", "ls"], "are for the URL of a bucket"),
+        (&["context", "set", "x", "--store", "s", "--store-anonymous"], "are for the URL of a bucket"),
+    ] {
+        let (line, code) = home.refused(words);
+        assert!(code == 2 && line.contains(said), "{words:?}: {line}");
+    }
+    let bucket = ["context", "set", "bucket", "--store", "s3://b/f", "--store-endpoint", "http://x:1"];
+    home.json(&[&bucket[..], &["--store-region", "r", "--store-ca", "ca.pem"]].concat());
+    let shown = &home.json(&["context", "show", "bucket"])[0];
+    assert_eq!((&shown["endpoint"], &shown["region"]), (&"http://x:1".into(), &"r".into()));
+    assert_eq!(shown["ca"], home.path("ca.pem").display().to_string());
+    let (line, _) = home.refused(&["--context", "bucket", "ls"]);
+    assert!(line.contains("ca.pem: cannot be trusted"), "{line}");
+    let mut wrong = home.shardctl(&["--context", "bucket", "ls"]);
+    let (line, _) = failed(wrong.env("SHARDD_STORE_ANONYMOUS", "perhaps"));
+    assert!(line.contains("SHARDD_STORE_ANONYMOUS is \"perhaps\": use true or false"), "{line}");
+}
+
+#[test]
+fn a_certificate_that_is_not_trusted_is_an_error_with_the_way_out() {
+    let home = Home::new();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let (cert, key) = (home.path("cert.pem"), home.path("key.pem"));
+    fs::write(&cert, made.cert.pem()).expect("it can be written");
+    fs::write(&key, made.signing_key.serialize_pem()).expect("it can be written");
+    fs::create_dir(home.path("empty")).expect("it can be made");
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    // Any server with a certificate will do.
+    let Some(server) = S3::moto(&home.path("empty"), &["--open", "--tls", &text(&cert), &text(&key)]) else {
+        return;
+    };
+    let (line, code) = home.refused(&["--server", &server.endpoint, "ls"]);
+    println!("{line}");
+    assert!(code == 1 && line.contains("not trusted") && line.contains("--ca FILE or SHARDD_CA"), "{line}");
+    assert!(line.contains("tls/ca.pem"), "{line}");
+    let by_address = server.endpoint.replace("localhost", "127.0.0.1");
+    let (line, _) = home.refused(&["--server", &by_address, "--ca", "cert.pem", "ls"]);
+    println!("{line}");
+    assert!(line.contains("it names others"), "{line}");
+    let (line, _) = home.refused(&["--server", &server.endpoint, "--ca", "cert.pem", "ls"]);
+    assert!(!line.contains("not trusted") && !line.contains("no shardd answers"), "{line}");
 }
 
 #[test]
@@ -145,7 +257,7 @@ fn a_file_of_contexts_that_cannot_be_read_is_an_error_and_stays() {
         ("current = ", "shardctl.toml, line 1"),
         (
             "\n[contexts.a]\nsever = \"http://x\"",
-            "line 3: unknown field `sever`, expected `server` or `store`",
+            "line 3: unknown field `sever`, expected one of `server`, `store`, `token-file`",
         ),
         ("[contexts.a]\nstore = \"relative\"", "write its whole path"),
     ] {

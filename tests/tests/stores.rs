@@ -1,28 +1,27 @@
-//! Nodes whose store is a service elsewhere: real servers that speak S3, and a network in front of them that fails.
+//! Stores that are a service elsewhere, with nodes and without: real servers that speak S3, and a network in front of them
+//! that fails.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
 
 use serde_json::Value;
+use shardd_client::catalog::{LocalCatalog, conformance as catalog_conformance};
+use shardd_client::metastore::{BucketMetastore, Metastore, conformance as metastore_conformance};
 use shardd_client::origin::{Origin, conformance};
 use shardd_client::stores::StoreOptions;
 use shardd_tests::faults::{FAULTS, FaultyProxy};
 use shardd_tests::s3::{FOREIGN, S3};
-use shardd_tests::{Cluster, Delivered, Reading, binary, error_line, is_quick, run, shared_data};
+use shardd_tests::{Cluster, Delivered, Node, Reading, binary, error_line, is_quick, run, shared_data};
 
 /// The bucket that the suite is run in, by this process started anew.
 const BUCKET: &str = "SHARDD_TESTS_BUCKET";
 
-/// Runs the suite of stores in a process that has the server's keys in its environment.
-fn keeps_the_promises(s3: &S3) {
+/// Runs a suite in a process that has the server's keys in its environment.
+fn keeps_the_promises(s3: &S3, suite: &str) {
     let this = std::env::current_exe().expect("a test knows its own path");
     let mut command = Command::new(this);
-    command.args([
-        "--exact",
-        "the_bucket_of_the_environment_keeps_the_promises_of_a_store",
-        "--ignored",
-        "--nocapture",
-    ]);
+    command.args(["--exact", suite, "--ignored", "--nocapture"]);
     FOREIGN.iter().for_each(|variable| _ = command.env_remove(variable));
     let printed = run(command.envs(s3.variables()).env(BUCKET, "s3://data"));
     assert!(printed.contains("1 passed"), "{printed}");
@@ -44,15 +43,261 @@ fn the_bucket_of_the_environment_keeps_the_promises_of_a_store() {
 }
 
 #[test]
+#[ignore = "run by the tests below, with a server in the environment"]
+fn the_bucket_of_the_environment_keeps_the_promises_of_a_metastore_and_a_catalog() {
+    let bucket = std::env::var(BUCKET).expect("the bucket to use");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let count = std::cell::Cell::new(0);
+    runtime.expect("a runtime").block_on(metastore_conformance::all(async || {
+        count.set(count.get() + 1);
+        println!("metastore {}", count.get());
+        let origin = Origin::open_with(&format!("{bucket}/names/{}", count.get()), &StoreOptions::default());
+        Arc::new(BucketMetastore::new(Arc::new(origin.expect("opens")))) as Arc<dyn Metastore>
+    }));
+    println!("catalog");
+    let url = format!("{bucket}/catalog");
+    catalog_conformance(&LocalCatalog::open_url(&url, &StoreOptions::default()).expect("opens"));
+}
+
+const STORE: &str = "the_bucket_of_the_environment_keeps_the_promises_of_a_store";
+const NAMES: &str = "the_bucket_of_the_environment_keeps_the_promises_of_a_metastore_and_a_catalog";
+
+#[test]
 fn moto_keeps_the_promises_of_a_store() {
     let Some(s3) = S3::empty_moto() else { return };
-    keeps_the_promises(&s3);
+    keeps_the_promises(&s3, STORE);
 }
 
 #[test]
 fn s3s_fs_keeps_the_promises_of_a_store() {
     let Some(s3) = S3::files() else { return };
-    keeps_the_promises(&s3);
+    keeps_the_promises(&s3, STORE);
+}
+
+#[test]
+fn moto_keeps_the_promises_of_a_metastore_and_a_catalog() {
+    let Some(s3) = S3::empty_moto() else { return };
+    keeps_the_promises(&s3, NAMES);
+}
+
+fn digits(part: &str) -> String {
+    format!("{}/../client/data/digits/{part}.parquet", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A person without nodes, whose home is a directory of its own.
+struct Person<'a> {
+    s3: &'a S3,
+    home: tempfile::TempDir,
+    store: &'a str,
+}
+
+impl<'a> Person<'a> {
+    fn at(s3: &'a S3, store: &'a str) -> Self {
+        Person { s3, home: tempfile::tempdir().expect("a temporary directory can be made"), store }
+    }
+
+    fn shardctl(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(binary("shardctl"));
+        command.current_dir(self.home.path()).env("HOME", self.home.path()).env("TMPDIR", self.home.path());
+        FOREIGN.iter().for_each(|variable| _ = command.env_remove(variable));
+        command.envs(self.s3.variables()).args(["--store", self.store]).args(words);
+        command
+    }
+
+    fn said(&self, words: &[&str]) -> String {
+        run(&mut self.shardctl(words))
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        let printed = self.said(&[&["--json"], words].concat());
+        serde_json::from_str(printed.lines().last().expect("a line")).expect("JSON")
+    }
+
+    fn refused(&self, words: &[&str]) -> String {
+        let output = self.shardctl(words).output().expect("shardctl starts");
+        let line = error_line(&output);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {line}");
+        assert_eq!(line.lines().count(), 1, "{words:?}: {line}");
+        line
+    }
+}
+
+#[test]
+fn a_bucket_is_worked_on_without_any_node() {
+    let Some(s3) = S3::empty_moto() else { return };
+    let me = Person::at(&s3, "s3://data/lab");
+    assert!(me.refused(&["ls"]).contains("no dataset that was put without a node in s3://data/lab"));
+    let missing = Person::at(&s3, "s3://missing/lab");
+    assert!(missing.refused(&["ls"]).contains("no such bucket"));
+    assert!(missing.refused(&["ingest", &digits("test"), "--name", "digits"]).contains("no such bucket"));
+
+    let here = Person::at(&s3, "here");
+    for person in [&me, &here] {
+        person.said(&["ingest", &digits("test"), "--name", "digits"]);
+        person.said(&["tag", "digits", "first"]);
+        person.said(&["append", "digits", &digits("train")]);
+        person.said(&["partition", "digits", "--q", "0.1"]);
+    }
+    // Another one, who knows the bucket only, finds all of it.
+    let other = Person::at(&s3, "s3://data/lab");
+    let facts = |person: &Person, words: &[&str]| timeless(person.json(words));
+    for words in [&["ls"][..], &["tag", "digits"], &["plan", "ls"]] {
+        assert_eq!(facts(&other, words), facts(&here, words), "{words:?}");
+    }
+    assert_eq!(other.json(&["log", "digits"]).as_array().map(Vec::len), Some(2));
+    let differs = other.shardctl(&["diff", "digits@first", "digits"]).output().expect("it starts");
+    assert_eq!(differs.status.code(), Some(1), "{}", error_line(&differs));
+    assert!(String::from_utf8_lossy(&differs.stdout).contains("digits"));
+    let read = |person: &Person| {
+        let lines = person.said(&["--json", "read"]);
+        lines.lines().filter(|line| line.contains("digest")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(read(&other)[..8], read(&here)[..8]);
+    other.said(&["verify", "digits"]);
+    other.said(&["export", "digits@first", "out", "--format", "parquet"]);
+    assert!(other.home.path().join("out").is_dir());
+    assert_eq!(leftovers(other.home.path()), Vec::<String>::new(), "of what was read, nothing stays");
+
+    other.said(&["rm", "digits", "--yes"]);
+    let gone = other.json(&["gc", "--delete", "--older-than", "0s"]);
+    assert_eq!((&gone["dry_run"], &gone["unknown"]["objects"]), (&false.into(), &0.into()), "{gone}");
+    assert_eq!(me.json(&["tag", "digits"]).as_array().map(Vec::len), Some(1), "names outlive a gc");
+    me.said(&["restore", "digits@first"]);
+    me.said(&["verify", "digits"]);
+
+    // A node that has the same bucket keeps its own names, and neither takes the other's objects for garbage.
+    let data = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut variables: Vec<(&str, String)> =
+        s3.variables().map(|(name, value)| (name, value.to_owned())).to_vec();
+    variables.push(("SHARDD_STORE", "s3://data/lab".to_owned()));
+    let node = Node::start_with(data.path(), "n1", None, &variables);
+    assert_eq!(node.get("/v1/datasets"), serde_json::json!([]));
+    let to_node = |words: &[&str]| {
+        let mut command = Command::new(binary("shardctl"));
+        FOREIGN.iter().for_each(|variable| _ = command.env_remove(variable));
+        command.args(["--server", &node.http]).args(words);
+        command
+    };
+    run(&mut to_node(&["ingest", &digits("test"), "--name", "theirs"]));
+    let output = to_node(&["gc", "--delete"]).output().expect("shardctl starts");
+    let line = error_line(&output);
+    assert!(!output.status.success() && line.contains("is also that of catalog"), "{line}");
+    assert!(me.refused(&["gc", "--delete"]).contains("is also that of catalog"));
+    assert!(!me.said(&["ls"]).contains("theirs"));
+}
+
+#[test]
+fn a_web_server_that_shows_a_bucket_is_read_and_not_changed() {
+    let empty = tempfile::tempdir().expect("a temporary directory can be made");
+    let Some(s3) = S3::moto(empty.path(), &["--open"]) else { return };
+    let owner = Person::at(&s3, "s3://data/lab");
+    owner.said(&["ingest", &digits("test"), "--name", "digits"]);
+    owner.said(&["partition", "digits", "--q", "0.1"]);
+    let url = format!("{}/data/lab", s3.endpoint);
+    let visitor = Person::at(&s3, &url);
+    assert_eq!(visitor.json(&["ls"]), owner.json(&["ls"]));
+    assert_eq!(
+        visitor.said(&["--json", "read", "--rows"]).lines().next(),
+        owner.said(&["--json", "read", "--rows"]).lines().next()
+    );
+    visitor.said(&["verify", "digits"]);
+    for words in
+        [&["ingest", &digits("train"), "--name", "other"][..], &["tag", "digits", "x"], &["gc", "--delete"]]
+    {
+        let line = visitor.refused(words);
+        assert!(line.contains("a web server is only read"), "{words:?}: {line}");
+    }
+    let nothing = format!("{}/data/nothing", s3.endpoint);
+    let line = Person::at(&s3, &nothing).refused(&["ls"]);
+    assert!(line.ends_with("name another with --store"), "{line}");
+    let mut train = Command::new(binary("shardtrain"));
+    FOREIGN.iter().for_each(|variable| _ = train.env_remove(variable));
+    train.envs(s3.variables()).env("TMPDIR", empty.path());
+    train.args(["--store", "s3://data/lab", "--dataset", "digits", "--epochs", "1"]);
+    run(&mut train);
+    assert_eq!(leftovers(empty.path()), Vec::<String>::new());
+}
+
+/// Without times, which differ, and commits, which name theirs.
+fn timeless(mut value: Value) -> Value {
+    match &mut value {
+        Value::Array(list) => list.iter_mut().for_each(|one| *one = timeless(one.take())),
+        Value::Object(members) => {
+            ["committed_at", "commit", "tagged_at", "created"]
+                .iter()
+                .for_each(|name| _ = members.remove(*name));
+            members.values_mut().for_each(|one| *one = timeless(one.take()));
+        }
+        _ => {}
+    }
+    value
+}
+
+/// What begins as temporary files of shardd do.
+fn leftovers(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).expect("readable").map(|entry| entry.expect("readable").file_name());
+    let names = entries.map(|name| name.to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("shardd-") && !name.starts_with("shardd-ingest-")).collect()
+}
+
+#[test]
+fn of_ingests_of_one_name_at_the_same_time_those_that_come_late_are_told() {
+    let Some(s3) = S3::empty_moto() else { return };
+    let me = Person::at(&s3, "s3://data/race");
+    let parts = ["0..1/4", "1..2/4", "2..3/4", "3..4/4"];
+    let start = |part: &&str| {
+        let mut command = me.shardctl(&["ingest", &digits("test"), "--name", "digits", "--take", part]);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        command.spawn().expect("shardctl starts")
+    };
+    let running: Vec<_> = parts.iter().map(start).collect();
+    let ended: Vec<Output> =
+        running.into_iter().map(|process| process.wait_with_output().expect("it ends")).collect();
+    let (done, late): (Vec<_>, Vec<_>) = ended.into_iter().partition(|output| output.status.success());
+    for output in &late {
+        let line = error_line(output);
+        println!("{line}");
+        assert!(
+            line.contains("digits was expected at") && line.contains("someone else changed it"),
+            "{line}"
+        );
+    }
+    println!("{} of {} ingests were done", done.len(), parts.len());
+    assert!(!done.is_empty(), "one comes first");
+    assert_eq!(
+        me.json(&["log", "digits"]).as_array().map(Vec::len),
+        Some(done.len()),
+        "none was overwritten"
+    );
+}
+
+#[test]
+fn over_a_network_that_fails_each_change_of_names_is_made_once() {
+    let Some(s3) = S3::empty_moto() else { return };
+    let me = Person::at(&s3, "s3://data/lab");
+    me.said(&["ingest", &digits("test"), "--name", "digits"]);
+    me.said(&["append", "digits", &digits("train")]);
+    let proxy = FaultyProxy::start(&s3.endpoint, 20, 2);
+    const CHANGES: usize = 8;
+    for _ in 0..CHANGES {
+        run(me.shardctl(&["restore", "digits@~1"]).env("AWS_ENDPOINT_URL", proxy.endpoint()));
+    }
+    let (requests, faults) = proxy.seen();
+    println!("the proxy saw {requests} requests; of them failed {faults:?}");
+    assert!(!faults.is_empty(), "some failed");
+    assert_eq!(me.json(&["log", "digits"]).as_array().map(Vec::len), Some(2 + CHANGES));
+    assert_eq!(me.json(&["gc"])["young"]["objects"], 0, "no commit was made twice");
+}
+
+#[test]
+fn a_server_whose_conditions_do_not_hold_is_given_no_names() {
+    let Some(s3) = S3::files() else { return };
+    let me = Person::at(&s3, "s3://data/lab");
+    let line = me.refused(&["ingest", &digits("test"), "--name", "digits"]);
+    println!("{line}");
+    assert!(line.contains("its conditional puts do not hold"), "{line}");
+    assert!(line.contains("`shardd serve --store`"), "{line}");
+    assert!(me.refused(&["ls"]).contains("no dataset that was put without a node"));
 }
 
 /// What a node says that ends at once.

@@ -23,7 +23,7 @@ fn rank(store: &Path, plan: PlanId, collective: Box<dyn Collective>) -> Trained 
         virtual_ranks: Some(VIRTUAL_RANKS),
         end_epoch: EPOCHS,
         audit: true,
-        ..LoaderConfig::new(LoaderSource::Directory(store.to_owned()), plan, 16)
+        ..LoaderConfig::new(LoaderSource::Store(store.to_owned().into()), plan, 16)
     };
     let mut loader = Loader::open(config).unwrap();
     let catalog = LocalCatalog::open(store).unwrap();

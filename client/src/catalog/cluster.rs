@@ -13,7 +13,7 @@ use super::{
     Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, HttpCatalog, LogEntry, PlanInfo,
     TagExpected, TagInfo,
 };
-use crate::http::HttpError;
+use crate::http::{Credentials, HttpError};
 
 /// A [`Catalog`] that asks the server that answered last, and another when that one is gone.
 ///
@@ -25,14 +25,26 @@ pub struct ClusterCatalog {
 }
 
 impl ClusterCatalog {
-    /// A catalog that asks the servers at `urls`, the first as long as it answers.
+    /// A catalog that asks the servers at `urls`, the first as long as it answers, with the credentials of the environment.
     ///
     /// # Panics
     ///
     /// If there is no server to ask.
     pub fn new<U: AsRef<str>>(urls: &[U]) -> Self {
-        assert!(!urls.is_empty(), "a cluster has at least one server");
-        let servers = urls.iter().map(|url| HttpCatalog::new(url.as_ref())).collect();
+        Self::of(urls.iter().map(|url| HttpCatalog::new(url.as_ref())).collect())
+    }
+
+    /// The same, with these credentials.
+    ///
+    /// # Panics
+    ///
+    /// If there is no server to ask.
+    pub fn with<U: AsRef<str>>(urls: &[U], credentials: &Credentials) -> Self {
+        Self::of(urls.iter().map(|url| HttpCatalog::with(url.as_ref(), credentials)).collect())
+    }
+
+    fn of(servers: Vec<HttpCatalog>) -> Self {
+        assert!(!servers.is_empty(), "a cluster has at least one server");
         Self { servers, current: AtomicUsize::new(0) }
     }
 

@@ -183,7 +183,7 @@ impl CatalogBackend {
                         report.unknown_keys.truncate(NAMED);
                     }
                 }
-                ObjectKind::Catalog | ObjectKind::Clock => {}
+                ObjectKind::Catalog | ObjectKind::Clock | ObjectKind::Pointers => {}
                 _ if reached.has(object.kind) => report.reached.add(object.bytes),
                 _ => candidates.push(object),
             }
@@ -328,7 +328,7 @@ impl<'a> Reached<'a> {
             ObjectKind::Manifest(id) | ObjectKind::Tree(id) => self.versions.contains(&id),
             ObjectKind::Plan(id) => self.plans.contains(&id),
             ObjectKind::Commit(id) => self.commits.contains(&id),
-            ObjectKind::Catalog | ObjectKind::Clock | ObjectKind::Unknown => true,
+            ObjectKind::Catalog | ObjectKind::Clock | ObjectKind::Pointers | ObjectKind::Unknown => true,
         }
     }
 

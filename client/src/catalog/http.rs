@@ -19,7 +19,7 @@ use super::{
     Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, LogEntry, PlanInfo, TagExpected,
     TagInfo,
 };
-use crate::http::{HttpClient, HttpError};
+use crate::http::{Credentials, HttpClient, HttpError};
 use crate::problem::Kind;
 
 /// How long one request may take: enough for a large shard over a slow network.
@@ -33,12 +33,23 @@ const GC_WITHIN: Duration = Duration::from_secs(660);
 pub struct HttpCatalog {
     server: String,
     client: HttpClient,
+    patient: HttpClient,
 }
 
 impl HttpCatalog {
-    /// A catalog that asks the server at `url`, such as `http://127.0.0.1:7700`.
+    /// A catalog that asks the server at `url`, such as `http://127.0.0.1:7700`, with the credentials of the environment.
     pub fn new(url: &str) -> Self {
-        Self { server: url.trim_end_matches('/').to_owned(), client: HttpClient::new(WITHIN) }
+        Self::over(url, HttpClient::new)
+    }
+
+    /// The same, with these credentials.
+    pub fn with(url: &str, credentials: &Credentials) -> Self {
+        Self::over(url, |within| HttpClient::with(within, credentials))
+    }
+
+    fn over(url: &str, client: impl Fn(Duration) -> HttpClient) -> Self {
+        let server = url.trim_end_matches('/').to_owned();
+        Self { server, client: client(WITHIN), patient: client(GC_WITHIN) }
     }
 
     fn url(&self, path: std::fmt::Arguments<'_>) -> String {
@@ -284,7 +295,7 @@ impl Catalog for HttpCatalog {
     }
 
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
-        HttpClient::new(GC_WITHIN).post_json(&self.url(format_args!("gc")), options).map_err(as_said)
+        self.patient.post_json(&self.url(format_args!("gc")), options).map_err(as_said)
     }
 }
 

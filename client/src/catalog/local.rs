@@ -1,6 +1,7 @@
-//! A catalog in a directory, without any server: objects in `store/`, names in `meta/`, shared by the processes of one
-//! machine.
+//! A catalog without any server. In a directory: objects in `store/`, names in `meta/`, shared by the processes of one
+//! machine. In a bucket: names beside the objects, shared by whoever can use it.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,12 +15,13 @@ use tokio::runtime::Runtime;
 
 use super::{
     Catalog, CatalogBackend, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, LogEntry, PlanInfo,
-    TagExpected, TagInfo,
+    StorePlace, TagExpected, TagInfo,
 };
-use crate::metastore::FilesMetastore;
+use crate::metastore::{BucketMetastore, FilesMetastore, Metastore};
 use crate::origin::Origin;
+use crate::stores::StoreOptions;
 
-/// A [`Catalog`] in a directory. Owns a small runtime, so it can neither be used nor dropped in async tasks.
+/// A [`Catalog`] in a directory or a bucket. Owns a small runtime, so it can neither be used nor dropped in async tasks.
 pub struct LocalCatalog {
     backend: CatalogBackend,
     runtime: Runtime,
@@ -39,10 +41,72 @@ impl LocalCatalog {
         let origin = Arc::new(Origin::open_dir(&dir.join("store"))?);
         let metastore = Arc::new(FilesMetastore::open(dir.join("meta"))?);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        Ok(Self {
-            backend: CatalogBackend::new(origin, metastore),
-            runtime: runtime.map_err(CatalogError::Runtime)?,
-        })
+        Self::of(origin, metastore, runtime)
+    }
+
+    /// Opens the catalog in the store at `url`. Nothing is asked of it yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`Origin::open_with`].
+    pub fn open_url(url: &str, options: &StoreOptions) -> Result<Self, CatalogError> {
+        Ok(Self::open_bucket(url, options)?.0)
+    }
+
+    /// Opens the catalog at a place. A directory is made when missing; of a store elsewhere nothing is asked yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open) and [`open_url`](Self::open_url).
+    pub fn open_at(place: &StorePlace) -> Result<Self, CatalogError> {
+        match place {
+            StorePlace::Directory(directory) => Self::open(directory),
+            StorePlace::Url { url, options } => Self::open_url(url, options),
+        }
+    }
+
+    /// Opens the catalog at a place to put something into it.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_at`](Self::open_at), and when names cannot be kept there.
+    pub fn open_to_fill(place: &StorePlace) -> Result<Self, CatalogError> {
+        let StorePlace::Url { url, options } = place else { return Self::open_at(place) };
+        let (opened, metastore) = Self::open_bucket(url, options)?;
+        opened.runtime.block_on(metastore.begin())?;
+        Ok(opened)
+    }
+
+    /// Opens the catalog at a place; `None` if nothing was ever put there.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_at`](Self::open_at), and when a store elsewhere cannot be asked.
+    pub fn find(place: &StorePlace) -> Result<Option<Self>, CatalogError> {
+        match place {
+            StorePlace::Directory(directory) if !Self::is_at(directory) => Ok(None),
+            StorePlace::Directory(directory) => Self::open(directory).map(Some),
+            StorePlace::Url { url, options } => {
+                let (found, metastore) = Self::open_bucket(url, options)?;
+                let is_there = found.runtime.block_on(metastore.is_there())?;
+                Ok(is_there.then_some(found))
+            }
+        }
+    }
+
+    fn open_bucket(url: &str, options: &StoreOptions) -> Result<(Self, Arc<BucketMetastore>), CatalogError> {
+        let origin = Arc::new(Origin::open_with(url, options)?);
+        let metastore = Arc::new(BucketMetastore::new(origin.clone()));
+        Ok((Self::of(origin, metastore.clone(), networked())?, metastore))
+    }
+
+    fn of(
+        origin: Arc<Origin>,
+        metastore: Arc<dyn Metastore>,
+        runtime: io::Result<Runtime>,
+    ) -> Result<Self, CatalogError> {
+        let backend = CatalogBackend::new(origin, metastore);
+        Ok(Self { backend, runtime: runtime.map_err(CatalogError::Runtime)? })
     }
 
     /// Whether there is one in `dir`, or what a node left.
@@ -180,4 +244,9 @@ impl Catalog for LocalCatalog {
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
         self.runtime.block_on(self.backend.gc(options))
     }
+}
+
+/// Connections go on while nobody asks, and uploads of several threads side by side.
+fn networked() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }

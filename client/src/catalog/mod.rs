@@ -1,7 +1,7 @@
 //! Datasets, versions, tags and plans by name: what a person or a program looks up before it reads, and writes after
 //! ingest.
 //!
-//! [`Catalog`] is the blocking seam: [`LocalCatalog`] on a directory, [`HttpCatalog`] through a server's API and
+//! [`Catalog`] is the blocking seam: [`LocalCatalog`] on a directory or a bucket, [`HttpCatalog`] through a server's API and
 //! [`ClusterCatalog`] through whichever of several servers answers. All end in a [`CatalogBackend`], which puts objects
 //! into a store and names into a metastore; servers use it directly. [`conformance`] states what all promise, and
 //! `docs/VERSIONS.md` what that means to people.
@@ -16,6 +16,7 @@ mod history;
 mod http;
 mod info;
 mod local;
+mod place;
 mod records;
 mod shelf;
 mod tags;
@@ -36,6 +37,7 @@ pub(crate) use guard::{Guard, Reach};
 pub use http::HttpCatalog;
 pub use info::{ColumnInfo, CommitNote, DatasetInfo, LogEntry, PlanInfo, TagExpected, TagInfo, VersionInfo};
 pub use local::LocalCatalog;
+pub use place::StorePlace;
 pub use shelf::Shelf;
 
 /// Looks up, adds and removes datasets, versions, tags and plans. Blocks; not to be called from async tasks.

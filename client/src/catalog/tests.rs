@@ -1,8 +1,11 @@
 //! A local catalog keeps the promises, survives reopening, and hosts several processes; a missing server is named.
 
+use futures::TryStreamExt;
 use tempfile::TempDir;
 
 use super::*;
+use crate::origin::{ObjectKind, StoredObject};
+use crate::stores::StoreOptions;
 
 #[test]
 fn a_local_catalog_keeps_the_promises() {
@@ -11,6 +14,34 @@ fn a_local_catalog_keeps_the_promises() {
     let again = LocalCatalog::open(&dir).expect("opens");
     assert_eq!(again.datasets().expect("lists").len(), 2, "another process sees the same");
     assert_eq!(again.plans().expect("lists").len(), 1);
+}
+
+#[test]
+fn a_catalog_in_a_bucket_keeps_the_promises() {
+    let catalog = LocalCatalog::open_url("memory://", &StoreOptions::default()).expect("opens");
+    conformance(&catalog);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let objects: Vec<StoredObject> =
+        runtime.block_on(catalog.origin().objects().try_collect()).expect("it lists them");
+    let pointers = objects.iter().filter(|object| object.kind == ObjectKind::Pointers);
+    let keys: Vec<&str> = pointers.map(|object| object.key.as_str()).collect();
+    assert_eq!(keys, ["meta/pointers"], "no gc took it");
+}
+
+#[test]
+fn places_are_told_apart_by_their_names() {
+    let options = StoreOptions { region: Some("x".to_owned()), ..StoreOptions::default() };
+    let named = |name: &str| StorePlace::named(name, options.clone());
+    for (name, directory) in [("a/b", "a/b"), ("file:///a/b", "/a/b"), ("s3:/a", "s3:/a"), ("", "")] {
+        assert_eq!(named(name), StorePlace::Directory(directory.into()), "{name}");
+    }
+    for url in ["s3://a/b", "file://a/b", "ftp://a", "://"] {
+        assert_eq!(named(url), StorePlace::Url { url: url.to_owned(), options: options.clone() });
+        assert_eq!(named(url).to_string(), url);
+    }
+    let refused = LocalCatalog::find(&named("ftp://a")).err().expect("no store").to_string();
+    assert!(refused.contains("\"ftp://a\" is no store"), "{refused}");
+    assert!(LocalCatalog::find(&named("memory://")).expect("it can be asked").is_none(), "nothing is there");
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub struct Credentials {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCredentials {
     /// The file of certificates.
-    #[error("{}: no certificates to trust ({reason}); give a file in PEM (SHARDD_CA)", .path.display())]
+    #[error("{}: no certificates to trust ({reason}); give a file in PEM (--ca, SHARDD_CA)", .path.display())]
     Ca {
         /// The file.
         path: PathBuf,
@@ -32,7 +32,7 @@ pub enum BadCredentials {
         reason: String,
     },
     /// The file of the token.
-    #[error("{}: no token in it ({reason}); give the file that holds one (SHARDD_TOKEN_FILE)", .path.display())]
+    #[error("{}: no token in it ({reason}); give the file that holds one (--token-file, SHARDD_TOKEN_FILE)", .path.display())]
     TokenFile {
         /// The file.
         path: PathBuf,
@@ -50,23 +50,37 @@ impl Credentials {
     /// # Errors
     /// When the file of the token cannot be read.
     pub fn of_env() -> Result<Credentials, BadCredentials> {
-        let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
-        let token = match (set("SHARDD_TOKEN"), set("SHARDD_TOKEN_FILE").map(PathBuf::from)) {
-            (Some(token), _) => Some(token.into_string().map_err(|_| BadCredentials::Token)?),
-            (None, None) => None,
-            (None, Some(path)) => match fs::read_to_string(&path) {
-                Ok(text) if !text.trim().is_empty() => Some(text.trim().to_owned()),
-                Ok(_) => return Err(BadCredentials::TokenFile { path, reason: "it is empty".to_owned() }),
-                Err(error) => return Err(BadCredentials::TokenFile { path, reason: error.to_string() }),
-            },
-        };
-        Ok(Credentials { token, ca: set("SHARDD_CA").map(PathBuf::from) })
+        Credentials::default().or_env()
     }
 
-    /// Those in place of which are given there.
-    #[must_use]
-    pub fn or(self, others: Credentials) -> Credentials {
-        Credentials { token: self.token.or(others.token), ca: self.ca.or(others.ca) }
+    /// These, and where they lack something, those of the environment.
+    ///
+    /// # Errors
+    /// When the file of a token cannot be read that is needed.
+    pub fn or_env(self) -> Result<Credentials, BadCredentials> {
+        let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+        let token = match (self.token, set("SHARDD_TOKEN")) {
+            (None, Some(token)) => Some(token.into_string().map_err(|_| BadCredentials::Token)?),
+            (token, _) => token,
+        };
+        let (file, ca) = (set("SHARDD_TOKEN_FILE"), set("SHARDD_CA"));
+        Credentials { token, ca: self.ca }.or_files(file.map(PathBuf::from), ca.map(PathBuf::from))
+    }
+
+    /// These, and where they lack something, the token in that file and that file of certificates.
+    ///
+    /// # Errors
+    /// When the file of the token cannot be read and is needed.
+    pub fn or_files(
+        self,
+        token_file: Option<PathBuf>,
+        ca: Option<PathBuf>,
+    ) -> Result<Credentials, BadCredentials> {
+        let token = match (self.token, token_file) {
+            (None, Some(path)) => Some(token_in(path)?),
+            (token, _) => token,
+        };
+        Ok(Credentials { token, ca: self.ca.or(ca) })
     }
 
     /// Lets every request of a client use them.
@@ -111,6 +125,14 @@ impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let token = self.token.as_ref().map(|_| "…");
         f.debug_struct("Credentials").field("token", &token).field("ca", &self.ca).finish()
+    }
+}
+
+fn token_in(path: PathBuf) -> Result<String, BadCredentials> {
+    match fs::read_to_string(&path) {
+        Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
+        Ok(_) => Err(BadCredentials::TokenFile { path, reason: "it is empty".to_owned() }),
+        Err(error) => Err(BadCredentials::TokenFile { path, reason: error.to_string() }),
     }
 }
 
@@ -160,7 +182,19 @@ mod tests {
     fn nobody_reads_a_token_by_accident() {
         let credentials = Credentials { token: Some("secret".to_owned()), ca: None };
         assert!(!format!("{credentials:?}").contains("secret"));
-        assert_eq!(credentials.clone().or(Credentials::default()), credentials);
+    }
+
+    #[test]
+    fn what_is_given_comes_before_files_and_a_file_that_is_not_needed_is_not_read() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        fs::write(file.path(), "  secret\n").expect("it can be written");
+        let (token, ca) = (file.path().to_owned(), PathBuf::from("ca.pem"));
+        let read = Credentials::default().or_files(Some(token), Some(ca.clone())).expect("it can be read");
+        assert_eq!(read, Credentials { token: Some("secret".to_owned()), ca: Some(ca) });
+        let again = read.clone().or_files(Some("/not/there".into()), Some("other.pem".into()));
+        assert_eq!(again, Ok(read));
+        let missing = Credentials::default().or_files(Some("/not/there".into()), None);
+        assert!(missing.expect_err("it is not there").to_string().contains("/not/there"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustls::CertificateError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -30,6 +31,9 @@ pub enum HttpError {
         "no shardd answers at {url} ({reason}); start one with `shardd serve`, or name another with --server"
     )]
     Unreachable { url: String, reason: String },
+    /// Somebody is there, but cannot show that it is the one that was asked for.
+    #[error("{url} shows a certificate that is not trusted ({reason}); {way_out}")]
+    Untrusted { url: String, reason: String, way_out: &'static str },
     /// It cannot be asked with the token or authority given.
     #[error(transparent)]
     Credentials(#[from] BadCredentials),
@@ -44,14 +48,20 @@ pub enum HttpError {
 impl HttpError {
     /// Whether asking another node would bring the same answer: the request itself is at fault.
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::Problem { status: 400..=499, .. } | Self::Credentials(_))
+        matches!(
+            self,
+            Self::Problem { status: 400..=499, .. } | Self::Credentials(_) | Self::Untrusted { .. }
+        )
     }
 
     /// The HTTP status, if there was an answer.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Problem { status, .. } => Some(*status),
-            Self::Unreachable { .. } | Self::Protocol { .. } | Self::Credentials(_) => None,
+            Self::Unreachable { .. }
+            | Self::Untrusted { .. }
+            | Self::Protocol { .. }
+            | Self::Credentials(_) => None,
         }
     }
 }
@@ -206,8 +216,10 @@ fn read(
     url: &str,
     answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
 ) -> Result<Bytes, HttpError> {
-    let unreachable =
-        |error: ureq::Error| HttpError::Unreachable { url: url.into(), reason: error.to_string() };
+    let unreachable = |error: ureq::Error| match bad_certificate(&error) {
+        Some(bad) => untrusted(url, bad),
+        None => HttpError::Unreachable { url: url.into(), reason: error.to_string() },
+    };
     let mut answer = answer.map_err(unreachable)?;
     let status = answer.status();
     let body = answer.body_mut().with_config().limit(MAX_ANSWER).read_to_vec().map_err(unreachable)?;
@@ -219,6 +231,38 @@ fn read(
         Err(_) => ("about:blank".into(), format!("{url} answered {status}")),
     };
     Err(HttpError::Problem { url: url.into(), status: status.as_u16(), kind, detail })
+}
+
+/// What is wrong with the certificate of the other side, if that is why it was not asked.
+fn bad_certificate(error: &ureq::Error) -> Option<&CertificateError> {
+    let error = match error {
+        ureq::Error::Rustls(error) => error,
+        ureq::Error::Io(error) => error.get_ref()?.downcast_ref::<rustls::Error>()?,
+        _ => return None,
+    };
+    match error {
+        rustls::Error::InvalidCertificate(bad) => Some(bad),
+        _ => None,
+    }
+}
+
+fn untrusted(url: &str, bad: &CertificateError) -> HttpError {
+    let (reason, way_out) = match bad {
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            ("it names others".to_owned(), "ask by a name or address that stands in it")
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            ("it has expired".to_owned(), "whoever runs the node has to renew it")
+        }
+        bad => (
+            match bad {
+                CertificateError::UnknownIssuer => "whoever issued it is unknown".to_owned(),
+                bad => bad.to_string(),
+            },
+            "name the authority that it comes from with --ca FILE or SHARDD_CA: that of a node that made its own is tls/ca.pem in its data directory, and `shardctl certs authority` fetches it",
+        ),
+    };
+    HttpError::Untrusted { url: url.into(), reason, way_out }
 }
 
 #[cfg(test)]

@@ -2,22 +2,28 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::{env, fs};
 
 use shardfmt::plan::{GrainNo, Plan};
 use shardfmt::{Manifest, Shard};
+use tempfile::TempDir;
 
 use super::LoadError;
 use super::source::{RowSource, Wanted};
 use crate::origin::Origin;
 
-/// Shards of a store: mapped where the store is a directory, else held in memory. Each is verified whole when first opened.
+/// Shards of a store, mapped: its own files where it is a directory, else temporary ones, each read once. Each is verified
+/// whole when first opened.
 pub(crate) struct Shards {
     origin: Arc<Origin>,
     runtime: tokio::runtime::Runtime,
     plan: Arc<Plan>,
     manifest: Arc<Manifest>,
     open: HashMap<u32, Shard>,
+    /// Of a store elsewhere.
+    kept: Option<TempDir>,
 }
 
 impl Shards {
@@ -30,7 +36,7 @@ impl Shards {
             .enable_all()
             .build()
             .map_err(|source| LoadError::Threads { source })?;
-        Ok(Self { origin, runtime, plan, manifest, open: HashMap::new() })
+        Ok(Self { origin, runtime, plan, manifest, open: HashMap::new(), kept: None })
     }
 
     fn open_shard(&mut self, number: u32) -> Result<(), LoadError> {
@@ -44,10 +50,26 @@ impl Shards {
                 shard.verify(entry.id)?;
                 shard
             }
-            None => Shard::from_bytes(self.runtime.block_on(self.origin.shard(entry))?)?,
+            None => {
+                let bytes = self.runtime.block_on(self.origin.shard(entry))?;
+                Shard::open(&self.keep(number, &bytes)?)?
+            }
         };
         self.open.insert(number, shard);
         Ok(())
+    }
+
+    /// Writes a shard to a file that goes with this: a dataset may be larger than the memory.
+    fn keep(&mut self, number: u32, bytes: &[u8]) -> Result<PathBuf, LoadError> {
+        let dir = env::temp_dir();
+        let room = |source| LoadError::Room { dir: dir.clone(), source };
+        let kept = match &mut self.kept {
+            Some(kept) => kept,
+            none => none.insert(tempfile::Builder::new().prefix("shardd-").tempdir_in(&dir).map_err(room)?),
+        };
+        let path = kept.path().join(number.to_string());
+        fs::write(&path, bytes).map_err(room)?;
+        Ok(path)
     }
 }
 

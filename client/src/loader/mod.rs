@@ -27,9 +27,9 @@ use shardfmt::{DigestSum, Manifest, PlanId};
 pub use onlooker::{Batches, BatchesConfig, batches};
 pub use steps::{LastBatch, Steps};
 
-use crate::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog};
+use crate::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog, StorePlace};
 use crate::engine::{EngineError, first_due};
-use crate::http::{HttpClient, HttpError};
+use crate::http::{Credentials, HttpClient, HttpError};
 use crate::lookup::LookupError;
 use crate::origin::OriginError;
 use crate::protocol::{AuditReport, CreateRun, Cursor, RunId, RunRecord};
@@ -46,9 +46,11 @@ pub enum LoaderSource {
         servers: Vec<String>,
         /// The run this loader takes part in; created if it does not exist.
         run: RunId,
+        /// What to show to them, and whom to believe to be one.
+        credentials: Credentials,
     },
-    /// A directory that `shardctl --store` filled: no daemon at all.
-    Directory(PathBuf),
+    /// A directory or bucket that `shardctl --store` filled: no daemon at all.
+    Store(StorePlace),
 }
 
 /// What a loader reads and how.
@@ -195,6 +197,9 @@ pub enum LoadError {
     /// Out of threads or file descriptors.
     #[error("the loader's threads could not be started")]
     Threads { source: std::io::Error },
+    /// What was read of a store elsewhere finds no room.
+    #[error("{}: no shards can be kept there; name another directory in TMPDIR, with room for the dataset", .dir.display())]
+    Room { dir: PathBuf, source: std::io::Error },
     /// A bug in the loader.
     #[error("the reading thread of the loader stopped unexpectedly")]
     Stopped,
@@ -203,11 +208,12 @@ pub enum LoadError {
 /// Reads a rank's share of a run.
 ///
 /// ```no_run
+/// use shardd_client::catalog::StorePlace;
 /// use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let plan = "0".repeat(64).parse()?;
-/// let source = LoaderSource::Directory("digits-store".into());
+/// let source = LoaderSource::Store(StorePlace::Directory("digits-store".into()));
 /// let mut loader = Loader::open(LoaderConfig::new(source, plan, 32))?;
 /// while let Some(step) = loader.next_step()? {
 ///     for micro_batch in &step.micro_batches {
@@ -254,8 +260,10 @@ impl Loader {
     pub fn open(config: LoaderConfig) -> Result<Self, LoadError> {
         let catalog: Box<dyn Catalog> = match &config.source {
             LoaderSource::Nodes { servers, .. } if servers.is_empty() => return Err(LoadError::NoServers),
-            LoaderSource::Nodes { servers, .. } => Box::new(ClusterCatalog::new(servers)),
-            LoaderSource::Directory(directory) => Box::new(LocalCatalog::open(directory)?),
+            LoaderSource::Nodes { servers, credentials, .. } => {
+                Box::new(ClusterCatalog::with(servers, credentials))
+            }
+            LoaderSource::Store(place) => Box::new(LocalCatalog::open_at(place)?),
         };
         let document = catalog.plan(config.plan)?;
         let manifest = Arc::new(catalog.manifest(document.version)?);
@@ -274,17 +282,19 @@ impl Loader {
 
         let mut nodes = None;
         let rows: Box<dyn RowSource> = match &config.source {
-            LoaderSource::Nodes { servers, run } => {
+            LoaderSource::Nodes { servers, run, credentials } => {
                 let servers: Vec<String> =
                     servers.iter().map(|s| s.trim_end_matches('/').to_owned()).collect();
-                create_run(&servers, CreateRun { id: run.clone(), plan: config.plan, virtual_ranks })?;
-                let attached =
-                    Arc::new(Nodes::attach(servers, run.clone(), config.rank, config.world, config.start)?);
+                let create = CreateRun { id: run.clone(), plan: config.plan, virtual_ranks };
+                create_run(&servers, credentials, create)?;
+                let (rank, world) = (config.rank, config.world);
+                let attached = Nodes::attach(servers, credentials, run.clone(), rank, world, config.start)?;
+                let attached = Arc::new(attached);
                 nodes = Some(Arc::clone(&attached));
                 Box::new(NodeRows::new(attached, Arc::clone(&plan), Arc::clone(&manifest)))
             }
-            LoaderSource::Directory(directory) => {
-                let origin = LocalCatalog::open(directory)?.origin();
+            LoaderSource::Store(place) => {
+                let origin = LocalCatalog::open_at(place)?.origin();
                 Box::new(embedded::Shards::new(origin, Arc::clone(&plan), Arc::clone(&manifest))?)
             }
         };
@@ -452,8 +462,8 @@ impl Drop for Loader {
     }
 }
 
-fn create_run(servers: &[String], create: CreateRun) -> Result<(), LoadError> {
-    let http = HttpClient::new(Duration::from_secs(15));
+fn create_run(servers: &[String], credentials: &Credentials, create: CreateRun) -> Result<(), LoadError> {
+    let http = HttpClient::with(Duration::from_secs(15), credentials);
     let mut last = LoadError::NoServers;
     for server in servers {
         match http.post_json::<_, RunRecord>(&format!("{server}/v1/runs"), &create) {

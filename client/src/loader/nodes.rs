@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 
 use super::LoadError;
 use super::source::{RowSource, Wanted};
-use crate::http::{HttpClient, HttpError};
+use crate::http::{Credentials, HttpClient, HttpError};
 use crate::node::NodeId;
 use crate::protocol::{
     Attach, AuditReport, LocateReply, LocateRequest, Located, RunId, RunView, host_identity,
@@ -62,12 +62,13 @@ impl Nodes {
     /// Attaches the rank to its node and learns who hosts what.
     pub(crate) fn attach(
         servers: Vec<String>,
+        credentials: &Credentials,
         run: RunId,
         rank: u32,
         world: u32,
         start: (u32, u64),
     ) -> Result<Self, LoadError> {
-        let http = HttpClient::new(ANSWER_WITHIN);
+        let http = HttpClient::with(ANSWER_WITHIN, credentials);
         let attach = Attach { world, epoch: start.0 };
         let mut last = None;
         for server in &servers {

@@ -1,4 +1,5 @@
-//! The promises of [`Metastore`] as checks that every implementation passes: memory and files here, others in `server`.
+//! The promises of [`Metastore`] as checks that every implementation passes: memory, files and bucket here, others
+//! in `server`.
 //!
 //! Each check panics with what was promised and not kept. Each keeps to its own keys, so all may run on one store.
 //! Time is tokio's: with a paused clock the suite takes none, otherwise about four seconds.

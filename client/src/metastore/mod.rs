@@ -8,13 +8,18 @@
 //! |---|---|---|
 //! | [`MemoryMetastore`] | in this process | tasks of one process (tests, simulations) |
 //! | [`FilesMetastore`] | one file per key in a directory | processes of one machine (embedded use) |
+//! | [`BucketMetastore`] | one object in a store | all who can use the store (embedded use) |
 //!
 //! Servers add others. [`conformance`] states the guarantees as tests that each implementation passes.
 
 pub mod bookkeeping;
+mod bucket;
 pub mod conformance;
 mod files;
 mod memory;
+#[cfg(test)]
+mod model;
+mod records;
 
 use std::fmt;
 use std::time::Duration;
@@ -22,6 +27,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+pub use bucket::BucketMetastore;
 pub use files::{FilesMetastore, SystemClock};
 pub use memory::MemoryMetastore;
 
@@ -184,6 +190,9 @@ pub enum MetaError {
         "metastore {store} is unavailable ({reason}); runs go on, but nothing can be begun or changed before it is back"
     )]
     Unavailable { store: String, reason: String },
+    /// Nothing can be changed there, now or later: it is only read, or cannot compare and swap.
+    #[error("nothing can be changed in {store}: {reason}")]
+    Unchangeable { store: String, reason: String },
     /// What the metastore holds for the key is damaged. Restore it from a backup or delete the key.
     #[error("metastore {store} is damaged at {what}: {reason}")]
     Damaged { store: String, what: String, reason: String },

@@ -7,6 +7,7 @@
 pub mod conformance;
 mod manifests;
 mod objects;
+mod swap;
 
 use std::fmt;
 use std::fs::File;
@@ -29,6 +30,7 @@ use tokio::task::spawn_blocking;
 use tracing::warn;
 
 pub use objects::{ObjectKind, StoreTime, StoredObject};
+pub(crate) use swap::{Swap, Swappable, Tag};
 
 use crate::stores::{self, Late, Opened, Refusal, Service, StoreOptions, Wire, WireCounts};
 

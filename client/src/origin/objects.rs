@@ -11,6 +11,7 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutOptions};
 use shardfmt::{Commit, CommitId, Digest, PlanId, ShardId, VersionId};
 
+use super::swap::META;
 use super::{FilePath, Object, Origin, OriginError, blocking, check_digest};
 
 /// What [`Origin::now`] puts to learn what time it is for the store.
@@ -84,6 +85,8 @@ pub enum ObjectKind {
     Commit(CommitId),
     /// The mark of a catalog that keeps objects here.
     Catalog,
+    /// Names that are kept beside the objects they lead to.
+    Pointers,
     /// What was put to learn the store's time.
     Clock,
     /// Nothing that this program puts.
@@ -105,6 +108,7 @@ impl ObjectKind {
         match kinds.into_iter().flatten().find(|(canonical, _)| canonical == key) {
             Some((_, kind)) => kind,
             None if key == CLOCK => Self::Clock,
+            None if key.starts_with(META) => Self::Pointers,
             None if key.starts_with(CATALOGS) => Self::Catalog,
             None => Self::Unknown,
         }

@@ -5,6 +5,7 @@
 //! Requests are made again when they fail for a while (`retries`), a second time when an answer is late (`hedge.rs`), and no
 //! faster than allowed (`pace.rs`); all of them are counted (`wire.rs`). Knows nothing of what lies in a store.
 
+mod args;
 mod cloud;
 mod hedge;
 mod pace;
@@ -22,6 +23,7 @@ use object_store::{BackoffConfig, Certificate, ObjectStore, RetryConfig};
 use serde::{Deserialize, Serialize};
 use shardfmt::ByteSize;
 
+pub use self::args::{BadVariable, StoreArgs};
 pub use self::refusal::{Refusal, Service};
 pub(crate) use self::wire::Wire;
 pub use self::wire::WireCounts;

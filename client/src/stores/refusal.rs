@@ -164,6 +164,12 @@ impl Refusal {
         }
     }
 
+    /// Whether a store that answers like this has decided, and did nothing.
+    pub(crate) fn is_final(error: &Error) -> bool {
+        // What a service of its kind does not know, it says so (501) or finds malformed.
+        matches!(status(&error.to_string()), Some(400 | 401 | 403 | 404 | 405 | 501))
+    }
+
     /// What the settings of a store lack.
     pub(crate) fn unusable(service: Service, error: &Error) -> Refusal {
         Refusal::Denied { reason: last_cause(error), way_out: service.credentials() }

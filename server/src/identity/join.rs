@@ -129,7 +129,7 @@ fn post(token: &JoinToken, ca: &Path, request: &JoinRequest) -> Result<JoinReply
         HttpClient::with(TIMEOUT, credentials).post_json::<_, JoinReply>(&url, request)
     };
     let mut asked = by(&Credentials { token: None, ca: Some(ca.to_owned()) });
-    if token.site.tls && matches!(asked, Err(HttpError::Unreachable { .. })) {
+    if token.site.tls && matches!(asked, Err(HttpError::Unreachable { .. } | HttpError::Untrusted { .. })) {
         let system = Credentials::of_env().map(|credentials| Credentials { token: None, ..credentials });
         if let Ok(again) = system.map_err(HttpError::from).and_then(|system| by(&system)) {
             asked = Ok(again);
@@ -137,7 +137,9 @@ fn post(token: &JoinToken, ca: &Path, request: &JoinRequest) -> Result<JoinReply
     }
     asked.map_err(|error| match error {
         HttpError::Problem { detail, .. } => IdentityError::JoinRefused { site: token.site, reason: detail },
-        HttpError::Unreachable { reason, .. } => IdentityError::JoinUnreachable { site: token.site, reason },
+        HttpError::Unreachable { reason, .. } | HttpError::Untrusted { reason, .. } => {
+            IdentityError::JoinUnreachable { site: token.site, reason }
+        }
         other => IdentityError::JoinRefused { site: token.site, reason: other.to_string() },
     })
 }

@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 use shardd_client::certificates::{
     self, Authority, CA_CERTIFICATE, CA_KEY, CertificateError, Fetched, Host, LIFETIME, write_private,
 };
+use shardd_client::http::HttpClient;
 use shardd_client::node::NodeId;
 use shardd_client::span::Span;
 use shardfmt::digest::Digest;
 
-use crate::connect::{Connect, Target, first_that_answers, http};
+use crate::connect::{Connect, Servers, Target};
 use crate::failure::Failure;
 use crate::human::date;
 use crate::output;
@@ -123,17 +124,20 @@ impl Certs {
                 say(json, json!({ "directory": to, "certificate": info }), &text);
                 Ok(())
             }
-            Command::Ls => list(&server(connect)?, json),
-            Command::Rotate { nodes } => rotate(&server(connect)?, nodes, json),
+            Command::Ls => list(&Api::of(connect)?, json),
+            Command::Rotate { nodes } => rotate(&Api::of(connect)?, nodes, json),
             Command::Revoke { node } => {
-                http().delete(&format!("{}/v1/certificates/{node}", server(connect)?))?;
+                let api = Api::of(connect)?;
+                api.http.delete(&format!("{}/{node}", api.url))?;
                 let text = format!(
                     "the key of {node} is revoked; to let it in again, start it with an empty --data directory and a new join token\n"
                 );
                 say(json, json!({ "revoked": node }), &text);
                 Ok(())
             }
-            Command::Authority { digest, to } => authority(&server(connect)?, digest, to, json),
+            Command::Authority { digest, to } => {
+                authority(servers(connect)?.first_that_answers(), digest, to, json)
+            }
         }
     }
 }
@@ -156,8 +160,8 @@ fn init(dir: PathBuf, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn list(server: &str, json: bool) -> Result<(), Failure> {
-    let all = known(server)?;
+fn list(api: &Api, json: bool) -> Result<(), Failure> {
+    let all = api.known()?;
     if json {
         output::json(&all);
         return Ok(());
@@ -172,20 +176,19 @@ fn list(server: &str, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn rotate(server: &str, nodes: Vec<NodeId>, json: bool) -> Result<(), Failure> {
+fn rotate(api: &Api, nodes: Vec<NodeId>, json: bool) -> Result<(), Failure> {
     let nodes = match nodes.is_empty() {
-        true => known(server)?.into_iter().map(|listed| listed.node).collect(),
+        true => api.known()?.into_iter().map(|listed| listed.node).collect(),
         false => nodes,
     };
     let mut waiting = BTreeMap::new();
     for node in nodes {
-        let asked: Listed =
-            http().post_json(&format!("{server}/v1/certificates/{node}/rotate"), &json!({}))?;
+        let asked: Listed = api.http.post_json(&format!("{}/{node}/rotate", api.url), &json!({}))?;
         waiting.insert(node, asked.renew_before.unwrap_or(asked.issued_at));
     }
     let (until, mut done) = (Instant::now() + PATIENCE, vec![]);
     while !waiting.is_empty() {
-        for listed in known(server)? {
+        for listed in api.known()? {
             if waiting.get(&listed.node).is_some_and(|before| listed.issued_at >= *before) {
                 waiting.remove(&listed.node);
                 if !json {
@@ -228,16 +231,30 @@ fn authority(server: &str, digest: Option<Digest>, to: Option<PathBuf>, json: bo
     Ok(())
 }
 
-fn known(server: &str) -> Result<Vec<Listed>, Failure> {
-    Ok(http().get_list(&format!("{server}/v1/certificates"), usize::MAX)?)
+/// Where a node tells of certificates.
+struct Api {
+    http: HttpClient,
+    url: String,
 }
 
-fn server(connect: &Connect) -> Result<String, Failure> {
+impl Api {
+    fn of(connect: &Connect) -> Result<Api, Failure> {
+        let servers = servers(connect)?;
+        let url = format!("{}/v1/certificates", servers.first_that_answers());
+        Ok(Api { http: servers.http(), url })
+    }
+
+    fn known(&self) -> Result<Vec<Listed>, Failure> {
+        Ok(self.http.get_list(&self.url, usize::MAX)?)
+    }
+}
+
+fn servers(connect: &Connect) -> Result<Servers, Failure> {
     match connect.target()? {
-        Target::Servers(servers) => Ok(first_that_answers(&servers).to_owned()),
-        Target::Store(_) => {
-            Err(Failure::usage("a directory has no nodes, and so no certificates; name a node with --server"))
-        }
+        Target::Servers(servers) => Ok(servers),
+        Target::Store(_) => Err(Failure::usage(
+            "a directory or bucket has no nodes, and so no certificates; name a node with --server",
+        )),
     }
 }
 

@@ -1,6 +1,7 @@
-//! Where datasets and plans are: behind a node's HTTP API, or in a directory of this machine.
+//! Where datasets and plans are: behind a node's HTTP API, or in a directory or bucket.
 //!
-//! A flag says so, else SHARDD_SERVER, else a context, else it is the node of this machine.
+//! A flag says so, else SHARDD_SERVER, else a context, else it is the node of this machine. How that place is entered is said
+//! piece by piece: by a flag, else by the environment, else by the context.
 
 use std::env;
 use std::fmt;
@@ -8,19 +9,24 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use shardd_client::catalog::{Catalog, CatalogError, ClusterCatalog, DatasetInfo, LocalCatalog, PlanInfo};
-use shardd_client::http::HttpClient;
+use shardd_client::catalog::{
+    Catalog, CatalogError, ClusterCatalog, DatasetInfo, LocalCatalog, PlanInfo, StorePlace,
+};
+use shardd_client::http::{BadCredentials, Credentials, HttpClient};
 use shardd_client::nearest::nearest;
+use shardd_client::stores::{StoreArgs, StoreOptions};
 use shardfmt::{At, DatasetRef, PlanId};
 
 use crate::contexts::{ContextName, Contexts, Place};
 use crate::failure::{Failure, no_such};
 use crate::human::plural;
 
+/// How long a node may take to answer at once.
+pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 /// Where a node listens unless told otherwise.
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7700";
 
-/// The choice between nodes and a directory.
+/// The choice between nodes and a store, and how to enter it.
 #[derive(Args)]
 pub(crate) struct Connect {
     /// Address of a node's HTTP API, or several with commas [env: SHARDD_SERVER] [default: that of the current context, or
@@ -28,20 +34,37 @@ pub(crate) struct Connect {
     #[arg(long, global = true, value_name = "URL")]
     server: Option<String>,
 
-    /// Work on this directory instead, without any node
-    #[arg(long, global = true, value_name = "DIR")]
+    /// Work on this directory or bucket (s3://BUCKET/FOLDER, gs://, az://) instead, without any node
+    #[arg(long, global = true, value_name = "DIR|URL")]
     store: Option<PathBuf>,
 
     /// Work on the place of this name; see `shardctl context` [env: SHARDCTL_CONTEXT] [default: the current one]
     #[arg(long, global = true, value_name = "NAME")]
     context: Option<String>,
+
+    /// File with the token to show to nodes [env: SHARDD_TOKEN_FILE, or the token itself in SHARDD_TOKEN]
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
+    token_file: Option<PathBuf>,
+
+    /// File of certificates (PEM) that those of nodes must come from [env: SHARDD_CA] [default: those the system trusts]
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
+    ca: Option<PathBuf>,
+
+    #[command(flatten)]
+    options: StoreArgs,
 }
 
 /// What was chosen.
 pub(crate) enum Target {
-    /// Addresses of nodes, at least one; the first is asked unless it is down.
-    Servers(Vec<String>),
-    Store(PathBuf),
+    Servers(Servers),
+    Store(StorePlace),
+}
+
+/// Nodes, and how to ask them.
+pub(crate) struct Servers {
+    /// Their addresses, at least one; the first is asked unless it is down.
+    pub(crate) urls: Vec<String>,
+    pub(crate) credentials: Credentials,
 }
 
 /// What says where to work.
@@ -58,20 +81,54 @@ impl Connect {
         self.server.is_some() || self.store.is_some() || self.context.is_some()
     }
 
-    /// Where to work, as nodes or a directory.
+    /// Where to work, as nodes or a store.
     pub(crate) fn target(&self) -> Result<Target, Failure> {
-        match self.place()?.0 {
-            Place::Store(dir) => Ok(Target::Store(dir)),
-            Place::Server(urls) => Ok(Target::Servers(checked(&urls)?)),
+        let (place, _) = self.place()?;
+        self.check_flags(&place)?;
+        match place {
+            Place::Store(StorePlace::Url { url, options }) => {
+                let given = self.options.options().or(&StoreOptions::of_env()?);
+                Ok(Target::Store(StorePlace::Url { url, options: given.or(&options) }))
+            }
+            Place::Store(directory) => Ok(Target::Store(directory)),
+            Place::Server { urls, token_file, ca } => {
+                let credentials = self.credentials()?.or_files(token_file, ca)?;
+                Ok(Target::Servers(Servers { urls: checked(&urls)?, credentials }))
+            }
         }
+    }
+
+    /// Refuses flags about another kind of place.
+    fn check_flags(&self, place: &Place) -> Result<(), Failure> {
+        let about_nodes = self.token_file.is_some() || self.ca.is_some();
+        let about_buckets = self.options.options() != StoreOptions::default();
+        match place {
+            Place::Store(_) if about_nodes => Err(Failure::usage(format!(
+                "--token-file and --ca are for nodes, and {place} is a store: leave them out, or name nodes with --server"
+            ))),
+            Place::Server { .. } | Place::Store(StorePlace::Directory(_)) if about_buckets => {
+                Err(Failure::usage(format!(
+                    "--store-endpoint, --store-region, --store-ca and --store-anonymous are for the URL of a bucket, and {place} is none: leave them out, or name one with --store"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What flags and environment say of how to ask nodes.
+    pub(crate) fn credentials(&self) -> Result<Credentials, BadCredentials> {
+        Credentials::default().or_files(self.token_file.clone(), self.ca.clone())?.or_env()
     }
 
     /// Where to work, and what says so.
     pub(crate) fn place(&self) -> Result<(Place, Source), Failure> {
         match (&self.server, &self.store, &self.context) {
             (None, None, None) => {}
-            (Some(url), None, None) => return Ok((Place::Server(url.clone()), Source::Flag("--server"))),
-            (None, Some(dir), None) => return Ok((checked_store(dir)?, Source::Flag("--store"))),
+            (Some(urls), None, None) => return Ok((Place::server(urls), Source::Flag("--server"))),
+            (None, Some(store), None) => {
+                let place = StorePlace::named(store, StoreOptions::default());
+                return Ok((Place::Store(place), Source::Flag("--store")));
+            }
             (None, None, Some(name)) => return of_context(name, "--context"),
             (Some(_), Some(_), None) => {
                 return Err(Failure::usage("--server and --store exclude each other: give one of them"));
@@ -83,61 +140,96 @@ impl Connect {
             }
         }
         if let Some(urls) = said("SHARDD_SERVER") {
-            return Ok((Place::Server(urls), Source::Server));
+            return Ok((Place::server(&urls), Source::Server));
         }
         if let Some(name) = said("SHARDCTL_CONTEXT") {
             return of_context(&name, "SHARDCTL_CONTEXT");
         }
         let contexts = Contexts::load()?;
         let Some(current) = contexts.current.as_ref() else {
-            return Ok((Place::Server(DEFAULT_SERVER.to_owned()), Source::Default));
+            return Ok((Place::server(DEFAULT_SERVER), Source::Default));
         };
         of_current(&contexts, current)
     }
 
-    /// What --server or --store says, to be kept.
+    /// What the flags say, to be kept.
     pub(crate) fn given_place(&self) -> Result<Place, Failure> {
-        match (&self.server, &self.store, &self.context) {
-            (Some(urls), None, None) => Ok(Place::Server(checked(urls)?.join(","))),
-            (None, Some(dir), None) => {
-                checked_store(dir)?;
-                Ok(Place::Store(std::path::absolute(dir)?))
+        let whole = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
+        let place = match (&self.server, &self.store, &self.context) {
+            (Some(urls), None, None) => Place::Server {
+                urls: checked(urls)?.join(","),
+                token_file: whole(&self.token_file)?,
+                ca: whole(&self.ca)?,
+            },
+            (None, Some(store), None) => {
+                let options = self.options.options();
+                let options = StoreOptions { ca: whole(&options.ca)?, ..options };
+                Place::Store(match StorePlace::named(store, options) {
+                    StorePlace::Directory(directory) => {
+                        StorePlace::Directory(std::path::absolute(directory)?)
+                    }
+                    url => url,
+                })
             }
-            _ => Err(Failure::usage("say where the context is, with --server URL or --store DIR")),
-        }
+            _ => {
+                return Err(Failure::usage(
+                    "say where the context is, with --server URL, --store DIR or --store URL",
+                ));
+            }
+        };
+        self.check_flags(&place)?;
+        Ok(place)
     }
 
     /// The catalog to look things up in, and to put plans into.
     pub(crate) fn catalog(&self) -> Result<Box<dyn Catalog>, Failure> {
-        if let Target::Store(dir) = self.target()?
-            && !LocalCatalog::is_at(&dir)
-        {
-            let there = if dir.is_dir() { "nothing of shardd in" } else { "no directory" };
-            let dir = dir.display();
-            return Err(Failure::failed(format!(
-                "there is {there} {dir}: name another with --store, or fill it with `shardctl --store {dir} ingest`"
-            )));
+        let place = match self.target()? {
+            Target::Servers(servers) => return Ok(Box::new(servers.catalog())),
+            Target::Store(place) => place,
+        };
+        if let Some(catalog) = LocalCatalog::find(&place)? {
+            return Ok(Box::new(catalog));
         }
-        self.catalog_to_fill()
+        let there = match &place {
+            StorePlace::Directory(directory) if !directory.is_dir() => "no directory",
+            StorePlace::Directory(_) => "nothing of shardd in",
+            StorePlace::Url { .. } => "no dataset that was put without a node in",
+        };
+        let filled = match &place {
+            StorePlace::Url { url, .. } if url.starts_with("http") => String::new(),
+            _ => format!(", or fill it with `shardctl --store {place} ingest`"),
+        };
+        Err(Failure::failed(format!("there is {there} {place}: name another with --store{filled}")))
     }
 
     /// The catalog to put datasets into; a directory is made where there is none.
     pub(crate) fn catalog_to_fill(&self) -> Result<Box<dyn Catalog>, Failure> {
         match self.target()? {
-            Target::Servers(servers) => Ok(Box::new(ClusterCatalog::new(&servers))),
-            Target::Store(dir) => Ok(Box::new(LocalCatalog::open(&dir)?)),
+            Target::Servers(servers) => Ok(Box::new(servers.catalog())),
+            Target::Store(place) => Ok(Box::new(LocalCatalog::open_to_fill(&place)?)),
         }
     }
 }
 
-/// The first node that answers; the first of all if none does, whose error then says so.
-pub(crate) fn first_that_answers(servers: &[String]) -> &str {
-    let [only] = servers else {
-        let client = http();
-        let answers = |server: &&String| client.get(&format!("{server}/v1/health")).is_ok();
-        return servers.iter().find(answers).unwrap_or(&servers[0]);
-    };
-    only
+impl Servers {
+    /// A client for questions that a node answers at once.
+    pub(crate) fn http(&self) -> HttpClient {
+        HttpClient::with(ANSWERED_WITHIN, &self.credentials)
+    }
+
+    fn catalog(&self) -> ClusterCatalog {
+        ClusterCatalog::with(&self.urls, &self.credentials)
+    }
+
+    /// The first node that answers; the first of all if none does, whose error then says so.
+    pub(crate) fn first_that_answers(&self) -> &str {
+        let [only] = self.urls.as_slice() else {
+            let client = self.http();
+            let answers = |server: &&String| client.get(&format!("{server}/v1/health")).is_ok();
+            return self.urls.iter().find(answers).unwrap_or(&self.urls[0]);
+        };
+        only
+    }
 }
 
 fn of_context(name: &str, chosen_by: &'static str) -> Result<(Place, Source), Failure> {
@@ -163,20 +255,10 @@ fn said(variable: &str) -> Option<String> {
     env::var(variable).ok().filter(|value| !value.is_empty())
 }
 
-fn checked_store(dir: &std::path::Path) -> Result<Place, Failure> {
-    match dir.to_string_lossy().contains("://") {
-        true => Err(Failure::usage(format!(
-            "--store takes a directory, not `{}`: for a bucket, start `shardd serve --store URL`, and leave --store out here",
-            dir.display()
-        ))),
-        false => Ok(Place::Store(dir.to_owned())),
-    }
-}
-
 fn checked(urls: &str) -> Result<Vec<String>, Failure> {
     let check = |url: &str| {
         let url = url.trim().trim_end_matches('/');
-        match url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")) {
+        match url.strip_prefix("https://").or_else(|| url.strip_prefix("http://")) {
             Some(address) if !address.is_empty() => Ok(url.to_owned()),
             _ => Err(Failure::usage(format!(
                 "`{url}` is not the address of a node: use one such as {DEFAULT_SERVER}"
@@ -184,11 +266,6 @@ fn checked(urls: &str) -> Result<Vec<String>, Failure> {
         }
     };
     urls.split(',').map(check).collect()
-}
-
-/// A client for questions that a node answers at once.
-pub(crate) fn http() -> HttpClient {
-    HttpClient::new(Duration::from_secs(30))
 }
 
 /// The version that is named. Where there is none, the error says what there is.

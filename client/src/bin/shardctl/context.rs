@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::table::{Table, facts};
 
-/// Keep names for clusters and directories, and choose one to work on
+/// Keep names for clusters, directories and buckets, and choose one to work on
 #[derive(Args)]
 pub(crate) struct Context {
     #[command(subcommand)]
@@ -25,7 +25,8 @@ enum ContextCommand {
         /// The context
         name: Option<String>,
     },
-    /// Make or change a context: the place is what --server or --store says
+    /// Make or change a context: the place is what --server or --store says, and --token-file, --ca and the --store-
+    /// flags with it
     Set {
         /// Its name: up to 64 of A-Z, a-z, 0-9, '.', '_' and '-'
         name: ContextName,
@@ -59,11 +60,10 @@ impl Context {
                 let contexts = Contexts::load()?;
                 let (name, place) = contexts.find(&name.unwrap_or_default())?;
                 let is_current = contexts.current.as_ref() == Some(name);
-                let text = facts(&[
-                    ("context", format!("{name}{}", if is_current { " (current)" } else { "" })),
-                    (kind(place), place.to_string()),
-                ]);
-                say(json, described(name, place, is_current), &text);
+                let mut known =
+                    vec![("context", format!("{name}{}", if is_current { " (current)" } else { "" }))];
+                known.extend(place.facts());
+                say(json, described(name, place, is_current), &facts(&known));
             }
             ContextCommand::Use { name } => {
                 let (name, place) = Contexts::change(|contexts| {
@@ -125,7 +125,11 @@ fn list(contexts: &Contexts, json: bool) {
     let mut table = Table::new(&["current", "context", "", "place"]);
     for (name, place) in &contexts.contexts {
         let mark = if is_current(name) { "*" } else { "" };
-        table.row([mark.to_owned(), name.to_string(), kind(place).to_owned(), place.to_string()]);
+        let kind = match place {
+            Place::Server { .. } => "server",
+            Place::Store(_) => "store",
+        };
+        table.row([mark.to_owned(), name.to_string(), kind.to_owned(), place.to_string()]);
     }
     output::print(&table.render());
 }
@@ -139,31 +143,28 @@ fn now(connect: &Connect, json: bool) -> Result<(), Failure> {
             Source::Context { name, .. } => Some(name),
             _ => None,
         };
-        output::json(&json!({
-            "context": context,
-            kind(&place): place.to_string(),
-            "from": source.to_string(),
-            "file": file,
-        }));
+        output::json(&with_facts(
+            json!({ "context": context, "from": source.to_string(), "file": file }),
+            &place,
+        ));
         return Ok(());
     }
-    output::print(&facts(&[
-        (kind(&place), place.to_string()),
-        ("from", source.to_string()),
-        ("contexts", file.unwrap_or_else(|| "no file: there is no home directory".to_owned())),
-    ]));
+    let mut known = place.facts();
+    known.push(("from", source.to_string()));
+    known.push(("contexts", file.unwrap_or_else(|| "no file: there is no home directory".to_owned())));
+    output::print(&facts(&known));
     Ok(())
 }
 
 fn described(name: &ContextName, place: &Place, is_current: bool) -> Value {
-    json!({ "context": name, kind(place): place.to_string(), "current": is_current })
+    with_facts(json!({ "context": name, "current": is_current }), place)
 }
 
-fn kind(place: &Place) -> &'static str {
-    match place {
-        Place::Server(_) => "server",
-        Place::Store(_) => "store",
+fn with_facts(mut object: Value, place: &Place) -> Value {
+    for (name, value) in place.facts() {
+        object[name.replace(' ', "_")] = value.into();
     }
+    object
 }
 
 fn say(json: bool, value: Value, text: &str) {

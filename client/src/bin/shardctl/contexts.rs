@@ -13,6 +13,8 @@ use std::str::FromStr;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+use shardd_client::catalog::StorePlace;
+use shardd_client::stores::StoreOptions;
 
 use crate::failure::{Failure, no_such};
 
@@ -35,24 +37,73 @@ pub(crate) struct Contexts {
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct ContextName(String);
 
-/// Where a context works.
+/// Where a context works. Holds no secret, only the names of files that do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub(crate) enum Place {
-    /// Addresses of nodes, with commas between them.
-    Server(String),
-    /// A directory, from the root.
-    Store(PathBuf),
+    Server {
+        /// Addresses of nodes, with commas between them.
+        urls: String,
+        /// The file of the token to show to them, from the root.
+        token_file: Option<PathBuf>,
+        /// The file of the certificates that theirs come from, from the root.
+        ca: Option<PathBuf>,
+    },
+    /// A directory, from the root, or a bucket.
+    Store(StorePlace),
 }
 
 /// A place as it is written.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Fields {
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ca: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    region: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    anonymous: bool,
+}
+
+impl Place {
+    /// Nodes that are asked without anything of their own.
+    pub(crate) fn server(urls: &str) -> Place {
+        Place::Server { urls: urls.to_owned(), token_file: None, ca: None }
+    }
+
+    /// What it is called, and how it is entered: as people read it.
+    pub(crate) fn facts(&self) -> Vec<(&'static str, String)> {
+        let shown = |path: &PathBuf| path.display().to_string();
+        match self {
+            Place::Server { urls, token_file, ca } => [
+                ("server", Some(urls.clone())),
+                ("token file", token_file.as_ref().map(shown)),
+                ("ca", ca.as_ref().map(shown)),
+            ]
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect(),
+            Place::Store(StorePlace::Directory(directory)) => vec![("store", shown(directory))],
+            Place::Store(StorePlace::Url { url, options }) => [
+                ("store", Some(url.clone())),
+                ("endpoint", options.endpoint.clone()),
+                ("region", options.region.clone()),
+                ("ca", options.ca.as_ref().map(shown)),
+                ("anonymous", options.anonymous.then(|| "yes".to_owned())),
+            ]
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect(),
+        }
+    }
 }
 
 impl Contexts {
@@ -163,16 +214,39 @@ impl fmt::Display for ContextName {
     }
 }
 
+fn check_whole(name: &str, path: &Path) -> Result<(), String> {
+    match path.is_absolute() {
+        true => Ok(()),
+        false => Err(format!("{name} {:?} depends on where you are: write its whole path", path.display())),
+    }
+}
+
 impl TryFrom<Fields> for Place {
     type Error = String;
 
     fn try_from(fields: Fields) -> Result<Place, String> {
-        match (fields.server, fields.store) {
-            (Some(server), None) => Ok(Place::Server(server)),
-            (None, Some(store)) if store.is_absolute() => Ok(Place::Store(store)),
-            (None, Some(store)) => {
-                Err(format!("store {:?} depends on where you are: write its whole path", store.display()))
+        let Fields { server, store, token_file, ca, endpoint, region, anonymous } = fields;
+        for (name, path) in [("token-file", &token_file), ("ca", &ca)] {
+            if let Some(path) = path {
+                check_whole(name, path)?;
             }
+        }
+        let is_about_a_bucket = endpoint.is_some() || region.is_some() || anonymous;
+        let options = StoreOptions { endpoint, region, ca: ca.clone(), anonymous, bandwidth: None };
+        match (server, store.map(|store| StorePlace::named(store, options))) {
+            (Some(_), None) if is_about_a_bucket => {
+                Err("`endpoint`, `region` and `anonymous` are of a `store` that is a URL".to_owned())
+            }
+            (Some(urls), None) => Ok(Place::Server { urls, token_file, ca }),
+            (None, Some(_)) if token_file.is_some() => Err("a `token-file` is of a `server`".to_owned()),
+            (None, Some(StorePlace::Directory(directory))) => {
+                check_whole("store", &directory)?;
+                match is_about_a_bucket || ca.is_some() {
+                    true => Err("a `store` that is a directory needs nothing else".to_owned()),
+                    false => Ok(Place::Store(directory.into())),
+                }
+            }
+            (None, Some(url)) => Ok(Place::Store(url)),
             _ => Err("a context has either `server` or `store`".to_owned()),
         }
     }
@@ -181,8 +255,16 @@ impl TryFrom<Fields> for Place {
 impl From<Place> for Fields {
     fn from(place: Place) -> Fields {
         match place {
-            Place::Server(server) => Fields { server: Some(server), store: None },
-            Place::Store(store) => Fields { server: None, store: Some(store) },
+            Place::Server { urls, token_file, ca } => {
+                Fields { server: Some(urls), token_file, ca, ..Fields::default() }
+            }
+            Place::Store(StorePlace::Directory(directory)) => {
+                Fields { store: Some(directory), ..Fields::default() }
+            }
+            Place::Store(StorePlace::Url { url, options }) => {
+                let StoreOptions { endpoint, region, ca, anonymous, bandwidth: _ } = options;
+                Fields { store: Some(url.into()), endpoint, region, ca, anonymous, ..Fields::default() }
+            }
         }
     }
 }
@@ -190,8 +272,8 @@ impl From<Place> for Fields {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Server(server) => f.write_str(server),
-            Place::Store(store) => write!(f, "{}", store.display()),
+            Place::Server { urls, .. } => f.write_str(urls),
+            Place::Store(store) => store.fmt(f),
         }
     }
 }
@@ -206,8 +288,19 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_back() {
-        let lab = Place::Server("http://a:7700,http://b:7700".to_owned());
-        let contexts: BTreeMap<_, _> = [("lab", lab), ("top.1", Place::Store("/data/with space".into()))]
+        let lab = Place::server("http://a:7700,http://b:7700");
+        let (token_file, ca) = (Some("/me/token".into()), Some("/me/ca.pem".into()));
+        let far = Place::Server { urls: "https://c:7700".to_owned(), token_file, ca };
+        let options = StoreOptions {
+            endpoint: Some("https://minio:9000".to_owned()),
+            region: Some("x-1".to_owned()),
+            ca: Some("/me/minio.pem".into()),
+            anonymous: true,
+            bandwidth: None,
+        };
+        let bucket = Place::Store(StorePlace::named("s3://b/f", options));
+        let directory = Place::Store(PathBuf::from("/data/with space").into());
+        let contexts: BTreeMap<_, _> = [("lab", lab), ("far", far), ("s3", bucket), ("top.1", directory)]
             .map(|(name, place)| (name.parse().unwrap(), place))
             .into();
         let contexts = Contexts { current: Some("lab".parse().unwrap()), contexts };
@@ -222,6 +315,13 @@ mod tests {
         let cases: &[(&str, &[&str])] = &[
             ("curent = \"lab\"", &["x.toml, line 1", "curent", "current"]),
             ("[contexts.lab]\nserver = \"http://a\"\ntoken = 1", &["line 3", "token"]),
+            (
+                "[contexts.lab]\nserver = \"http://a\"\ntoken-file = \"x\"",
+                &["token-file \"x\"", "whole path"],
+            ),
+            ("[contexts.lab]\nserver = \"http://a\"\nregion = \"x\"", &["`region`", "`store` that is a URL"]),
+            ("[contexts.lab]\nstore = \"s3://b\"\ntoken-file = \"/x\"", &["`token-file` is of a `server`"]),
+            ("[contexts.lab]\nstore = \"/x\"\nendpoint = \"http://a\"", &["directory needs nothing else"]),
             ("\n[contexts.lab]\nserver = 1", &["line 3", "integer"]),
             ("[contexts.lab]\n", &["line 1", "either `server` or `store`"]),
             ("[contexts.lab]\nserver = \"http://a\"\nstore = \"/x\"", &["either `server` or `store`"]),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use shardd_client::catalog::{Catalog, CatalogError, CommitNote, LocalCatalog, Shelf};
+use shardd_client::catalog::{Catalog, CatalogError, CommitNote, LocalCatalog, Shelf, StorePlace};
 use shardd_client::inputs;
 use shardfmt::ingest::{
     Delimiter, Documents, HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind, Mix, OnError,
@@ -275,7 +275,9 @@ fn own_work() -> Result<PathBuf, Failure> {
 impl Ingest {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let new_store = match connect.target()? {
-            Target::Store(dir) if !LocalCatalog::is_at(&dir) => Some((dir.exists(), dir)),
+            Target::Store(StorePlace::Directory(dir)) if !LocalCatalog::is_at(&dir) => {
+                Some((dir.exists(), dir))
+            }
             Target::Store(_) | Target::Servers(_) => None,
         };
         let done = self.fill(connect, json);

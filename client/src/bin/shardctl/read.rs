@@ -12,7 +12,7 @@ use shardd_client::loader::{LastBatch, Loader, LoaderConfig, LoaderSource, Step}
 use shardd_client::protocol::RunId;
 use shardfmt::{DigestSum, RowCodec, RowDigest, RowError};
 
-use crate::connect::{Connect, Target, find_plan};
+use crate::connect::{Connect, Servers, Target, find_plan};
 use crate::failure::Failure;
 use crate::human::{count, duration, plural};
 use crate::output;
@@ -93,8 +93,10 @@ impl Read {
         let catalog = connect.catalog()?;
         let plan = find_plan(&*catalog, self.plan.as_deref())?;
         let source = match connect.target()? {
-            Target::Servers(servers) => LoaderSource::Nodes { servers, run: self.run },
-            Target::Store(dir) => LoaderSource::Directory(dir),
+            Target::Servers(Servers { urls, credentials }) => {
+                LoaderSource::Nodes { servers: urls, run: self.run, credentials }
+            }
+            Target::Store(place) => LoaderSource::Store(place),
         };
         let mut config = LoaderConfig::new(source, plan, self.batch_size);
         config.rank = self.rank;

@@ -1,4 +1,4 @@
-//! `shardctl status`: nodes, runs, caches and exchange of a cluster; or what a directory holds.
+//! `shardctl status`: nodes, runs, caches and exchange of a cluster; or what a store holds.
 
 use clap::Args;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use shardd_client::node::NodeRecord;
 use shardd_client::protocol::{RunRecord, RunView};
 use shardfmt::ByteSize;
 
-use crate::connect::{Connect, Target, first_that_answers, http};
+use crate::connect::{Connect, Target};
 use crate::failure::Failure;
 use crate::human::{count, plural};
 use crate::output;
@@ -34,11 +34,11 @@ struct NodePicture {
 
 impl Status {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
-        let server = match connect.target()? {
-            Target::Servers(servers) => first_that_answers(&servers).to_owned(),
-            Target::Store(_) => return of_directory(connect, json),
+        let servers = match connect.target()? {
+            Target::Servers(servers) => servers,
+            Target::Store(_) => return of_store(connect, json),
         };
-        let http = http();
+        let (server, http) = (servers.first_that_answers(), servers.http());
         let nodes: Vec<NodeRecord> = http.get_list(&format!("{server}/v1/nodes"), usize::MAX)?;
         let runs: Vec<RunRecord> = http.get_list(&format!("{server}/v1/runs"), usize::MAX)?;
         let picture = Picture {
@@ -64,7 +64,7 @@ impl Status {
 }
 
 /// Without nodes there is only what was stored.
-fn of_directory(connect: &Connect, json: bool) -> Result<(), Failure> {
+fn of_store(connect: &Connect, json: bool) -> Result<(), Failure> {
     let catalog = connect.catalog()?;
     let (datasets, plans) = (catalog.datasets()?, catalog.plans()?);
     if json {
@@ -72,7 +72,7 @@ fn of_directory(connect: &Connect, json: bool) -> Result<(), Failure> {
         return Ok(());
     }
     output::print(&format!(
-        "no nodes: a directory with {} and {}\n",
+        "no nodes: a store with {} and {}\n",
         plural(datasets.len() as u64, "dataset"),
         plural(plans.len() as u64, "plan")
     ));

@@ -9,9 +9,10 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use shardd_client::http::HttpClient;
 use shardfmt::DatasetName;
 
-use crate::connect::{Connect, Target, first_that_answers, http};
+use crate::connect::{Connect, Target};
 use crate::failure::Failure;
 use crate::human::{date, parse_duration};
 use crate::output;
@@ -87,17 +88,17 @@ impl Token {
             Target::Servers(servers) => servers,
             Target::Store(_) => {
                 return Err(Failure::usage(
-                    "a directory has no tokens: whoever can read it reads it; name a node with --server",
+                    "a directory or bucket has no tokens: whoever can read it reads it; name a node with --server",
                 ));
             }
         };
-        let server = first_that_answers(&servers);
-        let url = format!("{server}/v1/tokens");
+        let server = servers.first_that_answers();
+        let (url, http) = (format!("{server}/v1/tokens"), servers.http());
         match self.command {
             Command::Create { join: true, expires, to, .. } => {
                 let file = to.as_deref().map(private_file).transpose()?;
                 let asked = json!({ "lifetime_seconds": expires.map(|lifetime| lifetime.as_secs()) });
-                let made: Value = http().post_json(&format!("{server}/v1/join-tokens"), &asked)?;
+                let made: Value = http.post_json(&format!("{server}/v1/join-tokens"), &asked)?;
                 hand_out(made, file.zip(to), "use it with `shardd serve --join @FILE`, once", json)
             }
             Command::Create { name, role, datasets, expires, to, join: false } => {
@@ -113,12 +114,12 @@ impl Token {
                     "datasets": datasets,
                     "lifetime_seconds": expires.map(|lifetime| lifetime.as_secs()),
                 });
-                let made: Value = http().post_json(&url, &asked)?;
-                hand_out(made, file.zip(to), "use it with SHARDD_TOKEN_FILE", json)
+                let made: Value = http.post_json(&url, &asked)?;
+                hand_out(made, file.zip(to), "use it with --token-file or SHARDD_TOKEN_FILE", json)
             }
-            Command::Ls => list(&url, json),
+            Command::Ls => list(&http, &url, json),
             Command::Revoke { id } => {
-                http().delete(&format!("{url}/{id}"))?;
+                http.delete(&format!("{url}/{id}"))?;
                 match json {
                     true => output::json(&json!({ "revoked": id })),
                     false => output::print(&format!("{id} is revoked\n")),
@@ -159,8 +160,8 @@ fn private_file(path: &Path) -> Result<File, Failure> {
     })
 }
 
-fn list(url: &str, json: bool) -> Result<(), Failure> {
-    let tokens: Vec<Value> = http().get_list(url, usize::MAX)?;
+fn list(http: &HttpClient, url: &str, json: bool) -> Result<(), Failure> {
+    let tokens: Vec<Value> = http.get_list(url, usize::MAX)?;
     if json {
         output::json(&tokens);
         return Ok(());

@@ -56,7 +56,8 @@ impl Verify {
         let catalog = connect.catalog()?;
         let dataset = only_dataset(&*catalog, self.dataset.as_ref(), "verify")?;
         let threads = self.threads.map_or_else(processors, usize::from);
-        let from: Vec<Place> = self.from.iter().map(|place| Place::parse(place)).collect();
+        let from = self.from.iter().map(|place| Place::parse(place, connect));
+        let from = from.collect::<Result<Vec<_>, _>>()?;
         let manifest = manifest(&*catalog, &dataset, self.repair, &from, json)?;
 
         let shards = manifest.shards.len();

@@ -8,8 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::records::{self, Counter, KeyRecord, LeaseRecord};
+use super::records::{self, KeyRecord};
 use crate::durable;
+use crate::metastore::records::{Counter, LeaseRecord, decode, encode};
 use crate::metastore::{Entry, Expected, LeaseId, Listing, MetaError};
 
 const COUNTER: &str = "counter";
@@ -68,7 +69,7 @@ impl Directory {
 
     fn read_counter(&self) -> Result<Counter, MetaError> {
         match self.read(&self.root.join(COUNTER))? {
-            Some(bytes) => records::decode(&bytes).map_err(|reason| self.damaged(COUNTER, reason)),
+            Some(bytes) => decode(&bytes).map_err(|reason| self.damaged(COUNTER, reason)),
             None => Ok(Counter::default()),
         }
     }
@@ -167,9 +168,7 @@ impl Locked<'_> {
             return Ok(self.counter.revision);
         }
         let put = self.under(prefix)?.iter().map(|record| record.entry.revision).max();
-        let mut deletions = self.counter.deletions.iter().rev();
-        let deleted = deletions.find(|(_, key)| key.starts_with(prefix)).map(|(revision, _)| *revision);
-        Ok(put.max(deleted).unwrap_or(0))
+        Ok(put.max(self.counter.newest_deletion(prefix)).unwrap_or(0))
     }
 
     pub(super) fn grant(&mut self, ttl: Duration) -> Result<LeaseId, MetaError> {
@@ -280,17 +279,17 @@ impl Locked<'_> {
 
     fn read_lease(&self, name: &str) -> Result<Option<LeaseRecord>, MetaError> {
         let Some(bytes) = self.at.read(&self.at.leases.join(name))? else { return Ok(None) };
-        let record = records::decode(&bytes);
+        let record = decode(&bytes);
         record.map(Some).map_err(|reason| self.at.damaged(&format!("leases/{name}"), reason))
     }
 
     fn write_lease(&mut self, lease: LeaseId, record: &LeaseRecord) -> Result<(), MetaError> {
-        self.write(&self.at.leases, &lease.to_string(), &records::encode(record))
+        self.write(&self.at.leases, &lease.to_string(), &encode(record))
     }
 
     fn write_counter(&mut self) -> Result<(), MetaError> {
         self.changed = true;
-        self.write(&self.at.root, COUNTER, &records::encode(&self.counter))
+        self.write(&self.at.root, COUNTER, &encode(&self.counter))
     }
 
     fn write(&self, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), MetaError> {

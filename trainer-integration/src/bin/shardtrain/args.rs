@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use shardd_client::loader::LastBatch;
 use shardd_client::protocol::RunId;
+use shardd_client::stores::StoreArgs;
 use shardd_trainer::data::InputOptions;
 use shardd_trainer::device::DeviceName;
 use shardd_trainer::optim::Optimizer;
@@ -25,9 +26,12 @@ pub(crate) struct Args {
     #[arg(default_value = "http://127.0.0.1:7700")]
     pub(crate) server: Vec<String>,
 
-    /// Read a directory that `shardctl --store` filled, without any server
-    #[arg(long, value_name = "DIR")]
+    /// Read a directory or bucket that `shardctl --store` filled, without any server
+    #[arg(long, value_name = "DIR|URL")]
     pub(crate) store: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) store_args: StoreArgs,
 
     /// The plan to follow: its id or the beginning of it
     #[arg(long, value_name = "PLAN", required_unless_present = "dataset")]
@@ -107,8 +111,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     pub(crate) test_dataset: Option<DatasetRef>,
 
-    /// Directory of the test data set, if it is not where the training data is
-    #[arg(long, value_name = "DIR", requires = "test_dataset")]
+    /// Directory or bucket of the test data set, if it is not where the training data is
+    #[arg(long, value_name = "DIR|URL", requires = "test_dataset")]
     pub(crate) test_store: Option<PathBuf>,
 
     /// Column of classes, whole numbers from 0

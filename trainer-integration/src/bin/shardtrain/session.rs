@@ -1,9 +1,12 @@
 //! From arguments to a finished training: finds the plan, joins the other ranks, opens the loader, trains, writes.
 
 use std::error::Error;
+use std::path::Path;
 
-use shardd_client::catalog::{Catalog, ClusterCatalog, LocalCatalog};
+use shardd_client::catalog::{Catalog, ClusterCatalog, LocalCatalog, StorePlace};
+use shardd_client::http::Credentials;
 use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
+use shardd_client::stores::StoreOptions;
 use shardd_trainer::cluster::CatalogRows;
 use shardd_trainer::collective::tcp::{TcpOptions, connect};
 use shardd_trainer::collective::{Collective, threads};
@@ -39,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         last_batch: args.last_batch(),
         end_epoch: args.epochs,
         audit: !args.no_audit,
-        ..LoaderConfig::new(source(args), plan_id, args.batch_size)
+        ..LoaderConfig::new(source(args)?, plan_id, args.batch_size)
     };
     let mut loader = Loader::open(config).inspect_err(|error| collective.abort(&crate::chain(error)))?;
 
@@ -73,17 +76,25 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn source(args: &Args) -> LoaderSource {
-    match &args.store {
-        Some(directory) => LoaderSource::Directory(directory.clone()),
-        None => LoaderSource::Nodes { servers: args.server.clone(), run: args.run.clone() },
-    }
+fn source(args: &Args) -> Result<LoaderSource, Failure> {
+    Ok(match &args.store {
+        Some(store) => LoaderSource::Store(place(store, args)?),
+        None => LoaderSource::Nodes {
+            servers: args.server.clone(),
+            run: args.run.clone(),
+            credentials: Credentials::of_env()?,
+        },
+    })
 }
 
-/// The servers, whichever answers, or the directory.
+fn place(store: &Path, args: &Args) -> Result<StorePlace, Failure> {
+    Ok(StorePlace::named(store, args.store_args.options().or(&StoreOptions::of_env()?)))
+}
+
+/// The servers, whichever answers, or the store.
 fn open_catalog(args: &Args) -> Result<Box<dyn Catalog>, Failure> {
-    if let Some(directory) = &args.store {
-        return Ok(Box::new(LocalCatalog::open(directory)?));
+    if let Some(store) = &args.store {
+        return Ok(Box::new(LocalCatalog::open_at(&place(store, args)?)?));
     }
     if args.server.is_empty() {
         return Err(UsageError("no server to ask; give --server or --store".to_owned()).into());
@@ -139,7 +150,7 @@ fn shard_rows(manifest: &Manifest) -> Vec<u32> {
 fn open_test(catalog: Box<dyn Catalog>, args: &Args) -> Result<Option<CatalogRows>, Failure> {
     let Some(name) = &args.test_dataset else { return Ok(None) };
     let catalog = match &args.test_store {
-        Some(directory) => Box::new(LocalCatalog::open(directory)?),
+        Some(store) => Box::new(LocalCatalog::open_at(&place(store, args)?)?),
         None => catalog,
     };
     let version = catalog.resolve(name)?.version;

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use shardd_client::engine::NodeStatus;
+use shardd_client::http::{Credentials, HttpClient};
 use shardd_client::protocol::{Placement, RunView};
 use shardfmt::plan::{Epoch, Plan};
 
-use crate::connect::http;
+use crate::connect::ANSWERED_WITHIN;
 use crate::failure::Failure;
 use crate::partition::moved_share;
 
@@ -21,6 +22,11 @@ pub(crate) struct Measured {
     pub(crate) exchange: ExchangeFacts,
     /// What was added up.
     pub(crate) nodes: Vec<NodeStatus>,
+}
+
+/// The demo's nodes ask nobody for anything.
+fn http() -> HttpClient {
+    HttpClient::with(ANSWERED_WITHIN, &Credentials::default())
 }
 
 /// A node's counters.

@@ -11,6 +11,7 @@ use shardd_client::catalog::{Catalog, CatalogError, HttpCatalog, Shelf};
 use shardfmt::version::Store;
 use shardfmt::{Manifest, ShardId, VersionId};
 
+use crate::connect::Connect;
 use crate::failure::Failure;
 
 /// A place that a person named.
@@ -31,19 +32,19 @@ pub(super) struct Directory {
 
 impl Place {
     /// What is at the place that `text` names: if nothing else, something to ingest.
-    pub(super) fn parse(text: &str) -> Place {
+    pub(super) fn parse(text: &str, connect: &Connect) -> Result<Place, Failure> {
         let named = PathBuf::from(text);
-        if text.starts_with("http://") {
-            let catalog = HttpCatalog::new(text);
+        if text.starts_with("http://") || text.starts_with("https://") {
+            let catalog = HttpCatalog::with(text, &connect.credentials()?);
             if catalog.datasets().is_ok() {
-                return Place::Node(text.to_owned(), catalog);
+                return Ok(Place::Node(text.to_owned(), catalog));
             }
         }
         let root = [named.join("store"), named.clone()].into_iter().find(|root| root.join("shards").is_dir());
-        match root {
+        Ok(match root {
             Some(root) => Place::Directory(Directory { named, root }),
             None => Place::Source(named),
-        }
+        })
     }
 
     /// What can be read shard by shard.
