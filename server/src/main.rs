@@ -96,7 +96,9 @@ fn main() -> ExitCode {
 impl Given {
     fn resolve(self) -> Result<Config, ConfigError> {
         let filed = self.config.as_deref().map(Settings::from_file).transpose()?;
-        self.settings.or(filed.unwrap_or_default()).resolve()
+        let config = self.settings.or(filed.unwrap_or_default()).resolve()?;
+        shardd::serve::check_protection(&config)?;
+        Ok(config)
     }
 
     fn show(self, matches: &ArgMatches) -> Result<String, ConfigError> {

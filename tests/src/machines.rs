@@ -88,8 +88,7 @@ impl Lan {
         let output = BufReader::new(shell.stdout.take().expect("piped")).lines();
         let mut machine = Machine { name: name.to_owned(), shell, input, output };
         let root = self.root.path().display();
-        machine.run(&format!("export SCP={root}"));
-        machine.say("scp() { cp \"$SCP/${1%%:*}/${1#*:/srv/}\" \"$2\"; }; cd /srv");
+        machine.say(&format!("scp() {{ cp \"{root}/${{1%%:*}}/${{1#*:/srv/}}\" \"$2\"; }}; cd /srv"));
         self.machines.push(machine);
     }
 
@@ -125,7 +124,7 @@ impl Machine {
 
     /// The same, whatever becomes of them: their exit code, and what they said.
     pub fn attempt(&mut self, commands: &str) -> (i32, String) {
-        self.say(&format!("( set -e\n{commands}\n) 2>&1; echo; echo '{MARK}'$?"));
+        self.say(&format!("( set -e\n{commands}\n) 2>&1; code=$?; echo; echo '{MARK}'$code"));
         let mut said = String::new();
         for line in self.output.by_ref() {
             let line = line.expect("text");

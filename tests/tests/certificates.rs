@@ -188,7 +188,20 @@ fn an_administrator_renews_and_revokes() {
         assert!(now["issued_at"].as_u64() > before["issued_at"].as_u64() && now["key"] == before["key"]);
     }
 
-    run(house.admin().args(["certs", "revoke", "n2"]));
+    let said = run(house.stranger().args(["--json", "certs", "authority"]));
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["pem"], std::fs::read_to_string(house.ca()).expect("PEM"));
+    let digest = said["authority"].as_str().expect("a digest");
+    run(house.stranger().args(["certs", "authority", "--digest", digest]));
+    let wrong = "0".repeat(64);
+    refused(
+        "another digest",
+        house.stranger().args(["certs", "authority", "--digest", &wrong]),
+        "is not 0000",
+    );
+
+    let said = run(house.admin().args(["--json", "certs", "revoke", "n2"]));
+    assert_eq!(serde_json::from_str::<Value>(&said).expect("JSON")["revoked"], "n2");
     wait_until("n2 is no node any more", || !house.nodes().contains("n2 "));
     wait_until("n2 knows why", || second.log().contains("the key of node n2 was revoked"));
     second.stop();

@@ -367,7 +367,7 @@ fn every_command_has_a_manual_page_that_says_something() {
     }
     let expected: BTreeSet<String> =
         verbs(&home).into_iter().map(|verb| format!("shardctl-{}", verb.replace(' ', "-"))).collect();
-    let whole = ["shardctl", "shardctl-plan", "shardctl-context", "shardctl-token"].map(String::from);
+    let whole = ["", "-plan", "-context", "-token", "-certs"].map(|group| format!("shardctl{group}"));
     assert_eq!(pages, expected.into_iter().chain(whole).collect());
     let one = run(&mut home.shardctl(&["man", "plan", "at"]));
     assert_eq!(one, fs::read_to_string(home.path("man1/shardctl-plan-at.1")).expect("it is there"));
@@ -443,6 +443,8 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
         ("context show", &[]),
         ("context show", &["lab"]),
         ("context rm", &["lab"]),
+        ("certs init", &["ca"]),
+        ("certs issue", &["n1", "--authority", "ca", "--to", "n1-tls"]),
         ("completions", &["bash"]),
         ("man", &[]),
         ("man", &["--to", "pages"]),
@@ -453,9 +455,12 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
     };
     calls.iter().for_each(|(verb, words)| call(&["--store", "s"], verb, words));
     elsewhere.iter().for_each(|(verb, words)| call(&[], verb, words));
-    // With --json, too: the demo by tests/tests/demo.rs, tokens by tests/tests/access.rs.
-    let others = ["demo", "token create", "token ls", "token revoke"].map(str::to_owned);
-    let called = calls.iter().chain(elsewhere).map(|(verb, _)| (*verb).to_owned()).chain(others);
+    // With --json, too: the demo by tests/tests/demo.rs, tokens by tests/tests/access.rs, the rest of certificates by
+    // tests/tests/certificates.rs.
+    let others = ["demo", "token create", "token ls", "token revoke"];
+    let others = others.iter().chain(&["certs ls", "certs rotate", "certs revoke", "certs authority"]);
+    let called =
+        calls.iter().chain(elsewhere).map(|(verb, _)| verb).chain(others).map(|verb| (*verb).to_owned());
     assert_eq!(called.collect::<BTreeSet<_>>(), verbs(&home), "this test knows every verb");
 }
 
@@ -556,7 +561,7 @@ fn a_settings_file_is_made_checked_and_shown() {
     };
     let write = |text: &str| fs::write(home.path("shardd.toml"), text).expect("it can be written");
     write(&run(&mut shardd(&["show", "--default"])));
-    assert_eq!(run(&mut shardd(&["check", "shardd.toml"])), "shardd.toml is good: 7 settings\n");
+    assert_eq!(run(&mut shardd(&["check", "shardd.toml"])), "shardd.toml is good: 8 settings\n");
 
     write("log-level = \"debug\"\ncache-size = \"2GiB\"\n");
     assert_eq!(

@@ -147,14 +147,16 @@ impl Desk {
                 false => Err(bad(format!("the certificate names {}, not {node}", info.node))),
             };
         }
-        Request::parse(csr).map(Asked::Csr).map_err(|error| DeskError::BadRequest(error.to_string()))
+        Request::parse(csr)
+            .map(|request| Asked::Csr(Box::new(request)))
+            .map_err(|error| DeskError::BadRequest(error.to_string()))
     }
 }
 
 /// What a node comes with.
 enum Asked {
     /// A key to be signed.
-    Csr(Request),
+    Csr(Box<Request>),
     /// A certificate of the authority, for this key.
     Has(Digest),
 }
