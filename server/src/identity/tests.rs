@@ -211,7 +211,7 @@ fn a_certificate_is_renewed_under_the_same_key_and_kept() {
     let old = Term { lifetime: std::time::Duration::ZERO, ..term() };
     identity.renew(&authority, &old).expect("one that is over");
     assert!(identity.is_due(&term().hosts));
-    let lapsed = identity.check_time().err().expect("lapsed").to_string();
+    let lapsed = identity.check_time().expect_err("lapsed").to_string();
     assert!(lapsed.contains("shardctl token create --join"), "{lapsed}");
 }
 

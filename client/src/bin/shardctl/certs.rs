@@ -40,8 +40,8 @@ pub(crate) struct Certs {
 enum Command {
     /// Make an authority in a directory of this machine, to found a cluster with, or to keep away from all nodes
     ///
-    /// The first node makes one by itself where there is none. With an authority made here, put its files into <data>/tls of
-    /// the first node before that starts; or keep them, and make every node's certificate with `issue`.
+    /// The first node makes one by itself where there is none. With an authority made here, put its files into tls/ in the
+    /// data directory of the first node before that starts; or keep them, and make every node's certificate with `issue`.
     Init {
         /// The directory; it is made
         #[arg(value_name = "DIR")]
@@ -57,7 +57,7 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         authority: PathBuf,
 
-        /// The directory to make, or to renew: what is in it belongs into <data>/tls of the node
+        /// The directory to make, or to renew: what is in it belongs into tls/ in the node's data directory
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
 
