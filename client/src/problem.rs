@@ -374,7 +374,8 @@ impl From<&CatalogError> for Kind {
             CatalogError::Conflict { .. }
             | CatalogError::TagConflict { .. }
             | CatalogError::InUse { .. }
-            | CatalogError::SharedStore { .. } => Self::Conflict,
+            | CatalogError::SharedStore { .. }
+            | CatalogError::OtherStore { .. } => Self::Conflict,
             CatalogError::Ambiguous { .. } | CatalogError::Incomplete { .. } | CatalogError::Plan(_) => {
                 Self::Invalid
             }

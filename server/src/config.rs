@@ -34,7 +34,7 @@ pub const DEFAULT_QUIC: &str = "127.0.0.1:0";
 /// Space the cache may use unless told otherwise.
 pub const DEFAULT_CACHE_SIZE: ByteSize = ByteSize(64 << 30);
 
-/// Below that a certificate would lapse while it is renewed.
+/// Below that there would be no time to try twice.
 const SHORTEST_LIFE: Duration = Duration::from_secs(6);
 
 /// Every setting of `shardd serve`, by the same name as flag (`--cache-size`), environment variable
@@ -297,6 +297,11 @@ pub enum ConfigError {
         "--http {http} would serve other machines {without}; say {flags} too, or --allow-insecure-http on a network you trust"
     )]
     InsecureHttp { http: SocketAddr, without: &'static str, flags: &'static str },
+    /// What others are told is the address of QUIC, where that of HTTP is a wildcard.
+    #[error(
+        "--http {0} is every address of this machine; name by --quic the one that others reach it under, or by --http itself"
+    )]
+    Nowhere(SocketAddr),
     /// One of the two files.
     #[error("--tls-cert and --tls-key belong together: give both, or neither")]
     HalfTls,
@@ -475,6 +480,9 @@ impl Config {
     /// # Errors
     /// [`ConfigError::InsecureHttp`].
     pub fn check_protection(&self, tls: bool, tokens: bool) -> Result<(), ConfigError> {
+        if self.http.ip().is_unspecified() && self.quic.ip().is_loopback() {
+            return Err(ConfigError::Nowhere(self.http));
+        }
         let tls = self.tls.unwrap_or(tls);
         let tokens = self.auth.map_or(tokens, |auth| auth == Auth::Tokens);
         let (without, flags) = match (tls, tokens) {

@@ -74,7 +74,13 @@ impl Followed {
             let mut trouble = None;
             loop {
                 tokio::time::sleep(LOOK).await;
-                match self.look_again() {
+                let (looked, back) =
+                    match tokio::task::spawn_blocking(move || (self.look_again(), self)).await {
+                        Ok(looked) => looked,
+                        Err(_) => return,
+                    };
+                self = back;
+                match looked {
                     Ok(true) => {
                         info!(path = %self.files.certificate.display(), "the certificate for https was read again");
                         trouble = None;

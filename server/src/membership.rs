@@ -38,6 +38,8 @@ pub(crate) struct Membership {
     pub(crate) key: Digest,
     /// The keys that belong to nobody any more.
     pub(crate) revoked: Arc<Revoked>,
+    /// The node that keeps the metadata, if another does: it does not tell those whose key is revoked even that.
+    pub(crate) keeper: Option<(Arc<Transport>, NodeId)>,
 }
 
 /// Why a node is no member.
@@ -72,6 +74,12 @@ impl Membership {
                 Err(error)
             }
         }
+    }
+
+    fn is_revoked(&self) -> bool {
+        let expelled =
+            self.keeper.as_ref().is_some_and(|(transport, keeper)| transport.was_expelled_by(keeper));
+        expelled || self.revoked.contains(self.key)
     }
 
     async fn take(&self, lease: LeaseId) -> Result<(), MembershipError> {
@@ -115,9 +123,7 @@ impl Membership {
             let begun = Instant::now();
             let pulse = async {
                 match lease {
-                    _ if self.revoked.contains(self.key) => {
-                        Err(MembershipError::Revoked(self.record.id.clone()))
-                    }
+                    _ if self.is_revoked() => Err(MembershipError::Revoked(self.record.id.clone())),
                     Some(lease) => {
                         self.metastore.renew(lease).await.map(|()| lease).map_err(MembershipError::from)
                     }
@@ -312,7 +318,8 @@ mod tests {
             cache_bytes: 0,
             started_at: 0,
         };
-        Membership { metastore: Arc::clone(metastore), record, key: Digest::of(key), revoked: Arc::default() }
+        let (key, revoked) = (Digest::of(key), Arc::default());
+        Membership { metastore: Arc::clone(metastore), record, key, revoked, keeper: None }
     }
 
     async fn port(metastore: &Arc<dyn Metastore>) -> Option<u16> {

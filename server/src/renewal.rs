@@ -7,18 +7,21 @@ use std::time::Duration;
 use shardd_client::certificates::{Host, now};
 use shardd_client::metastore::Metastore;
 use shardd_client::node::NodeId;
+use shardd_client::span::Span;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::desk::{Desk, Register, register_key};
+use crate::desk::{Desk, Register, rotation_key};
 use crate::identity::Identity;
 use crate::transport::Transport;
 
 /// How often the clock and the file are looked at: the clock may be set, and a machine may sleep.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long a signer that could not sign is left alone.
-const PAUSE: Duration = Duration::from_secs(5);
+/// How long a signer is left alone at least...
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+/// ...and at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Who signs.
 pub(crate) enum Signer {
@@ -39,16 +42,21 @@ pub(crate) struct Renewal {
 impl Renewal {
     /// Works until `stop`. A certificate that cannot be renewed is shown until it lapses.
     pub(crate) async fn keep(self, stop: CancellationToken) {
-        let node = self.identity.node();
-        let mut trouble: Option<String> = None;
         let keeping = async {
+            let mut trouble = Trouble::default();
+            let mut noted = false;
             loop {
-                match self.identity.look_again() {
+                match self.on_a_thread(|identity| identity.look_again()).await {
                     Ok(true) => {
-                        info!(%node, "the certificate in <data>/tls is another: it is shown from now on")
+                        info!(node = %self.identity.node(), "the certificate in <data>/tls is another: it is shown from now on");
+                        noted = false;
                     }
                     Ok(false) => {}
-                    Err(error) => say(&mut trouble, format!("<data>/tls: {error}")),
+                    Err(error) => trouble.say(format!("<data>/tls: {error}")),
+                }
+                if !noted {
+                    // One that was signed elsewhere is on nobody's list yet.
+                    noted = self.register().note(&self.identity.info()).await.is_ok();
                 }
                 let due = self.due().await;
                 if due > now() {
@@ -56,36 +64,55 @@ impl Renewal {
                     continue;
                 }
                 match self.renew().await {
-                    Ok(()) => {
-                        let until = self.identity.info().not_after;
-                        info!(%node, days = until.saturating_sub(now()) / (24 * 3600), "the certificate was renewed");
-                        trouble = None;
-                    }
-                    Err(error) => {
-                        say(&mut trouble, error);
-                        sleep(PAUSE).await;
-                    }
+                    Ok(()) if self.due().await > now() => trouble = Trouble::default(),
+                    // Else it would be renewed without end.
+                    Ok(()) => trouble
+                        .say("the new one is due already; is the clock of this machine right?".to_owned()),
+                    Err(error) => trouble.say(match self.identity.check_time() {
+                        Ok(()) => error,
+                        Err(lapsed) => format!("{lapsed} ({error})"),
+                    }),
                 }
+                sleep(self.pause()).await;
             }
         };
         stop.run_until_cancelled(keeping).await;
     }
 
+    /// An eighth of what is left of the certificate's time, within limits.
+    fn pause(&self) -> Duration {
+        let left = Duration::from_secs(self.identity.info().not_after.saturating_sub(now()));
+        (left / 8).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+    }
+
+    fn register(&self) -> Register {
+        Register::in_metastore(Arc::clone(&self.metastore))
+    }
+
+    /// Files are read and written where that holds up nobody.
+    async fn on_a_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Identity) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        let identity = Arc::clone(&self.identity);
+        let done = tokio::task::spawn_blocking(move || work(&identity)).await;
+        done.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
     /// When the next certificate is wanted, in seconds since 1970.
     async fn due(&self) -> u64 {
         let info = self.identity.info();
-        if !info.covers(&self.hosts) {
-            return 0;
+        let asked = self.register().rotation(self.identity.node()).await.ok().flatten();
+        let is_asked_for = asked.is_some_and(|asked| info.issued() <= asked.issued_until);
+        match is_asked_for || !info.covers(&self.hosts) {
+            true => 0,
+            false => info.due(),
         }
-        let register = Register::in_metastore(Arc::clone(&self.metastore));
-        let asked = register.of(self.identity.node()).await.ok().flatten();
-        let before = asked.and_then(|record| record.renew_before).filter(|before| info.issued() < *before);
-        before.unwrap_or(u64::MAX).min(info.due())
     }
 
     /// Until then, or until there may be something to do.
     async fn wait(&self, until_due: Duration) {
-        let key = register_key(self.identity.node());
+        let key = rotation_key(self.identity.node());
         let changed = async {
             let Ok(listing) = self.metastore.list(&key).await else { return std::future::pending().await };
             if self.metastore.changed(&key, listing.revision).await.is_err() {
@@ -111,14 +138,23 @@ impl Renewal {
                 .await
                 .map_err(|error| error.to_string())?,
         };
-        self.identity.take(&pem)
+        self.on_a_thread(move |identity| identity.take(&pem)).await?;
+        let left = self.identity.info().not_after.saturating_sub(now());
+        info!(node = %node, left = %Span(Duration::from_secs(left)), "the certificate was renewed");
+        Ok(())
     }
 }
 
-/// Says it once.
-fn say(trouble: &mut Option<String>, now: String) {
-    if trouble.as_ref() != Some(&now) {
-        warn!(error = now, "the certificate could not be renewed; trying again");
-        *trouble = Some(now);
+/// What went wrong last.
+#[derive(Default)]
+struct Trouble(Option<String>);
+
+impl Trouble {
+    /// Says it once.
+    fn say(&mut self, now: String) {
+        if self.0.as_ref() != Some(&now) {
+            warn!(error = now, "the certificate is not renewed; trying again");
+            self.0 = Some(now);
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use shardd_client::cache::{Cache, CacheConfig, CacheError};
-use shardd_client::catalog::CatalogBackend;
+use shardd_client::catalog::{CatalogBackend, CatalogError};
 use shardd_client::certificates::{Authority, CA_CERTIFICATE, CertificateError, write_private};
 use shardd_client::engine::Engine;
 use shardd_client::metastore::{MetaError, Metastore};
@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use crate::access::{Role, Scope, TokenRecord, Tokens};
 use crate::config::{Auth, Config, ConfigError};
-use crate::desk::{Desk, Register, Revoked};
+use crate::desk::{Desk, Revoked};
 use crate::http::{self, Access, Api, Door, Front};
 use crate::https::{self, HttpsError};
 use crate::identity::{self, Cluster, Identity, IdentityError, JoinToken, Site, Standing, Term};
@@ -33,6 +33,8 @@ use crate::transport::{Services, Transport, TransportError};
 
 /// The name of the first token, and of the file in the data directory that has it.
 const ADMIN_TOKEN: &str = "admin-token";
+/// The file in `<data>/tls` that remembers which keys are revoked.
+const REVOKED: &str = "revoked.json";
 /// How long a node that starts waits for its store.
 const STORE_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -85,6 +87,9 @@ pub enum ServeError {
     /// No store.
     #[error("--store cannot be used")]
     Store(#[from] OriginError),
+    /// Another store than that of the cluster.
+    #[error("--store")]
+    OtherStore(#[source] CatalogError),
     /// No cache.
     #[error("the cache cannot be used")]
     Cache(#[from] CacheError),
@@ -145,7 +150,7 @@ async fn serve_locked(
     let bound = listener.local_addr().map_err(|source| ServeError::Http { address: config.http, source })?;
     let part = take_part(&config).await?;
     let identity = Arc::clone(part.identity());
-    let revoked = Arc::new(Revoked::default());
+    let revoked = Arc::new(Revoked::remembered(&config.data.join("tls").join(REVOKED)));
     let transport = bind_quic(&config, &identity, &revoked)?;
     // A wildcard is no address to reach; the peers' address is one of this machine.
     let http = match bound.ip().is_unspecified() {
@@ -158,6 +163,8 @@ async fn serve_locked(
     let (metastore, kept) = open_metastore(&config, &part, &transport).await?;
     let origin = Arc::new(open_store(&config, &part)?);
     probe(&origin).await?;
+    let catalog = CatalogBackend::new(Arc::clone(&origin), Arc::clone(&metastore));
+    check_store(&catalog).await?;
     let (directory, limit) = (config.data.join("cache"), config.cache_size);
     let cache = tokio::task::spawn_blocking(move || Cache::open(directory, CacheConfig { limit })).await??;
 
@@ -173,7 +180,13 @@ async fn serve_locked(
         record: record.clone(),
         key: identity.key_digest(),
         revoked: Arc::clone(&revoked),
+        keeper: part.keeper().map(|first| (Arc::clone(&transport), first)),
     };
+    // Before anybody is talked to; without the metastore by what was known at the last stop.
+    let known = tokio::time::timeout(STORE_PATIENCE, revoked.load(metastore.as_ref())).await;
+    if !matches!(known, Ok(Ok(_))) {
+        warn!("which keys were revoked lately is not known yet");
+    }
     let lease = match membership.register().await {
         Ok(lease) => Some(lease),
         Err(error @ (MembershipError::Taken(_) | MembershipError::Revoked(_))) => return Err(error.into()),
@@ -188,7 +201,9 @@ async fn serve_locked(
     };
     let access = open_access(&config, &part, &metastore).await?;
     let first = part.cluster().map(|cluster| cluster.first.clone());
-    let front = open_front(&config, part, site, &transport, &origin, &metastore, access.is_required).await?;
+    let is_alone = bound.ip().is_loopback();
+    let front =
+        open_front(&config, part, site, is_alone, &transport, &origin, &metastore, access.is_required)?;
     let signer = match (&front.desk, first) {
         (Some(desk), _) => Signer::Here(Arc::clone(desk)),
         (None, first) => Signer::First(Arc::clone(&transport), first.unwrap_or_else(|| record.id.clone())),
@@ -219,14 +234,7 @@ async fn serve_locked(
     if let Some(files) = files {
         tasks.spawn(files.follow(inner.clone()));
     }
-    let api = Api {
-        node: record.clone(),
-        engine,
-        catalog: CatalogBackend::new(origin, Arc::clone(&metastore)),
-        front,
-        access,
-        limits: http::Limits::default(),
-    };
+    let api = Api { node: record.clone(), engine, catalog, front, access, limits: http::Limits::default() };
     let doors = CancellationToken::new();
     let serving = tokio::spawn(http::serve(door, api, doors.clone()));
     let mut member = tokio::spawn(membership.keep(lease, finder, inner.clone()));
@@ -276,6 +284,14 @@ impl Part {
     fn identity(&self) -> &Arc<Identity> {
         match self {
             Part::First { identity, .. } | Part::Joined { identity, .. } => identity,
+        }
+    }
+
+    /// The node that keeps the metadata for this one.
+    fn keeper(&self) -> Option<NodeId> {
+        match self {
+            Part::Joined { cluster, metastore: MetastoreUrl::Sled, .. } => Some(cluster.first.clone()),
+            Part::Joined { .. } | Part::First { .. } => None,
         }
     }
 
@@ -483,6 +499,14 @@ async fn probe(origin: &Origin) -> Result<(), OriginError> {
     }
 }
 
+/// Refuses another store than that of the cluster, if both can be asked by now.
+async fn check_store(catalog: &CatalogBackend) -> Result<(), ServeError> {
+    match tokio::time::timeout(STORE_PATIENCE, catalog.check_store()).await {
+        Ok(Err(error @ CatalogError::OtherStore { .. })) => Err(ServeError::OtherStore(error)),
+        _ => Ok(()),
+    }
+}
+
 /// Who may ask over HTTP. Where a token is needed and there is none to make others with, the first is left in a file.
 async fn open_access(
     config: &Config,
@@ -490,8 +514,10 @@ async fn open_access(
     metastore: &Arc<dyn Metastore>,
 ) -> Result<Access, ServeError> {
     let of_cluster = part.cluster().is_some_and(|cluster| cluster.asks_tokens);
-    let is_required = config.auth.map_or(of_cluster, |auth| auth == Auth::Tokens);
     let tokens = Tokens::open(Arc::clone(metastore)).await;
+    // Where there are tokens, a flag that was forgotten opens no door.
+    let has_tokens = !tokens.list().is_empty();
+    let is_required = config.auth.map_or(of_cluster || has_tokens, |auth| auth == Auth::Tokens);
     let is_admin =
         |(_, record): &(_, Arc<TokenRecord>)| record.role == Role::Admin && record.datasets.is_all();
     if is_required && !tokens.is_away() && !tokens.list().iter().any(is_admin) {
@@ -506,10 +532,12 @@ async fn open_access(
 
 /// Where others join: at the first node. Whoever can read its files joins with the token there, as long as nobody else can
 /// reach it; others are given one of their own.
-async fn open_front(
+#[expect(clippy::too_many_arguments, reason = "each is a part of the node that is put together here")]
+fn open_front(
     config: &Config,
     part: Part,
     site: Site,
+    is_alone: bool,
     transport: &Transport,
     origin: &Origin,
     kept_in: &Arc<dyn Metastore>,
@@ -529,7 +557,7 @@ async fn open_front(
         MetastoreUrl::Etcd(url) => Some(Box::new(url)),
     };
     let path = config.data.join("join-token");
-    let standing = match site.address.ip().is_loopback() {
+    let standing = match is_alone {
         true => Some(JoinToken::keep(&path, site, digest)?.secret),
         false => {
             // One that lasts is for those who share the machine.
@@ -549,14 +577,11 @@ async fn open_front(
     let (first, quic) = (identity.node().clone(), transport.address());
     let Site { address: http, tls } = site;
     let cluster = Cluster { store, store_options, first, http, tls, quic, asks_tokens, metastore };
-    // What this node signed for itself before there was a metastore to note it in.
-    if let Err(error) = Register::in_metastore(Arc::clone(kept_in)).note(&identity.info()).await {
-        warn!(%error, "this node's certificate is not in the list of certificates");
-    }
     let desk = Desk {
         authority,
         authority_pem: pem.clone(),
         standing,
+        first_key: identity.key_digest(),
         cluster: cluster.clone(),
         metastore: Arc::clone(kept_in),
         lifetime: config.certificate_lifetime,

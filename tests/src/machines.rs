@@ -1,9 +1,11 @@
 //! Machines in small: each a network namespace of Linux with an address of its own, its own `/srv`, and one shell, all behind
 //! one switch. For what only shows where nodes are on different machines. Needs root.
 
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -12,10 +14,14 @@ use crate::binary;
 /// Ends each block's output.
 const MARK: &str = "@@ ended with ";
 
+/// What says nothing for so long hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A switch, and what hangs on it: `10.77.0.9` is the switch itself.
 pub struct Lan {
     root: TempDir,
     prefix: String,
+    spaces: Vec<String>,
     machines: Vec<Machine>,
     others: Vec<Child>,
 }
@@ -25,7 +31,7 @@ pub struct Machine {
     name: String,
     shell: Child,
     input: ChildStdin,
-    output: Lines<BufReader<ChildStdout>>,
+    output: Receiver<String>,
 }
 
 impl Lan {
@@ -39,7 +45,7 @@ impl Lan {
             return None;
         }
         let root = TempDir::new().expect("a temporary directory can be made");
-        let lan = Lan { root, prefix, machines: vec![], others: vec![] };
+        let lan = Lan { root, prefix, spaces: vec![switch.clone()], machines: vec![], others: vec![] };
         lan.on(&switch, &["ip", "link", "set", "lo", "up"]);
         lan.on(&switch, &["ip", "link", "add", "lan", "type", "bridge"]);
         lan.on(&switch, &["ip", "address", "add", "10.77.0.9/24", "dev", "lan"]);
@@ -55,8 +61,9 @@ impl Lan {
     /// Plugs in a machine with the address `10.77.0.N`, and these variables in its environment.
     pub fn add(&mut self, name: &str, n: u8, variables: &[(&str, &str)]) {
         let (space, switch) = (format!("{}-{name}", self.prefix), format!("{}-sw", self.prefix));
+        // Noted before it is there, so that it is taken down whatever fails.
+        self.spaces.push(space.clone());
         ip(&["netns", "add", &space]);
-        // Pushed before anything can fail, so that it is taken down again.
         self.on(
             &switch,
             &["ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", &space],
@@ -85,7 +92,9 @@ impl Lan {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut shell = command.spawn().expect("a shell starts");
         let input = shell.stdin.take().expect("piped");
-        let output = BufReader::new(shell.stdout.take().expect("piped")).lines();
+        let lines = BufReader::new(shell.stdout.take().expect("piped")).lines();
+        let (sender, output) = sync_channel(1024);
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let mut machine = Machine { name: name.to_owned(), shell, input, output };
         let root = self.root.path().display();
         machine.say(&format!("scp() {{ cp \"{root}/${{1%%:*}}/${{1#*:/srv/}}\" \"$2\"; }}; cd /srv"));
@@ -126,15 +135,14 @@ impl Machine {
     pub fn attempt(&mut self, commands: &str) -> (i32, String) {
         self.say(&format!("( set -e\n{commands}\n) 2>&1; code=$?; echo; echo '{MARK}'$code"));
         let mut said = String::new();
-        for line in self.output.by_ref() {
-            let line = line.expect("text");
+        while let Ok(line) = self.output.recv_timeout(PATIENCE) {
             if let Some(code) = line.strip_prefix(MARK) {
                 return (code.parse().expect("a number"), said.trim_end().to_owned());
             }
             said.push_str(&line);
             said.push('\n');
         }
-        panic!("{}: the shell ended in {commands}\n{said}", self.name);
+        panic!("{}: nothing more came of {commands}\n{said}", self.name);
     }
 
     /// Runs a node in the background until the end, and waits until it is ready.
@@ -158,10 +166,9 @@ impl Drop for Lan {
                 eprintln!("--- what the node on {} said\n{log}", machine.name);
             }
         }
-        let spaces = self.machines.iter().map(|machine| machine.name.as_str()).chain(["sw"]);
-        for space in spaces.map(|name| format!("{}-{name}", self.prefix)) {
+        for space in &self.spaces {
             // Nothing that was started there outlives it.
-            let pids = Command::new("ip").args(["netns", "pids", &space]).output();
+            let pids = Command::new("ip").args(["netns", "pids", space]).output();
             let pids =
                 pids.map(|pids| String::from_utf8_lossy(&pids.stdout).into_owned()).unwrap_or_default();
             for pid in pids.lines().filter_map(|pid| pid.trim().parse().ok()) {
@@ -169,7 +176,7 @@ impl Drop for Lan {
                     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
                 }
             }
-            let _ = Command::new("ip").args(["netns", "del", &space]).output();
+            let _ = Command::new("ip").args(["netns", "del", space]).output();
         }
         for child in self.machines.iter_mut().map(|machine| &mut machine.shell).chain(&mut self.others) {
             let _ = child.kill();

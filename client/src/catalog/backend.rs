@@ -256,6 +256,18 @@ impl CatalogBackend {
         Ok(self.marked.get_or_try_init(mark).await?)
     }
 
+    /// Whether the store is one that this catalog keeps objects in; a catalog that has none yet takes any.
+    ///
+    /// # Errors
+    /// When it is another; when it cannot be known, as the store or the metastore is away.
+    pub async fn check_store(&self) -> Result<(), CatalogError> {
+        let Some((name, _)) = self.record::<String>(CATALOG_ID).await? else { return Ok(()) };
+        match self.origin.catalogs().await?.contains(&name) {
+            true => Ok(()),
+            false => Err(CatalogError::OtherStore { store: self.origin.name().to_owned() }),
+        }
+    }
+
     /// The dataset that `version` was first committed to.
     pub async fn dataset_of(&self, version: VersionId) -> Result<DatasetName, CatalogError> {
         let record = self.record::<VersionRecord>(&format!("{VERSIONS}{version}")).await?;

@@ -54,7 +54,9 @@ impl ClusterCatalog {
         let mut unreachable = None;
         for server in (current..current + count).map(|server| server % count) {
             match question(&self.servers[server]) {
-                Err(error @ CatalogError::Http(HttpError::Unreachable { .. })) => {
+                Err(
+                    error @ CatalogError::Http(HttpError::Unreachable { .. } | HttpError::Untrusted { .. }),
+                ) => {
                     unreachable.get_or_insert(error);
                 }
                 answer => {

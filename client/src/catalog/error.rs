@@ -46,6 +46,9 @@ pub enum CatalogError {
     /// What something reaches cannot be known, so nothing may be deleted. Restore it, or remove what points at it.
     #[error("nothing is deleted: it cannot be known what {root} reaches")]
     Unreadable { root: String, source: Box<CatalogError> },
+    /// What the names here point at is in another store.
+    #[error("the data sets of this cluster are not in {store}: give the store that they are in")]
+    OtherStore { store: String },
     /// Others keep data in the store, and only they know what they reach. Collect garbage with them, not here.
     #[error(
         "nothing is deleted: {store} is also that of catalog {other}, whose names are not here; if that one is gone for good, delete catalogs/{other} from the store"

@@ -30,10 +30,13 @@ impl Authority {
     /// # Errors
     /// [`CertificateError`] when its files cannot be read, written or understood.
     pub fn found(directory: &Path) -> Result<Authority, CertificateError> {
-        let key = files::key_in(&directory.join(CA_KEY))?;
         let path = directory.join(CA_CERTIFICATE);
+        if path.exists() && !directory.join(CA_KEY).exists() {
+            return Err(CertificateError::NoKey { certificate: path });
+        }
+        let key = files::key_in(&directory.join(CA_KEY))?;
         if !path.exists() {
-            files::write_private(&path, parameters().self_signed(&key)?.pem().as_bytes())?;
+            files::write_public(&path, parameters(&key).self_signed(&key)?.pem().as_bytes())?;
         }
         Authority::open(directory)
     }
@@ -140,9 +143,11 @@ impl Request {
     }
 }
 
-fn parameters() -> CertificateParams {
+fn parameters(key: &KeyPair) -> CertificateParams {
     let mut parameters = CertificateParams::default();
-    parameters.distinguished_name = common_name("shardd cluster authority");
+    // Each has a name of its own, so that the wrong one is an unknown one and not one that signs badly.
+    let mark = &key_digest(key).to_string()[..16];
+    parameters.distinguished_name = common_name(&format!("shardd cluster authority {mark}"));
     parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     parameters

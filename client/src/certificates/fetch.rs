@@ -51,6 +51,7 @@ pub fn fetch(url: &str, pinned: Option<Digest>, within: Duration) -> Result<Fetc
         .timeout_global(Some(within))
         .http_status_as_error(false)
         .max_redirects(0)
+        .proxy(None)
         .tls_config(anyone)
         .build()
         .into();

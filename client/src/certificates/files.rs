@@ -30,7 +30,15 @@ pub fn read(path: &Path) -> Result<Vec<u8>, CertificateError> {
 /// # Errors
 /// [`CertificateError`], naming the path, when it cannot be written.
 pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), CertificateError> {
-    replace(path, bytes).map_err(|source| at(path, source))
+    replace(path, bytes, 0o600).map_err(|source| at(path, source))
+}
+
+/// The same for what everybody may read: mode 0644.
+///
+/// # Errors
+/// [`CertificateError`], naming the path, when it cannot be written.
+pub fn write_public(path: &Path, bytes: &[u8]) -> Result<(), CertificateError> {
+    replace(path, bytes, 0o644).map_err(|source| at(path, source))
 }
 
 /// The key in `path`; made first if there is none.
@@ -46,7 +54,7 @@ pub fn key_in(path: &Path) -> Result<KeyPair, CertificateError> {
     Ok(key)
 }
 
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -59,7 +67,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&fresh, path)?;

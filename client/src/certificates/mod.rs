@@ -23,7 +23,7 @@ use crate::node::NodeId;
 
 pub use authority::{Authority, Request};
 pub use fetch::{FetchError, Fetched, digest_of, fetch};
-pub use files::{key_in, private_directory, read, write_private};
+pub use files::{key_in, private_directory, read, write_private, write_public};
 pub use host::{BadHost, Host};
 
 /// The authority's key; where it is, certificates are signed.
@@ -50,6 +50,11 @@ pub enum CertificateError {
     /// A file does not hold what it should.
     #[error("{path} is damaged ({reason}); restore it, or start this node in a new --data directory")]
     Damaged { path: PathBuf, reason: String },
+    /// Half of an authority.
+    #[error(
+        "there is {certificate} without its key ca.key; put that there too, or node.key and node.pem of `shardctl certs issue`"
+    )]
+    NoKey { certificate: PathBuf },
     /// There is something already.
     #[error("{path} is there already; name another directory")]
     Exists { path: PathBuf },
@@ -197,7 +202,7 @@ pub fn issue(
     private_directory(to)?;
     let key = key_in(&to.join(NODE_KEY))?;
     let certificate = authority.certify(node, hosts, &key, lifetime)?;
-    write_private(&to.join(CA_CERTIFICATE), authority.pem().as_bytes())?;
+    write_public(&to.join(CA_CERTIFICATE), authority.pem().as_bytes())?;
     write_private(&path, certificate.pem().as_bytes())?;
     CertificateInfo::of(certificate.der()).map_err(|reason| CertificateError::Damaged { path, reason })
 }

@@ -56,10 +56,13 @@ fn an_authority_stays_itself_and_is_its_owners_alone() {
     let directory = TempDir::new().unwrap();
     let digest = Authority::found(directory.path()).expect("founded").digest();
     assert_eq!(Authority::found(directory.path()).expect("found again").digest(), digest);
-    for name in [CA_KEY, CA_CERTIFICATE] {
+    for (name, wanted) in [(CA_KEY, 0o600), (CA_CERTIFICATE, 0o644)] {
         let mode = std::fs::metadata(directory.path().join(name)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600, "{name}");
+        assert_eq!(mode & 0o777, wanted, "{name}");
     }
+    std::fs::remove_file(directory.path().join(CA_KEY)).unwrap();
+    let refused = Authority::found(directory.path()).err().expect("no other is invented").to_string();
+    assert!(refused.contains("without its key"), "{refused}");
 }
 
 #[test]
@@ -78,7 +81,9 @@ fn hosts_are_names_and_addresses_of_one_machine() {
         assert_eq!(host(good).to_string(), good);
     }
     assert_eq!(host("GPU7.Lab").to_string(), "gpu7.lab");
-    for bad in ["", "a b", "*.lab", "_n1_.node.shardd", "http://a", "10.0.0.1:7700", "a/b", "-"] {
+    for bad in
+        ["", "a b", "*.lab", "_n1_.node.shardd", "_n1_.node.shardd.", "http://a", "10.0.0.1:7700", "a/b", "-"]
+    {
         assert!(bad.parse::<Host>().is_err(), "{bad}");
     }
 }

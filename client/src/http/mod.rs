@@ -48,10 +48,7 @@ pub enum HttpError {
 impl HttpError {
     /// Whether asking another node would bring the same answer: the request itself is at fault.
     pub fn is_final(&self) -> bool {
-        matches!(
-            self,
-            Self::Problem { status: 400..=499, .. } | Self::Credentials(_) | Self::Untrusted { .. }
-        )
+        matches!(self, Self::Problem { status: 400..=499, .. } | Self::Credentials(_))
     }
 
     /// The HTTP status, if there was an answer.
@@ -79,6 +76,8 @@ impl HttpClient {
     pub fn with(within: Duration, credentials: &Credentials) -> Self {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
+            // Nodes are near; a proxy of the environment is for what is far, and would read the token.
+            .proxy(None)
             .timeout_connect(Some(Duration::from_secs(2)))
             .timeout_global(Some(within));
         Self { agent: Self::agent(config, credentials) }
@@ -256,7 +255,9 @@ fn untrusted(url: &str, bad: &CertificateError) -> HttpError {
         }
         bad => (
             match bad {
-                CertificateError::UnknownIssuer => "whoever issued it is unknown".to_owned(),
+                CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                    "whoever issued it is unknown".to_owned()
+                }
                 bad => bad.to_string(),
             },
             "name the authority that it comes from with --ca FILE or SHARDD_CA: that of a node that made its own is tls/ca.pem in its data directory, and `shardctl certs authority` fetches it",

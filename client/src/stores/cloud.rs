@@ -52,6 +52,7 @@ pub(super) fn amazon(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Bui
     let endpoint = builder
         .get_config_value(&AmazonS3ConfigKey::S3Endpoint)
         .or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
+    check_endpoint(endpoint.as_deref())?;
     if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
         builder = builder.with_allow_http(true);
     }
@@ -68,6 +69,7 @@ pub(super) fn google(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Bui
         builder = builder.with_base_url(&address).with_skip_signature(true);
     }
     if let Some(endpoint) = &options.endpoint {
+        check_endpoint(Some(endpoint))?;
         builder = builder.with_base_url(endpoint);
     }
     if options.anonymous {
@@ -107,11 +109,33 @@ pub(super) fn azure(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Buil
         builder = builder.with_skip_signature(true);
     }
     let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
+    check_endpoint(endpoint.as_deref())?;
     if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
         builder = builder.with_allow_http(true);
     }
     let builder = builder.with_url(url).with_retry(retries());
     Ok(Arc::new(builder.with_http_connector(Connector(wire.clone())).build()?))
+}
+
+/// Refuses the address of a service that is none: what signs requests takes it for granted.
+fn check_endpoint(endpoint: Option<&str>) -> Result<(), Error> {
+    let Some(endpoint) = endpoint else { return Ok(()) };
+    let parsed = endpoint.parse::<reqwest::Url>().ok();
+    let is_good = |url: &reqwest::Url| {
+        ["http", "https"].contains(&url.scheme())
+            && url.has_host()
+            && url.username().is_empty()
+            && url.password().is_none()
+    };
+    match parsed.as_ref().is_some_and(is_good) {
+        true => Ok(()),
+        false => Err(Error::Generic {
+            store: "endpoint",
+            source: "the address of the service is a URL such as https://minio.example.org:9000, without user and password \
+                     (--store-endpoint, or AWS_ENDPOINT_URL)"
+                .into(),
+        }),
+    }
 }
 
 /// A web server, which is only read.

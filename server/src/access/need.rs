@@ -55,6 +55,9 @@ impl Need {
             Need::Token { role: needed, .. } if role < *needed => {
                 Err(format!("the token's role is {role}, this needs {needed}"))
             }
+            Need::Token { role: Role::Admin, .. } if !scope.is_all() => {
+                Err("the token is for some datasets, this is about the cluster".to_owned())
+            }
             Need::Token { dataset: Some(dataset), .. } if !scope.holds(dataset) => {
                 Err(format!("the token is not for dataset {dataset}"))
             }
@@ -121,6 +124,8 @@ mod tests {
         assert_eq!(of("GET", "/v1/shards/00").met_by(Role::Admin, &only_a), Ok(()));
         let refused = of("PUT", "/v1/datasets/a").met_by(Role::Read, &only_a).expect_err("too little");
         assert_eq!(refused, "the token's role is read, this needs write");
+        let refused = of("POST", "/v1/join-tokens").met_by(Role::Admin, &only_a).expect_err("all are meant");
+        assert_eq!(refused, "the token is for some datasets, this is about the cluster");
         let refused = of("GET", "/v1/datasets/b").met_by(Role::Admin, &only_a).expect_err("another one");
         assert_eq!(refused, "the token is not for dataset b");
         assert_eq!(of("GET", "/v1/health").met_by(Role::Read, &only_a), Ok(()));

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use shardd_client::certificates::{Authority, CertificateInfo, Host, Request, check_certificate};
+use shardd_client::certificates::{self, Authority, CertificateInfo, Host, Request, check_certificate};
 use shardd_client::metastore::{MetaError, Metastore};
 use shardd_client::node::NodeId;
 use shardfmt::digest::Digest;
@@ -20,10 +20,13 @@ use shardfmt::digest::Digest;
 use crate::identity::{Cluster, JoinReply, JoinRequest, Secret};
 use crate::membership;
 
-pub(crate) use register::key as register_key;
-pub use register::{CertificateRecord, Register};
+pub(crate) use register::rotation_key;
+pub use register::{CertificateRecord, Register, Rotation};
 pub use revoked::Revoked;
 pub use secrets::{JoinSecrets, Spent};
+
+/// The most hosts that a certificate is good for.
+const MOST_HOSTS: usize = 64;
 
 /// Where nodes join and have their certificates renewed.
 pub struct Desk {
@@ -33,6 +36,8 @@ pub struct Desk {
     pub authority_pem: String,
     /// What those may show who can read the first node's file, if there is one.
     pub standing: Option<Secret>,
+    /// Digest of the first node's own key: its name is for no other.
+    pub first_key: Digest,
     /// What they are told of the cluster.
     pub cluster: Cluster,
     /// Where it is all written down.
@@ -53,7 +58,10 @@ pub enum DeskError {
     /// What was sent is no certificate, and no request for one.
     #[error("the certificate request: {0}")]
     BadRequest(String),
-    /// A live node has the name.
+    /// It is to be reached under what is no host.
+    #[error("hosts: {0}")]
+    BadHosts(String),
+    /// The name is another's.
     #[error("{0}")]
     Taken(String),
     /// The authority's key is not here.
@@ -71,7 +79,7 @@ impl Desk {
     /// Lets a node join, once for each secret.
     ///
     /// # Errors
-    /// [`DeskError`]; then nothing was signed, and the secret is as good as before.
+    /// [`DeskError`]; then the secret is as good as before, unless the metastore failed when it was to be noted.
     pub async fn join(&self, asked: JoinRequest) -> Result<JoinReply, DeskError> {
         let JoinRequest { secret, csr, id, hosts } = asked;
         let secrets = JoinSecrets::in_metastore(Arc::clone(&self.metastore));
@@ -79,10 +87,18 @@ impl Desk {
         if !is_standing {
             secrets.check(&secret).await?;
         }
-        let request = self.read(&id, &csr)?;
-        let key = request.key();
+        let given = match csr.contains("-----BEGIN CERTIFICATE-----") {
+            true => Given { info: self.check_held(&id, &csr)?, pem: csr },
+            false => self.sign(&id, &parse_hosts(&hosts)?, &parse_request(&csr)?)?,
+        };
+        let key = given.info.key;
         if Revoked::holds(self.metastore.as_ref(), key).await? {
             return Err(DeskError::Revoked(id));
+        }
+        if id == self.cluster.first && key != self.first_key {
+            return Err(DeskError::Taken(format!(
+                "node id {id} is that of the first node; use another --id"
+            )));
         }
         if let Some(other) = membership::other_holder(self.metastore.as_ref(), &id, key).await? {
             return Err(DeskError::Taken(other));
@@ -90,13 +106,10 @@ impl Desk {
         if !is_standing {
             secrets.spend(&secret, &id, key).await?;
         }
-        let certificate = match request {
-            Asked::Csr(request) => self.sign(&id, &hosts, &request).await?,
-            Asked::Has(_) => csr,
-        };
+        self.register().note(&given.info).await?;
         tracing::info!(node = %id, "a node joined");
         let (authority, cluster) = (self.authority_pem.clone(), self.cluster.clone());
-        Ok(JoinReply { certificate, authority, cluster })
+        Ok(JoinReply { certificate: given.pem, authority, cluster })
     }
 
     /// The next certificate (PEM) of `node`, which has shown that it has `key`.
@@ -110,7 +123,7 @@ impl Desk {
         csr: &str,
         hosts: &[Host],
     ) -> Result<String, DeskError> {
-        let request = Request::parse(csr).map_err(|error| DeskError::BadRequest(error.to_string()))?;
+        let request = parse_request(csr)?;
         if request.key() != key {
             return Err(DeskError::BadRequest(
                 "it is for another key than that of the connection".to_owned(),
@@ -119,54 +132,63 @@ impl Desk {
         if Revoked::holds(self.metastore.as_ref(), key).await? {
             return Err(DeskError::Revoked(node.clone()));
         }
-        tracing::info!(%node, "certificate renewed");
-        self.sign(node, hosts, &request).await
+        check_number(hosts.len())?;
+        let given = self.sign(node, hosts, &request)?;
+        self.register().note(&given.info).await?;
+        tracing::info!(%node, "certificate signed anew");
+        Ok(given.pem)
     }
 
-    async fn sign(&self, node: &NodeId, hosts: &[Host], request: &Request) -> Result<String, DeskError> {
+    fn register(&self) -> Register {
+        Register::in_metastore(Arc::clone(&self.metastore))
+    }
+
+    fn sign(&self, node: &NodeId, hosts: &[Host], request: &Request) -> Result<Given, DeskError> {
         let authority = self.authority.as_ref().ok_or_else(|| DeskError::NoAuthority(node.clone()))?;
         let bad = |error: &dyn std::fmt::Display| DeskError::BadRequest(error.to_string());
         let pem = authority.sign(node, hosts, request, self.lifetime).map_err(|error| bad(&error))?;
         let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| bad(&error))?;
         let info = CertificateInfo::of(&certificate).map_err(|error| bad(&error))?;
-        Register::in_metastore(Arc::clone(&self.metastore)).note(&info).await?;
-        Ok(pem)
+        Ok(Given { pem, info })
     }
 
-    fn read(&self, node: &NodeId, csr: &str) -> Result<Asked, DeskError> {
-        if csr.contains("-----BEGIN CERTIFICATE-----") {
-            let bad = |reason: String| DeskError::BadRequest(reason);
-            let certificate =
-                CertificateDer::from_pem_slice(csr.as_bytes()).map_err(|error| bad(error.to_string()))?;
-            let ca = CertificateDer::from_pem_slice(self.authority_pem.as_bytes())
-                .map_err(|error| bad(error.to_string()))?;
-            let key = CertificateInfo::of(&certificate).map_err(bad)?.key;
-            let info = check_certificate(&certificate, &ca, key).map_err(bad)?;
-            return match info.node == *node {
-                true => Ok(Asked::Has(info.key)),
-                false => Err(bad(format!("the certificate names {}, not {node}", info.node))),
-            };
+    /// What a certificate says that a node has from the authority already. That it has the key to it shows at its first
+    /// connection; here it gets nothing that helps without.
+    fn check_held(&self, node: &NodeId, pem: &str) -> Result<CertificateInfo, DeskError> {
+        let bad = |reason: String| DeskError::BadRequest(reason);
+        let certificate =
+            CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| bad(error.to_string()))?;
+        let ca = CertificateDer::from_pem_slice(self.authority_pem.as_bytes())
+            .map_err(|error| bad(error.to_string()))?;
+        let key = CertificateInfo::of(&certificate).map_err(bad)?.key;
+        let info = check_certificate(&certificate, &ca, key).map_err(bad)?;
+        match info.node == *node {
+            true => Ok(info),
+            false => Err(bad(format!("the certificate names {}, not {node}", info.node))),
         }
-        Request::parse(csr)
-            .map(|request| Asked::Csr(Box::new(request)))
-            .map_err(|error| DeskError::BadRequest(error.to_string()))
     }
 }
 
-/// What a node comes with.
-enum Asked {
-    /// A key to be signed.
-    Csr(Box<Request>),
-    /// A certificate of the authority, for this key.
-    Has(Digest),
+/// A certificate, and what it says.
+struct Given {
+    pem: String,
+    info: CertificateInfo,
 }
 
-impl Asked {
-    fn key(&self) -> Digest {
-        match self {
-            Asked::Csr(request) => request.key(),
-            Asked::Has(key) => *key,
-        }
+fn parse_request(csr: &str) -> Result<Request, DeskError> {
+    Request::parse(csr).map_err(|error| DeskError::BadRequest(error.to_string()))
+}
+
+fn parse_hosts(hosts: &[String]) -> Result<Vec<Host>, DeskError> {
+    check_number(hosts.len())?;
+    let hosts: Result<_, _> = hosts.iter().map(|host| host.parse()).collect();
+    hosts.map_err(|error: certificates::BadHost| DeskError::BadHosts(error.to_string()))
+}
+
+fn check_number(hosts: usize) -> Result<(), DeskError> {
+    match hosts <= MOST_HOSTS {
+        true => Ok(()),
+        false => Err(DeskError::BadHosts(format!("{hosts} are too many; at most {MOST_HOSTS} can be named"))),
     }
 }
 

@@ -1,4 +1,5 @@
-//! What was signed, by node: so that administrators see what lapses when, and ask for a new one before.
+//! What was signed, by node and key: so that administrators see what lapses when, ask for a new one before, and revoke what
+//! was given out under a name, whichever machine has it.
 
 use std::sync::Arc;
 
@@ -9,10 +10,12 @@ use shardd_client::node::NodeId;
 use shardd_client::schema;
 use shardfmt::digest::Digest;
 
-/// Where the records are kept.
-pub(crate) const PREFIX: &str = "certificates/";
+/// Where the records are kept, as `certificates/<node>/<key>`.
+const RECORDS: &str = "certificates/";
+/// Where it is kept which certificates are to be renewed, as `rotations/<node>`.
+const ROTATIONS: &str = "rotations/";
 
-/// The newest certificate of a node.
+/// The newest certificate of a node's key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct CertificateRecord {
     /// The node.
@@ -23,14 +26,10 @@ pub struct CertificateRecord {
     /// The names and addresses under which its HTTP API is reached.
     #[schema(value_type = Vec<String>)]
     pub hosts: Vec<Host>,
-    /// When it was made, in seconds since 1970.
+    /// When it was made, in seconds since 1970, by the clock of who signed it.
     pub issued_at: u64,
     /// Until when it is good, in seconds since 1970.
     pub expires_at: u64,
-    /// One that is older than this is to be renewed at once, in seconds since 1970.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub renew_before: Option<u64>,
 }
 
 impl CertificateRecord {
@@ -41,9 +40,15 @@ impl CertificateRecord {
             hosts: info.hosts.clone(),
             issued_at: info.issued(),
             expires_at: info.not_after,
-            renew_before: None,
         }
     }
+}
+
+/// A wish that certificates be renewed. All times are those of whoever signs, so that no clocks are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Rotation {
+    /// Those that were made then or before, in seconds since 1970.
+    pub issued_until: u64,
 }
 
 /// The records of a cluster.
@@ -56,13 +61,19 @@ impl Register {
         Register(metastore)
     }
 
-    /// Writes down a certificate in place of the node's one before.
+    /// Writes down a certificate in place of the one before of the same key, and forgets those of the node that have lapsed.
     ///
     /// # Errors
     /// When the metastore cannot.
     pub async fn note(&self, info: &CertificateInfo) -> Result<(), MetaError> {
         let value = serde_json::to_vec(&CertificateRecord::of(info)).expect("a record is plain data");
-        self.0.put(&key(&info.node), value, Expected::Any, None).await.map(drop)
+        self.0.put(&record_key(&info.node, info.key), value, Expected::Any, None).await?;
+        for old in self.of(&info.node).await? {
+            if old.expires_at < now() && old.key != info.key {
+                self.0.delete(&record_key(&old.node, old.key), Expected::Any).await?;
+            }
+        }
+        Ok(())
     }
 
     /// All of them, by node.
@@ -70,52 +81,57 @@ impl Register {
     /// # Errors
     /// When the metastore cannot.
     pub async fn list(&self) -> Result<Vec<CertificateRecord>, MetaError> {
-        let listing = self.0.list(PREFIX).await?;
+        let listing = self.0.list(RECORDS).await?;
         Ok(listing.entries.iter().filter_map(|(_, entry)| read(entry)).collect())
     }
 
-    /// That of one node.
+    /// Those of one node: one for each machine that was given its name.
     ///
     /// # Errors
     /// When the metastore cannot.
-    pub async fn of(&self, node: &NodeId) -> Result<Option<CertificateRecord>, MetaError> {
-        Ok(self.0.get(&key(node)).await?.as_ref().and_then(read))
+    pub async fn of(&self, node: &NodeId) -> Result<Vec<CertificateRecord>, MetaError> {
+        let listing = self.0.list(&format!("{RECORDS}{node}/")).await?;
+        Ok(listing.entries.iter().filter_map(|(_, entry)| read(entry)).collect())
     }
 
-    /// Asks a node to have its certificate renewed now. `None`: no certificate of it is known.
+    /// Asks a node to have its certificate renewed. `None`: no certificate of it is known.
     ///
     /// # Errors
     /// When the metastore cannot.
-    pub async fn rotate(&self, node: &NodeId) -> Result<Option<CertificateRecord>, MetaError> {
-        loop {
-            let Some(entry) = self.0.get(&key(node)).await? else { return Ok(None) };
-            let Some(mut record) = read(&entry) else { return Ok(None) };
-            // One that was made in this second is not older than it.
-            record.renew_before = Some(now().max(record.issued_at.saturating_add(1)));
-            let value = serde_json::to_vec(&record).expect("a record is plain data");
-            match self.0.put(&key(node), value, Expected::At(entry.revision), None).await {
-                Ok(_) => return Ok(Some(record)),
-                // It was renewed meanwhile, maybe for this: look again.
-                Err(MetaError::Conflict { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
+    pub async fn rotate(&self, node: &NodeId) -> Result<Option<Rotation>, MetaError> {
+        let newest = self.of(node).await?.iter().map(|record| record.issued_at).max();
+        let Some(rotation) = newest.map(|issued_until| Rotation { issued_until }) else { return Ok(None) };
+        let value = serde_json::to_vec(&rotation).expect("a wish is plain data");
+        self.0.put(&rotation_key(node), value, Expected::Any, None).await?;
+        Ok(Some(rotation))
     }
 
-    /// Forgets that of a node.
+    /// What was last asked of a node.
     ///
     /// # Errors
     /// When the metastore cannot.
-    pub async fn forget(&self, node: &NodeId) -> Result<(), MetaError> {
-        self.0.delete(&key(node), Expected::Any).await.map(drop)
+    pub async fn rotation(&self, node: &NodeId) -> Result<Option<Rotation>, MetaError> {
+        Ok(self.0.get(&rotation_key(node)).await?.as_ref().and_then(read))
+    }
+
+    /// Forgets that of a node's key.
+    ///
+    /// # Errors
+    /// When the metastore cannot.
+    pub async fn forget(&self, node: &NodeId, key: Digest) -> Result<(), MetaError> {
+        self.0.delete(&record_key(node, key), Expected::Any).await.map(drop)
     }
 }
 
-/// Where the record of a node is.
-pub(crate) fn key(node: &NodeId) -> String {
-    format!("{PREFIX}{node}")
+/// Where it is kept what is asked of a node.
+pub(crate) fn rotation_key(node: &NodeId) -> String {
+    format!("{ROTATIONS}{node}")
 }
 
-fn read(entry: &Entry) -> Option<CertificateRecord> {
+fn record_key(node: &NodeId, key: Digest) -> String {
+    format!("{RECORDS}{node}/{key}")
+}
+
+fn read<T: serde::de::DeserializeOwned>(entry: &Entry) -> Option<T> {
     serde_json::from_slice(&entry.value).ok()
 }

@@ -1,16 +1,19 @@
-//! Which keys are revoked. Kept in the metastore and followed from there by every node, which goes on with what it knows when
-//! the metastore is away.
+//! Which keys are revoked. Kept in the metastore, followed from there by every node, and remembered in a file: a node that
+//! starts while the metastore is away knows what it knew before.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use shardd_client::certificates::now;
+use shardd_client::certificates::{now, write_private};
 use shardd_client::metastore::{Expected, MetaError, Metastore};
 use shardd_client::node::NodeId;
 use shardfmt::digest::Digest;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 /// Where they are kept.
 const PREFIX: &str = "revoked/";
@@ -18,8 +21,16 @@ const PREFIX: &str = "revoked/";
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The keys whose certificates are not believed any more, whatever these say.
-#[derive(Default)]
-pub struct Revoked(RwLock<BTreeSet<Digest>>);
+pub struct Revoked {
+    keys: watch::Sender<BTreeSet<Digest>>,
+    file: Option<PathBuf>,
+}
+
+impl Default for Revoked {
+    fn default() -> Self {
+        Self { keys: watch::Sender::new(BTreeSet::new()), file: None }
+    }
+}
 
 /// What is written down for a key.
 #[derive(Serialize, Deserialize)]
@@ -29,21 +40,23 @@ struct Record {
 }
 
 impl Revoked {
+    /// Those that `file` remembers, which will remember what is learnt.
+    #[must_use]
+    pub fn remembered(file: &Path) -> Revoked {
+        let kept = std::fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        Self { keys: watch::Sender::new(kept.unwrap_or_default()), file: Some(file.to_owned()) }
+    }
+
     /// Whether a key is known to be revoked.
     #[must_use]
     pub fn contains(&self, key: Digest) -> bool {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).contains(&key)
+        self.keys.borrow().contains(&key)
     }
 
-    /// Whether no key is.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-
-    /// Takes a key for revoked until the metastore says otherwise.
-    pub fn suspect(&self, key: Digest) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(key);
+    /// Ends when a key is known to be revoked.
+    pub async fn revoked(&self, key: Digest) {
+        // The sender is here, so it cannot have gone.
+        let _ = self.keys.subscribe().wait_for(|keys| keys.contains(&key)).await;
     }
 
     /// Keeps up with the metastore until `stop`.
@@ -69,7 +82,19 @@ impl Revoked {
     pub async fn load(&self, metastore: &dyn Metastore) -> Result<u64, MetaError> {
         let listing = metastore.list(PREFIX).await?;
         let keys = listing.entries.iter().filter_map(|(key, _)| key.strip_prefix(PREFIX)?.parse().ok());
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys.collect();
+        let keys: BTreeSet<Digest> = keys.collect();
+        let has_changed = self.keys.send_if_modified(|known| {
+            let has_changed = *known != keys;
+            known.clone_from(&keys);
+            has_changed
+        });
+        if let Some(file) = self.file.clone().filter(|_| has_changed) {
+            let text = serde_json::to_vec(&keys).expect("digests are plain data");
+            let written = tokio::task::spawn_blocking(move || write_private(&file, &text)).await;
+            if let Ok(Err(error)) = written {
+                warn!(%error, "which keys are revoked cannot be remembered for the next start");
+            }
+        }
         Ok(listing.revision)
     }
 

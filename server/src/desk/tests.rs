@@ -34,6 +34,7 @@ impl House {
             authority_pem: authority.pem().to_owned(),
             authority: Some(authority),
             standing: None,
+            first_key: first.key_digest(),
             cluster,
             metastore: Arc::new(MemoryMetastore::new()),
             lifetime: LIFETIME,
@@ -60,8 +61,7 @@ fn name(text: &str) -> NodeId {
 
 fn asks(secret: &str, node: &str, key: &KeyPair) -> JoinRequest {
     let csr = Request::make(key).expect("a request");
-    let hosts = vec!["10.0.0.2".parse().expect("a host")];
-    JoinRequest { secret: secret.to_owned(), csr, id: name(node), hosts }
+    JoinRequest { secret: secret.to_owned(), csr, id: name(node), hosts: vec!["10.0.0.2".to_owned()] }
 }
 
 fn key() -> KeyPair {
@@ -119,6 +119,13 @@ async fn what_is_refused_costs_no_secret() {
     let secret = house.secret().await;
     let bad = JoinRequest { csr: "nonsense".to_owned(), ..asks(&secret, "n2", &key()) };
     assert!(matches!(house.desk.join(bad).await, Err(DeskError::BadRequest(_))));
+    let odd = JoinRequest { hosts: vec!["a b".to_owned()], ..asks(&secret, "n2", &key()) };
+    assert!(matches!(house.desk.join(odd).await, Err(DeskError::BadHosts(_))));
+    let many = JoinRequest { hosts: vec!["a".to_owned(); 65], ..asks(&secret, "n2", &key()) };
+    assert!(matches!(house.desk.join(many).await, Err(DeskError::BadHosts(_))));
+    let refused =
+        house.desk.join(asks(&secret, "n1", &key())).await.expect_err("the first node's").to_string();
+    assert!(refused.contains("is that of the first node"), "{refused}");
     let held = house.desk.metastore.put("names/n2", b"somebody".to_vec(), Expected::Any, None).await;
     held.expect("put");
     let refused = house.desk.join(asks(&secret, "n2", &key())).await.expect_err("taken").to_string();
@@ -157,6 +164,9 @@ async fn who_has_a_certificate_joins_with_it_and_without_an_authority_nobody_get
     let ca = std::fs::read_to_string(house.path().join(CA_CERTIFICATE)).expect("PEM");
     let forged = JoinRequest { csr: ca, ..asks(&house.secret().await, "n2", &key()) };
     assert!(matches!(house.desk.join(forged).await, Err(DeskError::BadRequest(_))));
-    let refused = house.desk.join(asks(&house.secret().await, "n3", &key())).await.expect_err("no authority");
+    let secret = house.secret().await;
+    let refused = house.desk.join(asks(&secret, "n3", &key())).await.expect_err("no authority");
     assert!(refused.to_string().contains("shardctl certs issue n3"), "{refused}");
+    house.secrets().check(&secret).await.expect("and costs nothing");
+    house.secrets().spend(&secret, &name("n4"), Digest::of(b"a key")).await.expect("it is good for another");
 }

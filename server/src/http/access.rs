@@ -62,7 +62,7 @@ fn check(access: &Access, request: &Request) -> Result<Option<Grant>, Box<Respon
         None => {
             return Err(unauthorized(
                 "Bearer realm=\"shardd\"",
-                "this needs a token: `authorization: Bearer shardd_...`",
+                "this needs a token: `--token-file FILE` or SHARDD_TOKEN_FILE, over HTTP `authorization: Bearer shardd_...`",
             ));
         }
         Some(Err(denied @ Denied::Away)) => {

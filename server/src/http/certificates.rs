@@ -1,5 +1,6 @@
 //! How nodes come in, and how they are put out: join tokens, the certificates that were signed, keys that are revoked.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use utoipa::ToSchema;
 use super::pages::{self, Paged};
 use super::problem::{bad_request, invalid, not_found};
 use super::{Answer, Asked, Named, Posted, Refusal, State, json};
-use crate::desk::{CertificateRecord, Desk, DeskError, JoinSecrets, Register, Revoked};
+use crate::desk::{CertificateRecord, Desk, DeskError, JoinSecrets, Register, Revoked, Rotation};
 use crate::identity::{Cluster, JoinReply, JoinRequest, JoinToken, Site};
 use crate::membership;
 
@@ -41,6 +42,7 @@ impl From<DeskError> for Refusal {
         match error {
             DeskError::Secret(_) | DeskError::Revoked(_) => Refusal::of(Kind::Forbidden, error),
             DeskError::BadRequest(_) => bad_request(error),
+            DeskError::BadHosts(_) => invalid(error),
             DeskError::Taken(_) => Refusal::of(Kind::Conflict, error),
             DeskError::NoAuthority(_) => Refusal::of(Kind::Misdirected, error),
             DeskError::Meta(error) => error.into(),
@@ -60,7 +62,7 @@ pub(super) async fn authority(state: State) -> Answer {
 /// Join the cluster: a certificate for a new node's key
 #[utoipa::path(post, path = "/v1/join", tag = "cluster", operation_id = "join", request_body = JoinRequest,
     responses((status = 200, description = "The certificate", body = JoinReply),
-        (status = 403), (status = 409), (status = 421)))]
+        (status = 403), (status = 409), (status = 421), (status = 422)))]
 pub(super) async fn join(state: State, Posted(request): Posted<JoinRequest>) -> Answer {
     let Some(desk) = &state.api.front.desk else {
         let cluster = &state.api.front.cluster;
@@ -115,33 +117,50 @@ fn site_of(url: &str) -> Option<Site> {
     Some(Site { address: address.parse().ok()?, tls: scheme == "https" })
 }
 
-/// The newest certificate of each node
+/// The newest certificate of each node and key
 #[utoipa::path(get, path = "/v1/certificates", tag = "access", operation_id = "list_certificates", params(Paged),
     responses((status = 200, description = "A page of them", body = Vec<CertificateRecord>), (status = 422)))]
 pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
     let register = Register::in_metastore(Arc::clone(state.api.engine.metastore()));
-    pages::page(&uri, &paged, register.list().await?, |record| record.node.to_string())
+    pages::page(&uri, &paged, register.list().await?, |record| format!("{}/{}", record.node, record.key))
 }
 
 /// Have the certificate of a node renewed now
 ///
-/// The node does it itself, within seconds if it runs, else when it runs again: the list says when.
+/// The node does it itself, within seconds if it runs, else when it runs again: then the list has one that was made later
+/// than `issued_until`.
 #[utoipa::path(post, path = "/v1/certificates/{node}/rotate", tag = "access", operation_id = "rotate_certificate",
     params(("node" = NodeId, Path, description = "The node")),
-    responses((status = 202, description = "It will be", body = CertificateRecord), (status = 404)))]
+    responses((status = 202, description = "It will be", body = Rotation), (status = 404), (status = 421)))]
 pub(super) async fn rotate(state: State, Named(node): Named<NodeId>) -> Answer {
+    if state.api.front.desk.as_ref().is_some_and(|desk| desk.authority.is_none()) {
+        return Err(DeskError::NoAuthority(node).into());
+    }
     let register = Register::in_metastore(Arc::clone(state.api.engine.metastore()));
     match register.rotate(&node).await? {
-        Some(record) => Ok((StatusCode::ACCEPTED, json(&record)?).into_response()),
+        Some(rotation) => Ok((StatusCode::ACCEPTED, json(&rotation)?).into_response()),
         None => Err(unknown(&node)),
     }
 }
 
-/// Revoke the key of a node: the others do not talk to it any more
+/// Which of a node's keys.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WhichKey {
+    /// Only this one; all that were signed for it, unless told otherwise.
+    #[param(value_type = Option<shardd_client::schema::Digest>)]
+    key: Option<Digest>,
+}
+
+/// Revoke the keys of a node: the others do not talk to whoever has them any more
 #[utoipa::path(delete, path = "/v1/certificates/{node}", tag = "access", operation_id = "revoke_certificate",
-    params(("node" = NodeId, Path, description = "The node")),
-    responses((status = 204, description = "It is revoked"), (status = 404), (status = 409)))]
-pub(super) async fn revoke(state: State, Named(node): Named<NodeId>) -> Answer {
+    params(("node" = NodeId, Path, description = "The node"), WhichKey),
+    responses((status = 204, description = "They are revoked"), (status = 404), (status = 409)))]
+pub(super) async fn revoke(
+    state: State,
+    Named(node): Named<NodeId>,
+    Asked(which): Asked<WhichKey>,
+) -> Answer {
     if node == state.api.front.cluster.first {
         let detail =
             format!("{node} is the first node, which signs for all others: start a new cluster instead");
@@ -149,19 +168,21 @@ pub(super) async fn revoke(state: State, Named(node): Named<NodeId>) -> Answer {
     }
     let metastore = state.api.engine.metastore();
     let register = Register::in_metastore(Arc::clone(metastore));
-    let signed = register.of(&node).await?.map(|record| record.key);
     let holder = membership::holder(metastore.as_ref(), &node).await?;
-    let mut keys: Vec<Digest> = signed.into_iter().chain(holder).collect();
-    keys.dedup();
+    let signed = register.of(&node).await?.into_iter().map(|record| record.key);
+    let keys: BTreeSet<Digest> =
+        signed.chain(holder).filter(|key| which.key.is_none_or(|only| only == *key)).collect();
     if keys.is_empty() {
         return Err(unknown(&node));
     }
     for key in keys {
         Revoked::revoke(metastore.as_ref(), &node, key).await?;
+        if holder == Some(key) {
+            membership::expel(metastore.as_ref(), &node).await?;
+        }
+        register.forget(&node, key).await?;
+        tracing::warn!(%node, %key, "the key of a node was revoked");
     }
-    membership::expel(metastore.as_ref(), &node).await?;
-    register.forget(&node).await?;
-    tracing::warn!(%node, "the key of a node was revoked");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

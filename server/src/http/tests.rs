@@ -84,6 +84,7 @@ impl Server {
             authority_pem: pem.clone(),
             authority: Some(signer),
             standing: Some(secret.clone()),
+            first_key: identity.key_digest(),
             cluster: cluster.clone(),
             metastore: Arc::clone(&metastore),
             lifetime: term().lifetime,

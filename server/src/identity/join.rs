@@ -9,6 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
 use shardd_client::certificates::{
     self, CA_CERTIFICATE, FetchError, Fetched, Host, NODE_CERTIFICATE, NODE_KEY, Request, now, write_private,
+    write_public,
 };
 use shardd_client::http::{Credentials, HttpClient, HttpError};
 use shardd_client::node::NodeId;
@@ -35,8 +36,7 @@ pub struct JoinRequest {
     pub id: NodeId,
     /// The names and addresses under which its HTTP API is reached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<String>)]
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<String>,
 }
 
 /// What it gets.
@@ -79,8 +79,13 @@ pub fn join(
     // Before TLS looks at the time, and says only that it is another.
     check_clock(authority.now).map_err(|reason| IdentityError::JoinRefused { site: token.site, reason })?;
     let authority = authority.pem;
-    write_private(&tls.join(CA_CERTIFICATE), authority.as_bytes())?;
-    let request = JoinRequest { secret: token.secret.reveal(), csr, id: id.clone(), hosts: hosts.to_vec() };
+    write_public(&tls.join(CA_CERTIFICATE), authority.as_bytes())?;
+    let request = JoinRequest {
+        secret: token.secret.reveal(),
+        csr,
+        id: id.clone(),
+        hosts: hosts.iter().map(ToString::to_string).collect(),
+    };
     let reply = post(token, &tls.join(CA_CERTIFICATE), &request)?;
 
     let refused = |reason: &str| IdentityError::JoinRefused { site: token.site, reason: reason.to_owned() };

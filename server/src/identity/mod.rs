@@ -104,7 +104,7 @@ pub enum IdentityError {
     /// The certificate has lapsed: without one nobody renews it.
     #[error(
         "the certificate of node {node} lapsed {ago} ago, as the first node could not renew it in time; join again: start it \
-         with --join and what `shardctl token create --join` prints (if it did not lapse, set this machine's clock right)"
+         with --join and what `shardctl token create --join` prints, or give it one of `shardctl certs issue` (if it did not lapse, set this machine's clock right)"
     )]
     Lapsed { node: NodeId, ago: shardd_client::span::Span },
     /// The first node cannot be reached.

@@ -66,7 +66,7 @@ fn signed(authority: &Authority, request: &JoinRequest, id: &NodeId) -> (u16, se
         metastore: None,
     };
     let csr = Request::parse(&request.csr).expect("a request");
-    let certificate = authority.sign(id, &request.hosts, &csr, term().lifetime).expect("signed");
+    let certificate = authority.sign(id, &term().hosts, &csr, term().lifetime).expect("signed");
     let authority = authority.pem().to_owned();
     (200, serde_json::to_value(JoinReply { certificate, authority, cluster }).unwrap())
 }
@@ -81,8 +81,10 @@ fn a_founder_is_the_same_after_a_restart_and_keeps_its_keys_to_itself() {
     assert_eq!((again.node(), again.key_digest()), (&name("n1"), identity.key_digest()));
     assert_eq!(same.digest(), authority.digest());
     for file in std::fs::read_dir(&tls).unwrap() {
-        let mode = file.unwrap().metadata().unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
+        let file = file.unwrap();
+        let mode = file.metadata().unwrap().permissions().mode();
+        // The authority's certificate is for everybody.
+        assert_eq!(mode & 0o777, if file.file_name() == CA_CERTIFICATE { 0o644 } else { 0o600 });
     }
     assert_eq!(std::fs::metadata(&tls).unwrap().permissions().mode() & 0o777, 0o700);
 }

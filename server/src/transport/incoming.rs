@@ -80,22 +80,27 @@ async fn connection(
     };
     debug!(%peer, %address, "connected");
     // The number of streams, and so of tasks, is bounded by the transport's settings.
-    while let Ok((send, receive)) = connection.accept_bi().await {
-        // Looked at each time: a key may be revoked while its connection lasts.
-        if revoked.contains(key) {
-            warn!(%peer, %address, "connection closed: its key was revoked");
-            connection.close(REVOKED, b"your key was revoked");
-            break;
-        }
-        let (peer, services, stop) = (peer.clone(), Arc::clone(&services), stop.clone());
-        tasks.spawn(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                answered = answer(&peer, key, &services, send, receive) => if let Err(error) = answered {
-                    debug!(%peer, %error, "request not answered");
+    let streams = async {
+        while let Ok((send, receive)) = connection.accept_bi().await {
+            let (peer, services, stop) = (peer.clone(), Arc::clone(&services), stop.clone());
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    answered = answer(&peer, key, &services, send, receive) => if let Err(error) = answered {
+                        debug!(%peer, %error, "request not answered");
+                    }
                 }
-            }
-        });
+            });
+        }
+    };
+    tokio::select! {
+        biased;
+        () = revoked.revoked(key) => {
+            warn!(%peer, %address, "connection closed: its key was revoked");
+            // All its streams end with it.
+            connection.close(REVOKED, b"your key was revoked");
+        }
+        () = streams => {}
     }
     debug!(%peer, %address, "disconnected");
 }
@@ -194,6 +199,7 @@ fn kind_of(error: &DeskError) -> Kind {
     match error {
         DeskError::Secret(_) | DeskError::Revoked(_) => Kind::Forbidden,
         DeskError::BadRequest(_) => Kind::Malformed,
+        DeskError::BadHosts(_) => Kind::Invalid,
         DeskError::Taken(_) => Kind::Conflict,
         DeskError::NoAuthority(_) => Kind::Misdirected,
         DeskError::Meta(error) => Kind::from(error),

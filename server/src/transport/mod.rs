@@ -9,7 +9,7 @@ mod incoming;
 mod outgoing;
 mod tls;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -22,7 +22,6 @@ use shardd_client::peers::{Ack, Effort, PeerService, SendHeader};
 use shardd_client::problem::Kind;
 use shardd_client::protocol::RunId;
 use shardfmt::VersionId;
-use shardfmt::digest::Digest;
 use tokio_util::task::TaskTracker;
 
 use crate::desk::{Desk, Revoked};
@@ -66,8 +65,8 @@ pub struct Transport {
     addresses: Mutex<BTreeMap<NodeId, SocketAddr>>,
     peers: Mutex<BTreeMap<NodeId, Arc<Peer>>>,
     revoked: Arc<Revoked>,
-    /// Digest of this node's own key.
-    key: Digest,
+    /// The peers that have ended a connection because this node's own key was revoked.
+    expelled_by: Arc<Mutex<BTreeSet<NodeId>>>,
     probes: TaskTracker,
 }
 
@@ -110,7 +109,7 @@ impl Transport {
             addresses: Mutex::default(),
             peers: Mutex::default(),
             revoked,
-            key: identity.key_digest(),
+            expelled_by: Arc::default(),
             probes: TaskTracker::new(),
         }))
     }
@@ -124,6 +123,12 @@ impl Transport {
     /// Remembers where `node` can be reached, until told otherwise: a lapsed record is no reason to forget it.
     pub fn learn(&self, node: &NodeId, address: SocketAddr) {
         lock(&self.addresses).insert(node.clone(), address);
+    }
+
+    /// Whether `peer` has ended a connection because this node's own key was revoked.
+    #[must_use]
+    pub fn was_expelled_by(&self, peer: &NodeId) -> bool {
+        lock(&self.expelled_by).contains(peer)
     }
 
     /// Closes all connections and waits a moment for the peers to hear of it.

@@ -1,6 +1,6 @@
 //! Asking other nodes: one connection each, made when first needed, and a short memory of those that failed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,6 @@ use shardd_client::metastore::MetaError;
 use shardd_client::node::NodeId;
 use shardd_client::peers::{Ack, FetchRequest, PeerError, Peers, SendHeader};
 use shardd_client::problem::Kind;
-use shardfmt::digest::Digest;
 use shardfmt::grain::GrainKey;
 use tokio::io::BufReader;
 use tokio::sync::{Mutex, mpsc};
@@ -104,12 +103,6 @@ impl Transport {
     /// A new stream to `to`, over the connection that is there or a new one.
     async fn open(&self, to: &NodeId) -> Result<(SendStream, RecvStream), PeerError> {
         let connection = self.connection(to).await?;
-        // Looked at each time: a key may be revoked while its connection lasts.
-        let is_revoked = |connection| peer_of(connection).is_none_or(|(_, key)| self.revoked.contains(key));
-        if !self.revoked.is_empty() && is_revoked(&connection) {
-            connection.close(REVOKED, b"your key was revoked");
-            return Err(unreachable(to, "its key was revoked"));
-        }
         connection.open_bi().await.map_err(|error| self.lost(to, &error))
     }
 
@@ -137,9 +130,9 @@ impl Transport {
             }
             return Err(unreachable(to, &failure.reason));
         }
-        way.connection = match connect(&self.endpoint, to, address).await {
+        way.connection = match connect(&self.endpoint, &self.revoked, to, address).await {
             Ok(connection) => {
-                self.probes.spawn(heed(connection.clone(), Arc::clone(&self.revoked), self.key));
+                self.probes.spawn(self.heed(to, &connection));
                 Some(connection)
             }
             Err(reason) => {
@@ -151,19 +144,24 @@ impl Transport {
         Ok(way.connection.clone().expect("just made"))
     }
 
+    fn heed(&self, to: &NodeId, connection: &Connection) -> impl Future<Output = ()> + use<> {
+        heed(to.clone(), connection.clone(), Arc::clone(&self.revoked), Arc::clone(&self.expelled_by))
+    }
+
     /// Looks in the background whether `to` is back.
     fn probe(&self, to: &NodeId, address: SocketAddr, peer: Arc<Peer>) {
         let (endpoint, to) = (self.endpoint.clone(), to.clone());
-        let (revoked, own, probes) = (Arc::clone(&self.revoked), self.key, self.probes.clone());
+        let (revoked, expelled_by) = (Arc::clone(&self.revoked), Arc::clone(&self.expelled_by));
+        let probes = self.probes.clone();
         self.probes.spawn(async move {
-            let connected = connect(&endpoint, &to, address).await;
+            let connected = connect(&endpoint, &revoked, &to, address).await;
             let mut way = peer.0.lock().await;
             if way.address != Some(address) {
                 return;
             }
             match connected {
                 Ok(connection) => {
-                    probes.spawn(heed(connection.clone(), revoked, own));
+                    probes.spawn(heed(to, connection.clone(), revoked, expelled_by));
                     (way.connection, way.failed) = (Some(connection), None);
                 }
                 Err(reason) => way.failed = Some(Failure::now(reason)),
@@ -292,22 +290,41 @@ impl Peers for Transport {
     }
 }
 
-async fn connect(endpoint: &Endpoint, to: &NodeId, address: SocketAddr) -> Result<Connection, String> {
+async fn connect(
+    endpoint: &Endpoint,
+    revoked: &Revoked,
+    to: &NodeId,
+    address: SocketAddr,
+) -> Result<Connection, String> {
     // The certificate must name `to`: whoever else listens there by now is not taken for it.
     let connecting = endpoint.connect(address, &certificate_name(to)).map_err(|error| error.to_string())?;
     match timeout(CONNECT_PATIENCE, connecting).await {
+        Ok(Ok(connection)) if peer_of(&connection).is_none_or(|(_, key)| revoked.contains(key)) => {
+            connection.close(REVOKED, b"your key was revoked");
+            Err(format!("{address}: its key was revoked"))
+        }
         Ok(Ok(connection)) => Ok(connection),
         Ok(Err(error)) => Err(format!("{address}: {error}")),
         Err(_) => Err(format!("{address}: no answer within {CONNECT_PATIENCE:?}")),
     }
 }
 
-/// Hears it when a peer ends the connection because this node's `own` key was revoked.
-async fn heed(connection: Connection, revoked: Arc<Revoked>, own: Digest) {
-    if let ConnectionError::ApplicationClosed(closed) = connection.closed().await
+/// Ends a connection when its peer's key is revoked, and hears it when the peer ends it because this node's own was.
+async fn heed(
+    to: NodeId,
+    connection: Connection,
+    revoked: Arc<Revoked>,
+    expelled_by: Arc<std::sync::Mutex<BTreeSet<NodeId>>>,
+) {
+    let Some((_, key)) = peer_of(&connection) else { return };
+    let ended = tokio::select! {
+        ended = connection.closed() => ended,
+        () = revoked.revoked(key) => return connection.close(REVOKED, b"your key was revoked"),
+    };
+    if let ConnectionError::ApplicationClosed(closed) = ended
         && closed.error_code == REVOKED
     {
-        revoked.suspect(own);
+        lock(&expelled_by).insert(to);
     }
 }
 

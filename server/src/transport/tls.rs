@@ -30,6 +30,9 @@ pub(super) fn server(identity: &Identity) -> Result<quinn::ServerConfig, Transpo
         .map_err(bad)?
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(identity.shown());
+    // What a handshake has verified is not believed again later: a certificate ends, and a key is revoked.
+    settings.send_tls13_tickets = 0;
+    settings.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     settings.alpn_protocols = vec![PROTOCOL.to_vec()];
     let quic =
         QuicServerConfig::try_from(settings).map_err(|error| TransportError::Tls(error.to_string()))?;
@@ -44,6 +47,7 @@ pub(super) fn client(identity: &Identity) -> Result<quinn::ClientConfig, Transpo
         .map_err(bad)?
         .with_root_certificates(roots(identity)?)
         .with_client_cert_resolver(identity.shown());
+    settings.resumption = rustls::client::Resumption::disabled();
     settings.alpn_protocols = vec![PROTOCOL.to_vec()];
     let quic =
         QuicClientConfig::try_from(settings).map_err(|error| TransportError::Tls(error.to_string()))?;

@@ -1,6 +1,6 @@
 //! `shardctl certs`: the certificates of nodes, and the authority that signs them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use shardd_client::certificates::{
-    self, Authority, CA_CERTIFICATE, CA_KEY, CertificateError, Fetched, Host, LIFETIME, write_private,
+    self, Authority, CA_CERTIFICATE, CA_KEY, CertificateError, Fetched, Host, LIFETIME,
 };
 use shardd_client::http::HttpClient;
 use shardd_client::node::NodeId;
@@ -78,11 +78,15 @@ enum Command {
         #[arg(value_name = "NODE")]
         nodes: Vec<NodeId>,
     },
-    /// Revoke the key of a node: from now on the others do not talk to it
+    /// Revoke what was signed for a node: from now on the others do not talk to whoever has its keys
     Revoke {
         /// The node
         #[arg(value_name = "NODE")]
         node: NodeId,
+
+        /// Only this key of it, or the one that begins so, as `ls` shows it
+        #[arg(long, value_name = "KEY")]
+        key: Option<String>,
     },
     /// Print the certificate of the cluster's authority, for --ca, or write it to a file
     ///
@@ -106,8 +110,12 @@ struct Listed {
     hosts: Vec<Host>,
     issued_at: u64,
     expires_at: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    renew_before: Option<u64>,
+}
+
+/// What a node answers to whoever wants certificates renewed.
+#[derive(Deserialize)]
+struct Rotation {
+    issued_until: u64,
 }
 
 impl Certs {
@@ -126,15 +134,7 @@ impl Certs {
             }
             Command::Ls => list(&Api::of(connect)?, json),
             Command::Rotate { nodes } => rotate(&Api::of(connect)?, nodes, json),
-            Command::Revoke { node } => {
-                let api = Api::of(connect)?;
-                api.http.delete(&format!("{}/{node}", api.url))?;
-                let text = format!(
-                    "the key of {node} is revoked; to let it in again, start it with an empty --data directory and a new join token\n"
-                );
-                say(json, json!({ "revoked": node }), &text);
-                Ok(())
-            }
+            Command::Revoke { node, key } => revoke(&Api::of(connect)?, &node, key.as_deref(), json),
             Command::Authority { digest, to } => {
                 authority(servers(connect)?.first_that_answers(), digest, to, json)
             }
@@ -178,18 +178,20 @@ fn list(api: &Api, json: bool) -> Result<(), Failure> {
 
 fn rotate(api: &Api, nodes: Vec<NodeId>, json: bool) -> Result<(), Failure> {
     let nodes = match nodes.is_empty() {
-        true => api.known()?.into_iter().map(|listed| listed.node).collect(),
+        true => {
+            api.known()?.into_iter().map(|listed| listed.node).collect::<BTreeSet<_>>().into_iter().collect()
+        }
         false => nodes,
     };
     let mut waiting = BTreeMap::new();
     for node in nodes {
-        let asked: Listed = api.http.post_json(&format!("{}/{node}/rotate", api.url), &json!({}))?;
-        waiting.insert(node, asked.renew_before.unwrap_or(asked.issued_at));
+        let asked: Rotation = api.http.post_json(&format!("{}/{node}/rotate", api.url), &json!({}))?;
+        waiting.insert(node, asked.issued_until);
     }
     let (until, mut done) = (Instant::now() + PATIENCE, vec![]);
     while !waiting.is_empty() {
         for listed in api.known()? {
-            if waiting.get(&listed.node).is_some_and(|before| listed.issued_at >= *before) {
+            if waiting.get(&listed.node).is_some_and(|until| listed.issued_at > *until) {
                 waiting.remove(&listed.node);
                 if !json {
                     output::print(&format!("{}: good until {}\n", listed.node, date(listed.expires_at)));
@@ -213,6 +215,31 @@ fn rotate(api: &Api, nodes: Vec<NodeId>, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
+fn revoke(api: &Api, node: &NodeId, key: Option<&str>, json: bool) -> Result<(), Failure> {
+    let keys: Vec<Digest> =
+        api.known()?.into_iter().filter(|listed| listed.node == *node).map(|listed| listed.key).collect();
+    let only = match key {
+        None => String::new(),
+        Some(key) => match keys.iter().filter(|known| known.to_string().starts_with(key)).collect::<Vec<_>>()
+            [..]
+        {
+            [one] => format!("?key={one}"),
+            [] => return Err(Failure::failed(format!("{node} has no key {key}; see `shardctl certs ls`"))),
+            _ => {
+                return Err(Failure::usage(format!(
+                    "{node} has several keys that begin with {key}: give more of it"
+                )));
+            }
+        },
+    };
+    api.http.delete(&format!("{}/{node}{only}", api.url))?;
+    let text = format!(
+        "revoked for {node}; to let it in again, start it with an empty --data directory and a new join token\n"
+    );
+    say(json, json!({ "revoked": node }), &text);
+    Ok(())
+}
+
 fn authority(server: &str, digest: Option<Digest>, to: Option<PathBuf>, json: bool) -> Result<(), Failure> {
     let fetched = certificates::fetch(server, digest, TIMEOUT);
     let Fetched { pem, digest: found, .. } =
@@ -224,7 +251,7 @@ fn authority(server: &str, digest: Option<Digest>, to: Option<PathBuf>, json: bo
         }
         return Ok(());
     };
-    write_private(&path, pem.as_bytes())?;
+    certificates::write_public(&path, pem.as_bytes())?;
     let compare = if digest.is_none() { "; compare that with what the administrator says" } else { "" };
     let text = format!("{}: authority {found}{compare}\n", path.display());
     say(json, json!({ "authority": found, "file": path }), &text);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shardd_client::http::HttpClient;
+use shardd_client::http::{HttpClient, HttpError};
 use shardfmt::DatasetName;
 
 use crate::connect::{Connect, Target};
@@ -98,7 +98,7 @@ impl Token {
             Command::Create { join: true, expires, to, .. } => {
                 let file = to.as_deref().map(private_file).transpose()?;
                 let asked = json!({ "lifetime_seconds": expires.map(|lifetime| lifetime.as_secs()) });
-                let made: Value = http.post_json(&format!("{server}/v1/join-tokens"), &asked)?;
+                let made = or_remove(&to, http.post_json(&format!("{server}/v1/join-tokens"), &asked))?;
                 hand_out(made, file.zip(to), "use it with `shardd serve --join @FILE`, once", json)
             }
             Command::Create { name, role, datasets, expires, to, join: false } => {
@@ -114,7 +114,7 @@ impl Token {
                     "datasets": datasets,
                     "lifetime_seconds": expires.map(|lifetime| lifetime.as_secs()),
                 });
-                let made: Value = http.post_json(&url, &asked)?;
+                let made = or_remove(&to, http.post_json(&url, &asked))?;
                 hand_out(made, file.zip(to), "use it with --token-file or SHARDD_TOKEN_FILE", json)
             }
             Command::Ls => list(&http, &url, json),
@@ -151,6 +151,15 @@ fn hand_out(mut made: Value, file: Option<(File, PathBuf)>, usage: &str, json: b
         false => output::print(&format!("{}: {usage}\n", path.display())),
     }
     Ok(())
+}
+
+/// A file for a token that there is not is none either.
+fn or_remove(file: &Option<PathBuf>, made: Result<Value, HttpError>) -> Result<Value, HttpError> {
+    if let (Err(_), Some(path)) = (&made, file) {
+        // It is empty; that it could not be removed says nothing of why there is no token.
+        let _ = std::fs::remove_file(path);
+    }
+    made
 }
 
 fn private_file(path: &Path) -> Result<File, Failure> {
