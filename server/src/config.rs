@@ -480,19 +480,24 @@ impl Config {
     /// # Errors
     /// [`ConfigError::InsecureHttp`].
     pub fn check_protection(&self, tls: bool, tokens: bool) -> Result<(), ConfigError> {
-        if self.http.ip().is_unspecified() && self.quic.ip().is_loopback() {
-            return Err(ConfigError::Nowhere(self.http));
-        }
         let tls = self.tls.unwrap_or(tls);
         let tokens = self.auth.map_or(tokens, |auth| auth == Auth::Tokens);
         let (without, flags) = match (tls, tokens) {
-            _ if self.http.ip().is_loopback() || self.allow_insecure_http => return Ok(()),
-            (true, true) => return Ok(()),
+            _ if self.http.ip().is_loopback() => return Ok(()),
+            _ if self.allow_insecure_http => return self.check_place(),
+            (true, true) => return self.check_place(),
             (false, false) => ("without TLS and without asking for tokens", "--tls and --auth tokens"),
             (false, true) => ("without TLS", "--tls"),
             (true, false) => ("without asking for tokens", "--auth tokens"),
         };
         Err(ConfigError::InsecureHttp { http: self.http, without, flags })
+    }
+
+    fn check_place(&self) -> Result<(), ConfigError> {
+        match self.http.ip().is_unspecified() && self.quic.ip().is_loopback() {
+            true => Err(ConfigError::Nowhere(self.http)),
+            false => Ok(()),
+        }
     }
 
     /// The hosts that the node's certificate is to be good for.
@@ -603,6 +608,10 @@ mod tests {
         assert_eq!(check("", true, true), Ok(()), "a cluster that has both");
         assert_eq!(check("tls = true\nauth = \"tokens\"", false, false), Ok(()));
         assert_eq!(check("allow-insecure-http = true", false, false), Ok(()));
+        let wildcard =
+            file("http = \"0.0.0.0:7700\"\nallow-insecure-http = true").unwrap().resolve().unwrap();
+        let refused = wildcard.check_protection(false, false).unwrap_err().to_string();
+        assert!(refused.contains("every address of this machine") && refused.contains("--quic"), "{refused}");
     }
 
     #[test]

@@ -63,17 +63,27 @@ impl Renewal {
                     self.wait(Duration::from_secs(due - now())).await;
                     continue;
                 }
-                match self.renew().await {
-                    Ok(()) if self.due().await > now() => trouble = Trouble::default(),
+                let pause = match self.renew().await {
+                    Ok(()) if self.identity.info().due() > now() => {
+                        trouble = Trouble::default();
+                        SHORTEST_PAUSE
+                    }
                     // Else it would be renewed without end.
-                    Ok(()) => trouble
-                        .say("the new one is due already; is the clock of this machine right?".to_owned()),
-                    Err(error) => trouble.say(match self.identity.check_time() {
-                        Ok(()) => error,
-                        Err(lapsed) => format!("{lapsed} ({error})"),
-                    }),
-                }
-                sleep(self.pause()).await;
+                    Ok(()) => {
+                        trouble.say(
+                            "the new one is due already; is the clock of this machine right?".to_owned(),
+                        );
+                        self.pause()
+                    }
+                    Err(error) => {
+                        trouble.say(match self.identity.check_time() {
+                            Ok(()) => error,
+                            Err(lapsed) => format!("{lapsed} ({error})"),
+                        });
+                        self.pause()
+                    }
+                };
+                sleep(pause).await;
             }
         };
         stop.run_until_cancelled(keeping).await;

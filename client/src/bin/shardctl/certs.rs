@@ -189,7 +189,7 @@ fn rotate(api: &Api, nodes: Vec<NodeId>, json: bool) -> Result<(), Failure> {
         waiting.insert(node, asked.issued_until);
     }
     let (until, mut done) = (Instant::now() + PATIENCE, vec![]);
-    while !waiting.is_empty() {
+    loop {
         for listed in api.known()? {
             if waiting.get(&listed.node).is_some_and(|until| listed.issued_at > *until) {
                 waiting.remove(&listed.node);
@@ -198,6 +198,9 @@ fn rotate(api: &Api, nodes: Vec<NodeId>, json: bool) -> Result<(), Failure> {
                 }
                 done.push(listed);
             }
+        }
+        if waiting.is_empty() {
+            break;
         }
         if Instant::now() > until {
             let late: Vec<String> = waiting.keys().map(ToString::to_string).collect();
