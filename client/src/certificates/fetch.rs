@@ -8,6 +8,8 @@ use rustls::pki_types::pem::PemObject;
 use shardfmt::digest::Digest;
 use ureq::tls::TlsConfig;
 
+use crate::problem::Problem;
+
 /// The longest that an authority's certificate may be, as PEM.
 const LONGEST: u64 = 64 << 10;
 
@@ -57,7 +59,10 @@ pub fn fetch(url: &str, pinned: Option<Digest>, within: Duration) -> Result<Fetc
         .into();
     let mut answer = agent.get(format!("{url}/v1/authority")).call().map_err(unreachable)?;
     if !answer.status().is_success() {
-        let reason = format!("asked for its authority, it answers {}", answer.status());
+        let status = answer.status();
+        let problem: Option<Problem> = answer.body_mut().read_json().ok();
+        let why = problem.map_or_else(|| status.to_string(), |problem| problem.detail);
+        let reason = format!("asked for its authority, it answers: {why}");
         return Err(FetchError::NoAuthority { reason });
     }
     let now = answer.headers().get("date").and_then(|date| {

@@ -39,6 +39,14 @@ pub enum BadCredentials {
         /// What is wrong with it.
         reason: String,
     },
+    /// A token that everybody on the way could read.
+    #[error(
+        "{url}: a token is not sent over http, where others can read it; use https, or leave the token out"
+    )]
+    Readable {
+        /// What was to be asked.
+        url: String,
+    },
     /// A token that cannot stand in a header.
     #[error("the token is not one; copy the whole line that `shardctl token create` printed")]
     Token,
@@ -144,9 +152,15 @@ fn may_be_shown_to(uri: &ureq::http::Uri) -> bool {
     uri.scheme_str() == Some("https") || is_here
 }
 
+/// Why a request that would show the token to everybody on the way is not made.
 #[derive(Debug, thiserror::Error)]
-#[error("a token would travel readable over http; use https, or no token")]
+#[error("a token would travel readable")]
 struct Readable;
+
+/// Whether that is why there was no answer.
+pub(super) fn is_readable(error: &ureq::Error) -> bool {
+    matches!(error, ureq::Error::Other(reason) if reason.is::<Readable>())
+}
 
 impl super::HttpClient {
     /// An agent that uses the credentials.

@@ -217,6 +217,7 @@ fn read(
 ) -> Result<Bytes, HttpError> {
     let unreachable = |error: ureq::Error| match bad_certificate(&error) {
         Some(bad) => untrusted(url, bad),
+        None if credentials::is_readable(&error) => BadCredentials::Readable { url: url.into() }.into(),
         None => HttpError::Unreachable { url: url.into(), reason: error.to_string() },
     };
     let mut answer = answer.map_err(unreachable)?;

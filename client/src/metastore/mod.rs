@@ -163,6 +163,17 @@ impl fmt::Display for LeaseId {
     }
 }
 
+/// What a cluster's metastore is missed for. A directory or bucket that is worked on without nodes is no service to wait for.
+fn unavailable(store: &str, reason: &str) -> String {
+    let is_place = store.starts_with('/') || (store.contains("://") && !store.starts_with("etcd://"));
+    match is_place {
+        true => format!("{store} cannot be used: {reason}"),
+        false => format!(
+            "metastore {store} is unavailable ({reason}); runs go on, but nothing can be begun or changed before it is back"
+        ),
+    }
+}
+
 /// Why a metastore did not do what it was asked. Crosses the wire as it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "error", rename_all = "kebab-case")]
@@ -186,9 +197,7 @@ pub enum MetaError {
     #[error("lease {lease} has lapsed or was revoked")]
     LeaseLost { lease: LeaseId },
     /// The metastore cannot be reached or cannot write. Retry later; reading and training go on.
-    #[error(
-        "metastore {store} is unavailable ({reason}); runs go on, but nothing can be begun or changed before it is back"
-    )]
+    #[error("{}", unavailable(store, reason))]
     Unavailable { store: String, reason: String },
     /// Nothing can be changed there, now or later: it is only read, or cannot compare and swap.
     #[error("nothing can be changed in {store}: {reason}")]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use shardfmt::DatasetName;
@@ -72,14 +73,19 @@ impl fmt::Display for TokenId {
     }
 }
 
-impl FromStr for TokenId {
-    type Err = BadToken;
+/// Not the form of a token's name. It is not repeated: it may be the token itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not the id of a token: give the 16 hex digits that `shardctl token ls` shows")]
+pub struct BadTokenId;
 
-    fn from_str(text: &str) -> Result<TokenId, BadToken> {
+impl FromStr for TokenId {
+    type Err = BadTokenId;
+
+    fn from_str(text: &str) -> Result<TokenId, BadTokenId> {
         let is_hex = text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         match u64::from_str_radix(text, 16) {
             Ok(id) if is_hex => Ok(TokenId(id)),
-            _ => Err(BadToken),
+            _ => Err(BadTokenId),
         }
     }
 }
@@ -90,6 +96,13 @@ pub struct Token {
     /// Its name.
     pub id: TokenId,
     secret: Secret,
+}
+
+/// A time as HTTP writes it.
+fn date(seconds: u64) -> String {
+    // Beyond the year 9999 HTTP has no dates.
+    let at = UNIX_EPOCH.checked_add(Duration::from_secs(seconds.min(253_402_300_799)));
+    at.map_or_else(|| seconds.to_string(), httpdate::fmt_http_date)
 }
 
 /// Not the form of a token. It is not repeated, as part of it may be secret.
@@ -126,7 +139,7 @@ impl FromStr for Token {
     fn from_str(text: &str) -> Result<Token, BadToken> {
         let parts: Vec<&str> = text.split('_').collect();
         let [PREFIX, id, secret] = parts[..] else { return Err(BadToken) };
-        Ok(Token { id: id.parse()?, secret: secret.parse().map_err(|_| BadToken)? })
+        Ok(Token { id: id.parse().map_err(|_| BadToken)?, secret: secret.parse().map_err(|_| BadToken)? })
     }
 }
 
@@ -164,7 +177,7 @@ pub enum Denied {
     )]
     Away,
     /// Its time is over.
-    #[error("the token expired at {at} (seconds since 1970); make another one with `shardctl token create`")]
+    #[error("the token expired at {}; make another one with `shardctl token create`", date(*at))]
     Expired {
         /// When.
         at: u64,

@@ -140,7 +140,7 @@ impl FromStr for JoinToken {
 pub enum BadToken {
     /// Not four parts beginning with `shardd1`.
     #[error(
-        "not a join token; copy the whole line of the first node's <data>/join-token, or give @ and its path"
+        "not a join token; copy the whole line that `shardctl token create --join` printed, or give @ and the path of its file"
     )]
     Shape,
     /// The second part.

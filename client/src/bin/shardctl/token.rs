@@ -99,7 +99,7 @@ impl Token {
                 let file = to.as_deref().map(private_file).transpose()?;
                 let asked = json!({ "lifetime_seconds": expires.map(|lifetime| lifetime.as_secs()) });
                 let made = or_remove(&to, http.post_json(&format!("{server}/v1/join-tokens"), &asked))?;
-                hand_out(made, file.zip(to), "use it with `shardd serve --join @FILE`, once", json)
+                hand_out(made, file.zip(to), "use it once, with `shardd serve --join @`, and this path", json)
             }
             Command::Create { name, role, datasets, expires, to, join: false } => {
                 let role = match role {
