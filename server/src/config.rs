@@ -6,6 +6,7 @@
 mod page;
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -20,7 +21,7 @@ use shardd_client::stores::StoreOptions;
 use shardfmt::size::ByteSize;
 use toml::de::DeTable;
 
-use crate::identity::JoinToken;
+use crate::identity::{Cluster, JoinToken};
 use crate::metastore::MetastoreUrl;
 
 pub use page::{effective, template};
@@ -441,8 +442,10 @@ impl Settings {
         if lifetime.0 < SHORTEST_LIFE {
             return Err(ConfigError::ShortLife(lifetime));
         }
+        let data = settings.data.expect(known);
+        let join = settings.join.as_deref().map(|token| read_token(token, &data)).transpose()?.flatten();
         Ok(Config {
-            data: settings.data.expect(known),
+            data,
             id: settings.id,
             http,
             quic,
@@ -459,7 +462,7 @@ impl Settings {
                 .map(|url| url.parse().map_err(ConfigError::BadMetastore))
                 .transpose()?,
             cache_size,
-            join: settings.join.as_deref().map(read_token).transpose()?,
+            join,
             ready_file: settings.ready_file,
             log_format: settings.log_format.expect(known),
             log_level: settings.log_level.expect(known),
@@ -519,14 +522,20 @@ impl Config {
     }
 }
 
-/// A token given as such, or as `@` and the path of a file that holds one.
-fn read_token(text: &str) -> Result<JoinToken, ConfigError> {
-    let token = match text.strip_prefix('@') {
+/// A token given as such, or as `@` and the path of a file that holds one. A node that has joined needs none any more, so that
+/// its file may be gone.
+fn read_token(text: &str, data: &Path) -> Result<Option<JoinToken>, ConfigError> {
+    let token = match text.strip_prefix('@').map(|path| (path, std::fs::read_to_string(path))) {
         None => text.to_owned(),
-        Some(path) => std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::BadToken(format!("{path}: {error}")))?,
+        Some((_, Ok(token))) => token,
+        Some((_, Err(error)))
+            if error.kind() == ErrorKind::NotFound && Cluster::is_kept(&data.join("tls")) =>
+        {
+            return Ok(None);
+        }
+        Some((path, Err(error))) => return Err(ConfigError::BadToken(format!("{path}: {error}"))),
     };
-    token.trim().parse().map_err(|error| ConfigError::BadToken(format!("{error}")))
+    token.trim().parse().map(Some).map_err(|error| ConfigError::BadToken(format!("{error}")))
 }
 
 impl fmt::Display for LogFormat {

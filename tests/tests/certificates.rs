@@ -260,8 +260,9 @@ fn the_newer_of_two_processes_of_a_node_wins_and_another_machine_waits() {
     let before = second.http.clone();
     let token = house.token("for-another", &[]);
     refused("another machine", &mut house.try_join("other", "n2", &token), "belongs to a live node");
-    // As after a crash that its lease has not heard of yet.
+    // As after a crash that its lease has not heard of yet; the file that it joined with has been thrown away.
     second.kill();
+    std::fs::remove_file(house.root.path().join("token-n2")).expect("it was there");
     second.restart();
     assert_eq!(second.http, before);
     wait_until("it is listed", || house.nodes().contains(&before));

@@ -321,6 +321,12 @@ impl Cluster {
         serde_json::from_slice(&std::fs::read(tls.join(CLUSTER)).ok()?).ok()
     }
 
+    /// Whether `tls` is that of a node that has joined.
+    #[must_use]
+    pub fn is_kept(tls: &Path) -> bool {
+        tls.join(CLUSTER).exists()
+    }
+
     /// Remembers where the first node is, for the next start.
     ///
     /// # Errors
