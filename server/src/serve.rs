@@ -715,7 +715,7 @@ mod tests {
 
         let taken = Settings { id: Some("n1".parse().unwrap()), ..joining(&root, "two", "one") };
         let error = refused(taken).await;
-        assert!(error.contains("node id n1 belongs to a live node") && error.contains("--id"), "{error}");
+        assert!(error.contains("node id n1 is that of the first node") && error.contains("--id"), "{error}");
         let error = refused(settings(&root, "one")).await;
         assert!(error.contains("in use by another shardd"), "{error}");
         let busy = Settings { http: Some(first.ready.http.address), ..settings(&root, "three") };

@@ -229,7 +229,8 @@ fn losing_one_disk_of_three_costs_its_share_only() {
     let read = cluster.origin_bytes() + before.expect("the disk was lost on the way");
     let share = read as f64 / data as f64;
     println!("5 epochs, one disk of three lost in the third: {share:.3} x the data set read");
-    assert!(share <= 1.40, "{share} x the data set was read from the store");
+    // A third is lost and read again. What is read twice beside that is read by those whom a slow machine made wait too long.
+    assert!(share <= 1.50, "{share} x the data set was read from the store");
 }
 
 #[test]
