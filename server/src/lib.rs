@@ -15,4 +15,6 @@ pub mod membership;
 pub mod metastore;
 mod renewal;
 pub mod serve;
+#[cfg(test)]
+mod sim;
 pub mod transport;

@@ -14,6 +14,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use quinn::Runtime as _;
+
 use serde::{Deserialize, Serialize};
 use shardd_client::certificates::Host;
 use shardd_client::metastore::{MetaError, Metastore};
@@ -94,13 +96,26 @@ impl Transport {
         revoked: Arc<Revoked>,
     ) -> Result<Arc<Transport>, TransportError> {
         let bind = |source| TransportError::Bind { address, source };
-        let server = tls::server(identity)?;
-        let client = tls::client(identity)?;
         let socket = socket(address).map_err(bind)?;
+        let socket = quinn::TokioRuntime.wrap_udp_socket(socket).map_err(bind)?;
+        Transport::over(socket, identity, revoked)
+    }
+
+    /// The same over any socket.
+    pub(crate) fn over(
+        socket: Arc<dyn quinn::AsyncUdpSocket>,
+        identity: &Identity,
+        revoked: Arc<Revoked>,
+    ) -> Result<Arc<Transport>, TransportError> {
+        let unnamed = ([0, 0, 0, 0], 0).into();
+        let address = socket.local_addr().unwrap_or(unnamed);
+        let bind = |source| TransportError::Bind { address, source };
         let settings = tls::endpoint(identity);
         let runtime = Arc::new(quinn::TokioRuntime);
-        let mut endpoint = quinn::Endpoint::new(settings, Some(server), socket, runtime).map_err(bind)?;
-        endpoint.set_default_client_config(client);
+        let server = Some(tls::server(identity)?);
+        let endpoint = quinn::Endpoint::new_with_abstract_socket(settings, server, socket, runtime);
+        let mut endpoint = endpoint.map_err(bind)?;
+        endpoint.set_default_client_config(tls::client(identity)?);
         let address = endpoint.local_addr().map_err(bind)?;
         Ok(Arc::new(Transport {
             node: identity.node().clone(),

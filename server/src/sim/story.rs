@@ -1,0 +1,347 @@
+//! What a seed decides to go wrong, and what must hold after every step: each sample once in each epoch, with its own bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use shardd_client::protocol::{Attach, CreateRun, LocateRequest, Located, RunId, host_identity};
+use shardfmt::plan::{Epoch, GrainNo, Plan, SlotTable, VirtualRank};
+use shardfmt::{Grain, RowDigest};
+use tokio::time::{Instant, timeout};
+
+use super::net::{Dice, Net};
+use super::world::{DATA, MOST_NODES, World};
+
+const VIRTUAL_RANKS: u32 = 4;
+const EPOCHS: u32 = 4;
+/// Samples of a step, of all ranks.
+const STEP: u64 = 30;
+/// A node gives a grain within this, whatever has become of the others.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// The seeds that every run of the tests goes through.
+const SEEDS: std::ops::Range<u64> = 0..200;
+
+/// What may go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    Loss,
+    Cut,
+    OneWayCut,
+    Isolation,
+    MetastoreAway,
+    Crash,
+    DiskLost,
+    DiskSpoilt,
+    Restart,
+    Healing,
+}
+
+const FAULTS: [Fault; 10] = [
+    Fault::Loss,
+    Fault::Cut,
+    Fault::OneWayCut,
+    Fault::Isolation,
+    Fault::MetastoreAway,
+    Fault::Crash,
+    Fault::DiskLost,
+    Fault::DiskSpoilt,
+    Fault::Restart,
+    Fault::Healing,
+];
+
+/// What a story came to.
+#[derive(Debug, Default)]
+struct Told {
+    faults: BTreeMap<Fault, u32>,
+    virtual_time: Duration,
+    datagrams: u64,
+    lost: u64,
+    origin: f64,
+}
+
+struct Story {
+    world: World,
+    dice: Dice,
+    told: Told,
+    run: RunId,
+    ranks: u32,
+}
+
+impl Story {
+    async fn tell(seed: u64) -> Told {
+        let began = Instant::now();
+        let mut dice = Dice::new(seed);
+        let nodes = 1 + dice.below(MOST_NODES);
+        let q = ["0", "0.1", "0.3", "1"][dice.below(4)];
+        let ranks = [1, 2, 4][dice.below(3)];
+        let world = World::new(Net::new(Dice::new(dice.next())), nodes, q).await;
+        let run: RunId = "sim".parse().expect("a good name");
+        let mut story = Story { world, dice, told: Told::default(), run, ranks };
+        story.begin().await;
+        for epoch in 0..EPOCHS {
+            // The last one is quiet: what faults have left behind must not last.
+            let rate = if epoch + 1 == EPOCHS { 0.0 } else { 0.5 };
+            if rate == 0.0 {
+                story.mend();
+            }
+            story.read_epoch(epoch, rate).await;
+        }
+        let Story { world, mut told, .. } = story;
+        let counts = world.net.counts();
+        (told.datagrams, told.lost) = (counts.sent, counts.lost);
+        told.origin = world.origin_bytes() as f64 / DATA.manifest.bytes() as f64;
+        told.virtual_time = began.elapsed();
+        world.end().await;
+        told
+    }
+
+    async fn begin(&mut self) {
+        let plan = self.world.plan.id();
+        let create = CreateRun { id: self.run.clone(), plan, virtual_ranks: VIRTUAL_RANKS };
+        self.world.engine(0).create_run(create).await.expect("created");
+        let attached = (0..self.ranks).map(|rank| {
+            let own = rank as usize * self.world.nodes.len() / self.ranks as usize;
+            let engine = std::sync::Arc::clone(self.world.engine(own));
+            let (run, world) = (self.run.clone(), self.ranks);
+            async move { engine.attach(&run, rank, Attach { world, epoch: 0 }).await.expect("attached") }
+        });
+        futures::future::join_all(attached).await;
+    }
+
+    async fn read_epoch(&mut self, epoch: u32, rate: f64) {
+        let table = SlotTable::at(&self.world.plan, Epoch(epoch));
+        let samples = self.world.plan.sample_count();
+        let mut seen = BTreeSet::new();
+        let mut position = 0;
+        while position < samples {
+            if self.dice.happens(rate) {
+                let fault = FAULTS[self.dice.below(FAULTS.len())];
+                self.befall(fault).await;
+            }
+            let end = (position + STEP).min(samples);
+            for rank in 0..self.ranks {
+                for virtual_rank in Plan::virtual_ranks_of(rank, self.ranks, VIRTUAL_RANKS) {
+                    let partitions = self.world.plan.partitions_of(VirtualRank(virtual_rank), VIRTUAL_RANKS);
+                    for read in self.world.plan.step_reads(&table, position..end, partitions) {
+                        let bytes = self.locate(rank, (epoch, position), read.partition.0, read.grain).await;
+                        let grain = Grain::parse(&bytes).expect("a grain");
+                        let sample = self.world.plan.sample(read.grain, read.row);
+                        let expected = DATA.rows[sample.0 as usize];
+                        assert_eq!(
+                            RowDigest::of(grain.row(read.row)),
+                            expected,
+                            "sample {sample} in epoch {epoch}"
+                        );
+                        assert!(seen.insert(sample), "sample {sample} twice in epoch {epoch}");
+                    }
+                }
+            }
+            position = end;
+            // A step takes its time: meanwhile the exchange goes on.
+            tokio::time::sleep(Duration::from_millis(50 + self.dice.next() % 400)).await;
+        }
+        assert_eq!(seen.len() as u64, samples, "epoch {epoch}");
+    }
+
+    /// A grain, from its host or, where that does not run, from any node that does: a loader asks in this order.
+    async fn locate(&mut self, rank: u32, at: (u32, u64), partition: u32, grain: GrainNo) -> Vec<u8> {
+        loop {
+            let running = self.world.running();
+            let own = running[rank as usize % running.len()];
+            let view = timeout(PATIENCE, self.world.engine(own).view(&self.run)).await;
+            let placement = view.ok().and_then(Result::ok).and_then(|view| view.placement);
+            let host = placement.and_then(|placement| {
+                let number = self.world.number_of().get(placement.host(partition)).copied()?;
+                running.contains(&number).then_some(number)
+            });
+            let engine = std::sync::Arc::clone(self.world.engine(host.unwrap_or(own)));
+            let request = LocateRequest {
+                rank,
+                world: self.ranks,
+                epoch: at.0,
+                position: at.1,
+                for_epoch: at.0,
+                grains: vec![grain.0],
+                host: host_identity(),
+            };
+            let located = timeout(PATIENCE, engine.locate(&self.run, request)).await;
+            let located = located.unwrap_or_else(|_| panic!("grain {} hangs at {at:?}", grain.0));
+            // A node that came while the metastore is away does not know the run yet: another one does, or it will.
+            let Ok((reply, inline)) = located else {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                self.mend_if_nobody_knows().await;
+                continue;
+            };
+            match &reply.grains[0] {
+                Located::File { segment, offset, len } => {
+                    // A segment may be dropped before it is opened: then a loader asks again.
+                    let Ok(file) = File::open(segment) else { continue };
+                    let mut bytes = vec![0; *len as usize];
+                    if file.read_exact_at(&mut bytes, *offset).is_err() || !self.is_good(grain, &bytes) {
+                        // Spoilt under the node's feet: a loader verifies, says so, and takes bytes. Here it asks another node.
+                        return self.from_elsewhere(rank, at, grain).await;
+                    }
+                    return bytes;
+                }
+                Located::Inline { .. } => return inline[0].to_vec(),
+            }
+        }
+    }
+
+    fn is_good(&self, grain: GrainNo, bytes: &[u8]) -> bool {
+        let place = self.world.plan.locate_grain(grain);
+        let entry = &DATA.manifest.shards[place.shard as usize];
+        let rows = self.world.plan.document().grain_rows;
+        let key = shardfmt::GrainKey { shard: entry.id, rows, index: place.index };
+        Grain::parse(bytes).is_ok_and(|grain| grain.verify(key, entry.rows, entry.root).is_ok())
+    }
+
+    /// Bytes instead of a file, as for a loader on another machine.
+    async fn from_elsewhere(&self, rank: u32, at: (u32, u64), grain: GrainNo) -> Vec<u8> {
+        for number in self.world.running() {
+            let request = LocateRequest {
+                rank,
+                world: self.ranks,
+                epoch: at.0,
+                position: at.1,
+                for_epoch: at.0,
+                grains: vec![grain.0],
+                host: None,
+            };
+            let engine = self.world.engine(number);
+            let located = timeout(PATIENCE, engine.locate(&self.run, request)).await;
+            if let Ok(Ok((_, inline))) = located
+                && let Some(bytes) = inline.first()
+            {
+                assert!(self.is_good(grain, bytes), "a node gives what it has not verified");
+                return bytes.to_vec();
+            }
+        }
+        panic!("no node gives grain {}", grain.0);
+    }
+
+    /// Runs are known to who has heard of them; when all who had are gone, the metastore has to come back.
+    async fn mend_if_nobody_knows(&self) {
+        for number in self.world.running() {
+            if self.world.engine(number).view(&self.run).await.is_ok() {
+                return;
+            }
+        }
+        self.world.heal();
+    }
+
+    async fn befall(&mut self, fault: Fault) {
+        let running = self.world.running();
+        let one = running[self.dice.below(running.len())];
+        let other = self.dice.below(self.world.nodes.len());
+        match fault {
+            Fault::Loss => self.world.net.set_loss(0.2),
+            Fault::Cut | Fault::OneWayCut => {
+                let (a, b) = (self.world.nodes[one].address, self.world.nodes[other].address);
+                self.world.net.cut(a, b);
+                if fault == Fault::Cut {
+                    self.world.net.cut(b, a);
+                }
+            }
+            Fault::Isolation => self.world.isolate(one),
+            Fault::MetastoreAway => self.world.lose_metastore(one),
+            // One node is always left.
+            Fault::Crash | Fault::DiskLost | Fault::DiskSpoilt if running.len() == 1 => return,
+            Fault::Crash => self.world.kill(one).await,
+            Fault::DiskLost => {
+                self.world.kill(one).await;
+                self.world.nodes[one].disk = tempfile::TempDir::new().expect("a temporary directory");
+                self.world.start(one);
+            }
+            Fault::DiskSpoilt => {
+                self.world.kill(one).await;
+                spoil(self.world.nodes[one].disk.path(), &mut self.dice);
+                self.world.start(one);
+            }
+            Fault::Restart => {
+                if self.world.nodes[other].process.is_some() {
+                    return;
+                }
+                self.world.start(other);
+            }
+            Fault::Healing => self.world.heal(),
+        }
+        *self.told.faults.entry(fault).or_default() += 1;
+    }
+
+    /// All nodes run, and reach each other.
+    fn mend(&mut self) {
+        self.world.heal();
+        for number in 0..self.world.nodes.len() {
+            if self.world.nodes[number].process.is_none() {
+                self.world.start(number);
+            }
+        }
+    }
+}
+
+/// Changes a byte in some of the segments of a cache.
+fn spoil(disk: &std::path::Path, dice: &mut Dice) {
+    let Ok(entries) = std::fs::read_dir(disk.join("segments")) else { return };
+    let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    for path in paths {
+        let Ok(mut bytes) = std::fs::read(&path) else { continue };
+        if bytes.is_empty() || dice.happens(0.5) {
+            continue;
+        }
+        let at = dice.below(bytes.len());
+        bytes[at] ^= 1 << dice.below(8);
+        std::fs::write(&path, bytes).expect("written");
+    }
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("SHARDD_SIM_SEEDS") else { return SEEDS };
+    let (from, to) = text.split_once("..").expect("SHARDD_SIM_SEEDS=FROM..TO");
+    from.parse().expect("a number")..to.parse().expect("a number")
+}
+
+#[test]
+fn whatever_goes_wrong_every_sample_is_read_once_and_right() {
+    let began = std::time::Instant::now();
+    let mut all = Told::default();
+    let seeds = seeds();
+    let count = seeds.end - seeds.start;
+    for seed in seeds {
+        let told = std::panic::catch_unwind(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .start_paused(true)
+                .build()
+                .expect("a runtime");
+            runtime.block_on(Story::tell(seed))
+        });
+        let Ok(told) = told else {
+            panic!(
+                "seed {seed} fails: SHARDD_SIM_SEEDS={seed}..{} cargo test --release -p shardd --lib sim::",
+                seed + 1
+            );
+        };
+        for (fault, times) in told.faults {
+            *all.faults.entry(fault).or_default() += times;
+        }
+        all.virtual_time += told.virtual_time;
+        all.datagrams += told.datagrams;
+        all.lost += told.lost;
+        all.origin = all.origin.max(told.origin);
+        if seed % 50 == 49 {
+            println!("seed {seed}: {:.1} s", began.elapsed().as_secs_f64());
+        }
+    }
+    println!(
+        "{count} seeds, {:.1} virtual hours in {:.1} s; {} datagrams, {} lost; faults {:?}; at most {:.2} x the data set from the store",
+        all.virtual_time.as_secs_f64() / 3600.0,
+        began.elapsed().as_secs_f64(),
+        all.datagrams,
+        all.lost,
+        all.faults,
+        all.origin,
+    );
+}

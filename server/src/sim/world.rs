@@ -1,0 +1,311 @@
+//! A cluster over the network in memory: each node with a cache on disk, an engine, a transport and a place among the others.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use arrow::array::{BinaryArray, Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema};
+use async_trait::async_trait;
+use shardd_client::cache::{Cache, CacheConfig};
+use shardd_client::engine::Engine;
+use shardd_client::metastore::{Entry, Expected, LeaseId, Listing, MemoryMetastore, MetaError, Metastore};
+use shardd_client::node::{NodeId, NodeRecord};
+use shardd_client::origin::Origin;
+use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
+use shardfmt::{Manifest, RowDigest, ShardWriter, VersionId};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::net::Net;
+use crate::desk::Revoked;
+use crate::identity::Identity;
+use crate::identity::testing::cluster;
+use crate::membership::{self, Membership};
+use crate::transport::{Services, Transport};
+
+/// The most nodes that a world has.
+pub(super) const MOST_NODES: usize = 5;
+
+/// The data set of all worlds: made once, read by all.
+pub(super) struct Data {
+    pub(super) store: TempDir,
+    pub(super) manifest: Manifest,
+    pub(super) rows: Vec<RowDigest>,
+    version: VersionId,
+}
+
+pub(super) static DATA: LazyLock<Data> = LazyLock::new(Data::make);
+static IDENTITIES: LazyLock<Vec<Identity>> = LazyLock::new(|| cluster(&["n0", "n1", "n2", "n3", "n4"]));
+
+impl Data {
+    fn make() -> Data {
+        let store = TempDir::new().expect("a temporary directory");
+        let schema = Arc::new(Schema::new(vec![
+            Field::new("label", DataType::Int64, false),
+            Field::new("blob", DataType::Binary, false),
+        ]));
+        let (mut shards, mut rows) = (vec![], vec![]);
+        for shard in 0..4i64 {
+            // Short grains at some ends.
+            let count = 90 + shard;
+            let labels = Int64Array::from_iter_values((0..count).map(|row| shard * 1000 + row));
+            let blobs: Vec<Vec<u8>> = (0..count).map(|row| vec![(row % 251) as u8; 300]).collect();
+            let columns: Vec<arrow::array::ArrayRef> =
+                vec![Arc::new(labels), Arc::new(BinaryArray::from_iter_values(blobs.iter()))];
+            let batch = RecordBatch::try_new(Arc::clone(&schema), columns).expect("fits");
+            let mut writer = ShardWriter::new(Arc::clone(&schema)).expect("a good schema");
+            writer.push(&batch).expect("fits the schema");
+            let finished = writer.finish().expect("a shard");
+            rows.extend(finished.sidecar.rows.iter().copied());
+            shards.push(finished);
+        }
+        let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
+        let manifest = Manifest::new(schema, entries, serde_json::json!({}), Vec::new());
+        let path = store.path().to_owned();
+        let written = manifest.clone();
+        // In a runtime of its own: whoever needs the data may be in one already.
+        let version = std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let origin = Origin::open_dir(&path).expect("a store");
+                for shard in &shards {
+                    origin.put_shard(shard).await.expect("stored");
+                }
+                origin.put_manifest(&written).await.expect("stored")
+            })
+        });
+        Data { store, manifest, rows, version: version.join().expect("no panic") }
+    }
+}
+
+/// The metastore as one node reaches it.
+struct Gate {
+    inner: Arc<MemoryMetastore>,
+    is_open: Arc<AtomicBool>,
+}
+
+impl Gate {
+    fn open(&self) -> Result<&MemoryMetastore, MetaError> {
+        match self.is_open.load(Ordering::Relaxed) {
+            true => Ok(&self.inner),
+            false => Err(MetaError::Unavailable { store: "sim".into(), reason: "cut off".into() }),
+        }
+    }
+}
+
+#[async_trait]
+impl Metastore for Gate {
+    async fn get(&self, key: &str) -> Result<Option<Entry>, MetaError> {
+        self.open()?.get(key).await
+    }
+
+    async fn put(
+        &self,
+        key: &str,
+        value: Vec<u8>,
+        expected: Expected,
+        lease: Option<LeaseId>,
+    ) -> Result<u64, MetaError> {
+        self.open()?.put(key, value, expected, lease).await
+    }
+
+    async fn delete(&self, key: &str, expected: Expected) -> Result<u64, MetaError> {
+        self.open()?.delete(key, expected).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing, MetaError> {
+        self.open()?.list(prefix).await
+    }
+
+    async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
+        let changed = self.open()?.changed(prefix, since).await;
+        self.open()?;
+        changed
+    }
+
+    async fn grant(&self, ttl: Duration) -> Result<LeaseId, MetaError> {
+        self.open()?.grant(ttl).await
+    }
+
+    async fn renew(&self, lease: LeaseId) -> Result<(), MetaError> {
+        self.open()?.renew(lease).await
+    }
+
+    async fn revoke(&self, lease: LeaseId) -> Result<(), MetaError> {
+        self.open()?.revoke(lease).await
+    }
+}
+
+/// A node, running or not.
+pub(super) struct Node {
+    pub(super) id: NodeId,
+    pub(super) address: SocketAddr,
+    pub(super) disk: TempDir,
+    pub(super) process: Option<Process>,
+    gate: Arc<AtomicBool>,
+}
+
+/// What runs of a node.
+pub(super) struct Process {
+    pub(super) engine: Arc<Engine>,
+    origin: Arc<Origin>,
+    transport: Arc<Transport>,
+    stop: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// A cluster, and the plan that it trains over.
+pub(super) struct World {
+    pub(super) net: Net,
+    pub(super) nodes: Vec<Node>,
+    pub(super) plan: Plan,
+    meta: Arc<MemoryMetastore>,
+    /// Read from the store by processes that have ended.
+    read_before: u64,
+}
+
+impl World {
+    pub(super) async fn new(net: Net, nodes: usize, q: &str) -> World {
+        let shape = Shape {
+            shard_rows: DATA.manifest.shards.iter().map(|shard| shard.rows).collect(),
+            row_bytes: DATA.manifest.row_bytes(),
+        };
+        let options = PlanOptions {
+            q: q.parse().expect("a share"),
+            partitions: Some(12),
+            grain_rows: Some(4),
+            chunks: Some(4),
+            ..PlanOptions::default()
+        };
+        let document = PlanDocument::with_defaults(DATA.version, &shape, options).expect("a plan");
+        let origin = Origin::open_dir(DATA.store.path()).expect("a store");
+        origin.put_plan(&document).await.expect("stored");
+        let plan = Plan::new(document, &shape.shard_rows).expect("a plan");
+        let node = |number: usize| Node {
+            id: IDENTITIES[number].node().clone(),
+            address: ([10, 0, 0, number as u8 + 1], 7701).into(),
+            disk: TempDir::new().expect("a temporary directory"),
+            process: None,
+            gate: Arc::new(AtomicBool::new(true)),
+        };
+        let nodes = (0..nodes).map(node).collect();
+        let meta = Arc::new(MemoryMetastore::new());
+        let mut world = World { net, nodes, plan, meta, read_before: 0 };
+        for number in 0..world.nodes.len() {
+            world.start(number);
+        }
+        world
+    }
+
+    /// Starts a node over the disk that it has.
+    pub(super) fn start(&mut self, number: usize) {
+        let node = &mut self.nodes[number];
+        assert!(node.process.is_none(), "{} runs", node.id);
+        let identity = &IDENTITIES[number];
+        let socket = self.net.socket(node.address);
+        let transport = Transport::over(socket, identity, Arc::new(Revoked::default())).expect("bound");
+        let meta: Arc<dyn Metastore> =
+            Arc::new(Gate { inner: Arc::clone(&self.meta), is_open: Arc::clone(&node.gate) });
+        let origin = Arc::new(Origin::open_dir(DATA.store.path()).expect("a store"));
+        let cache = Arc::new(Cache::open(node.disk.path(), CacheConfig::default()).expect("a cache"));
+        let peers: Arc<dyn shardd_client::peers::Peers> = transport.clone();
+        let engine = Engine::new(node.id.clone(), Arc::clone(&origin), cache, Arc::clone(&meta), peers);
+        let record = NodeRecord {
+            id: node.id.clone(),
+            http: format!("http://{}", node.address),
+            quic: node.address,
+            cache_bytes: 1 << 30,
+            started_at: 0,
+        };
+        let member = Membership {
+            metastore: Arc::clone(&meta),
+            record,
+            key: identity.key_digest(),
+            revoked: Arc::default(),
+            keeper: None,
+        };
+        let stop = CancellationToken::new();
+        let services = Services { peers: Arc::new(Arc::clone(&engine)), metastore: None, desk: None };
+        let kept = member.keep(None, None, stop.clone());
+        let addresses = membership::follow_addresses(meta, Arc::clone(&transport), None, stop.clone());
+        let tasks = vec![
+            tokio::spawn(Arc::clone(&transport).serve(services, stop.clone())),
+            tokio::spawn(Arc::clone(&engine).run_until(stop.clone())),
+            tokio::spawn(addresses),
+            tokio::spawn(async move {
+                kept.await.expect("nobody else has its name");
+            }),
+        ];
+        node.process = Some(Process { engine, origin, transport, stop, tasks });
+    }
+
+    /// Ends a node without a word to anybody: the network goes first, and with it the way to the metastore.
+    pub(super) async fn kill(&mut self, number: usize) {
+        self.isolate(number);
+        let Some(process) = self.nodes[number].process.take() else { return };
+        process.stop.cancel();
+        for task in process.tasks {
+            task.await.expect("no panic");
+        }
+        process.transport.close().await;
+        self.read_before += process.origin.bytes_read();
+        self.reconnect(number);
+    }
+
+    /// Nothing gets to a node or from it, and the metastore is away for it.
+    pub(super) fn isolate(&self, number: usize) {
+        let own = self.nodes[number].address;
+        for other in self.nodes.iter().map(|node| node.address).filter(|other| *other != own) {
+            self.net.cut(own, other);
+            self.net.cut(other, own);
+        }
+        self.nodes[number].gate.store(false, Ordering::Relaxed);
+    }
+
+    /// The metastore is away for a node, and nothing else.
+    pub(super) fn lose_metastore(&self, number: usize) {
+        self.nodes[number].gate.store(false, Ordering::Relaxed);
+    }
+
+    fn reconnect(&self, number: usize) {
+        self.net.heal();
+        self.nodes[number].gate.store(true, Ordering::Relaxed);
+    }
+
+    /// Nothing is cut, and nothing away.
+    pub(super) fn heal(&self) {
+        self.net.heal();
+        self.nodes.iter().for_each(|node| node.gate.store(true, Ordering::Relaxed));
+    }
+
+    /// The nodes that run, by number.
+    pub(super) fn running(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|number| self.nodes[*number].process.is_some()).collect()
+    }
+
+    pub(super) fn engine(&self, number: usize) -> &Arc<Engine> {
+        &self.nodes[number].process.as_ref().expect("it runs").engine
+    }
+
+    pub(super) fn number_of(&self) -> BTreeMap<NodeId, usize> {
+        (0usize..).zip(&self.nodes).map(|(number, node)| (node.id.clone(), number)).collect()
+    }
+
+    /// Bytes that were read from the store by all nodes.
+    pub(super) fn origin_bytes(&self) -> u64 {
+        let now = self.nodes.iter().filter_map(|node| node.process.as_ref());
+        self.read_before + now.map(|process| process.origin.bytes_read()).sum::<u64>()
+    }
+
+    /// Ends all nodes.
+    pub(super) async fn end(mut self) {
+        for number in self.running() {
+            self.kill(number).await;
+        }
+    }
+}
