@@ -180,7 +180,7 @@ impl Story {
                     let mut bytes = vec![0; *len as usize];
                     if file.read_exact_at(&mut bytes, *offset).is_err() || !self.is_good(grain, &bytes) {
                         // Spoilt under the node's feet: a loader verifies, says so, and takes bytes. Here it asks another node.
-                        return self.from_elsewhere(rank, at, grain).await;
+                        return self.read_elsewhere(rank, at, grain).await;
                     }
                     return bytes;
                 }
@@ -198,7 +198,7 @@ impl Story {
     }
 
     /// Bytes instead of a file, as for a loader on another machine.
-    async fn from_elsewhere(&self, rank: u32, at: (u32, u64), grain: GrainNo) -> Vec<u8> {
+    async fn read_elsewhere(&self, rank: u32, at: (u32, u64), grain: GrainNo) -> Vec<u8> {
         for number in self.world.running() {
             let request = LocateRequest {
                 rank,
