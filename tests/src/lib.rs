@@ -81,6 +81,24 @@ pub fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("output is text")
 }
 
+/// Runs what has to end by itself, and is killed if it does not.
+///
+/// # Panics
+/// When it does not.
+pub fn ended(command: &mut Command) -> Output {
+    let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = spawned.unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+    let began = Instant::now();
+    while child.try_wait().expect("a child can be asked").is_none() {
+        if began.elapsed() > Duration::from_secs(60) {
+            child.kill().expect("a child can be killed");
+            panic!("{command:?} does not end: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().expect("it has ended")
+}
+
 /// One `shardd serve` with its own data directory. Killed when dropped.
 pub struct Node {
     /// Its name.

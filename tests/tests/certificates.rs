@@ -1,11 +1,10 @@
 //! Who is a node, and who is believed to be one: real processes behind TLS, joining, renewing, revoked, refused.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use shardd_tests::{Node, binary, error_line, run, wait_until};
+use shardd_tests::{Node, binary, ended, error_line, run, wait_until};
 use tempfile::TempDir;
 
 /// A cluster behind TLS that asks for tokens. Its certificates are good for so long.
@@ -75,20 +74,6 @@ impl House {
     fn nodes(&self) -> String {
         run(self.admin().arg("status"))
     }
-}
-
-/// Runs what has to be refused to its end, which has to come.
-fn ended(command: &mut Command) -> Output {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    let began = Instant::now();
-    while child.try_wait().expect("it can be asked").is_none() {
-        if began.elapsed() > Duration::from_secs(60) {
-            child.kill().expect("it can be killed");
-            panic!("{command:?} was not refused: {:?}", child.wait_with_output());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    child.wait_with_output().expect("it has ended")
 }
 
 fn refused(what: &str, command: &mut Command, wants: &str) {

@@ -3,6 +3,5 @@
 //!
 //! `SHARDD_SIM_SEEDS=A..B cargo test --release -p shardd --lib sim:: -- --nocapture` runs other seeds than CI does.
 
-mod net;
 mod story;
 mod world;

@@ -10,8 +10,8 @@ use shardfmt::plan::{Epoch, GrainNo, Plan, SlotTable, VirtualRank};
 use shardfmt::{Grain, RowDigest};
 use tokio::time::{Instant, timeout};
 
-use super::net::{Dice, Net};
 use super::world::{DATA, MOST_NODES, World};
+use crate::transport::lossy::{Dice, Net};
 
 const VIRTUAL_RANKS: u32 = 4;
 const EPOCHS: u32 = 4;

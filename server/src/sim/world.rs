@@ -20,11 +20,11 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::net::Net;
 use crate::desk::Revoked;
 use crate::identity::Identity;
 use crate::identity::testing::cluster;
 use crate::membership::{self, Membership};
+use crate::transport::lossy::Net;
 use crate::transport::{Services, Transport};
 
 /// The most nodes that a world has.

@@ -6,6 +6,8 @@
 
 mod frame;
 mod incoming;
+#[cfg(test)]
+pub(crate) mod lossy;
 mod outgoing;
 mod tls;
 

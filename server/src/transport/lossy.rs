@@ -15,14 +15,14 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Random numbers that are the same for a seed everywhere (splitmix64; Steele, Lea and Flood, OOPSLA 2014).
 #[derive(Clone, Debug)]
-pub(super) struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    pub(super) fn new(seed: u64) -> Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
         Dice(seed)
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,19 +31,19 @@ impl Dice {
     }
 
     /// One of `0..n`.
-    pub(super) fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
 
     /// True so often.
-    pub(super) fn happens(&mut self, probability: f64) -> bool {
+    pub(crate) fn happens(&mut self, probability: f64) -> bool {
         ((self.next() >> 11) as f64 / (1u64 << 53) as f64) < probability
     }
 }
 
 /// All sockets, and what befalls what they send.
 #[derive(Clone)]
-pub(super) struct Net(Arc<Mutex<State>>);
+pub(crate) struct Net(Arc<Mutex<State>>);
 
 struct State {
     dice: Dice,
@@ -61,9 +61,9 @@ struct State {
 
 /// What became of the datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) sent: u64,
-    pub(super) lost: u64,
+pub(crate) struct Counts {
+    pub(crate) sent: u64,
+    pub(crate) lost: u64,
 }
 
 #[derive(Default)]
@@ -73,7 +73,7 @@ struct Inbox {
 }
 
 impl Net {
-    pub(super) fn new(mut dice: Dice) -> Net {
+    pub(crate) fn new(mut dice: Dice) -> Net {
         let mtu = [1252, 1452, 9000][dice.below(3)];
         let delay = Duration::from_millis([1, 5, 15, 60][dice.below(4)]);
         let state = State {
@@ -89,28 +89,28 @@ impl Net {
     }
 
     /// A socket at an address; whatever waited there for the one before is gone.
-    pub(super) fn socket(&self, address: SocketAddr) -> Arc<dyn AsyncUdpSocket> {
+    pub(crate) fn socket(&self, address: SocketAddr) -> Arc<dyn AsyncUdpSocket> {
         self.state().inboxes.insert(address, Inbox::default());
         Arc::new(Socket { net: self.clone(), address, timer: Mutex::default() })
     }
 
-    pub(super) fn set_loss(&self, share: f64) {
+    pub(crate) fn set_loss(&self, share: f64) {
         self.state().loss = share;
     }
 
     /// Nothing gets from the one to the other.
-    pub(super) fn cut(&self, from: SocketAddr, to: SocketAddr) {
+    pub(crate) fn cut(&self, from: SocketAddr, to: SocketAddr) {
         self.state().cuts.insert((from, to));
     }
 
     /// All ways are open, and little is lost.
-    pub(super) fn heal(&self) {
+    pub(crate) fn heal(&self) {
         let mut state = self.state();
         state.cuts.clear();
         state.loss = 0.0;
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         self.state().counts
     }
 
