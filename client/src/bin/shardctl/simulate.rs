@@ -24,6 +24,8 @@ const LISTED: usize = 14;
 /// Computes what the plan moves and the placement hosts, for all nodes, and counts it. Without --partitions there are
 /// as many as nodes, or the default where that is more.
 #[derive(Args)]
+#[command(override_usage = "shardctl simulate [OPTIONS] --samples <N> --sample-bytes <N>
+                         --nodes <N> --epochs <N> --q <SHARE[,SHARE...]>")]
 pub(crate) struct Simulate {
     /// Samples of the dataset
     #[arg(long)]
@@ -189,7 +191,7 @@ fn summary(report: &Report) -> Vec<(&'static str, String)> {
                 size(whole.mean_held_bytes)
             ),
         ),
-        ("remote reads", size(whole.remote_read_bytes)),
+        ("remote reads", format!("{} over all epochs", size(whole.remote_read_bytes))),
         (
             "time",
             format!(
