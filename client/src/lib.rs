@@ -19,6 +19,7 @@ pub mod placement;
 pub mod problem;
 pub mod protocol;
 pub mod schema;
+pub mod simulate;
 pub mod span;
 pub mod stores;
 pub mod tls;

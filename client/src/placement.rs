@@ -3,8 +3,10 @@
 //! Placement follows the ranks: a partition is hosted where its rank reads, as far as every node hosts at most its even share;
 //! what is left stays where it was, and only then is spread. Nothing here changes what is read, only how fast.
 
+use shardfmt::plan::{Plan, VirtualRank};
+
 use crate::node::NodeId;
-use crate::protocol::Placement;
+use crate::protocol::{Placement, RanksRecord};
 
 /// Places `partitions` partitions on the `nodes` (sorted, not empty).
 ///
@@ -53,6 +55,22 @@ pub fn place(
     }
     let generation = current.map_or(0, |current| current.generation) + 1;
     Some(Placement { generation, hosts: nodes.to_vec(), of_partition })
+}
+
+/// For each partition the node where its rank reads; of ranks that do not fit the plan, none.
+pub fn preferences(plan: &Plan, virtual_ranks: u32, ranks: &RanksRecord) -> Vec<Option<NodeId>> {
+    let mut preferred = vec![None; plan.document().partitions as usize];
+    if plan.check_ranks(ranks.world, virtual_ranks).is_err() {
+        return preferred;
+    }
+    for (rank, node) in (0u32..).zip(&ranks.nodes) {
+        for virtual_rank in Plan::virtual_ranks_of(rank, ranks.world, virtual_ranks) {
+            for partition in plan.partitions_of(VirtualRank(virtual_rank), virtual_ranks) {
+                preferred[partition as usize].clone_from(node);
+            }
+        }
+    }
+    preferred
 }
 
 /// Gives what is left to the nodes in runs, so that neighbouring partitions (one virtual rank's) stay together.

@@ -36,6 +36,10 @@ const VARIABLES: [&str; 16] = [
     "SHARDD_CACHE_SIZE",
 ];
 
+/// A small cluster to imagine.
+const SIMULATE: [&str; 10] =
+    ["--samples", "10000", "--sample-bytes", "100", "--nodes", "4", "--q", "0.1", "--epochs", "3"];
+
 /// A home of its own, so that nothing of the user who runs the tests is read or changed.
 struct Home(TempDir);
 
@@ -427,6 +431,7 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
         ("plan show", &[]),
         ("plan at", &["--global-batch-size", "4"]),
         ("plan where", &["7"]),
+        ("plan cost", &["--nodes", "3"]),
         ("read", &["--batch-size", "500"]),
         ("read", &["--batch-size", "500", "--rows", "--quiet"]),
         ("verify", &["digits"]),
@@ -445,6 +450,7 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
         ("context rm", &["lab"]),
         ("certs init", &["ca"]),
         ("certs issue", &["n1", "--authority", "ca", "--to", "n1-tls"]),
+        ("simulate", &SIMULATE),
         ("completions", &["bash"]),
         ("man", &[]),
         ("man", &["--to", "pages"]),
@@ -472,6 +478,11 @@ fn with_json_a_failure_is_an_object_with_its_exit_code() {
         (&["--json", "--store", "a", "--server", "http://b", "ls"], 2, "exclude each other"),
         (&["--json", "ingets"], 2, "'ingest'"),
         (&["partition", "--json"], 2, "--q"),
+        (
+            &[&["--json", "simulate"][..], &SIMULATE, &["--events", "death:9:1"]].concat(),
+            2,
+            "there are 3 epochs",
+        ),
         (&["--json"], 2, "shardctl --help"),
     ] {
         let (line, found) = home.refused(words);

@@ -14,7 +14,7 @@ use super::value::{pack, parse};
 use super::{Engine, EngineError, blocking};
 use crate::metastore::{Expected, Listing, MetaError};
 use crate::node::{NodeId, NodeRecord};
-use crate::placement::place;
+use crate::placement::{place, preferences};
 use crate::protocol::{Placement, RanksRecord, RunId};
 
 /// How long to wait before asking a lost metastore again.
@@ -222,7 +222,7 @@ impl Engine {
             if live.is_empty() || (gathering && !even_if_gathering && !orphaned) {
                 return Ok(());
             }
-            let preferred = preferences(run, ranks);
+            let preferred = preferences(&run.plan, run.record.virtual_ranks, ranks);
             let Some(next) = place(&live, &preferred, current.as_ref()) else { return Ok(()) };
             let expected = entry.as_ref().map_or(Expected::Absent, |entry| Expected::At(entry.revision));
             let value = pack(&next);
@@ -238,24 +238,6 @@ impl Engine {
             }
         }
     }
-}
-
-/// For each partition the node where its rank reads.
-fn preferences(run: &RunState, ranks: &RanksRecord) -> Vec<Option<NodeId>> {
-    let mut preferred = vec![None; run.plan.document().partitions as usize];
-    let virtual_ranks = run.record.virtual_ranks;
-    if run.plan.check_ranks(ranks.world, virtual_ranks).is_err() {
-        return preferred;
-    }
-    for (rank, node) in (0u32..).zip(&ranks.nodes) {
-        for virtual_rank in shardfmt::plan::Plan::virtual_ranks_of(rank, ranks.world, virtual_ranks) {
-            for partition in run.plan.partitions_of(shardfmt::plan::VirtualRank(virtual_rank), virtual_ranks)
-            {
-                preferred[partition as usize].clone_from(node);
-            }
-        }
-    }
-    preferred
 }
 
 /// The readable entries below a prefix. A value of a later format than ours is left alone.

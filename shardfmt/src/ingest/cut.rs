@@ -68,6 +68,17 @@ impl Cut {
     }
 }
 
+/// The rows of each shard that an ingest makes of `rows` rows of `bytes` canonical bytes in all when it is told nothing of
+/// sizes, in manifest order.
+pub fn default_shard_rows(rows: u64, bytes: u64) -> Vec<u32> {
+    let cut = Cut::new(rows, bytes, None);
+    let rows_of = |index| {
+        let positions = cut.positions(index);
+        u32::try_from(positions.end - positions.start).expect("shards count their rows in 32 bits")
+    };
+    (0..cut.shard_count()).map(rows_of).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

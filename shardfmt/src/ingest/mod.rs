@@ -35,6 +35,7 @@ use rayon::ThreadPool;
 
 pub use self::config::{Delimiter, Documents, HashRange, IngestConfig, Mix, OnError};
 pub(crate) use self::cut::Cut;
+pub use self::cut::default_shard_rows;
 pub use self::error::IngestError;
 pub use self::input::{Content, InputFile, Inputs, ReadAt};
 pub use self::read::Ingest;

@@ -28,6 +28,7 @@ mod reshard;
 mod restore;
 mod rm;
 mod signals;
+mod simulate;
 mod status;
 mod table;
 mod tag;
@@ -91,6 +92,7 @@ enum Command {
     Gc(gc::Gc),
     Partition(partition::Partition),
     Plan(plan::Plan),
+    Simulate(simulate::Simulate),
     Status(status::Status),
     Token(token::Token),
     Certs(certs::Certs),
@@ -137,6 +139,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Gc(command) => command.run(&connect, json),
         Command::Partition(command) => command.run(&connect, json),
         Command::Plan(command) => command.run(&connect, json),
+        Command::Simulate(command) => command.run(json),
         Command::Status(command) => command.run(&connect, json),
         Command::Token(command) => command.run(&connect, json),
         Command::Certs(command) => command.run(&connect, json),

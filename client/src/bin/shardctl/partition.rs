@@ -20,6 +20,17 @@ pub(crate) struct Partition {
     #[arg(value_name = "NAME[@VERSION]")]
     dataset: Option<DatasetRef>,
 
+    #[command(flatten)]
+    choices: PlanChoices,
+
+    /// Print the plan's id and nothing else
+    #[arg(long)]
+    id: bool,
+}
+
+/// What may be chosen about a plan.
+#[derive(Args)]
+pub(crate) struct PlanChoices {
     /// Share of each partition's samples exchanged after an epoch: 0 is local shuffling, 1 global. A list such as
     /// 1,0.01 gives the share after each epoch; its last one holds on
     #[arg(long, value_name = "SHARE[,SHARE...]")]
@@ -53,10 +64,6 @@ pub(crate) struct Partition {
     /// Read a partition in blocks of this many grains, shuffled inside, for disks that hate random reads
     #[arg(long, value_name = "GRAINS")]
     block_slots: Option<u32>,
-
-    /// Print the plan's id and nothing else
-    #[arg(long)]
-    id: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -74,12 +81,12 @@ enum PlacementArg {
 impl Partition {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let catalog = connect.catalog()?;
-        let command = format!("partition --q {}", self.q);
+        let command = format!("partition --q {}", self.choices.q);
         let dataset = only_dataset(&*catalog, self.dataset.as_ref(), &command)?;
         let manifest = catalog.open_manifest(dataset.version)?;
         let shape = Shape { shard_rows: manifest.shard_rows()?, row_bytes: manifest.totals().row_bytes };
         let only_id = self.id;
-        let plan = make_plan(dataset.version, &shape, self.options())?;
+        let plan = make_plan(dataset.version, &shape, self.choices.options())?;
         catalog.put_plan(plan.document())?;
         if only_id && json {
             output::json(&json!({ "plan": plan.id() }));
@@ -92,8 +99,10 @@ impl Partition {
         }
         Ok(())
     }
+}
 
-    fn options(self) -> PlanOptions {
+impl PlanChoices {
+    pub(crate) fn options(self) -> PlanOptions {
         PlanOptions {
             q: self.q,
             seed: self.seed,

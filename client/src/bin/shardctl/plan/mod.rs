@@ -1,5 +1,6 @@
 //! `shardctl plan`: looks at plans, asking nobody: an order is a pure function of its plan.
 
+mod cost;
 mod lookup;
 
 use clap::{Args, Subcommand};
@@ -31,6 +32,8 @@ enum PlanCommand {
     At(lookup::At),
     /// Where a sample is in an epoch, and when it is read
     Where(lookup::Where),
+    /// What the plan's exchanges cost on so many nodes, found out by playing them
+    Cost(cost::Cost),
     /// Take a plan off the list; it can be made again, and keeps its version no longer
     Rm(PlanArg),
 }
@@ -52,6 +55,7 @@ impl Plan {
             PlanCommand::Show(which) => show(&which.open(&*catalog)?.0, json),
             PlanCommand::At(at) => at.run(&*catalog, json),
             PlanCommand::Where(at) => at.run(&*catalog, json),
+            PlanCommand::Cost(cost) => cost.run(&*catalog, json),
             PlanCommand::Rm(which) => remove(&*catalog, &which, json),
         }
     }
