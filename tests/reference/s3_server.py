@@ -10,6 +10,7 @@ place, when KEY is asked for the NUMBERth time.
 """
 
 import argparse
+import io
 import json
 import logging
 import os
@@ -31,6 +32,24 @@ POLICY = {
         {"Effect": "Deny", "Action": "s3:*", "Resource": ["arn:aws:s3:::closed", "arn:aws:s3:::closed/*"]},
     ],
 }
+
+
+class OneAtATime:
+    """Makes conditional writes atomic, as Amazon's are: moto looks at the condition, then reads the body, then writes,
+    and of two threads that do so at once both may win."""
+
+    def __init__(self, application):
+        self.application = application
+        self.lock = threading.Lock()
+
+    def __call__(self, environ, start_response):
+        if "HTTP_IF_MATCH" not in environ and "HTTP_IF_NONE_MATCH" not in environ:
+            return self.application(environ, start_response)
+        # Before the lock is taken, so that a client that sends slowly holds nobody up.
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        environ["wsgi.input"] = io.BytesIO(body)
+        with self.lock:
+            return self.application(environ, start_response)
 
 
 class Watched:
@@ -72,7 +91,7 @@ def main():
     arguments = parser.parse_args()
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    watched = Watched(DomainDispatcherApplication(create_backend_app), arguments.at)
+    watched = Watched(OneAtATime(DomainDispatcherApplication(create_backend_app)), arguments.at)
     tls = tuple(arguments.tls) if arguments.tls else None
     server = make_server("127.0.0.1", 0, watched, threaded=True, ssl_context=tls)
     endpoint = f"http{'s' if tls else ''}://localhost:{server.server_port}"
