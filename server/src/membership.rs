@@ -8,17 +8,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shardd_client::certificates::CA_CERTIFICATE;
-use shardd_client::http::{Credentials, HttpClient};
-use shardd_client::metastore::{Expected, LeaseId, Listing, MetaError, Metastore};
+use shardd_client::metastore::{Expected, Following, LeaseId, Listing, MetaError, Metastore};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardfmt::digest::Digest;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::desk::Revoked;
+use crate::desk::{KeyRevoked, Revoked};
 use crate::http::Health;
-use crate::identity::Cluster;
+use crate::identity::{self, Cluster};
 use crate::transport::Transport;
 
 /// How long a record outlives its node.
@@ -49,8 +48,8 @@ pub enum MembershipError {
     #[error("{0}")]
     Taken(String),
     /// The node's key was revoked.
-    #[error("the key of node {0} was revoked; start it with an empty --data directory, and a new join token")]
-    Revoked(NodeId),
+    #[error(transparent)]
+    Revoked(#[from] KeyRevoked),
     /// Not now.
     #[error(transparent)]
     Meta(#[from] MetaError),
@@ -85,7 +84,7 @@ impl Membership {
     async fn take(&self, lease: LeaseId) -> Result<(), MembershipError> {
         let id = &self.record.id;
         if Revoked::holds(self.metastore.as_ref(), self.key).await? {
-            return Err(MembershipError::Revoked(id.clone()));
+            return Err(KeyRevoked(id.clone()).into());
         }
         let name = name_key(id);
         loop {
@@ -123,7 +122,7 @@ impl Membership {
             let begun = Instant::now();
             let pulse = async {
                 match lease {
-                    _ if self.is_revoked() => Err(MembershipError::Revoked(self.record.id.clone())),
+                    _ if self.is_revoked() => Err(KeyRevoked(self.record.id.clone()).into()),
                     Some(lease) => {
                         self.metastore.renew(lease).await.map(|()| lease).map_err(MembershipError::from)
                     }
@@ -182,12 +181,9 @@ impl Finder {
     async fn look(&self) {
         let known = self.known();
         let url = format!("{}/v1/health", known.site());
-        // By the cluster's own authority; where the first node has a certificate of another, as this machine trusts.
-        let own = Credentials { token: None, ca: Some(self.tls.join(CA_CERTIFICATE)) };
+        let ca = self.tls.join(CA_CERTIFICATE);
         let asked = tokio::task::spawn_blocking(move || {
-            let by =
-                |credentials: &Credentials| HttpClient::with(PULSE, credentials).get_json::<Health>(&url);
-            by(&own).or_else(|_| by(&Credentials { token: None, ..Credentials::of_env()? }))
+            identity::ask(&url, &ca, PULSE, |client| client.get_json::<Health>(&url))
         });
         let Ok(Ok(health)) = asked.await else { return };
         if health.id == known.first {
@@ -232,38 +228,19 @@ pub(crate) async fn follow_addresses(
     finder: Option<Arc<Finder>>,
     stop: CancellationToken,
 ) {
-    let mut since = None;
-    loop {
-        let look = async {
-            if let Some(since) = since {
-                metastore.changed(NodeRecord::PREFIX, since).await?;
-            }
-            metastore.list(NodeRecord::PREFIX).await
-        };
-        let found = tokio::select! {
-            () = stop.cancelled() => return,
-            found = look => found,
-        };
-        match found {
-            Ok(listing) => {
-                for record in records(&listing) {
-                    transport.learn(&record.id, record.quic);
-                    if let Some(finder) = &finder {
-                        finder.learn(&record);
-                    }
-                }
-                since = Some(listing.revision);
-            }
-            // Membership says that the metastore is away.
-            Err(_) => {
-                since = None;
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = sleep(PULSE) => {}
+    let following = async {
+        let mut listings = Following::new(metastore.as_ref(), NodeRecord::PREFIX, PULSE);
+        loop {
+            // Where there is none, membership says that the metastore is away.
+            for record in listings.next().await.iter().flat_map(records) {
+                transport.learn(&record.id, record.quic);
+                if let Some(finder) = &finder {
+                    finder.learn(&record);
                 }
             }
         }
-    }
+    };
+    stop.run_until_cancelled(following).await;
 }
 
 /// Says who has the name `id`, if a live node with another key does, and what to do about it.

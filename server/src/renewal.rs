@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardd_client::certificates::{Host, now};
+use shardd_client::certificates::Host;
 use shardd_client::metastore::Metastore;
 use shardd_client::node::NodeId;
-use shardd_client::span::Span;
+use shardd_client::span::{Span, now};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};

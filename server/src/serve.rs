@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use shardd_client::cache::{Cache, CacheConfig, CacheError};
 use shardd_client::catalog::{CatalogBackend, CatalogError};
@@ -14,6 +14,7 @@ use shardd_client::engine::Engine;
 use shardd_client::metastore::{MetaError, Metastore};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardd_client::origin::{Origin, OriginError};
+use shardd_client::span::now;
 use shardd_client::stores::StoreOptions;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -173,7 +174,7 @@ async fn serve_locked(
         http: site.to_string(),
         quic: transport.address(),
         cache_bytes: config.cache_size.0,
-        started_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        started_at: now(),
     };
     let membership = Membership {
         metastore: Arc::clone(&metastore),

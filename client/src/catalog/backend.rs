@@ -12,13 +12,13 @@ use shardfmt::{Commit, DatasetName, Digest, Manifest, ManifestFile, PlanId, Shar
 use tokio::sync::OnceCell;
 
 use super::records::{
-    CATALOG_ID, PLANS, PlanRecord, RUNS, RefRecord, VERSIONS, VersionRecord, from_json, ref_key,
-    seconds_since_1970, to_json,
+    CATALOG_ID, PLANS, PlanRecord, RUNS, RefRecord, VERSIONS, VersionRecord, from_json, ref_key, to_json,
 };
 use super::{CatalogError, CommitNote, DatasetInfo, Guard, PlanInfo, Reach};
 use crate::metastore::{Expected, MetaError, Metastore};
 use crate::origin::{Origin, OriginError};
 use crate::protocol::RunRecord;
+use crate::span::now;
 
 /// How many shards a commit looks for at once.
 const LOOKED_FOR_AT_ONCE: usize = 32;
@@ -92,7 +92,7 @@ impl CatalogBackend {
             version,
             parent,
             number: present.as_ref().map_or(0, |(present, _)| present.commits).saturating_add(1),
-            time: seconds_since_1970(),
+            time: now(),
             operation: note.operation.clone(),
             message: note.message.clone(),
             samples: manifest.sample_count(),
@@ -191,7 +191,7 @@ impl CatalogBackend {
         }
         self.origin.put_plan(document).await?;
         guard.renew().await?;
-        let record = PlanRecord { dataset, version, created: seconds_since_1970() };
+        let record = PlanRecord { dataset, version, created: now() };
         let key = format!("{PLANS}{id}");
         self.put_once(&key, &record).await?;
         let (record, _) = self.record::<PlanRecord>(&key).await?.unwrap_or((record, 0));

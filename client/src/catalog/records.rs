@@ -9,12 +9,10 @@
 //! | `runs/<run>` | which plan a run trains over; kept by the engine |
 //! | `catalog/id` | the name under which this catalog marks the stores it uses |
 
-use std::str::FromStr;
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use shardfmt::{Commit, CommitId, DatasetName, Message, Operation, TagName, VersionId};
+use std::str::FromStr;
 
 use super::{CatalogBackend, DatasetInfo, TagInfo};
 use crate::metastore::{Entry, Expected, MetaError};
@@ -182,8 +180,4 @@ fn damaged(key: &str, reason: &dyn std::fmt::Display) -> MetaError {
         what: key.to_owned(),
         reason: reason.to_string(),
     }
-}
-
-pub(super) fn seconds_since_1970() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

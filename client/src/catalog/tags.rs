@@ -3,12 +3,11 @@
 use shardfmt::{CommitId, DatasetName, TagName, VersionId};
 
 use super::history::History;
-use super::records::{
-    RefRecord, TAGS, TagRecord, from_json, ref_key, seconds_since_1970, tag_key, tag_named, to_json,
-};
+use super::records::{RefRecord, TAGS, TagRecord, from_json, ref_key, tag_key, tag_named, to_json};
 use super::{CatalogBackend, CatalogError, DatasetInfo, Guard, Reach, TagExpected, TagInfo};
 use crate::metastore::{Expected, MetaError};
 use crate::origin::OriginError;
+use crate::span::now;
 
 impl CatalogBackend {
     /// See [`Catalog::tags`](super::Catalog::tags).
@@ -77,7 +76,7 @@ impl CatalogBackend {
             return Err(tag_conflict(dataset, tag, expected, None));
         }
         guard.renew().await?;
-        let record = TagRecord { commit, version: info.version, tagged_at: seconds_since_1970() };
+        let record = TagRecord { commit, version: info.version, tagged_at: now() };
         let unchanged = match expected {
             TagExpected::Any => Expected::Any,
             TagExpected::Absent | TagExpected::At(_) => Expected::unchanged(revision),

@@ -12,10 +12,11 @@ use shardfmt::digest::Digest;
 use time::OffsetDateTime;
 
 use super::{
-    CA_CERTIFICATE, CA_KEY, CertificateError, Host, SKEW, certificate_name, files, key_digest, now,
+    CA_CERTIFICATE, CA_KEY, CertificateError, Host, SKEW, certificate_name, files, key_digest,
     read_certificate, read_key,
 };
 use crate::node::NodeId;
+use crate::span::now;
 
 /// Signs the certificates of a cluster's nodes.
 pub struct Authority {
@@ -101,7 +102,7 @@ impl Authority {
     }
 
     /// Signs the key of a certificate request as that of `node`: of what the request asks for only the key is taken,
-    /// and only if the request proves to hold it. Returns the certificate as PEM.
+    /// and only if the request proves to hold it.
     ///
     /// # Errors
     /// [`rcgen::Error`] when a host cannot stand in a certificate.
@@ -111,8 +112,8 @@ impl Authority {
         hosts: &[Host],
         request: &Request,
         lifetime: Duration,
-    ) -> Result<String, rcgen::Error> {
-        Ok(self.certify(node, hosts, &request.0.public_key, lifetime)?.pem())
+    ) -> Result<Certificate, rcgen::Error> {
+        self.certify(node, hosts, &request.0.public_key, lifetime)
     }
 }
 

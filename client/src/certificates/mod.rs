@@ -10,7 +10,7 @@ mod files;
 mod host;
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rcgen::{KeyPair, PublicKeyData};
 use rustls::pki_types::pem::PemObject;
@@ -125,12 +125,6 @@ impl CertificateInfo {
     pub fn covers(&self, hosts: &[Host]) -> bool {
         hosts.iter().all(|host| self.hosts.contains(host))
     }
-}
-
-/// Seconds since 1970.
-#[must_use]
-pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// The name that a node's certificate carries for its peers. Underscores keep every id a valid label.

@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 use super::run::RunState;
 use super::value::{pack, parse};
 use super::{Engine, EngineError, blocking};
-use crate::metastore::{Expected, Listing, MetaError};
+use crate::metastore::{Expected, Following, Listing, MetaError};
 use crate::node::{NodeId, NodeRecord};
 use crate::placement::{place, preferences};
 use crate::protocol::{Placement, RanksRecord, RunId};
@@ -52,41 +52,28 @@ impl Engine {
         take: fn(&Arc<Self>, Listing, &CancellationToken),
         stop: CancellationToken,
     ) {
-        let mut since = None;
         let mut lost = false;
-        while !stop.is_cancelled() {
-            let step = async {
-                if let Some(since) = since {
-                    self.meta.changed(prefix, since).await?;
-                }
-                self.meta.list(prefix).await
-            };
-            let listing = tokio::select! {
-                () = stop.cancelled() => return,
-                listing = step => listing,
-            };
-            match listing {
-                Ok(listing) => {
-                    if lost {
-                        info!(prefix, "the metastore answers again");
-                        lost = false;
+        let following = async {
+            let mut listings = Following::new(self.meta.as_ref(), prefix, AGAIN_AFTER);
+            loop {
+                match listings.next().await {
+                    Ok(listing) => {
+                        if lost {
+                            info!(prefix, "the metastore answers again");
+                            lost = false;
+                        }
+                        take(&self, listing, &stop);
                     }
-                    since = Some(listing.revision);
-                    take(&self, listing, &stop);
-                }
-                Err(error) => {
-                    if !lost {
-                        warn!(prefix, %error, "the metastore does not answer; going on with what is known");
-                        lost = true;
-                    }
-                    since = None;
-                    tokio::select! {
-                        () = stop.cancelled() => return,
-                        () = tokio::time::sleep(AGAIN_AFTER) => {}
+                    Err(error) => {
+                        if !lost {
+                            warn!(prefix, %error, "the metastore does not answer; going on with what is known");
+                            lost = true;
+                        }
                     }
                 }
             }
-        }
+        };
+        stop.run_until_cancelled(following).await;
     }
 
     fn take_nodes(&self, listing: Listing) {

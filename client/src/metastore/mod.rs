@@ -16,6 +16,7 @@ pub mod bookkeeping;
 mod bucket;
 pub mod conformance;
 mod files;
+mod follow;
 mod memory;
 #[cfg(test)]
 mod model;
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 pub use bucket::BucketMetastore;
 pub use files::{FilesMetastore, SystemClock};
+pub use follow::Following;
 pub use memory::MemoryMetastore;
 
 /// No value may be longer than this.

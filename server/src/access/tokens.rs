@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use shardd_client::metastore::{Expected, Listing, MetaError, Metastore};
+use shardd_client::metastore::{Expected, Following, Listing, MetaError, Metastore};
+use shardd_client::span::now;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -51,21 +52,22 @@ impl Tokens {
     /// Keeps up with the metastore until `stop`.
     pub async fn follow(self: Arc<Tokens>, stop: CancellationToken) {
         let following = async {
+            let mut listings = Following::new(self.metastore.as_ref(), PREFIX, PAUSE);
             loop {
-                let followed = async {
-                    let revision = self.load().await?;
-                    self.metastore.changed(PREFIX, revision).await
-                };
-                if followed.await.is_err() {
-                    tokio::time::sleep(PAUSE).await;
+                if let Ok(listing) = listings.next().await {
+                    self.take(listing);
                 }
             }
         };
         stop.run_until_cancelled(following).await;
     }
 
-    async fn load(&self) -> Result<u64, MetaError> {
-        let Listing { entries, revision } = self.metastore.list(PREFIX).await?;
+    async fn load(&self) -> Result<(), MetaError> {
+        self.take(self.metastore.list(PREFIX).await?);
+        Ok(())
+    }
+
+    fn take(&self, listing: Listing) {
         let parse = |(key, entry): (String, shardd_client::metastore::Entry)| {
             let id = key.strip_prefix(PREFIX)?.parse().ok()?;
             match serde_json::from_slice::<TokenRecord>(&entry.value) {
@@ -77,9 +79,8 @@ impl Tokens {
                 }
             }
         };
-        let known = entries.into_iter().filter_map(parse).collect();
+        let known = listing.entries.into_iter().filter_map(parse).collect();
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(known);
-        Ok(revision)
     }
 
     /// All of them.
@@ -135,10 +136,6 @@ impl Tokens {
 
 fn key(id: TokenId) -> String {
     format!("{PREFIX}{id}")
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

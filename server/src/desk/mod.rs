@@ -15,6 +15,7 @@ use rustls::pki_types::pem::PemObject;
 use shardd_client::certificates::{self, Authority, CertificateInfo, Host, Request, check_certificate};
 use shardd_client::metastore::{MetaError, Metastore};
 use shardd_client::node::NodeId;
+use shardd_client::problem::Kind;
 use shardfmt::digest::Digest;
 
 use crate::identity::{Cluster, JoinReply, JoinRequest, Secret};
@@ -22,7 +23,7 @@ use crate::membership;
 
 pub(crate) use register::rotation_key;
 pub use register::{CertificateRecord, Register, Rotation};
-pub use revoked::Revoked;
+pub use revoked::{KeyRevoked, Revoked};
 pub use secrets::{JoinSecrets, Spent};
 
 /// The most hosts that a certificate is good for.
@@ -53,8 +54,8 @@ pub enum DeskError {
     #[error(transparent)]
     Secret(#[from] Spent),
     /// The key was revoked.
-    #[error("the key of node {0} was revoked; start it with an empty --data directory, and a new join token")]
-    Revoked(NodeId),
+    #[error(transparent)]
+    Revoked(#[from] KeyRevoked),
     /// What was sent is no certificate, and no request for one.
     #[error("the certificate request: {0}")]
     BadRequest(String),
@@ -75,6 +76,19 @@ pub enum DeskError {
     Meta(#[from] MetaError),
 }
 
+impl From<&DeskError> for Kind {
+    fn from(error: &DeskError) -> Kind {
+        match error {
+            DeskError::Secret(_) | DeskError::Revoked(_) => Kind::Forbidden,
+            DeskError::BadRequest(_) => Kind::Malformed,
+            DeskError::BadHosts(_) => Kind::Invalid,
+            DeskError::Taken(_) => Kind::Conflict,
+            DeskError::NoAuthority(_) => Kind::Misdirected,
+            DeskError::Meta(error) => Kind::from(error),
+        }
+    }
+}
+
 impl Desk {
     /// Lets a node join, once for each secret.
     ///
@@ -93,7 +107,7 @@ impl Desk {
         };
         let key = given.info.key;
         if Revoked::holds(self.metastore.as_ref(), key).await? {
-            return Err(DeskError::Revoked(id));
+            return Err(KeyRevoked(id).into());
         }
         if id == self.cluster.first && key != self.first_key {
             return Err(DeskError::Taken(format!(
@@ -130,7 +144,7 @@ impl Desk {
             ));
         }
         if Revoked::holds(self.metastore.as_ref(), key).await? {
-            return Err(DeskError::Revoked(node.clone()));
+            return Err(KeyRevoked(node.clone()).into());
         }
         check_number(hosts.len())?;
         let given = self.sign(node, hosts, &request)?;
@@ -146,10 +160,9 @@ impl Desk {
     fn sign(&self, node: &NodeId, hosts: &[Host], request: &Request) -> Result<Given, DeskError> {
         let authority = self.authority.as_ref().ok_or_else(|| DeskError::NoAuthority(node.clone()))?;
         let bad = |error: &dyn std::fmt::Display| DeskError::BadRequest(error.to_string());
-        let pem = authority.sign(node, hosts, request, self.lifetime).map_err(|error| bad(&error))?;
-        let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| bad(&error))?;
-        let info = CertificateInfo::of(&certificate).map_err(|error| bad(&error))?;
-        Ok(Given { pem, info })
+        let signed = authority.sign(node, hosts, request, self.lifetime).map_err(|error| bad(&error))?;
+        let info = CertificateInfo::of(signed.der()).map_err(|error| bad(&error))?;
+        Ok(Given { pem: signed.pem(), info })
     }
 
     /// What a certificate says that a node has from the authority already. That it has the key to it shows at its first

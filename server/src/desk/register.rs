@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use shardd_client::certificates::{CertificateInfo, Host, now};
+use shardd_client::certificates::{CertificateInfo, Host};
 use shardd_client::metastore::{Entry, Expected, MetaError, Metastore};
 use shardd_client::node::NodeId;
 use shardd_client::schema;
+use shardd_client::span::now;
 use shardfmt::digest::Digest;
 
 /// Where the records are kept, as `certificates/<node>/<key>`.

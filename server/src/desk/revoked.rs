@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use shardd_client::certificates::{now, write_private};
-use shardd_client::metastore::{Expected, MetaError, Metastore};
+use shardd_client::certificates::write_private;
+use shardd_client::metastore::{Expected, Following, Listing, MetaError, Metastore};
 use shardd_client::node::NodeId;
+use shardd_client::span::now;
 use shardfmt::digest::Digest;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +32,11 @@ impl Default for Revoked {
         Self { keys: watch::Sender::new(BTreeSet::new()), file: None }
     }
 }
+
+/// A key belongs to nobody any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the key of node {0} was revoked; start it with an empty --data directory, and a new join token")]
+pub struct KeyRevoked(pub NodeId);
 
 /// What is written down for a key.
 #[derive(Serialize, Deserialize)]
@@ -62,13 +68,10 @@ impl Revoked {
     /// Keeps up with the metastore until `stop`.
     pub async fn follow(self: Arc<Revoked>, metastore: Arc<dyn Metastore>, stop: CancellationToken) {
         let following = async {
+            let mut listings = Following::new(metastore.as_ref(), PREFIX, PAUSE);
             loop {
-                let followed = async {
-                    let revision = self.load(metastore.as_ref()).await?;
-                    metastore.changed(PREFIX, revision).await
-                };
-                if followed.await.is_err() {
-                    tokio::time::sleep(PAUSE).await;
+                if let Ok(listing) = listings.next().await {
+                    self.take(&listing).await;
                 }
             }
         };
@@ -79,8 +82,12 @@ impl Revoked {
     ///
     /// # Errors
     /// When the metastore cannot; then what was known stays known.
-    pub async fn load(&self, metastore: &dyn Metastore) -> Result<u64, MetaError> {
-        let listing = metastore.list(PREFIX).await?;
+    pub async fn load(&self, metastore: &dyn Metastore) -> Result<(), MetaError> {
+        self.take(&metastore.list(PREFIX).await?).await;
+        Ok(())
+    }
+
+    async fn take(&self, listing: &Listing) {
         let keys = listing.entries.iter().filter_map(|(key, _)| key.strip_prefix(PREFIX)?.parse().ok());
         let keys: BTreeSet<Digest> = keys.collect();
         let has_changed = self.keys.send_if_modified(|known| {
@@ -95,7 +102,6 @@ impl Revoked {
                 warn!(%error, "which keys are revoked cannot be remembered for the next start");
             }
         }
-        Ok(listing.revision)
     }
 
     /// Whether a key is revoked, by the metastore.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use shardd_client::certificates::now;
 use shardd_client::metastore::{Entry, Expected, MetaError, Metastore};
 use shardd_client::node::NodeId;
+use shardd_client::span::now;
 use shardfmt::digest::Digest;
 
 use super::DeskError;

@@ -1,8 +1,9 @@
 use std::path::Path;
 
 use rcgen::KeyPair;
-use shardd_client::certificates::{CA_CERTIFICATE, LIFETIME, NODE_CERTIFICATE, SKEW, key_digest, now};
+use shardd_client::certificates::{CA_CERTIFICATE, LIFETIME, NODE_CERTIFICATE, SKEW, key_digest};
 use shardd_client::metastore::{Expected, MemoryMetastore};
+use shardd_client::span::now;
 use tempfile::TempDir;
 
 use super::*;

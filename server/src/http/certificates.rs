@@ -14,7 +14,7 @@ use shardfmt::digest::Digest;
 use utoipa::ToSchema;
 
 use super::pages::{self, Paged};
-use super::problem::{bad_request, invalid, not_found};
+use super::problem::{invalid, not_found};
 use super::{Answer, Asked, Named, Posted, Refusal, State, json};
 use crate::desk::{CertificateRecord, Desk, DeskError, JoinSecrets, Register, Revoked, Rotation};
 use crate::identity::{Cluster, JoinReply, JoinRequest, JoinToken, Site};
@@ -35,19 +35,6 @@ pub struct Front {
     pub cluster: Cluster,
     /// Signs: on the first node only.
     pub desk: Option<Arc<Desk>>,
-}
-
-impl From<DeskError> for Refusal {
-    fn from(error: DeskError) -> Refusal {
-        match error {
-            DeskError::Secret(_) | DeskError::Revoked(_) => Refusal::of(Kind::Forbidden, error),
-            DeskError::BadRequest(_) => bad_request(error),
-            DeskError::BadHosts(_) => invalid(error),
-            DeskError::Taken(_) => Refusal::of(Kind::Conflict, error),
-            DeskError::NoAuthority(_) => Refusal::of(Kind::Misdirected, error),
-            DeskError::Meta(error) => error.into(),
-        }
-    }
 }
 
 /// The certificate (PEM) of the cluster's authority

@@ -12,6 +12,8 @@ use shardd_client::origin::OriginError;
 use shardd_client::problem::{Kind, MEDIA_TYPE, Problem};
 use shardfmt::plan::PlanError;
 
+use crate::desk::DeskError;
+
 /// What is told to whoever was refused for the moment, in seconds.
 const COME_BACK_AFTER: &str = "1";
 
@@ -111,7 +113,7 @@ macro_rules! refused {
     )*};
 }
 
-refused!(EngineError, MetaError, OriginError);
+refused!(DeskError, EngineError, MetaError, OriginError);
 
 impl From<LoadError> for Refusal {
     fn from(error: LoadError) -> Refusal {

@@ -8,11 +8,12 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
 use shardd_client::certificates::{
-    self, CA_CERTIFICATE, FetchError, Fetched, Host, NODE_CERTIFICATE, NODE_KEY, Request, now, write_private,
+    self, CA_CERTIFICATE, FetchError, Fetched, Host, NODE_CERTIFICATE, NODE_KEY, Request, write_private,
     write_public,
 };
 use shardd_client::http::{Credentials, HttpClient, HttpError};
 use shardd_client::node::NodeId;
+use shardd_client::span::now;
 use shardfmt::digest::Digest;
 use tracing::warn;
 
@@ -126,20 +127,27 @@ fn wrong(token: &JoinToken, error: FetchError) -> IdentityError {
     }
 }
 
-/// Asks whoever shows a certificate of that authority; or, where the first node was given one of its own, one of an
-/// authority that this machine trusts.
+/// Asks the first node at `url`: whoever shows a certificate of the authority in `ca`; or, where it was given one of its own,
+/// one of an authority that this machine trusts.
+pub(crate) fn ask<T>(
+    url: &str,
+    ca: &Path,
+    within: Duration,
+    question: impl Fn(&HttpClient) -> Result<T, HttpError>,
+) -> Result<T, HttpError> {
+    let by = |credentials: Credentials| question(&HttpClient::with(within, &credentials));
+    let asked = by(Credentials { token: None, ca: Some(ca.to_owned()) });
+    let is_strange = matches!(asked, Err(HttpError::Unreachable { .. } | HttpError::Untrusted { .. }));
+    if !url.starts_with("https://") || !is_strange {
+        return asked;
+    }
+    let system = Credentials::of_env().map(|credentials| Credentials { token: None, ..credentials });
+    system.map_err(HttpError::from).and_then(by).or(asked)
+}
+
 fn post(token: &JoinToken, ca: &Path, request: &JoinRequest) -> Result<JoinReply, IdentityError> {
     let url = format!("{}/v1/join", token.site);
-    let by = |credentials: &Credentials| {
-        HttpClient::with(TIMEOUT, credentials).post_json::<_, JoinReply>(&url, request)
-    };
-    let mut asked = by(&Credentials { token: None, ca: Some(ca.to_owned()) });
-    if token.site.tls && matches!(asked, Err(HttpError::Unreachable { .. } | HttpError::Untrusted { .. })) {
-        let system = Credentials::of_env().map(|credentials| Credentials { token: None, ..credentials });
-        if let Ok(again) = system.map_err(HttpError::from).and_then(|system| by(&system)) {
-            asked = Ok(again);
-        }
-    }
+    let asked = ask(&url, ca, TIMEOUT, |client| client.post_json::<_, JoinReply>(&url, request));
     asked.map_err(|error| match error {
         HttpError::Problem { detail, .. } => IdentityError::JoinRefused { site: token.site, reason: detail },
         HttpError::Unreachable { reason, .. } | HttpError::Untrusted { reason, .. } => {

@@ -19,14 +19,16 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
 use shardd_client::certificates::{
     self, Authority, CA_CERTIFICATE, CA_KEY, CertificateError, CertificateInfo, Host, NODE_CERTIFICATE,
-    NODE_KEY, Request, check_certificate, now, read_certificate, read_key, write_private,
+    NODE_KEY, Request, check_certificate, read_certificate, read_key, write_private,
 };
 use shardd_client::node::NodeId;
+use shardd_client::span::{Span, now};
 use shardd_client::stores::StoreOptions;
 use shardfmt::digest::Digest;
 
 use crate::metastore::EtcdUrl;
 
+pub(crate) use join::ask;
 pub use join::{JoinReply, JoinRequest, join};
 pub use shown::Shown;
 pub use token::{JoinToken, Secret, Site};
@@ -106,7 +108,7 @@ pub enum IdentityError {
         "the certificate of node {node} lapsed {ago} ago, as the first node could not renew it in time; join again: start it \
          with --join and what `shardctl token create --join` prints, or give it one of `shardctl certs issue` (if it did not lapse, set this machine's clock right)"
     )]
-    Lapsed { node: NodeId, ago: shardd_client::span::Span },
+    Lapsed { node: NodeId, ago: Span },
     /// The first node cannot be reached.
     #[error("cannot join at {site}: {reason}; is the first node running?")]
     JoinUnreachable { site: Site, reason: String },
@@ -228,7 +230,7 @@ impl Identity {
     pub fn check_time(&self) -> Result<(), IdentityError> {
         match now().checked_sub(self.info().not_after) {
             Some(ago) => {
-                let ago = shardd_client::span::Span(std::time::Duration::from_secs(ago));
+                let ago = Span(std::time::Duration::from_secs(ago));
                 Err(IdentityError::Lapsed { node: self.node.clone(), ago })
             }
             None => Ok(()),

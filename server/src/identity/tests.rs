@@ -66,7 +66,7 @@ fn signed(authority: &Authority, request: &JoinRequest, id: &NodeId) -> (u16, se
         metastore: None,
     };
     let csr = Request::parse(&request.csr).expect("a request");
-    let certificate = authority.sign(id, &term().hosts, &csr, term().lifetime).expect("signed");
+    let certificate = authority.sign(id, &term().hosts, &csr, term().lifetime).expect("signed").pem();
     let authority = authority.pem().to_owned();
     (200, serde_json::to_value(JoinReply { certificate, authority, cluster }).unwrap())
 }

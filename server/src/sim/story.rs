@@ -156,15 +156,7 @@ impl Story {
                 running.contains(&number).then_some(number)
             });
             let engine = std::sync::Arc::clone(self.world.engine(host.unwrap_or(own)));
-            let request = LocateRequest {
-                rank,
-                world: self.ranks,
-                epoch: at.0,
-                position: at.1,
-                for_epoch: at.0,
-                grains: vec![grain.0],
-                host: host_identity(),
-            };
+            let request = self.request(rank, at, grain, host_identity());
             let located = timeout(PATIENCE, engine.locate(&self.run, request)).await;
             let located = located.unwrap_or_else(|_| panic!("grain {} hangs at {at:?}", grain.0));
             // A node that came while the metastore is away does not know the run yet: another one does, or it will.
@@ -189,6 +181,11 @@ impl Story {
         }
     }
 
+    fn request(&self, rank: u32, at: (u32, u64), grain: GrainNo, host: Option<String>) -> LocateRequest {
+        let ((epoch, position), world) = (at, self.ranks);
+        LocateRequest { rank, world, epoch, position, for_epoch: epoch, grains: vec![grain.0], host }
+    }
+
     fn is_good(&self, grain: GrainNo, bytes: &[u8]) -> bool {
         let place = self.world.plan.locate_grain(grain);
         let entry = &DATA.manifest.shards[place.shard as usize];
@@ -200,15 +197,7 @@ impl Story {
     /// Bytes instead of a file, as for a loader on another machine.
     async fn read_elsewhere(&self, rank: u32, at: (u32, u64), grain: GrainNo) -> Vec<u8> {
         for number in self.world.running() {
-            let request = LocateRequest {
-                rank,
-                world: self.ranks,
-                epoch: at.0,
-                position: at.1,
-                for_epoch: at.0,
-                grains: vec![grain.0],
-                host: None,
-            };
+            let request = self.request(rank, at, grain, None);
             let engine = self.world.engine(number);
             let located = timeout(PATIENCE, engine.locate(&self.run, request)).await;
             if let Ok(Ok((_, inline))) = located

@@ -20,7 +20,7 @@ use tracing::{debug, warn};
 
 use super::frame::{self, FrameError};
 use super::{GRAINS_IN_FLIGHT, REVOKED, Reply, Request, Services, Transport};
-use crate::desk::{DeskError, Revoked};
+use crate::desk::Revoked;
 use crate::metastore::wire;
 
 /// How long a peer may take for the handshake, and to say what it wants.
@@ -191,18 +191,7 @@ async fn certify(peer: &NodeId, key: Digest, services: &Services, csr: &str, hos
     };
     match desk.renew(peer, key, csr, hosts).await {
         Ok(certificate) => Reply::Certified { certificate },
-        Err(error) => Reply::Refused { problem: kind_of(&error), reason: error.to_string() },
-    }
-}
-
-fn kind_of(error: &DeskError) -> Kind {
-    match error {
-        DeskError::Secret(_) | DeskError::Revoked(_) => Kind::Forbidden,
-        DeskError::BadRequest(_) => Kind::Malformed,
-        DeskError::BadHosts(_) => Kind::Invalid,
-        DeskError::Taken(_) => Kind::Conflict,
-        DeskError::NoAuthority(_) => Kind::Misdirected,
-        DeskError::Meta(error) => Kind::from(error),
+        Err(error) => Reply::Refused { problem: Kind::from(&error), reason: error.to_string() },
     }
 }
 

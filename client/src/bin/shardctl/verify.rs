@@ -6,7 +6,6 @@ mod repair;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::json;
@@ -61,7 +60,7 @@ impl Verify {
         let manifest = manifest(&*catalog, &dataset, self.repair, &from, json)?;
 
         let shards = manifest.shards.len();
-        let seed = self.seed.unwrap_or_else(clock);
+        let seed = self.seed.unwrap_or_else(shardd_client::span::now);
         let chosen = match self.sample {
             None => (0..shards).collect(),
             Some(count) => sample(shards, count.get(), seed),
@@ -138,11 +137,6 @@ fn manifest(
         crate::failure::one_line(&error),
         dataset.version
     )))
-}
-
-/// A number that is another each time.
-fn clock() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 struct Report<'a> {
