@@ -10,6 +10,7 @@ use shardfmt::{Grain, GrainKey, Manifest, ShardEntry, ShardId, Sidecar};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant};
 
+use super::capacity::Needs;
 use super::epochs::Epochs;
 use super::reader::Reading;
 use crate::cache::Class;
@@ -21,6 +22,7 @@ pub(crate) struct RunState {
     pub(crate) plan: Arc<Plan>,
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) epochs: Epochs,
+    pub(crate) needs: Needs,
     shard_numbers: HashMap<ShardId, u32>,
     /// The placement in force and the one before it, whose hosts may still have what they hosted.
     pub(crate) placement: watch::Sender<Placements>,
@@ -90,6 +92,7 @@ impl RunState {
         Self {
             record,
             epochs: Epochs::new(Arc::clone(&plan)),
+            needs: Needs::of(&plan, &manifest),
             plan,
             manifest,
             shard_numbers,
