@@ -193,6 +193,9 @@ pub struct LocateRequest {
     pub grains: Vec<u64>,
     /// The asker's [`host_identity`]: if it is the node's own, files are named instead of bytes sent.
     pub host: Option<String>,
+    /// What was given before was wrong: whatever was checked lately has to be checked again.
+    #[serde(default)]
+    pub doubted: bool,
 }
 
 /// The header of the answer to a [`LocateRequest`]; inline grains follow it in order.

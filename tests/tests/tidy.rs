@@ -311,11 +311,15 @@ fn no_data_set_is_committed() {
 fn known_bugs_can_still_be_put_back() {
     let bugs = root().join("tests/bugs");
     let patches = bugs.read_dir().expect("a directory").map(|entry| entry.expect("a file").path());
-    let refused = patches.filter(|path| path.extension().is_some_and(|kind| kind == "patch")).filter(|path| {
-        let check = Command::new("git").args(["apply", "--check"]).arg(path).current_dir(root()).output();
-        !check.expect("git runs").status.success()
-    });
-    none("a patch of tests/bugs does not apply: make it anew", refused.map(|path| path.display().to_string()));
+    let refused =
+        patches.filter(|path| path.extension().is_some_and(|kind| kind == "patch")).filter(|path| {
+            let check = Command::new("git").args(["apply", "--check"]).arg(path).current_dir(root()).output();
+            !check.expect("git runs").status.success()
+        });
+    none(
+        "a patch of tests/bugs does not apply: make it anew",
+        refused.map(|path| path.display().to_string()),
+    );
 }
 
 #[test]

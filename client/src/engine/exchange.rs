@@ -101,7 +101,12 @@ impl Engine {
             tokio::select! {
                 () = stop.cancelled() => {}
                 filled = engine.ensure(&run, epoch) => match filled {
-                    Ok(()) => engine.tell_copied(&run, generation).await,
+                    Ok(()) => {
+                        engine.tell_copied(&run, generation).await;
+                        if let Err(error) = engine.scrub(&run, epoch).await {
+                            warn!(run = run.name(), epoch, %error, "what the disk had spoilt could not be read again; it will be missed");
+                        }
+                    }
                     Err(error) => {
                         warn!(run = run.name(), epoch, %error, "the cache could not be filled; reading will miss and ask again");
                     }

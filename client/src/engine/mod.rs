@@ -595,6 +595,12 @@ impl PeerService for Arc<Engine> {
         let Ok(run) = self.run(&request.run).await else { return nothing };
         let mut answer = nothing;
         let mut missing = BTreeMap::new();
+        if request.effort == Effort::Doubt {
+            let doubted: Vec<GrainNo> = request.keys.iter().filter_map(|key| run.grain(key)).collect();
+            run.doubt(doubted.iter().copied());
+            self.discard_corrupt(&run, request.epoch, doubted).await;
+            return answer;
+        }
         for (at, key) in request.keys.iter().enumerate() {
             let Some(grain) = run.grain(key) else { continue };
             if request.effort == Effort::Probe {

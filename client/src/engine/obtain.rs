@@ -11,7 +11,7 @@ use futures::future::join_all;
 use futures::stream::{self, TryStreamExt};
 use shardfmt::plan::GrainNo;
 use shardfmt::{GrainKey, RowCodec, Sidecar};
-use tokio::time::{Duration, Instant, timeout};
+use tokio::time::{Duration, Instant, sleep, timeout};
 use tracing::{debug, warn};
 
 use super::run::{Claim, RunState};
@@ -192,6 +192,9 @@ impl Engine {
         loose: &mut HashMap<GrainNo, Bytes>,
     ) {
         let live = self.live_nodes();
+        if patience.is_zero() {
+            return;
+        }
         let asks =
             by_node.into_iter().filter(|(node, _)| live.contains(node)).map(|(node, grains)| async move {
                 let request = FetchRequest {
@@ -223,10 +226,30 @@ impl Engine {
                 Counters::add(&self.counters.corrupt_from_peers, absorbed.corrupt.len());
                 warn!(peer = %node, grain = %run.key(absorbed.corrupt[0]), count = absorbed.corrupt.len(),
                       "a peer sent grains that do not match the manifest; asking elsewhere");
+                self.spawn_doubt(run, epoch, node, &absorbed.corrupt);
             }
             Counters::add(&self.counters.misses_from_peers, count - absorbed.corrupt.len());
             settle(absorbed, left, loose);
         }
+    }
+
+    /// Tells a node that what it gave was wrong, so that it does not go on giving it. Nobody waits for it.
+    fn spawn_doubt(self: &Arc<Self>, run: &RunState, epoch: u32, node: NodeId, grains: &[GrainNo]) {
+        let request = FetchRequest {
+            run: run.record.id.clone(),
+            version: run.record.version,
+            epoch,
+            generation: run.generation(),
+            keys: keys(run, grains),
+            effort: Effort::Doubt,
+        };
+        let engine = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let told = timeout(PEER_PATIENCE, engine.peers.fetch(&node, request));
+            if let Some(Ok(Err(error))) = engine.stop.run_until_cancelled(told).await {
+                debug!(peer = %node, %error, "a peer could not be told that what it gave was wrong");
+            }
+        });
     }
 
     /// Asks a node; while this one has just started, and may not have met it yet, again and again.
@@ -402,6 +425,25 @@ impl Engine {
             })
             .await
     }
+
+    /// Checks what this node hosts in `epoch`, little by little while it is being read, and brings again what its disk has
+    /// spoilt: so that it is not missed when it is due. Ends with the epoch; what it has not come to is checked when it is read.
+    pub(crate) async fn scrub(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32) -> Result<(), EngineError> {
+        let hosted = run.hosted_grains(&self.node, epoch);
+        for some in hosted.chunks(SCRUBBED_AT_ONCE) {
+            if run.progress.borrow().furthest().is_none_or(|(furthest, _)| furthest > epoch) {
+                break;
+            }
+            let began = Instant::now();
+            let unchecked = some.iter().copied().filter(|grain| !run.was_checked(*grain, epoch)).collect();
+            let corrupt = self.discard_corrupt(run, epoch, unchecked).await;
+            if !corrupt.is_empty() {
+                self.obtain(run, epoch, corrupt).await?;
+            }
+            sleep((began.elapsed() * SCRUB_REST).max(SCRUB_PAUSE)).await;
+        }
+        Ok(())
+    }
 }
 
 /// Counts one fill for as long as it lives.
@@ -429,6 +471,11 @@ const NEIGHBOURS: usize = 3;
 
 /// How many shards' grains are fetched at once while a cache is filled.
 const SHARDS_AT_ONCE: usize = 4;
+
+/// How many grains are checked in one go, how many times as long as that took nothing is checked then, and for how long at least.
+const SCRUBBED_AT_ONCE: usize = 64;
+const SCRUB_REST: u32 = 20;
+const SCRUB_PAUSE: Duration = Duration::from_millis(20);
 
 /// How many sidecars are kept for single reads: 16 bytes a row each.
 const SIDECARS_KEPT: usize = 1024;

@@ -152,6 +152,11 @@ impl RunState {
         self.checked[grain.0 as usize].fetch_max(epoch + 1, Relaxed);
     }
 
+    /// Whatever was checked has to be checked again.
+    pub(crate) fn doubt(&self, grains: impl IntoIterator<Item = GrainNo>) {
+        grains.into_iter().for_each(|grain| self.checked[grain.0 as usize].store(0, Relaxed));
+    }
+
     pub(crate) fn keep_unacknowledged(&self, epoch: u32, grains: impl IntoIterator<Item = GrainNo>) {
         let mut all = self.unacknowledged.lock().expect("no panic while held");
         all.entry(epoch).or_default().extend(grains);

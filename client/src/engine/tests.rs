@@ -286,6 +286,7 @@ fn request(rank: (u32, u32), at: (u32, u64), for_epoch: u32, grain: Option<Grain
         for_epoch,
         grains: grain.into_iter().map(|grain| grain.0).collect(),
         host: host_identity(),
+        doubted: false,
     }
 }
 
@@ -376,6 +377,28 @@ async fn a_corrupt_byte_on_disk_is_found_and_fetched_again() {
         .map(|view| view.corrupt_on_disk + view.corrupt_from_peers)
         .sum();
     assert!(found > 0, "{flipped} flipped bytes, none noticed");
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_disk_spoils_after_it_was_checked_is_checked_again_when_it_is_doubted() {
+    let cluster = World::new(1, "0").await;
+    cluster.know_each_other(1).await;
+    let name = run("r");
+    cluster.attach(&name, 1, 0).await;
+    cluster.read_epoch(&name, 1, 0, async |_, _| {}).await;
+    let (key, _, at) = crate::cache::scan(cluster.caches[0].path()).expect("a cache directory").remove(0);
+    let state = cluster.engines[0].run(&name).await.expect("attached");
+    let grain = state.grain(&key).expect("of the run");
+    let file = File::options().write(true).read(true).open(&at.segment).expect("it is not being dropped");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at.offset + 9).expect("readable");
+    file.write_all_at(&[byte[0] ^ 0x40], at.offset + 9).expect("writable");
+
+    let doubting = LocateRequest { host: None, doubted: true, ..request((0, 1), (0, 0), 0, Some(grain)) };
+    let (_, given) = cluster.engines[0].locate(&name, doubting).await.expect("located");
+    assert_eq!(state.verify(grain, &given[0]), Ok(()));
+    assert_eq!(cluster.engines[0].counters.view().corrupt_on_disk, 1);
     cluster.end().await;
 }
 

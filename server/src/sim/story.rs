@@ -208,7 +208,8 @@ impl Story {
 
     fn request(&self, rank: u32, at: (u32, u64), grain: GrainNo, host: Option<String>) -> LocateRequest {
         let ((epoch, position), world) = (at, self.ranks);
-        LocateRequest { rank, world, epoch, position, for_epoch: epoch, grains: vec![grain.0], host }
+        let (for_epoch, grains, doubted) = (epoch, vec![grain.0], host.is_none());
+        LocateRequest { rank, world, epoch, position, for_epoch, grains, host, doubted }
     }
 
     fn is_good(&self, grain: GrainNo, bytes: &[u8]) -> bool {

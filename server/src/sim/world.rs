@@ -152,7 +152,7 @@ struct Liar<T> {
 
 impl<T> Liar<T> {
     fn bend(&self, number: usize, bytes: Bytes) -> Bytes {
-        if !self.lies.load(Ordering::Relaxed) || number % 3 != 0 || bytes.is_empty() {
+        if !self.lies.load(Ordering::Relaxed) || !number.is_multiple_of(3) || bytes.is_empty() {
             return bytes;
         }
         let mut bent = bytes.to_vec();
