@@ -38,6 +38,16 @@ pub(crate) fn block_key(seed: u64, epoch: u32, index: u32, block: u64) -> Key {
     *material(seed, Tag::Block, epoch, index).update(&block.to_le_bytes()).finalize().as_bytes()
 }
 
+/// Like [`key`], for one stratum: the number of any but the first (u64, little-endian) follows the rest, so that the first
+/// stratum has the keys of a plan without strata.
+pub(crate) fn stratum_key(seed: u64, tag: Tag, epoch: u32, index: u32, stratum: usize) -> Key {
+    let mut material = material(seed, tag, epoch, index);
+    if stratum > 0 {
+        material.update(&(stratum as u64).to_le_bytes());
+    }
+    *material.finalize().as_bytes()
+}
+
 fn material(seed: u64, tag: Tag, epoch: u32, index: u32) -> Hasher {
     let mut bytes = [0; 17];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-use super::homes::Split;
 use super::order::LocalOrder;
+use super::split::Split;
 use super::{Epoch, GrainNo, Partition, Plan};
 use crate::digest::PlanId;
 
@@ -35,10 +35,9 @@ impl SlotTable {
         } else {
             Held::Wide(vec![0; slots.total() as usize])
         };
-        for (full, grain) in (0..).zip(plan.grains.full_grains()) {
-            let (partition, slot) = plan.homes.slot_of(full);
-            held.set(slots.start(partition) + slot, grain);
-        }
+        plan.homes.each(|full, (partition, slot)| {
+            held.set(slots.start(partition) + slot, plan.grains.of_full(full));
+        });
         let orders = vec![OnceLock::new(); plan.document().partitions as usize];
         SlotTable { plan: plan.id(), epoch: Epoch(0), slots, held, orders }
     }
