@@ -55,7 +55,8 @@ impl Turns {
     fn of_chunk(&self, chunk: u32, chunks: u32) -> [Range<u64>; 2] {
         let ahead = chunk_phase(self.stratum, chunks);
         let bound = |count: u64, chunk: u32| {
-            ((u128::from(count) * u128::from(chunk.min(chunks)) + ahead) / u128::from(chunks)) as u64
+            let through = u128::from(count) * u128::from(chunk.min(chunks)) + ahead;
+            divide(through, chunks.into(), |a, b| a / b, |a, b| a / b)
         };
         self.count.map(|count| bound(count, chunk)..bound(count, chunk.saturating_add(1)))
     }
@@ -64,7 +65,15 @@ impl Turns {
     fn chunk_of(&self, class: usize, turn: u64, chunks: u32) -> u32 {
         let ahead = chunk_phase(self.stratum, chunks);
         let through = (u128::from(turn) + 1) * u128::from(chunks) - ahead;
-        through.div_ceil(u128::from(self.count[class])) as u32 - 1
+        divide(through, self.count[class], u64::div_ceil, u128::div_ceil) as u32 - 1
+    }
+}
+
+/// A quotient or a remainder that fits 64 bits, as of most numbers the dividend does too: far sooner done.
+fn divide(dividend: u128, divisor: u64, short: fn(u64, u64) -> u64, long: fn(u128, u128) -> u128) -> u64 {
+    match u64::try_from(dividend) {
+        Ok(dividend) => short(dividend, divisor),
+        Err(_) => long(dividend, divisor.into()) as u64,
     }
 }
 
@@ -92,12 +101,12 @@ impl Plan {
 
     /// The moves of a chunk after `epoch`, by entry.
     pub fn moves(&self, epoch: Epoch, chunk: u32) -> impl Iterator<Item = Move> + Send {
-        Walk::new(self.exchange(epoch), chunk, None, Exchange::sent)
+        Walk::new(self.exchange(epoch), chunk, None, End::Sending)
     }
 
     /// What `partition` sends in a chunk, by entry, computed from its own part: O(what it sends).
     pub fn sends(&self, epoch: Epoch, chunk: u32, partition: Partition) -> impl Iterator<Item = Move> + Send {
-        Walk::new(self.exchange(epoch), chunk, Some(self.known(partition)), Exchange::sent)
+        Walk::new(self.exchange(epoch), chunk, Some(self.known(partition)), End::Sending)
     }
 
     /// What `partition` receives in a chunk, by slot filled, computed from its own part: O(what it receives).
@@ -107,7 +116,7 @@ impl Plan {
         chunk: u32,
         partition: Partition,
     ) -> impl Iterator<Item = Move> + Send {
-        Walk::new(self.exchange(epoch), chunk, Some(self.known(partition)), Exchange::received)
+        Walk::new(self.exchange(epoch), chunk, Some(self.known(partition)), End::Receiving)
     }
 
     /// How many grains `partition` exchanges after `epoch`, those that stay with it by chance included.
@@ -142,7 +151,7 @@ impl Plan {
         let cell = self.homes.cell_of(partition, slot);
         let place = self.cycle(&cell).invert(slot - cell.start);
         let past = self.exchanged_before(&cell, from);
-        let wait = (place + cell.size - (past % u128::from(cell.size)) as u64) % cell.size;
+        let wait = (place + cell.size - divide(past, cell.size, |a, b| a % b, |a, b| a % b)) % cell.size;
         self.turn(&cell, past + u128::from(wait))
     }
 
@@ -151,7 +160,7 @@ impl Plan {
         let cell = self.homes.cell_of(partition, slot);
         let place = self.cycle(&cell).invert(slot - cell.start);
         let last = self.exchanged_before(&cell, before).checked_sub(1)?;
-        let since = ((last % u128::from(cell.size)) as u64 + cell.size - place) % cell.size;
+        let since = (divide(last, cell.size, |a, b| a % b, |a, b| a % b) + cell.size - place) % cell.size;
         self.turn(&cell, last.checked_sub(since.into())?)
     }
 
@@ -202,7 +211,7 @@ impl Plan {
             Selection::Cyclic => Cow::Borrowed(self.cycle(&cell)),
             Selection::Independent => Cow::Owned(self.draw(epoch, &cell)),
         };
-        (partition, self.slot_of_turn(&selection, &turns, &cell, turn))
+        (partition, cell.start + selection.apply(self.place_of_turn(&turns, &cell, turn)))
     }
 
     fn turns(&self, epoch: Epoch, stratum: usize) -> Turns {
@@ -211,7 +220,7 @@ impl Plan {
         for (class, size) in [slots.large, slots.small].into_iter().enumerate() {
             let before = self.shares.exchanged_before(size, phase, epoch);
             turns.count[class] = (self.shares.exchanged_before(size, phase, epoch.next()) - before) as u64;
-            turns.first[class] = (before % u128::from(size.max(1))) as u64;
+            turns.first[class] = divide(before, size.max(1), |a, b| a % b, |a, b| a % b);
         }
         turns
     }
@@ -235,16 +244,16 @@ impl Plan {
         (partition, turn + part.first_turn[self.homes.slots_of(stratum).class(partition)])
     }
 
-    fn slot_of_turn(&self, selection: &Permutation, turns: &Turns, cell: &Cell, turn: u64) -> u64 {
-        let place = match self.document.selection {
+    /// Where in the selection of a cell a turn is.
+    fn place_of_turn(&self, turns: &Turns, cell: &Cell, turn: u64) -> u64 {
+        match self.document.selection {
             Selection::Independent => turn,
             Selection::Cyclic => {
                 let first = turns.first[self.homes.slots_of(cell.stratum).class(cell.partition)];
-                let place = first + turn; // of fewer turns than the cell has slots each
+                let place = first + turn; // both less than the cell has slots
                 if place >= cell.size { place - cell.size } else { place }
             }
-        };
-        cell.start + selection.apply(place)
+        }
     }
 
     fn cycle(&self, cell: &Cell) -> &Permutation {
@@ -283,43 +292,57 @@ impl Exchange<'_> {
 
     /// As [`Plan::moves`].
     pub fn moves(&self, chunk: u32) -> impl Iterator<Item = Move> + Send {
-        Walk::new(self, chunk, None, Exchange::sent)
+        Walk::new(self, chunk, None, End::Sending)
     }
 
     /// As [`Plan::sends`].
     pub fn sends(&self, chunk: u32, partition: Partition) -> impl Iterator<Item = Move> + Send {
-        Walk::new(self, chunk, Some(self.plan.known(partition)), Exchange::sent)
+        Walk::new(self, chunk, Some(self.plan.known(partition)), End::Sending)
     }
 
     /// As [`Plan::receives`].
     pub fn receives(&self, chunk: u32, partition: Partition) -> impl Iterator<Item = Move> + Send {
-        Walk::new(self, chunk, Some(self.plan.known(partition)), Exchange::received)
+        Walk::new(self, chunk, Some(self.plan.known(partition)), End::Receiving)
     }
 
-    fn sent(&self, space: &Space, entry: u64) -> Move {
-        let to = self.slot(space, space.goes.apply(entry));
-        Move { entry: space.first_entry + entry, from: self.slot(space, entry), to }
-    }
-
-    fn received(&self, space: &Space, filled: u64) -> Move {
-        let entry = space.goes.invert(filled);
-        let from = self.slot(space, entry);
-        Move { entry: space.first_entry + entry, from, to: self.slot(space, filled) }
-    }
-
-    fn slot(&self, space: &Space, entry: u64) -> (Partition, u64) {
-        let (plan, stratum) = (self.plan, space.stratum);
-        let (partition, turn) = plan.departing(stratum, &space.part, entry);
-        let cell = plan.homes.cell(stratum, partition);
-        let selection = match plan.document.selection {
-            Selection::Cyclic => plan.cycle(&cell),
-            Selection::Independent => {
-                self.drawn[plan.cell_no(&cell)].get_or_init(|| Box::new(plan.draw(self.epoch, &cell)))
-            }
+    /// What is sent as the entries, or fills their slots.
+    fn look<const N: usize>(&self, space: &Space, entries: [u64; N], end: End) -> [Move; N] {
+        let goes = entries.map(|entry| (&space.goes, entry));
+        let (from, to) = match end {
+            End::Sending => (entries, Permutation::apply_each(goes)),
+            End::Receiving => (Permutation::invert_each(goes), entries),
         };
-        (partition, plan.slot_of_turn(selection, &self.turns[stratum], &cell, turn))
+        let (left, filled) = (self.slots(space, from), self.slots(space, to));
+        std::array::from_fn(|n| Move { entry: space.first_entry + from[n], from: left[n], to: filled[n] })
+    }
+
+    fn slots<const N: usize>(&self, space: &Space, entries: [u64; N]) -> [(Partition, u64); N] {
+        let (plan, turns) = (self.plan, &self.turns[space.stratum]);
+        let taken = entries.map(|entry| {
+            let (partition, turn) = plan.departing(space.stratum, &space.part, entry);
+            let cell = plan.homes.cell(space.stratum, partition);
+            let selection = match plan.document.selection {
+                Selection::Cyclic => plan.cycle(&cell),
+                Selection::Independent => {
+                    self.drawn[plan.cell_no(&cell)].get_or_init(|| Box::new(plan.draw(self.epoch, &cell)))
+                }
+            };
+            (cell, selection, plan.place_of_turn(turns, &cell, turn))
+        });
+        let slots = Permutation::apply_each(taken.map(|(_, selection, place)| (selection, place)));
+        std::array::from_fn(|n| (taken[n].0.partition, taken[n].0.start + slots[n]))
     }
 }
+
+/// At which end of its moves a partition is looked at.
+#[derive(Clone, Copy)]
+enum End {
+    Sending,
+    Receiving,
+}
+
+/// How many moves are worked out side by side.
+const ABREAST: usize = 4;
 
 /// One stratum's part of a chunk's exchange space.
 struct Space {
@@ -331,38 +354,31 @@ struct Space {
 }
 
 /// The moves of a chunk, or those of a partition in it, stratum after stratum.
-struct Walk<E, F> {
+struct Walk<E> {
     exchange: E,
     chunk: u32,
     partition: Option<Partition>,
+    end: End,
     /// The stratum that comes next, and its first entry.
     next: usize,
     first_entry: u64,
     /// Where the walk is, and which entries are left there.
     now: Option<(Space, Range<u64>)>,
-    look: F,
+    /// What was worked out beside the move before.
+    ready: Option<std::array::IntoIter<Move, ABREAST>>,
 }
 
-impl<E, F> Walk<E, F> {
-    fn new(exchange: E, chunk: u32, partition: Option<Partition>, look: F) -> Self {
-        Walk { exchange, chunk, partition, next: 0, first_entry: 0, now: None, look }
+impl<'p, E: Borrow<Exchange<'p>>> Walk<E> {
+    fn new(exchange: E, chunk: u32, partition: Option<Partition>, end: End) -> Self {
+        Walk { exchange, chunk, partition, end, next: 0, first_entry: 0, now: None, ready: None }
     }
-}
 
-impl<'p, E: Borrow<Exchange<'p>>, F: Fn(&Exchange<'p>, &Space, u64) -> Move> Iterator for Walk<E, F> {
-    type Item = Move;
-
-    fn next(&mut self) -> Option<Move> {
+    /// Goes on to the next stratum of which something moves; nothing, if there is none.
+    fn enter(&mut self) -> Option<()> {
         let exchange = self.exchange.borrow();
         loop {
-            if let Some((space, entries)) = &mut self.now
-                && let Some(entry) = entries.next()
-            {
-                return Some((self.look)(exchange, space, entry));
-            }
-            let turns = exchange.turns.get(self.next)?;
             let (plan, stratum, first_entry) = (exchange.plan, self.next, self.first_entry);
-            let part = plan.part(turns, self.chunk);
+            let part = plan.part(exchange.turns.get(stratum)?, self.chunk);
             let entries = match self.partition {
                 Some(partition) => {
                     let start = part.split.start(partition);
@@ -372,10 +388,37 @@ impl<'p, E: Borrow<Exchange<'p>>, F: Fn(&Exchange<'p>, &Space, u64) -> Move> Ite
             };
             self.next += 1;
             self.first_entry += part.split.total();
-            self.now = (!entries.is_empty()).then(|| {
+            if !entries.is_empty() {
                 let goes = plan.goes(exchange.epoch, self.chunk, stratum, &part);
-                (Space { stratum, first_entry, part, goes }, entries)
-            });
+                self.now = Some((Space { stratum, first_entry, part, goes }, entries));
+                return Some(());
+            }
+        }
+    }
+}
+
+impl<'p, E: Borrow<Exchange<'p>>> Iterator for Walk<E> {
+    type Item = Move;
+
+    fn next(&mut self) -> Option<Move> {
+        loop {
+            if let Some(ready) = self.ready.as_mut().and_then(Iterator::next) {
+                return Some(ready);
+            }
+            match &mut self.now {
+                Some((space, entries)) if !entries.is_empty() => {
+                    let (exchange, first) = (self.exchange.borrow(), entries.start);
+                    if entries.end - first < ABREAST as u64 {
+                        entries.start += 1;
+                        let [one] = exchange.look(space, [first], self.end);
+                        return Some(one);
+                    }
+                    entries.start += ABREAST as u64;
+                    let abreast = std::array::from_fn(|n| first + n as u64);
+                    self.ready = Some(exchange.look(space, abreast, self.end).into_iter());
+                }
+                _ => self.enter()?,
+            }
         }
     }
 }
