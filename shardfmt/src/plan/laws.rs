@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::digest::{Digest, VersionId};
 
-/// Random configurations per law: over the ten laws that are tried so, 100,000. `SHARDD_PLAN_CASES` asks for more.
+/// Random configurations per law: over the twelve that are tried so, 120,000. `SHARDD_PLAN_CASES` asks for more.
 const CASES: u32 = 10_000;
 
 fn cases() -> u32 {
