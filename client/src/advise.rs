@@ -218,9 +218,7 @@ mod tests {
             let advice = advise(&question).expect("a question");
             let Spread { distance: begins, floor, .. } = question.spread;
             assert!((begins - distance(&plan("0.1", selection), 0)).abs() < 0.05);
-            for choice in
-                [advice.constant.as_ref(), advice.two_parts.as_ref()].map(|choice| choice.expect("one"))
-            {
+            for choice in [&advice.constant, advice.two_parts.as_ref().expect("some is to be exchanged")] {
                 let advised = plan(&choice.q, selection);
                 let then = distance(&advised, advice.from_epoch);
                 assert!(then < 0.05 + floor * 1.15, "{}: {then} with a floor of {floor}", choice.q);
