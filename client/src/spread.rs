@@ -98,6 +98,22 @@ impl Origins {
         let document = plan.document();
         let virtual_ranks = virtual_ranks.clamp(1, document.partitions);
         let expected = |share: f64| 1.0 - (1.0 - share).powf(f64::from(micro_batch));
+        let kinds = self.of_all.len();
+        let in_micro_batch_of_all = self.of_all.iter().map(|share| expected(*share)).sum();
+        let drawn = Spread {
+            by: self.by,
+            kinds,
+            distance: 0.0,
+            floor: self.floor(plan, virtual_ranks),
+            begins_with: kinds as f64,
+            in_micro_batch: in_micro_batch_of_all,
+            in_micro_batch_of_all,
+            micro_batch,
+            virtual_ranks,
+        };
+        if document.placement == InitialPlacement::Random && document.strata.is_none() {
+            return drawn;
+        }
         let (mut distance, mut begins_with, mut in_micro_batch) = (0.0, 0.0, 0.0);
         for v in (0..virtual_ranks).map(VirtualRank) {
             let parts = plan.partitions_of(v, virtual_ranks).map(Partition);
@@ -112,15 +128,10 @@ impl Origins {
         }
         let parts = f64::from(virtual_ranks);
         Spread {
-            by: self.by,
-            kinds: self.of_all.len(),
             distance: distance / parts,
-            floor: self.floor(plan, virtual_ranks),
             begins_with: begins_with / parts,
             in_micro_batch: in_micro_batch / parts,
-            in_micro_batch_of_all: self.of_all.iter().map(|share| expected(*share)).sum(),
-            micro_batch,
-            virtual_ranks,
+            ..drawn
         }
     }
 
@@ -133,13 +144,12 @@ impl Origins {
         0.5 * drawn * self.of_all.iter().map(deviation).sum::<f64>()
     }
 
-    /// Which shards the samples of a partition lie in, and how many in each; `None` if it begins with a sample of all.
-    fn begins_with(&self, plan: &Plan, partition: Partition) -> Option<BTreeMap<u32, u64>> {
+    /// Which shards the grains of a partition lie in, and how many in each.
+    fn begins_with(&self, plan: &Plan, partition: Partition) -> BTreeMap<u32, u64> {
         let (document, slots) = (plan.document(), plan.slot_count(partition));
         let grain = |slot| plan.locate_grain(plan.grain_in_slot(Epoch(0), partition, slot));
         let mut found = BTreeMap::new();
         match (document.placement, &document.strata) {
-            (InitialPlacement::Random, None) => return None,
             (InitialPlacement::Shards, None) => {
                 let (first, last) = (grain(0), grain(slots - 1));
                 for shard in first.shard..=last.shard {
@@ -151,27 +161,24 @@ impl Origins {
                     }
                 }
             }
-            (_, Some(_)) => {
+            _ => {
                 let stride = plan.full_grain_count().div_ceil(MOST_LOOKED_AT) as usize;
                 for slot in (0..slots).step_by(stride) {
                     *found.entry(grain(slot).shard).or_default() += 1;
                 }
             }
         }
-        Some(found)
+        found
     }
 
     /// What part of some partitions' samples each kind is.
-    fn shares(&self, parts: impl Iterator<Item = Option<BTreeMap<u32, u64>>>) -> BTreeMap<u32, f64> {
+    fn shares(&self, parts: impl Iterator<Item = BTreeMap<u32, u64>>) -> BTreeMap<u32, f64> {
         let (mut shares, mut all) = (BTreeMap::<u32, f64>::new(), 0.0);
-        for part in parts {
-            let Some(part) = part else { return (0..).zip(self.of_all.iter().copied()).collect() };
-            for (shard, count) in part {
-                let kinds = &self.of_shard[shard as usize];
-                all += if kinds.is_empty() { 0.0 } else { count as f64 };
-                for (kind, share) in kinds {
-                    *shares.entry(*kind).or_default() += share * count as f64;
-                }
+        for (shard, count) in parts.flatten() {
+            let kinds = &self.of_shard[shard as usize];
+            all += if kinds.is_empty() { 0.0 } else { count as f64 };
+            for (kind, share) in kinds {
+                *shares.entry(*kind).or_default() += share * count as f64;
             }
         }
         shares.values_mut().for_each(|share| *share /= all);

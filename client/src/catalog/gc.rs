@@ -5,8 +5,8 @@
 //! plan and run the plan and the version, and what is announced in `intents/`; of a version its manifest, its tree and the
 //! shards it names. An unreached manifest that is young counts too: whoever put it has not committed it yet.
 //!
-//! Plans go first, then their strata, commits, manifests, their trees, sidecars and shards: a crash in between leaves objects without a name, never a
-//! name without objects. Why no one can begin to point at what is being deleted is in [`guard`](super::guard).
+//! Plans go first, then their strata, commits, manifests, their trees, sidecars and shards: a crash in between leaves
+//! objects without a name, never a name without objects. Why no one can begin to point at what is being deleted is in [`guard`](super::guard).
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
