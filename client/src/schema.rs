@@ -143,6 +143,10 @@ pub struct PlanDocument {
     /// In what order a partition's samples are read.
     #[schema(value_type = Order)]
     pub order: serde_json::Value,
+    /// The digest of its strata, if it has any.
+    #[schema(value_type = Digest)]
+    #[serde(default)]
+    pub strata: Option<String>,
 }
 
 /// Which grains a partition exchanges after an epoch.

@@ -432,6 +432,7 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
         ("plan at", &["--global-batch-size", "4"]),
         ("plan where", &["7"]),
         ("plan cost", &["--nodes", "3"]),
+        ("plan advise", &["--epochs", "30"]),
         ("read", &["--batch-size", "500"]),
         ("read", &["--batch-size", "500", "--rows", "--quiet"]),
         ("verify", &["digits"]),
