@@ -17,8 +17,9 @@ def parts(epoch):
     return [epoch["wait_s"] - exchange + epoch["decode_s"], exchange, epoch["compute_s"], epoch["update_s"]]
 
 
-def mean_of(epochs):
-    return [statistics.mean(values) for values in zip(*map(parts, epochs))]
+def fastest(epochs):
+    """The parts of the epoch that others on the machine disturbed least."""
+    return min(map(parts, epochs), key=sum)
 
 
 class Measured:
@@ -38,8 +39,9 @@ class Measured:
     def ways(self):
         """(name, epochs) of every way to feed the trainers."""
         first = [line["epochs"][0] for q in QS for line in self.of("exchange", q)]
-        yield "from the store", first
-        yield "replica at every process", self.later(self.of("replica", "1"))
+        yield "from the store, each shard once", first
+        yield "from the store, a replica each", [line["epochs"][0] for line in self.of("replica", "1")]
+        yield "replicas, filled", self.later(self.of("replica", "1"))
         for q in QS:
             yield f"Q = {q.replace(',', ', then ')}", self.later(self.of("exchange", q))
 
@@ -57,29 +59,30 @@ def feeding(measured, table):
         if not epochs:
             continue
         times = [sum(parts(epoch)) for epoch in epochs]
-        cells = [f"{value:.2f}" for value in mean_of(epochs)]
+        cells = [f"{value:.2f}" for value in fastest(epochs)]
         origin, moved = (statistics.mean(epoch[key] for epoch in epochs) / MIB for key in ("origin_bytes", "exchange_bytes"))
-        least = f"{min(times):.2f}"
-        rows.append([name, f"{statistics.median(times):.2f}", least, *cells, f"{origin:.2f}", f"{moved:.2f}", str(len(epochs))])
-    replica = measured.of("replica", "1")
-    if replica:
-        whole = statistics.mean(line["epochs"][0]["origin_bytes"] for line in replica) / MIB
-        rows[1][0] += f" (once: {whole:.1f} MiB)"
-    head = ["", "epoch s", "least", *STACK, "from the store, MiB", "exchanged, MiB", "epochs"]
+        rows.append([name, f"{statistics.median(times):.2f}", f"{min(times):.2f}", *cells, f"{origin:.1f}", f"{moved:.2f}", str(len(epochs))])
+    head = ["", "median epoch, s", "fastest", *STACK, "from the store, MiB", "exchanged, MiB", "epochs"]
     return table(head, rows)
 
 
 def hidden(measured, table):
     rows = []
-    for steps in sorted((key[2] for key in measured.by if key[0] == "steps"), reverse=True):
-        lines = measured.of("steps", "0.1", steps)
-        epochs = measured.later(lines)
-        busy, seen = (sum(epoch[key] for epoch in epochs) / len(epochs) for key in ("exchange_s", "stalled_s"))
-        exposed = sum(parts(epoch)[1] for epoch in epochs) / len(epochs)
+    for steps in step_counts(measured):
+        epochs = measured.later(measured.of("steps", "0.1", steps))
+        busy = statistics.mean(epoch["exchange_s"] for epoch in epochs)
+        exposed = statistics.mean(parts(epoch)[1] for epoch in epochs)
+        waited = statistics.mean(epoch["wait_s"] for epoch in epochs)
         times = [sum(parts(epoch)) for epoch in epochs]
-        share = f"{100 * max(0, 1 - exposed / busy):.1f} %" if busy else "–"
-        rows.append([str(steps), f"{statistics.median(times):.2f}", f"{min(times):.2f}", f"{busy:.3f}", f"{exposed:.3f}", share])
-    return table(["steps per epoch", "epoch s", "least", "exchanging, s", "not hidden, s", "hidden"], rows, 0)
+        share = f"{100 * max(0, 1 - exposed / busy):.1f} %"
+        row = [str(steps), f"{statistics.median(times):.2f}", f"{min(times):.2f}", f"{busy:.2f}", f"{exposed:.3f}", share, f"{waited:.3f}"]
+        rows.append([*row, str(len(epochs))])
+    head = ["steps per epoch", "median epoch, s", "fastest", "exchanging, s", "not hidden, s", "hidden", "any waiting, s", "epochs"]
+    return table(head, rows, 0)
+
+
+def step_counts(measured):
+    return sorted((steps for mode, _, steps in measured.by if mode == "steps"), reverse=True)
 
 
 def plots(lines):
@@ -90,29 +93,24 @@ def plots(lines):
 
 
 def stacked(measured):
-    ways = [(name, mean_of(epochs)) for name, epochs in measured.ways() if epochs]
-    top = max(sum(values) for _, values in ways)
-    plot = Plot(["mean epoch"], "seconds", (0, rounded(top)), width=780)
-    short = {"from the store": "store", "replica at every process": "replica"}
-    plot.categories(0, [short.get(name, name) for name, _ in ways])
+    short = ["store", "store, replicas", "replicas", *(f"Q = {q}" for q in QS)]
+    ways = [(name, fastest(epochs)) for name, (_, epochs) in zip(short, measured.ways()) if epochs]
+    return stacks("fastest epoch", ways, "", 860)
+
+
+def by_steps(measured):
+    counts = step_counts(measured)
+    ways = [(str(steps), fastest(measured.later(measured.of("steps", "0.1", steps)))) for steps in counts]
+    return stacks("fastest epoch, Q = 0.1", ways, "steps per epoch", 520)
+
+
+def stacks(title, ways, label, width):
+    plot = Plot([title], "seconds", (0, rounded(max(sum(values) for _, values in ways))), width=width)
+    plot.categories(0, [name for name, _ in ways], label)
     for index, (_, values) in enumerate(ways):
         start = 0
         for value, colour in zip(values, COLOURS):
             plot.bar(plot.at(0, index, len(ways)), 48, start, value, colour)
-            start += value
-    plot.legend(list(zip(STACK, COLOURS)))
-    return plot.written()
-
-
-def by_steps(measured):
-    counts = sorted((key[2] for key in measured.by if key[0] == "steps"), reverse=True)
-    means = [mean_of(measured.later(measured.of("steps", "0.1", steps))) for steps in counts]
-    plot = Plot(["mean epoch, Q = 0.1"], "seconds", (0, rounded(max(map(sum, means)))), width=520)
-    plot.categories(0, [str(steps) for steps in counts], "steps per epoch")
-    for index, values in enumerate(means):
-        start = 0
-        for value, colour in zip(values, COLOURS):
-            plot.bar(plot.at(0, index, len(means)), 48, start, value, colour)
             start += value
     plot.legend(list(zip(STACK, COLOURS)))
     return plot.written()

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 EPOCHS, WARM_UP = 10, 2
 # By number of partitions: samples of each in a step, highest learning rate. Steps of 1,024 samples at P=64 and of 512 at 16.
-GENTLER = 0.2  # than what is set for P=64
 RATES = {16: (32, 0.2), 64: (16, 0.3), 1024: (4, 0.6)}
+GENTLER = 0.2  # than what is set for P=64
 # What is trained on, by number of partitions: (dataset, samples of each class).
 TRAIN = {16: ("train", 1280), 64: ("train", 1280), 1024: ("train-all", 5000)}
 QS = ["0", "0.01", "0.1", "0.3", "1", "1,0.01"]
@@ -91,17 +91,17 @@ def cells(which):
             for seed in range(5)
             for cell in (
                 whole(64, seed, rate=GENTLER),
-                *(Cell(64, 64, "sorted", q, "independent", seed, GENTLER) for q in ("0", "0.1", "0.3")),
+                Cell(64, 64, "sorted", "0.1", "independent", seed, GENTLER),
             )
         ]
         turns = [Cell(p, p, "sorted", q, "cyclic", seed) for seed in range(5) for p in (16, 64) for q in ("0.1", "0.3")]
         rest = [
             Cell(p, p, data, q, selection, seed)
             for data in ("sorted", "iid")
-            for seed in range(3)
-            for q in QS[1:]
-            for p in (16, 64)
             for selection in ("independent", "cyclic")
+            for seed in range(3)
+            for q in ("1", "0.01", "1,0.01", "0.1", "0.3")
+            for p in (16, 64)
         ]
         four = [whole(64, seed, 4) for seed in range(3)]
         known = set()
