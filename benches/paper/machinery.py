@@ -50,7 +50,8 @@ def tables(lines, table):
     if not lines:
         return {}
     measured = Measured(lines)
-    return {"feeding": feeding(measured, table), "hidden": hidden(measured, table)}
+    made = {"feeding": feeding, "processor": processor, "hidden": hidden}
+    return {name: make(measured, table) for name, make in made.items()}
 
 
 def feeding(measured, table):
@@ -64,6 +65,19 @@ def feeding(measured, table):
         rows.append([name, f"{statistics.median(times):.2f}", f"{min(times):.2f}", *cells, f"{origin:.1f}", f"{moved:.2f}", str(len(epochs))])
     head = ["", "median epoch, s", "fastest", *STACK, "from the store, MiB", "exchanged, MiB", "epochs"]
     return table(head, rows)
+
+
+def processor(measured, table):
+    """Seconds of processors in whole trainings; what nodes need beyond Q = 0 is the exchange's."""
+    rows = []
+    at_rest = statistics.median(line["nodes_cpu_s"] for line in measured.of("exchange", "0"))
+    for q in QS:
+        lines = measured.of("exchange", q)
+        nodes, trainers = (statistics.median(line[key] for line in lines) for key in ("nodes_cpu_s", "trainers_cpu_s"))
+        moved = statistics.mean(sum(epoch["exchange_bytes"] for epoch in line["epochs"]) for line in lines) / MIB
+        share = 100 * max(0.0, nodes - at_rest) / trainers
+        rows.append([q.replace(",", ", then "), f"{moved:.1f}", f"{trainers:.1f}", f"{nodes:.2f}", f"{share:.0f} %", str(len(lines))])
+    return table(["Q", "exchanged, MiB", "trainers, s", "nodes, s", "exchange of trainers", "trainings"], rows, 0)
 
 
 def hidden(measured, table):

@@ -97,15 +97,14 @@ def cells(which):
         turns = [Cell(p, p, "sorted", q, "cyclic", seed) for seed in range(5) for p in (16, 64) for q in ("0.1", "0.3")]
         rest = [
             Cell(p, p, data, q, selection, seed)
+            for seed in range(3)
             for data in ("sorted", "iid")
             for selection in ("independent", "cyclic")
-            for seed in range(3)
             for q in ("1", "0.01", "1,0.01", "0.1", "0.3")
             for p in (16, 64)
         ]
         four = [whole(64, seed, 4) for seed in range(3)]
-        known = set()
-        chosen = [cell for cell in [*chosen, *gentler, *turns[:12], *rest, *four, *turns] if not (cell in known or known.add(cell))]
+        chosen = list(dict.fromkeys([*chosen, *gentler, *turns[:12], *rest, *four, *turns]))
     return chosen
 
 
