@@ -45,6 +45,8 @@ class Plot:
         )
 
     def text(self, x, y, words, anchor="start", weight="normal", turn=False):
+        if not words:
+            return
         turned = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turn else ""
         self.parts.append(
             f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}" fill="{TEXT}"{turned}>{escape(words)}</text>'
