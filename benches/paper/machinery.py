@@ -64,7 +64,9 @@ def feeding(measured, table):
         origin, moved = (statistics.mean(epoch[key] for epoch in epochs) / MIB for key in ("origin_bytes", "exchange_bytes"))
         rows.append([name, f"{statistics.median(times):.2f}", f"{min(times):.2f}", *cells, f"{origin:.1f}", f"{moved:.2f}", str(len(epochs))])
     head = ["", "median epoch, s", "fastest", *STACK, "from the store, MiB", "exchanged, MiB", "epochs"]
-    return table(head, rows)
+    digests = {line["weights_digest"] for mode in ("exchange", "replica") for line in measured.of(mode, "1")}
+    same = "the same weights" if len(digests) == 1 else "**different weights**"
+    return table(head, rows) + f"\nReplicas and four nodes at Q = 1, of one plan, ended with {same}.\n"
 
 
 def processor(measured, table):

@@ -5,12 +5,13 @@ A cell is one training: P partitions, Q, where samples begin, how those that lea
 
 from dataclasses import asdict, dataclass
 
-EPOCHS, WARM_UP = 10, 2
+EPOCHS, WARM_UP, SEEDS = 10, 2, 5
 # By number of partitions: samples of each in a step, highest learning rate. Steps of 1,024 samples at P=64 and of 512 at 16.
 RATES = {16: (32, 0.2), 64: (16, 0.3), 1024: (4, 0.6)}
 GENTLER = 0.2  # than what is set for P=64
-# What is trained on, by number of partitions: (dataset, samples of each class).
-TRAIN = {16: ("train", 1280), 64: ("train", 1280), 1024: ("train-all", 5000)}
+# Part of CIFAR-10, and how many of each class; what is trained on, by number of partitions.
+DATASETS = {"train": ("train", 1280), "train-all": ("train", 5000), "test": ("test", 1000)}
+TRAIN = {16: "train", 64: "train", 1024: "train-all"}
 QS = ["0", "0.01", "0.1", "0.3", "1", "1,0.01"]
 
 
@@ -33,7 +34,7 @@ class Cell:
 
     @property
     def dataset(self):
-        return TRAIN[self.partitions][0]
+        return TRAIN[self.partitions]
 
     @property
     def step(self):
@@ -43,11 +44,10 @@ class Cell:
     def partition(self):
         """Arguments of `shardctl partition`. A global shuffle is the uniform one of PLAN.md, law 6: every epoch a new
         uniform placement (all of it exchanged, in one chunk), each partition in a uniform order."""
-        uniform = ["--placement", "random", "--chunks", "1"] if self.data == "global" else []
-        spread = ["--placement", "random" if self.data == "iid" else "shards"]
+        uniform = ["--chunks", "1"] if self.data == "global" else []
         return [
             *["--q", self.q, "--partitions", str(self.partitions), "--grain-rows", "1", "--seed", str(self.seed)],
-            *["--selection", self.selection, *(uniform or spread)],
+            *["--selection", self.selection, "--placement", "shards" if self.data == "sorted" else "random", *uniform],
         ]
 
     def train(self):
@@ -84,17 +84,17 @@ def cells(which):
     if which == "many":
         kinds = [lambda seed: whole(1024, seed), *(lambda seed, q=q: many(q, seed) for q in ("0", "0.1", "1"))]
         return [kind(seed) for seed in range(3) for kind in kinds]
-    chosen = [cell for seed in range(5) for cell in judged(seed)]
+    chosen = [cell for seed in range(SEEDS) for cell in judged(seed)]
     if which == "all":
         gentler = [
             cell
-            for seed in range(5)
+            for seed in range(SEEDS)
             for cell in (
                 whole(64, seed, rate=GENTLER),
                 Cell(64, 64, "sorted", "0.1", "independent", seed, GENTLER),
             )
         ]
-        turns = [Cell(p, p, "sorted", q, "cyclic", seed) for seed in range(5) for p in (16, 64) for q in ("0.1", "0.3")]
+        turns = [Cell(p, p, "sorted", q, "cyclic", seed) for seed in range(SEEDS) for p in (16, 64) for q in ("0.1", "0.3")]
         rest = [
             Cell(p, p, data, q, selection, seed)
             for seed in range(3)
