@@ -342,6 +342,20 @@ fn documents_point_at_what_exists() {
     none("documents keep up with the code", offences);
 }
 
+#[test]
+fn the_page_about_the_paper_says_what_was_measured() {
+    let python = std::env::var_os("SHARDD_PYTHON").unwrap_or_else(|| "python3".into());
+    let mut report = Command::new(python);
+    report.arg("-B").arg(root().join("benches/paper/report")).arg("--check");
+    let Ok(said) = report.output() else {
+        println!("skipped: there is no Python");
+        return;
+    };
+    let lines = [said.stdout, said.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(said.status.success() || !lines.is_empty(), "it says why it fails");
+    none("benches/paper/report changes nothing", lines.lines().map(String::from));
+}
+
 /// What `cargo tree` with these arguments says is compiled for this machine, our own packages left out: name and version,
 /// and the licence.
 fn dependencies(arguments: &[&str]) -> BTreeMap<(String, String), String> {
