@@ -303,8 +303,8 @@ impl Engine {
             self.cache.discard(&key);
         }
         let put = match self.cache.put(key, &class, bytes) {
-            Err(CacheError::Full { .. }) => {
-                self.cache.evict(&self.active_runs(), bytes.len() as u64, self.hosted_class(None));
+            Err(error) if error.is_full() => {
+                self.make_room(run, bytes.len() as u64, matches!(error, CacheError::Full { .. }));
                 self.cache.put(key, &class, bytes)
             }
             put => put,
@@ -317,6 +317,26 @@ impl Engine {
                 }
                 false
             }
+        }
+    }
+
+    /// Drops what only runs that nobody reads any more wanted, and then, once for each placement and epoch, what this node has
+    /// kept of partitions that others host by now. Of a disk that is full before the cache is, as much as was asked for.
+    pub(super) fn make_room(&self, run: &RunState, bytes: u64, by_limit: bool) {
+        let need = if by_limit { bytes } else { self.cache.free().saturating_add(bytes) };
+        self.cache.evict(&self.active_runs(), need, self.hosted_class(None));
+        let epoch = run.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
+        if self.cache.free() < need && run.is_first_tidied(run.generation(), epoch) {
+            let (hosted, runs) = (self.hosted_class(None), self.active_run_states());
+            // What the exchange has brought already, for the epoch after.
+            let is_next = |key: &GrainKey| {
+                runs.iter().find_map(|run| {
+                    let (grain, (epoch, _)) = (run.grain(key)?, run.progress.borrow().furthest()?);
+                    let next = epoch.checked_add(1)?;
+                    run.is_hosted_by(&self.node, grain, next).then(|| run.class(grain, next))
+                })
+            };
+            self.cache.evict(&BTreeSet::new(), need, |key| hosted(key).or_else(|| is_next(key)));
         }
     }
 

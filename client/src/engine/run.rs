@@ -39,6 +39,8 @@ pub(crate) struct RunState {
     pub(crate) shards_read: Mutex<HashSet<u32>>,
     pub(crate) reading: Mutex<HashMap<u32, Arc<Reading>>>,
     pub(crate) sidecars: Mutex<HashMap<u32, Arc<Sidecar>>>,
+    /// The placement and the epoch for which the cache was last looked through for what this node hosts no more.
+    tidied: Mutex<Option<(u64, u32)>>,
     /// Grains that left by plan but whose new host has not acknowledged them, by the epoch after which they left.
     unacknowledged: Mutex<BTreeMap<u32, BTreeSet<GrainNo>>>,
 }
@@ -105,6 +107,7 @@ impl RunState {
             shards_read: Mutex::default(),
             reading: Mutex::default(),
             sidecars: Mutex::default(),
+            tidied: Mutex::default(),
             unacknowledged: Mutex::default(),
         }
     }
@@ -239,6 +242,12 @@ impl RunState {
     pub(crate) fn class(&self, grain: GrainNo, epoch: u32) -> Class {
         let departs = self.epochs.view(epoch).departs(&self.plan, grain);
         Class { run: self.name().to_owned(), departs }
+    }
+
+    /// Whether the cache has not been looked through yet for this placement and epoch; from now on it has.
+    pub(crate) fn is_first_tidied(&self, generation: u64, epoch: u32) -> bool {
+        let mut tidied = self.tidied.lock().expect("no panic while held");
+        tidied.replace((generation, epoch)) != Some((generation, epoch))
     }
 
     /// The nodes that host a grain of the shard in `epoch`, sorted.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use memmap2::{Advice, Mmap};
 use shardfmt::plan::{GrainNo, Plan};
-use shardfmt::{Grain, GrainKey, Manifest};
+use shardfmt::{ByteSize, Grain, GrainKey, Manifest};
 use tracing::{debug, warn};
 
 use super::LoadError;
@@ -74,6 +74,7 @@ impl Nodes {
         for server in &servers {
             match http.post_json(&format!("{server}/v1/runs/{run}/ranks/{rank}"), &attach) {
                 Ok(view) => {
+                    warn_of_room(&view);
                     return Ok(Self {
                         http,
                         run,
@@ -227,6 +228,18 @@ fn parse_reply(body: &Bytes, asked: usize) -> Option<(LocateReply, Bytes)> {
 enum GrainBytes {
     Mapped(Arc<Mmap>, Range<usize>),
     Owned(Bytes),
+}
+
+/// Says before the training begins what caches that are too small will cost.
+fn warn_of_room(view: &RunView) {
+    let Some(room) = view.room.filter(|room| room.from_store_bytes_per_epoch > 0) else { return };
+    let size = |bytes| ByteSize(bytes).to_string();
+    warn!(
+        run = %view.run.id, needed = size(room.needed_bytes), caches = size(room.cache_bytes),
+        from_store_per_epoch = size(room.from_store_bytes_per_epoch),
+        "the nodes' caches are too small for this run: what does not fit is read from the store in every epoch; raise \
+         --cache-size, or add nodes"
+    );
 }
 
 impl GrainBytes {
