@@ -109,16 +109,12 @@ fn a_stratified_plan_keeps_as_many_of_each_class_in_every_partition() {
 
     // The second implementation orders it as the first does.
     let strata = made["document"]["strata"].as_str().expect("a digest");
-    let strata = store.path(&format!("s/plans/{strata}.strata"));
+    let strata = store.path(&format!("s/store/plans/{strata}.strata"));
     assert!(strata.exists());
     if let Some(python) = python() {
         let info = store.json("info sorted --shards");
-        let rows: Vec<u64> = info["shards"]
-            .as_array()
-            .expect("shards")
-            .iter()
-            .map(|shard| shard["rows"].as_u64().or(shard["samples"].as_u64()).expect("rows"))
-            .collect();
+        let entries = info["entries"].as_array().expect("shards").iter();
+        let rows: Vec<u64> = entries.map(|shard| shard["rows"].as_u64().expect("a number")).collect();
         let mut command = Command::new(python);
         command.args([&reference(), "order", &made["document"].to_string(), &format!("{rows:?}"), "6"]);
         let starts: Vec<u64> =
@@ -132,7 +128,7 @@ fn a_stratified_plan_keeps_as_many_of_each_class_in_every_partition() {
     }
 
     store.json(&format!("plan rm --plan {plan}"));
-    store.json("gc --older-than 0s");
+    store.json("gc --older-than 0s --delete");
     assert!(!strata.exists(), "strata go with the last plan that names them");
 }
 

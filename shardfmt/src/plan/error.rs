@@ -63,7 +63,7 @@ pub enum PlanError {
     #[error("strata: {reason}")]
     Strata { reason: String },
     /// The strata are not here, only their id.
-    #[error("the plan has strata {strata}, which were not read with it")]
+    #[error("the plan has strata {strata}, which were not read with it: read the plan from its store")]
     StrataMissing { strata: String },
     /// The strata are those of another version.
     #[error("strata of {found} samples are not those of a version of {samples}: make them from this version")]

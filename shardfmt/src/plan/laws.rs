@@ -405,6 +405,23 @@ fn many_small_strata_are_exchanged_evenly() {
     }
 }
 
+/// Law 4 where chunks are worked out side by side.
+#[test]
+fn lookups_agree_with_a_table_of_a_million_grains() {
+    let document = PlanDocument { partitions: 7, chunks: 5, ..document(11) };
+    let plan = Plan::new(document, &[600_000, 500_000]).unwrap();
+    let table = SlotTable::at(&plan, Epoch(3));
+    for (m, slot) in
+        plan.partitions().flat_map(|m| (0..plan.slot_count(m)).step_by(997).map(move |slot| (m, slot)))
+    {
+        assert_eq!(plan.grain_in_slot(Epoch(3), m, slot), table.grain(m, slot));
+    }
+    let mut held: Vec<GrainNo> =
+        plan.partitions().flat_map(|m| table.grains_of(&plan, m).collect::<Vec<_>>()).collect();
+    held.sort_unstable();
+    assert!(held.into_iter().eq((0..plan.grain_count()).map(GrainNo)));
+}
+
 /// Law 5, second half: some grains stay by chance, one in P.
 #[test]
 fn the_share_that_moves_is_q_less_those_that_stay_by_chance() {

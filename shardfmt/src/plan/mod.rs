@@ -108,8 +108,9 @@ impl Epoch {
 
 /// A plan document applied to the shards of its version.
 ///
-/// Holds O(partitions + shards), and with strata 5 bytes per sample and some per stratum and partition. Methods that take a position, partition, slot, grain or sample panic when there is no
-/// such thing in the plan; check numbers from outside against the counts first.
+/// Holds O(partitions + shards), and with strata 5 bytes per sample and some per stratum and partition. Methods that take a
+/// position, partition, slot, grain or sample panic when there is no such thing in the plan; check numbers from outside
+/// against the counts first.
 #[derive(Debug)]
 pub struct Plan {
     id: PlanId,

@@ -140,6 +140,9 @@ impl Strata {
             ));
         }
         let count = u32_of(rest)? as usize;
+        if count > MOST {
+            return Err(format!("there are {count}, and a plan has 1 to {MOST}"));
+        }
         let samples = u64::from_le_bytes(take(rest, 8)?.try_into().expect("8 bytes"));
         let by = text(rest)?;
         let mut names = Vec::new();

@@ -200,13 +200,14 @@ pub(crate) fn origins(manifest: &ManifestFile) -> Result<Option<Origins>, Failur
     Ok(Origins::labels(entries.iter().map(|entry| (entry.rows, entry.labels.as_ref()))))
 }
 
-/// What batch normalisation will have to say to a plan, in the worst case of a virtual rank for each partition.
-fn batch_norm_risk(spread: &Spread) -> Option<String> {
+/// What batch normalisation will suffer from in a plan, in the worst case of a virtual rank for each partition.
+fn batch_norm_risk(spread: &Spread, schedule: &Schedule) -> Option<String> {
+    let tenth = "0.1".parse().expect("a share");
+    let more = if schedule.largest() < tenth { "--q 0.1 or more, " } else { "" };
     spread.risks_batch_norm().then(|| {
         format!(
-            "each partition begins with {} of {} classes: with batch normalisation in each virtual rank and a virtual rank for \
-             each partition ({}), train with --q 0.1 or more, fewer virtual ranks, or statistics of all; or partition with \
-             --stratify label",
+            "each partition begins with {} of {} classes: with batch normalisation in each virtual rank and {} of these, train \
+             with {more}fewer virtual ranks or synchronised statistics, or make the plan with --stratify label",
             number(spread.begins_with),
             spread.kinds,
             spread.virtual_ranks
@@ -273,7 +274,7 @@ fn describe(dataset: &DatasetName, row_bytes: u64, plan: &Plan, begins: Option<&
         let said = format!("{} by {}, as many of each in every partition", strata.names().len(), strata.by());
         lines.push(("strata", said));
     }
-    if let Some(risk) = begins.and_then(batch_norm_risk) {
+    if let Some(risk) = begins.and_then(|begins| batch_norm_risk(begins, &document.schedule)) {
         lines.push(("warning", risk));
     }
     facts(&lines)
