@@ -9,6 +9,7 @@ EPOCHS, WARM_UP, SEEDS = 10, 2, 5
 # By number of partitions: samples of each in a step, highest learning rate. Steps of 1,024 samples at P=64 and of 512 at 16.
 RATES = {16: (32, 0.2), 64: (16, 0.3), 1024: (4, 0.6)}
 GENTLER = 0.2  # than what is set for P=64
+MANY_RATES = (0.3, 0.0)  # for P=1024, where nothing is set; 0 is the above
 # Part of CIFAR-10, and how many of each class; what is trained on, by number of partitions.
 DATASETS = {"train": ("train", 1280), "train-all": ("train", 5000), "test": ("test", 1000)}
 TRAIN = {16: "train", 64: "train", 1024: "train-all"}
@@ -82,8 +83,8 @@ def cells(which):
     if which == "smoke":
         return [whole(16, 0), Cell(16, 16, "sorted", "0", "independent", 0)]
     if which == "many":
-        kinds = [lambda seed: whole(1024, seed), *(lambda seed, q=q: many(q, seed) for q in ("0", "0.1", "1"))]
-        return [kind(seed) for seed in range(3) for kind in kinds]
+        kinds = [whole, *(lambda p, seed, v, rate, q=q: many(q, seed, rate) for q in ("0", "0.1", "1"))]
+        return [kind(1024, seed, 1024, rate) for seed in range(3) for rate in MANY_RATES for kind in kinds]
     chosen = [cell for seed in range(SEEDS) for cell in judged(seed)]
     if which == "all":
         gentler = [
@@ -108,6 +109,6 @@ def cells(which):
     return chosen
 
 
-def many(q, seed):
+def many(q, seed, rate):
     """1,024 partitions of 48 or 49 samples."""
-    return Cell(1024, 1024, "sorted", q, "independent", seed)
+    return Cell(1024, 1024, "sorted", q, "independent", seed, rate)
