@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shardd_client::certificates::{Host, LIFETIME};
+use shardd_client::engine::ExchangeRate;
 use shardd_client::nearest::nearest;
 use shardd_client::node::NodeId;
 use shardd_client::span::Span;
@@ -101,6 +102,11 @@ pub struct Settings {
     /// Space the cache may use, never exceeded [default: 64GiB]
     #[arg(long, value_name = "SIZE", env = "SHARDD_CACHE_SIZE")]
     pub cache_size: Option<ByteSize>,
+
+    /// How fast the exchange may send: `auto` is as fast as the ranks read and no faster, a size such as 50MiB the same and at
+    /// most so many bytes a second, `unlimited` as fast as it goes [default: auto]
+    #[arg(long, value_name = "auto|SIZE|unlimited", env = "SHARDD_EXCHANGE_RATE")]
+    pub exchange_rate: Option<ExchangeRate>,
 
     /// Join the cluster of another node: its join token, or @ and the path of its join-token file [default:
     /// none]
@@ -246,6 +252,8 @@ pub struct Config {
     pub metastore: Option<MetastoreUrl>,
     /// Space the cache may use.
     pub cache_size: ByteSize,
+    /// How fast the exchange may send.
+    pub exchange_rate: ExchangeRate,
     /// The cluster to join.
     pub join: Option<JoinToken>,
     /// Where to write the ready line.
@@ -367,6 +375,7 @@ impl Settings {
             http: address(DEFAULT_HTTP),
             quic: address(DEFAULT_QUIC),
             cache_size: Some(DEFAULT_CACHE_SIZE),
+            exchange_rate: Some(ExchangeRate::default()),
             log_format: Some(LogFormat::default()),
             log_level: Some(LogLevel::default()),
             certificate_lifetime: Some(Span(LIFETIME)),
@@ -402,6 +411,7 @@ impl Settings {
             store_bandwidth: self.store_bandwidth.or(fallback.store_bandwidth),
             metastore: self.metastore.or(fallback.metastore),
             cache_size: self.cache_size.or(fallback.cache_size),
+            exchange_rate: self.exchange_rate.or(fallback.exchange_rate),
             join: self.join.or(fallback.join),
             ready_file: self.ready_file.or(fallback.ready_file),
             log_format: self.log_format.or(fallback.log_format),
@@ -462,6 +472,7 @@ impl Settings {
                 .map(|url| url.parse().map_err(ConfigError::BadMetastore))
                 .transpose()?,
             cache_size,
+            exchange_rate: settings.exchange_rate.expect(known),
             join,
             ready_file: settings.ready_file,
             log_format: settings.log_format.expect(known),
@@ -582,6 +593,8 @@ mod tests {
             ("log-format = \"xml\"", &["xml"]),
             ("http = ", &["line 1"]),
             ("cache-size = \"1KiB\"", &["--cache-size", "64 MiB"]),
+            ("exchange-rate = \"0\"", &["line 1", "`auto`", "`unlimited`"]),
+            ("\nexchange-rate = \"fast\"", &["line 2", "fast", "`auto`"]),
             ("tls-cert = \"a.pem\"", &["--tls-key"]),
             ("tls-cert = \"a.pem\"\ntls-key = \"a.key\"\ntls = false", &["--tls-cert", "--tls false"]),
             ("tls-hosts = \"a b\"", &["line 1", "a b"]),
