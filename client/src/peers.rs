@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use shardfmt::{GrainKey, VersionId};
+use shardfmt::{GrainKey, PlanId, VersionId};
 use tokio::sync::mpsc;
 
 use crate::node::NodeId;
@@ -56,9 +56,11 @@ pub enum Effort {
 /// Opens a stream of grains to another node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendHeader {
-    /// The run whose plan moves the grains.
+    /// The run whose plan moves the grains...
     pub run: RunId,
-    /// The version the grains belong to.
+    /// ...the plan that the sender goes by: it must be the receiver's...
+    pub plan: PlanId,
+    /// ...and the version the grains belong to.
     pub version: VersionId,
     /// Why they are sent.
     pub purpose: Purpose,
@@ -72,7 +74,7 @@ pub enum Purpose {
     Exchange {
         /// The epoch after which they move.
         epoch: u32,
-        /// Which part of the epoch's exchange.
+        /// Which part of the epoch's exchange: the first, where several share the stream.
         chunk: u32,
         /// The placement the sender went by.
         generation: u64,
@@ -91,7 +93,7 @@ pub enum Purpose {
 pub struct Ack {
     /// Grains that are on the receiver's disk, synced (those it already had included).
     pub stored: u64,
-    /// Grains that it did not take: corrupt, unknown, or no space.
+    /// Grains that it did not take: corrupt, unknown, hosted elsewhere, or no space.
     pub refused: u64,
 }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shardd_client::certificates::{Host, LIFETIME};
+use shardd_client::engine::ExchangeRate;
 use shardd_client::nearest::nearest;
 use shardd_client::node::NodeId;
 use shardd_client::span::Span;
@@ -103,6 +104,11 @@ pub struct Settings {
     /// Space the cache may use, never exceeded [default: 64GiB]
     #[arg(long, value_name = "SIZE", env = "SHARDD_CACHE_SIZE")]
     pub cache_size: Option<ByteSize>,
+
+    /// How fast the exchange may send: `auto` is as fast as the ranks read and no faster, a size such as 50MiB the same and at
+    /// most so many bytes a second, `unlimited` as fast as it goes [default: auto]
+    #[arg(long, value_name = "auto|SIZE|unlimited", env = "SHARDD_EXCHANGE_RATE")]
+    pub exchange_rate: Option<ExchangeRate>,
 
     /// Join the cluster of another node: its join token, or @ and the path of its join-token file [default:
     /// none]
@@ -268,6 +274,8 @@ pub struct Config {
     pub metastore: Option<MetastoreUrl>,
     /// Space the cache may use.
     pub cache_size: ByteSize,
+    /// How fast the exchange may send.
+    pub exchange_rate: ExchangeRate,
     /// The cluster to join.
     pub join: Option<JoinToken>,
     /// Where to write the ready line.
@@ -395,6 +403,7 @@ impl Settings {
             cache_size: Some(DEFAULT_CACHE_SIZE),
             on_sigterm: Some(OnSigterm::default()),
             grace: Some(Span(GRACE)),
+            exchange_rate: Some(ExchangeRate::default()),
             log_format: Some(LogFormat::default()),
             log_level: Some(LogLevel::default()),
             certificate_lifetime: Some(Span(LIFETIME)),
@@ -430,6 +439,7 @@ impl Settings {
             store_bandwidth: self.store_bandwidth.or(fallback.store_bandwidth),
             metastore: self.metastore.or(fallback.metastore),
             cache_size: self.cache_size.or(fallback.cache_size),
+            exchange_rate: self.exchange_rate.or(fallback.exchange_rate),
             join: self.join.or(fallback.join),
             ready_file: self.ready_file.or(fallback.ready_file),
             on_sigterm: self.on_sigterm.or(fallback.on_sigterm),
@@ -492,6 +502,7 @@ impl Settings {
                 .map(|url| url.parse().map_err(ConfigError::BadMetastore))
                 .transpose()?,
             cache_size,
+            exchange_rate: settings.exchange_rate.expect(known),
             join,
             ready_file: settings.ready_file,
             on_sigterm: settings.on_sigterm.expect(known),
@@ -614,6 +625,8 @@ mod tests {
             ("log-format = \"xml\"", &["xml"]),
             ("http = ", &["line 1"]),
             ("cache-size = \"1KiB\"", &["--cache-size", "64 MiB"]),
+            ("exchange-rate = \"0\"", &["line 1", "`auto`", "`unlimited`"]),
+            ("\nexchange-rate = \"fast\"", &["line 2", "fast", "`auto`"]),
             ("tls-cert = \"a.pem\"", &["--tls-key"]),
             ("tls-cert = \"a.pem\"\ntls-key = \"a.key\"\ntls = false", &["--tls-cert", "--tls false"]),
             ("tls-hosts = \"a b\"", &["line 1", "a b"]),

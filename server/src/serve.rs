@@ -10,7 +10,7 @@ use std::time::Duration;
 use shardd_client::cache::{Cache, CacheConfig, CacheError};
 use shardd_client::catalog::{CatalogBackend, CatalogError};
 use shardd_client::certificates::{Authority, CA_CERTIFICATE, CertificateError, write_private};
-use shardd_client::engine::{Drain, Engine, EngineError};
+use shardd_client::engine::{Drain, Engine, EngineError, ExchangeSettings};
 use shardd_client::metastore::{MetaError, Metastore};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardd_client::origin::{Origin, OriginError};
@@ -30,7 +30,7 @@ use crate::identity::{self, Cluster, Identity, IdentityError, JoinToken, Site, S
 use crate::membership::{self, Finder, Membership, MembershipError};
 use crate::metastore::{self, MetastoreUrl, OpenError, RemoteMetastore, SledMetastore};
 use crate::renewal::{Renewal, Signer};
-use crate::transport::{Services, Transport, TransportError};
+use crate::transport::{Datagrams, Services, Transport, TransportError};
 
 /// The name of the first token, and of the file in the data directory that has it.
 const ADMIN_TOKEN: &str = "admin-token";
@@ -157,7 +157,8 @@ async fn serve_locked(
     let part = take_part(&config).await?;
     let identity = Arc::clone(part.identity());
     let revoked = Arc::new(Revoked::remembered(&config.data.join("tls").join(REVOKED)));
-    let transport = bind_quic(&config, &identity, &revoked)?;
+    let datagrams = Datagrams::try_out(config.quic.ip(), &identity).await;
+    let transport = bind_quic(&config, &identity, &revoked, datagrams)?;
     // A wildcard is no address to reach; the peers' address is one of this machine.
     let http = match bound.ip().is_unspecified() {
         true => SocketAddr::new(transport.address().ip(), bound.port()),
@@ -223,6 +224,7 @@ async fn serve_locked(
         Arc::clone(&metastore),
         transport.clone(),
     );
+    engine.set_exchange(ExchangeSettings { rate: config.exchange_rate, ..ExchangeSettings::default() });
     let (tasks, inner) = (TaskTracker::new(), CancellationToken::new());
     let services =
         Services { peers: Arc::new(Arc::clone(&engine)), metastore: kept, desk: front.desk.clone() };
@@ -470,8 +472,9 @@ fn bind_quic(
     config: &Config,
     identity: &Identity,
     revoked: &Arc<Revoked>,
+    datagrams: Datagrams,
 ) -> Result<Arc<Transport>, ServeError> {
-    let bind = |address| Transport::bind(address, identity, Arc::clone(revoked));
+    let bind = |address| Transport::bind_with(address, identity, Arc::clone(revoked), datagrams);
     let kept = config.data.join("quic-port");
     let address = config.quic;
     if address.port() != 0 {

@@ -15,6 +15,9 @@ pub(crate) struct Counters {
     pub(crate) forwarded_grains: AtomicU64,
     pub(crate) misses_from_peers: AtomicU64,
     pub(crate) misses_from_origin: AtomicU64,
+    pub(crate) miss_bytes_from_peers: AtomicU64,
+    pub(crate) miss_bytes_from_origin: AtomicU64,
+    pub(crate) served_bytes: AtomicU64,
     pub(crate) corrupt_on_disk: AtomicU64,
     pub(crate) corrupt_from_peers: AtomicU64,
     pub(crate) served_grains: AtomicU64,
@@ -34,8 +37,17 @@ pub struct EpochExchange {
     pub received_bytes: u64,
     /// Grains that this node sent and the other side acknowledged.
     pub sent_grains: u64,
+    /// Bytes that it sent, proofs included, to nodes that answered.
+    #[serde(default)]
+    pub sent_bytes: u64,
     /// Grains that should have been sent but were refused or lost their receiver.
     pub unsent_grains: u64,
+    /// Time in which this node was sending, in millionths of a second.
+    #[serde(default)]
+    pub sending_micros: u64,
+    /// Time that ranks here waited for grains which had not come when their epoch began: what the exchange did not hide.
+    #[serde(default)]
+    pub waited_micros: u64,
 }
 
 /// What a node has counted since its start.
@@ -51,12 +63,21 @@ pub struct CounterView {
     pub misses_from_peers: u64,
     /// Grains that were not here when wanted and came from the store by range.
     pub misses_from_origin: u64,
+    /// Bytes of the misses that came from other nodes, proofs included: what was read remotely, apart from the exchange.
+    #[serde(default)]
+    pub miss_bytes_from_peers: u64,
+    /// Bytes of the misses that came from the store.
+    #[serde(default)]
+    pub miss_bytes_from_origin: u64,
     /// Grains whose bytes in the cache no longer matched the manifest; dropped and fetched again.
     pub corrupt_on_disk: u64,
     /// Grains that a peer sent wrong; refused.
     pub corrupt_from_peers: u64,
     /// Grains given to peers that asked.
     pub served_grains: u64,
+    /// Their bytes, proofs included.
+    #[serde(default)]
+    pub served_bytes: u64,
     /// Time that loaders waited for grains which the exchange had not brought yet, in seconds.
     pub stalled_s: f64,
     /// Time in which this node was sending a chunk, in seconds.
@@ -77,6 +98,11 @@ pub struct EpochCount {
     pub counts: EpochExchange,
 }
 
+/// Whole millionths of a second.
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// How many epochs of exchange counts are kept; older ones are dropped first.
 const EPOCHS_KEPT: usize = 1024;
 
@@ -95,7 +121,7 @@ impl Counters {
     }
 
     pub(crate) fn add_time(counter: &AtomicU64, time: Duration) {
-        counter.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Relaxed);
+        counter.fetch_add(micros(time), Relaxed);
     }
 
     /// A picture of now.
@@ -108,9 +134,12 @@ impl Counters {
             forwarded_grains: self.forwarded_grains.load(Relaxed),
             misses_from_peers: self.misses_from_peers.load(Relaxed),
             misses_from_origin: self.misses_from_origin.load(Relaxed),
+            miss_bytes_from_peers: self.miss_bytes_from_peers.load(Relaxed),
+            miss_bytes_from_origin: self.miss_bytes_from_origin.load(Relaxed),
             corrupt_on_disk: self.corrupt_on_disk.load(Relaxed),
             corrupt_from_peers: self.corrupt_from_peers.load(Relaxed),
             served_grains: self.served_grains.load(Relaxed),
+            served_bytes: self.served_bytes.load(Relaxed),
             stalled_s: seconds(&self.stalled_micros),
             exchange_s: seconds(&self.exchange_micros),
             exchange: epochs

@@ -1,31 +1,28 @@
-//! The exchange: sends the grains that the plan moves while the epoch before is still being read, takes those that come in,
-//! and forgets what has left. No coordinator, no commit: both ends derive from the plan what moves.
+//! The exchange: finds what is due of the grains that the plan moves while the epoch before is still being read, takes those
+//! that come in, and forgets what has left. No coordinator, no commit: both ends derive from the plan what moves.
 //!
-//! A chunk is due when the rank that is ahead has read past the chunk's position. What could not be sent is not an error:
-//! the next host will miss it and ask.
+//! A chunk is due when the rank that is ahead has read past the chunk's position; `outbox` sends it, at a pace by which it has
+//! gone when the next one is due. What could not be sent is not an error: the next host will miss it and ask.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
-use futures::future::join_all;
-use futures::stream::{self, StreamExt};
 use shardfmt::GrainKey;
 use shardfmt::plan::{Epoch, GrainNo, Move, Partition, Plan};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use super::outbox::{Outbox, Parcel};
+use super::pace::{ExchangeRate, Tempo};
 use super::run::RunState;
 use super::{Counters, Engine, blocking};
 use crate::cache::Class;
 use crate::node::NodeId;
-use crate::peers::{Ack, PeerError, Purpose, SendHeader};
+use crate::peers::{Ack, Purpose, SendHeader};
 use crate::protocol::{Placement, RanksRecord};
-
-/// How many chunks of a run are sent at once when several are due.
-const CHUNKS_AT_ONCE: usize = 8;
 
 /// The next chunk to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +42,13 @@ impl Engine {
     ) {
         let mut progress = run.progress.subscribe();
         let mut placements = run.placement.subscribe();
+        let mut settings = self.exchange_settings.subscribe();
+        // Nothing is sent any more when this ends.
+        let sending = stop.child_token();
+        let outbox = Outbox::new(&self, &run, sending.clone());
+        let _sending = sending.clone().drop_guard();
+        let mut oldest = outbox.oldest();
+        let (mut tempo, began) = (Tempo::default(), Instant::now());
         let mut due: Option<Due> = None;
         let mut forgotten: Option<u32> = None;
         let mut filled: Option<(u32, u64)> = None;
@@ -63,13 +67,39 @@ impl Engine {
                     filled = Some((epoch, generation));
                     self.spawn_fill(&run, epoch, generation, &stop);
                 }
-                let next = self.send_due(&run, due, epoch, position, &stop).await;
+                let next = self.queue_due(&run, due, epoch, position, &outbox);
+                tempo.note(began.elapsed(), place(&run.plan, epoch, position));
+                let is_paced = settings.borrow_and_update().rate != ExchangeRate::Unlimited && !is_last;
+                let rate = match is_paced {
+                    true => tempo.rate_for(
+                        began.elapsed(),
+                        outbox.backlog(),
+                        place(&run.plan, next.epoch, run.plan.chunk_due(next.chunk)),
+                        run.plan.chunk_due(1),
+                    ),
+                    // Nobody minds, or nobody reads any more.
+                    false => f64::INFINITY,
+                };
+                outbox.set_rate(rate, due != Some(next));
+                due = Some(next);
+                if is_last {
+                    tokio::select! {
+                        () = stop.cancelled() => {}
+                        _ = oldest.wait_for(Option::is_none) => {}
+                        _ = settings.wait_for(|settings| settings.paused) => sending.cancel(),
+                    }
+                }
                 if stop.is_cancelled() {
                     return; // not all was sent: nothing is forgotten
                 }
-                due = Some(next);
                 let slowest = run.progress.borrow().slowest_epoch().unwrap_or(epoch);
-                let through = slowest.min(next.epoch).checked_sub(1);
+                let mut through = slowest.min(next.epoch).checked_sub(1);
+                // What is on its way stays here until it is there, if that does not take an epoch.
+                if let Some(oldest) = *oldest.borrow_and_update()
+                    && epoch <= oldest + 1
+                {
+                    through = through.min(oldest.checked_sub(1));
+                }
                 let leaves = through > forgotten;
                 forgotten = through;
                 if leaves {
@@ -84,6 +114,9 @@ impl Engine {
                 () = ended.cancelled() => is_last = true,
                 changed = progress.changed() => if changed.is_err() { return },
                 changed = placements.changed() => if changed.is_err() { return },
+                // The outbox and the engine are here: these do not end.
+                _ = oldest.changed() => {}
+                _ = settings.changed() => {}
             }
         }
     }
@@ -131,14 +164,14 @@ impl Engine {
         });
     }
 
-    /// Sends all chunks that are due at (epoch, position), several at once. Returns the first that is not due.
-    async fn send_due(
-        self: &Arc<Self>,
-        run: &Arc<RunState>,
+    /// Queues all chunks that are due at (epoch, position). Returns the first that is not due.
+    fn queue_due(
+        &self,
+        run: &RunState,
         due: Option<Due>,
         epoch: u32,
         position: u64,
-        stop: &CancellationToken,
+        outbox: &Arc<Outbox>,
     ) -> Due {
         let chunks = run.plan.document().chunks;
         let mut next = match due {
@@ -151,7 +184,8 @@ impl Engine {
             // The first report, or a launch that begins anew at an earlier epoch.
             _ => Due { epoch, chunk: 0 },
         };
-        let mut batch = Vec::new();
+        outbox.drop_before(epoch.saturating_sub(1));
+        let Some(placement) = run.placement() else { return next };
         loop {
             if next.chunk == chunks && next.epoch < epoch {
                 next = Due { epoch: next.epoch + 1, chunk: 0 };
@@ -160,16 +194,20 @@ impl Engine {
             {
                 break;
             } else {
-                batch.push(next);
+                self.queue_chunk(run, next, &placement, outbox);
                 next.chunk += 1;
             }
         }
-        let send = stream::iter(batch).for_each_concurrent(CHUNKS_AT_ONCE, |due| self.send_chunk(run, due));
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = send => {}
-        }
         next
+    }
+
+    fn queue_chunk(&self, run: &RunState, due: Due, placement: &Placement, outbox: &Arc<Outbox>) {
+        let (out, expected) = self.chunk_of_node(run, due, placement);
+        self.counters.exchange(run.name(), due.epoch, |counts| counts.expected_grains += expected);
+        for (to, grains) in out {
+            let Due { epoch, chunk } = due;
+            outbox.put(to, Parcel { epoch, chunk, generation: placement.generation, grains });
+        }
     }
 
     /// Chunks from `due` up to `epoch` are never sent. The grains of the last epoch among them stay here until their next
@@ -211,75 +249,23 @@ impl Engine {
         (out, expected)
     }
 
-    async fn send_chunk(self: &Arc<Self>, run: &Arc<RunState>, due: Due) {
-        let Some(placement) = run.placement() else { return };
-        let (out, expected) = self.chunk_of_node(run, due, &placement);
-        self.counters.exchange(run.name(), due.epoch, |counts| counts.expected_grains += expected);
-        if out.is_empty() {
-            return;
-        }
-        let began = Instant::now();
-        let generation = placement.generation;
-        // What is not here yet, because the cache is still being filled, is brought here first: it is hosted here anyway.
-        let leaving = out.values().flatten().copied();
-        let loose = self.obtain(run, due.epoch, leaving).await.unwrap_or_else(|error| {
-            debug!(epoch = due.epoch, chunk = due.chunk, %error, "not all of a chunk could be brought here");
-            HashMap::new()
-        });
-        let loose = &loose;
-        let sends = out.into_iter().map(|(to, grains)| async move {
-            let count = grains.len() as u64;
-            let sent = self.send_grains(run, &to, due, generation, &grains, loose).await;
-            let stored = match sent {
-                Ok(ack) => ack.stored,
-                Err(error) => {
-                    debug!(peer = %to, epoch = due.epoch, chunk = due.chunk, %error, "a chunk was not taken");
-                    0
-                }
-            };
-            if stored < count {
-                run.keep_unacknowledged(due.epoch, grains);
-            }
-            self.counters.exchange(run.name(), due.epoch, |counts| {
-                counts.sent_grains += stored;
-                counts.unsent_grains += count.saturating_sub(stored);
-            });
-        });
-        join_all(sends).await;
-        Counters::add_time(&self.counters.exchange_micros, began.elapsed());
-    }
-
-    async fn send_grains(
+    /// The bytes of those of `grains` that are in `loose` or in the cache, unverified: whoever gets them verifies.
+    pub(super) async fn read_all_cached(
         self: &Arc<Self>,
-        run: &Arc<RunState>,
-        to: &NodeId,
-        due: Due,
-        generation: u64,
+        run: &RunState,
         grains: &[GrainNo],
         loose: &HashMap<GrainNo, Bytes>,
-    ) -> Result<Ack, PeerError> {
-        let header = SendHeader {
-            run: run.record.id.clone(),
-            version: run.record.version,
-            purpose: Purpose::Exchange { epoch: due.epoch, chunk: due.chunk, generation },
+    ) -> Vec<(GrainNo, Bytes)> {
+        let found: Vec<_> =
+            grains.iter().map(|grain| (*grain, run.key(*grain), loose.get(grain).cloned())).collect();
+        let engine = Arc::clone(self);
+        let read = move || {
+            let read = found.into_iter().filter_map(|(grain, key, bytes)| {
+                Some((grain, bytes.or_else(|| engine.read_or_discard(&key))?))
+            });
+            read.collect()
         };
-        let (give, take) = mpsc::channel(16);
-        let feed = async {
-            for grain in grains {
-                // A grain that could not be had is missed by its next host, which then asks whoever has it.
-                let bytes = match loose.get(grain) {
-                    Some(bytes) => Some(bytes.clone()),
-                    None => self.read_cached(run, *grain).await,
-                };
-                let Some(bytes) = bytes else { continue };
-                if give.send((run.key(*grain), bytes)).await.is_err() {
-                    break; // the connection is gone; `send` says why
-                }
-            }
-            drop(give);
-        };
-        let (ack, ()) = tokio::join!(self.peers.send(to, header, take), feed);
-        ack
+        blocking(read).await
     }
 
     /// Takes a stream of grains from a peer; the answer promises that what was stored is durable.
@@ -295,6 +281,12 @@ impl Engine {
             Purpose::Fill { epoch, generation } => (epoch, generation),
         };
         self.know_placement(run, generation).await;
+        // Of a run without a placement nobody knows who hosts what.
+        let placement = run.placement();
+        let view = run.epochs.view(held_in);
+        let is_hosted = |grain: &GrainNo| {
+            placement.as_ref().is_none_or(|placement| *placement.host(view.partition_of(*grain)) == self.node)
+        };
         let mut ack = Ack { stored: 0, refused: 0 };
         let mut bytes_in = 0;
         let mut classes: BTreeMap<u32, Class> = BTreeMap::new();
@@ -308,8 +300,9 @@ impl Engine {
                         classes.insert(class.departs, class); // perhaps another stream's, not synced yet
                         ack.stored += 1;
                     }
-                    Some(grain) => taken.push((grain, bytes)),
-                    None => ack.refused += 1,
+                    Some(grain) if is_hosted(&grain) => taken.push((grain, bytes)),
+                    // Of another version, of grains of another size, or another node's.
+                    Some(_) | None => ack.refused += 1,
                 }
             }
             let size: usize = taken.iter().map(|(_, bytes)| bytes.len()).sum();
@@ -443,6 +436,11 @@ pub(super) struct SyncTurn {
 /// epoch moves nothing more.
 pub(crate) fn first_due(plan: &Plan, chunk: u32) -> u64 {
     plan.chunk_due(chunk).max(1)
+}
+
+/// A place in the run, in positions since its first epoch.
+fn place(plan: &Plan, epoch: u32, position: u64) -> u64 {
+    u64::from(epoch).saturating_mul(plan.sample_count()).saturating_add(position)
 }
 
 /// The epochs that a run is being read in, from its slowest rank's to its furthest's. What the exchange has brought for later

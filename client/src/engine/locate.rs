@@ -7,10 +7,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
+use shardfmt::GrainKey;
 use shardfmt::plan::GrainNo;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
+use super::counters::micros;
 use super::run::RunState;
 use super::{Counters, Engine, EngineError, MAX_EPOCH, blocking};
 use crate::cache::Location;
@@ -122,7 +124,9 @@ impl Engine {
             _ = timeout_at(early, progress.wait_for(is_due)) => Instant::now(),
         };
         let _ = timeout_at(began + DUE_PATIENCE, self.arrival(run, &coming)).await;
-        Counters::add_time(&self.counters.stalled_micros, began.elapsed());
+        let waited = began.elapsed();
+        Counters::add_time(&self.counters.stalled_micros, waited);
+        self.counters.exchange(run.name(), before, |counts| counts.waited_micros += micros(waited));
     }
 
     async fn arrival(&self, run: &RunState, coming: &[GrainNo]) {
@@ -216,15 +220,19 @@ impl Engine {
     /// A grain's bytes from the cache, unverified: whoever gets them verifies.
     pub(crate) async fn read_cached(self: &Arc<Self>, run: &RunState, grain: GrainNo) -> Option<Bytes> {
         let key = run.key(grain);
-        let at = self.cache.get(&key)?;
         let engine = Arc::clone(self);
-        match blocking(move || engine.cache.read(&at)).await {
+        blocking(move || engine.read_or_discard(&key)).await
+    }
+
+    /// The same, blocking. What cannot be read is no longer here.
+    pub(super) fn read_or_discard(&self, key: &GrainKey) -> Option<Bytes> {
+        match self.cache.read(&self.cache.get(key)?) {
             Ok(bytes) => Some(bytes),
             Err(error) => {
                 if !self.cache_trouble.swap(true, Relaxed) {
                     warn!(grain = %key, %error, "a cached grain could not be read");
                 }
-                self.cache.discard(&key);
+                self.cache.discard(key);
                 None
             }
         }

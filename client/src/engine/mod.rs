@@ -11,9 +11,12 @@ mod cursor;
 mod drain;
 mod epochs;
 mod exchange;
+mod gate;
 mod locate;
 mod membership;
 mod obtain;
+mod outbox;
+mod pace;
 mod reader;
 mod run;
 #[cfg(test)]
@@ -37,9 +40,11 @@ use tokio_util::task::TaskTracker;
 pub use capacity::Room;
 pub use counters::{CounterView, EpochCount, EpochExchange};
 pub use drain::{Drain, Drained, NodeState};
+pub use pace::{ExchangeRate, ExchangeSettings};
 
 use counters::Counters;
 pub(crate) use exchange::first_due;
+use gate::Gate;
 use membership::RANKS;
 pub(crate) use run::RunState;
 use value::parse;
@@ -93,6 +98,9 @@ pub struct Engine {
     counters: Counters,
     /// Live nodes that did not answer a probe, and when.
     silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
+    exchange_settings: watch::Sender<ExchangeSettings>,
+    /// What all runs together may send.
+    exchange_gate: Gate,
     unsynced: Mutex<exchange::Unsynced>,
     sync_turn: tokio::sync::Mutex<exchange::SyncTurn>,
     /// Said once, not for every grain.
@@ -215,6 +223,8 @@ impl Engine {
             whole_shards: Semaphore::new(WHOLE_SHARDS),
             counters: Counters::default(),
             silent: Mutex::default(),
+            exchange_settings: watch::Sender::default(),
+            exchange_gate: Gate::new(f64::INFINITY),
             unsynced: Mutex::default(),
             sync_turn: tokio::sync::Mutex::default(),
             cache_trouble: AtomicBool::new(false),
@@ -400,6 +410,17 @@ impl Engine {
     pub async fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, EngineError> {
         let listing = self.meta.list(&format!("audits/{run}/")).await?;
         Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
+    }
+
+    /// How the exchange of this node goes on.
+    pub fn exchange_settings(&self) -> ExchangeSettings {
+        *self.exchange_settings.borrow()
+    }
+
+    /// Other settings for the exchange of this node, from now on.
+    pub fn set_exchange(&self, settings: ExchangeSettings) {
+        self.exchange_gate.set_rate(settings.most());
+        self.exchange_settings.send_replace(settings);
     }
 
     /// This node's counters.
@@ -637,6 +658,7 @@ impl PeerService for Arc<Engine> {
             &self.counters.served_grains,
             answer.iter().flatten().filter(|b| !b.is_empty()).count(),
         );
+        Counters::add(&self.counters.served_bytes, answer.iter().flatten().map(Bytes::len).sum());
         answer
     }
 
@@ -651,6 +673,14 @@ impl PeerService for Arc<Engine> {
             kind: Kind::from(&error),
             reason: error.to_string(),
         })?;
+        let RunRecord { plan, version, .. } = &run.record;
+        if (header.plan, header.version) != (*plan, *version) {
+            let reason = format!(
+                "run {} goes by plan {plan} of version {version} on node {}, not by plan {} of version {}",
+                header.run, self.node, header.plan, header.version
+            );
+            return Err(PeerError::Refused { peer: self.node.clone(), kind: Kind::Conflict, reason });
+        }
         Ok(self.take_grains(from, &run, &header, grains).await)
     }
 }

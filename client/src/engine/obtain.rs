@@ -221,6 +221,8 @@ impl Engine {
             });
         for (node, given) in join_all(asks).await {
             let count = given.len();
+            let bytes = given.iter().map(|(_, bytes)| bytes.len()).sum();
+            Counters::add(&self.counters.miss_bytes_from_peers, bytes);
             let absorbed = self.absorb(run, epoch, given).await;
             if !absorbed.corrupt.is_empty() {
                 Counters::add(&self.counters.corrupt_from_peers, absorbed.corrupt.len());
@@ -356,6 +358,8 @@ impl Engine {
             }
             read => read?,
         };
+        let bytes = read.iter().map(|(_, bytes)| bytes.len()).sum();
+        Counters::add(&self.counters.miss_bytes_from_origin, bytes);
         let mut absorbed = self.absorb(run, epoch, read).await;
         if !absorbed.corrupt.is_empty() && self.origin.may_reread() {
             let wrong = std::mem::take(&mut absorbed.corrupt);

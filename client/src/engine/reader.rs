@@ -262,6 +262,7 @@ impl Engine {
     ) {
         let header = SendHeader {
             run: run.record.id.clone(),
+            plan: run.record.plan,
             version: run.record.version,
             purpose: Purpose::Fill { epoch, generation: run.generation() },
         };

@@ -165,6 +165,16 @@ impl RunState {
         all.entry(epoch).or_default().extend(grains);
     }
 
+    /// Their next host has these grains, which leave after `epoch`.
+    pub(crate) fn acknowledged(&self, epoch: u32, grains: &[GrainNo]) {
+        let mut all = self.unacknowledged.lock().expect("no panic while held");
+        if let Some(left) = all.get_mut(&epoch) {
+            grains.iter().for_each(|grain| {
+                left.remove(grain);
+            });
+        }
+    }
+
     /// Takes what was not acknowledged of the epochs up to `through`.
     pub(crate) fn take_unacknowledged(&self, through: u32) -> BTreeSet<GrainNo> {
         let mut all = self.unacknowledged.lock().expect("no panic while held");

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::cache::CacheConfig;
 use crate::metastore::MemoryMetastore;
+use crate::peers::Purpose;
 use crate::protocol::{LocateRequest, Located};
 
 const VIRTUAL_RANKS: u32 = 4;
@@ -23,6 +24,8 @@ struct Network {
     engines: Mutex<BTreeMap<NodeId, Arc<Engine>>>,
     cut: Mutex<BTreeSet<NodeId>>,
     lies: Mutex<BTreeSet<NodeId>>,
+    /// Nodes that take what the exchange brings and never answer.
+    stuck: Mutex<BTreeSet<NodeId>>,
 }
 
 struct Link {
@@ -61,6 +64,10 @@ impl Peers for Link {
         header: SendHeader,
         grains: mpsc::Receiver<(GrainKey, Bytes)>,
     ) -> Result<Ack, PeerError> {
+        let is_exchange = matches!(header.purpose, Purpose::Exchange { .. });
+        if is_exchange && self.network.stuck.lock().expect("no panic while held").contains(to) {
+            return std::future::pending().await;
+        }
         self.peer(to)?.receive(&self.me, header, grains).await
     }
 }
@@ -253,6 +260,21 @@ impl World {
         }
     }
 
+    /// Waits until what the exchange after `epoch` moves into the nodes of these numbers has come.
+    async fn has_come(&self, epoch: u32, numbers: &[usize]) {
+        let is_through = |number: &usize| {
+            let exchange = self.engines[number - 1].counters.view().exchange;
+            let counts = exchange.iter().find(|count| count.epoch == epoch).map(|count| count.counts);
+            counts.is_some_and(|counts| counts.received_grains >= counts.expected_grains)
+        };
+        let all = async {
+            while !numbers.iter().all(is_through) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), all).await.expect("the exchange ends");
+    }
+
     fn is_cut(&self, id: &NodeId) -> bool {
         self.network.cut.lock().expect("no panic while held").contains(id)
     }
@@ -324,8 +346,15 @@ async fn every_epoch_is_read_exactly_once_and_the_store_once() {
         cluster.know_each_other(nodes).await;
         let name = run("r");
         cluster.attach(&name, world, start).await;
+        let all: Vec<usize> = (1..=nodes).collect();
         for epoch in start..start + 4 {
-            cluster.read_epoch(&name, world, epoch, async |_, _| {}).await;
+            let samples = cluster.plan.sample_count();
+            let at_the_end = async |cluster: &World, position| {
+                if position == samples && nodes > 1 {
+                    cluster.has_come(epoch, &all).await;
+                }
+            };
+            cluster.read_epoch(&name, world, epoch, at_the_end).await;
         }
         let share = cluster.origin_bytes() as f64 / cluster.manifest.bytes() as f64;
         println!("{nodes} nodes, {world} ranks, Q = {q}, from epoch {start}: {share:.3} x the data set read");
@@ -369,6 +398,32 @@ async fn a_node_that_is_cut_off_costs_time_only() {
     let share = cluster.origin_bytes() as f64 / cluster.manifest.bytes() as f64;
     println!("one node of three lost: {share:.3} x the data set read");
     assert!(share < 1.6, "{share}");
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_takes_nothing_holds_up_nobody_else() {
+    let cluster = World::new(3, "1").await;
+    cluster.know_each_other(3).await;
+    cluster.network.stuck.lock().expect("no panic while held").insert(node(3));
+    let name = run("r");
+    cluster.attach(&name, 3, 0).await;
+    let samples = cluster.plan.sample_count();
+    for epoch in 0..4 {
+        let at_the_end = async |cluster: &World, position| {
+            if position == samples {
+                cluster.has_come(epoch, &[1, 2]).await;
+            }
+        };
+        cluster.read_epoch(&name, 3, epoch, at_the_end).await;
+    }
+    // What left for it was not kept for ever: of the first epochs nothing is left.
+    let forgotten = async {
+        while cluster.engines[0].cache.classes().keys().any(|class| class.departs < 2) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), forgotten).await.expect("they are dropped");
     cluster.end().await;
 }
 
@@ -502,5 +557,91 @@ async fn runs_and_ranks_that_do_not_fit_are_refused_by_name() {
     assert!(
         says(engine.locate(&run("r"), beyond).await.expect_err("no such grain")).contains("outside the plan")
     );
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grains_that_are_not_what_they_should_be_are_refused_and_change_nothing() {
+    let cluster = World::new(2, "1").await;
+    cluster.know_each_other(2).await;
+    let name = run("r");
+    cluster.attach(&name, 2, 0).await;
+    let (one, two) = (&cluster.engines[0], &cluster.engines[1]);
+    let state = one.run(&name).await.expect("attached");
+    // Grains that the plan moves from one node to the other.
+    let placement = state.placement().expect("placed");
+    let (now, next) = (state.epochs.view(0), state.epochs.view(1));
+    let comes = |grain: &GrainNo, from: &NodeId, to: &NodeId| {
+        placement.host(now.partition_of(*grain)) == from && placement.host(next.partition_of(*grain)) == to
+    };
+    let all = || (0..cluster.plan.grain_count()).map(GrainNo);
+    let mut moving = all().filter(|grain| comes(grain, &one.node, &two.node));
+    let (good, other) = (moving.next().expect("half of them"), moving.next().expect("half of them"));
+    let staying = all().find(|grain| comes(grain, &one.node, &one.node)).expect("half of them");
+    let mut loose = one.obtain(&state, 0, [good, staying]).await.expect("the store is there");
+    let mut bytes = async |grain| match loose.remove(&grain) {
+        Some(bytes) => bytes,
+        None => one.read_cached(&state, grain).await.expect("just brought here"),
+    };
+    let (bytes, stays) = (bytes(good).await, bytes(staying).await);
+    let key = state.key(good);
+
+    let flipped = |at: usize| {
+        let mut wrong = bytes.to_vec();
+        wrong[at] ^= 1;
+        (key, Bytes::from(wrong))
+    };
+    let bad = [
+        ("too long", (key, Bytes::from([&bytes[..], &[0]].concat()))),
+        ("too short", (key, bytes.slice(..bytes.len() - 1))),
+        ("empty", (key, Bytes::new())),
+        ("a wrong head", flipped(0)),
+        ("a wrong row", flipped(bytes.len() / 2)),
+        ("a wrong end", flipped(bytes.len() - 1)),
+        ("another's bytes", (state.key(other), bytes.clone())),
+        ("a grain that is hosted elsewhere", (state.key(staying), stays)),
+        ("grains of another size", (GrainKey { rows: key.rows * 2, ..key }, bytes.clone())),
+        ("beyond the shard", (GrainKey { index: u32::MAX, ..key }, bytes.clone())),
+        ("another version's", (GrainKey { shard: shardfmt::ShardId::of(b"?"), ..key }, bytes.clone())),
+    ];
+    let header = SendHeader {
+        run: name.clone(),
+        plan: cluster.plan.id(),
+        version: cluster.plan.document().version,
+        purpose: Purpose::Exchange { epoch: 0, chunk: 0, generation: 1 },
+    };
+    let send = async |header: &SendHeader, grains: Vec<(GrainKey, Bytes)>| {
+        let (give, take) = mpsc::channel(grains.len());
+        for grain in grains {
+            give.send(grain).await.expect("there is room");
+        }
+        drop(give);
+        two.receive(&one.node, header.clone(), take).await
+    };
+    let held = |key: &GrainKey| two.cache.class_of(key).map(|class| class.departs);
+    for (what, grain) in bad {
+        let key = grain.0;
+        let before = held(&key);
+        let ack = send(&header, vec![grain]).await.expect("the stream is good");
+        assert_eq!(ack, Ack { stored: 0, refused: 1 }, "{what}");
+        assert_eq!(held(&key), before, "{what}");
+    }
+    assert!(two.counters.view().corrupt_from_peers >= 7);
+
+    let (plan, version) = (PlanId::of(b"?"), shardfmt::VersionId::of(b"?"));
+    let strange = [
+        (SendHeader { run: run("ghost"), ..header.clone() }, "run ghost does not exist".to_owned()),
+        (SendHeader { plan, ..header.clone() }, format!("not by plan {plan}")),
+        (SendHeader { version, ..header.clone() }, format!("of version {version}")),
+    ];
+    for (header, says) in strange {
+        let refused = send(&header, vec![(key, bytes.clone())]).await.expect_err("not ours");
+        assert!(matches!(refused, PeerError::Refused { .. }), "{refused}");
+        assert!(refused.to_string().contains(&says), "{refused}");
+    }
+    // The same grain, twice: kept once, and both times the answer is true.
+    let ack = send(&header, vec![(key, bytes.clone()), (key, bytes.clone())]).await.expect("good");
+    assert_eq!(ack, Ack { stored: 2, refused: 0 });
+    assert!(held(&key).is_some_and(|departs| departs >= 1));
     cluster.end().await;
 }

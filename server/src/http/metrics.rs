@@ -166,6 +166,9 @@ fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
     );
     page.sample("", "from=\"peer\"", counters.misses_from_peers);
     page.sample("", "from=\"origin\"", counters.misses_from_origin);
+    page.family("shardd_miss_bytes_total", "counter", "Bytes of those grains, by where they came from.");
+    page.sample("", "from=\"peer\"", counters.miss_bytes_from_peers);
+    page.sample("", "from=\"origin\"", counters.miss_bytes_from_origin);
     page.family(
         "shardd_corrupt_grains_total",
         "counter",
@@ -179,6 +182,8 @@ fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
         "Grains given to nodes that asked.",
         counters.served_grains,
     );
+    let served = "Bytes of grains given to nodes that asked.";
+    page.one("shardd_served_bytes_total", "counter", served, counters.served_bytes);
     let stalled = "Time that loaders waited for the exchange.";
     page.one("shardd_exchange_stalled_seconds_total", "counter", stalled, counters.stalled_s);
     let sending = "Time in which the node was sending a chunk.";
@@ -196,8 +201,14 @@ fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
     page.sample("", "what=\"received\"", sum(|counts| counts.received_grains));
     page.sample("", "what=\"sent\"", sum(|counts| counts.sent_grains));
     page.sample("", "what=\"unsent\"", sum(|counts| counts.unsent_grains));
-    let received = sum(|counts| counts.received_bytes);
-    page.one("shardd_exchange_received_bytes", "gauge", "Bytes of the epochs exchanged lately.", received);
+    let (received, sent) = (sum(|counts| counts.received_bytes), sum(|counts| counts.sent_bytes));
+    page.one(
+        "shardd_exchange_received_bytes",
+        "gauge",
+        "Bytes received of the epochs exchanged lately.",
+        received,
+    );
+    page.one("shardd_exchange_sent_bytes", "gauge", "Bytes sent of the epochs exchanged lately.", sent);
 }
 
 /// What this node has counted since its start, for Prometheus.

@@ -28,7 +28,7 @@ use crate::identity::Identity;
 use crate::identity::testing::cluster;
 use crate::membership::{self, Membership};
 use crate::transport::lossy::Net;
-use crate::transport::{Services, Transport};
+use crate::transport::{Datagrams, Services, Transport};
 
 /// The most nodes that a world has.
 pub(super) const MOST_NODES: usize = 5;
@@ -279,7 +279,8 @@ impl World {
         node.started += 1;
         let identity = &IDENTITIES[number];
         let socket = self.net.socket(node.address);
-        let transport = Transport::over(socket, identity, Arc::new(Revoked::default())).expect("bound");
+        let transport = Transport::over(socket, identity, Arc::new(Revoked::default()), Datagrams::default())
+            .expect("bound");
         let meta: Arc<dyn Metastore> =
             Arc::new(Gate { inner: Arc::clone(&self.meta), is_open: Arc::clone(&node.gate) });
         let origin = Arc::new(Origin::open_dir(DATA.store.path()).expect("a store"));

@@ -12,14 +12,14 @@ use shardd_client::problem::Kind;
 use shardfmt::digest::Digest;
 use shardfmt::grain::GrainKey;
 use tokio::io::BufReader;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::frame::{self, FrameError};
-use super::{GRAINS_IN_FLIGHT, REVOKED, Reply, Request, Services, Transport};
+use super::{ANSWER_PRIORITY, GRAINS_IN_FLIGHT, REVOKED, Reply, Request, Services, Transport};
 use crate::desk::Revoked;
 use crate::metastore::wire;
 
@@ -47,11 +47,11 @@ impl Transport {
                 continue;
             }
             let (services, stop, streams) = (Arc::clone(&services), stop.clone(), tasks.clone());
-            let revoked = Arc::clone(&self.revoked);
+            let (revoked, answering) = (Arc::clone(&self.revoked), Arc::clone(&self.answering));
             tasks.spawn(async move {
                 tokio::select! {
                     () = stop.cancelled() => {}
-                    () = connection(incoming, services, &revoked, &streams, &stop) => {}
+                    () = connection(incoming, services, &revoked, &answering, &streams, &stop) => {}
                 }
             });
         }
@@ -65,6 +65,7 @@ async fn connection(
     incoming: Incoming,
     services: Arc<Services>,
     revoked: &Revoked,
+    answering: &Arc<watch::Sender<usize>>,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) {
@@ -83,10 +84,11 @@ async fn connection(
     let streams = async {
         while let Ok((send, receive)) = connection.accept_bi().await {
             let (peer, services, stop) = (peer.clone(), Arc::clone(&services), stop.clone());
+            let answering = Arc::clone(answering);
             tasks.spawn(async move {
                 tokio::select! {
                     () = stop.cancelled() => {}
-                    answered = answer(&peer, key, &services, send, receive) => if let Err(error) = answered {
+                    answered = answer(&peer, key, &services, &answering, send, receive) => if let Err(error) = answered {
                         debug!(%peer, %error, "request not answered");
                     }
                 }
@@ -116,6 +118,7 @@ async fn answer(
     peer: &NodeId,
     key: Digest,
     services: &Services,
+    answering: &watch::Sender<usize>,
     mut send: SendStream,
     receive: RecvStream,
 ) -> Result<(), FrameError> {
@@ -142,12 +145,17 @@ async fn answer(
     match request {
         Request::Fetch { run, version, epoch, generation, effort, .. } => {
             let request = FetchRequest { run, version, epoch, generation, keys: keys.clone(), effort };
+            let _ = send.set_priority(ANSWER_PRIORITY);
             let grains = services.peers.fetch(peer, request).await;
+            let _answering = Answering::begin(answering);
             write(&mut send, &mut [frame::head(&Reply::Grains)]).await?;
             for (key, bytes) in keys.iter().zip(grains) {
                 let Some(bytes) = bytes else { continue };
                 write(&mut send, &mut [frame::grain_prefix(key, &bytes), bytes]).await?;
             }
+            let _ = send.finish();
+            // What was written is on its way until it is there.
+            let _ = timeout(STALL, send.stopped()).await;
         }
         Request::Send { header } => {
             let (taken, read) = take(peer, services, header, &mut receive).await;
@@ -181,6 +189,22 @@ async fn answer(
     }
     let _ = send.finish();
     Ok(())
+}
+
+/// One answer with grains, while it is under way.
+struct Answering<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Answering<'a> {
+    fn begin(answers: &'a watch::Sender<usize>) -> Self {
+        answers.send_modify(|count| *count += 1);
+        Self(answers)
+    }
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
 }
 
 /// The next certificate of a peer, or why it gets none.

@@ -6,13 +6,14 @@
 
 mod frame;
 mod incoming;
+mod largest;
 #[cfg(test)]
 pub(crate) mod lossy;
 mod outgoing;
 mod tls;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use shardd_client::peers::{Ack, Effort, PeerService, SendHeader};
 use shardd_client::problem::Kind;
 use shardd_client::protocol::RunId;
 use shardfmt::VersionId;
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::desk::{Desk, Revoked};
@@ -44,8 +46,18 @@ const IDLE: Duration = Duration::from_secs(3);
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// The largest datagram tried. Larger ones can stall: ten of them exceed what the kernel splits at once (64 KiB).
 const LARGEST_DATAGRAM: u16 = 6500;
+/// The largest where those do not get through.
+const SAFE_DATAGRAM: u16 = 1452;
 /// Grains that wait between stream and receiver; the stream stops when they are not taken.
 const GRAINS_IN_FLIGHT: usize = 16;
+/// After so many bytes of the exchange it is seen whether anybody waits for an answer...
+const TURN: usize = 64 << 10;
+/// ...and if so, how long the exchange lets them pass: never so long that it stands still.
+const YIELD: Duration = Duration::from_millis(20);
+/// How urgent streams are beside others of their connection, which have 0: what the exchange moves can wait, what is asked for
+/// cannot.
+const EXCHANGE_PRIORITY: i32 = -1;
+const ANSWER_PRIORITY: i32 = 1;
 /// Said to a peer whose connection is closed because its key was revoked.
 const REVOKED: quinn::VarInt = quinn::VarInt::from_u32(2);
 /// Socket buffers asked for; the system may give less.
@@ -72,6 +84,27 @@ pub struct Transport {
     /// The peers that have ended a connection because this node's own key was revoked.
     expelled_by: Arc<Mutex<BTreeSet<NodeId>>>,
     probes: TaskTracker,
+    /// Answers with grains that are under way: somebody waits for them.
+    answering: Arc<watch::Sender<usize>>,
+}
+
+/// How large datagrams may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Datagrams(u16);
+
+impl Default for Datagrams {
+    /// The largest, untried.
+    fn default() -> Datagrams {
+        Datagrams(LARGEST_DATAGRAM)
+    }
+}
+
+impl Datagrams {
+    /// Tries on `address`, an address of this machine, whether the largest get through its kernel. Milliseconds where they
+    /// do, two seconds and a warning where they do not.
+    pub async fn try_out(address: IpAddr, identity: &Identity) -> Datagrams {
+        Datagrams(largest::largest_datagram(address, identity).await)
+    }
 }
 
 /// Why there is no transport.
@@ -97,10 +130,23 @@ impl Transport {
         identity: &Identity,
         revoked: Arc<Revoked>,
     ) -> Result<Arc<Transport>, TransportError> {
+        Transport::bind_with(address, identity, revoked, Datagrams::default())
+    }
+
+    /// The same, with datagrams of up to a size that was [tried](Datagrams::try_out).
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn bind_with(
+        address: SocketAddr,
+        identity: &Identity,
+        revoked: Arc<Revoked>,
+        datagrams: Datagrams,
+    ) -> Result<Arc<Transport>, TransportError> {
         let bind = |source| TransportError::Bind { address, source };
         let socket = socket(address).map_err(bind)?;
         let socket = quinn::TokioRuntime.wrap_udp_socket(socket).map_err(bind)?;
-        Transport::over(socket, identity, revoked)
+        Transport::over(socket, identity, revoked, datagrams)
     }
 
     /// The same over any socket.
@@ -108,16 +154,17 @@ impl Transport {
         socket: Arc<dyn quinn::AsyncUdpSocket>,
         identity: &Identity,
         revoked: Arc<Revoked>,
+        Datagrams(largest): Datagrams,
     ) -> Result<Arc<Transport>, TransportError> {
         let unnamed = ([0, 0, 0, 0], 0).into();
         let address = socket.local_addr().unwrap_or(unnamed);
         let bind = |source| TransportError::Bind { address, source };
-        let settings = tls::endpoint(identity);
+        let settings = tls::endpoint(identity, largest);
         let runtime = Arc::new(quinn::TokioRuntime);
-        let server = Some(tls::server(identity)?);
+        let server = Some(tls::server(identity, tls::discovering(largest))?);
         let endpoint = quinn::Endpoint::new_with_abstract_socket(settings, server, socket, runtime);
         let mut endpoint = endpoint.map_err(bind)?;
-        endpoint.set_default_client_config(tls::client(identity)?);
+        endpoint.set_default_client_config(tls::client(identity, tls::discovering(largest))?);
         let address = endpoint.local_addr().map_err(bind)?;
         Ok(Arc::new(Transport {
             node: identity.node().clone(),
@@ -128,6 +175,7 @@ impl Transport {
             revoked,
             expelled_by: Arc::default(),
             probes: TaskTracker::new(),
+            answering: Arc::default(),
         }))
     }
 

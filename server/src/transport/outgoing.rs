@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, WriteError};
+use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportErrorCode, WriteError};
 use serde::de::DeserializeOwned;
 use shardd_client::certificates::{Host, certificate_name};
 use shardd_client::metastore::MetaError;
 use shardd_client::node::NodeId;
-use shardd_client::peers::{Ack, FetchRequest, PeerError, Peers, SendHeader};
+use shardd_client::peers::{Ack, FetchRequest, PeerError, Peers, Purpose, SendHeader};
 use shardd_client::problem::Kind;
 use shardfmt::grain::GrainKey;
 use tokio::io::BufReader;
@@ -21,7 +21,10 @@ use tokio::time::{Instant, timeout};
 
 use super::frame::{self, FrameError};
 use super::incoming::peer_of;
-use super::{BREAKER, CONNECT_PATIENCE, REVOKED, Reply, Request, Transport, lock};
+use super::tls::PROTOCOL;
+use super::{
+    BREAKER, CONNECT_PATIENCE, EXCHANGE_PRIORITY, REVOKED, Reply, Request, TURN, Transport, YIELD, lock,
+};
 use crate::desk::Revoked;
 use crate::metastore::wire::{MetaReply, MetaRequest};
 
@@ -245,11 +248,20 @@ impl Peers for Transport {
         mut grains: mpsc::Receiver<(GrainKey, Bytes)>,
     ) -> Result<Ack, PeerError> {
         let (mut send, mut receive) = self.open(to).await?;
+        let yields = matches!(header.purpose, Purpose::Exchange { .. });
+        if yields {
+            let _ = send.set_priority(EXCHANGE_PRIORITY);
+        }
         self.write(to, &mut send, &mut [frame::head(&Request::Send { header })]).await?;
         // The receiver may answer before it has taken everything: it refuses, or it stops.
         let mut reply = std::pin::pin!(self.reply::<Reply>(to, &mut receive));
         let mut early = None;
+        let mut since_turn = 0;
         while early.is_none() {
+            if yields && since_turn >= TURN {
+                since_turn = 0;
+                let _ = timeout(YIELD, self.answering.subscribe().wait_for(|answers| *answers == 0)).await;
+            }
             let grain = tokio::select! {
                 answer = &mut reply => {
                     early = Some(answer);
@@ -262,6 +274,7 @@ impl Peers for Transport {
                 let reason = format!("grain {key} of {} bytes is too long to send", bytes.len());
                 return Err(refused(to, Kind::TooLong, reason));
             }
+            since_turn += bytes.len();
             let mut chunks = [frame::grain_prefix(&key, &bytes), bytes];
             tokio::select! {
                 answer = &mut reply => early = Some(answer),
@@ -304,8 +317,22 @@ async fn connect(
             Err(format!("{address}: its key was revoked"))
         }
         Ok(Ok(connection)) => Ok(connection),
+        Ok(Err(error)) if speaks_otherwise(&error) => {
+            let ours = String::from_utf8_lossy(PROTOCOL);
+            Err(format!("{address}: it does not speak {ours}; run the same release on all nodes"))
+        }
         Ok(Err(error)) => Err(format!("{address}: {error}")),
         Err(_) => Err(format!("{address}: no answer within {CONNECT_PATIENCE:?}")),
+    }
+}
+
+/// Whether the handshake failed because there is no protocol that both ends speak (RFC 7301, `no_application_protocol`).
+fn speaks_otherwise(error: &ConnectionError) -> bool {
+    let code = TransportErrorCode::crypto(120);
+    match error {
+        ConnectionError::ConnectionClosed(closed) => closed.error_code == code,
+        ConnectionError::TransportError(error) => error.code == code,
+        _ => false,
     }
 }
 

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use shardd_client::certificates::certificate_name;
 use shardd_client::peers::{FetchRequest, PeerError, Peers, Purpose};
-use shardfmt::digest::ShardId;
+use shardfmt::digest::{PlanId, ShardId};
 use shardfmt::grain::GrainKey;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
@@ -90,8 +90,8 @@ fn asks(keys: Vec<GrainKey>) -> FetchRequest {
 }
 
 fn header(run: &str) -> SendHeader {
-    let (run, version) = (run.parse().unwrap(), VersionId::of(b"v"));
-    SendHeader { run, version, purpose: Purpose::Fill { epoch: 0, generation: 1 } }
+    let (run, plan, version) = (run.parse().unwrap(), PlanId::of(b"p"), VersionId::of(b"v"));
+    SendHeader { run, plan, version, purpose: Purpose::Fill { epoch: 0, generation: 1 } }
 }
 
 /// A pair of nodes of one cluster that know each other's address.
@@ -170,7 +170,9 @@ async fn who_is_not_of_the_cluster_or_not_who_was_meant_is_refused() {
     assert!(matches!(error, PeerError::Unreachable { .. }), "{error}");
     // The other way round: a client that trusts b, but whose own certificate is of another cluster.
     let mut endpoint = quinn::Endpoint::client(LOOPBACK.parse().unwrap()).unwrap();
-    endpoint.set_default_client_config(tls::client(&ours[0].showing(&theirs[0])).unwrap());
+    endpoint.set_default_client_config(
+        tls::client(&ours[0].showing(&theirs[0]), tls::discovering(LARGEST_DATAGRAM)).unwrap(),
+    );
     let connection = endpoint.connect(b.transport.address(), &certificate_name(&name("b"))).unwrap().await;
     let ended = match connection {
         Ok(connection) => timeout(PATIENCE, connection.closed()).await.expect("b closes it"),
@@ -185,7 +187,7 @@ async fn who_is_not_of_the_cluster_or_not_who_was_meant_is_refused() {
 /// A raw connection from `from` to `to`, to say what no good node says.
 async fn raw(from: &Identity, to: &Node, name_of_to: &str) -> (quinn::Endpoint, quinn::Connection) {
     let mut endpoint = quinn::Endpoint::client(LOOPBACK.parse().unwrap()).unwrap();
-    endpoint.set_default_client_config(tls::client(from).unwrap());
+    endpoint.set_default_client_config(tls::client(from, tls::discovering(LARGEST_DATAGRAM)).unwrap());
     let connecting = endpoint.connect(to.transport.address(), &certificate_name(&name(name_of_to))).unwrap();
     let connection = connecting.await.expect("connected");
     (endpoint, connection)
@@ -236,10 +238,51 @@ async fn hostile_requests_are_refused_and_harm_nobody_else() {
 }
 
 #[tokio::test]
+async fn a_node_of_another_protocol_is_refused_by_name() {
+    let identities = cluster(&["a", "b"]);
+    let a = Node::start(&identities[0]);
+    let server = tls::server_of(&identities[1], tls::discovering(LARGEST_DATAGRAM), b"shardd/2").unwrap();
+    let b = quinn::Endpoint::server(server, LOOPBACK.parse().unwrap()).unwrap();
+    a.transport.learn(&name("b"), b.local_addr().unwrap());
+    let to = name("b");
+    let asked = async { tokio::join!(a.transport.fetch(&to, asks(vec![key(0)])), b.accept()) };
+    let (asked, _) = timeout(PATIENCE, asked).await.expect("does not hang");
+    let error = asked.expect_err("another protocol").to_string();
+    assert!(error.contains("does not speak shardd/1"), "{error}");
+    a.end().await;
+}
+
+/// What the exchange sends stands back while somebody waits for an answer, but does not stand still.
+#[tokio::test]
+async fn the_exchange_lets_answers_pass_and_goes_on_all_the_same() {
+    let (a, b) = pair();
+    let exchange = async |grains: u32| {
+        let (give, take) = mpsc::channel(1);
+        let feed = async move {
+            for index in 0..grains {
+                give.send((key(index), Bytes::from(vec![7; TURN]))).await.expect("it is taken");
+            }
+        };
+        let purpose = Purpose::Exchange { epoch: 0, chunk: 0, generation: 1 };
+        let (to, begun) = (name("b"), Instant::now());
+        let sent = a.transport.send(&to, SendHeader { purpose, ..header("r") }, take);
+        let (_, ack) = tokio::join!(feed, sent);
+        assert_eq!(ack.unwrap(), Ack { stored: grains.into(), refused: 0 });
+        begun.elapsed()
+    };
+    exchange(1).await;
+    a.transport.answering.send_modify(|answers| *answers += 1);
+    let beside = timeout(PATIENCE, exchange(20)).await.expect("it does not stand still");
+    assert!(beside >= YIELD * 18, "{beside:?}");
+    a.end().await;
+    b.end().await;
+}
+
+#[tokio::test]
 async fn hostile_answers_and_lost_connections_are_errors_and_do_not_hang() {
     let identities = cluster(&["a", "b"]);
     let a = Node::start(&identities[0]);
-    let server = tls::server(&identities[1]).unwrap();
+    let server = tls::server(&identities[1], tls::discovering(LARGEST_DATAGRAM)).unwrap();
     let b = quinn::Endpoint::server(server, LOOPBACK.parse().unwrap()).unwrap();
     a.transport.learn(&name("b"), b.local_addr().unwrap());
 

@@ -10,18 +10,30 @@ use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
 
-use super::{IDLE, KEEP_ALIVE, LARGEST_DATAGRAM, TransportError};
+use super::{IDLE, KEEP_ALIVE, TransportError};
 use crate::identity::Identity;
 
 /// The protocol and its format number, agreed on in the handshake.
-const PROTOCOL: &[u8] = b"shardd/1";
+pub(super) const PROTOCOL: &[u8] = b"shardd/1";
 /// Streams that one peer may have open at once.
 const MAX_STREAMS: u32 = 256;
 /// Bytes under way on one stream, and on all streams of a connection: reads of 4 MiB never wait for credit.
 const STREAM_WINDOW: u32 = 8 << 20;
 const CONNECTION_WINDOW: u32 = 32 << 20;
 
-pub(super) fn server(identity: &Identity) -> Result<quinn::ServerConfig, TransportError> {
+pub(super) fn server(
+    identity: &Identity,
+    transport: quinn::TransportConfig,
+) -> Result<quinn::ServerConfig, TransportError> {
+    server_of(identity, transport, PROTOCOL)
+}
+
+/// One that speaks another protocol, perhaps.
+pub(super) fn server_of(
+    identity: &Identity,
+    transport: quinn::TransportConfig,
+    protocol: &[u8],
+) -> Result<quinn::ServerConfig, TransportError> {
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(identity)?), provider())
         .build()
         .map_err(|error| TransportError::Tls(error.to_string()))?;
@@ -33,15 +45,18 @@ pub(super) fn server(identity: &Identity) -> Result<quinn::ServerConfig, Transpo
     // What a handshake has verified is not believed again later: a certificate ends, and a key is revoked.
     settings.send_tls13_tickets = 0;
     settings.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
-    settings.alpn_protocols = vec![PROTOCOL.to_vec()];
+    settings.alpn_protocols = vec![protocol.to_vec()];
     let quic =
         QuicServerConfig::try_from(settings).map_err(|error| TransportError::Tls(error.to_string()))?;
     let mut server = quinn::ServerConfig::with_crypto(Arc::new(quic));
-    server.transport_config(Arc::new(transport()));
+    server.transport_config(Arc::new(transport));
     Ok(server)
 }
 
-pub(super) fn client(identity: &Identity) -> Result<quinn::ClientConfig, TransportError> {
+pub(super) fn client(
+    identity: &Identity,
+    transport: quinn::TransportConfig,
+) -> Result<quinn::ClientConfig, TransportError> {
     let mut settings = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(bad)?
@@ -52,18 +67,18 @@ pub(super) fn client(identity: &Identity) -> Result<quinn::ClientConfig, Transpo
     let quic =
         QuicClientConfig::try_from(settings).map_err(|error| TransportError::Tls(error.to_string()))?;
     let mut client = quinn::ClientConfig::new(Arc::new(quic));
-    client.transport_config(Arc::new(transport()));
+    client.transport_config(Arc::new(transport));
     Ok(client)
 }
 
 /// What belongs to the socket rather than to a connection. The keys stay the same over restarts: a peer that still writes
 /// to a connection of the process before learns at once that it is gone, instead of waiting for the idle timeout.
-pub(super) fn endpoint(identity: &Identity) -> quinn::EndpointConfig {
+pub(super) fn endpoint(identity: &Identity, largest: u16) -> quinn::EndpointConfig {
     let secret = identity.private_key();
     let reset = ResetKey(blake3::derive_key("shardd 2026 stateless reset v1", secret.secret_der()));
     let mut settings = quinn::EndpointConfig::new(Arc::new(reset));
     settings.cid_generator(|| Box::new(RandomIds));
-    settings.max_udp_payload_size(LARGEST_DATAGRAM).expect("within what QUIC allows");
+    settings.max_udp_payload_size(largest).expect("within what QUIC allows");
     settings
 }
 
@@ -105,12 +120,25 @@ impl HmacKey for ResetKey {
     }
 }
 
-fn transport() -> quinn::TransportConfig {
+/// Datagrams are as large as the path takes, up to `largest`.
+pub(super) fn discovering(largest: u16) -> quinn::TransportConfig {
     let mut discovery = quinn::MtuDiscoveryConfig::default();
-    discovery.upper_bound(LARGEST_DATAGRAM);
+    discovery.upper_bound(largest);
+    let mut transport = transport();
+    transport.mtu_discovery_config(Some(discovery));
+    transport
+}
+
+/// All datagrams may be of this size, whatever the path takes.
+pub(super) fn fixed(size: u16) -> quinn::TransportConfig {
+    let mut transport = transport();
+    transport.initial_mtu(size).mtu_discovery_config(None);
+    transport
+}
+
+fn transport() -> quinn::TransportConfig {
     let mut transport = quinn::TransportConfig::default();
     transport
-        .mtu_discovery_config(Some(discovery))
         .keep_alive_interval(Some(KEEP_ALIVE))
         .max_idle_timeout(Some(IDLE.try_into().expect("seconds fit")))
         .max_concurrent_bidi_streams(MAX_STREAMS.into())

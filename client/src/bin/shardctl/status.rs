@@ -151,7 +151,7 @@ fn runs(picture: &Picture) -> Table {
 
 /// One line per epoch, added up over the nodes.
 fn exchange(picture: &Picture, run: &RunView) -> String {
-    let mut epochs = std::collections::BTreeMap::<u32, [u64; 4]>::new();
+    let mut epochs = std::collections::BTreeMap::<u32, [u64; 6]>::new();
     let statuses = picture.nodes.iter().filter_map(|node| node.status.as_ref());
     for counted in
         statuses.flat_map(|status| &status.counters.exchange).filter(|c| c.run == run.run.id.as_str())
@@ -161,14 +161,22 @@ fn exchange(picture: &Picture, run: &RunView) -> String {
         sums[1] += counted.counts.received_grains;
         sums[2] += counted.counts.received_bytes;
         sums[3] += counted.counts.unsent_grains;
+        sums[4] += counted.counts.sending_micros;
+        sums[5] += counted.counts.waited_micros.min(counted.counts.sending_micros);
     }
     if epochs.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&["after epoch", "grains due", "received", "size", "not sent"]);
-    for (epoch, [due, received, bytes, unsent]) in epochs {
+    let headings = ["after epoch", "grains due", "received", "size", "not sent", "sending", "hidden"];
+    let mut table = Table::new(&headings);
+    for (epoch, [due, received, bytes, unsent, sending, waited]) in epochs {
         let size = ByteSize(bytes).to_string();
-        table.row([epoch.to_string(), count(due), count(received), size, count(unsent)]);
+        let hidden = match sending {
+            0 => String::new(),
+            _ => format!("{:.0} %", 100.0 * (1.0 - waited as f64 / sending as f64)),
+        };
+        let sending = format!("{:.1} s", sending as f64 / 1e6);
+        table.row([epoch.to_string(), count(due), count(received), size, count(unsent), sending, hidden]);
     }
     table.render()
 }

@@ -1,0 +1,340 @@
+//! What a run has yet to send, by the node it goes to. Each node has a queue and a sender of its own, so that one that takes
+//! nothing holds nobody else up; chunks that wait for the same node share a stream. Together they send at the run's pace.
+//!
+//! Knows nothing of positions: what is due is put in, and what becomes of it is counted.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use futures::stream::{FuturesUnordered, StreamExt};
+use shardfmt::GrainKey;
+use shardfmt::plan::GrainNo;
+use tokio::sync::{Notify, OwnedMutexGuard, mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::counters::micros;
+use super::gate::Gate;
+use super::pace::{LEAST, piece_bytes};
+use super::run::RunState;
+use super::{Counters, Engine};
+use crate::node::NodeId;
+use crate::peers::{Purpose, SendHeader};
+
+/// How many streams to one node are under way at once: while the one before waits for its grains to be made durable, the next
+/// is sent.
+const STREAMS: usize = 8;
+/// Chunks share a stream up to this size.
+const STREAM_BYTES: u64 = 4 << 20;
+/// Grains that were read and wait for the stream.
+const GRAINS_READ: usize = 64;
+
+/// A part of a chunk: what goes to one node.
+#[derive(Debug)]
+pub(super) struct Parcel {
+    pub(super) epoch: u32,
+    /// The chunk, or the first of several.
+    pub(super) chunk: u32,
+    /// The placement it was addressed by.
+    pub(super) generation: u64,
+    pub(super) grains: Vec<GrainNo>,
+}
+
+/// The queues of one run, while the run is being driven. What is in them counts as not acknowledged from the start, so that it
+/// may be forgotten about at any time.
+pub(super) struct Outbox {
+    engine: Arc<Engine>,
+    run: Arc<RunState>,
+    stop: CancellationToken,
+    /// The run's pace; the node's own gate comes after it.
+    gate: Gate,
+    /// Bytes of a grain, on average.
+    grain_bytes: u64,
+    state: Mutex<State>,
+    /// The oldest epoch of which something is under way or queued.
+    oldest: watch::Sender<Option<u32>>,
+}
+
+#[derive(Default)]
+struct State {
+    lanes: BTreeMap<NodeId, Lane>,
+    /// Parcels that are queued or under way, by epoch.
+    left: BTreeMap<u32, usize>,
+    /// Streams under way, by epoch, and since when there has been one.
+    under_way: BTreeMap<u32, (usize, Instant)>,
+    /// Grains that are queued, or under way and not read yet.
+    backlog: u64,
+}
+
+#[derive(Default)]
+struct Lane {
+    queue: VecDeque<Parcel>,
+    /// It has a sender...
+    is_served: bool,
+    /// ...which is told when there is more.
+    more: Arc<Notify>,
+}
+
+impl Outbox {
+    /// Nothing is sent any more after `stop`.
+    pub(super) fn new(engine: &Arc<Engine>, run: &Arc<RunState>, stop: CancellationToken) -> Arc<Self> {
+        let grains = run.plan.grain_count().max(1);
+        Arc::new(Self {
+            engine: Arc::clone(engine),
+            run: Arc::clone(run),
+            stop,
+            gate: Gate::new(LEAST),
+            grain_bytes: run.manifest.row_bytes() / grains + 1,
+            state: Mutex::default(),
+            oldest: watch::Sender::new(None),
+        })
+    }
+
+    /// Queues a part of a chunk and sees that it is sent.
+    pub(super) fn put(self: &Arc<Self>, to: NodeId, parcel: Parcel) {
+        self.run.keep_unacknowledged(parcel.epoch, parcel.grains.iter().copied());
+        let mut state = self.state();
+        state.backlog += parcel.grains.len() as u64;
+        *state.left.entry(parcel.epoch).or_default() += 1;
+        let lane = state.lanes.entry(to.clone()).or_default();
+        lane.queue.push_back(parcel);
+        lane.more.notify_one();
+        let is_served = std::mem::replace(&mut lane.is_served, true);
+        self.look(&state);
+        drop(state);
+        if !is_served {
+            let outbox = Arc::clone(self);
+            self.engine.tasks.spawn(async move { outbox.serve(&to).await });
+        }
+    }
+
+    /// Gives up what is queued of epochs before `epoch`: it will be asked for, or has been.
+    pub(super) fn drop_before(&self, epoch: u32) {
+        if self.oldest.borrow().is_none_or(|oldest| oldest >= epoch) {
+            return;
+        }
+        let nodes: Vec<NodeId> = self.state().lanes.keys().cloned().collect();
+        for node in nodes {
+            self.give_up(&node, |parcel| parcel.epoch < epoch);
+        }
+    }
+
+    /// The oldest epoch of which something is queued or under way.
+    pub(super) fn oldest(&self) -> watch::Receiver<Option<u32>> {
+        self.oldest.subscribe()
+    }
+
+    /// Bytes that have yet to be read and sent.
+    pub(super) fn backlog(&self) -> u64 {
+        self.state().backlog.saturating_mul(self.grain_bytes)
+    }
+
+    /// Sends at `rate` bytes a second from now on; a lower one holds only if nothing is left or it `may_fall`.
+    pub(super) fn set_rate(&self, rate: f64, may_fall: bool) {
+        if rate > self.gate.rate() || may_fall || self.state().backlog == 0 {
+            self.gate.set_rate(rate);
+        }
+    }
+
+    /// Sends all that is queued for a node, until nothing is.
+    async fn serve(self: Arc<Self>, to: &NodeId) {
+        let (turn, more) = (Arc::new(tokio::sync::Mutex::new(())), self.more(to));
+        let mut under_way = FuturesUnordered::new();
+        loop {
+            // One after the other is read and written; what is queued meanwhile goes together.
+            while under_way.len() < STREAMS
+                && let Ok(turn) = Arc::clone(&turn).try_lock_owned()
+                && let Some(parcel) = self.next(to)
+            {
+                under_way.push(self.send(to, parcel, turn, &more));
+            }
+            if under_way.is_empty() && self.rests(to) {
+                return;
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                Some(()) = under_way.next() => {}
+                () = more.notified() => {}
+            }
+        }
+    }
+
+    /// Told when something is queued for a node.
+    fn more(&self, to: &NodeId) -> Arc<Notify> {
+        Arc::clone(&self.state().lanes.entry(to.clone()).or_default().more)
+    }
+
+    /// Whether nothing is queued for a node: then it has no sender any more.
+    fn rests(&self, to: &NodeId) -> bool {
+        let mut state = self.state();
+        let lane = state.lanes.entry(to.clone()).or_default();
+        lane.is_served = !lane.queue.is_empty();
+        !lane.is_served
+    }
+
+    /// The next parcel for a node, with those that may go with it.
+    fn next(&self, to: &NodeId) -> Option<Parcel> {
+        let mut state = self.state();
+        let most = (STREAM_BYTES / self.grain_bytes) as usize;
+        let queue = &mut state.lanes.get_mut(to)?.queue;
+        let mut parcel = queue.pop_front()?;
+        let mut joined = 0;
+        while let Some(next) = queue.front()
+            && (next.epoch, next.generation) == (parcel.epoch, parcel.generation)
+            && parcel.grains.len() + next.grains.len() <= most
+        {
+            parcel.grains.extend(queue.pop_front().expect("just seen").grains);
+            joined += 1;
+        }
+        if let Some(left) = state.left.get_mut(&parcel.epoch) {
+            *left -= joined;
+        }
+        Some(parcel)
+    }
+
+    async fn send(&self, to: &NodeId, parcel: Parcel, turn: OwnedMutexGuard<()>, written: &Notify) {
+        let (run, count) = (&self.run, parcel.grains.len() as u64);
+        self.begin(parcel.epoch);
+        // What is not here yet, because the cache is still being filled, is brought here first: it is hosted here anyway.
+        let leaving = parcel.grains.iter().copied();
+        let loose = self.engine.obtain(run, parcel.epoch, leaving).await.unwrap_or_else(|error| {
+            debug!(peer = %to, epoch = parcel.epoch, chunk = parcel.chunk, %error, "not all of a chunk could be brought here");
+            HashMap::new()
+        });
+        let (epoch, chunk, generation) = (parcel.epoch, parcel.chunk, parcel.generation);
+        let header = SendHeader {
+            run: run.record.id.clone(),
+            plan: run.record.plan,
+            version: run.record.version,
+            purpose: Purpose::Exchange { epoch, chunk, generation },
+        };
+        let (give, take) = mpsc::channel(GRAINS_READ);
+        let feed = async {
+            let bytes = self.feed(&parcel.grains, &loose, give).await;
+            drop(turn);
+            written.notify_one();
+            bytes
+        };
+        let (ack, bytes) = tokio::join!(self.engine.peers.send(to, header, take), feed);
+        let stored = match &ack {
+            Ok(ack) => ack.stored.min(count),
+            Err(error) => {
+                debug!(peer = %to, epoch, chunk, %error, "a chunk was not taken");
+                0
+            }
+        };
+        if stored == count {
+            run.acknowledged(epoch, &parcel.grains);
+        }
+        self.engine.counters.exchange(run.name(), epoch, |counts| {
+            counts.sent_grains += stored;
+            counts.unsent_grains += count - stored;
+            counts.sent_bytes += if ack.is_ok() { bytes } else { 0 };
+        });
+        self.end(epoch);
+        if ack.is_err() {
+            // It takes nothing now. What waits for it is not tried piece by piece: it will ask.
+            self.give_up(to, |_| true);
+        }
+    }
+
+    /// Reads grains and gives them to a stream, at the pace that holds. Returns how many bytes.
+    async fn feed(
+        &self,
+        grains: &[GrainNo],
+        loose: &HashMap<GrainNo, Bytes>,
+        give: mpsc::Sender<(GrainKey, Bytes)>,
+    ) -> u64 {
+        let (mut left, mut bytes_out) = (grains, 0);
+        while !left.is_empty() && !give.is_closed() {
+            let (piece, rest) = left.split_at(self.piece().min(left.len()));
+            let bytes = piece.len() as u64 * self.grain_bytes;
+            let may_pass = async {
+                self.gate.pass(bytes).await;
+                self.engine.exchange_gate.pass(bytes).await;
+            };
+            tokio::select! {
+                () = may_pass => {}
+                () = give.closed() => break, // the connection is gone; `send` says why
+            }
+            left = rest;
+            self.state().backlog -= piece.len() as u64;
+            // A grain that could not be had is missed by its next host, which then asks whoever has it.
+            for (grain, bytes) in self.engine.read_all_cached(&self.run, piece, loose).await {
+                bytes_out += bytes.len() as u64;
+                if give.send((self.run.key(grain), bytes)).await.is_err() {
+                    break;
+                }
+            }
+        }
+        self.state().backlog -= left.len() as u64;
+        bytes_out
+    }
+
+    fn give_up(&self, to: &NodeId, is_given_up: impl Fn(&Parcel) -> bool) {
+        let mut state = self.state();
+        let Some(lane) = state.lanes.get_mut(to) else { return };
+        let (dropped, kept): (VecDeque<Parcel>, VecDeque<Parcel>) =
+            std::mem::take(&mut lane.queue).into_iter().partition(|parcel| is_given_up(parcel));
+        lane.queue = kept;
+        for parcel in &dropped {
+            let count = parcel.grains.len() as u64;
+            state.backlog -= count;
+            state.settle(parcel.epoch);
+            self.engine
+                .counters
+                .exchange(self.run.name(), parcel.epoch, |counts| counts.unsent_grains += count);
+        }
+        self.look(&state);
+    }
+
+    /// How many grains to read at once.
+    fn piece(&self) -> usize {
+        let rate = self.gate.rate().min(self.engine.exchange_gate.rate());
+        ((piece_bytes(rate) / self.grain_bytes) as usize).max(1)
+    }
+
+    fn begin(&self, epoch: u32) {
+        let mut state = self.state();
+        state.under_way.entry(epoch).or_insert_with(|| (0, Instant::now())).0 += 1;
+    }
+
+    fn end(&self, epoch: u32) {
+        let mut state = self.state();
+        let (streams, since) = state.under_way.get_mut(&epoch).expect("it began");
+        *streams -= 1;
+        if *streams == 0 {
+            let time = since.elapsed();
+            state.under_way.remove(&epoch);
+            Counters::add_time(&self.engine.counters.exchange_micros, time);
+            self.engine.counters.exchange(self.run.name(), epoch, |counts| {
+                counts.sending_micros += micros(time);
+            });
+        }
+        state.settle(epoch);
+        self.look(&state);
+    }
+
+    /// Tells those who wait what is left.
+    fn look(&self, state: &State) {
+        let oldest = state.left.keys().next().copied();
+        self.oldest.send_if_modified(|known| std::mem::replace(known, oldest) != oldest);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while held")
+    }
+}
+
+impl State {
+    /// One parcel less.
+    fn settle(&mut self, epoch: u32) {
+        let left = self.left.get_mut(&epoch).expect("it was put in");
+        *left -= 1;
+        if *left == 0 {
+            self.left.remove(&epoch);
+        }
+    }
+}
