@@ -29,7 +29,7 @@ const READS: usize = 2;
 const STEPS: u64 = 80;
 
 /// Prints the table.
-pub async fn measure() -> Result<()> {
+pub(crate) async fn measure() -> Result<()> {
     // What a step takes with nothing else on the link, and half of what the link carries in the epoch's steps.
     let step = COMPUTE.as_secs_f64() + (READS * SAMPLE) as f64 / LINK;
     let each_way = LINK / 2.0 * step * STEPS as f64;

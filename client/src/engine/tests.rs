@@ -492,9 +492,11 @@ async fn room_is_made_of_what_others_host_and_of_nothing_else() {
     // Both ranks are in epoch 1 by now.
     engine.ensure(&state, 1).await.expect("the other has what is missing");
     let foreign: Vec<GrainNo> = state.hosted_grains(&node(2), 1).into_iter().take(5).collect();
-    engine.obtain(&state, 1, foreign.iter().copied()).await.expect("the other has them");
     let is_here = |grain: &GrainNo| engine.is_resident(&state, *grain);
-    assert!(foreign.iter().all(is_here));
+    // What left after epoch 0 may just be being dropped, and one of these with it.
+    while !foreign.iter().all(is_here) {
+        engine.obtain(&state, 1, foreign.iter().copied()).await.expect("the other has them");
+    }
 
     engine.make_room(&state, u64::MAX, true);
     let own = state.hosted_grains(&node(1), 1);
