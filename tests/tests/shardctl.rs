@@ -463,8 +463,8 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
     calls.iter().for_each(|(verb, words)| call(&["--store", "s"], verb, words));
     elsewhere.iter().for_each(|(verb, words)| call(&[], verb, words));
     // With --json, too: the demo by tests/tests/demo.rs, tokens by tests/tests/access.rs, the rest of certificates by
-    // tests/tests/certificates.rs.
-    let others = ["demo", "token create", "token ls", "token revoke"];
+    // tests/tests/certificates.rs, nodes that come and go by tests/tests/drains.rs.
+    let others = ["demo", "token create", "token ls", "token revoke", "drain", "join", "leave"];
     let others = others.iter().chain(&["certs ls", "certs rotate", "certs revoke", "certs authority"]);
     let called =
         calls.iter().chain(elsewhere).map(|(verb, _)| verb).chain(others).map(|verb| (*verb).to_owned());

@@ -15,7 +15,7 @@ use tracing::warn;
 use super::counters::micros;
 use super::run::RunState;
 use super::{Counters, Engine, EngineError, MAX_EPOCH, blocking};
-use crate::cache::Location;
+use crate::cache::{CacheError, Location};
 use crate::protocol::{LocateReply, LocateRequest, Located, RunId};
 
 /// How long a grain is waited for that the exchange has yet to bring, while the rank that asks is still in the epoch before.
@@ -177,8 +177,8 @@ impl Engine {
             if state.was_checked(*grain, epoch) {
                 return false;
             }
-            let Some(at) = engine.cache.get(&key) else { return false };
-            let bad = match engine.cache.read(&at) {
+            let Some((at, read)) = engine.read_now(&key) else { return false };
+            let bad = match read {
                 Ok(bytes) => state.verify(*grain, &bytes).err().map(|error| error.to_string()),
                 Err(error) => Some(error.to_string()),
             };
@@ -224,9 +224,21 @@ impl Engine {
         blocking(move || engine.read_or_discard(&key)).await
     }
 
+    /// Where a grain is and what is there. One that is moved to another segment meanwhile is not gone: it is read there.
+    fn read_now(&self, key: &GrainKey) -> Option<(Location, Result<Bytes, CacheError>)> {
+        loop {
+            let at = self.cache.get(key)?;
+            match self.cache.read(&at) {
+                Err(CacheError::Gone { .. }) if self.cache.get(key).as_ref() != Some(&at) => {}
+                read => return Some((at, read)),
+            }
+        }
+    }
+
     /// The same, blocking. What cannot be read is no longer here.
     pub(super) fn read_or_discard(&self, key: &GrainKey) -> Option<Bytes> {
-        match self.cache.read(&self.cache.get(key)?) {
+        let (_, read) = self.read_now(key)?;
+        match read {
             Ok(bytes) => Some(bytes),
             Err(error) => {
                 if !self.cache_trouble.swap(true, Relaxed) {

@@ -16,11 +16,11 @@ use shardfmt::ByteSize;
 #[serde(try_from = "String", into = "String")]
 pub enum ExchangeRate {
     /// As fast as it must, by how fast the ranks read.
-    #[default]
     Auto,
     /// The same, and never more than so many bytes a second.
     Most(ByteSize),
     /// As fast as it goes.
+    #[default]
     Unlimited,
 }
 

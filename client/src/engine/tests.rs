@@ -269,7 +269,7 @@ impl World {
         };
         let all = async {
             while !numbers.iter().all(is_through) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                tokio::task::yield_now().await;
             }
         };
         tokio::time::timeout(Duration::from_secs(60), all).await.expect("the exchange ends");
@@ -420,7 +420,7 @@ async fn a_node_that_takes_nothing_holds_up_nobody_else() {
     // What left for it was not kept for ever: of the first epochs nothing is left.
     let forgotten = async {
         while cluster.engines[0].cache.classes().keys().any(|class| class.departs < 2) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::task::yield_now().await;
         }
     };
     tokio::time::timeout(Duration::from_secs(60), forgotten).await.expect("they are dropped");

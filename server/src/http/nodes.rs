@@ -66,7 +66,7 @@ pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> 
 /// leave stops then.
 #[utoipa::path(put, path = "/v1/nodes/{id}/drain", tag = "cluster", operation_id = "drain",
     params(("id" = NodeId, Path, description = "The node")), request_body = DrainRequest,
-    responses((status = 204, description = "It drains"), (status = 404)))]
+    responses((status = 204, description = "It drains"), (status = 404), (status = 409)))]
 pub(super) async fn drain(
     state: State,
     Named(node): Named<NodeId>,

@@ -5,8 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use shardd_client::engine::Drain;
@@ -347,29 +346,33 @@ fn harm(disk: &Path, dice: &mut Dice, harm: impl Fn(&mut Vec<u8>, &mut Dice)) {
 }
 
 /// Ends the process if a seed takes no end: under a clock that jumps, whoever waits for nothing stands still.
-struct Watchdog(Arc<AtomicU64>);
+struct Watchdog(mpsc::SyncSender<u64>);
 
 impl Watchdog {
     /// Real time that a seed may take, on a machine that does much else.
     const PATIENCE: Duration = Duration::from_secs(120);
 
     fn new() -> Watchdog {
-        let seed = Arc::new(AtomicU64::new(u64::MAX));
-        let watched = Arc::clone(&seed);
+        let (tell, told) = mpsc::sync_channel(1);
         std::thread::spawn(move || {
-            let mut last = (u64::MAX, std::time::Instant::now());
-            while Arc::strong_count(&watched) > 1 {
-                std::thread::sleep(Duration::from_millis(200));
-                let now = watched.load(Relaxed);
-                if now != last.0 {
-                    last = (now, std::time::Instant::now());
-                } else if last.1.elapsed() > Self::PATIENCE {
-                    eprintln!("seed {now} takes no end: {}", replay(now));
-                    std::process::exit(1);
+            let mut seed = None;
+            loop {
+                match told.recv_timeout(Self::PATIENCE) {
+                    Ok(next) => seed = Some(next),
+                    Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                    Err(mpsc::RecvTimeoutError::Timeout) => break,
                 }
             }
+            let seed = seed.expect("the first one is told at once");
+            eprintln!("seed {seed} takes no end: {}", replay(seed));
+            std::process::exit(1);
         });
-        Watchdog(seed)
+        Watchdog(tell)
+    }
+
+    /// A seed begins.
+    fn begins(&self, seed: u64) {
+        self.0.send(seed).expect("the other end listens");
     }
 }
 
@@ -399,7 +402,7 @@ fn whatever_goes_wrong_every_sample_is_read_once_and_right() {
     }
     let watchdog = Watchdog::new();
     for seed in seeds {
-        watchdog.0.store(seed, Relaxed);
+        watchdog.begins(seed);
         let told = std::panic::catch_unwind(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

@@ -1,0 +1,79 @@
+//! Nodes that are drained, host again and leave, while a run is being read: by the command line, over real processes.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use shardd_tests::{Cluster, Delivered, Reading, ended, error_line, is_quick, run, wait_until};
+
+const EPOCHS: u32 = 40;
+
+/// What a command with `--json` says, line by line.
+fn says(command: &mut Command) -> Vec<Value> {
+    run(command).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn hosted(cluster: &Cluster, node: &str) -> u64 {
+    let nodes = cluster.nodes[0].get("/v1/nodes");
+    let of = nodes.as_array().expect("a list").iter().find(|of| of["id"] == node);
+    of.and_then(|of| of["hosted"].as_u64()).unwrap_or(0)
+}
+
+#[test]
+fn a_node_is_drained_hosts_again_and_leaves_while_a_run_is_read() {
+    if is_quick() {
+        return;
+    }
+    let cluster = Cluster::start(3);
+    let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/data/digits/train.parquet");
+    run(cluster.shardctl().arg("ingest").arg(digits).args(["--name", "digits"]));
+    let plan = says(cluster.shardctl().args(["--json", "partition", "digits", "--q", "0.1"])).remove(0);
+    let reading = Reading {
+        plan: plan["plan"].as_str().expect("the plan's id").to_owned(),
+        run: "r".into(),
+        world: 1,
+        virtual_ranks: 2,
+        batch_size: 4,
+        start_epoch: 0,
+        end_epoch: EPOCHS,
+    };
+    let ranks = cluster.read(&reading);
+    let story = || {
+        wait_until("n3 hosts partitions", || hosted(&cluster, "n3") > 0);
+        let drained = says(cluster.shardctl().args(["--json", "drain", "n3"]));
+        println!("drain: {drained:?}");
+        assert_eq!(drained.last().expect("it ends")["done"], "hosts nothing any more");
+        assert_eq!(hosted(&cluster, "n3"), 0);
+        let status = run(cluster.shardctl().arg("status"));
+        assert!(status.contains("n3 (draining)"), "{status}");
+
+        says(cluster.shardctl().args(["--json", "join", "n3"]));
+        wait_until("n3 hosts again", || hosted(&cluster, "n3") > 0);
+
+        let left = says(cluster.shardctl().args(["--json", "leave", "n3"]));
+        assert_eq!(left.last().expect("it ends")["done"], "has left");
+        let nodes = cluster.nodes[0].get("/v1/nodes");
+        assert_eq!(nodes.as_array().map(Vec::len), Some(2), "{nodes}");
+
+        says(cluster.shardctl().args(["--json", "drain", "n2"]));
+        for (command, wants) in
+            [("drain n1", "n1 is the only one that hosts"), ("drain n9", "n9 is not among")]
+        {
+            let refused = ended(cluster.shardctl().args(command.split(' ')));
+            assert_eq!(refused.status.code(), Some(1), "{command}");
+            let said = error_line(&refused);
+            assert!(said.contains(wants), "{command}: {said}");
+        }
+    };
+    let mut told = false;
+    let delivered = Delivered::collect(ranks, |epoch, _| {
+        if epoch == 1 && !told {
+            told = true;
+            story();
+        }
+    });
+    assert!(told);
+    let first = delivered.epochs[&0];
+    assert_eq!(delivered.epochs.len(), EPOCHS as usize);
+    assert!(delivered.epochs.values().all(|epoch| *epoch == first), "each sample once, in every epoch");
+}
