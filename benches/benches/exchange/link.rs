@@ -10,7 +10,7 @@ use shardd_client::engine::{ExchangeRate, ExchangeSettings};
 use shardd_client::peers::{Effort, FetchRequest, Peers};
 use shardfmt::GrainKey;
 use tokio::net::UdpSocket;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
@@ -21,7 +21,9 @@ use super::node::Node;
 const SAMPLE: usize = 150_000;
 /// Bytes a second that the link takes each way, and bytes that wait before it.
 const LINK: f64 = 12.5e6;
-const QUEUE: usize = 1 << 20;
+const QUEUE: usize = 512 << 10;
+/// How late the link may be.
+const LATE: Duration = Duration::from_millis(20);
 /// How long a step computes, and how many samples it reads from the other node.
 const COMPUTE: Duration = Duration::from_millis(60);
 const READS: usize = 2;
@@ -29,7 +31,7 @@ const READS: usize = 2;
 const STEPS: u64 = 80;
 
 /// Prints the table.
-pub async fn measure() -> Result<()> {
+pub(crate) async fn measure() -> Result<()> {
     // What a step takes with nothing else on the link, and half of what the link carries in the epoch's steps.
     let step = COMPUTE.as_secs_f64() + (READS * SAMPLE) as f64 / LINK;
     let each_way = LINK / 2.0 * step * STEPS as f64;
@@ -123,7 +125,20 @@ struct Link {
     _relays: JoinSet<()>,
 }
 
-type Wire = mpsc::Sender<(Arc<UdpSocket>, SocketAddr, Vec<u8>)>;
+/// A way in: datagrams, as far as there are permits for their bytes.
+#[derive(Clone)]
+struct Wire {
+    put: mpsc::UnboundedSender<Datagram>,
+    room: Arc<Semaphore>,
+}
+
+/// A datagram, where it goes, from which socket, and its place in the queue.
+struct Datagram {
+    through: Arc<UdpSocket>,
+    to: SocketAddr,
+    bytes: Vec<u8>,
+    _place: OwnedSemaphorePermit,
+}
 
 impl Link {
     async fn between(a: SocketAddr, b: SocketAddr) -> Result<Link> {
@@ -138,17 +153,19 @@ impl Link {
 
 /// One way: what is put in comes out at the link's speed. What does not fit into the queue is lost.
 fn wire(relays: &mut JoinSet<()>) -> Wire {
-    let (put, mut take) = mpsc::channel::<(Arc<UdpSocket>, SocketAddr, Vec<u8>)>(QUEUE / 6500);
+    let (put, mut take) = mpsc::unbounded_channel::<Datagram>();
     relays.spawn(async move {
         let mut free = Instant::now();
-        while let Some((socket, to, datagram)) = take.recv().await {
-            free = free.max(Instant::now()) + Duration::from_secs_f64(datagram.len() as f64 / LINK);
-            // Timers go by the millisecond: so much may pass early.
-            sleep_until(free - Duration::from_millis(1)).await;
-            let _ = socket.send_to(&datagram, to).await;
+        while let Some(datagram) = take.recv().await {
+            // Whoever is woken late makes up for it: on a busy machine the link would be slower than it says.
+            let now = Instant::now();
+            free = free.max(now.checked_sub(LATE).unwrap_or(now));
+            free += Duration::from_secs_f64(datagram.bytes.len() as f64 / LINK);
+            sleep_until(free).await;
+            let _ = datagram.through.send_to(&datagram.bytes, datagram.to).await;
         }
     });
-    put
+    Wire { put, room: Arc::new(Semaphore::new(QUEUE)) }
 }
 
 /// Takes what `guest` sends to the address returned to `host`, and the answers back.
@@ -159,8 +176,7 @@ async fn relay(
     guest: SocketAddr,
     towards_guest: &Wire,
 ) -> Result<SocketAddr> {
-    let front = Arc::new(UdpSocket::bind("127.0.0.1:0").await?);
-    let back = Arc::new(UdpSocket::bind("127.0.0.1:0").await?);
+    let (front, back) = (socket().await?, socket().await?);
     let address = front.local_addr()?;
     for (from, through, to, wire) in
         [(front.clone(), back.clone(), host, towards_host), (back, front, guest, towards_guest)]
@@ -169,9 +185,20 @@ async fn relay(
         relays.spawn(async move {
             let mut datagram = vec![0; 1 << 16];
             while let Ok((length, _)) = from.recv_from(&mut datagram).await {
-                let _ = wire.try_send((through.clone(), to, datagram[..length].to_vec()));
+                let Ok(place) = wire.room.clone().try_acquire_many_owned(length as u32) else { continue };
+                let (through, bytes) = (through.clone(), datagram[..length].to_vec());
+                let _ = wire.put.send(Datagram { through, to, bytes, _place: place });
             }
         });
     }
     Ok(address)
+}
+
+/// One that loses nothing before the queue does: a default buffer holds some twenty datagrams.
+async fn socket() -> Result<Arc<UdpSocket>> {
+    let socket = UdpSocket::bind("127.0.0.1:0").await?;
+    let buffers = socket2::SockRef::from(&socket);
+    buffers.set_recv_buffer_size(4 << 20)?;
+    buffers.set_send_buffer_size(4 << 20)?;
+    Ok(Arc::new(socket))
 }

@@ -27,12 +27,12 @@ use super::{data, told};
 const LOOK: Duration = Duration::from_millis(1);
 
 /// One of two nodes, each of which hosts a partition for a rank of its own.
-pub struct Node {
-    pub number: usize,
-    pub engine: Arc<Engine>,
-    pub transport: Arc<Transport>,
-    pub plan: Plan,
-    pub run: RunId,
+pub(crate) struct Node {
+    pub(crate) number: usize,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) transport: Arc<Transport>,
+    pub(crate) plan: Plan,
+    pub(crate) run: RunId,
     manifest: Arc<Manifest>,
     hosted: Partition,
     stop: CancellationToken,
@@ -41,7 +41,7 @@ pub struct Node {
 
 impl Node {
     /// What the node will be reached by.
-    pub fn bind(home: &Path, number: usize) -> Result<Arc<Transport>> {
+    pub(crate) fn bind(home: &Path, number: usize) -> Result<Arc<Transport>> {
         let identity = match Identity::open(&home.join(format!("tls{number}")))? {
             Standing::Issued(identity) => identity,
             _ => bail!("the identity is not one that was issued"),
@@ -50,7 +50,7 @@ impl Node {
     }
 
     /// Starts the node; the other one is found at `other`. Returns once both are there and their caches full.
-    pub async fn start(
+    pub(crate) async fn start(
         home: &Path,
         number: usize,
         transport: Arc<Transport>,
@@ -97,7 +97,7 @@ impl Node {
     }
 
     /// The node's rank has come so far.
-    pub async fn report(&self, epoch: u32, position: u64) -> Result<()> {
+    pub(crate) async fn report(&self, epoch: u32, position: u64) -> Result<()> {
         let request = LocateRequest {
             rank: self.number as u32,
             world: 2,
@@ -112,7 +112,7 @@ impl Node {
     }
 
     /// The grains that it hosts in epoch 0.
-    pub fn keys(&self) -> Vec<GrainKey> {
+    pub(crate) fn keys(&self) -> Vec<GrainKey> {
         let table = SlotTable::at(&self.plan, Epoch(0));
         let key = |grain| {
             let place = self.plan.locate_grain(grain);
@@ -123,12 +123,12 @@ impl Node {
     }
 
     /// What was counted of the exchange after epoch 0.
-    pub fn exchanged(&self) -> EpochExchange {
+    pub(crate) fn exchanged(&self) -> EpochExchange {
         let exchange = self.engine.status().counters.exchange;
         exchange.iter().find(|count| count.epoch == 0).map(|count| count.counts).unwrap_or_default()
     }
 
-    pub async fn end(self) -> Result<()> {
+    pub(crate) async fn end(self) -> Result<()> {
         self.stop.cancel();
         for task in self.tasks {
             task.await?;
@@ -139,7 +139,7 @@ impl Node {
 }
 
 /// The node's part as a process: its address, the other's, `ready`, `go`, and then bytes received and seconds of processors.
-pub async fn play(home: &Path, number: usize) -> Result<()> {
+pub(crate) async fn play(home: &Path, number: usize) -> Result<()> {
     let transport = Node::bind(home, number)?;
     println!("{}", transport.address());
     let node = Node::start(home, number, transport, told()?.parse()?).await?;

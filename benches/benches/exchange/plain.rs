@@ -25,7 +25,7 @@ const STREAM_WINDOW: u32 = 8 << 20;
 const CONNECTION_WINDOW: u32 = 32 << 20;
 
 /// The process's part: its address, the other's, `ready`, `go`, and then bytes received and seconds of processors.
-pub async fn play(home: &Path, number: usize) -> Result<()> {
+pub(crate) async fn play(home: &Path, number: usize) -> Result<()> {
     let endpoint = endpoint(&home.join(format!("tls{number}")))?;
     println!("{}", endpoint.local_addr()?);
     let other: SocketAddr = told()?.parse()?;

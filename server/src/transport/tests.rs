@@ -245,7 +245,8 @@ async fn a_node_of_another_protocol_is_refused_by_name() {
     let b = quinn::Endpoint::server(server, LOOPBACK.parse().unwrap()).unwrap();
     a.transport.learn(&name("b"), b.local_addr().unwrap());
     let to = name("b");
-    let asked = async { tokio::join!(a.transport.fetch(&to, asks(vec![key(0)])), b.accept()) };
+    let answered = async { b.accept().await.expect("asked").await };
+    let asked = async { tokio::join!(a.transport.fetch(&to, asks(vec![key(0)])), answered) };
     let (asked, _) = timeout(PATIENCE, asked).await.expect("does not hang");
     let error = asked.expect_err("another protocol").to_string();
     assert!(error.contains("does not speak shardd/1"), "{error}");
