@@ -2,6 +2,7 @@
 
 mod durable;
 
+pub mod advise;
 pub mod cache;
 pub mod catalog;
 pub mod certificates;
@@ -21,5 +22,7 @@ pub mod protocol;
 pub mod schema;
 pub mod simulate;
 pub mod span;
+pub mod spread;
 pub mod stores;
+pub mod strata;
 pub mod tls;

@@ -47,6 +47,8 @@ pub enum Effort {
     Probe,
     /// Give what its cache holds.
     Cached,
+    /// Give nothing: what was given before was wrong, so check what the cache holds, and drop what is corrupt.
+    Doubt,
     /// The asked node is the shard's reader: if the shard is new to the cluster, read it from the store and forward it.
     Read,
 }

@@ -397,8 +397,10 @@ impl From<&CatalogError> for Kind {
 impl From<&EngineError> for Kind {
     fn from(error: &EngineError) -> Self {
         match error {
-            EngineError::UnknownRun { .. } | EngineError::UnknownPlan { .. } => Self::NotFound,
-            EngineError::RunConflict { .. } => Self::Conflict,
+            EngineError::UnknownRun { .. }
+            | EngineError::UnknownPlan { .. }
+            | EngineError::UnknownNode { .. } => Self::NotFound,
+            EngineError::RunConflict { .. } | EngineError::OnlyNode { .. } => Self::Conflict,
             EngineError::RankOutside { .. }
             | EngineError::EpochOutside { .. }
             | EngineError::NoSuchGrain { .. }

@@ -1,12 +1,14 @@
 //! What loaders and nodes say to each other: plain values with a JSON form, the same for the HTTP server, the loader and the
 //! metastore. Knows nothing of sockets.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use shardfmt::{DigestSum, PlanId, VersionId};
 
+use crate::engine::Room;
 use crate::node::{NodeId, NodeRecord};
 
 /// Where a run is in its plan. The same on every rank and for every world size.
@@ -134,6 +136,13 @@ pub struct Placement {
     pub hosts: Vec<NodeId>,
     /// For each partition the index of its host in `hosts`.
     pub of_partition: Vec<u16>,
+    /// The partitions that have another host than in the placement before, ascending: what nodes are copying.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moved: Vec<u32>,
+    /// Of hosts that have gone, the partitions that nobody hosted after them but those who do now: should one come back, its
+    /// disk may still have them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub departed: BTreeMap<NodeId, Vec<u32>>,
 }
 
 impl Placement {
@@ -161,6 +170,9 @@ pub struct RunView {
     pub placement: Option<Placement>,
     /// The live nodes.
     pub nodes: Vec<NodeRecord>,
+    /// Whether their caches hold it, once there is a placement.
+    #[serde(default)]
+    pub room: Option<Room>,
 }
 
 /// Asks a node where grains are; also the report of how far the rank has come, and the renewal of its hold.
@@ -181,6 +193,9 @@ pub struct LocateRequest {
     pub grains: Vec<u64>,
     /// The asker's [`host_identity`]: if it is the node's own, files are named instead of bytes sent.
     pub host: Option<String>,
+    /// What was given before was wrong: whatever was checked lately has to be checked again.
+    #[serde(default)]
+    pub doubted: bool,
 }
 
 /// The header of the answer to a [`LocateRequest`]; inline grains follow it in order.
@@ -210,6 +225,15 @@ pub enum Located {
         /// Its length in bytes.
         len: u32,
     },
+}
+
+/// Asks a node to host nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DrainRequest {
+    /// Whether it shall stop as soon as it does.
+    #[serde(default)]
+    pub leave: bool,
 }
 
 /// What a rank says at the end of an epoch about what it read.
@@ -254,8 +278,13 @@ mod tests {
     #[test]
     fn a_placement_answers_both_ways() {
         let node = |name: &str| name.parse::<NodeId>().expect("a good name");
-        let placement =
-            Placement { generation: 1, hosts: vec![node("a"), node("b")], of_partition: vec![1, 0, 1] };
+        let placement = Placement {
+            generation: 1,
+            hosts: vec![node("a"), node("b")],
+            of_partition: vec![1, 0, 1],
+            moved: vec![],
+            departed: BTreeMap::new(),
+        };
         assert_eq!(placement.host(0), &node("b"));
         assert_eq!(placement.hosted_by(&node("b")).collect::<Vec<_>>(), [0, 2]);
         assert_eq!(placement.hosted_by(&node("c")).count(), 0);

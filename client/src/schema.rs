@@ -143,6 +143,10 @@ pub struct PlanDocument {
     /// In what order a partition's samples are read.
     #[schema(value_type = Order)]
     pub order: serde_json::Value,
+    /// The digest of its strata, if it has any.
+    #[schema(value_type = Digest)]
+    #[serde(default)]
+    pub strata: Option<String>,
 }
 
 /// Which grains a partition exchanges after an epoch.
@@ -235,6 +239,8 @@ mod tests {
 
         let shape = Shape { shard_rows: vec![100], row_bytes: 800 };
         let plan = RealPlan::with_defaults(id, &shape, PlanOptions::default()).expect("a plan");
-        assert_eq!(members(&serde_json::to_value(plan).expect("plain")), described::<PlanDocument>());
+        let mut of_plain_plans = described::<PlanDocument>();
+        assert!(of_plain_plans.remove("strata"), "only stratified plans have them");
+        assert_eq!(members(&serde_json::to_value(plan).expect("plain")), of_plain_plans);
     }
 }

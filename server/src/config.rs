@@ -35,6 +35,8 @@ pub const DEFAULT_HTTP: &str = "127.0.0.1:7700";
 pub const DEFAULT_QUIC: &str = "127.0.0.1:0";
 /// Space the cache may use unless told otherwise.
 pub const DEFAULT_CACHE_SIZE: ByteSize = ByteSize(64 << 30);
+/// How long a node that drains may take.
+const GRACE: Duration = Duration::from_secs(90);
 
 /// Below that there would be no time to try twice.
 const SHORTEST_LIFE: Duration = Duration::from_secs(6);
@@ -116,6 +118,15 @@ pub struct Settings {
     /// File to write the ready line to once the node serves [default: none]
     #[arg(long, value_name = "FILE", env = "SHARDD_READY_FILE")]
     pub ready_file: Option<PathBuf>,
+
+    /// What SIGTERM does: stop within 5 s, or first let other nodes take over what this one hosts, for machines that are
+    /// taken away with a warning; a second signal stops at once [default: stop]
+    #[arg(long, value_name = "stop|drain", env = "SHARDD_ON_SIGTERM")]
+    pub on_sigterm: Option<OnSigterm>,
+
+    /// How long --on-sigterm drain may take [default: 90s]
+    #[arg(long, value_name = "TIME", env = "SHARDD_GRACE")]
+    pub grace: Option<Span>,
 
     /// How log lines on stderr look [default: text]
     #[arg(long, value_name = "text|json", env = "SHARDD_LOG_FORMAT")]
@@ -233,6 +244,17 @@ pub enum LogFormat {
     Json,
 }
 
+/// What a node does when it is told to terminate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnSigterm {
+    /// It stops.
+    #[default]
+    Stop,
+    /// It lets others take over what it hosts, and then stops.
+    Drain,
+}
+
 /// The settings of a node, complete and checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -258,6 +280,10 @@ pub struct Config {
     pub join: Option<JoinToken>,
     /// Where to write the ready line.
     pub ready_file: Option<PathBuf>,
+    /// What SIGTERM does.
+    pub on_sigterm: OnSigterm,
+    /// How long that may take.
+    pub grace: Duration,
     /// How log lines look.
     pub log_format: LogFormat,
     /// How much is logged.
@@ -375,6 +401,8 @@ impl Settings {
             http: address(DEFAULT_HTTP),
             quic: address(DEFAULT_QUIC),
             cache_size: Some(DEFAULT_CACHE_SIZE),
+            on_sigterm: Some(OnSigterm::default()),
+            grace: Some(Span(GRACE)),
             exchange_rate: Some(ExchangeRate::default()),
             log_format: Some(LogFormat::default()),
             log_level: Some(LogLevel::default()),
@@ -414,6 +442,8 @@ impl Settings {
             exchange_rate: self.exchange_rate.or(fallback.exchange_rate),
             join: self.join.or(fallback.join),
             ready_file: self.ready_file.or(fallback.ready_file),
+            on_sigterm: self.on_sigterm.or(fallback.on_sigterm),
+            grace: self.grace.or(fallback.grace),
             log_format: self.log_format.or(fallback.log_format),
             log_level: self.log_level.or(fallback.log_level),
             tls: self.tls.or(fallback.tls),
@@ -475,6 +505,8 @@ impl Settings {
             exchange_rate: settings.exchange_rate.expect(known),
             join,
             ready_file: settings.ready_file,
+            on_sigterm: settings.on_sigterm.expect(known),
+            grace: settings.grace.expect(known).0,
             log_format: settings.log_format.expect(known),
             log_level: settings.log_level.expect(known),
             tls: settings.tls.or(tls_files.is_some().then_some(true)),

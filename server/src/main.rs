@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use shardd::config::{self, Config, ConfigError, LogFormat, LogLevel, Settings};
+use shardd::serve::Signals;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 
 /// What `--version` says: the release, and where this build can keep metadata.
@@ -124,22 +124,27 @@ fn run(config: Config) -> ExitCode {
         Err(error) => return complain(&format!("cannot start: {error}"), 1),
     };
     let served = runtime.block_on(async {
-        let stop = CancellationToken::new();
+        let signals = Signals::default();
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let told = stop.clone();
+        let told = signals.clone();
         tokio::spawn(async move {
+            tokio::select! {
+                _ = interrupt.recv() => return told.stop.cancel(),
+                _ = terminate.recv() => told.terminate.cancel(),
+            }
+            // Whoever says it twice does not want to wait.
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            told.cancel();
+            told.stop.cancel();
         });
         let ready = |ready: &shardd::serve::Ready| {
             // Whoever started the node may have closed its output; it serves all the same.
             let _ = writeln!(std::io::stdout(), "{ready}");
         };
-        shardd::serve::serve(config, stop, ready).await.map_err(anyhow::Error::from)
+        shardd::serve::serve(config, signals, ready).await.map_err(anyhow::Error::from)
     });
     runtime.shutdown_timeout(Duration::from_millis(300));
     match served {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use shardd_client::cache::{Cache, CacheConfig, CacheError};
 use shardd_client::catalog::{CatalogBackend, CatalogError};
 use shardd_client::certificates::{Authority, CA_CERTIFICATE, CertificateError, write_private};
-use shardd_client::engine::{Engine, ExchangeSettings};
+use shardd_client::engine::{Drain, Engine, EngineError, ExchangeSettings};
 use shardd_client::metastore::{MetaError, Metastore};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardd_client::origin::{Origin, OriginError};
@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::access::{Role, Scope, TokenRecord, Tokens};
-use crate::config::{Auth, Config, ConfigError};
+use crate::config::{Auth, Config, ConfigError, OnSigterm};
 use crate::desk::{Desk, Revoked};
 use crate::http::{self, Access, Api, Door, Front};
 use crate::https::{self, HttpsError};
@@ -122,20 +122,25 @@ impl std::fmt::Display for Ready {
     }
 }
 
-/// Runs a node until `stop`; tells `ready` once it serves.
+/// What a process is told from outside.
+#[derive(Clone, Debug, Default)]
+pub struct Signals {
+    /// Stop now.
+    pub stop: CancellationToken,
+    /// Terminate, in the way that the settings say.
+    pub terminate: CancellationToken,
+}
+
+/// Runs a node until it is told to stop; tells `ready` once it serves.
 ///
 /// # Errors
 /// [`ServeError`] when it cannot start, or finds its name taken. A data directory that was made for a node which then had
 /// nothing to keep there is gone again.
-pub async fn serve(
-    config: Config,
-    stop: CancellationToken,
-    ready: impl FnOnce(&Ready),
-) -> Result<(), ServeError> {
+pub async fn serve(config: Config, signals: Signals, ready: impl FnOnce(&Ready)) -> Result<(), ServeError> {
     let data = config.data.clone();
     let is_new = !data.exists();
     let locked = lock_data(&data)?;
-    let served = serve_locked(config, stop, ready).await;
+    let served = serve_locked(config, signals, ready).await;
     if served.is_err() && is_new {
         remove_unused(&data, &locked);
     }
@@ -144,7 +149,7 @@ pub async fn serve(
 
 async fn serve_locked(
     config: Config,
-    stop: CancellationToken,
+    signals: Signals,
     ready: impl FnOnce(&Ready),
 ) -> Result<(), ServeError> {
     let listener = bind_http(config.http).await?;
@@ -237,6 +242,7 @@ async fn serve_locked(
     if let Some(files) = files {
         tasks.spawn(files.follow(inner.clone()));
     }
+    let dismissed = dismissed(Arc::clone(&engine), config.on_sigterm, config.grace, signals.terminate);
     let api = Api { node: record.clone(), engine, catalog, front, access, limits: http::Limits::default() };
     let doors = CancellationToken::new();
     let serving = tokio::spawn(http::serve(door, api, doors.clone()));
@@ -250,7 +256,8 @@ async fn serve_locked(
     ready(&told);
 
     let ended = tokio::select! {
-        () = stop.cancelled() => None,
+        () = signals.stop.cancelled() => None,
+        () = dismissed => None,
         ended = &mut member => Some(ended),
     };
     info!("stopping");
@@ -274,6 +281,41 @@ async fn serve_locked(
             warn!(remaining = tasks.len(), "tasks outlived the shutdown grace");
             Ok(())
         }
+    }
+}
+
+/// Returns when the node shall stop: it was told to, or asked to leave, and what it hosts is elsewhere as far as may be waited.
+async fn dismissed(
+    engine: Arc<Engine>,
+    on_sigterm: OnSigterm,
+    grace: Duration,
+    terminate: CancellationToken,
+) {
+    let asked = async {
+        engine.until_asked_to_leave().await;
+        info!("asked to leave: others take over what this node hosts");
+        engine.until_drained().await;
+    };
+    tokio::select! {
+        () = terminate.cancelled() => {}
+        () = asked => return,
+    }
+    if on_sigterm == OnSigterm::Stop {
+        return;
+    }
+    info!(?grace, "draining: others take over what this node hosts");
+    let drained = async {
+        engine.drain(engine.node(), Some(Drain::Stopping)).await?;
+        engine.until_drained().await;
+        Ok::<_, EngineError>(())
+    };
+    match tokio::time::timeout(grace, drained).await {
+        Ok(Ok(())) => info!("drained"),
+        Ok(Err(error)) => warn!(%error, "nobody takes over what this node hosts"),
+        Err(_) => warn!(
+            ?grace,
+            "not all that this node hosts was taken over in time; it will be missed, and read again"
+        ),
     }
 }
 
@@ -665,9 +707,9 @@ mod tests {
     }
 
     async fn start(settings: Settings) -> Result<Running, ServeError> {
-        let (stop, (tell, told)) = (CancellationToken::new(), oneshot::channel());
-        let config = settings.resolve().expect("good settings");
-        let serving = tokio::spawn(serve(config, stop.clone(), |ready| {
+        let (signals, (tell, told)) = (Signals::default(), oneshot::channel());
+        let (config, stop) = (settings.resolve().expect("good settings"), signals.stop.clone());
+        let serving = tokio::spawn(serve(config, signals, |ready| {
             tell.send(ready.clone()).expect("somebody waits");
         }));
         match told.await {

@@ -129,6 +129,10 @@ digest_id! {
     PlanId
 }
 digest_id! {
+    /// Names the strata of a plan: the digest of their encoding.
+    StrataId
+}
+digest_id! {
     /// Names a commit: the digest of its canonical document.
     CommitId
 }
@@ -163,6 +167,13 @@ impl PlanId {
     /// Where the plan's document lies in a store.
     pub fn object_key(&self) -> String {
         format!("plans/{self}.json")
+    }
+}
+
+impl StrataId {
+    /// Where the strata lie in a store.
+    pub fn object_key(&self) -> String {
+        format!("plans/{self}.strata")
     }
 }
 

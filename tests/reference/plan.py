@@ -2,10 +2,11 @@
 """The plan of shardd, written a second time: slowly and plainly, from docs/PLAN.md and not from the Rust code.
 
     pip install blake3
-    plan.py order DOCUMENT SHARD_ROWS EPOCH    one line per position: position, shard, row
+    plan.py order DOCUMENT SHARD_ROWS EPOCH [STRATA]    one line per position: position, shard, row
     plan.py golden > shardfmt/testdata/plan-golden.json
 
-DOCUMENT and SHARD_ROWS are JSON, or files of it: a plan document, and the rows of each shard in manifest order.
+DOCUMENT and SHARD_ROWS are JSON, or files of it: a plan document, and the rows of each shard in manifest order. STRATA is
+the file with the strata that the document names, if it does.
 """
 import json, math, os, sys
 from blake3 import blake3
@@ -18,6 +19,9 @@ def make_key(seed, tag, epoch=0, index=0, block=None):
     if block is not None:
         material += block.to_bytes(8, "little")
     return blake3(material, derive_key_context="shardd plan 2026 v1").digest()
+
+def stratum_key(stratum, seed, tag, epoch=0, index=0):
+    return make_key(seed, tag, epoch, index, stratum or None)
 
 def stream(key, words):
     data = blake3(b"", key=key).digest(length=8 * words) if words else b""
@@ -52,7 +56,8 @@ def mix(value, key):
     return z * 0x94D049BB133111EB & U64
 
 class Plan:
-    def __init__(self, document, shard_rows):
+    def __init__(self, document, shard_rows, strata=None):
+        """strata: the stratum of each sample."""
         self.d, self.P, self.g, seed = document, document["partitions"], document["grain_rows"], document["seed"]
         self.grains, full, shorts = [], [], []  # a grain: (shard, first row, rows); the others hold numbers of grains
         for shard, rows in enumerate(shard_rows):
@@ -60,42 +65,67 @@ class Plan:
                 size = min(self.g, rows - first)
                 (full if size == self.g else shorts).append(len(self.grains))
                 self.grains.append((shard, first, size))
-        self.quota = [len(full) // self.P + (m < len(full) % self.P) for m in range(self.P)]
-        self.initial = [[] for _ in range(self.P)]
-        if document["placement"] == "shards":
-            rest = iter(full)
-            for m in permutation(make_key(seed, RANGES), self.P):
-                self.initial[m] = [next(rest) for _ in range(self.quota[m])]
-        else:
-            dealt = iter(permutation(make_key(seed, GRAINS), len(full)))
-            self.initial = [[full[next(dealt)] for _ in range(quota)] for quota in self.quota]
+        strata = strata or [0] * len(full)
+        self.S = max(strata) + 1
+        dealt = iter(range(len(full)))
+        self.cells, self.first, self.initial = [], [], [[] for _ in range(self.P)]
+        for stratum in range(self.S):
+            members = [grain for grain, of in zip(full, strata) if of == stratum]
+            # Slots are dealt like cards, each stratum's where those of the one before end.
+            to = [next(dealt) % self.P for _ in members]
+            quota = [to.count(m) for m in range(self.P)]
+            self.first.append(to[0] if to else 0)
+            cells = [[] for _ in range(self.P)]
+            if document["placement"] == "shards":
+                rest = iter(members)
+                for m in permutation(make_key(seed, RANGES), self.P):
+                    cells[m] = [next(rest) for _ in range(quota[m])]
+            else:
+                places = iter(permutation(stratum_key(stratum, seed, GRAINS), len(members)))
+                for m in self.in_turn(stratum):
+                    cells[m] = [members[next(places)] for _ in range(quota[m])]
+            self.cells.append([range(len(held), len(held) + len(cell)) for held, cell in zip(self.initial, cells)])
+            for held, cell in zip(self.initial, cells):
+                held += cell
+        self.quota = [len(held) for held in self.initial]
         home = {grain: m for m in range(self.P) for grain in self.initial[m]}
         self.shorts = [[] for _ in range(self.P)]
         for short in shorts:
             before = max((grain for grain in full if grain < short), default=full[0])
             self.shorts[home[before]].append(short)
 
-    def exchanged_before(self, m, epoch):
+    def in_turn(self, stratum):
+        """The partitions, the one that is dealt the first slot of the stratum first."""
+        return [(self.first[stratum] + i) % self.P for i in range(self.P)]
+
+    def exchanged_before(self, stratum, m, epoch):
         schedule = self.d["schedule"]
-        return self.quota[m] * sum(schedule[min(i, len(schedule) - 1)] for i in range(epoch)) >> 32
+        ahead = stratum * 0x9E3779B9 % 2**32
+        shares = sum(schedule[min(i, len(schedule) - 1)] for i in range(epoch))
+        return len(self.cells[stratum][m]) * shares + ahead >> 32
+
+    def departing(self, stratum, m, epoch):
+        """The slots of a partition whose turn it is, turn after turn."""
+        cell = self.cells[stratum][m]
+        first, end = self.exchanged_before(stratum, m, epoch), self.exchanged_before(stratum, m, epoch + 1)
+        if self.d["selection"] == "cyclic":
+            turns = permutation(stratum_key(stratum, self.d["seed"], SELECTION, 0, m), len(cell))
+            return [cell[turns[turn % len(cell)]] for turn in range(first, end)]
+        turns = permutation(stratum_key(stratum, self.d["seed"], SELECTION, epoch, m), len(cell))
+        return [cell[turn] for turn in turns[:end - first]]
 
     def moves(self, epoch):
         """The moves after an epoch, a list per chunk: entry, from partition and slot, to partition and slot."""
-        departing = []  # per partition, the slots whose turn it is
-        for m in range(self.P):
-            first, end = self.exchanged_before(m, epoch), self.exchanged_before(m, epoch + 1)
-            if self.d["selection"] == "cyclic":
-                turns = permutation(make_key(self.d["seed"], SELECTION, 0, m), self.quota[m])
-                departing.append([turns[turn % self.quota[m]] for turn in range(first, end)])
-            else:
-                turns = permutation(make_key(self.d["seed"], SELECTION, epoch, m), self.quota[m])
-                departing.append(turns[:end - first])
-        chunks, T = [], self.d["chunks"]
-        for t in range(T):
-            space = [(m, slot) for m, slots in enumerate(departing)
-                     for slot in slots[len(slots) * t // T:len(slots) * (t + 1) // T]]
-            goes = permutation(make_key(self.d["seed"], EXCHANGE, epoch, t), len(space))
-            chunks.append([[entry, *space[entry], *space[goes[entry]]] for entry in range(len(space))])
+        chunks, T = [[] for _ in range(self.d["chunks"])], self.d["chunks"]
+        for stratum in range(self.S):
+            departing = [(m, self.departing(stratum, m, epoch)) for m in self.in_turn(stratum)]
+            ahead = stratum % T
+            for t, chunk in enumerate(chunks):
+                space = [(m, slot) for m, slots in departing
+                         for slot in slots[(len(slots) * t + ahead) // T:(len(slots) * (t + 1) + ahead) // T]]
+                goes = permutation(stratum_key(stratum, self.d["seed"], EXCHANGE, epoch, t), len(space))
+                before = len(chunk)
+                chunk += [[before + entry, *space[entry], *space[goes[entry]]] for entry in range(len(space))]
         return chunks
 
     def tables(self):
@@ -131,6 +161,23 @@ class Plan:
         sigma = [reversed_digits(i, self.P) for i in range(self.P)]
         return [lists[m][j] for j in range(max(map(len, lists))) for m in sigma if j < len(lists[m])]
 
+def read_strata(bytes):
+    """The stratum of each sample, from the encoding of strata."""
+    magic, form, count, samples = bytes[:8], *(int.from_bytes(bytes[a:b], "little") for a, b in [(8, 12), (12, 16), (16, 24)])
+    assert magic == b"SHSTRATA" and form == 1
+    at = 24
+    for _ in range(1 + count):
+        at += 4 + int.from_bytes(bytes[at:at + 4], "little")
+    width = 1 if count <= 256 else 2
+    return [int.from_bytes(bytes[i:i + width], "little") for i in range(at, at + width * samples, width)]
+
+def write_strata(by, names, strata):
+    texts = b"".join(len(text.encode()).to_bytes(4, "little") + text.encode() for text in [by, *names])
+    width = 1 if len(names) <= 256 else 2
+    head = [(1, 4), (len(names), 4), (len(strata), 8)]
+    return (b"SHSTRATA" + b"".join(n.to_bytes(size, "little") for n, size in head) + texts
+            + b"".join(stratum.to_bytes(width, "little") for stratum in strata))
+
 def reversed_digits(i, n):
     reverse, factor = 0, 2
     while n > 1:
@@ -147,12 +194,18 @@ def digest(numbers):
 
 def golden():
     version = blake3(b"plan-golden").hexdigest()
-    def config(name, rows, epochs, q, P, g, T, selection="cyclic", placement="shards", order="samples", seed=1):
+    def config(name, rows, epochs, q, P, g, T, selection="cyclic", placement="shards", order="samples", seed=1,
+               strata=None):
         # Shares as they parse: to the nearest 2^-32, a half rounded up.
         schedule = [((n << 33) + d) // (2 * d) for n, d in q]
         document = dict(format=1, version=version, seed=seed, schedule=schedule, partitions=P, grain_rows=g, chunks=T,
                         selection=selection, placement=placement, order=order)
-        return name, document, rows, epochs
+        if strata:
+            count, of_sample = strata
+            of_sample = [of_sample(sample) for sample in range(sum(rows))]
+            strata = write_strata("golden", ["stratum %d" % stratum for stratum in range(count)], of_sample)
+            document["strata"] = blake3(strata).hexdigest()
+        return name, document, rows, epochs, strata
     none, hundredth, tenth, third, all_ = (0, 1), (1, 100), (1, 10), (3, 10), (1, 1)
     blocked = lambda slots: {"blocked": {"slots": slots}}
     configs = [
@@ -172,6 +225,14 @@ def golden():
         config("ninety-six partitions", [700, 411, 389], [0, 2], [tenth], 96, 2, 1, seed=7),
         config("large permutations", [2000, 1777, 1500], [0, 1, 12], [tenth], 3, 2, 16),
         config("large and independent", [3000, 1001], [0, 2], [third], 2, 1, 1, selection="independent", seed=3),
+        config("strata", [50, 60, 40], [0, 1, 7], [tenth], 4, 1, 4, strata=(3, lambda sample: sample * sample % 3)),
+        config("strata of all sizes, random", [77, 0, 120], [0, 1, 3], [third, all_], 6, 1, 3, placement="random",
+               strata=(5, lambda sample: [4, 0, 1, 1, 3, 3, 3, 3][sample * 7 // 3 % 8])),
+        config("strata, independent and blocked", [64, 63], [0, 2], [third], 5, 1, 2, selection="independent",
+               order=blocked(4), strata=(4, lambda sample: sample // 40), seed=9),
+        config("a stratum for every two samples", [300, 301], [0, 1, 12], [tenth], 3, 1, 16,
+               strata=(301, lambda sample: sample // 2)),
+        config("large strata", [2500, 2500], [0, 1, 12], [tenth], 4, 1, 5, strata=(2, lambda sample: sample % 3 // 2)),
     ]
     sizes = [0, 1, 2, 3, 7, 100, 255, 256, 257, 289, 300, 1000, 4097]
     permutations = []
@@ -185,8 +246,8 @@ def golden():
         permutations.append({"seed": n, "tag": GRAINS, "epoch": 0, "index": 0, "key": key.hex(), "n": n,
                              "first": [image_of(key, n, x) for x in range(8)], "digest": ""})
     plans = []
-    for name, document, rows, epochs in configs:
-        plan, states = Plan(document, rows), []
+    for name, document, rows, epochs, strata in configs:
+        plan, states = Plan(document, rows, strata and read_strata(strata)), []
         for epoch, table in zip(range(max(epochs) + 1), plan.tables()):
             if epoch not in epochs:
                 continue
@@ -199,7 +260,7 @@ def golden():
                            "moves_digest": digest(n for chunk in moves for move in chunk for n in move),
                            "order": order if full else order[:12], "order_digest": digest(order)})
         plans.append({"name": name, "document": document, "id": blake3(compact(document).encode()).hexdigest(),
-                      "shard_rows": rows, "quotas": plan.quota, "shorts": plan.shorts, "epochs": states})
+                      "shard_rows": rows, **({"strata": strata.hex()} if strata else {}), "quotas": plan.quota, "shorts": plan.shorts, "epochs": states})
     lines = lambda values: ",\n".join(map(compact, values))
     print('{"permutations":[\n%s\n],"plans":[\n%s\n]}' % (lines(permutations), lines(plans)))
 
@@ -210,8 +271,9 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["golden"]:
             golden()
-        case ["order", document, shard_rows, epoch]:
-            plan, epoch = Plan(from_json(document), from_json(shard_rows)), int(epoch)
+        case ["order", document, shard_rows, epoch, *strata]:
+            strata = read_strata(open(strata[0], "rb").read()) if strata else None
+            plan, epoch = Plan(from_json(document), from_json(shard_rows), strata), int(epoch)
             table = next(table for e, table in enumerate(plan.tables()) if e == epoch)
             for position, (shard, row) in enumerate(plan.order(epoch, table)):
                 print(position, shard, row)

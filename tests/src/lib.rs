@@ -440,6 +440,59 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Looks twenty times a second until something is there. `standstill` is told for how long `progress` has not changed: let it
+/// panic when that is too long.
+pub fn look_until<T, P: PartialEq>(
+    mut look: impl FnMut() -> Option<T>,
+    mut progress: impl FnMut() -> P,
+    mut standstill: impl FnMut(Duration),
+) -> T {
+    let mut last = (Instant::now(), progress());
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        let now = progress();
+        if now != last.1 {
+            last = (Instant::now(), now);
+        }
+        standstill(last.0.elapsed());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Does something again and again in a thread of its own, until it is dropped, and then once more.
+pub struct Repeated {
+    stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Repeated {
+    /// Does it this often.
+    pub fn every(pause: Duration, mut action: impl FnMut() + Send + 'static) -> Self {
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let stopped = std::sync::Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+                action();
+                std::thread::sleep(pause);
+            }
+            action();
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Repeated {
+    fn drop(&mut self) {
+        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // What it did wrong was said by its panic.
+            let _ = thread.join();
+        }
+    }
+}
+
 /// A 128-bit number written as hexadecimal digits.
 pub fn hex128(value: &Value) -> u128 {
     let text = value.as_str().unwrap_or_else(|| panic!("{value} is not text"));

@@ -76,7 +76,7 @@ impl Lan {
         std::fs::create_dir_all(srv.join("home")).expect("a directory can be made");
         // Its own /srv, and `scp` from the others' without keys: the one thing here that a real machine has otherwise.
         let begin = format!(
-            "mount --make-rprivate / && mount --bind {} /srv && exec bash --noprofile --norc",
+            "mount --make-rprivate / && mount --rbind {} /srv && exec bash --noprofile --norc",
             srv.display()
         );
         let mut command = Command::new("ip");
@@ -113,10 +113,43 @@ impl Lan {
         self.others.push(netns.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"));
     }
 
+    /// Lets a machine hear nobody for some time, and then for some more nobody hear it either.
+    pub fn cut_off(&mut self, machine: &str, deaf: Duration, both: Duration) {
+        let machine = self.machine(machine);
+        let chain = |name: &str, hook: &str| {
+            format!("nft 'add chain inet cut {name} {{ type filter hook {hook} priority 0; policy drop; }}'")
+        };
+        machine.run(&format!("nft add table inet cut; {}", chain("in", "input")));
+        std::thread::sleep(deaf);
+        machine.run(&chain("out", "output"));
+        std::thread::sleep(both);
+        machine.run("nft delete table inet cut");
+    }
+
+    /// How to ask, from the switch, what a server on a machine answers.
+    pub fn asking(&self) -> Asking {
+        Asking { switch: format!("{}-sw", self.prefix) }
+    }
+
     fn on(&self, space: &str, command: &[&str]) {
         let mut all = vec!["netns", "exec", space];
         all.extend(command);
         ip(&all);
+    }
+}
+
+/// Asks servers from the switch.
+#[derive(Debug, Clone)]
+pub struct Asking {
+    switch: String,
+}
+
+impl Asking {
+    /// The JSON that a server answers; `None` if it does not within 2 s.
+    pub fn get(&self, url: &str) -> Option<serde_json::Value> {
+        let mut curl = Command::new("ip");
+        curl.args(["netns", "exec", &self.switch, "curl", "--silent", "--fail", "--max-time", "2", url]);
+        serde_json::from_slice(&curl.output().ok()?.stdout).ok()
     }
 }
 

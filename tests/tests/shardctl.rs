@@ -432,6 +432,7 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
         ("plan at", &["--global-batch-size", "4"]),
         ("plan where", &["7"]),
         ("plan cost", &["--nodes", "3"]),
+        ("plan advise", &["--epochs", "30"]),
         ("read", &["--batch-size", "500"]),
         ("read", &["--batch-size", "500", "--rows", "--quiet"]),
         ("verify", &["digits"]),
@@ -572,7 +573,7 @@ fn a_settings_file_is_made_checked_and_shown() {
     };
     let write = |text: &str| fs::write(home.path("shardd.toml"), text).expect("it can be written");
     write(&run(&mut shardd(&["show", "--default"])));
-    assert_eq!(run(&mut shardd(&["check", "shardd.toml"])), "shardd.toml is good: 8 settings\n");
+    assert_eq!(run(&mut shardd(&["check", "shardd.toml"])), "shardd.toml is good: 11 settings\n");
 
     write("log-level = \"debug\"\ncache-size = \"2GiB\"\n");
     assert_eq!(

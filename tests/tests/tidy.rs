@@ -308,6 +308,21 @@ fn no_data_set_is_committed() {
 }
 
 #[test]
+fn known_bugs_can_still_be_put_back() {
+    let bugs = root().join("tests/bugs");
+    let patches = bugs.read_dir().expect("a directory").map(|entry| entry.expect("a file").path());
+    let refused =
+        patches.filter(|path| path.extension().is_some_and(|kind| kind == "patch")).filter(|path| {
+            let check = Command::new("git").args(["apply", "--check"]).arg(path).current_dir(root()).output();
+            !check.expect("git runs").status.success()
+        });
+    none(
+        "a patch of tests/bugs does not apply: make it anew",
+        refused.map(|path| path.display().to_string()),
+    );
+}
+
+#[test]
 fn documents_point_at_what_exists() {
     let mut offences = Vec::new();
     for file in files().iter().filter(|file| file.ends_with(".md")) {
@@ -325,6 +340,20 @@ fn documents_point_at_what_exists() {
         }
     }
     none("documents keep up with the code", offences);
+}
+
+#[test]
+fn the_page_about_the_paper_says_what_was_measured() {
+    let python = std::env::var_os("SHARDD_PYTHON").unwrap_or_else(|| "python3".into());
+    let mut report = Command::new(python);
+    report.arg("-B").arg(root().join("benches/paper/report")).arg("--check");
+    let Ok(said) = report.output() else {
+        println!("skipped: there is no Python");
+        return;
+    };
+    let lines = [said.stdout, said.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(said.status.success() || !lines.is_empty(), "it says why it fails");
+    none("benches/paper/report changes nothing", lines.lines().map(String::from));
 }
 
 /// What `cargo tree` with these arguments says is compiled for this machine, our own packages left out: name and version,

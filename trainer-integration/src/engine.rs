@@ -5,6 +5,7 @@
 //! virtual rank of this process still goes backward through the earlier blocks, the later ones are already being reduced.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -28,6 +29,7 @@ pub struct Engine {
     /// By virtual rank of this rank, then by block.
     statistics: Vec<Vec<Statistics>>,
     comm: Arc<Comm>,
+    updating: Duration,
 }
 
 /// The numbers of one block.
@@ -78,7 +80,12 @@ impl Engine {
         let blocks =
             model.blocks.iter().zip(weights).map(|(block, weights)| state(&**block, weights)).collect();
         let statistics = ranks.of(comm.rank()).map(|_| model.initial_statistics()).collect();
-        Engine { model, device, ranks, optimizer, blocks, statistics, comm }
+        Engine { model, device, ranks, optimizer, blocks, statistics, comm, updating: Duration::ZERO }
+    }
+
+    /// How much of the last step came after its last backward pass: waiting for the sums of all ranks, and the update.
+    pub fn updating(&self) -> Duration {
+        self.updating
     }
 
     /// The model.
@@ -137,6 +144,7 @@ impl Engine {
             scalars.push(virtual_rank, vec![loss.sum, loss.correct as f64, samples.labels.len() as f64]);
         }
 
+        let computed = Instant::now();
         let totals = reduce(&self.comm, self.ranks, scalars);
         for (block, reduction) in reductions {
             let gradient = reduction.wait()?;
@@ -144,6 +152,7 @@ impl Engine {
             moments.update(self.optimizer, rate, decays, weights, &gradient);
         }
         let totals = totals.wait()?;
+        self.updating = computed.elapsed();
         Ok(StepLoss { sum: totals[0], correct: totals[1] as u64, samples: totals[2] as u64 })
     }
 

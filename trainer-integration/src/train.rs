@@ -123,6 +123,23 @@ pub struct Progress {
     pub rate: f32,
     /// All ranks' samples per second since training began.
     pub samples_per_s: f64,
+    /// What this rank did meanwhile.
+    #[serde(flatten)]
+    pub time: StepTime,
+}
+
+/// Where the time of a step went, in seconds. Nothing lies between the parts or between the steps: together they are the time of
+/// the training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct StepTime {
+    /// Waiting for the source.
+    pub wait_s: f64,
+    /// Making numbers of rows, decoding images.
+    pub decode_s: f64,
+    /// Forward and backward.
+    pub compute_s: f64,
+    /// Waiting for gradients that were not there when the last backward pass was done, and the update.
+    pub update_s: f64,
 }
 
 /// A finished training.
@@ -209,10 +226,15 @@ impl Training<'_> {
 
         let started = Instant::now();
         let mut account = Account::default();
+        let mut laps = Laps(started);
         while let Some(step) = source.next_step().map_err(TrainError::Source)? {
+            let wait_s = laps.next();
             let rate = schedule.rate(u64::from(step.epoch) * per_epoch + step.step);
             let shares = read_shares(&step, &spec, ranks, comm.rank())?;
+            let decode_s = laps.next();
             let loss = engine.step(&shares, step.global_samples, rate)?;
+            let update_s = engine.updating().as_secs_f64();
+            let compute_s = laps.next() - update_s;
             if loss.samples != step.global_samples {
                 let message = format!("{} samples read of a step of {}", loss.samples, step.global_samples);
                 return Err(TrainError::Share(message));
@@ -231,6 +253,7 @@ impl Training<'_> {
                 accuracy: loss.correct as f64 / loss.samples as f64,
                 rate,
                 samples_per_s: account.samples as f64 / started.elapsed().as_secs_f64(),
+                time: StepTime { wait_s, decode_s, compute_s, update_s },
             });
         }
         let train_s = started.elapsed().as_secs_f64();
@@ -354,6 +377,16 @@ fn read_shares(
         Ok(spec.read(&batch.rows, &batch.positions)?)
     };
     step.micro_batches.iter().map(read).collect()
+}
+
+/// Times that follow each other without a gap, in seconds; holds when the last one ended.
+struct Laps(Instant);
+
+impl Laps {
+    fn next(&mut self) -> f64 {
+        let now = Instant::now();
+        (now - std::mem::replace(&mut self.0, now)).as_secs_f64()
+    }
 }
 
 /// What has been trained on so far.

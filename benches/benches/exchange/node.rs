@@ -106,6 +106,7 @@ impl Node {
             for_epoch: epoch,
             grains: Vec::new(),
             host: None,
+            doubted: false,
         };
         self.engine.locate(&self.run, request).await?;
         Ok(())

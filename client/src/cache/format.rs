@@ -68,6 +68,15 @@ pub(super) fn record_bytes(len: u64) -> u64 {
     (RECORD_HEADER + len).next_multiple_of(8)
 }
 
+/// How much of a cache the grains of a shard take, `grain_rows` rows each: their rows, where each ends, their paths, and the
+/// headers of their records.
+pub(crate) fn resting_bytes(rows: u32, row_bytes: u64, grain_rows: u32) -> u64 {
+    let grains = u64::from(rows.div_ceil(grain_rows.max(1)));
+    let path = u64::from(grains.next_power_of_two().trailing_zeros()) * 32;
+    let each = RECORD_HEADER + 8 + path + 7;
+    row_bytes.saturating_add(u64::from(rows) * 4).saturating_add(grains * each)
+}
+
 /// A record as found in a file.
 pub(super) struct Found {
     pub(super) key: GrainKey,

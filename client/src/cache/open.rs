@@ -169,11 +169,26 @@ fn read_contents(file: &File, path: &Path) -> Result<Contents, CacheError> {
 
 /// Indexes the records of the segment at `path`; unlinks it when nothing can be found in it.
 fn take_up(state: &mut State, number: u32, path: &Path, marker: Option<&Marker>) -> Result<(), CacheError> {
-    let Some((file, bytes)) = open_existing(path)? else { return Ok(()) };
-    let (class, records) = match read_contents(&file, path)? {
-        Contents::Segment { class, records } => (class, records),
-        Contents::Torn => return unlink(path),
-        Contents::TooNew(found) => return Err(CacheError::TooNew { path: path.into(), found }),
+    let read = || -> Result<Option<(Contents, u64)>, CacheError> {
+        let Some((file, bytes)) = open_existing(path)? else { return Ok(None) };
+        Ok(Some((read_contents(&file, path)?, bytes)))
+    };
+    let (class, records, bytes) = match read() {
+        Ok(None) => return Ok(()),
+        Ok(Some((Contents::Segment { class, records }, bytes))) => (class, records, bytes),
+        Ok(Some((Contents::Torn, _))) => return unlink(path),
+        Ok(Some((Contents::TooNew(found), _))) => {
+            return Err(CacheError::TooNew { path: path.into(), found });
+        }
+        Err(error) => {
+            // A bad place on the disk costs what lay there. The file may stay: it is not looked at again.
+            warn!(
+                error = &error as &dyn std::error::Error,
+                "a segment of the cache cannot be read; going on without it"
+            );
+            let _: Result<(), CacheError> = unlink(path);
+            return Ok(());
+        }
     };
     state.adopt(number, class, path.into(), bytes);
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

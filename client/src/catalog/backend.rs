@@ -169,10 +169,12 @@ impl CatalogBackend {
         let version = document.version;
         let shard_rows = self.origin.ask_manifest(version, |manifest| manifest.shard_rows()).await;
         let shard_rows = shard_rows.map_err(|error| missing_version(version, error))?;
+        let mut document = document.clone();
+        self.origin.supply_strata(&mut document).await?;
         let id = Plan::new(document.clone(), &shard_rows)?.id();
         let reach = Reach { commit: None, version: Some(version), plan: Some(id) };
         let guard = self.guard(&reach, || "a plan".to_owned()).await?;
-        let outcome = self.put_plan_guarded(document, id, &guard).await;
+        let outcome = self.put_plan_guarded(&document, id, &guard).await;
         guard.end().await;
         outcome
     }

@@ -5,15 +5,15 @@
 //! plan and run the plan and the version, and what is announced in `intents/`; of a version its manifest, its tree and the
 //! shards it names. An unreached manifest that is young counts too: whoever put it has not committed it yet.
 //!
-//! Plans go first, then commits, manifests, their trees, sidecars and shards: a crash in between leaves objects without a name, never a
-//! name without objects. Why no one can begin to point at what is being deleted is in [`guard`](super::guard).
+//! Plans go first, then their strata, commits, manifests, their trees, sidecars and shards: a crash in between leaves
+//! objects without a name, never a name without objects. Why no one can begin to point at what is being deleted is in [`guard`](super::guard).
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use futures::TryStreamExt;
 use serde::{Deserialize, Serialize};
-use shardfmt::{CommitId, DatasetName, PlanId, ShardId, VersionId};
+use shardfmt::{CommitId, DatasetName, PlanId, ShardId, StrataId, VersionId};
 use tokio::time::timeout;
 
 use super::guard::{INTENTS, SLICE_TAKES, Sweep};
@@ -56,7 +56,7 @@ impl Default for GcOptions {
 pub struct GcReport {
     /// Whether nothing was deleted.
     pub dry_run: bool,
-    /// Plans that are not on the list any more.
+    /// Plans that are not on the list any more, and strata of such plans.
     pub plans: Tally,
     /// Commits of datasets that were removed.
     pub commits: Tally,
@@ -264,6 +264,7 @@ impl CatalogBackend {
 #[derive(Clone, Copy)]
 enum Kind {
     Plan,
+    Strata,
     Commit,
     Manifest,
     Tree,
@@ -272,13 +273,14 @@ enum Kind {
 }
 
 impl Kind {
-    const IN_ORDER: [Self; 6] =
-        [Self::Plan, Self::Commit, Self::Manifest, Self::Tree, Self::Sidecar, Self::Shard];
+    const IN_ORDER: [Self; 7] =
+        [Self::Plan, Self::Strata, Self::Commit, Self::Manifest, Self::Tree, Self::Sidecar, Self::Shard];
 
     fn is_that_of(self, object: &StoredObject) -> bool {
         matches!(
             (self, object.kind),
             (Self::Plan, ObjectKind::Plan(_))
+                | (Self::Strata, ObjectKind::Strata(_))
                 | (Self::Commit, ObjectKind::Commit(_))
                 | (Self::Manifest, ObjectKind::Manifest(_))
                 | (Self::Tree, ObjectKind::Tree(_))
@@ -289,7 +291,7 @@ impl Kind {
 
     fn tally_in(self, report: &mut GcReport) -> &mut Tally {
         match self {
-            Self::Plan => &mut report.plans,
+            Self::Plan | Self::Strata => &mut report.plans,
             Self::Commit => &mut report.commits,
             Self::Manifest => &mut report.manifests,
             Self::Tree => &mut report.trees,
@@ -308,6 +310,7 @@ struct Reached<'a> {
     versions: HashSet<VersionId>,
     shards: HashSet<ShardId>,
     plans: HashSet<PlanId>,
+    strata: HashSet<StrataId>,
 }
 
 impl<'a> Reached<'a> {
@@ -319,6 +322,7 @@ impl<'a> Reached<'a> {
             versions: HashSet::new(),
             shards: HashSet::new(),
             plans: HashSet::new(),
+            strata: HashSet::new(),
         }
     }
 
@@ -327,6 +331,7 @@ impl<'a> Reached<'a> {
             ObjectKind::Shard(id) | ObjectKind::Sidecar(id) => self.shards.contains(&id),
             ObjectKind::Manifest(id) | ObjectKind::Tree(id) => self.versions.contains(&id),
             ObjectKind::Plan(id) => self.plans.contains(&id),
+            ObjectKind::Strata(id) => self.strata.contains(&id),
             ObjectKind::Commit(id) => self.commits.contains(&id),
             ObjectKind::Catalog | ObjectKind::Clock | ObjectKind::Pointers | ObjectKind::Unknown => true,
         }
@@ -367,16 +372,26 @@ impl<'a> Reached<'a> {
                 self.add_version(record.version).await
             }
             PLANS => {
-                self.plans.insert(named(key, PLANS)?);
+                self.add_plan(named(key, PLANS)?).await?;
                 self.add_version(from_json::<PlanRecord>(key, value)?.version).await
             }
             RUNS => {
                 let run: RunRecord = from_json(key, value)?;
-                self.plans.insert(run.plan);
+                self.add_plan(run.plan).await?;
                 self.add_version(run.version).await
             }
             _ => self.add_intent(&from_json(key, value)?).await,
         }
+    }
+
+    /// Adds a plan and, if it is there, its strata; says of which version it is.
+    async fn add_plan(&mut self, plan: PlanId) -> Result<Option<VersionId>, CatalogError> {
+        self.plans.insert(plan);
+        let document = if_there(self.catalog.origin().plan_document(plan).await)?;
+        self.strata.extend(
+            document.as_ref().and_then(|document| document.strata.as_ref()).map(|strata| strata.id()),
+        );
+        Ok(document.map(|document| document.version))
     }
 
     async fn add_version(&mut self, version: VersionId) -> Result<(), CatalogError> {
@@ -398,8 +413,7 @@ impl<'a> Reached<'a> {
             versions.extend(if_there(origin.commit(*commit).await)?.map(|commit| commit.version));
         }
         if let Some(plan) = plan {
-            self.plans.insert(*plan);
-            versions.extend(if_there(origin.plan(*plan).await)?.map(|plan| plan.version));
+            versions.extend(self.add_plan(*plan).await?);
         }
         for version in versions {
             self.spare_version(version).await?;

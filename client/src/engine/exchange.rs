@@ -65,7 +65,7 @@ impl Engine {
                         self.spawn_publish(&run, epoch, &stop);
                     }
                     filled = Some((epoch, generation));
-                    self.spawn_fill(&run, epoch, &stop);
+                    self.spawn_fill(&run, epoch, generation, &stop);
                 }
                 let next = self.queue_due(&run, due, epoch, position, &outbox);
                 tempo.note(began.elapsed(), place(&run.plan, epoch, position));
@@ -122,13 +122,27 @@ impl Engine {
     }
 
     /// Fills for `epoch` beside the exchange; a newer epoch's fill does not wait for an older one's.
-    fn spawn_fill(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32, stop: &CancellationToken) {
+    fn spawn_fill(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        generation: u64,
+        stop: &CancellationToken,
+    ) {
         let (engine, run, stop) = (Arc::clone(self), Arc::clone(run), stop.clone());
         self.tasks.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                filled = engine.ensure(&run, epoch) => if let Err(error) = filled {
-                    warn!(run = run.name(), epoch, %error, "the cache could not be filled; reading will miss and ask again");
+                filled = engine.ensure(&run, epoch) => match filled {
+                    Ok(()) => {
+                        engine.tell_copied(&run, generation).await;
+                        if let Err(error) = engine.scrub(&run, epoch).await {
+                            warn!(run = run.name(), epoch, %error, "what the disk had spoilt could not be read again; it will be missed");
+                        }
+                    }
+                    Err(error) => {
+                        warn!(run = run.name(), epoch, %error, "the cache could not be filled; reading will miss and ask again");
+                    }
                 },
             }
         });

@@ -49,6 +49,9 @@ impl Engine {
         run.report(request.rank, request.world, request.epoch, request.position);
 
         let grains: Vec<GrainNo> = request.grains.iter().copied().map(GrainNo).collect();
+        if request.doubted {
+            run.doubt(grains.iter().copied());
+        }
         self.await_exchange(&run, &request, &grains).await;
         let mut loose = self.obtain(&run, request.for_epoch, grains.iter().copied()).await?;
         self.check(&run, request.for_epoch, &grains, &mut loose).await?;
@@ -153,37 +156,49 @@ impl Engine {
         if unchecked.is_empty() {
             return Ok(());
         }
-        let (engine, state) = (Arc::clone(self), Arc::clone(run));
-        let find_corrupt = move || {
-            let is_bad = |grain: &GrainNo| {
-                let key = state.key(*grain);
-                let Some(at) = engine.cache.get(&key) else { return false };
-                let bad = match engine.cache.read(&at) {
-                    Ok(bytes) => state.verify(*grain, &bytes).err().map(|error| error.to_string()),
-                    Err(error) => Some(error.to_string()),
-                };
-                match bad {
-                    None => {
-                        state.mark_checked(*grain, epoch);
-                        engine.cache.mark_verified(&key);
-                        false
-                    }
-                    Some(reason) => {
-                        warn!(grain = %key, segment = %at.segment.display(), offset = at.offset, reason,
-                              "a cached grain is corrupt; dropped, fetching it again");
-                        engine.cache.discard(&key);
-                        true
-                    }
-                }
-            };
-            unchecked.into_iter().filter(is_bad).collect::<Vec<_>>()
-        };
-        let corrupt = blocking(find_corrupt).await;
+        let corrupt = self.discard_corrupt(run, epoch, unchecked).await;
         if !corrupt.is_empty() {
-            Counters::add(&self.counters.corrupt_on_disk, corrupt.len());
             loose.extend(self.obtain(run, epoch, corrupt).await?);
         }
         Ok(())
+    }
+
+    /// Checks the cached bytes of grains that have not been checked in this epoch, and drops those that are corrupt: these are
+    /// returned.
+    pub(crate) async fn discard_corrupt(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        grains: Vec<GrainNo>,
+    ) -> Vec<GrainNo> {
+        let (engine, state) = (Arc::clone(self), Arc::clone(run));
+        let is_bad = move |grain: &GrainNo| {
+            let key = state.key(*grain);
+            if state.was_checked(*grain, epoch) {
+                return false;
+            }
+            let Some(at) = engine.cache.get(&key) else { return false };
+            let bad = match engine.cache.read(&at) {
+                Ok(bytes) => state.verify(*grain, &bytes).err().map(|error| error.to_string()),
+                Err(error) => Some(error.to_string()),
+            };
+            match bad {
+                None => {
+                    state.mark_checked(*grain, epoch);
+                    engine.cache.mark_verified(&key);
+                    false
+                }
+                Some(reason) => {
+                    warn!(grain = %key, segment = %at.segment.display(), offset = at.offset, reason,
+                          "a cached grain is corrupt; dropped, fetching it again");
+                    engine.cache.discard(&key);
+                    true
+                }
+            }
+        };
+        let corrupt = blocking(move || grains.into_iter().filter(is_bad).collect::<Vec<_>>()).await;
+        Counters::add(&self.counters.corrupt_on_disk, corrupt.len());
+        corrupt
     }
 
     async fn fetch_bytes(

@@ -9,12 +9,13 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::drain::{COPIED, DRAINING};
 use super::run::RunState;
 use super::value::{pack, parse};
 use super::{Engine, EngineError, blocking};
 use crate::metastore::{Expected, Following, Listing, MetaError};
 use crate::node::{NodeId, NodeRecord};
-use crate::placement::{place, preferences};
+use crate::placement::{MOST_AT_ONCE, place, preferences, step};
 use crate::protocol::{Placement, RanksRecord, RunId};
 
 /// How long to wait before asking a lost metastore again.
@@ -34,6 +35,8 @@ impl Engine {
         follow(NODES, |engine, listing, _| engine.take_nodes(listing));
         follow(RANKS, |engine, listing, stop| engine.take_ranks(listing, stop));
         follow(PLACEMENTS, |engine, listing, _| engine.take_placements(listing));
+        follow(DRAINING, |engine, listing, _| engine.take_draining(&listing));
+        follow(COPIED, |engine, listing, _| engine.take_copied(&listing, None));
         let (engine, settle_stop) = (Arc::clone(&self), stop.clone());
         self.tasks.spawn(async move { engine.settle_forever(settle_stop).await });
         stop.cancelled().await;
@@ -94,6 +97,7 @@ impl Engine {
                 let active = launches.contains_key(run);
                 if !active {
                     ended.cancel();
+                    self.spawn_forget_copied(run);
                 }
                 active
             });
@@ -137,7 +141,7 @@ impl Engine {
             if let Some(state) = self.known_run(&run) {
                 state.set_placement(placement.clone());
             }
-            self.placements.lock().expect("no panic while held").insert(run, placement);
+            self.placements.send_modify(|placements| drop(placements.insert(run, placement)));
         }
     }
 
@@ -159,10 +163,12 @@ impl Engine {
         }
     }
 
-    /// Keeps every active run's placement on live nodes.
+    /// Keeps every active run's placement on live nodes that are not drained.
     async fn settle_forever(self: Arc<Self>, stop: CancellationToken) {
         let mut nodes = self.nodes.subscribe();
         let mut launches = self.launches.subscribe();
+        let mut draining = self.draining.subscribe();
+        let mut copied = self.copied.subscribe();
         loop {
             let active: Vec<(RunId, RanksRecord)> = launches
                 .borrow_and_update()
@@ -170,6 +176,8 @@ impl Engine {
                 .map(|(run, ranks)| (run.clone(), ranks.clone()))
                 .collect();
             nodes.mark_unchanged();
+            draining.mark_unchanged();
+            copied.mark_unchanged();
             for (run, ranks) in active {
                 let settled = async {
                     let state = self.run(&run).await?;
@@ -183,12 +191,17 @@ impl Engine {
                 () = stop.cancelled() => return,
                 _ = nodes.changed() => {}
                 _ = launches.changed() => {}
+                _ = draining.changed() => {}
+                _ = copied.changed() => {}
             }
         }
     }
 
-    /// Computes the placement that fits nodes and ranks and makes it the next one, unless it is already in force or the
-    /// launch is still gathering its ranks (`even_if_gathering` places what there is).
+    /// Makes the next step towards the placement that fits nodes and ranks, unless that is in force already, nodes are still
+    /// copying what the last step moved, or the launch is still gathering its ranks (`even_if_gathering` places what there is).
+    ///
+    /// What was last heard may be old, while others decide by newer news: two nodes that believe different things would undo each
+    /// other's placements without end. So a step is decided again by what the metastore says now.
     pub(crate) async fn settle(
         &self,
         run: &RunState,
@@ -202,20 +215,18 @@ impl Engine {
             if let Some(current) = &current {
                 run.set_placement(current.clone());
             }
-            let live: Vec<NodeId> = self.nodes.borrow().keys().cloned().collect();
-            let gathering = ranks.nodes.iter().any(Option::is_none);
-            let orphaned =
-                current.as_ref().is_some_and(|now| now.hosts.iter().any(|host| !live.contains(host)));
-            if live.is_empty() || (gathering && !even_if_gathering && !orphaned) {
+            if self.next_step(run, ranks, current.as_ref(), even_if_gathering).is_none() {
                 return Ok(());
             }
-            let preferred = preferences(&run.plan, run.record.virtual_ranks, ranks);
-            let Some(next) = place(&live, &preferred, current.as_ref()) else { return Ok(()) };
+            let Some(ranks) = self.look_again(run).await? else { return Ok(()) };
+            let Some(next) = self.next_step(run, &ranks, current.as_ref(), even_if_gathering) else {
+                return Ok(());
+            };
             let expected = entry.as_ref().map_or(Expected::Absent, |entry| Expected::At(entry.revision));
-            let value = pack(&next);
+            let (value, moved) = (pack(&next), next.moved.len());
             match self.meta.put(&key, value, expected, None).await {
                 Ok(_) => {
-                    info!(run = run.name(), generation = next.generation, nodes = live.len(), "placed");
+                    info!(run = run.name(), generation = next.generation, moved, "placed");
                     run.set_placement(next);
                     return Ok(());
                 }
@@ -225,10 +236,41 @@ impl Engine {
             }
         }
     }
+
+    fn next_step(
+        &self,
+        run: &RunState,
+        ranks: &RanksRecord,
+        current: Option<&Placement>,
+        even_if_gathering: bool,
+    ) -> Option<Placement> {
+        let live: Vec<NodeId> = self.nodes.borrow().keys().cloned().collect();
+        let gathering = ranks.nodes.iter().any(Option::is_none);
+        let is_orphaned = |now: &Placement| now.hosts.iter().any(|host| live.binary_search(host).is_err());
+        if live.is_empty() || (gathering && !even_if_gathering && !current.is_some_and(is_orphaned)) {
+            return None;
+        }
+        let preferred = preferences(&run.plan, run.record.virtual_ranks, ranks);
+        let target = place(&self.hosts(run, &live), &preferred, current)?;
+        let Some(current) = current else { return Some(target) };
+        let most = if self.is_copying(run, current, &live) { 0 } else { MOST_AT_ONCE };
+        step(current, target, &live, most)
+    }
+
+    /// Brings up to date what placements are decided by. The ranks of the run, if it is still being read.
+    async fn look_again(&self, run: &RunState) -> Result<Option<RanksRecord>, EngineError> {
+        self.take_nodes(self.meta.list(NODES).await?);
+        self.take_draining(&self.meta.list(DRAINING).await?);
+        self.take_copied(
+            &self.meta.list(&format!("{COPIED}{}/", run.record.id)).await?,
+            Some(&run.record.id),
+        );
+        Ok(self.ranks(&run.record.id).await?.map(|(ranks, _)| ranks))
+    }
 }
 
 /// The readable entries below a prefix. A value of a later format than ours is left alone.
-fn entries<'a, K, V>(prefix: &'a str, listing: &'a Listing) -> impl Iterator<Item = (K, V)> + 'a
+pub(super) fn entries<'a, K, V>(prefix: &'a str, listing: &'a Listing) -> impl Iterator<Item = (K, V)> + 'a
 where
     K: std::str::FromStr + 'a,
     V: DeserializeOwned + 'a,

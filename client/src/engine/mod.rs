@@ -5,8 +5,10 @@
 //! order, is the plan's alone: nothing here can change it, only how long it takes. A grain that is not here when it is wanted
 //! is a *miss*: slow, never wrong.
 
+mod capacity;
 mod counters;
 mod cursor;
+mod drain;
 mod epochs;
 mod exchange;
 mod gate;
@@ -35,7 +37,9 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use capacity::Room;
 pub use counters::{CounterView, EpochCount, EpochExchange};
+pub use drain::{Drain, Drained, NodeState};
 pub use pace::{ExchangeRate, ExchangeSettings};
 
 use counters::Counters;
@@ -83,7 +87,11 @@ pub struct Engine {
     peers: Arc<dyn Peers>,
     nodes: watch::Sender<BTreeMap<NodeId, NodeRecord>>,
     launches: watch::Sender<BTreeMap<RunId, RanksRecord>>,
-    placements: Mutex<BTreeMap<RunId, Placement>>,
+    /// Nodes that are to host nothing.
+    draining: watch::Sender<BTreeMap<NodeId, drain::DrainRecord>>,
+    /// The generation up to which nodes have copied what was moved to them.
+    copied: watch::Sender<BTreeMap<(RunId, NodeId), u64>>,
+    placements: watch::Sender<BTreeMap<RunId, Placement>>,
     runs: Mutex<BTreeMap<RunId, Arc<RunState>>>,
     driven: Mutex<BTreeMap<RunId, CancellationToken>>,
     whole_shards: Semaphore,
@@ -121,6 +129,12 @@ pub enum EngineError {
     /// No such plan here.
     #[error("plan {plan} does not exist; `shardctl plan ls` lists the plans there are")]
     UnknownPlan { plan: PlanId },
+    /// No such node lives.
+    #[error("node {node} is not among the live nodes; `shardctl status` lists them")]
+    UnknownNode { node: NodeId },
+    /// Nobody is left to take over.
+    #[error("node {node} is the only one that hosts anything; start another, or stop this one as it is")]
+    OnlyNode { node: NodeId },
     /// Ranks count from 0.
     #[error("rank {rank} is outside a world of {world}")]
     RankOutside { rank: u32, world: u32 },
@@ -201,7 +215,9 @@ impl Engine {
             peers,
             nodes: watch::Sender::new(BTreeMap::new()),
             launches: watch::Sender::new(BTreeMap::new()),
-            placements: Mutex::default(),
+            draining: watch::Sender::new(BTreeMap::new()),
+            copied: watch::Sender::new(BTreeMap::new()),
+            placements: watch::Sender::new(BTreeMap::new()),
             runs: Mutex::default(),
             driven: Mutex::default(),
             whole_shards: Semaphore::new(WHOLE_SHARDS),
@@ -330,7 +346,13 @@ impl Engine {
     pub async fn view(self: &Arc<Self>, id: &RunId) -> Result<RunView, EngineError> {
         let run = self.run(id).await?;
         let placement = run.placement().map(|placement| (*placement).clone());
-        Ok(RunView { run: run.record.clone(), placement, nodes: self.nodes() })
+        let room = placement.as_ref().map(|placement| run.needs.room(placement, &self.free_for(&run)));
+        Ok(RunView { run: run.record.clone(), placement, nodes: self.nodes(), room })
+    }
+
+    /// This node.
+    pub fn node(&self) -> &NodeId {
+        &self.node
     }
 
     /// The live nodes, as far as this one knows.
@@ -338,9 +360,27 @@ impl Engine {
         self.nodes.borrow().values().cloned().collect()
     }
 
+    /// What each live node's cache has left for a run beside the other runs that are being read. Those of one plan share.
+    pub(crate) fn free_for(&self, run: &RunState) -> BTreeMap<NodeId, u64> {
+        let mut reserved = BTreeMap::<NodeId, u64>::new();
+        let mut plans = BTreeSet::from([run.record.plan]);
+        for other in self.active_run_states() {
+            let Some(placement) = other.placement() else { continue };
+            if !plans.insert(other.record.plan) {
+                continue;
+            }
+            for host in &placement.hosts {
+                let hosted = placement.hosted_by(host).count() as u64;
+                let taken = reserved.entry(host.clone()).or_default();
+                *taken = taken.saturating_add(hosted.saturating_mul(other.needs.partition_bytes));
+            }
+        }
+        capacity::free(self.nodes.borrow().values(), &reserved)
+    }
+
     /// The placement of every run, as far as this node knows.
     pub fn placements(&self) -> BTreeMap<RunId, Placement> {
-        self.placements.lock().expect("no panic while held").clone()
+        self.placements.borrow().clone()
     }
 
     /// All runs ever created.
@@ -460,7 +500,7 @@ impl Engine {
         let record = self.record(id).await?;
         let (plan, manifest) = self.plan(record.plan).await?;
         let state = Arc::new(RunState::new(record, plan, manifest));
-        if let Some(placement) = self.placements.lock().expect("no panic while held").get(id) {
+        if let Some(placement) = self.placements.borrow().get(id) {
             state.set_placement(placement.clone());
         }
         if let Some(ranks) = self.launches.borrow().get(id) {
@@ -576,6 +616,12 @@ impl PeerService for Arc<Engine> {
         let Ok(run) = self.run(&request.run).await else { return nothing };
         let mut answer = nothing;
         let mut missing = BTreeMap::new();
+        if request.effort == Effort::Doubt {
+            let doubted: Vec<GrainNo> = request.keys.iter().filter_map(|key| run.grain(key)).collect();
+            run.doubt(doubted.iter().copied());
+            self.discard_corrupt(&run, request.epoch, doubted).await;
+            return answer;
+        }
         for (at, key) in request.keys.iter().enumerate() {
             let Some(grain) = run.grain(key) else { continue };
             if request.effort == Effort::Probe {

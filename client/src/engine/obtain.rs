@@ -11,7 +11,7 @@ use futures::future::join_all;
 use futures::stream::{self, TryStreamExt};
 use shardfmt::plan::GrainNo;
 use shardfmt::{GrainKey, RowCodec, Sidecar};
-use tokio::time::{Duration, Instant, timeout};
+use tokio::time::{Duration, Instant, sleep, timeout};
 use tracing::{debug, warn};
 
 use super::run::{Claim, RunState};
@@ -192,6 +192,9 @@ impl Engine {
         loose: &mut HashMap<GrainNo, Bytes>,
     ) {
         let live = self.live_nodes();
+        if patience.is_zero() {
+            return;
+        }
         let asks =
             by_node.into_iter().filter(|(node, _)| live.contains(node)).map(|(node, grains)| async move {
                 let request = FetchRequest {
@@ -225,10 +228,30 @@ impl Engine {
                 Counters::add(&self.counters.corrupt_from_peers, absorbed.corrupt.len());
                 warn!(peer = %node, grain = %run.key(absorbed.corrupt[0]), count = absorbed.corrupt.len(),
                       "a peer sent grains that do not match the manifest; asking elsewhere");
+                self.spawn_doubt(run, epoch, node, &absorbed.corrupt);
             }
             Counters::add(&self.counters.misses_from_peers, count - absorbed.corrupt.len());
             settle(absorbed, left, loose);
         }
+    }
+
+    /// Tells a node that what it gave was wrong, so that it does not go on giving it. Nobody waits for it.
+    fn spawn_doubt(self: &Arc<Self>, run: &RunState, epoch: u32, node: NodeId, grains: &[GrainNo]) {
+        let request = FetchRequest {
+            run: run.record.id.clone(),
+            version: run.record.version,
+            epoch,
+            generation: run.generation(),
+            keys: keys(run, grains),
+            effort: Effort::Doubt,
+        };
+        let engine = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let told = timeout(PEER_PATIENCE, engine.peers.fetch(&node, request));
+            if let Some(Ok(Err(error))) = engine.stop.run_until_cancelled(told).await {
+                debug!(peer = %node, %error, "a peer could not be told that what it gave was wrong");
+            }
+        });
     }
 
     /// Asks a node; while this one has just started, and may not have met it yet, again and again.
@@ -282,8 +305,8 @@ impl Engine {
             self.cache.discard(&key);
         }
         let put = match self.cache.put(key, &class, bytes) {
-            Err(CacheError::Full { .. }) => {
-                self.cache.evict(&self.active_runs(), bytes.len() as u64, self.hosted_class(None));
+            Err(error) if error.is_full() => {
+                self.make_room(run, bytes.len() as u64, matches!(error, CacheError::Full { .. }));
                 self.cache.put(key, &class, bytes)
             }
             put => put,
@@ -296,6 +319,26 @@ impl Engine {
                 }
                 false
             }
+        }
+    }
+
+    /// Drops what only runs that nobody reads any more wanted, and then, once for each placement and epoch, what this node has
+    /// kept of partitions that others host by now. Of a disk that is full before the cache is, as much as was asked for.
+    pub(super) fn make_room(&self, run: &RunState, bytes: u64, by_limit: bool) {
+        let need = if by_limit { bytes } else { self.cache.free().saturating_add(bytes) };
+        self.cache.evict(&self.active_runs(), need, self.hosted_class(None));
+        let epoch = run.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
+        if self.cache.free() < need && run.is_first_tidied(run.generation(), epoch) {
+            let (hosted, runs) = (self.hosted_class(None), self.active_run_states());
+            // What the exchange has brought already, for the epoch after.
+            let is_next = |key: &GrainKey| {
+                runs.iter().find_map(|run| {
+                    let (grain, (epoch, _)) = (run.grain(key)?, run.progress.borrow().furthest()?);
+                    let next = epoch.checked_add(1)?;
+                    run.is_hosted_by(&self.node, grain, next).then(|| run.class(grain, next))
+                })
+            };
+            self.cache.evict(&BTreeSet::new(), need, |key| hosted(key).or_else(|| is_next(key)));
         }
     }
 
@@ -406,6 +449,25 @@ impl Engine {
             })
             .await
     }
+
+    /// Checks what this node hosts in `epoch`, little by little while it is being read, and brings again what its disk has
+    /// spoilt: so that it is not missed when it is due. Ends with the epoch; what it has not come to is checked when it is read.
+    pub(crate) async fn scrub(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32) -> Result<(), EngineError> {
+        let hosted = run.hosted_grains(&self.node, epoch);
+        for some in hosted.chunks(SCRUBBED_AT_ONCE) {
+            if run.progress.borrow().furthest().is_none_or(|(furthest, _)| furthest > epoch) {
+                break;
+            }
+            let began = Instant::now();
+            let unchecked = some.iter().copied().filter(|grain| !run.was_checked(*grain, epoch)).collect();
+            let corrupt = self.discard_corrupt(run, epoch, unchecked).await;
+            if !corrupt.is_empty() {
+                self.obtain(run, epoch, corrupt).await?;
+            }
+            sleep((began.elapsed() * SCRUB_REST).max(SCRUB_PAUSE)).await;
+        }
+        Ok(())
+    }
 }
 
 /// Counts one fill for as long as it lives.
@@ -433,6 +495,11 @@ const NEIGHBOURS: usize = 3;
 
 /// How many shards' grains are fetched at once while a cache is filled.
 const SHARDS_AT_ONCE: usize = 4;
+
+/// How many grains are checked in one go, how many times as long as that took nothing is checked then, and for how long at least.
+const SCRUBBED_AT_ONCE: usize = 64;
+const SCRUB_REST: u32 = 20;
+const SCRUB_PAUSE: Duration = Duration::from_millis(20);
 
 /// How many sidecars are kept for single reads: 16 bytes a row each.
 const SIDECARS_KEPT: usize = 1024;

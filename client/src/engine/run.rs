@@ -10,6 +10,7 @@ use shardfmt::{Grain, GrainKey, Manifest, ShardEntry, ShardId, Sidecar};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant};
 
+use super::capacity::Needs;
 use super::epochs::Epochs;
 use super::reader::Reading;
 use crate::cache::Class;
@@ -21,6 +22,7 @@ pub(crate) struct RunState {
     pub(crate) plan: Arc<Plan>,
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) epochs: Epochs,
+    pub(crate) needs: Needs,
     shard_numbers: HashMap<ShardId, u32>,
     /// The placement in force and the one before it, whose hosts may still have what they hosted.
     pub(crate) placement: watch::Sender<Placements>,
@@ -37,6 +39,8 @@ pub(crate) struct RunState {
     pub(crate) shards_read: Mutex<HashSet<u32>>,
     pub(crate) reading: Mutex<HashMap<u32, Arc<Reading>>>,
     pub(crate) sidecars: Mutex<HashMap<u32, Arc<Sidecar>>>,
+    /// The placement and the epoch for which the cache was last looked through for what this node hosts no more.
+    tidied: Mutex<Option<(u64, u32)>>,
     /// Grains that left by plan but whose new host has not acknowledged them, by the epoch after which they left.
     unacknowledged: Mutex<BTreeMap<u32, BTreeSet<GrainNo>>>,
 }
@@ -90,6 +94,7 @@ impl RunState {
         Self {
             record,
             epochs: Epochs::new(Arc::clone(&plan)),
+            needs: Needs::of(&plan, &manifest),
             plan,
             manifest,
             shard_numbers,
@@ -102,6 +107,7 @@ impl RunState {
             shards_read: Mutex::default(),
             reading: Mutex::default(),
             sidecars: Mutex::default(),
+            tidied: Mutex::default(),
             unacknowledged: Mutex::default(),
         }
     }
@@ -147,6 +153,11 @@ impl RunState {
 
     pub(crate) fn mark_checked(&self, grain: GrainNo, epoch: u32) {
         self.checked[grain.0 as usize].fetch_max(epoch + 1, Relaxed);
+    }
+
+    /// Whatever was checked has to be checked again.
+    pub(crate) fn doubt(&self, grains: impl IntoIterator<Item = GrainNo>) {
+        grains.into_iter().for_each(|grain| self.checked[grain.0 as usize].store(0, Relaxed));
     }
 
     pub(crate) fn keep_unacknowledged(&self, epoch: u32, grains: impl IntoIterator<Item = GrainNo>) {
@@ -241,6 +252,12 @@ impl RunState {
     pub(crate) fn class(&self, grain: GrainNo, epoch: u32) -> Class {
         let departs = self.epochs.view(epoch).departs(&self.plan, grain);
         Class { run: self.name().to_owned(), departs }
+    }
+
+    /// Whether the cache has not been looked through yet for this placement and epoch; from now on it has.
+    pub(crate) fn is_first_tidied(&self, generation: u64, epoch: u32) -> bool {
+        let mut tidied = self.tidied.lock().expect("no panic while held");
+        tidied.replace((generation, epoch)) != Some((generation, epoch))
     }
 
     /// The nodes that host a grain of the shard in `epoch`, sorted.

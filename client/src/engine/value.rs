@@ -42,7 +42,7 @@ mod tests {
     use super::*;
     use crate::metastore::MAX_VALUE_BYTES;
     use crate::node::NodeId;
-    use crate::placement::place;
+    use crate::placement::{Host, place};
     use crate::protocol::{Placement, RanksRecord};
 
     fn entry(value: Vec<u8>) -> Entry {
@@ -57,7 +57,15 @@ mod tests {
         nodes.sort();
         let preferred: Vec<_> =
             (0..16384_usize).map(|p| Some(nodes[p * 2_654_435_761 % 4096].clone())).collect();
-        let placement = place(&nodes, &preferred, None).expect("a placement");
+        let hosts: Vec<Host> = nodes.iter().cloned().map(Host::roomy).collect();
+        let placement = place(&hosts, &preferred, None).expect("a placement");
+        let value = pack(&placement);
+        assert!(value.len() <= MAX_VALUE_BYTES, "{}", value.len());
+        assert_eq!(parse::<Placement>(&entry(value)), Some(placement.clone()));
+
+        // A quarter of the nodes goes: what they hosted is moved, and remembered.
+        let left: Vec<Host> = hosts.into_iter().skip(1024).collect();
+        let placement = place(&left, &preferred, Some(&placement)).expect("another placement");
         let value = pack(&placement);
         assert!(value.len() <= MAX_VALUE_BYTES, "{}", value.len());
         assert_eq!(parse::<Placement>(&entry(value)), Some(placement));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use memmap2::{Advice, Mmap};
 use shardfmt::plan::{GrainNo, Plan};
-use shardfmt::{Grain, GrainKey, Manifest};
+use shardfmt::{ByteSize, Grain, GrainKey, Manifest};
 use tracing::{debug, warn};
 
 use super::LoadError;
@@ -74,6 +74,7 @@ impl Nodes {
         for server in &servers {
             match http.post_json(&format!("{server}/v1/runs/{run}/ranks/{rank}"), &attach) {
                 Ok(view) => {
+                    warn_of_room(&view);
                     return Ok(Self {
                         http,
                         run,
@@ -112,7 +113,7 @@ impl Nodes {
             if self.is_avoided(&server) {
                 continue;
             }
-            if let Err(error) = self.ask(&server, epoch, &[], None) {
+            if let Err(error) = self.ask(&server, epoch, &[], false) {
                 debug!(server, %error, "a node could not be told how far this rank is");
                 self.avoid(&server);
             }
@@ -141,7 +142,7 @@ impl Nodes {
         server: &str,
         for_epoch: u32,
         grains: &[GrainNo],
-        host: Option<String>,
+        doubted: bool,
     ) -> Result<(LocateReply, Bytes), HttpError> {
         let (epoch, position) = *self.consumed.lock().expect("no panic while held");
         let request = LocateRequest {
@@ -151,7 +152,8 @@ impl Nodes {
             position,
             for_epoch,
             grains: grains.iter().map(|grain| grain.0).collect(),
-            host,
+            host: self.host(),
+            doubted,
         };
         let url = format!("{server}/v1/runs/{}/locate", self.run);
         let body = self.http.post_for_bytes(&url, &request)?;
@@ -228,6 +230,18 @@ enum GrainBytes {
     Owned(Bytes),
 }
 
+/// Says before the training begins what caches that are too small will cost.
+fn warn_of_room(view: &RunView) {
+    let Some(room) = view.room.filter(|room| room.from_store_bytes_per_epoch > 0) else { return };
+    let size = |bytes| ByteSize(bytes).to_string();
+    warn!(
+        run = %view.run.id, needed = size(room.needed_bytes), caches = size(room.cache_bytes),
+        from_store_per_epoch = size(room.from_store_bytes_per_epoch),
+        "the nodes' caches are too small for this run: what does not fit is read from the store in every epoch; raise \
+         --cache-size, or add nodes"
+    );
+}
+
 impl GrainBytes {
     fn as_slice(&self) -> &[u8] {
         match self {
@@ -244,12 +258,14 @@ pub(crate) struct NodeRows {
     manifest: Arc<Manifest>,
     epoch: u32,
     known: HashMap<GrainNo, GrainBytes>,
+    /// A node gave wrong bytes: it is told so when it is asked again.
+    doubts: bool,
     maps: HashMap<String, Arc<Mmap>>,
 }
 
 impl NodeRows {
     pub(crate) fn new(nodes: Arc<Nodes>, plan: Arc<Plan>, manifest: Arc<Manifest>) -> Self {
-        Self { nodes, plan, manifest, epoch: 0, known: HashMap::new(), maps: HashMap::new() }
+        Self { nodes, plan, manifest, epoch: 0, known: HashMap::new(), doubts: false, maps: HashMap::new() }
     }
 
     /// Whether these bytes are the grain, by the manifest: no other word is taken, not a file's either.
@@ -285,7 +301,7 @@ impl NodeRows {
             }
             let by_server = self.choose(&left, attempt)?;
             let (nodes, question_size) = (&self.nodes, self.question_size());
-            let epoch = self.epoch;
+            let (epoch, doubted) = (self.epoch, std::mem::take(&mut self.doubts));
             let answers: Vec<_> = std::thread::scope(|scope| {
                 let asks: Vec<_> = by_server
                     .into_iter()
@@ -293,7 +309,7 @@ impl NodeRows {
                         scope.spawn(move || {
                             let ask = |wanted: &[Wanted]| {
                                 let grains: Vec<GrainNo> = wanted.iter().map(|wanted| wanted.grain).collect();
-                                let answer = nodes.ask(&server, epoch, &grains, nodes.host());
+                                let answer = nodes.ask(&server, epoch, &grains, doubted);
                                 (server.clone(), wanted.to_vec(), answer)
                             };
                             wanted.chunks(question_size).map(ask).collect::<Vec<_>>()
@@ -308,7 +324,7 @@ impl NodeRows {
                 match answer {
                     Ok((reply, body)) => {
                         stale |= reply.generation != self.generation();
-                        left.extend(self.take(wanted, &reply, &body));
+                        left.extend(self.take(wanted, &reply, &body, doubted));
                     }
                     Err(error) if error.is_final() => return Err(error.into()),
                     Err(error) => {
@@ -355,8 +371,9 @@ impl NodeRows {
         Ok(by_server)
     }
 
-    /// Takes an answer's grains; returns those that must be asked for again.
-    fn take(&mut self, wanted: Vec<Wanted>, reply: &LocateReply, body: &[u8]) -> Vec<Wanted> {
+    /// Takes an answer's grains, to a question that `doubted` what was given before or did not; returns those that must be asked
+    /// for again.
+    fn take(&mut self, wanted: Vec<Wanted>, reply: &LocateReply, body: &[u8], doubted: bool) -> Vec<Wanted> {
         let mut again = Vec::new();
         let mut at = 0usize;
         for (wanted, located) in wanted.into_iter().zip(&reply.grains) {
@@ -373,13 +390,17 @@ impl NodeRows {
                 Some(bytes) if self.is_genuine(wanted.grain, bytes.as_slice()) => {
                     self.known.insert(wanted.grain, bytes);
                 }
-                Some(GrainBytes::Mapped(..)) => {
-                    // Damaged this instant, or another machine's path that means another file here.
-                    warn!(grain = %wanted.grain, "a mapped grain does not match the manifest; taking bytes instead of files");
-                    *self.nodes.host.lock().expect("no panic while held") = None;
+                Some(given) => {
+                    // Damaged since it was checked; or, where that is checked again, another machine's path that means another
+                    // file here.
+                    let is_strange = doubted && matches!(given, GrainBytes::Mapped(..));
+                    if is_strange && self.nodes.host.lock().expect("no panic while held").take().is_some() {
+                        warn!(grain = %wanted.grain, "a mapped grain does not match the manifest; taking bytes instead of files");
+                    }
+                    self.doubts = true;
                     again.push(wanted);
                 }
-                _ => again.push(wanted),
+                None => again.push(wanted),
             }
         }
         again

@@ -25,7 +25,7 @@ use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, WriteMultipart};
 use shardfmt::plan::PlanDocument;
-use shardfmt::{FinishedShard, PlanId, Shard, ShardEntry, ShardId, Sidecar, VersionId, merkle};
+use shardfmt::{FinishedShard, PlanId, Shard, ShardEntry, ShardId, Sidecar, StrataId, VersionId, merkle};
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
@@ -144,6 +144,10 @@ impl Object {
 
     fn plan(id: PlanId) -> Self {
         Self::new(id.object_key(), format_args!("plan {id}"))
+    }
+
+    fn strata(id: StrataId) -> Self {
+        Self::new(id.object_key(), format_args!("strata {id}"))
     }
 }
 
@@ -343,8 +347,12 @@ impl Origin {
         .await)
     }
 
-    /// Stores a plan.
+    /// Stores a plan, its strata first if they are with it.
     pub async fn put_plan(&self, plan: &PlanDocument) -> Result<PlanId, OriginError> {
+        if let Some(strata) = plan.strata.as_ref().and_then(|strata| strata.get()) {
+            let bytes = Bytes::from(strata.encode());
+            self.put(&Object::strata(StrataId::of(&bytes)), bytes).await?;
+        }
         let bytes = Bytes::from(plan.to_bytes());
         let id = PlanId::of(&bytes);
         self.put(&Object::plan(id), bytes).await?;
@@ -441,8 +449,30 @@ impl Origin {
         self.size_of(&Object::shard(*id)).await
     }
 
-    /// A plan, verified against its name.
+    /// A plan with its strata, verified against their names.
     pub async fn plan(&self, id: PlanId) -> Result<PlanDocument, OriginError> {
+        let mut document = self.plan_document(id).await?;
+        self.supply_strata(&mut document).await?;
+        Ok(document)
+    }
+
+    /// Brings a document its strata, if it has any and they are not with it.
+    pub(crate) async fn supply_strata(&self, document: &mut PlanDocument) -> Result<(), OriginError> {
+        let Some(missing) = document.strata.as_ref().filter(|strata| strata.get().is_none()) else {
+            return Ok(());
+        };
+        let (object, bare) = (Object::strata(missing.id()), document.clone());
+        let supplied = self.read_as(&object, &self.metadata, move |bytes| {
+            let mut document = bare.clone();
+            document.supply_strata(bytes).map_err(|error| error.to_string())?;
+            Ok(document)
+        });
+        *document = supplied.await?;
+        Ok(())
+    }
+
+    /// The document of a plan without its strata, verified against its name.
+    pub(crate) async fn plan_document(&self, id: PlanId) -> Result<PlanDocument, OriginError> {
         self.read_as(&Object::plan(id), &self.metadata, move |bytes| {
             check_digest(id, PlanId::of(bytes))?;
             PlanDocument::from_bytes(bytes).map_err(|error| error.to_string())

@@ -9,7 +9,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutOptions};
-use shardfmt::{Commit, CommitId, Digest, PlanId, ShardId, VersionId};
+use shardfmt::{Commit, CommitId, Digest, PlanId, ShardId, StrataId, VersionId};
 
 use super::swap::META;
 use super::{FilePath, Object, Origin, OriginError, blocking, check_digest};
@@ -81,6 +81,8 @@ pub enum ObjectKind {
     Tree(VersionId),
     /// A plan.
     Plan(PlanId),
+    /// The strata of plans.
+    Strata(StrataId),
     /// A commit.
     Commit(CommitId),
     /// The mark of a catalog that keeps objects here.
@@ -97,12 +99,14 @@ impl ObjectKind {
     fn of(key: &str) -> Self {
         let id = |ending| -> Option<Digest> { key.rsplit('/').next()?.strip_suffix(ending)?.parse().ok() };
         let (arrow, rows, tree, json) = (id(".arrow"), id(".rows"), id(".tree"), id(".json"));
+        let strata = id(".strata");
         let kinds = [
             arrow.map(|id| (ShardId(id).object_key(), Self::Shard(ShardId(id)))),
             rows.map(|id| (ShardId(id).sidecar_key(), Self::Sidecar(ShardId(id)))),
             arrow.map(|id| (VersionId(id).object_key(), Self::Manifest(VersionId(id)))),
             tree.map(|id| (VersionId(id).tree_key(), Self::Tree(VersionId(id)))),
             json.map(|id| (PlanId(id).object_key(), Self::Plan(PlanId(id)))),
+            strata.map(|id| (StrataId(id).object_key(), Self::Strata(StrataId(id)))),
             json.map(|id| (CommitId(id).object_key(), Self::Commit(CommitId(id)))),
         ];
         match kinds.into_iter().flatten().find(|(canonical, _)| canonical == key) {
@@ -296,6 +300,8 @@ mod tests {
         assert_eq!(ObjectKind::of(&shard.sidecar_key()), ObjectKind::Sidecar(shard));
         assert_eq!(ObjectKind::of(&VersionId(digest).object_key()), ObjectKind::Manifest(VersionId(digest)));
         assert_eq!(ObjectKind::of(&VersionId(digest).tree_key()), ObjectKind::Tree(VersionId(digest)));
+        let strata = StrataId(digest);
+        assert_eq!(ObjectKind::of(&strata.object_key()), ObjectKind::Strata(strata));
         assert_eq!(ObjectKind::of(&PlanId(digest).object_key()), ObjectKind::Plan(PlanId(digest)));
         assert_eq!(ObjectKind::of(&CommitId(digest).object_key()), ObjectKind::Commit(CommitId(digest)));
         let backup = format!("backup/{}", shard.object_key());

@@ -7,7 +7,7 @@ use shardfmt::plan::{Partition, Permutation, Plan};
 
 use super::{Event, EventKind};
 use crate::node::NodeId;
-use crate::placement::{place, preferences};
+use crate::placement::{Host, place, preferences};
 use crate::protocol::{Placement, RanksRecord};
 
 /// The live nodes of a run, one rank at each as it begins, and who hosts what.
@@ -55,7 +55,7 @@ impl<'p> Cluster<'p> {
         };
         let virtual_ranks = plan.default_virtual_ranks(ranks.world);
         let preferred = preferences(plan, virtual_ranks, &ranks);
-        let placement = place(&nodes, &preferred, None).expect("the first placement is new");
+        let placement = place(&roomy(&nodes), &preferred, None).expect("the first placement is new");
         let kept = vec![0; placement.hosts.len()];
         Cluster { plan, nodes, named, ranks, virtual_ranks, placement, kept }
     }
@@ -115,7 +115,7 @@ impl<'p> Cluster<'p> {
     }
 
     fn settle(&mut self, change: &mut Change, dead: &BTreeSet<NodeId>) {
-        let Some(next) = place(&self.nodes, &self.preferred(), Some(&self.placement)) else { return };
+        let Some(next) = place(&roomy(&self.nodes), &self.preferred(), Some(&self.placement)) else { return };
         let mut kept = vec![0; next.hosts.len()];
         for partition in self.plan.partitions() {
             let old = self.placement.host(partition.0);
@@ -174,6 +174,10 @@ impl<'p> Cluster<'p> {
         }
         remote
     }
+}
+
+fn roomy(nodes: &[NodeId]) -> Vec<Host> {
+    nodes.iter().cloned().map(Host::roomy).collect()
 }
 
 fn name(number: u32) -> NodeId {

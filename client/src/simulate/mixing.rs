@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use serde::Serialize;
-use shardfmt::plan::{Epoch, GrainNo, Move, Partition, Permutation, Plan, Selection, Share};
+use shardfmt::plan::{Epoch, GrainNo, Move, Partition, Permutation, Plan, Schedule, Selection, Share};
 
 /// Grains that are all followed; of more, some are looked up. A followed one costs 4 bytes, and 16 while it moves.
 const MOST_FOLLOWED: u64 = 1 << 24;
@@ -120,15 +120,20 @@ impl Arrivals {
 /// What has not been exchanged before `epoch` is at home, and of the rest what came back by chance.
 pub(super) fn predicted(plan: &Plan, epoch: Epoch) -> f64 {
     let document = plan.document();
-    let shares = (0..epoch.0).map(|past| fraction(document.schedule.after(Epoch(past))));
-    let stayed = match document.selection {
-        Selection::Cyclic => (1.0 - shares.sum::<f64>()).max(0.0),
-        Selection::Independent => shares.map(|share| 1.0 - share).product(),
-    };
+    let stayed = unexchanged(&document.schedule, document.selection, epoch);
     stayed + (1.0 - stayed) / f64::from(document.partitions)
 }
 
+/// The part of the grains that no exchange before `epoch` has taken.
+pub(crate) fn unexchanged(schedule: &Schedule, selection: Selection, epoch: Epoch) -> f64 {
+    let shares = (0..epoch.0).map(|past| fraction(schedule.after(Epoch(past))));
+    match selection {
+        Selection::Cyclic => (1.0 - shares.sum::<f64>()).max(0.0),
+        Selection::Independent => shares.map(|share| 1.0 - share).product(),
+    }
+}
+
 /// A share as a number from 0 to 1.
-pub(super) fn fraction(share: Share) -> f64 {
+pub(crate) fn fraction(share: Share) -> f64 {
     share.units() as f64 / Share::ALL.units() as f64
 }

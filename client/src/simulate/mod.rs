@@ -22,6 +22,8 @@ pub use mixing::Mixing;
 pub use report::{EpochReport, NodeReport, Peers, Report, Summary};
 pub use scenario::{Event, EventKind, LinkRate, Scenario, ScenarioError, shape};
 
+pub(crate) use mixing::{fraction, unexchanged};
+
 use cluster::Cluster;
 use mixing::Homes;
 use report::Recorder;

@@ -29,6 +29,7 @@ impl Need {
             ["v1", "health" | "ready" | "openapi.json" | "authority"] if is_read => return Need::Nothing,
             ["v1", "join"] => return Need::Nothing,
             ["v1", "tokens" | "join-tokens" | "certificates" | "gc", ..] => Role::Admin,
+            ["v1", "nodes", ..] if !is_read => Role::Admin,
             // Who may read may train: its runs, where its ranks are, and how far.
             ["v1", "runs", ..] => Role::Read,
             _ if is_read => Role::Read,
@@ -107,6 +108,8 @@ mod tests {
             ("DELETE", "/v1/runs/r/ranks/0", token(Role::Read, None)),
             ("POST", "/v1/gc", token(Role::Admin, None)),
             ("GET", "/v1/tokens", token(Role::Admin, None)),
+            ("GET", "/v1/nodes", token(Role::Read, None)),
+            ("PUT", "/v1/nodes/n1/drain", token(Role::Admin, None)),
             ("GET", "/v1/authority", Need::Nothing),
             ("POST", "/v1/join-tokens", token(Role::Admin, None)),
             ("DELETE", "/v1/certificates/n2", token(Role::Admin, None)),

@@ -174,6 +174,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(cursors::show, cursors::put, cursors::remove))
         .routes(routes!(runs::placements))
         .routes(routes!(nodes::list))
+        .routes(routes!(nodes::drain, nodes::undrain))
         .routes(routes!(nodes::status))
         .routes(routes!(certificates::authority))
         .routes(routes!(certificates::join))

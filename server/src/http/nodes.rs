@@ -1,14 +1,16 @@
 //! The node and its cluster: health, counters, the other nodes.
 
-use axum::http::Uri;
+use axum::http::{StatusCode, Uri};
+use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
-use shardd_client::engine::NodeStatus;
+use shardd_client::engine::{Drain, NodeState, NodeStatus};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardd_client::problem::Kind;
+use shardd_client::protocol::DrainRequest;
 use utoipa::ToSchema;
 
 use super::pages::{self, Paged};
-use super::{Answer, Asked, Refusal, State, json};
+use super::{Answer, Asked, Named, Posted, Refusal, State, json};
 
 /// What a node says of itself to whoever asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -53,9 +55,35 @@ pub(super) async fn ready(state: State) -> Answer {
 
 /// The live nodes, by name, as far as this one knows
 #[utoipa::path(get, path = "/v1/nodes", tag = "cluster", operation_id = "list_nodes", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<NodeRecord>), (status = 422)))]
+    responses((status = 200, description = "A page of them", body = Vec<NodeState>), (status = 422)))]
 pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
-    pages::page(&uri, &paged, state.api.engine.nodes(), |node| node.id.to_string())
+    pages::page(&uri, &paged, state.api.engine.node_states(), |node| node.record.id.to_string())
+}
+
+/// Let a node host nothing: what it hosts moves to others, a few partitions at a time
+///
+/// `hosted` and `copying` of the node in the list of nodes say how far it is: at 0 nobody misses it. A node that was asked to
+/// leave stops then.
+#[utoipa::path(put, path = "/v1/nodes/{id}/drain", tag = "cluster", operation_id = "drain",
+    params(("id" = NodeId, Path, description = "The node")), request_body = DrainRequest,
+    responses((status = 204, description = "It drains"), (status = 404)))]
+pub(super) async fn drain(
+    state: State,
+    Named(node): Named<NodeId>,
+    Posted(asked): Posted<DrainRequest>,
+) -> Answer {
+    let drain = if asked.leave { Drain::Leaving } else { Drain::Asked };
+    state.api.engine.drain(&node, Some(drain)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Let a node host again
+#[utoipa::path(delete, path = "/v1/nodes/{id}/drain", tag = "cluster", operation_id = "undrain",
+    params(("id" = NodeId, Path, description = "The node")),
+    responses((status = 204, description = "It may host again")))]
+pub(super) async fn undrain(state: State, Named(node): Named<NodeId>) -> Answer {
+    state.api.engine.drain(&node, None).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// What this node has and has counted

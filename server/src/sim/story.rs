@@ -3,8 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use shardd_client::engine::Drain;
 use shardd_client::protocol::{Attach, CreateRun, LocateRequest, Located, RunId, host_identity};
 use shardfmt::plan::{Epoch, GrainNo, Plan, SlotTable, VirtualRank};
 use shardfmt::{Grain, RowDigest};
@@ -33,11 +38,17 @@ enum Fault {
     Crash,
     DiskLost,
     DiskSpoilt,
+    DiskTorn,
+    AllDisksLost,
     Restart,
+    Lies,
+    Drained,
+    HostsAgain,
+    Paused,
     Healing,
 }
 
-const FAULTS: [Fault; 10] = [
+const FAULTS: [Fault; 16] = [
     Fault::Loss,
     Fault::Cut,
     Fault::OneWayCut,
@@ -46,7 +57,13 @@ const FAULTS: [Fault; 10] = [
     Fault::Crash,
     Fault::DiskLost,
     Fault::DiskSpoilt,
+    Fault::DiskTorn,
+    Fault::AllDisksLost,
     Fault::Restart,
+    Fault::Lies,
+    Fault::Drained,
+    Fault::HostsAgain,
+    Fault::Paused,
     Fault::Healing,
 ];
 
@@ -102,7 +119,7 @@ impl Story {
         self.world.engine(0).create_run(create).await.expect("created");
         let attached = (0..self.ranks).map(|rank| {
             let own = rank as usize * self.world.nodes.len() / self.ranks as usize;
-            let engine = std::sync::Arc::clone(self.world.engine(own));
+            let engine = Arc::clone(self.world.engine(own));
             let (run, world) = (self.run.clone(), self.ranks);
             async move { engine.attach(&run, rank, Attach { world, epoch: 0 }).await.expect("attached") }
         });
@@ -146,7 +163,8 @@ impl Story {
 
     /// A grain, from its host or, where that does not run, from any node that does: a loader asks in this order.
     async fn locate(&mut self, rank: u32, at: (u32, u64), partition: u32, grain: GrainNo) -> Vec<u8> {
-        loop {
+        let began = Instant::now();
+        for attempt in 0.. {
             let running = self.world.running();
             let own = running[rank as usize % running.len()];
             let view = timeout(PATIENCE, self.world.engine(own).view(&self.run)).await;
@@ -155,15 +173,21 @@ impl Story {
                 let number = self.world.number_of().get(placement.host(partition)).copied()?;
                 running.contains(&number).then_some(number)
             });
-            let engine = std::sync::Arc::clone(self.world.engine(host.unwrap_or(own)));
+            // The host first; if it cannot answer, one after the other.
+            let asked = if attempt == 0 { host.unwrap_or(own) } else { running[attempt % running.len()] };
+            let engine = Arc::clone(self.world.engine(asked));
             let request = self.request(rank, at, grain, host_identity());
             let located = timeout(PATIENCE, engine.locate(&self.run, request)).await;
             let located = located.unwrap_or_else(|_| panic!("grain {} hangs at {at:?}", grain.0));
             // A node that came while the metastore is away does not know the run yet: another one does, or it will.
-            let Ok((reply, inline)) = located else {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                self.mend_if_nobody_knows().await;
-                continue;
+            let (reply, inline) = match located {
+                Ok(located) => located,
+                Err(error) => {
+                    assert!(began.elapsed() < PATIENCE, "grain {} is not given at {at:?}: {error}", grain.0);
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    self.mend_if_nobody_knows().await;
+                    continue;
+                }
             };
             match &reply.grains[0] {
                 Located::File { segment, offset, len } => {
@@ -179,11 +203,13 @@ impl Story {
                 Located::Inline { .. } => return inline[0].to_vec(),
             }
         }
+        unreachable!("attempts do not end");
     }
 
     fn request(&self, rank: u32, at: (u32, u64), grain: GrainNo, host: Option<String>) -> LocateRequest {
         let ((epoch, position), world) = (at, self.ranks);
-        LocateRequest { rank, world, epoch, position, for_epoch: epoch, grains: vec![grain.0], host }
+        let (for_epoch, grains, doubted) = (epoch, vec![grain.0], host.is_none());
+        LocateRequest { rank, world, epoch, position, for_epoch, grains, host, doubted }
     }
 
     fn is_good(&self, grain: GrainNo, bytes: &[u8]) -> bool {
@@ -236,18 +262,29 @@ impl Story {
             Fault::Isolation => self.world.isolate(one),
             Fault::MetastoreAway => self.world.lose_metastore(one),
             // One node is always left.
-            Fault::Crash | Fault::DiskLost | Fault::DiskSpoilt if running.len() == 1 => return,
+            Fault::Crash | Fault::DiskLost | Fault::DiskSpoilt | Fault::DiskTorn if running.len() == 1 => {
+                return;
+            }
             Fault::Crash => self.world.kill(one).await,
-            Fault::DiskLost => {
-                self.world.kill(one).await;
-                self.world.nodes[one].disk = tempfile::TempDir::new().expect("a temporary directory");
-                self.world.start(one);
+            Fault::DiskLost => self.restart(one, |disk, _| lose(disk)).await,
+            Fault::DiskSpoilt => self.restart(one, spoil).await,
+            // It had said that it would keep what it lost.
+            Fault::DiskTorn => self.restart(one, tear).await,
+            Fault::AllDisksLost => {
+                for number in running {
+                    self.restart(number, |disk, _| lose(disk)).await;
+                }
             }
-            Fault::DiskSpoilt => {
-                self.world.kill(one).await;
-                spoil(self.world.nodes[one].disk.path(), &mut self.dice);
-                self.world.start(one);
+            Fault::Lies => self.world.set_lies(one, true),
+            // The metastore may be away, and there may be no other node.
+            Fault::Drained => {
+                let why = [Drain::Asked, Drain::Stopping][self.dice.below(2)];
+                let _ = self.world.engine(one).drain(&self.world.nodes[other].id, Some(why)).await;
             }
+            Fault::HostsAgain => {
+                let _ = self.world.engine(one).drain(&self.world.nodes[other].id, None).await;
+            }
+            Fault::Paused => tokio::time::sleep(Duration::from_secs(600)).await,
             Fault::Restart => {
                 if self.world.nodes[other].process.is_some() {
                     return;
@@ -257,6 +294,13 @@ impl Story {
             Fault::Healing => self.world.heal(),
         }
         *self.told.faults.entry(fault).or_default() += 1;
+    }
+
+    /// Kills a node, lets something happen to its disk, and starts it again.
+    async fn restart(&mut self, number: usize, happens: fn(&Path, &mut Dice)) {
+        self.world.kill(number).await;
+        happens(self.world.nodes[number].disk.path(), &mut self.dice);
+        self.world.start(number);
     }
 
     /// All nodes run, and reach each other.
@@ -270,8 +314,25 @@ impl Story {
     }
 }
 
+/// Nothing is left of a cache.
+fn lose(disk: &Path) {
+    let _ = std::fs::remove_dir_all(disk.join("segments"));
+}
+
 /// Changes a byte in some of the segments of a cache.
-fn spoil(disk: &std::path::Path, dice: &mut Dice) {
+fn spoil(disk: &Path, dice: &mut Dice) {
+    harm(disk, dice, |bytes, dice| {
+        let at = dice.below(bytes.len());
+        bytes[at] ^= 1 << dice.below(8);
+    });
+}
+
+/// Some of the segments of a cache end early.
+fn tear(disk: &Path, dice: &mut Dice) {
+    harm(disk, dice, |bytes, dice| bytes.truncate(dice.below(bytes.len())));
+}
+
+fn harm(disk: &Path, dice: &mut Dice, harm: impl Fn(&mut Vec<u8>, &mut Dice)) {
     let Ok(entries) = std::fs::read_dir(disk.join("segments")) else { return };
     let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
@@ -280,10 +341,44 @@ fn spoil(disk: &std::path::Path, dice: &mut Dice) {
         if bytes.is_empty() || dice.happens(0.5) {
             continue;
         }
-        let at = dice.below(bytes.len());
-        bytes[at] ^= 1 << dice.below(8);
+        harm(&mut bytes, dice);
         std::fs::write(&path, bytes).expect("written");
     }
+}
+
+/// Ends the process if a seed takes no end: under a clock that jumps, whoever waits for nothing stands still.
+struct Watchdog(Arc<AtomicU64>);
+
+impl Watchdog {
+    /// Real time that a seed may take, on a machine that does much else.
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    fn new() -> Watchdog {
+        let seed = Arc::new(AtomicU64::new(u64::MAX));
+        let watched = Arc::clone(&seed);
+        std::thread::spawn(move || {
+            let mut last = (u64::MAX, std::time::Instant::now());
+            while Arc::strong_count(&watched) > 1 {
+                std::thread::sleep(Duration::from_millis(200));
+                let now = watched.load(Relaxed);
+                if now != last.0 {
+                    last = (now, std::time::Instant::now());
+                } else if last.1.elapsed() > Self::PATIENCE {
+                    eprintln!("seed {now} takes no end: {}", replay(now));
+                    std::process::exit(1);
+                }
+            }
+        });
+        Watchdog(seed)
+    }
+}
+
+/// How to repeat a seed, with all that the nodes log.
+fn replay(seed: u64) -> String {
+    let next = seed.wrapping_add(1);
+    format!(
+        "SHARDD_SIM_LOG=1 SHARDD_SIM_SEEDS={seed}..{next} cargo test --release -p shardd --lib sim:: -- --nocapture"
+    )
 }
 
 fn seeds() -> std::ops::Range<u64> {
@@ -298,7 +393,13 @@ fn whatever_goes_wrong_every_sample_is_read_once_and_right() {
     let mut all = Told::default();
     let seeds = seeds();
     let count = seeds.end - seeds.start;
+    if std::env::var_os("SHARDD_SIM_LOG").is_some() {
+        let lines = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_target(false);
+        lines.with_writer(std::io::stderr).with_ansi(false).init();
+    }
+    let watchdog = Watchdog::new();
     for seed in seeds {
+        watchdog.0.store(seed, Relaxed);
         let told = std::panic::catch_unwind(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -307,12 +408,7 @@ fn whatever_goes_wrong_every_sample_is_read_once_and_right() {
                 .expect("a runtime");
             runtime.block_on(Story::tell(seed))
         });
-        let Ok(told) = told else {
-            panic!(
-                "seed {seed} fails: SHARDD_SIM_SEEDS={seed}..{} cargo test --release -p shardd --lib sim::",
-                seed + 1
-            );
-        };
+        let Ok(told) = told else { panic!("seed {seed} fails: {}", replay(seed)) };
         for (fault, times) in told.faults {
             *all.faults.entry(fault).or_default() += times;
         }

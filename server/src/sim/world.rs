@@ -9,14 +9,17 @@ use std::time::Duration;
 use arrow::array::{BinaryArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
 use async_trait::async_trait;
+use bytes::Bytes;
 use shardd_client::cache::{Cache, CacheConfig};
 use shardd_client::engine::Engine;
 use shardd_client::metastore::{Entry, Expected, LeaseId, Listing, MemoryMetastore, MetaError, Metastore};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardd_client::origin::Origin;
+use shardd_client::peers::{Ack, FetchRequest, PeerError, PeerService, Peers, SendHeader};
 use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
-use shardfmt::{Manifest, RowDigest, ShardWriter, VersionId};
+use shardfmt::{GrainKey, Manifest, RowDigest, ShardWriter, VersionId};
 use tempfile::TempDir;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -141,6 +144,67 @@ impl Metastore for Gate {
     }
 }
 
+/// Every third grain that passes has a bit flipped, as long as it lies.
+struct Liar<T> {
+    truth: T,
+    lies: Arc<AtomicBool>,
+}
+
+impl<T> Liar<T> {
+    fn bend(&self, number: usize, bytes: Bytes) -> Bytes {
+        if !self.lies.load(Ordering::Relaxed) || !number.is_multiple_of(3) || bytes.is_empty() {
+            return bytes;
+        }
+        let mut bent = bytes.to_vec();
+        let at = number * 7919 % bent.len();
+        bent[at] ^= 0x10;
+        bent.into()
+    }
+}
+
+#[async_trait]
+impl Peers for Liar<Arc<Transport>> {
+    async fn fetch(&self, to: &NodeId, request: FetchRequest) -> Result<Vec<Option<Bytes>>, PeerError> {
+        self.truth.fetch(to, request).await
+    }
+
+    async fn send(
+        &self,
+        to: &NodeId,
+        header: SendHeader,
+        mut grains: mpsc::Receiver<(GrainKey, Bytes)>,
+    ) -> Result<Ack, PeerError> {
+        let (give, take) = mpsc::channel(1);
+        let bend = async move {
+            let mut number = 0;
+            while let Some((key, bytes)) = grains.recv().await {
+                if give.send((key, self.bend(number, bytes))).await.is_err() {
+                    return;
+                }
+                number += 1;
+            }
+        };
+        tokio::join!(self.truth.send(to, header, take), bend).0
+    }
+}
+
+#[async_trait]
+impl PeerService for Liar<Arc<Engine>> {
+    async fn fetch(&self, from: &NodeId, request: FetchRequest) -> Vec<Option<Bytes>> {
+        let answer = PeerService::fetch(&self.truth, from, request).await;
+        answer.into_iter().enumerate().map(|(number, bytes)| Some(self.bend(number, bytes?))).collect()
+    }
+
+    async fn receive(
+        &self,
+        from: &NodeId,
+        header: SendHeader,
+        grains: mpsc::Receiver<(GrainKey, Bytes)>,
+    ) -> Result<Ack, PeerError> {
+        self.truth.receive(from, header, grains).await
+    }
+}
+
 /// A node, running or not.
 pub(super) struct Node {
     pub(super) id: NodeId,
@@ -148,6 +212,10 @@ pub(super) struct Node {
     pub(super) disk: TempDir,
     pub(super) process: Option<Process>,
     gate: Arc<AtomicBool>,
+    /// How often it was started.
+    started: u64,
+    /// Whether it gives wrong bytes to whoever asks.
+    lies: Arc<AtomicBool>,
 }
 
 /// What runs of a node.
@@ -192,6 +260,8 @@ impl World {
             disk: TempDir::new().expect("a temporary directory"),
             process: None,
             gate: Arc::new(AtomicBool::new(true)),
+            started: 0,
+            lies: Arc::default(),
         };
         let nodes = (0..nodes).map(node).collect();
         let meta = Arc::new(MemoryMetastore::new());
@@ -206,6 +276,7 @@ impl World {
     pub(super) fn start(&mut self, number: usize) {
         let node = &mut self.nodes[number];
         assert!(node.process.is_none(), "{} runs", node.id);
+        node.started += 1;
         let identity = &IDENTITIES[number];
         let socket = self.net.socket(node.address);
         let transport = Transport::over(socket, identity, Arc::new(Revoked::default()), Datagrams::default())
@@ -214,14 +285,14 @@ impl World {
             Arc::new(Gate { inner: Arc::clone(&self.meta), is_open: Arc::clone(&node.gate) });
         let origin = Arc::new(Origin::open_dir(DATA.store.path()).expect("a store"));
         let cache = Arc::new(Cache::open(node.disk.path(), CacheConfig::default()).expect("a cache"));
-        let peers: Arc<dyn shardd_client::peers::Peers> = transport.clone();
+        let peers = Arc::new(Liar { truth: Arc::clone(&transport), lies: Arc::clone(&node.lies) });
         let engine = Engine::new(node.id.clone(), Arc::clone(&origin), cache, Arc::clone(&meta), peers);
         let record = NodeRecord {
             id: node.id.clone(),
             http: format!("http://{}", node.address),
             quic: node.address,
             cache_bytes: 1 << 30,
-            started_at: 0,
+            started_at: node.started,
         };
         let member = Membership {
             metastore: Arc::clone(&meta),
@@ -231,7 +302,8 @@ impl World {
             keeper: None,
         };
         let stop = CancellationToken::new();
-        let services = Services { peers: Arc::new(Arc::clone(&engine)), metastore: None, desk: None };
+        let answers = Liar { truth: Arc::clone(&engine), lies: Arc::clone(&node.lies) };
+        let services = Services { peers: Arc::new(answers), metastore: None, desk: None };
         let kept = member.keep(None, None, stop.clone());
         let addresses = membership::follow_addresses(meta, Arc::clone(&transport), None, stop.clone());
         let tasks = vec![
@@ -245,7 +317,8 @@ impl World {
         node.process = Some(Process { engine, origin, transport, stop, tasks });
     }
 
-    /// Ends a node without a word to anybody: the network goes first, and with it the way to the metastore.
+    /// Ends a node without a word to anybody: the network goes first, and with it the way to the metastore; its cache is left as
+    /// a process that is killed leaves it.
     pub(super) async fn kill(&mut self, number: usize) {
         self.isolate(number);
         let Some(process) = self.nodes[number].process.take() else { return };
@@ -255,7 +328,14 @@ impl World {
         }
         process.transport.close().await;
         self.read_before += process.origin.bytes_read();
+        // Written by an orderly end only.
+        let _ = std::fs::remove_file(self.nodes[number].disk.path().join("clean"));
         self.reconnect(number);
+    }
+
+    /// From now on a node gives wrong bytes to some who ask, and sends some; or no more.
+    pub(super) fn set_lies(&self, number: usize, lies: bool) {
+        self.nodes[number].lies.store(lies, Ordering::Relaxed);
     }
 
     /// Nothing gets to a node or from it, and the metastore is away for it.
@@ -278,10 +358,13 @@ impl World {
         self.nodes[number].gate.store(true, Ordering::Relaxed);
     }
 
-    /// Nothing is cut, and nothing away.
+    /// Nothing is cut, nothing away, and nobody lies.
     pub(super) fn heal(&self) {
         self.net.heal();
-        self.nodes.iter().for_each(|node| node.gate.store(true, Ordering::Relaxed));
+        for node in &self.nodes {
+            node.gate.store(true, Ordering::Relaxed);
+            node.lies.store(false, Ordering::Relaxed);
+        }
     }
 
     /// The nodes that run, by number.

@@ -245,9 +245,10 @@ async fn a_node_of_another_protocol_is_refused_by_name() {
     let b = quinn::Endpoint::server(server, LOOPBACK.parse().unwrap()).unwrap();
     a.transport.learn(&name("b"), b.local_addr().unwrap());
     let to = name("b");
-    let answered = async { b.accept().await.expect("asked").await };
-    let asked = async { tokio::join!(a.transport.fetch(&to, asks(vec![key(0)])), answered) };
-    let (asked, _) = timeout(PATIENCE, asked).await.expect("does not hang");
+    let answering = async { b.accept().await.expect("it is asked").await.map(drop) };
+    let asked = async { tokio::join!(a.transport.fetch(&to, asks(vec![key(0)])), answering) };
+    let (asked, answered) = timeout(PATIENCE, asked).await.expect("does not hang");
+    assert!(answered.is_err(), "they agreed on a protocol");
     let error = asked.expect_err("another protocol").to_string();
     assert!(error.contains("does not speak shardd/1"), "{error}");
     a.end().await;

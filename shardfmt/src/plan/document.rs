@@ -1,8 +1,11 @@
 //! The plan document: everything that decides an order, and nothing else. Knows no shards, only their version.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
-use super::{PlanError, Schedule};
+use super::strata::StrataOf;
+use super::{PlanError, Schedule, Strata};
 use crate::digest::{Digest, PlanId, VersionId};
 
 /// The format this release writes.
@@ -19,6 +22,8 @@ const GRAIN_BYTES: u64 = 16 * 1024;
 const CHUNKS: u32 = 16;
 const MOST_CHUNKS: u32 = 65_536;
 const LARGEST_GRAIN: u32 = 1 << 30;
+/// Strata times partitions: some bytes are kept for each.
+const MOST_CELLS: u64 = 1 << 24;
 
 /// The immutable document that fixes the order of every epoch of a version.
 ///
@@ -46,6 +51,9 @@ pub struct PlanDocument {
     pub placement: InitialPlacement,
     /// In what order a partition's samples are read.
     pub order: Order,
+    /// Parts of the samples of which every partition always holds as many; absent where there is one part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strata: Option<StrataOf>,
 }
 
 /// Which grains a partition exchanges after an epoch.
@@ -112,6 +120,8 @@ pub struct PlanOptions {
     pub placement: InitialPlacement,
     /// In what order a partition is read.
     pub order: Order,
+    /// Parts of the samples of which every partition always holds as many; needs grains of one row, then the default.
+    pub strata: Option<Arc<Strata>>,
 }
 
 impl PlanDocument {
@@ -124,6 +134,7 @@ impl PlanDocument {
         let mut partitions = options.partitions.unwrap_or_else(|| friendly(samples / SAMPLES_PER_PARTITION));
         let grain_rows = match options.grain_rows {
             Some(rows) => rows,
+            None if options.strata.is_some() => 1,
             None => default_grain_rows(shape, samples, partitions),
         };
         let grains = shape.shard_rows.iter().map(|rows| u64::from(rows / grain_rows.max(1))).sum();
@@ -146,6 +157,7 @@ impl PlanDocument {
             selection: options.selection,
             placement: options.placement,
             order: options.order,
+            strata: options.strata.map(StrataOf::from),
         };
         document.check()?;
         document.check_shape(&shape.shard_rows)?;
@@ -182,6 +194,16 @@ impl PlanDocument {
         PlanId(Digest::of(&self.to_bytes()))
     }
 
+    /// Gives the document its strata, of which it has only the id when it was read. `bytes` is their encoding.
+    ///
+    /// # Errors
+    /// [`PlanError::Strata`] if these are not they.
+    pub fn supply_strata(&mut self, bytes: &[u8]) -> Result<(), PlanError> {
+        let supplied = self.strata.as_ref().map(|strata| strata.supplied(bytes)).transpose()?;
+        self.strata = supplied;
+        Ok(())
+    }
+
     /// Whether each field is in range by itself.
     pub(crate) fn check(&self) -> Result<(), PlanError> {
         if self.format != FORMAT {
@@ -202,6 +224,9 @@ impl PlanDocument {
         }
         if self.order == (Order::Blocked { slots: 0 }) {
             return Err(PlanError::NoBlockSlots);
+        }
+        if self.strata.is_some() && self.grain_rows != 1 {
+            return Err(PlanError::StrataOfGrains { grain_rows: self.grain_rows });
         }
         Ok(())
     }
@@ -228,6 +253,22 @@ impl PlanDocument {
                 grain_rows,
                 fitting,
             });
+        }
+        self.check_strata(grains)
+    }
+
+    fn check_strata(&self, samples: u64) -> Result<(), PlanError> {
+        let Some(strata) = &self.strata else { return Ok(()) };
+        let Some(found) = strata.get() else {
+            return Err(PlanError::StrataMissing { strata: strata.id().short() });
+        };
+        if found.sample_count() != samples {
+            return Err(PlanError::StrataOfOthers { found: found.sample_count(), samples });
+        }
+        let (strata, partitions) = (found.names().len(), self.partitions);
+        if strata as u64 * u64::from(partitions) > MOST_CELLS {
+            let fitting = (MOST_CELLS / strata as u64) as u32;
+            return Err(PlanError::TooManyCells { strata, partitions, fitting });
         }
         Ok(())
     }

@@ -59,6 +59,25 @@ pub enum PlanError {
     /// A block of no slots.
     #[error("a block needs at least 1 slot: use --block-slots 8, or the default order of single samples")]
     NoBlockSlots,
+    /// The strata are unfit, or damaged.
+    #[error("strata: {reason}")]
+    Strata { reason: String },
+    /// The strata are not here, only their id.
+    #[error("the plan has strata {strata}, which were not read with it: read the plan from its store")]
+    StrataMissing { strata: String },
+    /// The strata are those of another version.
+    #[error("strata of {found} samples are not those of a version of {samples}: make them from this version")]
+    StrataOfOthers { found: u64, samples: u64 },
+    /// Strata of grains of several rows.
+    #[error(
+        "a grain of {grain_rows} rows may be of several strata: use --grain-rows 1, or leave --stratify out"
+    )]
+    StrataOfGrains { grain_rows: u32 },
+    /// More strata and partitions than a plan keeps count of.
+    #[error(
+        "{strata} strata in {partitions} partitions are more than 2^24 together: use --partitions {fitting}"
+    )]
+    TooManyCells { strata: usize, partitions: u32, fitting: u32 },
     /// The virtual ranks cannot share the partitions equally.
     #[error("{virtual_ranks} virtual ranks cannot share {partitions} partitions equally: use {fitting}")]
     VirtualRanks { virtual_ranks: u32, partitions: u32, fitting: String },

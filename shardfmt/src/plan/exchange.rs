@@ -1,14 +1,16 @@
 //! What moves after an epoch: how much, which slots, where to. Knows no contents, only slots.
 //!
-//! A chunk's exchange space numbers its departing slots 0..K, partition after partition. A keyed permutation of the
-//! space says where each goes, so sends and receives of one partition come from its own stretch, and balance.
+//! A chunk's exchange space numbers its departing slots 0..K, stratum after stratum and partition after partition. A keyed
+//! permutation of each stratum's part says where each goes, so sends and receives of one partition come from its own
+//! stretches, and balance.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use super::homes::Split;
-use super::key::{Tag, key};
+use super::homes::Cell;
+use super::key::{Tag, stratum_key};
+use super::split::Split;
 use super::{Epoch, Partition, Permutation, Plan, Selection};
 
 /// The grain in one slot moves to another slot (which may be the same).
@@ -26,34 +28,64 @@ pub struct Move {
 pub struct Exchange<'p> {
     plan: &'p Plan,
     epoch: Epoch,
-    turns: Turns,
+    /// Of each stratum.
+    turns: Vec<Turns>,
     /// Independent selections of this epoch; made when first needed.
-    drawn: Vec<OnceLock<Permutation>>,
+    drawn: Vec<OnceLock<Box<Permutation>>>,
 }
 
-/// Whose turn it is to move. Two values each: partitions with one grain more, and the others.
+/// Whose turn it is to move, of one stratum. Two values each: partitions with one grain more, and the others.
 #[derive(Clone, Copy, Debug)]
 struct Turns {
-    /// Turns taken before, modulo the slots of the partition.
+    stratum: usize,
+    /// Turns taken before, modulo the slots of the cell.
     first: [u64; 2],
     count: [u64; 2],
 }
 
+/// The departing slots of one chunk and stratum, numbered.
+struct Part {
+    first_turn: [u64; 2],
+    split: Split,
+}
+
 impl Turns {
-    /// The turns (from 0 in this epoch) that a chunk takes of each kind of partition.
+    /// The turns (from 0 in this epoch) that a chunk takes of each kind of partition. Each stratum's begin elsewhere, so
+    /// that small ones do not all move in the last chunk.
     fn of_chunk(&self, chunk: u32, chunks: u32) -> [Range<u64>; 2] {
+        let ahead = chunk_phase(self.stratum, chunks);
         let bound = |count: u64, chunk: u32| {
-            (u128::from(count) * u128::from(chunk.min(chunks)) / u128::from(chunks)) as u64
+            let through = u128::from(count) * u128::from(chunk.min(chunks)) + ahead;
+            divide(through, chunks.into(), |a, b| a / b, |a, b| a / b)
         };
         self.count.map(|count| bound(count, chunk)..bound(count, chunk.saturating_add(1)))
     }
+
+    /// The chunk that takes a turn.
+    fn chunk_of(&self, class: usize, turn: u64, chunks: u32) -> u32 {
+        let ahead = chunk_phase(self.stratum, chunks);
+        let through = (u128::from(turn) + 1) * u128::from(chunks) - ahead;
+        divide(through, self.count[class], u64::div_ceil, u128::div_ceil) as u32 - 1
+    }
 }
 
-/// The departing slots of one chunk, numbered.
-struct Space {
-    first_turn: [u64; 2],
-    split: Split,
-    permutation: Permutation,
+/// A quotient or a remainder that fits 64 bits, as of most numbers the dividend does too: far sooner done.
+fn divide(dividend: u128, divisor: u64, short: fn(u64, u64) -> u64, long: fn(u128, u128) -> u128) -> u64 {
+    match u64::try_from(dividend) {
+        Ok(dividend) => short(dividend, divisor),
+        Err(_) => long(dividend, divisor.into()) as u64,
+    }
+}
+
+/// By how much of a turn the turns of a stratum are ahead when an epoch begins, in units of 1 / `chunks`.
+fn chunk_phase(stratum: usize, chunks: u32) -> u128 {
+    stratum as u128 % u128::from(chunks)
+}
+
+/// By how much of a turn those of a stratum are ahead when epoch 0 begins, in units of 2^-32: the multiples of the golden
+/// ratio lie evenly, so that in each epoch as many small strata have one turn more than others.
+fn epoch_phase(stratum: usize) -> u32 {
+    (stratum as u32).wrapping_mul(0x9E37_79B9)
 }
 
 impl Plan {
@@ -61,21 +93,20 @@ impl Plan {
     pub fn exchange(&self, epoch: Epoch) -> Exchange<'_> {
         let drawn = match self.document.selection {
             Selection::Cyclic => 0,
-            Selection::Independent => self.document.partitions as usize,
+            Selection::Independent => self.cycles.len(),
         };
-        Exchange { plan: self, epoch, turns: self.turns(epoch), drawn: vec![OnceLock::new(); drawn] }
+        let turns = (0..self.homes.strata()).map(|stratum| self.turns(epoch, stratum)).collect();
+        Exchange { plan: self, epoch, turns, drawn: vec![OnceLock::new(); drawn] }
     }
 
     /// The moves of a chunk after `epoch`, by entry.
     pub fn moves(&self, epoch: Epoch, chunk: u32) -> impl Iterator<Item = Move> + Send {
-        let (exchange, space) = (self.exchange(epoch), self.space(epoch, chunk));
-        (0..space.split.total()).map(move |entry| exchange.sent(&space, entry))
+        Walk::new(self.exchange(epoch), chunk, None, End::Sending)
     }
 
     /// What `partition` sends in a chunk, by entry, computed from its own part: O(what it sends).
     pub fn sends(&self, epoch: Epoch, chunk: u32, partition: Partition) -> impl Iterator<Item = Move> + Send {
-        let (exchange, space) = (self.exchange(epoch), self.space(epoch, chunk));
-        space.entries(self.known(partition)).map(move |entry| exchange.sent(&space, entry))
+        Walk::new(self.exchange(epoch), chunk, Some(self.known(partition)), End::Sending)
     }
 
     /// What `partition` receives in a chunk, by slot filled, computed from its own part: O(what it receives).
@@ -85,13 +116,17 @@ impl Plan {
         chunk: u32,
         partition: Partition,
     ) -> impl Iterator<Item = Move> + Send {
-        let (exchange, space) = (self.exchange(epoch), self.space(epoch, chunk));
-        space.entries(self.known(partition)).map(move |entry| exchange.received(&space, entry))
+        Walk::new(self.exchange(epoch), chunk, Some(self.known(partition)), End::Receiving)
     }
 
     /// How many grains `partition` exchanges after `epoch`, those that stay with it by chance included.
     pub fn exchange_count(&self, epoch: Epoch, partition: Partition) -> u64 {
-        self.turns(epoch).count[self.homes.slots().class(self.known(partition))]
+        let partition = self.known(partition);
+        let of_stratum = |stratum| {
+            let class = self.homes.slots_of(stratum).class(partition);
+            self.turns(epoch, stratum).count[class]
+        };
+        (0..self.homes.strata()).map(of_stratum).sum()
     }
 
     /// The position from which chunk `chunk` is sent: chunks start evenly over the first nine tenths of the epoch,
@@ -113,125 +148,125 @@ impl Plan {
 
     /// The first epoch from `from` on whose exchange takes the slot, and its turn in it. Cyclic only.
     pub(super) fn next_turn(&self, partition: Partition, slot: u64, from: Epoch) -> Option<(Epoch, u64)> {
-        let size = self.slot_count(partition);
-        let place = self.cycle(partition).invert(slot);
-        let past = self.shares.exchanged_before(size, from);
-        let wait = (place + size - (past % u128::from(size)) as u64) % size;
-        self.turn(size, past + u128::from(wait))
+        let cell = self.homes.cell_of(partition, slot);
+        let place = self.cycle(&cell).invert(slot - cell.start);
+        let past = self.exchanged_before(&cell, from);
+        let wait = (place + cell.size - divide(past, cell.size, |a, b| a % b, |a, b| a % b)) % cell.size;
+        self.turn(&cell, past + u128::from(wait))
     }
 
     /// The last epoch before `before` whose exchange took the slot, and its turn in it. Cyclic only.
     pub(super) fn last_turn(&self, partition: Partition, slot: u64, before: Epoch) -> Option<(Epoch, u64)> {
-        let size = self.slot_count(partition);
-        let place = self.cycle(partition).invert(slot);
-        let last = self.shares.exchanged_before(size, before).checked_sub(1)?;
-        let since = ((last % u128::from(size)) as u64 + size - place) % size;
-        self.turn(size, last.checked_sub(since.into())?)
+        let cell = self.homes.cell_of(partition, slot);
+        let place = self.cycle(&cell).invert(slot - cell.start);
+        let last = self.exchanged_before(&cell, before).checked_sub(1)?;
+        let since = (divide(last, cell.size, |a, b| a % b, |a, b| a % b) + cell.size - place) % cell.size;
+        self.turn(&cell, last.checked_sub(since.into())?)
     }
 
-    fn turn(&self, size: u64, turn: u128) -> Option<(Epoch, u64)> {
-        let epoch = self.shares.epoch_of_turn(size, turn)?;
-        Some((epoch, (turn - self.shares.exchanged_before(size, epoch)) as u64))
+    fn turn(&self, cell: &Cell, turn: u128) -> Option<(Epoch, u64)> {
+        let epoch = self.shares.epoch_of_turn(cell.size, epoch_phase(cell.stratum), turn)?;
+        Some((epoch, (turn - self.exchanged_before(cell, epoch)) as u64))
+    }
+
+    fn exchanged_before(&self, cell: &Cell, epoch: Epoch) -> u128 {
+        self.shares.exchanged_before(cell.size, epoch_phase(cell.stratum), epoch)
     }
 
     /// The turn that takes the slot after `epoch`, if any does. Independent only.
     pub(super) fn drawn_turn(&self, epoch: Epoch, partition: Partition, slot: u64) -> Option<u64> {
-        let turn = self.selection(epoch, partition).invert(slot);
-        (turn < self.exchange_count(epoch, partition)).then_some(turn)
+        let cell = self.homes.cell_of(partition, slot);
+        let turn = self.draw(epoch, &cell).invert(slot - cell.start);
+        let count = self.exchanged_before(&cell, epoch.next()) - self.exchanged_before(&cell, epoch);
+        (u128::from(turn) < count).then_some(turn)
     }
 
-    /// Where the grain whose turn it is after `epoch` goes.
-    pub(super) fn destination(&self, epoch: Epoch, partition: Partition, turn: u64) -> (Partition, u64) {
-        self.follow(epoch, partition, turn, |permutation, entry| permutation.apply(entry))
+    /// Where the grain in a slot goes whose turn it is after `epoch`.
+    pub(super) fn destination(&self, epoch: Epoch, from: (Partition, u64), turn: u64) -> (Partition, u64) {
+        self.follow(epoch, from, turn, Permutation::apply)
     }
 
-    /// Where the grain that fills the slot of that turn after `epoch` comes from.
-    pub(super) fn source(&self, epoch: Epoch, partition: Partition, turn: u64) -> (Partition, u64) {
-        self.follow(epoch, partition, turn, |permutation, entry| permutation.invert(entry))
+    /// Where the grain comes from that fills a slot whose turn it is after `epoch`.
+    pub(super) fn source(&self, epoch: Epoch, filled: (Partition, u64), turn: u64) -> (Partition, u64) {
+        self.follow(epoch, filled, turn, Permutation::invert)
     }
 
     fn follow(
         &self,
         epoch: Epoch,
-        partition: Partition,
+        (partition, slot): (Partition, u64),
         turn: u64,
         step: impl Fn(&Permutation, u64) -> u64,
     ) -> (Partition, u64) {
-        let turns = self.turns(epoch);
-        let class = self.homes.slots().class(partition);
-        let chunks = self.document.chunks;
-        // The chunk whose range floor(count c / T) .. floor(count (c + 1) / T) has the turn.
-        let count = u128::from(turns.count[class]);
-        let chunk = ((u128::from(turn) + 1) * u128::from(chunks)).div_ceil(count) as u32 - 1;
-        let space = self.space(epoch, chunk);
-        let entry = space.split.start(partition) + (turn - space.first_turn[class]);
-        let (partition, turn) = self.departing(&space, step(&space.permutation, entry));
-        let slot = match self.document.selection {
-            Selection::Cyclic => self.slot_of_turn(self.cycle(partition), &turns, partition, turn),
-            Selection::Independent => {
-                self.slot_of_turn(&self.selection(epoch, partition), &turns, partition, turn)
-            }
+        let stratum = self.homes.cell_of(partition, slot).stratum;
+        let turns = self.turns(epoch, stratum);
+        let class = self.homes.slots_of(stratum).class(partition);
+        let chunk = turns.chunk_of(class, turn, self.document.chunks);
+        let part = self.part(&turns, chunk);
+        let entry = part.split.start(partition) + (turn - part.first_turn[class]);
+        let goes = self.goes(epoch, chunk, stratum, &part);
+        let (partition, turn) = self.departing(stratum, &part, step(&goes, entry));
+        let cell = self.homes.cell(stratum, partition);
+        let selection = match self.document.selection {
+            Selection::Cyclic => Cow::Borrowed(self.cycle(&cell)),
+            Selection::Independent => Cow::Owned(self.draw(epoch, &cell)),
         };
-        (partition, slot)
+        (partition, cell.start + selection.apply(self.place_of_turn(&turns, &cell, turn)))
     }
 
-    fn turns(&self, epoch: Epoch) -> Turns {
-        let slots = self.homes.slots();
-        let mut turns = Turns { first: [0; 2], count: [0; 2] };
+    fn turns(&self, epoch: Epoch, stratum: usize) -> Turns {
+        let (slots, phase) = (self.homes.slots_of(stratum), epoch_phase(stratum));
+        let mut turns = Turns { stratum, first: [0; 2], count: [0; 2] };
         for (class, size) in [slots.large, slots.small].into_iter().enumerate() {
-            let before = self.shares.exchanged_before(size, epoch);
-            turns.count[class] = (self.shares.exchanged_before(size, epoch.next()) - before) as u64;
-            turns.first[class] = (before % u128::from(size)) as u64;
+            let before = self.shares.exchanged_before(size, phase, epoch);
+            turns.count[class] = (self.shares.exchanged_before(size, phase, epoch.next()) - before) as u64;
+            turns.first[class] = divide(before, size.max(1), |a, b| a % b, |a, b| a % b);
         }
         turns
     }
 
-    fn space(&self, epoch: Epoch, chunk: u32) -> Space {
-        let [large, small] = self.turns(epoch).of_chunk(chunk, self.document.chunks);
-        let split =
-            Split { large: large.end - large.start, small: small.end - small.start, ..*self.homes.slots() };
-        let key = key(self.document.seed, Tag::Exchange, epoch.0, chunk);
-        let permutation = Permutation::new(&key, split.total());
-        Space { first_turn: [large.start, small.start], split, permutation }
+    fn part(&self, turns: &Turns, chunk: u32) -> Part {
+        let [large, small] = turns.of_chunk(chunk, self.document.chunks);
+        let slots = *self.homes.slots_of(turns.stratum);
+        let split = Split { large: large.end - large.start, small: small.end - small.start, ..slots };
+        Part { first_turn: [large.start, small.start], split }
+    }
+
+    /// Which entry's slot the grain of each entry goes to.
+    fn goes(&self, epoch: Epoch, chunk: u32, stratum: usize, part: &Part) -> Permutation {
+        let key = stratum_key(self.document.seed, Tag::Exchange, epoch.0, chunk, stratum);
+        Permutation::new(&key, part.split.total())
     }
 
     /// The partition, and its turn, of an entry.
-    fn departing(&self, space: &Space, entry: u64) -> (Partition, u64) {
-        let (partition, turn) = space.split.find(entry);
-        (partition, turn + space.first_turn[space.split.class(partition)])
+    fn departing(&self, stratum: usize, part: &Part, entry: u64) -> (Partition, u64) {
+        let (partition, turn) = part.split.find(entry);
+        (partition, turn + part.first_turn[self.homes.slots_of(stratum).class(partition)])
     }
 
-    fn slot_of_turn(&self, selection: &Permutation, turns: &Turns, partition: Partition, turn: u64) -> u64 {
+    /// Where in the selection of a cell a turn is.
+    fn place_of_turn(&self, turns: &Turns, cell: &Cell, turn: u64) -> u64 {
         match self.document.selection {
-            Selection::Independent => selection.apply(turn),
+            Selection::Independent => turn,
             Selection::Cyclic => {
-                let first = turns.first[self.homes.slots().class(partition)];
-                selection.apply((first + turn) % selection.len())
+                let first = turns.first[self.homes.slots_of(cell.stratum).class(cell.partition)];
+                let place = first + turn; // both less than the cell has slots
+                if place >= cell.size { place - cell.size } else { place }
             }
         }
     }
 
-    fn selection(&self, epoch: Epoch, partition: Partition) -> Cow<'_, Permutation> {
-        match self.document.selection {
-            Selection::Cyclic => Cow::Borrowed(self.cycle(partition)),
-            Selection::Independent => Cow::Owned(self.draw(epoch, partition)),
-        }
+    fn cycle(&self, cell: &Cell) -> &Permutation {
+        self.cycles[self.cell_no(cell)].get_or_init(|| Box::new(self.draw(Epoch(0), cell)))
     }
 
-    fn cycle(&self, partition: Partition) -> &Permutation {
-        self.cycles[partition.0 as usize].get_or_init(|| self.draw(Epoch(0), partition))
+    fn draw(&self, epoch: Epoch, cell: &Cell) -> Permutation {
+        let key = stratum_key(self.document.seed, Tag::Selection, epoch.0, cell.partition.0, cell.stratum);
+        Permutation::new(&key, cell.size)
     }
 
-    fn draw(&self, epoch: Epoch, partition: Partition) -> Permutation {
-        let key = key(self.document.seed, Tag::Selection, epoch.0, partition.0);
-        Permutation::new(&key, self.slot_count(partition))
-    }
-}
-
-impl Space {
-    fn entries(&self, partition: Partition) -> Range<u64> {
-        let start = self.split.start(partition);
-        start..start + self.split.of(partition)
+    fn cell_no(&self, cell: &Cell) -> usize {
+        cell.stratum * self.document.partitions as usize + cell.partition.0 as usize
     }
 }
 
@@ -243,48 +278,147 @@ impl Exchange<'_> {
 
     /// How many grains move in a chunk, those that stay by chance included.
     pub fn grain_count(&self, chunk: u32) -> u64 {
-        self.plan.space(self.epoch, chunk).split.total()
+        self.turns.iter().map(|turns| self.plan.part(turns, chunk).split.total()).sum()
     }
 
     /// Whether nothing moves after this epoch.
     pub fn is_empty(&self) -> bool {
-        self.turns.count[1] == 0 && (self.turns.count[0] == 0 || self.plan.homes.slots().larger == 0)
+        let is_still = |turns: &Turns| {
+            let larger = self.plan.homes.slots_of(turns.stratum).larger;
+            turns.count[1] == 0 && (turns.count[0] == 0 || larger == 0)
+        };
+        self.turns.iter().all(is_still)
     }
 
     /// As [`Plan::moves`].
     pub fn moves(&self, chunk: u32) -> impl Iterator<Item = Move> + Send {
-        let space = self.plan.space(self.epoch, chunk);
-        (0..space.split.total()).map(move |entry| self.sent(&space, entry))
+        Walk::new(self, chunk, None, End::Sending)
     }
 
     /// As [`Plan::sends`].
     pub fn sends(&self, chunk: u32, partition: Partition) -> impl Iterator<Item = Move> + Send {
-        let space = self.plan.space(self.epoch, chunk);
-        space.entries(self.plan.known(partition)).map(move |entry| self.sent(&space, entry))
+        Walk::new(self, chunk, Some(self.plan.known(partition)), End::Sending)
     }
 
     /// As [`Plan::receives`].
     pub fn receives(&self, chunk: u32, partition: Partition) -> impl Iterator<Item = Move> + Send {
-        let space = self.plan.space(self.epoch, chunk);
-        space.entries(self.plan.known(partition)).map(move |entry| self.received(&space, entry))
+        Walk::new(self, chunk, Some(self.plan.known(partition)), End::Receiving)
     }
 
-    fn sent(&self, space: &Space, entry: u64) -> Move {
-        let to = self.slot(space, space.permutation.apply(entry));
-        Move { entry, from: self.slot(space, entry), to }
-    }
-
-    fn received(&self, space: &Space, filled: u64) -> Move {
-        let entry = space.permutation.invert(filled);
-        Move { entry, from: self.slot(space, entry), to: self.slot(space, filled) }
-    }
-
-    fn slot(&self, space: &Space, entry: u64) -> (Partition, u64) {
-        let (partition, turn) = self.plan.departing(space, entry);
-        let selection = match self.drawn.get(partition.0 as usize) {
-            Some(drawn) => drawn.get_or_init(|| self.plan.draw(self.epoch, partition)),
-            None => self.plan.cycle(partition),
+    /// What is sent as the entries, or fills their slots.
+    fn look<const N: usize>(&self, space: &Space, entries: [u64; N], end: End) -> [Move; N] {
+        let goes = entries.map(|entry| (&space.goes, entry));
+        let (from, to) = match end {
+            End::Sending => (entries, Permutation::apply_each(goes)),
+            End::Receiving => (Permutation::invert_each(goes), entries),
         };
-        (partition, self.plan.slot_of_turn(selection, &self.turns, partition, turn))
+        let (left, filled) = (self.slots(space, from), self.slots(space, to));
+        std::array::from_fn(|n| Move { entry: space.first_entry + from[n], from: left[n], to: filled[n] })
+    }
+
+    fn slots<const N: usize>(&self, space: &Space, entries: [u64; N]) -> [(Partition, u64); N] {
+        let (plan, turns) = (self.plan, &self.turns[space.stratum]);
+        let taken = entries.map(|entry| {
+            let (partition, turn) = plan.departing(space.stratum, &space.part, entry);
+            let cell = plan.homes.cell(space.stratum, partition);
+            let selection = match plan.document.selection {
+                Selection::Cyclic => plan.cycle(&cell),
+                Selection::Independent => {
+                    self.drawn[plan.cell_no(&cell)].get_or_init(|| Box::new(plan.draw(self.epoch, &cell)))
+                }
+            };
+            (cell, selection, plan.place_of_turn(turns, &cell, turn))
+        });
+        let slots = Permutation::apply_each(taken.map(|(_, selection, place)| (selection, place)));
+        std::array::from_fn(|n| (taken[n].0.partition, taken[n].0.start + slots[n]))
+    }
+}
+
+/// At which end of its moves a partition is looked at.
+#[derive(Clone, Copy)]
+enum End {
+    Sending,
+    Receiving,
+}
+
+/// How many moves are worked out side by side.
+const ABREAST: usize = 4;
+
+/// One stratum's part of a chunk's exchange space.
+struct Space {
+    stratum: usize,
+    /// What the numbers of its entries begin with.
+    first_entry: u64,
+    part: Part,
+    goes: Permutation,
+}
+
+/// The moves of a chunk, or those of a partition in it, stratum after stratum.
+struct Walk<E> {
+    exchange: E,
+    chunk: u32,
+    partition: Option<Partition>,
+    end: End,
+    /// The stratum that comes next, and its first entry.
+    next: usize,
+    first_entry: u64,
+    /// Where the walk is, and which entries are left there.
+    now: Option<(Space, Range<u64>)>,
+    /// What was worked out beside the move before.
+    ready: Option<std::array::IntoIter<Move, ABREAST>>,
+}
+
+impl<'p, E: Borrow<Exchange<'p>>> Walk<E> {
+    fn new(exchange: E, chunk: u32, partition: Option<Partition>, end: End) -> Self {
+        Walk { exchange, chunk, partition, end, next: 0, first_entry: 0, now: None, ready: None }
+    }
+
+    /// Goes on to the next stratum of which something moves; nothing, if there is none.
+    fn enter(&mut self) -> Option<()> {
+        let exchange = self.exchange.borrow();
+        loop {
+            let (plan, stratum, first_entry) = (exchange.plan, self.next, self.first_entry);
+            let part = plan.part(exchange.turns.get(stratum)?, self.chunk);
+            let entries = match self.partition {
+                Some(partition) => {
+                    let start = part.split.start(partition);
+                    start..start + part.split.of(partition)
+                }
+                None => 0..part.split.total(),
+            };
+            self.next += 1;
+            self.first_entry += part.split.total();
+            if !entries.is_empty() {
+                let goes = plan.goes(exchange.epoch, self.chunk, stratum, &part);
+                self.now = Some((Space { stratum, first_entry, part, goes }, entries));
+                return Some(());
+            }
+        }
+    }
+}
+
+impl<'p, E: Borrow<Exchange<'p>>> Iterator for Walk<E> {
+    type Item = Move;
+
+    fn next(&mut self) -> Option<Move> {
+        loop {
+            if let Some(ready) = self.ready.as_mut().and_then(Iterator::next) {
+                return Some(ready);
+            }
+            match &mut self.now {
+                Some((space, entries)) if !entries.is_empty() => {
+                    let (exchange, first) = (self.exchange.borrow(), entries.start);
+                    if entries.end - first < ABREAST as u64 {
+                        entries.start += 1;
+                        let [one] = exchange.look(space, [first], self.end);
+                        return Some(one);
+                    }
+                    entries.start += ABREAST as u64;
+                    let abreast = std::array::from_fn(|n| first + n as u64);
+                    self.ready = Some(exchange.look(space, abreast, self.end).into_iter());
+                }
+                _ => self.enter()?,
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::*;
-use crate::digest::Digest;
+use crate::digest::{Digest, from_hex};
 
 const GOLDEN: &str = include_str!("../../testdata/plan-golden.json");
 /// Versions up to this many samples have their tables and orders written out.
@@ -35,6 +35,9 @@ struct GoldenPlan {
     document: PlanDocument,
     id: PlanId,
     shard_rows: Vec<u32>,
+    /// Their encoding, in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    strata: Option<String>,
     quotas: Vec<u64>,
     shorts: Vec<Vec<GrainNo>>,
     epochs: Vec<GoldenEpoch>,
@@ -83,12 +86,21 @@ fn again_permutation(golden: &GoldenPermutation) -> GoldenPermutation {
 }
 
 fn again_plan(golden: &GoldenPlan) -> GoldenPlan {
-    let plan = Plan::new(golden.document.clone(), &golden.shard_rows).expect("golden plans fit");
+    let mut document = golden.document.clone();
+    if let Some(strata) = &golden.strata {
+        let mut bytes = vec![0; strata.len() / 2];
+        from_hex(strata, &mut bytes).expect("strata are hexadecimal");
+        document.supply_strata(&bytes).expect("golden strata are those of their document");
+        let decoded = Strata::decode(&bytes).expect("golden strata are strata");
+        assert_eq!(decoded.encode(), bytes);
+    }
+    let plan = Plan::new(document, &golden.shard_rows).expect("golden plans fit");
     GoldenPlan {
         name: golden.name.clone(),
         document: plan.document().clone(),
         id: plan.id(),
         shard_rows: golden.shard_rows.clone(),
+        strata: golden.strata.clone(),
         quotas: plan.partitions().map(|m| plan.slot_count(m)).collect(),
         shorts: plan.partitions().map(|m| plan.short_grains(m).to_vec()).collect(),
         epochs: golden.epochs.iter().map(|golden| again_epoch(&plan, golden.epoch)).collect(),

@@ -90,6 +90,9 @@ impl Grains {
 
     /// The number among all grains of the `full`-th full one.
     pub(crate) fn of_full(&self, full: u64) -> GrainNo {
+        if self.full_count() == self.count() {
+            return GrainNo(full);
+        }
         let shard = find(&self.full, full);
         GrainNo(self.all[shard] + full - self.full[shard])
     }
@@ -104,14 +107,6 @@ impl Grains {
     /// How many full grains there are up to the end of the grain's shard.
     pub(crate) fn full_before_end(&self, grain: GrainNo) -> u64 {
         self.full[find(&self.all, grain.0) + 1]
-    }
-
-    /// All full grains in manifest order.
-    pub(crate) fn full_grains(&self) -> impl Iterator<Item = GrainNo> {
-        (0..self.shard_count() as usize).flat_map(|shard| {
-            let full = self.full[shard + 1] - self.full[shard];
-            (self.all[shard]..self.all[shard] + full).map(GrainNo)
-        })
     }
 
     /// All short grains in manifest order, with their rows and the number of full grains before them.

@@ -1,72 +1,50 @@
-//! Slots of the partitions, and what they hold in epoch 0. Knows nothing of epochs after that.
+//! What the slots of the partitions hold in epoch 0. Knows nothing of epochs after that.
 
 use super::grains::Grains;
-use super::key::{Tag, key};
+use super::key::{Tag, key, stratum_key};
+use super::members::Members;
+use super::split::Split;
 use super::{GrainNo, InitialPlacement, Partition, Permutation, PlanDocument};
-
-/// Consecutive numbers dealt to partitions in order: `large` to each of the first `larger`, `small` to the others.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Split {
-    pub(crate) partitions: u64,
-    pub(crate) larger: u64,
-    pub(crate) large: u64,
-    pub(crate) small: u64,
-}
-
-impl Split {
-    /// As equal as can be.
-    fn even(total: u64, partitions: u64) -> Self {
-        let small = total / partitions;
-        Split { partitions, larger: total % partitions, large: small + 1, small }
-    }
-
-    /// 0 for the first kind of partition, 1 for the second.
-    pub(crate) fn class(&self, partition: Partition) -> usize {
-        usize::from(u64::from(partition.0) >= self.larger)
-    }
-
-    pub(crate) fn of(&self, partition: Partition) -> u64 {
-        [self.large, self.small][self.class(partition)]
-    }
-
-    pub(crate) fn start(&self, partition: Partition) -> u64 {
-        let m = u64::from(partition.0);
-        debug_assert!(m <= self.partitions);
-        m.min(self.larger) * self.large + m.saturating_sub(self.larger) * self.small
-    }
-
-    pub(crate) fn total(&self) -> u64 {
-        self.larger * self.large + (self.partitions - self.larger) * self.small
-    }
-
-    /// Whose `number` is, and which of its own.
-    pub(crate) fn find(&self, number: u64) -> (Partition, u64) {
-        let first = self.larger * self.large;
-        if number < first {
-            return (Partition((number / self.large) as u32), number % self.large);
-        }
-        let rest = number - first;
-        (Partition((self.larger + rest / self.small) as u32), rest % self.small)
-    }
-}
 
 /// Where every grain is in epoch 0: the full ones in slots, the short ones beside them for ever.
 #[derive(Clone, Debug)]
 pub(crate) struct Homes {
     slots: Split,
+    members: Members,
+    strata: Vec<Stratum>,
     placement: Placement,
     shorts: Shorts,
 }
 
+/// The grains that change places with each other: all of them, if a plan is not stratified.
+#[derive(Clone, Debug)]
+struct Stratum {
+    /// Its slots, dealt on from where those of the strata before end.
+    slots: Split,
+    /// The slots of the strata before, which come first in each partition.
+    before: Split,
+}
+
+/// A part of a partition's slots: those of one stratum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell {
+    pub(crate) stratum: usize,
+    pub(crate) partition: Partition,
+    /// Its first slot in the partition.
+    pub(crate) start: u64,
+    pub(crate) size: u64,
+}
+
+/// Of each stratum, which of its grains a slot begins with.
 #[derive(Clone, Debug)]
 enum Placement {
-    /// `first[i]` is the first full grain of range i, which lies in `partition[i]`; `range` is the inverse.
+    /// `first[s][i]` is the first grain of range i of stratum s, which lies in `partition[i]`; `range` is the inverse.
     Shards {
-        first: Vec<u64>,
+        first: Vec<Vec<u64>>,
         partition: Vec<u32>,
         range: Vec<u32>,
     },
-    Random(Permutation),
+    Random(Vec<Permutation>),
 }
 
 /// Short grains of all partitions: `grain[start[m]..start[m + 1]]` are those of m.
@@ -81,22 +59,35 @@ struct Shorts {
 impl Homes {
     pub(crate) fn new(document: &PlanDocument, grains: &Grains) -> Self {
         let partitions = u64::from(document.partitions);
-        let slots = Split::even(grains.full_count(), partitions);
+        let members = Members::new(document, grains.full_count());
+        let strata: Vec<Stratum> = (0..members.strata())
+            .map(|stratum| Stratum {
+                slots: Split::dealt(members.start(stratum), members.len(stratum), partitions),
+                before: Split::dealt(0, members.start(stratum), partitions),
+            })
+            .collect();
         let placement = match document.placement {
             InitialPlacement::Shards => {
                 let rho = Permutation::new(&key(document.seed, Tag::Ranges, 0, 0), partitions);
                 let partition: Vec<u32> = (0..partitions).map(|i| rho.apply(i) as u32).collect();
                 let range = (0..partitions).map(|m| rho.invert(m) as u32).collect();
-                let sizes = partition.iter().map(|m| slots.of(Partition(*m)));
-                let first = sizes.scan(0, |next, size| Some(std::mem::replace(next, *next + size))).collect();
-                Placement::Shards { first, partition, range }
+                let starts = |stratum: &Stratum| {
+                    let sizes = partition.iter().map(|m| stratum.slots.of(Partition(*m)));
+                    sizes.scan(0, |next, size| Some(std::mem::replace(next, *next + size))).collect()
+                };
+                Placement::Shards { first: strata.iter().map(starts).collect(), partition, range }
             }
             InitialPlacement::Random => {
-                Placement::Random(Permutation::new(&key(document.seed, Tag::Grains, 0, 0), slots.total()))
+                let permutation = |stratum: usize| {
+                    let key = stratum_key(document.seed, Tag::Grains, 0, 0, stratum);
+                    Permutation::new(&key, members.len(stratum))
+                };
+                Placement::Random((0..strata.len()).map(permutation).collect())
             }
         };
+        let slots = Split::dealt(0, grains.full_count(), partitions);
         let shorts = Shorts { start: vec![0; partitions as usize + 1], grain: vec![], rows_through: vec![] };
-        let mut homes = Homes { slots, placement, shorts };
+        let mut homes = Homes { slots, members, strata, placement, shorts };
         homes.settle_shorts(grains);
         homes
     }
@@ -121,27 +112,86 @@ impl Homes {
         }
     }
 
+    /// The slots of all partitions.
     pub(crate) fn slots(&self) -> &Split {
         &self.slots
     }
 
+    pub(crate) fn strata(&self) -> usize {
+        self.strata.len()
+    }
+
+    /// The slots of a stratum.
+    pub(crate) fn slots_of(&self, stratum: usize) -> &Split {
+        &self.strata[stratum].slots
+    }
+
+    pub(crate) fn cell(&self, stratum: usize, partition: Partition) -> Cell {
+        let Stratum { slots, before } = &self.strata[stratum];
+        Cell { stratum, partition, start: before.of(partition), size: slots.of(partition) }
+    }
+
+    /// The cell that a slot lies in.
+    pub(crate) fn cell_of(&self, partition: Partition, slot: u64) -> Cell {
+        self.cell(self.members.stratum_dealt(self.slots.dealt_as(partition, slot)), partition)
+    }
+
     /// The full grain that a slot holds in epoch 0.
     pub(crate) fn full_in(&self, partition: Partition, slot: u64) -> u64 {
-        match &self.placement {
-            Placement::Shards { first, range, .. } => first[range[partition.0 as usize] as usize] + slot,
-            Placement::Random(permutation) => permutation.apply(self.slots.start(partition) + slot),
-        }
+        let cell = self.cell_of(partition, slot);
+        let slot = slot - cell.start;
+        let member = match &self.placement {
+            Placement::Shards { first, range, .. } => {
+                first[cell.stratum][range[partition.0 as usize] as usize] + slot
+            }
+            Placement::Random(permutations) => {
+                permutations[cell.stratum].apply(self.strata[cell.stratum].slots.start(partition) + slot)
+            }
+        };
+        self.members.full(cell.stratum, member)
     }
 
     /// The slot that holds a full grain in epoch 0.
     pub(crate) fn slot_of(&self, full: u64) -> (Partition, u64) {
-        match &self.placement {
-            Placement::Shards { first, partition, .. } => {
-                let range = first.partition_point(|start| *start <= full) - 1;
-                (Partition(partition[range]), full - first[range])
+        let (stratum, member) = self.members.find(full);
+        self.slot_of_member(stratum, member)
+    }
+
+    /// Calls `hold` with every full grain and the slot that holds it in epoch 0.
+    pub(crate) fn each(&self, mut hold: impl FnMut(u64, (Partition, u64))) {
+        for (stratum, Stratum { slots, .. }) in self.strata.iter().enumerate() {
+            match &self.placement {
+                Placement::Shards { first, partition, .. } => {
+                    for (first, partition) in first[stratum].iter().zip(partition) {
+                        let cell = self.cell(stratum, Partition(*partition));
+                        for slot in 0..cell.size {
+                            hold(
+                                self.members.full(stratum, first + slot),
+                                (cell.partition, cell.start + slot),
+                            );
+                        }
+                    }
+                }
+                Placement::Random(_) => {
+                    for member in 0..slots.total() {
+                        hold(self.members.full(stratum, member), self.slot_of_member(stratum, member));
+                    }
+                }
             }
-            Placement::Random(permutation) => self.slots.find(permutation.invert(full)),
         }
+    }
+
+    fn slot_of_member(&self, stratum: usize, member: u64) -> (Partition, u64) {
+        let Stratum { slots, before } = &self.strata[stratum];
+        let (partition, slot) = match &self.placement {
+            Placement::Shards { first, partition, .. } => {
+                let first = &first[stratum];
+                let range = first.partition_point(|start| *start <= member) - 1;
+                (Partition(partition[range]), member - first[range])
+            }
+            Placement::Random(permutations) => slots.find(permutations[stratum].invert(member)),
+        };
+        (partition, before.of(partition) + slot)
     }
 
     pub(crate) fn shorts_of(&self, partition: Partition) -> &[GrainNo] {

@@ -1,14 +1,20 @@
-//! The laws a plan keeps, each tried on thousands of small random versions and documents.
+//! The laws a plan keeps, each tried on thousands of small random versions and documents, a third of them stratified.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::digest::{Digest, VersionId};
 
-/// Random configurations per law: over all laws, more than 100,000.
-const CASES: u32 = 16_000;
+/// Random configurations per law: over the twelve that are tried so, 120,000. `SHARDD_PLAN_CASES` asks for more.
+const CASES: u32 = 10_000;
+
+fn cases() -> u32 {
+    std::env::var("SHARDD_PLAN_CASES")
+        .map_or(CASES, |cases| cases.parse().expect("SHARDD_PLAN_CASES is a number"))
+}
 
 /// A random version and document that fit each other.
 #[derive(Clone, Debug)]
@@ -21,6 +27,22 @@ impl Config {
     fn plan(&self) -> Plan {
         Plan::new(self.document.clone(), &self.shard_rows).expect("the strategy makes fitting plans")
     }
+
+    /// The strata of the document; all samples in one, if it has none.
+    fn strata(&self) -> Arc<Strata> {
+        let loaded =
+            self.document.strata.as_ref().map(|strata| strata.get().expect("the strategy keeps them"));
+        loaded.cloned().unwrap_or_else(|| {
+            let samples: u32 = self.shard_rows.iter().sum();
+            strata(1, samples, |_| 0)
+        })
+    }
+}
+
+fn strata(count: u16, samples: u32, of_sample: impl Fn(u32) -> u16) -> Arc<Strata> {
+    let names = (0..count).map(|stratum| format!("stratum {stratum}")).collect();
+    let of_sample: Vec<u16> = (0..samples).map(of_sample).collect();
+    Arc::new(Strata::new("law", names, &of_sample).expect("every sample is in one"))
 }
 
 fn document(seed: u64) -> PlanDocument {
@@ -35,6 +57,7 @@ fn document(seed: u64) -> PlanDocument {
         selection: Selection::Cyclic,
         placement: InitialPlacement::Shards,
         order: Order::Samples,
+        strata: None,
     }
 }
 
@@ -50,13 +73,15 @@ fn shares() -> impl Strategy<Value = Schedule> {
 }
 
 fn configs() -> impl Strategy<Value = Config> {
-    let shape = (0..4_u32, prop::collection::vec(0..40_u32, 1..10));
+    let shape = (0..4_u32, prop::collection::vec(0..40_u32, 1..10), prop_oneof![2 => Just(0), 1 => 1..7_u16]);
     let choices = (any::<bool>(), any::<bool>(), prop_oneof![Just(0), 1..6_u32]);
     (any::<u64>(), shape, shares(), 1..20_u32, 1..6_u32, choices).prop_map(
-        |(seed, (log_rows, mut shard_rows), schedule, partitions, chunks, (cyclic, shards, block))| {
-            let grain_rows = 1 << log_rows;
+        |(seed, (log_rows, mut shard_rows, count), schedule, partitions, chunks, (cyclic, shards, block))| {
+            let grain_rows = if count == 0 { 1 << log_rows } else { 1 };
             shard_rows[0] += grain_rows;
             let grains: u32 = shard_rows.iter().map(|rows| rows / grain_rows).sum();
+            // Strata of all sizes, some of them empty: each is as likely as those after it together.
+            let draw = |sample| key::key(seed, key::Tag::Units, 0, sample)[0].leading_ones() as u16 % count;
             let document = PlanDocument {
                 schedule,
                 partitions: partitions.min(grains),
@@ -65,6 +90,7 @@ fn configs() -> impl Strategy<Value = Config> {
                 selection: if cyclic { Selection::Cyclic } else { Selection::Independent },
                 placement: if shards { InitialPlacement::Shards } else { InitialPlacement::Random },
                 order: if block == 0 { Order::Samples } else { Order::Blocked { slots: block } },
+                strata: (count > 0).then(|| strata(count, grains, draw).into()),
                 ..document(seed)
             };
             Config { document, shard_rows }
@@ -90,8 +116,20 @@ fn all_moves(plan: &Plan, epoch: Epoch) -> Vec<Vec<Move>> {
     (0..plan.document().chunks).map(|chunk| plan.moves(epoch, chunk).collect()).collect()
 }
 
+/// Of each partition, how many grains it holds of each stratum: of which a grain is by its first sample.
+fn held_by_stratum(plan: &Plan, table: &SlotTable, strata: &Strata) -> Vec<Vec<u64>> {
+    let of = |m| {
+        let mut held = vec![0; strata.names().len()];
+        for slot in 0..plan.slot_count(m) {
+            held[usize::from(strata.of(plan.sample(table.grain(m, slot), 0)))] += 1;
+        }
+        held
+    };
+    plan.partitions().map(of).collect()
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(CASES) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases()) })]
 
     /// Law 1.
     #[test]
@@ -106,7 +144,8 @@ proptest! {
     /// Law 2.
     #[test]
     fn every_partition_sends_as_many_as_it_receives(config in configs(), epoch in 0..40_u32) {
-        let (plan, epoch) = (config.plan(), Epoch(epoch));
+        let (plan, epoch, strata) = (config.plan(), Epoch(epoch), config.strata());
+        let held = held_by_stratum(&plan, &SlotTable::initial(&plan), &strata);
         let mut exchanged: BTreeMap<Partition, u64> = BTreeMap::new();
         let mut left = Vec::new();
         for (chunk, moves) in (0..).zip(all_moves(&plan, epoch)) {
@@ -123,7 +162,10 @@ proptest! {
             // As many as the schedule says by then, to the grain: the running total never drifts.
             let total: u128 = (0..=epoch.0).map(|e| u128::from(plan.exchange_count(Epoch(e), m))).sum();
             let shares: u128 = (0..=epoch.0).map(|e| u128::from(config.document.schedule.after(Epoch(e)).units())).sum();
-            prop_assert_eq!(total, (u128::from(plan.slot_count(m)) * shares) >> 32);
+            let expected = |(stratum, held): (u64, &u64)| {
+                (u128::from(*held) * shares + u128::from(stratum * 0x9E37_79B9 % (1 << 32))) >> 32
+            };
+            prop_assert_eq!(total, (0..).zip(&held[m.0 as usize]).map(expected).sum::<u128>());
         }
         let slots = left.len();
         left.sort();
@@ -138,7 +180,14 @@ proptest! {
     fn the_parts_of_the_partitions_make_the_whole(config in configs(), epoch in 0..40_u32) {
         let (plan, epoch) = (config.plan(), Epoch(epoch));
         for (chunk, moves) in (0..).zip(all_moves(&plan, epoch)) {
-            let sends: Vec<Move> = plan.partitions().flat_map(|m| plan.sends(epoch, chunk, m)).collect();
+            let mut sends = vec![];
+            for m in plan.partitions() {
+                let own: Vec<Move> = plan.sends(epoch, chunk, m).collect();
+                prop_assert!(own.iter().all(|sent| sent.from.0 == m));
+                prop_assert!(own.is_sorted_by_key(|sent| sent.entry));
+                sends.extend(own);
+            }
+            sends.sort_by_key(|m| m.entry);
             prop_assert_eq!(&sends, &moves);
             let mut receives = vec![];
             for m in plan.partitions() {
@@ -193,8 +242,13 @@ proptest! {
     #[test]
     fn a_document_read_back_gives_the_same_plan(config in configs(), epoch in 0..4_u32) {
         let plan = config.plan();
-        let again = PlanDocument::from_bytes(&config.document.to_bytes()).unwrap();
+        let mut again = PlanDocument::from_bytes(&config.document.to_bytes()).unwrap();
         prop_assert_eq!(again.id(), plan.id());
+        if again.strata.is_some() {
+            let missing = Plan::new(again.clone(), &config.shard_rows).unwrap_err();
+            prop_assert!(missing.to_string().contains("not read with it"));
+            again.supply_strata(&config.strata().encode()).unwrap();
+        }
         let again = Plan::new(again, &config.shard_rows).unwrap();
         let orders = [&plan, &again].map(|plan| samples_in_order(plan, &SlotTable::at(plan, Epoch(epoch))));
         prop_assert_eq!(&orders[0], &orders[1]);
@@ -228,6 +282,39 @@ proptest! {
         }
         shared.sort_by_key(|read| read.position);
         prop_assert_eq!(&shared, &expected);
+    }
+
+    /// Law 9.
+    #[test]
+    fn every_partition_always_holds_as_many_of_a_stratum(config in configs(), epochs in 0..8_u32) {
+        let (plan, strata) = (config.plan(), config.strata());
+        let initial = held_by_stratum(&plan, &SlotTable::initial(&plan), &strata);
+        let partitions = u64::from(config.document.partitions);
+        for (stratum, size) in strata.sizes().into_iter().enumerate() {
+            let even = size / partitions..=size.div_ceil(partitions);
+            if config.document.grain_rows == 1 {
+                prop_assert!(initial.iter().all(|held| even.contains(&held[stratum])));
+            }
+        }
+        let totals = || plan.partitions().map(|m| plan.slot_count(m));
+        prop_assert!(totals().max().unwrap() - totals().min().unwrap() <= 1);
+        if config.document.strata.is_some() {
+            let later = held_by_stratum(&plan, &SlotTable::at(&plan, Epoch(epochs)), &strata);
+            prop_assert_eq!(later, initial);
+        }
+    }
+
+    /// A plan without strata is that of one stratum.
+    #[test]
+    fn one_stratum_is_as_good_as_none(config in configs(), epoch in 0..6_u32) {
+        let samples: u32 = config.shard_rows.iter().sum();
+        let plain = PlanDocument { strata: None, grain_rows: 1, ..config.document };
+        let one = PlanDocument { strata: Some(strata(1, samples, |_| 0).into()), ..plain.clone() };
+        let [plain, one] = [plain, one].map(|document| Plan::new(document, &config.shard_rows).unwrap());
+        prop_assert_ne!(plain.id(), one.id());
+        prop_assert_eq!(all_moves(&plain, Epoch(epoch)), all_moves(&one, Epoch(epoch)));
+        let orders = [&plain, &one].map(|plan| samples_in_order(plan, &SlotTable::at(plan, Epoch(epoch))));
+        prop_assert_eq!(&orders[0], &orders[1]);
     }
 
     /// A departure says exactly when the grain in a slot is exchanged next.
@@ -298,6 +385,41 @@ proptest! {
         }
         prop_assert_eq!((plan.sample_count(), plan.grain_count()), (sample, grain));
     }
+}
+
+/// Strata of a few grains per partition do not all wait for the same epoch, nor for the same chunk.
+#[test]
+fn many_small_strata_are_exchanged_evenly() {
+    let (samples, partitions) = (4800_u32, 8);
+    let document = PlanDocument {
+        partitions,
+        chunks: 8,
+        strata: Some(strata(200, samples, |sample| (sample % 200) as u16).into()),
+        ..document(3)
+    };
+    let plan = Plan::new(document, &[samples]).unwrap();
+    for epoch in (0..20).map(Epoch) {
+        let moved: Vec<u64> = (0..8).map(|chunk| plan.exchange(epoch).grain_count(chunk)).collect();
+        assert!((450..=510).contains(&moved.iter().sum::<u64>()), "after epoch {epoch}: {moved:?}");
+        assert!(moved.iter().all(|moved| (24..=96).contains(moved)), "after epoch {epoch}: {moved:?}");
+    }
+}
+
+/// Law 4 where chunks are worked out side by side.
+#[test]
+fn lookups_agree_with_a_table_of_a_million_grains() {
+    let document = PlanDocument { partitions: 7, chunks: 5, ..document(11) };
+    let plan = Plan::new(document, &[600_000, 500_000]).unwrap();
+    let table = SlotTable::at(&plan, Epoch(3));
+    for (m, slot) in
+        plan.partitions().flat_map(|m| (0..plan.slot_count(m)).step_by(997).map(move |slot| (m, slot)))
+    {
+        assert_eq!(plan.grain_in_slot(Epoch(3), m, slot), table.grain(m, slot));
+    }
+    let mut held: Vec<GrainNo> =
+        plan.partitions().flat_map(|m| table.grains_of(&plan, m).collect::<Vec<_>>()).collect();
+    held.sort_unstable();
+    assert!(held.into_iter().eq((0..plan.grain_count()).map(GrainNo)));
 }
 
 /// Law 5, second half: some grains stay by chance, one in P.
@@ -447,6 +569,22 @@ fn what_does_not_fit_is_refused_with_what_would() {
     assert_eq!(message(&[40], chunks), "0 chunks are outside 1 to 65536: use --chunks 16");
     let block = PlanOptions { order: Order::Blocked { slots: 0 }, ..PlanOptions::default() };
     assert!(message(&[40], block).contains("at least 1 slot"));
+    let stratified = |count, samples| PlanOptions {
+        strata: Some(strata(count, samples, |sample| sample as u16 % count)),
+        ..PlanOptions::default()
+    };
+    assert_eq!(
+        message(&[40], PlanOptions { grain_rows: Some(2), ..stratified(2, 40) }),
+        "a grain of 2 rows may be of several strata: use --grain-rows 1, or leave --stratify out"
+    );
+    assert_eq!(
+        message(&[40], stratified(2, 41)),
+        "strata of 41 samples are not those of a version of 40: make them from this version"
+    );
+    assert_eq!(
+        message(&[40_000], PlanOptions { partitions: Some(8000), ..stratified(4000, 40_000) }),
+        "4000 strata in 8000 partitions are more than 2^24 together: use --partitions 4194"
+    );
 }
 
 #[test]
@@ -519,4 +657,36 @@ fn a_document_is_canonical_json_and_strangers_are_refused() {
     assert!(read(r#""partitions":1"#, r#""partitions":-1"#).is_err());
     assert!(read("cyclic", "sometimes").unwrap_err().contains("not a plan document"));
     assert!(read("}", "").is_err());
+    let strata = strata(3, 5, |sample| sample as u16 % 3);
+    let id = crate::digest::StrataId::of(&strata.encode());
+    let stratified = PlanDocument { strata: Some(strata.into()), ..read(",", ", ").unwrap() };
+    let text = String::from_utf8(stratified.to_bytes()).unwrap();
+    assert!(text.ends_with(&format!(r#","strata":"{id}"}}"#)), "{text}");
+    assert_eq!(PlanDocument::from_bytes(text.as_bytes()), Ok(stratified));
+}
+
+#[test]
+fn strata_are_read_as_they_were_written_and_nothing_else_is() {
+    for count in [1_u16, 3, 256, 257, 1000] {
+        let strata = strata(count, 3000, |sample| (sample * 7 % u32::from(count)) as u16);
+        let bytes = strata.encode();
+        assert_eq!(Strata::decode(&bytes), Ok((*strata).clone()));
+        for cut in 0..bytes.len() {
+            assert!(Strata::decode(&bytes[..cut]).is_err());
+        }
+        assert!(Strata::decode(&[&bytes[..], &[0]].concat()).is_err());
+        let reason = |at: usize, byte| {
+            let mut bytes = bytes.clone();
+            bytes[at] = byte;
+            Strata::decode(&bytes).map_err(|error| error.to_string())
+        };
+        assert!(reason(0, b'?').unwrap_err().contains("not their encoding"));
+        assert!(reason(8, 2).unwrap_err().contains("upgrade shardd"));
+        if count != 256 {
+            assert!(reason(bytes.len() - 1, 255).unwrap_err().contains("sample 2999 is in stratum"));
+        }
+        let mut document = PlanDocument { strata: Some(strata.into()), ..document(1) };
+        assert!(document.supply_strata(&bytes[1..]).unwrap_err().to_string().contains("these are not"));
+    }
+    assert!(Strata::new("law", vec![], &[]).is_err());
 }

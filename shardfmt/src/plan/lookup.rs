@@ -33,7 +33,7 @@ impl Plan {
         let (mut partition, mut slot) = self.homes.slot_of(full);
         let mut now = Epoch(0);
         while let Some((next, turn)) = self.leaves(partition, slot, now, epoch) {
-            (partition, slot) = self.destination(next, partition, turn);
+            (partition, slot) = self.destination(next, (partition, slot), turn);
             now = next.next();
         }
         GrainHome::Slot(partition, slot)
@@ -44,7 +44,7 @@ impl Plan {
         assert!(slot < self.slot_count(partition), "partition {partition} has no slot {slot}");
         let (mut partition, mut slot, mut now) = (partition, slot, epoch);
         while let Some((last, turn)) = self.arrived(partition, slot, now) {
-            (partition, slot) = self.source(last, partition, turn);
+            (partition, slot) = self.source(last, (partition, slot), turn);
             now = last;
         }
         self.grains.of_full(self.homes.full_in(partition, slot))

@@ -25,12 +25,15 @@ mod grains;
 mod homes;
 mod key;
 mod lookup;
+mod members;
 mod order;
 mod permutation;
 mod ranks;
 mod rounds;
 mod share;
 mod slots;
+mod split;
+mod strata;
 
 #[cfg(test)]
 mod golden;
@@ -51,6 +54,7 @@ pub use order::{Local, Read};
 pub use permutation::Permutation;
 pub use share::{Schedule, Share};
 pub use slots::SlotTable;
+pub use strata::{Strata, StrataOf};
 
 use crate::digest::PlanId;
 use grains::Grains;
@@ -104,8 +108,9 @@ impl Epoch {
 
 /// A plan document applied to the shards of its version.
 ///
-/// Holds O(partitions + shards). Methods that take a position, partition, slot, grain or sample panic when there is no
-/// such thing in the plan; check numbers from outside against the counts first.
+/// Holds O(partitions + shards), and with strata 5 bytes per sample and some per stratum and partition. Methods that take a
+/// position, partition, slot, grain or sample panic when there is no such thing in the plan; check numbers from outside
+/// against the counts first.
 #[derive(Debug)]
 pub struct Plan {
     id: PlanId,
@@ -114,15 +119,16 @@ pub struct Plan {
     homes: Homes,
     shares: RunningShares,
     rounds: Rounds,
-    /// In which order each partition gives up its slots when selection is cyclic; made when first needed.
-    cycles: Vec<OnceLock<Permutation>>,
+    /// In which order each partition gives up its slots of each stratum when selection is cyclic; made when first needed.
+    cycles: Vec<OnceLock<Box<Permutation>>>,
 }
 
 impl Plan {
     /// Applies `document` to the shards of its version, given by their rows in manifest order.
     ///
     /// # Errors
-    /// [`PlanError`] if the document is out of range or the version too small for it; the message says what would fit.
+    /// [`PlanError`] if the document is out of range, the version too small for it, or its strata were not
+    /// [supplied](PlanDocument::supply_strata); the message says what would fit.
     pub fn new(document: PlanDocument, shard_rows: &[u32]) -> Result<Self, PlanError> {
         document.check()?;
         document.check_shape(shard_rows)?;
@@ -138,7 +144,7 @@ impl Plan {
             id: document.id(),
             shares: RunningShares::new(&document.schedule),
             rounds: Rounds::new(&sizes),
-            cycles: vec![OnceLock::new(); document.partitions as usize],
+            cycles: vec![OnceLock::new(); homes.strata() * document.partitions as usize],
             document,
             grains,
             homes,

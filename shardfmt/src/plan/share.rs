@@ -202,9 +202,10 @@ impl RunningShares {
         RunningShares { sums, last: u128::from(last.0) }
     }
 
-    /// How many of `size` grains have been exchanged before `epoch`: the floor of size times the shares so far.
-    pub(crate) fn exchanged_before(&self, size: u64, epoch: Epoch) -> u128 {
-        (u128::from(size) * self.sum_before(epoch)) >> 32
+    /// How many of `size` grains have been exchanged before `epoch`: the floor of size times the shares so far, and of the
+    /// `phase`, in units of 2^-32, that they are ahead by.
+    pub(crate) fn exchanged_before(&self, size: u64, phase: u32, epoch: Epoch) -> u128 {
+        (u128::from(size) * self.sum_before(epoch) + u128::from(phase)) >> 32
     }
 
     fn sum_before(&self, epoch: Epoch) -> u128 {
@@ -216,8 +217,8 @@ impl RunningShares {
     }
 
     /// The epoch after which the grain number `turn` (from 0) of `size` that take turns is exchanged.
-    pub(crate) fn epoch_of_turn(&self, size: u64, turn: u128) -> Option<Epoch> {
-        let needed = ((turn + 1) << 32).div_ceil(u128::from(size));
+    pub(crate) fn epoch_of_turn(&self, size: u64, phase: u32, turn: u128) -> Option<Epoch> {
+        let needed = (((turn + 1) << 32) - u128::from(phase)).div_ceil(u128::from(size));
         let listed = self.sums.len() - 1;
         let epochs = if needed <= self.sums[listed] {
             self.sums.partition_point(|sum| *sum < needed) as u128
@@ -295,16 +296,16 @@ mod tests {
 
         #[test]
         fn turns_fall_in_the_epoch_whose_exchange_covers_them(
-            units in prop::collection::vec(0..=ONE, 1..5), size in 1..2000_u64, turn in 0..9000_u128,
+            units in prop::collection::vec(0..=ONE, 1..5), size in 1..2000_u64, phase: u32, turn in 0..9000_u128,
         ) {
             let shares = units.into_iter().map(Share).collect::<Vec<_>>();
             let running = RunningShares::new(&Schedule(shares));
-            match running.epoch_of_turn(size, turn) {
+            match running.epoch_of_turn(size, phase, turn) {
                 Some(epoch) => {
-                    prop_assert!(running.exchanged_before(size, epoch) <= turn);
-                    prop_assert!(turn < running.exchanged_before(size, Epoch(epoch.0 + 1)));
+                    prop_assert!(running.exchanged_before(size, phase, epoch) <= turn);
+                    prop_assert!(turn < running.exchanged_before(size, phase, Epoch(epoch.0 + 1)));
                 }
-                None => prop_assert!(running.exchanged_before(size, Epoch(u32::MAX)) <= turn),
+                None => prop_assert!(running.exchanged_before(size, phase, Epoch(u32::MAX)) <= turn),
             }
         }
     }

@@ -2,10 +2,15 @@
 
 use std::sync::OnceLock;
 
-use super::homes::Split;
+use rayon::prelude::*;
+
 use super::order::LocalOrder;
-use super::{Epoch, GrainNo, Partition, Plan};
+use super::split::Split;
+use super::{Epoch, Exchange, GrainNo, Partition, Plan};
 use crate::digest::PlanId;
+
+/// Grains from which on chunks are worked out side by side, by as many threads as there are.
+const LARGE: u64 = 1 << 20;
 
 /// The grain in every slot of every partition in one epoch: 4 bytes a grain (8 above 2^32 grains).
 ///
@@ -35,10 +40,9 @@ impl SlotTable {
         } else {
             Held::Wide(vec![0; slots.total() as usize])
         };
-        for (full, grain) in (0..).zip(plan.grains.full_grains()) {
-            let (partition, slot) = plan.homes.slot_of(full);
-            held.set(slots.start(partition) + slot, grain);
-        }
+        plan.homes.each(|full, (partition, slot)| {
+            held.set(slots.start(partition) + slot, plan.grains.of_full(full));
+        });
         let orders = vec![OnceLock::new(); plan.document().partitions as usize];
         SlotTable { plan: plan.id(), epoch: Epoch(0), slots, held, orders }
     }
@@ -60,17 +64,26 @@ impl SlotTable {
         assert_eq!(self.plan, plan.id(), "the table is of another plan");
         assert!(self.epoch < self.epoch.next(), "no epoch after {}", self.epoch);
         let exchange = plan.exchange(self.epoch);
-        let mut arrivals = vec![];
-        for chunk in 0..plan.document().chunks {
-            arrivals
-                .extend(exchange.moves(chunk).map(|m| (self.index(m.to), self.grain(m.from.0, m.from.1))));
-            // No slot is in two chunks, so writing one leaves the others to read.
-            for (slot, grain) in arrivals.drain(..) {
+        let chunks: Vec<u32> = (0..plan.document().chunks).collect();
+        let are_long = plan.full_grain_count() >= LARGE;
+        let abreast = if are_long { rayon::current_num_threads() } else { 1 };
+        for chunks in chunks.chunks(abreast) {
+            let arrivals: Vec<_> = match are_long {
+                true => chunks.par_iter().map(|chunk| self.arrivals(&exchange, *chunk)).collect(),
+                false => chunks.iter().map(|chunk| self.arrivals(&exchange, *chunk)).collect(),
+            };
+            // No slot is in two chunks, so writing some leaves the others to read.
+            for (slot, grain) in arrivals.into_iter().flatten() {
                 self.held.set(slot, grain);
             }
         }
         self.epoch = self.epoch.next();
         self.orders.iter_mut().for_each(|order| *order = OnceLock::new());
+    }
+
+    /// Which slots a chunk fills, and with what.
+    fn arrivals(&self, exchange: &Exchange<'_>, chunk: u32) -> Vec<(u64, GrainNo)> {
+        exchange.moves(chunk).map(|m| (self.index(m.to), self.grain(m.from.0, m.from.1))).collect()
     }
 
     /// The epoch whose slots these are.

@@ -38,6 +38,25 @@ fn the_same_weights_and_figures_on_any_number_of_ranks() {
 }
 
 #[test]
+fn the_parts_of_all_steps_are_the_time_of_the_training() {
+    for trained in spawn(2, |collective: ThreadCollective| {
+        let ranks = VirtualRanks { count: 4, world: 2 };
+        let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, collective.rank(), 8, EPOCHS);
+        let mut parts = Vec::new();
+        let mut note = |progress: Progress| parts.push(progress.time);
+        let trained = train(&config(), Box::new(collective), &mut source, None, &mut note).unwrap();
+        (trained, parts)
+    }) {
+        let (trained, parts) = trained;
+        let parts: Vec<f64> =
+            parts.iter().flat_map(|it| [it.wait_s, it.decode_s, it.compute_s, it.update_s]).collect();
+        assert!(parts.iter().all(|part| *part >= 0.0), "{parts:?}");
+        let sum = parts.iter().sum::<f64>();
+        assert!(0.0 < sum && sum <= trained.train_s + 1e-9, "{sum} of {}", trained.train_s);
+    }
+}
+
+#[test]
 fn the_same_weights_over_tcp() {
     let alone = on_threads(1, &config()).remove(0);
     let rendezvous = Rendezvous::bind("127.0.0.1:0").unwrap();

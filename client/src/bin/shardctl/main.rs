@@ -10,6 +10,7 @@ mod context;
 mod contexts;
 mod demo;
 mod diff;
+mod drain;
 mod export;
 mod failure;
 mod gc;
@@ -94,6 +95,9 @@ enum Command {
     Plan(plan::Plan),
     Simulate(simulate::Simulate),
     Status(status::Status),
+    Drain(drain::Drain),
+    Join(drain::Join),
+    Leave(drain::Leave),
     Token(token::Token),
     Certs(certs::Certs),
     Verify(verify::Verify),
@@ -141,6 +145,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Plan(command) => command.run(&connect, json),
         Command::Simulate(command) => command.run(json),
         Command::Status(command) => command.run(&connect, json),
+        Command::Drain(command) => command.run(&connect, json),
+        Command::Join(command) => command.run(&connect, json),
+        Command::Leave(command) => command.run(&connect, json),
         Command::Token(command) => command.run(&connect, json),
         Command::Certs(command) => command.run(&connect, json),
         Command::Verify(command) => command.run(&connect, json),

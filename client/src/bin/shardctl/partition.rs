@@ -1,17 +1,31 @@
-//! `shardctl partition`: fixes the order of every epoch of a dataset in a plan, and says what that will cost.
+//! `shardctl partition`: fixes the order of every epoch of a dataset in a plan, and says what that will cost, and whether
+//! batch normalisation will suffer.
+
+use std::str::FromStr;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::json;
+use shardd_client::catalog::Catalog;
+use shardd_client::spread::{Origins, Spread};
+use shardd_client::strata;
 use shardfmt::plan::{
-    InitialPlacement, Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape, Share,
+    InitialPlacement, Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape, Share, Strata,
 };
-use shardfmt::{ByteSize, DatasetName, DatasetRef, VersionId};
+use shardfmt::{ByteSize, DatasetName, DatasetRef, ManifestFile, VersionId};
 
 use crate::connect::{Connect, only_dataset};
 use crate::failure::Failure;
-use crate::human::{count, percent, plural};
+use crate::human::{count, number, percent, plural};
 use crate::output;
+use crate::progress::style;
 use crate::table::facts;
+
+/// Samples of a micro-batch, where nobody has said yet how many there will be.
+pub(crate) const MICRO_BATCH: u32 = 32;
+/// Shards whose labels are still looked at.
+const MOST_SHARDS: u64 = 1 << 14;
 
 /// Make a plan: how samples are partitioned, and what part of them is exchanged after each epoch
 #[derive(Args)]
@@ -22,6 +36,11 @@ pub(crate) struct Partition {
 
     #[command(flatten)]
     choices: PlanChoices,
+
+    /// Keep as many samples of each label, or of each size, in every partition for ever: label, size or size:BUCKETS. Samples
+    /// then move one by one. Reads the samples, unless each shard has but one label or size
+    #[arg(long, value_name = "label|size[:BUCKETS]")]
+    stratify: Option<Stratify>,
 
     /// Print the plan's id and nothing else
     #[arg(long)]
@@ -67,9 +86,56 @@ pub(crate) struct PlanChoices {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum SelectionArg {
+pub(crate) enum SelectionArg {
     Cyclic,
     Independent,
+}
+
+impl From<SelectionArg> for Selection {
+    fn from(selection: SelectionArg) -> Self {
+        match selection {
+            SelectionArg::Cyclic => Selection::Cyclic,
+            SelectionArg::Independent => Selection::Independent,
+        }
+    }
+}
+
+/// By what samples are stratified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stratify {
+    Label,
+    Size { buckets: u32 },
+}
+
+impl FromStr for Stratify {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let buckets = text.strip_prefix("size:").map(str::parse);
+        match (text, buckets) {
+            ("label", _) => Ok(Stratify::Label),
+            ("size", _) => Ok(Stratify::Size { buckets: 8 }),
+            (_, Some(Ok(buckets))) => Ok(Stratify::Size { buckets }),
+            _ => Err("use label, size or size:BUCKETS, such as size:8"),
+        }
+    }
+}
+
+impl Stratify {
+    fn strata(self, catalog: &dyn Catalog, manifest: &ManifestFile) -> Result<Strata, Failure> {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        bar.set_style(style("reading {wide_bar} {human_pos}/{human_len} shards, {eta} left"));
+        let progress = |done, all| {
+            bar.set_length(all);
+            bar.set_position(done);
+        };
+        let strata = match self {
+            Stratify::Label => strata::by_label(catalog, manifest, &progress),
+            Stratify::Size { buckets } => strata::by_size(catalog, manifest, buckets, &progress),
+        };
+        bar.finish_and_clear();
+        strata.map_err(Failure::wrong)
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -86,16 +152,20 @@ impl Partition {
         let manifest = catalog.open_manifest(dataset.version)?;
         let shape = Shape { shard_rows: manifest.shard_rows()?, row_bytes: manifest.totals().row_bytes };
         let only_id = self.id;
-        let plan = make_plan(dataset.version, &shape, self.choices.options())?;
+        let strata = self.stratify.map(|by| by.strata(&*catalog, &manifest)).transpose()?.map(Arc::new);
+        let plan = make_plan(dataset.version, &shape, PlanOptions { strata, ..self.choices.options() })?;
         catalog.put_plan(plan.document())?;
         if only_id && json {
             output::json(&json!({ "plan": plan.id() }));
         } else if only_id {
             output::print(&format!("{}\n", plan.id()));
-        } else if json {
-            output::json(&as_json(&dataset.name, shape.row_bytes, &plan));
         } else {
-            output::print(&describe(&dataset.name, shape.row_bytes, &plan));
+            let begins = origins(&manifest)?
+                .map(|labels| labels.spread(&plan, plan.document().partitions, MICRO_BATCH));
+            match json {
+                true => output::json(&as_json(&dataset.name, shape.row_bytes, &plan, begins.as_ref())),
+                false => output::print(&describe(&dataset.name, shape.row_bytes, &plan, begins.as_ref())),
+            }
         }
         Ok(())
     }
@@ -109,17 +179,40 @@ impl PlanChoices {
             partitions: self.partitions,
             grain_rows: self.grain_rows,
             chunks: self.chunks,
-            selection: match self.selection {
-                SelectionArg::Cyclic => Selection::Cyclic,
-                SelectionArg::Independent => Selection::Independent,
-            },
+            selection: self.selection.into(),
             placement: match self.placement {
                 PlacementArg::Shards => InitialPlacement::Shards,
                 PlacementArg::Random => InitialPlacement::Random,
             },
             order: self.block_slots.map_or(Order::Samples, |slots| Order::Blocked { slots }),
+            strata: None,
         }
     }
+}
+
+/// The labels of the samples, as far as the manifest knows them and has not too many shards to look at.
+pub(crate) fn origins(manifest: &ManifestFile) -> Result<Option<Origins>, Failure> {
+    let shards = manifest.totals().shards;
+    if shards > MOST_SHARDS || manifest.labels()?.is_none() {
+        return Ok(None);
+    }
+    let entries = manifest.entries(0..shards)?;
+    Ok(Origins::labels(entries.iter().map(|entry| (entry.rows, entry.labels.as_ref()))))
+}
+
+/// What batch normalisation will suffer from in a plan, in the worst case of a virtual rank for each partition.
+fn batch_norm_risk(spread: &Spread, schedule: &Schedule) -> Option<String> {
+    let tenth = "0.1".parse().expect("a share");
+    let more = if schedule.largest() < tenth { "--q 0.1 or more, " } else { "" };
+    spread.risks_batch_norm().then(|| {
+        format!(
+            "each partition begins with {} of {} classes: with batch normalisation in each virtual rank and {} of these, train \
+             with {more}fewer virtual ranks or synchronised statistics, or make the plan with --stratify label",
+            number(spread.begins_with),
+            spread.kinds,
+            spread.virtual_ranks
+        )
+    })
 }
 
 /// The plan for a version, with defaults for what `options` leaves open.
@@ -137,7 +230,7 @@ fn as_fraction(share: Share) -> f64 {
     share.units() as f64 / (1u64 << 32) as f64
 }
 
-fn describe(dataset: &DatasetName, row_bytes: u64, plan: &Plan) -> String {
+fn describe(dataset: &DatasetName, row_bytes: u64, plan: &Plan, begins: Option<&Spread>) -> String {
     let document = plan.document();
     let mean = row_bytes.checked_div(plan.sample_count()).unwrap_or(0);
     let grain_bytes = ByteSize(mean * u64::from(document.grain_rows));
@@ -152,7 +245,8 @@ fn describe(dataset: &DatasetName, row_bytes: u64, plan: &Plan) -> String {
         [one] => format!("{one} per epoch"),
         several => format!("{} after the first epochs, the last for ever", several.join(", ")),
     };
-    facts(&[
+    let strata = document.strata.as_ref().and_then(|strata| strata.get());
+    let mut lines = vec![
         ("plan", plan.id().to_string()),
         (
             "dataset",
@@ -175,7 +269,15 @@ fn describe(dataset: &DatasetName, row_bytes: u64, plan: &Plan) -> String {
         ("chunks", plural(document.chunks.into(), "part") + " per exchange"),
         ("moves", format!("of the samples {}", per_epoch(&moved))),
         ("traffic", format!("at most {}; what moves inside a node costs nothing", per_epoch(&bytes))),
-    ])
+    ];
+    if let Some(strata) = strata {
+        let said = format!("{} by {}, as many of each in every partition", strata.names().len(), strata.by());
+        lines.push(("strata", said));
+    }
+    if let Some(risk) = begins.and_then(|begins| batch_norm_risk(begins, &document.schedule)) {
+        lines.push(("warning", risk));
+    }
+    facts(&lines)
 }
 
 fn selection_name(selection: Selection) -> &'static str {
@@ -185,7 +287,7 @@ fn selection_name(selection: Selection) -> &'static str {
     }
 }
 
-fn as_json(dataset: &DatasetName, row_bytes: u64, plan: &Plan) -> serde_json::Value {
+fn as_json(dataset: &DatasetName, row_bytes: u64, plan: &Plan, begins: Option<&Spread>) -> serde_json::Value {
     let document = plan.document();
     let shares = document.schedule.shares();
     let moved: Vec<f64> = shares.iter().map(|q| moved_share(*q, document.partitions)).collect();
@@ -202,6 +304,8 @@ fn as_json(dataset: &DatasetName, row_bytes: u64, plan: &Plan) -> serde_json::Va
         "chunks": document.chunks,
         "predicted_moved_share": moved,
         "predicted_bytes_per_epoch": bytes,
+        "begins": begins,
+        "batch_norm_risk": begins.is_some_and(Spread::risks_batch_norm),
         "document": document,
     })
 }

@@ -2,8 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use shardd_client::engine::NodeStatus;
-use shardd_client::node::NodeRecord;
+use shardd_client::engine::{NodeState, NodeStatus};
 use shardd_client::protocol::{RunRecord, RunView};
 use shardfmt::ByteSize;
 
@@ -27,7 +26,7 @@ struct Picture {
 /// A node as the cluster knows it and as it sees itself.
 #[derive(Debug, Serialize)]
 struct NodePicture {
-    record: NodeRecord,
+    record: NodeState,
     /// `None` if the node did not answer.
     status: Option<NodeStatus>,
 }
@@ -39,13 +38,13 @@ impl Status {
             Target::Store(_) => return of_store(connect, json),
         };
         let (server, http) = (servers.first_that_answers(), servers.http());
-        let nodes: Vec<NodeRecord> = http.get_list(&format!("{server}/v1/nodes"), usize::MAX)?;
+        let nodes: Vec<NodeState> = http.get_list(&format!("{server}/v1/nodes"), usize::MAX)?;
         let runs: Vec<RunRecord> = http.get_list(&format!("{server}/v1/runs"), usize::MAX)?;
         let picture = Picture {
             nodes: nodes
                 .into_iter()
                 .map(|record| {
-                    let status = http.get_json(&format!("{}/v1/status", record.http)).ok();
+                    let status = http.get_json(&format!("{}/v1/status", record.record.http)).ok();
                     NodePicture { record, status }
                 })
                 .collect(),
@@ -111,7 +110,11 @@ fn nodes(picture: &Picture) -> Table {
     ];
     let mut table = Table::new(&headings);
     for NodePicture { record, status } in &picture.nodes {
-        let mut cells = vec![record.id.to_string(), record.http.to_string()];
+        let name = match record.draining {
+            None => record.record.id.to_string(),
+            Some(_) => format!("{} (draining)", record.record.id),
+        };
+        let mut cells = vec![name, record.record.http.clone()];
         match status {
             None => cells.push("no answer".to_owned()),
             Some(status) => cells.extend([

@@ -9,7 +9,7 @@ use futures::future::{join, join_all};
 use object_store::memory::InMemory;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use proptest::prelude::*;
-use shardfmt::plan::{PlanDocument, PlanOptions, Shape};
+use shardfmt::plan::{PlanDocument, PlanOptions, Shape, Strata};
 use shardfmt::{Commit, DatasetRef, FinishedShard, Manifest, Operation, ShardWriter, TagName};
 use tokio::time::sleep;
 
@@ -52,7 +52,13 @@ fn plan(mask: u8, seed: u64) -> PlanDocument {
     let manifest = manifest(mask);
     let shard_rows = manifest.shards.iter().map(|shard| shard.rows).collect();
     let shape = Shape { shard_rows, row_bytes: manifest.row_bytes() };
-    let options = PlanOptions { seed, ..PlanOptions::default() };
+    // Some plans are stratified; those of one number of samples have the same strata.
+    let strata = (seed == 1).then(|| {
+        let names = ["even", "odd"].map(str::to_owned).to_vec();
+        let of_sample: Vec<u16> = (0..manifest.sample_count()).map(|sample| (sample % 2) as u16).collect();
+        Arc::new(Strata::new("number", names, &of_sample).expect("each is even or odd"))
+    });
+    let options = PlanOptions { seed, strata, ..PlanOptions::default() };
     PlanDocument::with_defaults(manifest.id(), &shape, options).expect("fits")
 }
 
@@ -162,7 +168,11 @@ impl Model {
     fn keys(&self) -> BTreeSet<String> {
         let masks = self.masks();
         let commits = self.commits().map(|(id, _)| id.object_key());
-        let plans = self.plans().map(|(mask, seed)| plan(*mask, *seed).id().object_key());
+        let plans = self.plans().flat_map(|(mask, seed)| {
+            let plan = plan(*mask, *seed);
+            let strata = plan.strata.as_ref().map(|strata| strata.id().object_key());
+            [plan.id().object_key()].into_iter().chain(strata)
+        });
         let manifests = masks.iter().map(|mask| manifest(*mask).id().object_key());
         let shards = masks.iter().flat_map(|mask| chosen(*mask)).map(|shard| shard.id);
         let files = shards.flat_map(|id| [id.object_key(), id.sidecar_key()]);

@@ -10,11 +10,17 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
+use mimalloc::MiMalloc;
 use shardd_trainer::collective::tcp::JoinError;
 use shardd_trainer::device::DeviceError;
 use shardd_trainer::train::TrainError;
 
 use args::{Args, UsageError};
+
+/// Every layer's tensors come and go in every step. The system's allocator gives their pages back each time and gets fresh
+/// ones, which took a sixth of the processor time of training a small model; this one keeps them.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let args = Args::parse();

@@ -1,5 +1,6 @@
 //! `shardctl plan`: looks at plans, asking nobody: an order is a pure function of its plan.
 
+mod advise;
 mod cost;
 mod lookup;
 
@@ -34,6 +35,8 @@ enum PlanCommand {
     Where(lookup::Where),
     /// What the plan's exchanges cost on so many nodes, found out by playing them
     Cost(cost::Cost),
+    /// How much to exchange so that every partition soon has all labels, and what that costs
+    Advise(advise::Advise),
     /// Take a plan off the list; it can be made again, and keeps its version no longer
     Rm(PlanArg),
 }
@@ -56,12 +59,17 @@ impl Plan {
             PlanCommand::At(at) => at.run(&*catalog, json),
             PlanCommand::Where(at) => at.run(&*catalog, json),
             PlanCommand::Cost(cost) => cost.run(&*catalog, json),
+            PlanCommand::Advise(advise) => advise.run(&*catalog, json),
             PlanCommand::Rm(which) => remove(&*catalog, &which, json),
         }
     }
 }
 
 impl PlanArg {
+    fn is_given(&self) -> bool {
+        self.plan.is_some()
+    }
+
     /// The plan and the manifest of its version.
     pub(crate) fn open(&self, catalog: &dyn Catalog) -> Result<(PlanValue, ManifestFile), Failure> {
         let document = catalog.plan(find_plan(catalog, self.plan.as_deref())?)?;
@@ -130,6 +138,7 @@ fn show(plan: &PlanValue, json: bool) -> Result<(), Failure> {
         output::json(document);
         return Ok(());
     }
+    let strata = document.strata.as_ref().and_then(|strata| strata.get());
     output::print(&facts(&[
         ("plan", plan.id().to_string()),
         ("version", document.version.to_string()),
@@ -143,6 +152,10 @@ fn show(plan: &PlanValue, json: bool) -> Result<(), Failure> {
         ("selection", format!("{:?}", document.selection).to_lowercase()),
         ("placement", format!("{:?}", document.placement).to_lowercase()),
         ("order", serde_json::to_string(&document.order)?.trim_matches('"').to_owned()),
+        (
+            "strata",
+            strata.map_or("none".to_owned(), |strata| format!("{} by {}", strata.names().len(), strata.by())),
+        ),
     ]));
     Ok(())
 }

@@ -1,0 +1,192 @@
+//! Plans from the command line to the order of samples: stratified ones, advice, warnings; and the second implementation in
+//! Python, which must say the same. No node is needed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use shardd_tests::{binary, error_line, python, run};
+use tempfile::TempDir;
+
+/// Samples in the table, and of each class.
+const SAMPLES: u64 = 4000;
+const OF_CLASS: u64 = 400;
+const PARTITIONS: u64 = 8;
+
+/// A store with a dataset of ten classes, sorted.
+struct Store(TempDir);
+
+impl Store {
+    fn new() -> Store {
+        let store = Store(TempDir::new().expect("a temporary directory can be made"));
+        let rows: String =
+            (0..SAMPLES).map(|n| format!("{},{}\n", n / OF_CLASS, "x".repeat((n % 50) as usize))).collect();
+        fs::write(store.path("sorted.csv"), format!("label,text\n{rows}")).expect("it can be written");
+        store.json("ingest sorted.csv --name sorted --mix sequential --shard-size 4KiB");
+        store
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn shardctl(&self, words: &str) -> Command {
+        let mut command = Command::new(binary("shardctl"));
+        command.args(["--store", "s"]).args(words.split_whitespace());
+        command.env("HOME", self.0.path()).current_dir(self.0.path());
+        command
+    }
+
+    fn json(&self, words: &str) -> Value {
+        let printed = run(self.shardctl(words).arg("--json"));
+        serde_json::from_str(printed.lines().last().unwrap_or_default()).expect("it prints JSON")
+    }
+
+    fn refused(&self, words: &str) -> (String, i32) {
+        let output = self.shardctl(words).output().expect("shardctl starts");
+        (error_line(&output), output.status.code().expect("it was not killed"))
+    }
+
+    /// The samples of an epoch in their order, each with the partition that holds it.
+    fn order(&self, plan: &str, epoch: u32) -> Vec<(u64, u64)> {
+        let at = self.json(&format!("plan at --plan {plan} --epoch {epoch} --global-batch-size {SAMPLES}"));
+        let number = |found: &Value, field: &str| found[field].as_u64().expect("a number");
+        let found = at.as_array().expect("a list").iter();
+        found.map(|found| (number(found, "sample"), number(found, "partition"))).collect()
+    }
+
+    /// How many samples of each class each partition holds in an epoch.
+    fn held(&self, plan: &str, epoch: u32) -> BTreeMap<(u64, u64), u64> {
+        let mut held = BTreeMap::new();
+        for (sample, partition) in self.order(plan, epoch) {
+            *held.entry((partition, sample / OF_CLASS)).or_default() += 1;
+        }
+        held
+    }
+
+    /// The mean distance of the classes of partitions from those of all.
+    fn skew(&self, plan: &str, epoch: u32) -> f64 {
+        let held = self.held(plan, epoch);
+        let of = |partition| {
+            let part = |class| held.get(&(partition, class)).map_or(0.0, |count| *count as f64);
+            let all: f64 = (0..10).map(part).sum();
+            0.5 * (0..10).map(|class| (part(class) / all - 0.1).abs()).sum::<f64>()
+        };
+        (0..PARTITIONS).map(of).sum::<f64>() / PARTITIONS as f64
+    }
+}
+
+fn reference() -> String {
+    format!("{}/reference/plan.py", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn the_golden_file_is_that_which_the_reference_writes() {
+    let Some(python) = python() else { return };
+    let written = run(Command::new(python).args([&reference(), "golden"]));
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shardfmt/testdata/plan-golden.json");
+    assert!(
+        written == fs::read_to_string(golden).expect("it is there"),
+        "plan.py golden writes another file"
+    );
+}
+
+#[test]
+fn a_stratified_plan_keeps_as_many_of_each_class_in_every_partition() {
+    let store = Store::new();
+    let made = store.json("partition --q 0.3 --partitions 8 --stratify label");
+    let plan = made["plan"].as_str().expect("an id");
+    assert_eq!((made["grain_rows"].as_u64(), made["batch_norm_risk"].as_bool()), (Some(1), Some(false)));
+    let first = store.held(plan, 0);
+    assert!(first.len() == 80 && first.values().all(|count| *count == 50), "{first:?}");
+    assert_eq!(store.held(plan, 6), first);
+    assert_ne!(store.order(plan, 6), store.order(plan, 0));
+    let read = store.json(&format!("read --plan {plan} --batch-size 500 --epochs 2 --quiet"));
+    assert!(read.is_object(), "the loader reads it: {read}");
+    assert!(run(&mut store.shardctl("plan show")).contains("10 by label"));
+
+    // The second implementation orders it as the first does.
+    let strata = made["document"]["strata"].as_str().expect("a digest");
+    let strata = store.path(&format!("s/store/plans/{strata}.strata"));
+    assert!(strata.exists());
+    if let Some(python) = python() {
+        let info = store.json("info sorted --shards");
+        let entries = info["entries"].as_array().expect("shards").iter();
+        let rows: Vec<u64> = entries.map(|shard| shard["rows"].as_u64().expect("a number")).collect();
+        let mut command = Command::new(python);
+        command.args([&reference(), "order", &made["document"].to_string(), &format!("{rows:?}"), "6"]);
+        let starts: Vec<u64> =
+            rows.iter().scan(0, |sum, rows| Some(std::mem::replace(sum, *sum + rows))).collect();
+        let sample = |line: &str| {
+            let numbers: Vec<u64> = line.split(' ').map(|n| n.parse().expect("a number")).collect();
+            starts[numbers[1] as usize] + numbers[2]
+        };
+        let order: Vec<u64> = run(command.arg(&strata)).lines().map(sample).collect();
+        assert_eq!(order, store.order(plan, 6).into_iter().map(|(sample, _)| sample).collect::<Vec<_>>());
+    }
+
+    store.json(&format!("plan rm --plan {plan}"));
+    store.json("gc --older-than 0s --delete");
+    assert!(!strata.exists(), "strata go with the last plan that names them");
+}
+
+#[test]
+fn sizes_are_strata_too_and_what_is_neither_is_refused() {
+    let store = Store::new();
+    let made = store.json("partition --q 0.1 --partitions 8 --stratify size:5");
+    let plan = made["plan"].as_str().expect("an id");
+    let lengths = |epoch| {
+        let mut held: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+        for (sample, partition) in store.order(plan, epoch) {
+            *held.entry((partition, sample % 50 / 10)).or_default() += 1;
+        }
+        held
+    };
+    assert!(lengths(0).values().all(|count| *count == 100), "{:?}", lengths(0));
+    assert_eq!(lengths(4), lengths(0));
+    let refused = |words: &str| store.refused(words);
+    assert!(refused("partition --q 0.1 --stratify colour").0.contains("size:BUCKETS"));
+    assert!(refused("partition --q 0.1 --stratify size:0").0.contains("size:8"));
+    assert!(refused("partition --q 0.1 --stratify label --grain-rows 4").0.contains("--grain-rows 1"));
+    assert!(refused("partition --q 1.1").0.contains("outside 0 to 1"));
+    assert!(refused("partition --q 1,,0.1").0.contains("is not a decimal number"));
+    assert!(refused("partition --q 0.1 --partitions 5000").0.contains("--partitions 4000"));
+    fs::write(store.path("plain.csv"), "number\n1\n2\n3\n").expect("it can be written");
+    store.json("ingest plain.csv --name plain");
+    assert!(refused("partition plain --q 0.1 --stratify label").0.contains("stratify by size"));
+}
+
+#[test]
+fn sorted_labels_are_a_risk_that_is_said_and_the_advice_mends_it() {
+    let store = Store::new();
+    let partition = "partition --q 0.1 --partitions 8 --grain-rows 1";
+    let said = run(&mut store.shardctl(partition));
+    let warning = said.lines().find(|line| line.starts_with("warning")).expect("there is a warning");
+    assert!(warning.contains("of 10 classes") && warning.contains("batch normalisation"), "{warning}");
+    let made = store.json(partition);
+    assert_eq!(made["batch_norm_risk"], true);
+    let spread = run(&mut store.shardctl(&format!("{partition} --placement random")));
+    assert!(!spread.contains("warning"), "{spread}");
+
+    let plan = made["plan"].as_str().expect("an id");
+    let asked = "--epochs 40 --skew 0.05 --within 0.25";
+    let advised = store.json(&format!("plan advise --plan {plan} {asked} --nodes 4 --link 10Gbit/s"));
+    let advice = &advised["advice"];
+    let floor = advice["spread"]["floor"].as_f64().expect("a number");
+    let begins = advice["spread"]["distance"].as_f64().expect("a number");
+    assert!((store.skew(plan, 0) - begins).abs() < 0.02);
+    for choice in ["constant", "two_parts"] {
+        let q = advice[choice]["q"].as_str().expect("a schedule");
+        let made = store.json(&format!("partition --q {q} --partitions 8 --grain-rows 1"));
+        let skew = store.skew(made["plan"].as_str().expect("an id"), 10);
+        assert!(skew < 0.05 + floor * 1.15, "{choice} {q}: {skew}, floor {floor}");
+    }
+    assert!(advice["two_parts"]["bytes"].as_u64() < advice["constant"]["bytes"].as_u64());
+    assert!(advised["assumptions"].as_array().is_some_and(|all| all.len() == 3));
+    let said = run(&mut store.shardctl(&format!("plan advise sorted --partitions 8 {asked}")));
+    assert!(said.contains("one large exchange and then little"), "{said}");
+    assert!(store.refused("plan advise sorted --epochs 0").0.contains("outside 1 to"));
+    assert!(store.refused("plan advise sorted --epochs 9 --skew 2").0.contains("--skew 0.05"));
+}
