@@ -20,11 +20,11 @@ const SHARD: u64 = 16 << 20;
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Set {
     /// Bytes of a grain, without its proof.
-    pub grain_bytes: usize,
+    pub(crate) grain_bytes: usize,
     /// Grains that go each way in a chunk...
-    pub chunk_grains: u64,
+    pub(crate) chunk_grains: u64,
     /// ...of so many.
-    pub chunks: u32,
+    pub(crate) chunks: u32,
 }
 
 impl Set {

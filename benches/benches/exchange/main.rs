@@ -85,7 +85,7 @@ fn main() -> Result<()> {
         };
     }
     if options.link {
-        return tokio::runtime::Runtime::new()?.block_on(link::measure());
+        return tokio::runtime::Runtime::new()?.block_on(link::measure(options.rounds));
     }
     println!(
         "{:>10} {:>8} {:>6} {:>12} {:>12} {:>6} {:>12} {:>12}",

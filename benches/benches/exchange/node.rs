@@ -28,11 +28,11 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// One of two nodes, each of which hosts a partition for a rank of its own.
 pub(crate) struct Node {
-    pub number: usize,
-    pub engine: Arc<Engine>,
-    pub transport: Arc<Transport>,
-    pub plan: Plan,
-    pub run: RunId,
+    pub(crate) number: usize,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) transport: Arc<Transport>,
+    pub(crate) plan: Plan,
+    pub(crate) run: RunId,
     manifest: Arc<Manifest>,
     hosted: Partition,
     stop: CancellationToken,

@@ -51,9 +51,9 @@ const SAFE_DATAGRAM: u16 = 1452;
 /// Grains that wait between stream and receiver; the stream stops when they are not taken.
 const GRAINS_IN_FLIGHT: usize = 16;
 /// After so many bytes of the exchange it is seen whether anybody waits for an answer...
-const TURN: usize = 64 << 10;
+const TURN: usize = 32 << 10;
 /// ...and if so, how long the exchange lets them pass: never so long that it stands still.
-const YIELD: Duration = Duration::from_millis(20);
+const YIELD: Duration = Duration::from_millis(25);
 /// How urgent streams are beside others of their connection, which have 0: what the exchange moves can wait, what is asked for
 /// cannot.
 const EXCHANGE_PRIORITY: i32 = -1;

@@ -182,6 +182,13 @@ impl Transport {
         }
     }
 
+    /// Waits while answers with grains are under way, but not for long.
+    async fn let_answers_pass(&self) {
+        if *self.answering.borrow() > 0 {
+            let _ = timeout(YIELD, self.answering.subscribe().wait_for(|answers| *answers == 0)).await;
+        }
+    }
+
     async fn reply<T: DeserializeOwned>(
         &self,
         to: &NodeId,
@@ -256,12 +263,7 @@ impl Peers for Transport {
         // The receiver may answer before it has taken everything: it refuses, or it stops.
         let mut reply = std::pin::pin!(self.reply::<Reply>(to, &mut receive));
         let mut early = None;
-        let mut since_turn = 0;
-        while early.is_none() {
-            if yields && since_turn >= TURN {
-                since_turn = 0;
-                let _ = timeout(YIELD, self.answering.subscribe().wait_for(|answers| *answers == 0)).await;
-            }
+        'grains: while early.is_none() {
             let grain = tokio::select! {
                 answer = &mut reply => {
                     early = Some(answer);
@@ -274,18 +276,29 @@ impl Peers for Transport {
                 let reason = format!("grain {key} of {} bytes is too long to send", bytes.len());
                 return Err(refused(to, Kind::TooLong, reason));
             }
-            since_turn += bytes.len();
-            let mut chunks = [frame::grain_prefix(&key, &bytes), bytes];
-            tokio::select! {
-                answer = &mut reply => early = Some(answer),
-                written = timeout(STALL, send.write_all_chunks(&mut chunks)) => match written {
-                    Ok(Ok(())) => {}
-                    // It takes no more; its answer says why.
-                    Ok(Err(WriteError::Stopped(_))) => break,
-                    Ok(Err(WriteError::ConnectionLost(error))) => return Err(self.lost(to, &error)),
-                    Ok(Err(error)) => return Err(unreachable(to, error)),
-                    Err(_) => return Err(PeerError::TimedOut { peer: to.clone(), waited: STALL }),
-                },
+            let mut prefix = frame::grain_prefix(&key, &bytes);
+            // What the exchange sends goes in turns, between which others may pass.
+            let turn = if yields { TURN } else { bytes.len() };
+            let mut rest = bytes;
+            while !prefix.is_empty() || !rest.is_empty() {
+                if yields {
+                    self.let_answers_pass().await;
+                }
+                let mut chunks = [std::mem::take(&mut prefix), rest.split_to(turn.min(rest.len()))];
+                tokio::select! {
+                    answer = &mut reply => {
+                        early = Some(answer);
+                        break;
+                    }
+                    written = timeout(STALL, send.write_all_chunks(&mut chunks)) => match written {
+                        Ok(Ok(())) => {}
+                        // It takes no more; its answer says why.
+                        Ok(Err(WriteError::Stopped(_))) => break 'grains,
+                        Ok(Err(WriteError::ConnectionLost(error))) => return Err(self.lost(to, &error)),
+                        Ok(Err(error)) => return Err(unreachable(to, error)),
+                        Err(_) => return Err(PeerError::TimedOut { peer: to.clone(), waited: STALL }),
+                    },
+                }
             }
         }
         let answer = match early {
