@@ -260,12 +260,27 @@ fn a_later_format_is_refused_and_left_alone() {
     let dir = temp();
     drop(open(&dir));
     let path = dir.path().join("segments/00000001-00000000.seg");
-    let mut header = format::segment_header(&class("a", 1));
-    header[8] = 2;
-    fs::write(&path, header).expect("writes");
+    fs::write(&path, format::later_segment_header(&class("a", 1), 2)).expect("writes");
     let error = Cache::open(&dir, CacheConfig::default()).map(|_| ()).expect_err("too new");
     assert!(matches!(error, CacheError::TooNew { found: 2, .. }), "{error}");
     assert!(path.exists());
+}
+
+#[test]
+fn a_flipped_bit_in_a_header_is_no_later_format() {
+    let dir = temp();
+    let cache = open(&dir);
+    let segment = cache.put(key(0), &class("a", 1), &bytes(0)).expect("room").segment.to_path_buf();
+    drop(cache);
+    let intact = fs::read(&segment).expect("the segment");
+    let header = format::segment_header(&class("a", 1)).len();
+    for bit in 0..header * 8 {
+        let mut damaged = intact.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        fs::write(&segment, damaged).expect("damages");
+        let cache = open(&dir);
+        assert!(cache.keys().is_empty() || cache.keys() == [key(0)], "bit {bit}");
+    }
 }
 
 #[test]
