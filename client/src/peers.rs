@@ -123,13 +123,22 @@ pub trait Peers: Send + Sync {
     /// Grains in the order asked for; `None` where the peer has none to give.
     async fn fetch(&self, to: &NodeId, request: FetchRequest) -> Result<Vec<Option<Bytes>>, PeerError>;
 
-    /// Sends all grains that come out of `grains`, until it is closed, and waits for the receiver's acknowledgement.
+    /// Sends all grains that come out of `grains`, until it is closed, and waits for the receiver's acknowledgement. What has
+    /// a pace keeps it, and lets whatever has none go first.
     async fn send(
         &self,
         to: &NodeId,
         header: SendHeader,
         grains: mpsc::Receiver<(GrainKey, Bytes)>,
+        pace: Option<&dyn Pace>,
     ) -> Result<Ack, PeerError>;
+}
+
+/// When what is sent may go on.
+#[async_trait]
+pub trait Pace: Send + Sync {
+    /// Waits until so many bytes more may be sent. May be dropped: then nothing has passed.
+    async fn pass(&self, bytes: u64);
 }
 
 /// A node's answers to its peers.
@@ -162,6 +171,7 @@ impl Peers for Alone {
         to: &NodeId,
         _: SendHeader,
         _: mpsc::Receiver<(GrainKey, Bytes)>,
+        _: Option<&dyn Pace>,
     ) -> Result<Ack, PeerError> {
         Err(PeerError::Unreachable { peer: to.clone(), reason: "this node has no peers".into() })
     }

@@ -69,7 +69,10 @@ impl Engine {
                 }
                 let next = self.queue_due(&run, due, epoch, position, &outbox);
                 tempo.note(began.elapsed(), place(&run.plan, epoch, position));
-                let is_paced = settings.borrow_and_update().rate != ExchangeRate::Unlimited && !is_last;
+                // What belongs to this epoch already and is not there is asked for as a miss: no pace would spare the link anything.
+                let is_overdue = oldest.borrow().is_some_and(|oldest| oldest < epoch);
+                let is_paced =
+                    settings.borrow_and_update().rate != ExchangeRate::Unlimited && !is_last && !is_overdue;
                 let rate = match is_paced {
                     true => tempo.rate_for(
                         began.elapsed(),
@@ -77,7 +80,7 @@ impl Engine {
                         place(&run.plan, next.epoch, run.plan.chunk_due(next.chunk)),
                         run.plan.chunk_due(1),
                     ),
-                    // Nobody minds, or nobody reads any more.
+                    // Nobody minds, or somebody waits for it, or nobody reads any more.
                     false => f64::INFINITY,
                 };
                 outbox.set_rate(rate, due != Some(next));

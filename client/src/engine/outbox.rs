@@ -4,8 +4,10 @@
 //! Knows nothing of positions: what is due is put in, and what becomes of it is counted.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
 use shardfmt::GrainKey;
@@ -17,19 +19,22 @@ use tracing::debug;
 
 use super::counters::micros;
 use super::gate::Gate;
-use super::pace::{LEAST, piece_bytes};
+use super::pace::LEAST;
 use super::run::RunState;
 use super::{Counters, Engine};
 use crate::node::NodeId;
-use crate::peers::{Purpose, SendHeader};
+use crate::peers::{Pace, Purpose, SendHeader};
 
 /// How many streams to one node are under way at once: while the one before waits for its grains to be made durable, the next
 /// is sent.
 const STREAMS: usize = 8;
 /// Chunks share a stream up to this size.
 const STREAM_BYTES: u64 = 4 << 20;
-/// Grains that were read and wait for the stream.
-const GRAINS_READ: usize = 64;
+/// Grains are read so many bytes at once...
+const PIECE_BYTES: u64 = 256 << 10;
+/// ...and so many, or so many bytes, wait for the stream.
+const GRAINS_READ: u64 = 64;
+const BYTES_READ: u64 = 1 << 20;
 
 /// A part of a chunk: what goes to one node.
 #[derive(Debug)]
@@ -64,7 +69,7 @@ struct State {
     left: BTreeMap<u32, usize>,
     /// Streams under way, by epoch, and since when there has been one.
     under_way: BTreeMap<u32, (usize, Instant)>,
-    /// Grains that are queued, or under way and not read yet.
+    /// Bytes that are queued, or under way and have not passed the gate yet.
     backlog: u64,
 }
 
@@ -96,7 +101,7 @@ impl Outbox {
     pub(super) fn put(self: &Arc<Self>, to: NodeId, parcel: Parcel) {
         self.run.keep_unacknowledged(parcel.epoch, parcel.grains.iter().copied());
         let mut state = self.state();
-        state.backlog += parcel.grains.len() as u64;
+        state.backlog += self.bytes_of(&parcel);
         *state.left.entry(parcel.epoch).or_default() += 1;
         let lane = state.lanes.entry(to.clone()).or_default();
         lane.queue.push_back(parcel);
@@ -126,9 +131,9 @@ impl Outbox {
         self.oldest.subscribe()
     }
 
-    /// Bytes that have yet to be read and sent.
+    /// Bytes that have yet to be sent.
     pub(super) fn backlog(&self) -> u64 {
-        self.state().backlog.saturating_mul(self.grain_bytes)
+        self.state().backlog
     }
 
     /// Sends at `rate` bytes a second from now on; a lower one holds only if nothing is left or it `may_fall`.
@@ -210,14 +215,15 @@ impl Outbox {
             version: run.record.version,
             purpose: Purpose::Exchange { epoch, chunk, generation },
         };
-        let (give, take) = mpsc::channel(GRAINS_READ);
+        let (give, take) = mpsc::channel((BYTES_READ / self.grain_bytes).clamp(1, GRAINS_READ) as usize);
+        let gates = Gates { outbox: self, left: self.bytes_of(&parcel).into() };
         let feed = async {
             let bytes = self.feed(&parcel.grains, &loose, give).await;
             drop(turn);
             written.notify_one();
             bytes
         };
-        let (ack, bytes) = tokio::join!(self.engine.peers.send(to, header, take), feed);
+        let (ack, bytes) = tokio::join!(self.engine.peers.send(to, header, take, Some(&gates)), feed);
         let stored = match &ack {
             Ok(ack) => ack.stored.min(count),
             Err(error) => {
@@ -240,36 +246,23 @@ impl Outbox {
         }
     }
 
-    /// Reads grains and gives them to a stream, at the pace that holds. Returns how many bytes.
+    /// Reads grains and gives them to a stream. Returns how many bytes.
     async fn feed(
         &self,
         grains: &[GrainNo],
         loose: &HashMap<GrainNo, Bytes>,
         give: mpsc::Sender<(GrainKey, Bytes)>,
     ) -> u64 {
-        let (mut left, mut bytes_out) = (grains, 0);
-        while !left.is_empty() && !give.is_closed() {
-            let (piece, rest) = left.split_at(self.piece().min(left.len()));
-            let bytes = piece.len() as u64 * self.grain_bytes;
-            let may_pass = async {
-                self.gate.pass(bytes).await;
-                self.engine.exchange_gate.pass(bytes).await;
-            };
-            tokio::select! {
-                () = may_pass => {}
-                () = give.closed() => break, // the connection is gone; `send` says why
-            }
-            left = rest;
-            self.state().backlog -= piece.len() as u64;
+        let mut bytes_out = 0;
+        for piece in grains.chunks((PIECE_BYTES / self.grain_bytes).max(1) as usize) {
             // A grain that could not be had is missed by its next host, which then asks whoever has it.
             for (grain, bytes) in self.engine.read_all_cached(&self.run, piece, loose).await {
                 bytes_out += bytes.len() as u64;
                 if give.send((self.run.key(grain), bytes)).await.is_err() {
-                    break;
+                    return bytes_out; // the connection is gone; `send` says why
                 }
             }
         }
-        self.state().backlog -= left.len() as u64;
         bytes_out
     }
 
@@ -281,7 +274,7 @@ impl Outbox {
         lane.queue = kept;
         for parcel in &dropped {
             let count = parcel.grains.len() as u64;
-            state.backlog -= count;
+            state.backlog -= self.bytes_of(parcel);
             state.settle(parcel.epoch);
             self.engine
                 .counters
@@ -290,10 +283,9 @@ impl Outbox {
         self.look(&state);
     }
 
-    /// How many grains to read at once.
-    fn piece(&self) -> usize {
-        let rate = self.gate.rate().min(self.engine.exchange_gate.rate());
-        ((piece_bytes(rate) / self.grain_bytes) as usize).max(1)
+    /// What a parcel weighs, as far as is known before its grains are read.
+    fn bytes_of(&self, parcel: &Parcel) -> u64 {
+        (parcel.grains.len() as u64).saturating_mul(self.grain_bytes)
     }
 
     fn begin(&self, epoch: u32) {
@@ -325,6 +317,33 @@ impl Outbox {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic while held")
+    }
+}
+
+/// What a parcel passes on its way out: the run's gate and the node's. What has passed waits no more, and nor does what is left
+/// when the parcel's sending ends.
+struct Gates<'a> {
+    outbox: &'a Outbox,
+    /// Bytes that are thought to be left.
+    left: AtomicU64,
+}
+
+#[async_trait]
+impl Pace for Gates<'_> {
+    async fn pass(&self, bytes: u64) {
+        self.outbox.gate.pass(bytes).await;
+        self.outbox.engine.exchange_gate.pass(bytes).await;
+        // One stream asks, piece after piece.
+        let left = self.left.load(Relaxed);
+        let passed = bytes.min(left);
+        self.left.store(left - passed, Relaxed);
+        self.outbox.state().backlog -= passed;
+    }
+}
+
+impl Drop for Gates<'_> {
+    fn drop(&mut self) {
+        self.outbox.state().backlog -= *self.left.get_mut();
     }
 }
 

@@ -99,10 +99,6 @@ const SHORTEST: Duration = Duration::from_millis(100);
 const SLACK: f64 = 0.02;
 /// Nobody waits for longer without looking again.
 const LONG: Duration = Duration::from_secs(3600);
-/// How long what is read at once takes to send...
-const PIECE: f64 = 0.01;
-/// ...and between which limits, in bytes.
-const PIECES: (f64, f64) = (16.0 * 1024.0, 256.0 * 1024.0);
 
 /// Lets bytes through at a rate. Whoever comes while it is not in debt passes, and leaves it in debt.
 #[derive(Debug, Clone)]
@@ -155,11 +151,6 @@ impl Bucket {
     }
 }
 
-/// How many bytes to read and send at once at a rate, so that whoever is more urgent soon has a turn.
-pub(super) fn piece_bytes(rate: f64) -> u64 {
-    (rate * PIECE).clamp(PIECES.0, PIECES.1) as u64
-}
-
 /// A run's clock: where the rank that is ahead is, and how fast it reads.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tempo {
@@ -201,6 +192,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// As many bytes as ask at once.
+    const PIECE: u64 = 32 << 10;
 
     /// Somebody who asks, waits as long as told, and asks again. Returns when each of `pieces` passed.
     fn pass(bucket: &mut Bucket, from: Duration, pieces: &[u64]) -> Vec<(Duration, u64)> {
@@ -285,7 +279,7 @@ mod tests {
                 // Until the rank reports again.
                 let report_at = Duration::from_secs_f64(next_report as f64 / speed);
                 while now < report_at && backlog > 0 {
-                    let piece = piece_bytes(bucket.rate()).min(backlog);
+                    let piece = PIECE.min(backlog);
                     match bucket.take(now, piece) {
                         Ok(()) => {
                             backlog -= piece;

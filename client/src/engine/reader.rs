@@ -276,7 +276,7 @@ impl Engine {
             }
             drop(give);
         };
-        let (sent, ()) = tokio::join!(self.peers.send(&host, header, take), feed);
+        let (sent, ()) = tokio::join!(self.peers.send(&host, header, take, None), feed);
         match sent {
             Ok(ack) => Counters::add(&self.counters.forwarded_grains, ack.stored as usize),
             Err(error) => debug!(peer = %host, %error, "a shard could not be forwarded"),

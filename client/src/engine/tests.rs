@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::cache::CacheConfig;
 use crate::metastore::MemoryMetastore;
-use crate::peers::Purpose;
+use crate::peers::{Pace, Purpose};
 use crate::protocol::{LocateRequest, Located};
 
 const VIRTUAL_RANKS: u32 = 4;
@@ -62,13 +62,26 @@ impl Peers for Link {
         &self,
         to: &NodeId,
         header: SendHeader,
-        grains: mpsc::Receiver<(GrainKey, Bytes)>,
+        mut grains: mpsc::Receiver<(GrainKey, Bytes)>,
+        pace: Option<&dyn Pace>,
     ) -> Result<Ack, PeerError> {
         let is_exchange = matches!(header.purpose, Purpose::Exchange { .. });
         if is_exchange && self.network.stuck.lock().expect("no panic while held").contains(to) {
             return std::future::pending().await;
         }
-        self.peer(to)?.receive(&self.me, header, grains).await
+        let (give, take) = mpsc::channel(1);
+        let peer = self.peer(to)?;
+        let paced = async move {
+            while let Some((key, bytes)) = grains.recv().await {
+                if let Some(pace) = pace {
+                    pace.pass(bytes.len() as u64).await;
+                }
+                if give.send((key, bytes)).await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::join!(peer.receive(&self.me, header, take), paced).0
     }
 }
 

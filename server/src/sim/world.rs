@@ -15,7 +15,7 @@ use shardd_client::engine::Engine;
 use shardd_client::metastore::{Entry, Expected, LeaseId, Listing, MemoryMetastore, MetaError, Metastore};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardd_client::origin::Origin;
-use shardd_client::peers::{Ack, FetchRequest, PeerError, PeerService, Peers, SendHeader};
+use shardd_client::peers::{Ack, FetchRequest, Pace, PeerError, PeerService, Peers, SendHeader};
 use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
 use shardfmt::{GrainKey, Manifest, RowDigest, ShardWriter, VersionId};
 use tempfile::TempDir;
@@ -173,6 +173,7 @@ impl Peers for Liar<Arc<Transport>> {
         to: &NodeId,
         header: SendHeader,
         mut grains: mpsc::Receiver<(GrainKey, Bytes)>,
+        pace: Option<&dyn Pace>,
     ) -> Result<Ack, PeerError> {
         let (give, take) = mpsc::channel(1);
         let bend = async move {
@@ -184,7 +185,7 @@ impl Peers for Liar<Arc<Transport>> {
                 number += 1;
             }
         };
-        tokio::join!(self.truth.send(to, header, take), bend).0
+        tokio::join!(self.truth.send(to, header, take, pace), bend).0
     }
 }
 

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use shardd_client::certificates::{Host, certificate_name};
 use shardd_client::metastore::MetaError;
 use shardd_client::node::NodeId;
-use shardd_client::peers::{Ack, FetchRequest, PeerError, Peers, Purpose, SendHeader};
+use shardd_client::peers::{Ack, FetchRequest, Pace, PeerError, Peers, SendHeader};
 use shardd_client::problem::Kind;
 use shardfmt::grain::GrainKey;
 use tokio::io::BufReader;
@@ -253,10 +253,10 @@ impl Peers for Transport {
         to: &NodeId,
         header: SendHeader,
         mut grains: mpsc::Receiver<(GrainKey, Bytes)>,
+        pace: Option<&dyn Pace>,
     ) -> Result<Ack, PeerError> {
         let (mut send, mut receive) = self.open(to).await?;
-        let yields = matches!(header.purpose, Purpose::Exchange { .. });
-        if yields {
+        if pace.is_some() {
             let _ = send.set_priority(EXCHANGE_PRIORITY);
         }
         self.write(to, &mut send, &mut [frame::head(&Request::Send { header })]).await?;
@@ -277,20 +277,24 @@ impl Peers for Transport {
                 return Err(refused(to, Kind::TooLong, reason));
             }
             let mut prefix = frame::grain_prefix(&key, &bytes);
-            // What the exchange sends goes in turns, between which others may pass.
-            let turn = if yields { TURN } else { bytes.len() };
+            // What has a pace goes in turns, between which others may pass.
+            let turn = if pace.is_some() { TURN } else { bytes.len() };
             let mut rest = bytes;
             while !prefix.is_empty() || !rest.is_empty() {
-                if yields {
-                    self.let_answers_pass().await;
-                }
                 let mut chunks = [std::mem::take(&mut prefix), rest.split_to(turn.min(rest.len()))];
+                let written = async {
+                    if let Some(pace) = pace {
+                        self.let_answers_pass().await;
+                        pace.pass(chunks.iter().map(|chunk| chunk.len() as u64).sum()).await;
+                    }
+                    timeout(STALL, send.write_all_chunks(&mut chunks)).await
+                };
                 tokio::select! {
                     answer = &mut reply => {
                         early = Some(answer);
                         break;
                     }
-                    written = timeout(STALL, send.write_all_chunks(&mut chunks)) => match written {
+                    written = written => match written {
                         Ok(Ok(())) => {}
                         // It takes no more; its answer says why.
                         Ok(Err(WriteError::Stopped(_))) => break 'grains,

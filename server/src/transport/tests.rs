@@ -3,7 +3,7 @@ use std::net::UdpSocket;
 use async_trait::async_trait;
 use bytes::Bytes;
 use shardd_client::certificates::certificate_name;
-use shardd_client::peers::{FetchRequest, PeerError, Peers, Purpose};
+use shardd_client::peers::{FetchRequest, Pace, PeerError, Peers, Purpose};
 use shardfmt::digest::{PlanId, ShardId};
 use shardfmt::grain::GrainKey;
 use tokio::sync::mpsc;
@@ -113,7 +113,7 @@ async fn send(from: &Node, to: &str, grains: Vec<(GrainKey, Bytes)>) -> Result<A
         }
     };
     let to = name(to);
-    let (_, ack) = tokio::join!(feed, from.transport.send(&to, header("r"), receiver));
+    let (_, ack) = tokio::join!(feed, from.transport.send(&to, header("r"), receiver, None));
     ack
 }
 
@@ -147,7 +147,7 @@ async fn a_refusal_arrives_as_a_refusal_even_while_grains_are_sent() {
             async move { while sender.send((key(1), Bytes::from(vec![0; 1 << 20]))).await.is_ok() {} },
         );
     let refused =
-        timeout(PATIENCE, a.transport.send(&name("b"), header("no"), receiver)).await.expect("ends");
+        timeout(PATIENCE, a.transport.send(&name("b"), header("no"), receiver, None)).await.expect("ends");
     assert!(
         matches!(&refused, Err(PeerError::Refused { kind: Kind::NotFound, reason, .. }) if reason.contains("not wanted")),
         "{refused:?}"
@@ -254,6 +254,14 @@ async fn a_node_of_another_protocol_is_refused_by_name() {
     a.end().await;
 }
 
+/// Holds nothing back.
+struct Freely;
+
+#[async_trait]
+impl Pace for Freely {
+    async fn pass(&self, _: u64) {}
+}
+
 /// What the exchange sends stands back while somebody waits for an answer, but does not stand still.
 #[tokio::test]
 async fn the_exchange_lets_answers_pass_and_goes_on_all_the_same() {
@@ -265,9 +273,8 @@ async fn the_exchange_lets_answers_pass_and_goes_on_all_the_same() {
                 give.send((key(index), Bytes::from(vec![7; TURN]))).await.expect("it is taken");
             }
         };
-        let purpose = Purpose::Exchange { epoch: 0, chunk: 0, generation: 1 };
         let (to, begun) = (name("b"), Instant::now());
-        let sent = a.transport.send(&to, SendHeader { purpose, ..header("r") }, take);
+        let sent = a.transport.send(&to, header("r"), take, Some(&Freely));
         let (_, ack) = tokio::join!(feed, sent);
         assert_eq!(ack.unwrap(), Ack { stored: grains.into(), refused: 0 });
         begun.elapsed()
