@@ -106,7 +106,7 @@ pub struct Settings {
     pub cache_size: Option<ByteSize>,
 
     /// How fast the exchange may send: `auto` is as fast as the ranks read and no faster, a size such as 50MiB the same and at
-    /// most so many bytes a second, `unlimited` as fast as it goes [default: unlimited]
+    /// most so many bytes a second, `unlimited` as fast as it goes [default: auto]
     #[arg(long, value_name = "auto|SIZE|unlimited", env = "SHARDD_EXCHANGE_RATE")]
     pub exchange_rate: Option<ExchangeRate>,
 

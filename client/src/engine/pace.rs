@@ -16,11 +16,11 @@ use shardfmt::ByteSize;
 #[serde(try_from = "String", into = "String")]
 pub enum ExchangeRate {
     /// As fast as it must, by how fast the ranks read.
+    #[default]
     Auto,
     /// The same, and never more than so many bytes a second.
     Most(ByteSize),
     /// As fast as it goes.
-    #[default]
     Unlimited,
 }
 
@@ -96,7 +96,7 @@ const LONGEST: f64 = 2.0;
 /// ...and reports that come sooner are taken together.
 const SHORTEST: Duration = Duration::from_millis(100);
 /// What was not sent for so long may be made up for at once.
-const SLACK: f64 = 0.02;
+const SLACK: f64 = 0.005;
 /// Nobody waits for longer without looking again.
 const LONG: Duration = Duration::from_secs(3600);
 
