@@ -52,8 +52,9 @@ impl KeyedHash {
         // Inputs of as many chunks have trees of the same shape, which are climbed in step.
         let chunks = |index: usize| inner_blocks(inputs[index]) / CHUNK_BLOCKS + 1;
         for group in order.chunk_by(|a, b| chunks(*a) == chunks(*b)) {
-            // The hasher itself puts the chunks of one input side by side.
-            if group.len().min(LANES) <= chunks(group[0]) {
+            // The hasher itself puts the chunks of one input side by side: with many that is as good, and nothing is copied.
+            let (count, of_each) = (group.len(), chunks(group[0]));
+            if of_each >= LANES || self.passes(of_each) * count <= self.passes(count) * of_each {
                 group.iter().for_each(|index| hashes[*index] = self.of(inputs[*index]));
                 continue;
             }
@@ -63,6 +64,17 @@ impl KeyedHash {
             }
         }
         hashes
+    }
+
+    /// How often blocks go through the processor until `count` inputs of a chunk are hashed: as many side by side as it can, then
+    /// half as many, down to four, and what is left one by one.
+    fn passes(&self, count: usize) -> usize {
+        let (mut passes, mut left, mut width) = (0, count, self.platform.simd_degree());
+        while width >= 4 {
+            passes += left / width;
+            (left, width) = (left % width, width / 2);
+        }
+        passes + left
     }
 
     /// The hashes of inputs that have the same number of chunks and are sorted by their number of blocks.

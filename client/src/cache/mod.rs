@@ -41,6 +41,10 @@ use state::{Reservation, State};
 /// How many segment files may be open at once.
 const MAX_OPEN_FILES: usize = 128;
 
+/// Grains up to this size are copied behind their header, so that one write does for both: a write takes a file's lock, and several
+/// streams may write to a segment at once.
+const COPIED_BYTES: usize = 64 << 10;
+
 /// Settings of a cache.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -398,7 +402,8 @@ impl Cache {
         state.reserve(class, len).map_err(|no_room| full(no_room.needed))
     }
 
-    /// Writes the grain before its header: a header on disk says that its grain is there too.
+    /// Writes the header and the grain behind it. Whoever is killed on the way leaves a header whose grain is not whole; after an
+    /// unclean stop no grain is taken for what its header says.
     fn write_record(
         &self,
         reservation: &Reservation,
@@ -413,8 +418,12 @@ impl Cache {
             if let Some(header) = &reservation.segment_header {
                 file.write_all_at(header, 0)?;
             }
-            file.write_all_at(bytes, reservation.offset + format::RECORD_HEADER)?;
-            file.write_all_at(&format::record_header(class, key, len), reservation.offset)
+            let header = format::record_header(class, key, len);
+            if bytes.len() > COPIED_BYTES {
+                file.write_all_at(&header, reservation.offset)?;
+                return file.write_all_at(bytes, reservation.offset + format::RECORD_HEADER);
+            }
+            file.write_all_at(&[&header, bytes].concat(), reservation.offset)
         };
         write().map_err(|error| CacheError::io("write", &reservation.path, error))
     }

@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::frame::{self, FrameError};
-use super::{ANSWER_PRIORITY, GRAINS_IN_FLIGHT, REVOKED, Reply, Request, Services, Transport};
+use super::{ANSWER_PRIORITY, GRAINS_IN_FLIGHT, READ_BUFFER, REVOKED, Reply, Request, Services, Transport};
 use crate::desk::Revoked;
 use crate::metastore::wire;
 
@@ -29,7 +29,6 @@ const OPENING_PATIENCE: Duration = Duration::from_secs(5);
 const STALL: Duration = Duration::from_secs(30);
 /// Connections at once; more are refused.
 const MAX_CONNECTIONS: usize = 8192;
-const READ_BUFFER: usize = 64 << 10;
 
 impl Transport {
     /// Answers other nodes until `stop`; then ends what is under way and waits for it.

@@ -50,6 +50,8 @@ const LARGEST_DATAGRAM: u16 = 6500;
 const SAFE_DATAGRAM: u16 = 1452;
 /// Grains that wait between stream and receiver; the stream stops when they are not taken.
 const GRAINS_IN_FLIGHT: usize = 16;
+/// What is read of a stream at once beside grains: heads, and small grains. The rest of a large one goes to its place directly.
+const READ_BUFFER: usize = 4 << 10;
 /// After so many bytes of the exchange it is seen whether anybody waits for an answer...
 const TURN: usize = 32 << 10;
 /// ...and if so, how long the exchange lets them pass: never so long that it stands still.

@@ -23,7 +23,8 @@ use super::frame::{self, FrameError};
 use super::incoming::peer_of;
 use super::tls::PROTOCOL;
 use super::{
-    BREAKER, CONNECT_PATIENCE, EXCHANGE_PRIORITY, REVOKED, Reply, Request, TURN, Transport, YIELD, lock,
+    BREAKER, CONNECT_PATIENCE, EXCHANGE_PRIORITY, READ_BUFFER, REVOKED, Reply, Request, TURN, Transport,
+    YIELD, lock,
 };
 use crate::desk::Revoked;
 use crate::metastore::wire::{MetaReply, MetaRequest};
@@ -34,7 +35,6 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 const STALL: Duration = Duration::from_secs(30);
 /// How long a peer may take to make durable what it was sent.
 const ACK_PATIENCE: Duration = Duration::from_secs(60);
-const READ_BUFFER: usize = 64 << 10;
 
 /// What is known of the way to one other node. The lock is held while connecting: whoever else wants the peer waits for
 /// the one attempt instead of making another.
