@@ -10,7 +10,7 @@ use shardfmt::manifest::Labels;
 use shardfmt::plan::{Epoch, InitialPlacement, Partition, Plan, Schedule, VirtualRank};
 
 /// Slots of a stratified plan that are looked at; of more, every so many.
-const MOST_LOOKED_AT: u64 = 1 << 20;
+const MOST_LOOKED_AT: u64 = 1 << 22;
 /// Counts of labels that all shards together may have where nobody has asked for them to be looked at: 30 ms.
 const MOST_COUNTS: usize = 1 << 18;
 /// Where a virtual rank's micro-batches have less than this part of the classes that they would have of all samples, batch

@@ -508,7 +508,8 @@ fn batch_norm_risk(
 ) -> Option<String> {
     let schedule = &plan.document().schedule;
     let has_mixed = config.start.0 > 0 && schedule.largest().units() > 0;
-    if config.rank > 0 || has_mixed {
+    // Strata are dealt to the partitions one sample after the other, and labels with them.
+    if config.rank > 0 || has_mixed || plan.document().strata.is_some() {
         return None;
     }
     let labels = Origins::at_once(manifest)?;
