@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
+use shardfmt::Manifest;
 use shardfmt::manifest::Labels;
-use shardfmt::plan::{Epoch, InitialPlacement, Partition, Plan, VirtualRank};
+use shardfmt::plan::{Epoch, InitialPlacement, Partition, Plan, Schedule, VirtualRank};
 
 /// Slots of a stratified plan that are looked at; of more, every so many.
 const MOST_LOOKED_AT: u64 = 1 << 22;
+/// Counts of labels that all shards together may have where nobody has asked for them to be looked at: 30 ms.
+const MOST_COUNTS: usize = 1 << 18;
 /// Where a virtual rank's micro-batches have less than this part of the classes that they would have of all samples, batch
 /// normalisation is at risk.
 const FEW: f64 = 0.67;
@@ -82,6 +85,16 @@ impl Origins {
         let all: f64 = counts.iter().sum();
         let of_all = counts.into_iter().map(|count: f64| count / all).collect();
         (all > 0.0).then_some(Origins { by: OriginsBy::Label, shard_rows, of_shard, of_all })
+    }
+
+    /// The labels of a version, if the manifest knows them and looking at them takes no time that anyone would notice.
+    pub fn at_once(manifest: &Manifest) -> Option<Self> {
+        let shards = &manifest.shards;
+        let counts: usize = shards.iter().map(|shard| shard.labels.as_ref().map_or(0, BTreeMap::len)).sum();
+        if shards.len() > MOST_COUNTS || counts > MOST_COUNTS {
+            return None;
+        }
+        Origins::labels(shards.iter().map(|shard| (shard.rows, shard.labels.as_ref())))
     }
 
     /// The shards themselves.
@@ -191,6 +204,20 @@ impl Spread {
     pub fn risks_batch_norm(&self) -> bool {
         self.by == OriginsBy::Label && self.in_micro_batch < FEW * self.in_micro_batch_of_all
     }
+
+    /// The same in one line, with the ways out, for a plan with this schedule.
+    pub fn batch_norm_risk(&self, schedule: &Schedule) -> Option<String> {
+        let tenth = "0.1".parse().expect("a share");
+        let more = if schedule.largest() < tenth { "a plan with --q 0.1 or more, " } else { "" };
+        self.risks_batch_norm().then(|| {
+            format!(
+                "a micro-batch of {} samples begins with {:.1} of {} classes instead of {:.1}: with batch normalisation in each \
+                 of {} virtual ranks by itself, take {more}fewer virtual ranks, synchronised statistics, or a plan made with \
+                 --stratify label",
+                self.micro_batch, self.in_micro_batch, self.kinds, self.in_micro_batch_of_all, self.virtual_ranks
+            )
+        })
+    }
 }
 
 #[cfg(test)]
@@ -247,6 +274,13 @@ mod tests {
         let worst = origins.spread(&plan(&rows, options(16)), 16, 32);
         assert!(worst.risks_batch_norm() && worst.begins_with < 2.1 && worst.distance > 0.8, "{worst:?}");
         assert!(worst.in_micro_batch_of_all > 9.5);
+        let said = |q: &str| worst.batch_norm_risk(&q.parse().expect("a schedule")).expect("it is a risk");
+        assert!(
+            said("0.01").contains("16 virtual ranks by itself, take a plan with --q 0.1"),
+            "{}",
+            said("0.01")
+        );
+        assert!(!said("0.1").contains("--q"), "{}", said("0.1"));
         assert!(!origins.spread(&plan(&rows, options(16)), 1, 32).risks_batch_norm());
         let random = PlanOptions { placement: InitialPlacement::Random, ..options(16) };
         assert!(!origins.spread(&plan(&rows, random), 16, 32).risks_batch_norm());

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use shardd_tests::{Cluster, Delivered, Reading, ended, error_line, is_quick, run, wait_until};
+use shardd_tests::{Cluster, Delivered, Reading, binary, ended, error_line, is_quick, run, wait_until};
 
 const EPOCHS: u32 = 40;
 
@@ -76,4 +76,25 @@ fn a_node_is_drained_hosts_again_and_leaves_while_a_run_is_read() {
     let first = delivered.epochs[&0];
     assert_eq!(delivered.epochs.len(), EPOCHS as usize);
     assert!(delivered.epochs.values().all(|epoch| *epoch == first), "each sample once, in every epoch");
+}
+
+#[test]
+fn status_says_which_node_cannot_be_asked_and_what_goes_on_without_the_first() {
+    let mut cluster = Cluster::start(2);
+    let both = cluster.nodes.iter().map(|node| node.http.clone()).collect::<Vec<_>>().join(",");
+    cluster.nodes[0].kill();
+    let status = |words: &[&str]| {
+        let output =
+            ended(Command::new(binary("shardctl")).args(["--server", &both]).args(words).arg("status"));
+        assert!(output.status.success(), "{output:?}");
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("text"))
+    };
+    let [shown, notes] = status(&[]);
+    assert!(shown.lines().any(|line| line.starts_with("n1") && line.contains("no answer")), "{shown}");
+    let notes: Vec<&str> = notes.lines().collect();
+    assert!(notes.len() == 2 && notes[0].contains("node n1 cannot be asked"), "{notes:?}");
+    assert!(notes[1].contains("metadata is away") && notes[1].contains("goes on"), "{notes:?}");
+    let [shown, _] = status(&["--json"]);
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    assert!(shown["nodes"][0]["silent"].is_string() && shown["metadata"].is_string(), "{shown}");
 }

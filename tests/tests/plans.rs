@@ -1,5 +1,5 @@
 //! Plans from the command line to the order of samples: stratified ones, advice, warnings; and the second implementation in
-//! Python, which must say the same. No node is needed.
+//! Python, which must say the same. A node is needed for what is said at attach alone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use shardd_tests::{binary, error_line, python, run};
+use shardd_tests::{Cluster, binary, ended, error_line, python, run};
 use tempfile::TempDir;
 
 /// Samples in the table, and of each class.
@@ -189,4 +189,46 @@ fn sorted_labels_are_a_risk_that_is_said_and_the_advice_mends_it() {
     assert!(said.contains("one large exchange and then little"), "{said}");
     assert!(store.refused("plan advise sorted --epochs 0").0.contains("outside 1 to"));
     assert!(store.refused("plan advise sorted --epochs 9 --skew 2").0.contains("--skew 0.05"));
+}
+
+#[test]
+fn a_training_on_sorted_labels_is_told_as_it_attaches_with_and_without_nodes() {
+    let store = Store::new();
+    let rows: String = (0..SAMPLES).map(|n| format!("{},{}\n", n / OF_CLASS, n % 7)).collect();
+    let table = store.path("numbers.csv");
+    fs::write(&table, format!("label,number\n{rows}")).expect("it can be written");
+    let cluster = Cluster::start(1);
+    let at_node = || cluster.shardctl();
+    let in_store = || store.shardctl("");
+    for (shardctl, place) in [
+        (&in_store as &dyn Fn() -> Command, ["--store".to_owned(), store.path("s").display().to_string()]),
+        (&at_node, ["--server".to_owned(), cluster.nodes[0].http.clone()]),
+    ] {
+        let ingest = ["ingest", "--name", "numbers", "--mix", "sequential", "--shard-size", "4KiB"];
+        run(shardctl().args(ingest).arg(&table));
+        let plan = |words: &str| {
+            let partition = ["partition", "numbers", "--partitions", "8", "--grain-rows", "1", "--id"];
+            run(shardctl().args(partition).args(words.split(' '))).trim().to_owned()
+        };
+        let trained = |plan: &str, words: &str| {
+            let mut command = Command::new(binary("shardtrain"));
+            command.args(&place).args(["--plan", plan, "--epochs", "1", "--classes", "10"]);
+            let output = ended(command.args(words.split(' ')));
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stderr).expect("text")
+        };
+        let sorted = plan("--q 0.01");
+        let told = trained(&sorted, "--virtual-ranks 8 --batch-size 20 --run one");
+        assert_eq!(told.lines().count(), 1, "{told}");
+        for part in ["20 samples begins with 1", "of 10 classes", "each of 8 virtual ranks", "--q 0.1"] {
+            assert!(told.contains(part), "{part:?} is missing: {told}");
+        }
+        assert_eq!(trained(&sorted, "--virtual-ranks 1 --run two"), "");
+        assert_eq!(trained(&plan("--q 0.01 --placement random"), "--virtual-ranks 8 --run three"), "");
+        // Strata travel with their plan, also to a node and back.
+        let stratified = plan("--q 0.01 --stratify label");
+        assert_eq!(trained(&stratified, "--virtual-ranks 8 --run four"), "");
+        let shown = run(shardctl().args(["plan", "show", "--plan", &stratified]));
+        assert!(shown.contains("10 by label"), "{shown}");
+    }
 }

@@ -123,6 +123,21 @@ fn a_killed_rank_ends_the_others_with_its_name() {
 }
 
 #[test]
+fn a_reader_that_goes_away_ends_no_training_and_is_no_failure() {
+    let store = DigitsStore::new();
+    for more in [&[][..], &["--progress", "-"]] {
+        let mut command = shardtrain(&store);
+        command.args(["--dataset", "digits", "--epochs", "1"]).args(more).arg("--report");
+        let report = report_file(&store, 0, more.len() as u32);
+        let mut rank = Rank(command.arg(&report).spawn().unwrap());
+        drop(rank.0.stdout.take());
+        let (code, said) = rank.end();
+        assert!(code == 0 && said.lines().count() <= 1 && !said.contains("panic"), "{code}: {said}");
+        assert!(read_json(&report)["steps"].as_u64() > Some(0));
+    }
+}
+
+#[test]
 fn mistakes_are_explained_in_one_line() {
     let store = DigitsStore::new();
     let plan = store.plan.to_string();

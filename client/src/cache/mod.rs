@@ -15,6 +15,7 @@ mod files;
 mod format;
 mod index;
 mod open;
+mod saved;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +51,7 @@ const COPIED_BYTES: usize = 64 << 10;
 #[serde(deny_unknown_fields, default)]
 pub struct CacheConfig {
     /// Space the segments may take. Default `"64GiB"`; never exceeded, not even for an instant. (Beside the segments
-    /// the directory holds two small files.)
+    /// the directory holds two small files, and from an orderly stop to the next start one with 24 bytes for each grain.)
     pub limit: ByteSize,
 }
 
@@ -278,8 +279,12 @@ impl Cache {
         }
         drop(state);
         self.sync_where(|_| true)?;
-        let mut marker = Marker::default();
         let state = self.state();
+        let index = saved::write(&self.dir, &state);
+        if let Err(error) = &index {
+            warn!(dir = %self.dir.display(), %error, "the index of the cache cannot be saved; the next start reads all segments");
+        }
+        let mut marker = Marker::of(index.ok());
         for (number, segment) in &state.segments {
             let name = segment.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let (dead, suspect) = state.dead_in(*number);

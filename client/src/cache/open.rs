@@ -3,6 +3,7 @@
 //! ```text
 //! lock                     flock held while open; the holder's process id and session
 //! clean                    written by an orderly close, removed by opening: what to know beyond the files
+//! index                    the same, of the places of all grains: `saved.rs`
 //! segments/<session>-<number>.seg
 //! ```
 
@@ -13,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use shardfmt::GrainKey;
+use shardfmt::{Digest, GrainKey};
 use tracing::warn;
 
 use super::format::{self, Contents};
 use super::state::{Names, State, parse_segment_name};
-use super::{CacheConfig, CacheError, Class, Location};
+use super::{CacheConfig, CacheError, Class, Location, saved};
 use crate::durable;
 
 const CLEAN: &str = "clean";
@@ -33,6 +34,16 @@ pub(super) struct Marker {
     pub(super) suspect: Vec<String>,
     /// Records that must not be found again: segment -> offsets.
     pub(super) dead: BTreeMap<String, Vec<u32>>,
+    /// The digest of the saved index.
+    #[serde(default)]
+    index: Option<Digest>,
+}
+
+impl Marker {
+    /// One that goes with a saved index, if there is one.
+    pub(super) fn of(index: Option<Digest>) -> Marker {
+        Marker { index, ..Marker::default() }
+    }
 }
 
 /// A directory opened for one cache.
@@ -57,9 +68,19 @@ pub(super) fn open(dir: &Path, config: &CacheConfig) -> Result<Opened, CacheErro
     let unclean = marker.is_none() && !found.is_empty();
     let names = Names { dir: segments, session, next: u32::try_from(found.len()).unwrap_or(u32::MAX) };
     let mut state = State::new(config.limit.0, config.segment_bytes(), names);
-    for (number, (_, _, path)) in found.into_iter().enumerate() {
-        let number = u32::try_from(number).expect("fewer than 2^32 files");
-        take_up(&mut state, number, &path, marker.as_ref())?;
+    let digest = marker.as_ref().and_then(|marker| marker.index);
+    let saved = saved::take(dir, digest).map_err(|error| CacheError::io("read", dir, error))?;
+    let length = |path: &Path| path.metadata().map_or(u64::MAX, |file| file.len());
+    let as_found = found.iter().map(|(session, number, path)| (*session, *number, length(path)));
+    if let Some(saved) = saved.filter(|saved| saved.is_of(as_found)) {
+        state.adopt_saved(saved, found.into_iter().map(|(_, _, path)| path.into()));
+        let numbers: Vec<u32> = state.segments.keys().copied().collect();
+        numbers.into_iter().try_for_each(|number| unlink_if_spent(&mut state, number))?;
+    } else {
+        for (number, (_, _, path)) in found.into_iter().enumerate() {
+            let number = u32::try_from(number).expect("fewer than 2^32 files");
+            take_up(&mut state, number, &path, marker.as_ref())?;
+        }
     }
     shrink_to_limit(&mut state)?;
     Ok(Opened { lock, state, unclean })

@@ -10,6 +10,7 @@ use shardfmt::GrainKey;
 
 use super::format::{self, RECORD_HEADER};
 use super::index::{Index, Place, ShortKey};
+use super::saved::{Saved, SavedSegment};
 use super::{Class, Location};
 
 pub(super) struct State {
@@ -87,6 +88,18 @@ impl State {
         let segment = Segment { class, path, bytes, records: Vec::new(), live: 0, writing: 0, dirty: false };
         self.segments.insert(number, segment);
         self.used += bytes;
+    }
+
+    /// Takes up segments as they were saved, each under its place among them; `paths` are their files.
+    pub(super) fn adopt_saved(&mut self, saved: Saved, paths: impl Iterator<Item = Arc<Path>>) {
+        let Saved { shards, segments, places } = saved;
+        self.index = Index::of(shards, &places);
+        for ((number, saved), path) in (0..).zip(segments).zip(paths) {
+            let SavedSegment { bytes, class, records, live, .. } = saved;
+            let segment = Segment { class, path, bytes, records, live, writing: 0, dirty: false };
+            self.segments.insert(number, segment);
+            self.used += bytes;
+        }
     }
 
     /// Counts space for a grain of `len` bytes, in the class's open segment or a new one.

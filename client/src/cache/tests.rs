@@ -176,6 +176,53 @@ fn what_was_discarded_stays_away_after_an_orderly_stop() {
 }
 
 #[test]
+fn a_saved_index_that_is_not_that_of_the_segments_is_not_believed() {
+    let dir = temp();
+    let cache = open(&dir);
+    for n in 0..20 {
+        cache.put(key(n), &class("a", n / 4), &bytes(n)).expect("room");
+    }
+    cache.discard(&key(2));
+    let kept = cache.keys();
+    cache.close().expect("closes");
+    drop(cache);
+    let read = |name: &str| fs::read(dir.path().join(name)).expect("it was left");
+    let (index, clean) = (read("index"), read("clean"));
+    assert!(clean.windows(5).any(|word| word == b"index"));
+    let segment = segment_files(dir.path()).pop().expect("a segment");
+    let last = fs::read(&segment).expect("reads");
+    // As it was left, cut off or flipped at every place, not there at all; with a segment longer or gone.
+    let opened = |index: Option<&[u8]>, segment_bytes: Option<&[u8]>| {
+        match index {
+            Some(index) => fs::write(dir.path().join("index"), index).expect("writes"),
+            None => _ = fs::remove_file(dir.path().join("index")),
+        }
+        match segment_bytes {
+            Some(bytes) => fs::write(&segment, bytes).expect("writes"),
+            None => fs::remove_file(&segment).expect("removes"),
+        }
+        fs::write(dir.path().join("clean"), &clean).expect("writes");
+        let cache = open(&dir);
+        assert!(!cache.was_unclean() && !dir.path().join("index").exists());
+        for key in cache.keys() {
+            let at = cache.get(&key).expect("found");
+            assert_eq!(cache.read(&at).expect("reads"), bytes(key.index));
+        }
+        cache.keys()
+    };
+    assert_eq!(opened(Some(&index), Some(&last)), kept);
+    assert_eq!(opened(None, Some(&last)), kept);
+    for at in 0..index.len() {
+        let mut flipped = index.clone();
+        flipped[at] ^= 1 << (at % 8);
+        assert_eq!(opened(Some(&flipped), Some(&last)), kept, "byte {at}");
+        assert_eq!(opened(Some(&index[..at]), Some(&last)), kept, "cut at {at}");
+    }
+    assert_eq!(opened(Some(&index), Some(&[&last[..], &[0; 64]].concat())), kept);
+    assert!(opened(Some(&index), None).len() < kept.len());
+}
+
+#[test]
 fn suspicion_outlives_an_orderly_stop_until_someone_verifies() {
     let dir = temp();
     let cache = open(&dir);

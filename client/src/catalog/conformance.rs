@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
-use shardfmt::plan::{PlanDocument, PlanOptions, Shape};
+use shardfmt::plan::{PlanDocument, PlanOptions, Shape, Strata};
 use shardfmt::version::Store;
 use shardfmt::{
     CommitId, DatasetName, DatasetRef, Digest, FinishedShard, InputDigest, Manifest, Message, Operation,
@@ -278,6 +278,23 @@ fn plans_fit_their_version(catalog: &dyn Catalog, version: &Version) {
     let of_nothing = PlanDocument { version: VersionId::of(b"nothing"), ..plan.clone() };
     let refused = catalog.put_plan(&of_nothing).expect_err("there is no such version");
     assert!(matches!(refused, CatalogError::NotFound { .. }), "{refused:?}");
+    assert_eq!(catalog.plans().expect("lists"), plans);
+
+    // Strata travel with their plan, and stay with it.
+    let names = vec!["even".to_owned(), "odd".to_owned()];
+    let of_sample: Vec<u16> = (0..manifest.sample_count()).map(|sample| (sample % 2) as u16).collect();
+    let strata = Arc::new(Strata::new("number", names, &of_sample).expect("each is even or odd"));
+    let options = PlanOptions { strata: Some(Arc::clone(&strata)), ..PlanOptions::default() };
+    let stratified = PlanDocument::with_defaults(manifest.id(), &shape, options).expect("fits");
+    let unsupplied = PlanDocument::from_bytes(&stratified.to_bytes()).expect("a document");
+    let missing = catalog.put_plan(&unsupplied).expect_err("nobody has its strata");
+    assert!(missing.to_string().contains("strata"), "{missing}");
+    assert_eq!(catalog.plans().expect("lists"), plans);
+    assert_eq!(catalog.put_plan(&stratified).expect("puts"), stratified.id());
+    let back = catalog.plan(stratified.id()).expect("reads");
+    assert_eq!(back.strata.as_ref().and_then(|strata| strata.get()), Some(&strata));
+    assert_eq!(catalog.put_plan(&unsupplied).expect("they are there"), stratified.id());
+    catalog.remove_plan(stratified.id()).expect("no run uses it");
     assert_eq!(catalog.plans().expect("lists"), plans);
 
     let missing = catalog.remove_plan(PlanId::of(b"nothing")).expect_err("there is none");

@@ -9,10 +9,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use shardfmt::manifest::ManifestBytes;
-use shardfmt::plan::PlanDocument;
+use shardfmt::plan::{PlanDocument, StrataOf};
 use shardfmt::{
     CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestError, ManifestFile, Message,
-    Operation, PlanId, ShardEntry, ShardId, TagName, VersionId,
+    Operation, PlanId, ShardEntry, ShardId, StrataId, TagName, VersionId,
 };
 
 use super::{
@@ -270,8 +270,14 @@ impl Catalog for HttpCatalog {
 
     fn put_plan(&self, plan: &PlanDocument) -> Result<PlanId, CatalogError> {
         let id = plan.id();
+        if let Some(strata) = plan.strata.as_ref().and_then(|strata| strata.get()) {
+            let strata = strata.encode();
+            let named = StrataId::of(&strata);
+            let put = self.client.put(&self.url(format_args!("strata/{named}")), &strata);
+            put.map_err(|error| refused(error, &format!("strata {named}")))?;
+        }
         let posted = self.client.post_for_bytes(&self.url(format_args!("plans")), plan);
-        posted.map_err(|error| refused(error, &format!("version {}", plan.version)))?;
+        posted.map_err(as_said)?;
         Ok(id)
     }
 
@@ -285,9 +291,18 @@ impl Catalog for HttpCatalog {
         let what = format!("plan {id}");
         let answer = self.client.get(&self.url(format_args!("plans/{id}")));
         let bytes = answer.map_err(|error| refused(error, &what))?;
-        let document = PlanDocument::from_bytes(&bytes)?;
+        let mut document = PlanDocument::from_bytes(&bytes)?;
         // The id is that of the canonical form, whatever layout the server sent.
-        if document.id() == id { Ok(document) } else { Err(self.corrupt(what)) }
+        if document.id() != id {
+            return Err(self.corrupt(what));
+        }
+        if let Some(strata) = document.strata.as_ref().map(StrataOf::id) {
+            let right = |bytes: &Bytes| StrataId::of(bytes) == strata;
+            let bytes =
+                self.get_verified(format_args!("strata/{strata}"), format!("strata {strata}"), right)?;
+            document.supply_strata(&bytes)?;
+        }
+        Ok(document)
     }
 
     fn remove_plan(&self, id: PlanId) -> Result<(), CatalogError> {

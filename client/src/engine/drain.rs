@@ -10,6 +10,7 @@ use tracing::debug;
 use super::membership::entries;
 use super::run::RunState;
 use super::{Engine, EngineError};
+use crate::health::Trouble;
 use crate::metastore::{Expected, Listing};
 use crate::node::{NodeId, NodeRecord};
 use crate::placement::Host;
@@ -66,6 +67,9 @@ pub struct NodeState {
     /// What it hosts, and what is being copied in its cluster.
     #[serde(flatten)]
     pub drained: Drained,
+    /// What nodes say is wrong with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub troubles: Vec<Trouble>,
 }
 
 impl Engine {
@@ -75,6 +79,7 @@ impl Engine {
         let state = |record: NodeRecord| NodeState {
             draining: draining.get(&record.id).copied(),
             drained: self.drained(&record.id),
+            troubles: self.health.of(&record.id),
             record,
         };
         self.nodes().into_iter().map(state).collect()

@@ -319,6 +319,7 @@ impl Engine {
             ack.refused += (absorbed.corrupt.len() + absorbed.unstored.len()) as u64;
             if let Some(grain) = absorbed.corrupt.first() {
                 Counters::add(&self.counters.corrupt_from_peers, absorbed.corrupt.len());
+                self.health.gave_wrong(from, absorbed.corrupt.len());
                 warn!(peer = %from, grain = %run.key(*grain), "a peer sent grains that do not match the manifest; refused");
             }
             run.arrived.notify_waiters();
@@ -388,7 +389,9 @@ impl Engine {
             (std::mem::take(&mut waiting.classes), waiting.round)
         };
         let engine = Arc::clone(&self);
+        let began = Instant::now();
         let synced = blocking(move || classes.iter().try_for_each(|class| engine.cache.sync(class))).await;
+        self.health.sync_took(began.elapsed());
         turn.synced = round;
         if let Err(error) = synced
             && !turn.failed

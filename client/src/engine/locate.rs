@@ -228,9 +228,13 @@ impl Engine {
     fn read_now(&self, key: &GrainKey) -> Option<(Location, Result<Bytes, CacheError>)> {
         loop {
             let at = self.cache.get(key)?;
+            let began = Instant::now();
             match self.cache.read(&at) {
                 Err(CacheError::Gone { .. }) if self.cache.get(key).as_ref() != Some(&at) => {}
-                read => return Some((at, read)),
+                read => {
+                    self.health.read_took(began.elapsed());
+                    return Some((at, read));
+                }
             }
         }
     }

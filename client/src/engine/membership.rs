@@ -37,6 +37,8 @@ impl Engine {
         follow(PLACEMENTS, |engine, listing, _| engine.take_placements(listing));
         follow(DRAINING, |engine, listing, _| engine.take_draining(&listing));
         follow(COPIED, |engine, listing, _| engine.take_copied(&listing, None));
+        let (engine, health_stop) = (Arc::clone(&self), stop.clone());
+        self.tasks.spawn(async move { engine.watch_health(health_stop).await });
         let (engine, settle_stop) = (Arc::clone(&self), stop.clone());
         self.tasks.spawn(async move { engine.settle_forever(settle_stop).await });
         stop.cancelled().await;

@@ -12,6 +12,7 @@ mod drain;
 mod epochs;
 mod exchange;
 mod gate;
+mod health;
 mod locate;
 mod membership;
 mod obtain;
@@ -51,6 +52,7 @@ use value::parse;
 
 use crate::cache::Cache;
 use crate::catalog::{Guard, Reach};
+use crate::health::{Measured, Trouble};
 use crate::metastore::{Expected, MetaError, Metastore};
 use crate::node::{NodeId, NodeRecord};
 use crate::origin::{Origin, OriginError};
@@ -96,6 +98,8 @@ pub struct Engine {
     driven: Mutex<BTreeMap<RunId, CancellationToken>>,
     whole_shards: Semaphore,
     counters: Counters,
+    /// Who is slow, silent or wrong.
+    health: health::Health,
     /// Live nodes that did not answer a probe, and when.
     silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
     exchange_settings: watch::Sender<ExchangeSettings>,
@@ -192,6 +196,12 @@ pub struct NodeStatus {
     /// What went over the wire, if the store is a service elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_wire: Option<WireCounts>,
+    /// What it measured lately of its disk and its peers.
+    #[serde(default)]
+    pub measured: Measured,
+    /// What it has to say of itself and of them.
+    #[serde(default)]
+    pub troubles: Vec<Trouble>,
     /// What the engine counted.
     #[serde(flatten)]
     pub counters: CounterView,
@@ -222,6 +232,7 @@ impl Engine {
             driven: Mutex::default(),
             whole_shards: Semaphore::new(WHOLE_SHARDS),
             counters: Counters::default(),
+            health: health::Health::default(),
             silent: Mutex::default(),
             exchange_settings: watch::Sender::default(),
             exchange_gate: Gate::new(f64::INFINITY),
@@ -434,6 +445,8 @@ impl Engine {
             origin_requests: self.origin.requests(),
             origin_reread: self.origin.reread(),
             origin_wire: self.origin.wire(),
+            measured: self.health.measured(),
+            troubles: self.health.says(),
             counters: self.counters.view(),
         }
     }

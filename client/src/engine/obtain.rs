@@ -127,7 +127,7 @@ impl Engine {
     }
 
     /// A few other live nodes, the next ones by name.
-    fn neighbours(&self) -> Vec<NodeId> {
+    pub(super) fn neighbours(&self) -> Vec<NodeId> {
         let live = self.live_nodes();
         let (before, after): (Vec<NodeId>, Vec<NodeId>) =
             live.into_iter().filter(|node| *node != self.node).partition(|node| *node < self.node);
@@ -205,17 +205,25 @@ impl Engine {
                     keys: grains.iter().map(|grain| run.key(*grain)).collect(),
                     effort,
                 };
+                let began = Instant::now();
                 let answer = match timeout(patience, self.fetch_from(&node, request)).await {
                     Ok(Ok(answer)) => answer,
                     Ok(Err(error)) => {
+                        self.health.unanswered(&node, began.elapsed());
                         debug!(peer = %node, %error, "a peer could not be asked for grains");
                         return (node, Vec::new());
                     }
                     Err(_) => {
+                        self.health.unanswered(&node, patience);
                         warn!(peer = %node, ?patience, "a peer did not answer in time; asking elsewhere");
                         return (node, Vec::new());
                     }
                 };
+                // A reader may have to read the shard first.
+                if effort == Effort::Cached {
+                    let bytes = answer.iter().flatten().map(Bytes::len).sum();
+                    self.health.answered(&node, began.elapsed(), bytes);
+                }
                 let given = grains.into_iter().zip(answer).filter_map(|(grain, bytes)| Some((grain, bytes?)));
                 (node, given.collect::<Vec<_>>())
             });
@@ -226,6 +234,7 @@ impl Engine {
             let absorbed = self.absorb(run, epoch, given).await;
             if !absorbed.corrupt.is_empty() {
                 Counters::add(&self.counters.corrupt_from_peers, absorbed.corrupt.len());
+                self.health.gave_wrong(&node, absorbed.corrupt.len());
                 warn!(peer = %node, grain = %run.key(absorbed.corrupt[0]), count = absorbed.corrupt.len(),
                       "a peer sent grains that do not match the manifest; asking elsewhere");
                 self.spawn_doubt(run, epoch, node, &absorbed.corrupt);

@@ -195,6 +195,7 @@ impl Engine {
         match timeout(PEER_PATIENCE, ask).await {
             Ok(has) => has,
             Err(_) => {
+                self.health.unanswered(host, PEER_PATIENCE);
                 self.silent.lock().expect("no panic while held").insert(host.clone(), Instant::now());
                 false
             }

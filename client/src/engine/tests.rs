@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::cache::CacheConfig;
+use crate::health::Ailment;
 use crate::metastore::MemoryMetastore;
 use crate::peers::{Pace, Purpose};
 use crate::protocol::{LocateRequest, Located};
@@ -530,6 +531,49 @@ async fn a_peer_that_sends_wrong_bytes_is_not_believed() {
         cluster.read_epoch(&name, 3, epoch, async |_, _| {}).await;
     }
     cluster.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_disk_is_named_to_all_until_it_is_fast_again_or_its_node_has_gone() {
+    let cluster = World::new(3, "1").await;
+    cluster.know_each_other(3).await;
+    let reads = |millis: [u64; 3]| {
+        for (engine, millis) in cluster.engines.iter().zip(millis) {
+            (0..9).for_each(|_| engine.health.read_took(Duration::from_millis(millis)));
+        }
+    };
+    let named = || {
+        let states = cluster.engines[0].node_states();
+        let named = states.iter().flat_map(|state| &state.troubles).map(|t| (t.node.clone(), t.what));
+        named.collect::<Vec<_>>()
+    };
+    let look = || tokio::time::sleep(Duration::from_millis(10_001));
+    for _ in 0..3 {
+        reads([1, 2, 90]);
+        look().await;
+    }
+    assert_eq!(named(), [(node(3), Ailment::SlowReads)]);
+    let said = cluster.engines[0].node_states()[2].troubles[0].to_string();
+    assert!(said.contains("90.0 ms to read a grain, 90 times the median of the others (1.0 ms)"), "{said}");
+    assert_eq!(cluster.engines[2].status().troubles.len(), 1);
+    assert_eq!(cluster.engines[0].status().measured.disk.read_micros, Some(1000));
+    for _ in 0..30 {
+        reads([1, 2, 2]);
+        look().await;
+    }
+    assert_eq!(named(), []);
+    assert!(cluster.meta.list("troubles/").await.expect("listed").entries.is_empty());
+    for _ in 0..30 {
+        reads([1, 2, 90]);
+        look().await;
+    }
+    assert_eq!(named(), [(node(3), Ailment::SlowReads)]);
+    let meta = Arc::clone(&cluster.meta);
+    cluster.end().await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for prefix in ["troubles/", "disks/"] {
+        assert!(meta.list(prefix).await.expect("listed").entries.is_empty(), "they go with their node");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

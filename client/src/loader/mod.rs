@@ -23,6 +23,7 @@ use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
 use shardfmt::plan::{Plan, PlanError, VirtualRank};
 use shardfmt::{DigestSum, Manifest, PlanId};
+use tracing::warn;
 
 pub use onlooker::{Batches, BatchesConfig, batches};
 pub use steps::{LastBatch, Steps};
@@ -33,6 +34,7 @@ use crate::http::{Credentials, HttpClient, HttpError};
 use crate::lookup::LookupError;
 use crate::origin::OriginError;
 use crate::protocol::{AuditReport, CreateRun, Cursor, RunId, RunRecord};
+use crate::spread::Origins;
 use nodes::{NodeRows, Nodes};
 use prefetch::{Prefetch, Share};
 use source::RowSource;
@@ -274,6 +276,9 @@ impl Loader {
             None => plan.default_virtual_ranks(config.world),
         };
         check(&config, &plan, virtual_ranks)?;
+        if let Some(risk) = batch_norm_risk(&config, &plan, &manifest, virtual_ranks) {
+            warn!("{risk}");
+        }
         let steps = Steps {
             sample_count: plan.sample_count(),
             global_batch: u64::from(virtual_ranks) * u64::from(config.batch_size),
@@ -492,6 +497,23 @@ fn check(config: &LoaderConfig, plan: &Plan, virtual_ranks: u32) -> Result<(), L
         return Ok(());
     };
     Err(LoadError::Config(complaint))
+}
+
+/// What batch normalisation would suffer from, said once for all ranks. A run that has exchanged before has mixed.
+fn batch_norm_risk(
+    config: &LoaderConfig,
+    plan: &Plan,
+    manifest: &Manifest,
+    virtual_ranks: u32,
+) -> Option<String> {
+    let schedule = &plan.document().schedule;
+    let has_mixed = config.start.0 > 0 && schedule.largest().units() > 0;
+    // Strata are dealt to the partitions one sample after the other, and labels with them.
+    if config.rank > 0 || has_mixed || plan.document().strata.is_some() {
+        return None;
+    }
+    let labels = Origins::at_once(manifest)?;
+    labels.spread(plan, virtual_ranks, config.batch_size).batch_norm_risk(schedule)
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, LoadError> {

@@ -24,7 +24,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, WriteMultipart};
-use shardfmt::plan::PlanDocument;
+use shardfmt::plan::{PlanDocument, Strata};
 use shardfmt::{FinishedShard, PlanId, Shard, ShardEntry, ShardId, Sidecar, StrataId, VersionId, merkle};
 use tokio::task::spawn_blocking;
 use tracing::warn;
@@ -357,6 +357,33 @@ impl Origin {
         let id = PlanId::of(&bytes);
         self.put(&Object::plan(id), bytes).await?;
         Ok(id)
+    }
+
+    /// Stores the encoding of a plan's strata, before the plan.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::Mismatch`] when the bytes are no strata or do not hash to `id`.
+    pub async fn put_strata(&self, id: StrataId, bytes: Bytes) -> Result<(), OriginError> {
+        let object = Object::strata(id);
+        let offered = bytes.clone();
+        let (found, decoded) =
+            blocking(move || (StrataId::of(&offered), Strata::decode(&offered).map(drop))).await;
+        check_name(&object, found == id, || found.to_string())?;
+        decoded.map_err(|error| OriginError::Mismatch {
+            what: object.what.clone(),
+            reason: error.to_string(),
+        })?;
+        self.put(&object, bytes).await
+    }
+
+    /// The encoding of a plan's strata, verified against its name.
+    pub async fn strata_bytes(&self, id: StrataId) -> Result<Bytes, OriginError> {
+        self.read_as(&Object::strata(id), &self.metadata, move |bytes| {
+            check_digest(id, StrataId::of(bytes))?;
+            Ok(bytes.clone())
+        })
+        .await
     }
 
     /// The whole shard, verified against its name.

@@ -96,6 +96,8 @@ mod tests {
             ("GET", "/v1/datasets", token(Role::Read, None)),
             ("HEAD", "/v1/shards/00", token(Role::Read, None)),
             ("PUT", "/v1/shards/00", token(Role::Write, None)),
+            ("GET", "/v1/strata/00", token(Role::Read, None)),
+            ("PUT", "/v1/strata/00", token(Role::Write, None)),
             ("GET", "/v1/datasets/a", token(Role::Read, Some("a"))),
             ("GET", "/v1/datasets/a@~1/log", token(Role::Read, Some("a"))),
             ("GET", "/v1/datasets/a%40~1", token(Role::Read, Some("a"))),

@@ -1,4 +1,4 @@
-//! Changes as they happen: server-sent events of datasets, tags, plans, runs, nodes and placements.
+//! Changes as they happen: server-sent events of datasets, tags, plans, runs, nodes, placements and troubles.
 //!
 //! One task looks at the metastore for all who follow, and begins when the first one does. An event's id is a revision up to
 //! which all has been told, so whoever comes back with it misses nothing, and may be told something twice. What is kept for
@@ -26,13 +26,14 @@ use super::problem::bad_request;
 use super::{Answer, FOLLOWERS, State, place};
 
 /// What is told of, and where the metastore keeps it.
-const KINDS: [(&str, &str); 6] = [
+const KINDS: [(&str, &str); 7] = [
     ("dataset", "refs/"),
     ("tag", "tags/"),
     ("plan", "plans/"),
     ("run", "runs/"),
     ("node", "nodes/"),
     ("placement", "placements/"),
+    ("trouble", "troubles/"),
 ];
 /// Changes that are kept for whoever comes back.
 const KEPT: usize = 4096;
@@ -50,7 +51,8 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 pub(super) struct Change {
     /// What kind of thing: also the name of the event.
     kind: &'static str,
-    /// Its name: `DATASET`, `DATASET/TAG`, the id of a plan, a run, a node, or the run of a placement.
+    /// Its name: `DATASET`, `DATASET/TAG`, the id of a plan, a run, a node, the run of a placement, or `NODE/BY`: a node that
+    /// is slow, silent or wrong, and the one that says so.
     name: String,
     /// Whether it is gone.
     removed: bool,
@@ -198,7 +200,7 @@ fn changes(before: &Seen, after: &Seen, latest: u64) -> Vec<Change> {
     changes
 }
 
-/// Follow what changes: datasets, tags, plans, runs, nodes and placements
+/// Follow what changes: datasets, tags, plans, runs, nodes, placements and nodes in trouble
 ///
 /// Each event is named after the kind of thing and says which one. An `id` comes with an event when all up to it has been
 /// told; with it as `Last-Event-ID` a later request goes on from there. The event `reset` says that what happened since

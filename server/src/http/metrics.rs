@@ -209,6 +209,37 @@ fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
         received,
     );
     page.one("shardd_exchange_sent_bytes", "gauge", "Bytes sent of the epochs exchanged lately.", sent);
+    write_health(page, status);
+}
+
+/// What is slow, silent or wrong.
+fn write_health(page: &mut Page, status: &NodeStatus) {
+    let seconds = |micros: u64| micros as f64 / 1e6;
+    let (disk, peers) = (status.measured.disk, &status.measured.peers);
+    page.family("shardd_disk_seconds", "gauge", "Time that the cache's disk lately took, in the mean.");
+    for (does, micros) in [("read", disk.read_micros), ("sync", disk.sync_micros)] {
+        if let Some(micros) = micros {
+            page.sample("", &format!("does=\"{does}\""), seconds(micros));
+        }
+    }
+    page.family("shardd_peer_answer_seconds", "gauge", "Time that nodes lately took to answer, in the mean.");
+    for peer in peers {
+        if let Some(micros) = peer.answer_micros {
+            page.sample("", &format!("node=\"{}\"", peer.node), seconds(micros));
+        }
+    }
+    page.family("shardd_peer_silences", "gauge", "Questions that nodes did not answer; fades.");
+    for peer in peers {
+        page.sample("", &format!("node=\"{}\"", peer.node), peer.silences);
+    }
+    page.family("shardd_peer_wrong_grains", "gauge", "Grains that nodes gave with wrong bytes; fades.");
+    for peer in peers {
+        page.sample("", &format!("node=\"{}\"", peer.node), peer.wrong_grains);
+    }
+    page.family("shardd_trouble", "gauge", "Nodes that this one finds slow, silent or wrong.");
+    for trouble in &status.troubles {
+        page.sample("", &format!("node=\"{}\",what=\"{}\"", trouble.node, trouble.what.name()), 1);
+    }
 }
 
 /// What this node has counted since its start, for Prometheus.

@@ -24,6 +24,7 @@ mod request;
 mod runs;
 mod shards;
 mod socket;
+mod strata;
 mod tags;
 
 use std::str::FromStr;
@@ -58,7 +59,7 @@ use problem::{Refusal, bad_request, not_found};
 
 /// The longest body of JSON: the plan with the longest schedule, a step's grains.
 const MAX_JSON: usize = 8 << 20;
-/// The longest manifest: some million shards.
+/// The longest manifest, of some million shards, and the longest strata, of some hundred million samples.
 const MAX_MANIFEST: usize = 1 << 30;
 /// The longest shard or sidecar: four times the largest that ingest makes.
 const MAX_SHARD: usize = 256 << 20;
@@ -162,6 +163,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(shards::rows, shards::put_rows))
         .routes(routes!(plans::list, plans::create))
         .routes(routes!(plans::show, plans::remove))
+        .routes(routes!(strata::show, strata::put))
         .routes(routes!(plans::at))
         .routes(routes!(plans::find))
         .routes(routes!(batches::batches))

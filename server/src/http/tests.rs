@@ -12,7 +12,9 @@ use shardd_client::catalog::{Catalog, CommitNote, HttpCatalog, conformance};
 use shardd_client::metastore::MemoryMetastore;
 use shardd_client::origin::Origin;
 use shardd_client::peers::Alone;
-use shardfmt::{ByteSize, FinishedShard, Manifest, Operation, ShardId, ShardWriter, Skipped, VersionId};
+use shardfmt::{
+    ByteSize, FinishedShard, Manifest, Operation, ShardId, ShardWriter, Skipped, StrataId, VersionId,
+};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -284,6 +286,20 @@ fn what_is_put_has_to_be_what_its_name_says() {
     assert_eq!(server.put(&rows, &one.sidecar.encode()).0, 204);
     let (status, reply) = server.put(&format!("manifests/{}", VersionId::of(b"x")), b"y");
     assert_eq!((status.as_u16(), detail(reply).is_empty()), (422, false));
+
+    let strata = shardfmt::plan::Strata::new("label", vec!["a".into(), "b".into()], &[0, 1, 1]);
+    let encoded = strata.expect("good strata").encode();
+    let id = StrataId::of(&encoded);
+    for (id, bytes) in [(StrataId::of(b"x"), &encoded[..]), (StrataId::of(b"junk"), b"junk")] {
+        let (status, reply) = server.put(&format!("strata/{id}"), bytes);
+        assert_eq!((status.as_u16(), detail(reply).contains("strata")), (422, true));
+        assert_eq!(server.get(&format!("strata/{id}"), &[]).0, 404);
+    }
+    let path = format!("strata/{id}");
+    for _ in 0..2 {
+        assert_eq!(server.put(&path, &encoded).0, 204);
+    }
+    served_in_parts(&server, &path, &id.to_string(), &encoded);
 }
 
 #[test]
@@ -295,6 +311,7 @@ fn refusals_are_problem_documents_that_name_the_thing() {
         ("datasets/Not%20A%20Name".to_owned(), 400, "Not A Name"),
         (format!("manifests/{nothing}"), 404, "manifest"),
         (format!("plans/{nothing}"), 404, "plan"),
+        (format!("strata/{nothing}"), 404, "strata"),
         (format!("shards/{nothing}"), 404, "shard"),
         ("shards/xyz".to_owned(), 400, "xyz"),
         ("runs/nobody".to_owned(), 404, "nobody"),

@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use shardd_client::engine::Drain;
+use shardd_client::health::Ailment;
 use shardd_client::protocol::{Attach, CreateRun, LocateRequest, Located, RunId, host_identity};
 use shardfmt::plan::{Epoch, GrainNo, Plan, SlotTable, VirtualRank};
 use shardfmt::{Grain, RowDigest};
@@ -447,4 +448,53 @@ fn whatever_goes_wrong_every_sample_is_read_once_and_right() {
         all.faults,
         all.origin,
     );
+}
+
+/// Reads some epochs of a cluster of four with something wrong with the third node; says who is then said to be in trouble,
+/// and that it was said no more when nothing was wrong any more.
+fn named(goes_wrong: fn(&World)) -> BTreeMap<String, BTreeSet<Ailment>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        let world = World::new(Net::new(Dice::new(7)), 4, "1").await;
+        let run: RunId = "sim".parse().expect("a good name");
+        let mut story = Story { world, dice: Dice::new(7), told: Told::default(), run, ranks: 4 };
+        story.begin().await;
+        story.read_epoch(0, 0.0).await;
+        goes_wrong(&story.world);
+        for epoch in 1..6 {
+            story.read_epoch(epoch, 0.0).await;
+        }
+        tokio::time::sleep(Duration::from_secs(85)).await;
+        let troubles = |story: &Story, of: usize| {
+            let nodes = story.world.engine(of).node_states().into_iter();
+            let named = nodes.filter(|node| !node.troubles.is_empty()).map(|node| {
+                (node.record.id.to_string(), node.troubles.iter().map(|trouble| trouble.what).collect())
+            });
+            named.collect::<BTreeMap<String, BTreeSet<Ailment>>>()
+        };
+        let found = troubles(&story, 0);
+        assert_eq!(troubles(&story, 3), found, "all nodes know the same");
+        story.world.heal();
+        tokio::time::sleep(Duration::from_secs(4 * 3600)).await;
+        assert_eq!(troubles(&story, 0), BTreeMap::new(), "what is over is over");
+        story.world.end().await;
+        found
+    })
+}
+
+#[test]
+fn a_node_that_lies_is_named_and_no_other_is() {
+    let found = named(|world| world.set_lies(2, true));
+    assert_eq!(found, BTreeMap::from([("n2".to_owned(), BTreeSet::from([Ailment::WrongGrains]))]));
+}
+
+#[test]
+fn a_node_behind_a_slow_link_is_named_and_no_other_is() {
+    let found = named(|world| world.net.slow_down(world.nodes[2].address, Duration::from_millis(300)));
+    assert_eq!(found, BTreeMap::from([("n2".to_owned(), BTreeSet::from([Ailment::SlowAnswers]))]));
+}
+
+#[test]
+fn of_nodes_that_are_in_order_none_is_named() {
+    assert_eq!(named(|_| {}), BTreeMap::new());
 }

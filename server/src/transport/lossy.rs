@@ -52,6 +52,8 @@ struct State {
     loss: f64,
     /// The longest that one is on its way.
     delay: Duration,
+    /// How much longer what comes from there or goes there is on its way.
+    slow: BTreeMap<SocketAddr, Duration>,
     /// Longer ones do not fit.
     mtu: usize,
     /// What goes nowhere, by sender and receiver.
@@ -81,6 +83,7 @@ impl Net {
             inboxes: BTreeMap::new(),
             loss: 0.0,
             delay,
+            slow: BTreeMap::new(),
             mtu,
             cuts: BTreeSet::new(),
             counts: Counts::default(),
@@ -103,9 +106,15 @@ impl Net {
         self.state().cuts.insert((from, to));
     }
 
-    /// All ways are open, and little is lost.
+    /// From now on all that comes from there or goes there is on its way so much longer.
+    pub(crate) fn slow_down(&self, address: SocketAddr, longer: Duration) {
+        self.state().slow.insert(address, longer);
+    }
+
+    /// All ways are open and fast, and little is lost.
     pub(crate) fn heal(&self) {
         let mut state = self.state();
+        state.slow.clear();
         state.cuts.clear();
         state.loss = 0.0;
     }
@@ -125,7 +134,8 @@ impl State {
         let is_cut = self.cuts.contains(&(from, to)) || bytes.len() > self.mtu;
         let is_lost = is_cut || self.dice.happens(self.loss);
         let wait = self.dice.next() % u64::try_from(self.delay.as_micros()).unwrap_or(1).max(1);
-        let at = Instant::now() + Duration::from_micros(50 + wait);
+        let slow = [from, to].iter().filter_map(|end| self.slow.get(end)).sum::<Duration>();
+        let at = Instant::now() + Duration::from_micros(50 + wait) + slow;
         let (Some(inbox), false) = (self.inboxes.get_mut(&to), is_lost) else {
             self.counts.lost += 1;
             return;

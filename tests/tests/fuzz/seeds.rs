@@ -7,6 +7,7 @@ use std::path::Path;
 use arrow::array::RecordBatch;
 use arrow::json::ReaderBuilder;
 use serde_json::{Value, json};
+use shardfmt::plan::Strata;
 use shardfmt::{Commit, InputDigest, Manifest, Message, Operation, RowCodec, ShardWriter, VersionId};
 
 use crate::targets::Draw;
@@ -47,6 +48,9 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
         ("shard", "zstd", golden("golden.zstd.arrow")),
         ("manifest", "golden", golden("golden.manifest.arrow")),
         ("grain", "golden", [&key, &golden("golden.grain")[..]].concat()),
+        ("strata", "labels", strata(&["cat", "dog", "é"], 40)),
+        ("strata", "many", strata(&["x"; 300], 301)),
+        ("strata", "none", strata(&[""], 0)),
         ("text", "present", b"digits".to_vec()),
         ("text", "tag", b"digits@v1.0".to_vec()),
         ("text", "id", b"digits@3fa9c2".to_vec()),
@@ -127,6 +131,12 @@ fn archive(names: &[&str]) -> Vec<u8> {
         tar.append_data(&mut header, name, bytes).expect("memory takes everything");
     }
     tar.into_inner().expect("memory takes everything")
+}
+
+fn strata(names: &[&str], samples: u16) -> Vec<u8> {
+    let of_sample: Vec<u16> = (0..samples).map(|sample| sample % names.len() as u16).collect();
+    let names = names.iter().map(|name| (*name).to_owned()).collect();
+    Strata::new("label", names, &of_sample).expect("each is in one").encode()
 }
 
 fn commit() -> Commit {

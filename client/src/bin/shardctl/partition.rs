@@ -17,7 +17,7 @@ use shardfmt::{ByteSize, DatasetName, DatasetRef, ManifestFile, VersionId};
 
 use crate::connect::{Connect, only_dataset};
 use crate::failure::Failure;
-use crate::human::{count, number, percent, plural};
+use crate::human::{count, percent, plural};
 use crate::output;
 use crate::progress::style;
 use crate::table::facts;
@@ -200,21 +200,6 @@ pub(crate) fn origins(manifest: &ManifestFile) -> Result<Option<Origins>, Failur
     Ok(Origins::labels(entries.iter().map(|entry| (entry.rows, entry.labels.as_ref()))))
 }
 
-/// What batch normalisation will suffer from in a plan, in the worst case of a virtual rank for each partition.
-fn batch_norm_risk(spread: &Spread, schedule: &Schedule) -> Option<String> {
-    let tenth = "0.1".parse().expect("a share");
-    let more = if schedule.largest() < tenth { "--q 0.1 or more, " } else { "" };
-    spread.risks_batch_norm().then(|| {
-        format!(
-            "each partition begins with {} of {} classes: with batch normalisation in each virtual rank and {} of these, train \
-             with {more}fewer virtual ranks or synchronised statistics, or make the plan with --stratify label",
-            number(spread.begins_with),
-            spread.kinds,
-            spread.virtual_ranks
-        )
-    })
-}
-
 /// The plan for a version, with defaults for what `options` leaves open.
 pub(crate) fn make_plan(version: VersionId, shape: &Shape, options: PlanOptions) -> Result<Plan, Failure> {
     let document = PlanDocument::with_defaults(version, shape, options)?;
@@ -274,7 +259,7 @@ fn describe(dataset: &DatasetName, row_bytes: u64, plan: &Plan, begins: Option<&
         let said = format!("{} by {}, as many of each in every partition", strata.names().len(), strata.by());
         lines.push(("strata", said));
     }
-    if let Some(risk) = begins.and_then(|begins| batch_norm_risk(begins, &document.schedule)) {
+    if let Some(risk) = begins.and_then(|begins| begins.batch_norm_risk(&document.schedule)) {
         lines.push(("warning", risk));
     }
     facts(&lines)

@@ -1,9 +1,10 @@
 //! `shardctl status`: nodes, runs, caches and exchange of a cluster; or what a store holds.
 
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use shardd_client::engine::{NodeState, NodeStatus};
-use shardd_client::protocol::{RunRecord, RunView};
+use shardd_client::http::{HttpClient, HttpError};
+use shardd_client::protocol::{RunId, RunRecord, RunView};
 use shardfmt::ByteSize;
 
 use crate::connect::{Connect, Target};
@@ -21,14 +22,26 @@ pub(crate) struct Status {}
 struct Picture {
     nodes: Vec<NodePicture>,
     runs: Vec<RunView>,
+    /// Why runs are those that one node knows of, and not all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<String>,
 }
 
 /// A node as the cluster knows it and as it sees itself.
 #[derive(Debug, Serialize)]
 struct NodePicture {
     record: NodeState,
-    /// `None` if the node did not answer.
+    /// `None` if the node did not answer...
     status: Option<NodeStatus>,
+    /// ...which is why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    silent: Option<String>,
+}
+
+/// A run that a node knows of.
+#[derive(Debug, Deserialize)]
+struct Placed {
+    run: RunId,
 }
 
 impl Status {
@@ -39,27 +52,65 @@ impl Status {
         };
         let (server, http) = (servers.first_that_answers(), servers.http());
         let nodes: Vec<NodeState> = http.get_list(&format!("{server}/v1/nodes"), usize::MAX)?;
-        let runs: Vec<RunRecord> = http.get_list(&format!("{server}/v1/runs"), usize::MAX)?;
+        let (runs, metadata) = match http.get_list::<RunRecord>(&format!("{server}/v1/runs"), usize::MAX) {
+            Ok(runs) => (runs.into_iter().map(|run| run.id).collect(), None),
+            // The node goes on with what it knows.
+            Err(HttpError::Problem { status: 503, detail, .. }) => {
+                let placed: Vec<Placed> = http.get_list(&format!("{server}/v1/placement"), usize::MAX)?;
+                (placed.into_iter().map(|placed| placed.run).collect::<Vec<_>>(), Some(detail))
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let views = runs.iter().map(|run| http.get_json(&format!("{server}/v1/runs/{run}")));
         let picture = Picture {
-            nodes: nodes
-                .into_iter()
-                .map(|record| {
-                    let status = http.get_json(&format!("{}/v1/status", record.record.http)).ok();
-                    NodePicture { record, status }
-                })
-                .collect(),
-            runs: runs
-                .iter()
-                .map(|run| http.get_json(&format!("{server}/v1/runs/{}", run.id)))
-                .collect::<Result<_, _>>()?,
+            nodes: nodes.into_iter().map(|record| NodePicture::of(record, &http)).collect(),
+            runs: match metadata {
+                None => views.collect::<Result<_, _>>()?,
+                Some(_) => views.filter_map(Result::ok).collect(),
+            },
+            metadata,
         };
         if json {
             output::json(&picture);
         } else {
             output::print(&render(&picture));
         }
+        for note in notes(&picture) {
+            output::note(json, &note);
+        }
         Ok(())
     }
+}
+
+impl NodePicture {
+    fn of(record: NodeState, http: &HttpClient) -> NodePicture {
+        let (status, silent) = match http.get_json(&format!("{}/v1/status", record.record.http)) {
+            Ok(status) => (Some(status), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        NodePicture { record, status, silent }
+    }
+}
+
+/// What is not as it should be, and what that means.
+fn notes(picture: &Picture) -> Vec<String> {
+    let mut notes = Vec::new();
+    for NodePicture { record: NodeState { record, troubles, .. }, silent, .. } in &picture.nodes {
+        if let Some(silent) = silent {
+            notes.push(format!("node {} cannot be asked: {silent}", record.id));
+        }
+        notes.extend(troubles.iter().map(|trouble| match &trouble.by {
+            by if *by == record.id => format!("node {}: {trouble}", record.id),
+            by => format!("node {}: {trouble}, says {by}", record.id),
+        }));
+    }
+    if let Some(why) = &picture.metadata {
+        notes.push(format!(
+            "metadata is away ({why}): what is being read, exchanged and trained goes on, while new datasets, plans, runs and nodes \
+             wait until it is back"
+        ));
+    }
+    notes
 }
 
 /// Without nodes there is only what was stored.
@@ -109,7 +160,7 @@ fn nodes(picture: &Picture) -> Table {
         "corrupt",
     ];
     let mut table = Table::new(&headings);
-    for NodePicture { record, status } in &picture.nodes {
+    for NodePicture { record, status, .. } in &picture.nodes {
         let name = match record.draining {
             None => record.record.id.to_string(),
             Some(_) => format!("{} (draining)", record.record.id),

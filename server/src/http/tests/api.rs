@@ -94,6 +94,40 @@ fn each_route_is_in_the_description_and_the_other_way_round() {
 }
 
 #[test]
+fn plans_that_do_not_fit_are_refused_by_name_and_change_nothing() {
+    let (server, names) = filled();
+    let plan = names["plan"].as_str().expect("a plan");
+    let good = document(server.get(&format!("plans/{plan}"), &[]).1);
+    let before = document(server.get("plans", &[]).1);
+    let nothing = VersionId::of(b"nothing");
+    for (field, value, said) in [
+        ("schedule", json!([4_294_967_297_u64]), "outside 0 to 1"),
+        ("schedule", json!([-1]), "the body is not what"),
+        ("schedule", json!([]), "empty"),
+        ("schedule", json!([0, null, 0]), "null"),
+        ("schedule", json!({ "0": 1, "2": 1 }), "map"),
+        ("partitions", json!(0), "at least 1 partition"),
+        ("partitions", json!(376), "only 375 grains"),
+        ("grain_rows", json!(3), "power of two"),
+        ("chunks", json!(0), "chunks"),
+        ("format", json!(2), "upgrade shardd"),
+        ("version", json!(nothing), "version"),
+        ("strata", json!(nothing), "strata"),
+        ("surprise", json!(1), "surprise"),
+    ] {
+        let mut bad = good.clone();
+        bad[field] = value.clone();
+        let (status, reply) = server.send("plans", &bad);
+        let said_is = detail(reply);
+        assert!([400, 404, 422].contains(&status.as_u16()), "{field} {value}: {status} {said_is}");
+        assert!(said_is.contains(said), "{field} {value}: {said_is}");
+        assert_eq!(document(server.get("plans", &[]).1), before, "{field} {value}");
+    }
+    assert_eq!(server.send("plans", &good).0, 201);
+    assert_eq!(document(server.get("plans", &[]).1), before, "it was there");
+}
+
+#[test]
 fn every_answer_names_its_request_and_so_does_every_problem() {
     let server = Server::start();
     let named = |headers: &[(&str, &str)], path: &str| {

@@ -12,6 +12,7 @@ mod plan;
 mod row;
 mod shard;
 mod sidecar;
+mod strata;
 mod text;
 mod tree;
 
@@ -37,6 +38,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("row", row::row),
     ("shard", shard::shard),
     ("sidecar", sidecar::sidecar),
+    ("strata", strata::strata),
     ("text", text::text),
     ("tokens", ingest::tokens),
     ("tree", tree::tree),

@@ -114,14 +114,21 @@ impl Observer {
         let accuracy = report
             .test_accuracy
             .map_or(String::new(), |share| format!(", test accuracy {:.1} %", share * 100.0));
-        println!(
-            "trained {} epochs on {} of {} virtual ranks: {:.0} samples/s{loss}{accuracy}\nweights blake3 {}",
+        let summary = format!(
+            "trained {} epochs on {} of {} virtual ranks: {:.0} samples/s{loss}{accuracy}\nweights blake3 {}\n",
             report.epochs,
             if report.world == 1 { "1 rank".to_owned() } else { format!("{} ranks", report.world) },
             report.virtual_ranks,
             report.samples_per_s,
             report.weights_digest,
         );
+        // All else is done: a reader that has gone away misses this, and nothing is wrong.
+        let mut out = io::stdout().lock();
+        if let Err(error) = out.write_all(summary.as_bytes()).and_then(|()| out.flush())
+            && error.kind() != io::ErrorKind::BrokenPipe
+        {
+            warn!(%error, "the summary cannot be written");
+        }
     }
 }
 
