@@ -10,10 +10,14 @@ mod counters;
 mod cursor;
 mod drain;
 mod epochs;
+mod evict;
 mod exchange;
+mod explain;
+mod filled;
 mod gate;
 mod locate;
 mod membership;
+mod misses;
 mod obtain;
 mod outbox;
 mod pace;
@@ -22,6 +26,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 mod value;
+mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -40,7 +45,12 @@ use tokio_util::task::TaskTracker;
 pub use capacity::Room;
 pub use counters::{CounterView, EpochCount, EpochExchange};
 pub use drain::{Drain, Drained, NodeState};
+pub use evict::{Evict, Evicted};
+pub use explain::{MoveExplained, NodeExplained, PartitionExplained, PlacementExplained, Waits};
+pub use filled::Filled;
+pub use misses::{Giver, MissCount, MissedGrain, MissesExplained, Wanted};
 pub use pace::{ExchangeRate, ExchangeSettings};
+pub use wishes::{ChangeExchange, ExchangeNow, ExchangeWaiting, ExchangeWish, ExchangeWishes, RateWish};
 
 use counters::Counters;
 pub(crate) use exchange::first_due;
@@ -99,6 +109,8 @@ pub struct Engine {
     /// Live nodes that did not answer a probe, and when.
     silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
     exchange_settings: watch::Sender<ExchangeSettings>,
+    /// How the exchange would go on by itself, and what was said of it.
+    wishes: Mutex<(ExchangeSettings, ExchangeWishes)>,
     /// What all runs together may send.
     exchange_gate: Gate,
     unsynced: Mutex<exchange::Unsynced>,
@@ -192,6 +204,9 @@ pub struct NodeStatus {
     /// What went over the wire, if the store is a service elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_wire: Option<WireCounts>,
+    /// How its exchange goes on.
+    #[serde(default)]
+    pub exchange_now: ExchangeNow,
     /// What the engine counted.
     #[serde(flatten)]
     pub counters: CounterView,
@@ -224,6 +239,7 @@ impl Engine {
             counters: Counters::default(),
             silent: Mutex::default(),
             exchange_settings: watch::Sender::default(),
+            wishes: Mutex::default(),
             exchange_gate: Gate::new(f64::INFINITY),
             unsynced: Mutex::default(),
             sync_turn: tokio::sync::Mutex::default(),
@@ -350,6 +366,14 @@ impl Engine {
         Ok(RunView { run: run.record.clone(), placement, nodes: self.nodes(), room })
     }
 
+    /// What of a run was not on this node when it was wanted, and who gave it.
+    ///
+    /// # Errors
+    /// An unknown run.
+    pub async fn misses(&self, id: &RunId) -> Result<MissesExplained, EngineError> {
+        Ok(self.run(id).await?.misses.explained(self.node.clone()))
+    }
+
     /// This node.
     pub fn node(&self) -> &NodeId {
         &self.node
@@ -412,17 +436,6 @@ impl Engine {
         Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
     }
 
-    /// How the exchange of this node goes on.
-    pub fn exchange_settings(&self) -> ExchangeSettings {
-        *self.exchange_settings.borrow()
-    }
-
-    /// Other settings for the exchange of this node, from now on.
-    pub fn set_exchange(&self, settings: ExchangeSettings) {
-        self.exchange_gate.set_rate(settings.most());
-        self.exchange_settings.send_replace(settings);
-    }
-
     /// This node's counters.
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
@@ -434,6 +447,7 @@ impl Engine {
             origin_requests: self.origin.requests(),
             origin_reread: self.origin.reread(),
             origin_wire: self.origin.wire(),
+            exchange_now: self.exchange_now(),
             counters: self.counters.view(),
         }
     }
