@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use shardfmt::plan::{Epoch, Plan, PlanError, SampleNo, VirtualRank};
+use shardfmt::plan::{Epoch, GrainHome, Plan, PlanError, SampleNo, VirtualRank};
 use shardfmt::{ManifestError, ManifestFile, ShardId};
 
 /// The most work that a question may be, in grains followed from epoch to epoch: some seconds.
@@ -33,6 +33,27 @@ pub struct Found {
     pub shard: ShardId,
     /// Its row in that shard.
     pub row: u32,
+}
+
+/// A sample in one epoch, and where it goes after it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stop {
+    /// Where it is.
+    #[serde(flatten)]
+    pub found: Found,
+    /// `None`: its grain stays in its partition.
+    pub leaves: Option<Leave>,
+}
+
+/// How a grain leaves its partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leave {
+    /// The partition it is in from the next epoch on.
+    pub to: u32,
+    /// The chunk of the exchange that it goes with.
+    pub chunk: u32,
+    /// The position from which on that is sent.
+    pub due: u64,
 }
 
 /// Some positions of an epoch, and whose share of them is meant.
@@ -123,6 +144,32 @@ pub fn find(plan: &Plan, manifest: &ManifestFile, epoch: u32, sample: u64) -> Re
     let (epoch, sample) = (Epoch(epoch), SampleNo(sample));
     let shard = manifest.entry(plan.locate_sample(sample).0.into())?.id;
     Ok(placed(plan, shard, epoch, plan.position_of_sample(epoch, sample), sample))
+}
+
+/// Where a sample is in each of some epochs, and how it goes on from there.
+///
+/// # Errors
+/// As [`find`].
+pub fn journey(
+    plan: &Plan,
+    manifest: &ManifestFile,
+    epochs: Range<u32>,
+    sample: u64,
+) -> Result<Vec<Stop>, LookupError> {
+    let stop = |epoch: u32| {
+        let found = find(plan, manifest, epoch, sample)?;
+        let (grain, _) = plan.grain_of(SampleNo(sample));
+        let GrainHome::Slot(partition, slot) = plan.partition_of_grain_at(Epoch(epoch), grain) else {
+            return Ok(Stop { found, leaves: None });
+        };
+        let exchange = plan.exchange(Epoch(epoch));
+        let leaves = (0..plan.document().chunks).find_map(|chunk| {
+            let moved = exchange.sends(chunk, partition).find(|step| step.from.1 == slot)?;
+            Some(Leave { to: moved.to.0.0, chunk, due: plan.chunk_due(chunk) })
+        });
+        Ok(Stop { found, leaves: leaves.filter(|leave| leave.to != partition.0) })
+    };
+    epochs.map(stop).collect()
 }
 
 fn placed(plan: &Plan, shard: ShardId, epoch: Epoch, position: u64, sample: SampleNo) -> Found {
@@ -245,6 +292,22 @@ mod tests {
             both.sort_by_key(|one| one.position);
             assert_eq!(both, found);
         }
+    }
+
+    #[test]
+    fn a_journey_goes_on_where_it_said_it_would() {
+        let (plan, manifest) = planned();
+        let mut left = 0;
+        for sample in (0..plan.sample_count()).step_by(7) {
+            let stops = journey(&plan, &manifest, 0..12, sample).unwrap();
+            for pair in stops.windows(2) {
+                let next = pair[0].leaves.map_or(pair[0].found.partition, |leave| leave.to);
+                assert_eq!(pair[1].found.partition, next, "sample {sample} after {}", pair[0].found.epoch);
+                left += usize::from(pair[0].leaves.is_some());
+            }
+        }
+        assert!(left > 0, "none ever left");
+        assert!(journey(&plan, &manifest, 0..1, 273).is_err());
     }
 
     #[test]

@@ -371,7 +371,8 @@ fn every_command_has_a_manual_page_that_says_something() {
     }
     let expected: BTreeSet<String> =
         verbs(&home).into_iter().map(|verb| format!("shardctl-{}", verb.replace(' ', "-"))).collect();
-    let whole = ["", "-plan", "-context", "-token", "-certs"].map(|group| format!("shardctl{group}"));
+    let whole = ["", "-plan", "-context", "-token", "-certs", "-exchange", "-explain"]
+        .map(|group| format!("shardctl{group}"));
     assert_eq!(pages, expected.into_iter().chain(whole).collect());
     let one = run(&mut home.shardctl(&["man", "plan", "at"]));
     assert_eq!(one, fs::read_to_string(home.path("man1/shardctl-plan-at.1")).expect("it is there"));
@@ -463,9 +464,12 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
     calls.iter().for_each(|(verb, words)| call(&["--store", "s"], verb, words));
     elsewhere.iter().for_each(|(verb, words)| call(&[], verb, words));
     // With --json, too: the demo by tests/tests/demo.rs, tokens by tests/tests/access.rs, the rest of certificates by
-    // tests/tests/certificates.rs, nodes that come and go by tests/tests/drains.rs.
+    // tests/tests/certificates.rs, nodes that come and go by tests/tests/drains.rs, what else operators do by tests/tests/operator.rs.
     let others = ["demo", "token create", "token ls", "token revoke", "drain", "join", "leave"];
     let others = others.iter().chain(&["certs ls", "certs rotate", "certs revoke", "certs authority"]);
+    let others = others.chain(&["exchange show", "exchange pause", "exchange resume", "exchange rate"]);
+    let others = others.chain(&["explain placement", "explain move", "explain misses"]);
+    let others = others.chain(&["rebalance", "warm", "evict"]);
     let called =
         calls.iter().chain(elsewhere).map(|(verb, _)| verb).chain(others).map(|verb| (*verb).to_owned());
     assert_eq!(called.collect::<BTreeSet<_>>(), verbs(&home), "this test knows every verb");

@@ -10,6 +10,7 @@
 //! All operations take `&self`, block, and may be used from many threads. What a crash leaves behind is a prefix of
 //! each segment; half-written records are not found again.
 
+mod clear;
 mod error;
 mod files;
 mod format;
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use shardfmt::{ByteSize, GrainKey};
 use tracing::warn;
 
+pub use clear::Cleared;
 pub use error::CacheError;
 use files::OpenFiles;
 pub use files::SegmentReader;

@@ -55,6 +55,7 @@ enum Step {
     Discard(u32),
     DropThrough { run: &'static str, epoch: u32, keep_every: u32 },
     Evict { active: &'static str, need: u64 },
+    Clear { drop_every: u32 },
     Sync { run: &'static str, departs: u32 },
     Reopen { crash: bool },
 }
@@ -67,6 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (run(), 0..4u32, 1..4u32)
             .prop_map(|(run, epoch, keep_every)| Step::DropThrough { run, epoch, keep_every }),
         1 => (run(), 0..LIMIT).prop_map(|(active, need)| Step::Evict { active, need }),
+        1 => (1..4u32).prop_map(|drop_every| Step::Clear { drop_every }),
         1 => (run(), 0..4u32).prop_map(|(run, departs)| Step::Sync { run, departs }),
         2 => any::<bool>().prop_map(|crash| Step::Reopen { crash }),
     ]
@@ -110,6 +112,22 @@ proptest! {
                     prop_assert!(cache.free() >= need || !inactive_left);
                     prop_assert_eq!(evicted.lost, 0);
                     model.retain(|n, class| class.run == active || cache.get(&key(*n)).is_some());
+                }
+                Step::Clear { drop_every } => {
+                    let stays = |key: &GrainKey, class: &Class| {
+                        (!key.index.is_multiple_of(drop_every)).then(|| class.clone())
+                    };
+                    let used = cache.used();
+                    let would = cache.clear(stays, true);
+                    prop_assert_eq!((cache.used(), cache.len()), (used, model.len()), "a dry run changes nothing");
+                    let cleared = cache.clear(stays, false);
+                    prop_assert!(cleared.grains <= would.grains && cleared.bytes <= would.bytes);
+                    let before = model.len();
+                    model.retain(|n, _| cache.get(&key(*n)).is_some() || !n.is_multiple_of(drop_every));
+                    prop_assert_eq!((before - model.len()) as u64, cleared.grains, "what stays is not lost");
+                    if drop_every == 1 {
+                        prop_assert_eq!((cleared, cache.used()), (would, 0), "all of it goes");
+                    }
                 }
                 Step::Sync { run, departs } => cache.sync(&class(run, departs)).expect("syncs"),
                 Step::Reopen { crash: false } => {

@@ -28,7 +28,7 @@ pub(crate) struct Needs {
     /// have been sent and not acknowledged.
     pub(crate) partition_bytes: u64,
     /// Of one partition, what is read in an epoch.
-    read_bytes: u64,
+    pub(crate) read_bytes: u64,
 }
 
 impl Needs {

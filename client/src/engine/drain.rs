@@ -112,7 +112,7 @@ impl Engine {
     }
 
     /// The live nodes that are to host nothing, and why.
-    fn draining(&self) -> BTreeMap<NodeId, Drain> {
+    pub(super) fn draining(&self) -> BTreeMap<NodeId, Drain> {
         let nodes = self.nodes.borrow();
         let holds = |node: &NodeId, record: &DrainRecord| {
             let process = nodes.get(node).map(|node| node.started_at);
@@ -192,7 +192,7 @@ impl Engine {
         self.being_copied(run, placement, live).next().is_some()
     }
 
-    fn being_copied<'a>(
+    pub(super) fn being_copied<'a>(
         &self,
         run: &RunState,
         placement: &'a Placement,

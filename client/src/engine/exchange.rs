@@ -46,6 +46,7 @@ impl Engine {
         // Nothing is sent any more when this ends.
         let sending = stop.child_token();
         let outbox = Outbox::new(&self, &run, sending.clone());
+        run.sends_from(&outbox);
         let _sending = sending.clone().drop_guard();
         let mut oldest = outbox.oldest();
         let (mut tempo, began) = (Tempo::default(), Instant::now());
@@ -138,12 +139,14 @@ impl Engine {
                 () = stop.cancelled() => {}
                 filled = engine.ensure(&run, epoch) => match filled {
                     Ok(()) => {
+                        run.set_filled(Some((epoch, generation)));
                         engine.tell_copied(&run, generation).await;
                         if let Err(error) = engine.scrub(&run, epoch).await {
                             warn!(run = run.name(), epoch, %error, "what the disk had spoilt could not be read again; it will be missed");
                         }
                     }
                     Err(error) => {
+                        run.set_filled(Some((epoch, generation)));
                         warn!(run = run.name(), epoch, %error, "the cache could not be filled; reading will miss and ask again");
                     }
                 },

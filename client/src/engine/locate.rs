@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use super::counters::micros;
+use super::misses::Wanted;
 use super::run::RunState;
 use super::{Counters, Engine, EngineError, MAX_EPOCH, blocking};
 use crate::cache::{CacheError, Location};
@@ -53,7 +54,8 @@ impl Engine {
             run.doubt(grains.iter().copied());
         }
         self.await_exchange(&run, &request, &grains).await;
-        let mut loose = self.obtain(&run, request.for_epoch, grains.iter().copied()).await?;
+        let mut loose =
+            self.obtain_for(Wanted::ToRead, &run, request.for_epoch, grains.iter().copied()).await?;
         self.check(&run, request.for_epoch, &grains, &mut loose).await?;
 
         let same_host = request.host.is_some() && request.host == self.host;
@@ -86,7 +88,7 @@ impl Engine {
         epoch: u32,
         grains: &[GrainNo],
     ) -> Result<HashMap<GrainNo, Bytes>, EngineError> {
-        let mut all = self.obtain(run, epoch, grains.iter().copied()).await?;
+        let mut all = self.obtain_for(Wanted::ToRead, run, epoch, grains.iter().copied()).await?;
         self.check(run, epoch, grains, &mut all).await?;
         for grain in grains {
             if !all.contains_key(grain) {
@@ -158,7 +160,7 @@ impl Engine {
         }
         let corrupt = self.discard_corrupt(run, epoch, unchecked).await;
         if !corrupt.is_empty() {
-            loose.extend(self.obtain(run, epoch, corrupt).await?);
+            loose.extend(self.obtain_for(Wanted::ToRead, run, epoch, corrupt).await?);
         }
         Ok(())
     }
@@ -211,7 +213,7 @@ impl Engine {
             if let Some(bytes) = self.read_cached(run, grain).await {
                 return Ok(bytes);
             }
-            if let Some(bytes) = self.obtain(run, epoch, [grain]).await?.remove(&grain) {
+            if let Some(bytes) = self.obtain_for(Wanted::ToRead, run, epoch, [grain]).await?.remove(&grain) {
                 return Ok(bytes);
             }
         }

@@ -12,6 +12,7 @@ use tracing::{debug, info, warn};
 use super::drain::{COPIED, DRAINING};
 use super::run::RunState;
 use super::value::{pack, parse};
+use super::wishes::EXCHANGE;
 use super::{Engine, EngineError, blocking};
 use crate::metastore::{Expected, Following, Listing, MetaError};
 use crate::node::{NodeId, NodeRecord};
@@ -32,6 +33,7 @@ impl Engine {
             let (engine, stop) = (Arc::clone(&self), stop.clone());
             self.tasks.spawn(async move { engine.follow(prefix, take, stop).await });
         };
+        follow(EXCHANGE, |engine, listing, _| engine.list_wishes(&listing));
         follow(NODES, |engine, listing, _| engine.take_nodes(listing));
         follow(RANKS, |engine, listing, stop| engine.take_ranks(listing, stop));
         follow(PLACEMENTS, |engine, listing, _| engine.take_placements(listing));
@@ -135,7 +137,8 @@ impl Engine {
         if let Some(ranks) = self.launches.borrow().get(&id) {
             run.launched(ranks);
         }
-        self.drive(run, ended, stop).await;
+        self.drive(Arc::clone(&run), ended, stop).await;
+        run.set_filled(None);
     }
 
     fn take_placements(&self, listing: Listing) {

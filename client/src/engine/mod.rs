@@ -10,11 +10,15 @@ mod counters;
 mod cursor;
 mod drain;
 mod epochs;
+mod evict;
 mod exchange;
+mod explain;
+mod filled;
 mod gate;
 mod health;
 mod locate;
 mod membership;
+mod misses;
 mod obtain;
 mod outbox;
 mod pace;
@@ -23,6 +27,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 mod value;
+mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -41,7 +46,12 @@ use tokio_util::task::TaskTracker;
 pub use capacity::Room;
 pub use counters::{CounterView, EpochCount, EpochExchange};
 pub use drain::{Drain, Drained, NodeState};
+pub use evict::{Evict, Evicted};
+pub use explain::{MoveExplained, NodeExplained, PartitionExplained, PlacementExplained, Waits};
+pub use filled::Filled;
+pub use misses::{Giver, MissCount, MissedGrain, MissesExplained, Wanted};
 pub use pace::{ExchangeRate, ExchangeSettings};
+pub use wishes::{ChangeExchange, ExchangeNow, ExchangeWaiting, ExchangeWish, ExchangeWishes, RateWish};
 
 use counters::Counters;
 pub(crate) use exchange::first_due;
@@ -103,6 +113,8 @@ pub struct Engine {
     /// Live nodes that did not answer a probe, and when.
     silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
     exchange_settings: watch::Sender<ExchangeSettings>,
+    /// How the exchange would go on by itself, and what was said of it.
+    wishes: Mutex<(ExchangeSettings, ExchangeWishes)>,
     /// What all runs together may send.
     exchange_gate: Gate,
     unsynced: Mutex<exchange::Unsynced>,
@@ -202,6 +214,9 @@ pub struct NodeStatus {
     /// What it has to say of itself and of them.
     #[serde(default)]
     pub troubles: Vec<Trouble>,
+    /// How its exchange goes on.
+    #[serde(default)]
+    pub exchange_now: ExchangeNow,
     /// What the engine counted.
     #[serde(flatten)]
     pub counters: CounterView,
@@ -235,6 +250,7 @@ impl Engine {
             health: health::Health::default(),
             silent: Mutex::default(),
             exchange_settings: watch::Sender::default(),
+            wishes: Mutex::default(),
             exchange_gate: Gate::new(f64::INFINITY),
             unsynced: Mutex::default(),
             sync_turn: tokio::sync::Mutex::default(),
@@ -361,6 +377,14 @@ impl Engine {
         Ok(RunView { run: run.record.clone(), placement, nodes: self.nodes(), room })
     }
 
+    /// What of a run was not on this node when it was wanted, and who gave it.
+    ///
+    /// # Errors
+    /// An unknown run.
+    pub async fn misses(&self, id: &RunId) -> Result<MissesExplained, EngineError> {
+        Ok(self.run(id).await?.misses.explained(self.node.clone()))
+    }
+
     /// This node.
     pub fn node(&self) -> &NodeId {
         &self.node
@@ -423,17 +447,6 @@ impl Engine {
         Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
     }
 
-    /// How the exchange of this node goes on.
-    pub fn exchange_settings(&self) -> ExchangeSettings {
-        *self.exchange_settings.borrow()
-    }
-
-    /// Other settings for the exchange of this node, from now on.
-    pub fn set_exchange(&self, settings: ExchangeSettings) {
-        self.exchange_gate.set_rate(settings.most());
-        self.exchange_settings.send_replace(settings);
-    }
-
     /// This node's counters.
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
@@ -447,6 +460,7 @@ impl Engine {
             origin_wire: self.origin.wire(),
             measured: self.health.measured(),
             troubles: self.health.says(),
+            exchange_now: self.exchange_now(),
             counters: self.counters.view(),
         }
     }

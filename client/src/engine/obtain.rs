@@ -14,11 +14,15 @@ use shardfmt::{GrainKey, RowCodec, Sidecar};
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tracing::{debug, warn};
 
+use super::misses::{Given, Giver, Wanted};
 use super::run::{Claim, RunState};
 use super::{Counters, Engine, EngineError, blocking};
 use crate::cache::CacheError;
 use crate::node::NodeId;
 use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, PeerError, READER_PATIENCE};
+
+/// The node that may have a grain.
+type Candidate<'a> = Box<dyn Fn(GrainNo) -> Option<NodeId> + Send + 'a>;
 
 /// What came of grains that were verified and offered to the cache.
 #[derive(Debug, Default)]
@@ -41,6 +45,17 @@ impl Engine {
         epoch: u32,
         grains: impl IntoIterator<Item = GrainNo>,
     ) -> Result<HashMap<GrainNo, Bytes>, EngineError> {
+        self.obtain_for(Wanted::ToKeep, run, epoch, grains).await
+    }
+
+    /// The same, and says what for.
+    pub(super) async fn obtain_for(
+        self: &Arc<Self>,
+        wanted_for: Wanted,
+        run: &Arc<RunState>,
+        epoch: u32,
+        grains: impl IntoIterator<Item = GrainNo>,
+    ) -> Result<HashMap<GrainNo, Bytes>, EngineError> {
         let mut loose = HashMap::new();
         let mut wanted: Vec<GrainNo> =
             grains.into_iter().filter(|grain| !self.is_resident(run, *grain)).collect();
@@ -50,7 +65,7 @@ impl Engine {
             let mine: BTreeSet<GrainNo> =
                 claim.grains.iter().copied().filter(|grain| !self.is_resident(run, *grain)).collect();
             if !mine.is_empty() {
-                self.fetch(run, epoch, mine, &mut loose).await?;
+                self.fetch(wanted_for, run, epoch, mine, &mut loose).await?;
             }
             drop(claim);
             run.in_flight.landed(&others).await;
@@ -61,6 +76,7 @@ impl Engine {
 
     async fn fetch(
         self: &Arc<Self>,
+        wanted: Wanted,
         run: &Arc<RunState>,
         epoch: u32,
         mut left: BTreeSet<GrainNo>,
@@ -68,7 +84,8 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let deadline = Instant::now() + PEER_PATIENCE;
         let mut asked: BTreeSet<(NodeId, GrainNo)> = BTreeSet::new();
-        for candidates in self.candidates(run, epoch) {
+        let given = |giver| Given { epoch, wanted, giver, from: None };
+        for (giver, candidates) in self.candidates(run, epoch) {
             let by_node = group(left.iter().filter_map(|grain| {
                 let node = candidates(*grain)?;
                 (node != self.node && asked.insert((node.clone(), *grain))).then_some((node, *grain))
@@ -77,7 +94,7 @@ impl Engine {
                 continue;
             }
             let patience = deadline.saturating_duration_since(Instant::now());
-            self.ask(run, epoch, by_node, Effort::Cached, patience, &mut left, loose).await;
+            self.ask(run, given(giver), by_node, Effort::Cached, patience, &mut left, loose).await;
         }
 
         let by_shard = group(left.iter().map(|grain| (run.shard_of(*grain), *grain)));
@@ -91,6 +108,7 @@ impl Engine {
                             .map(|grain| Ok((*grain, whole.grain(run, *grain)?)))
                             .collect::<Result<_, EngineError>>()?;
                         let absorbed = self.absorb(run, epoch, built).await;
+                        self.note_missed(run, given(Giver::Store), &absorbed);
                         settle(absorbed, &mut left, loose);
                     }
                 }
@@ -98,7 +116,8 @@ impl Engine {
                 None => {}
             }
         }
-        self.ask(run, epoch, by_reader, Effort::Read, READER_PATIENCE, &mut left, loose).await;
+        let reader = given(Giver::Reader);
+        self.ask(run, reader, by_reader, Effort::Read, READER_PATIENCE, &mut left, loose).await;
 
         // What was being forwarded while we asked is here now.
         left.retain(|grain| !self.is_resident(run, *grain));
@@ -109,7 +128,8 @@ impl Engine {
             let unasked = left.iter().copied().filter(|grain| asked.insert((neighbour.clone(), *grain)));
             let by_node = group(unasked.map(|grain| (neighbour.clone(), grain)));
             let patience = deadline.saturating_duration_since(Instant::now());
-            self.ask(run, epoch, by_node, Effort::Cached, patience, &mut left, loose).await;
+            let neighbour = given(Giver::Neighbour);
+            self.ask(run, neighbour, by_node, Effort::Cached, patience, &mut left, loose).await;
         }
         for (shard, mut grains) in group(left.iter().map(|grain| (run.shard_of(*grain), *grain))) {
             debug!(run = run.name(), epoch, shard, grains = grains.len(), first = %grains[0], "no node gave grains; reading them from the store");
@@ -120,6 +140,7 @@ impl Engine {
             if let Some(grain) = absorbed.corrupt.first() {
                 return Err(EngineError::CorruptOrigin { grain: run.key(*grain) });
             }
+            self.note_missed(run, given(Giver::Store), &absorbed);
             settle(absorbed, &mut left, loose);
         }
         debug_assert!(left.is_empty(), "the origin has every grain");
@@ -152,31 +173,36 @@ impl Engine {
     }
 
     /// Who may have a grain, in the order in which they are asked.
-    fn candidates<'a>(
-        &self,
-        run: &'a RunState,
-        epoch: u32,
-    ) -> Vec<Box<dyn Fn(GrainNo) -> Option<NodeId> + Send + 'a>> {
+    fn candidates<'a>(&self, run: &'a RunState, epoch: u32) -> Vec<(Giver, Candidate<'a>)> {
         let placements = run.placement.borrow().clone();
         let now = run.epochs.view(epoch);
-        let mut candidates: Vec<Box<dyn Fn(GrainNo) -> Option<NodeId> + Send>> = Vec::new();
+        let mut candidates: Vec<(Giver, Candidate<'a>)> = Vec::new();
         if let Some(placement) = placements.now {
+            let (now, placement_now) = (Arc::clone(&now), Arc::clone(&placement));
+            let host = move |grain| Some(placement_now.host(now.partition_of(grain)).clone());
+            candidates.push((Giver::Host, Box::new(host)));
             if epoch > 0 {
                 let before = run.epochs.view(epoch - 1);
-                let (now, placement_now) = (Arc::clone(&now), Arc::clone(&placement));
-                candidates
-                    .push(Box::new(move |grain| Some(placement_now.host(now.partition_of(grain)).clone())));
-                candidates
-                    .push(Box::new(move |grain| Some(placement.host(before.partition_of(grain)).clone())));
-            } else {
-                let now = Arc::clone(&now);
-                candidates.push(Box::new(move |grain| Some(placement.host(now.partition_of(grain)).clone())));
+                let host = move |grain| Some(placement.host(before.partition_of(grain)).clone());
+                candidates.push((Giver::HostBefore, Box::new(host)));
             }
         }
         if let Some(placement) = placements.before {
-            candidates.push(Box::new(move |grain| Some(placement.host(now.partition_of(grain)).clone())));
+            let host = move |grain| Some(placement.host(now.partition_of(grain)).clone());
+            candidates.push((Giver::FormerHost, Box::new(host)));
         }
         candidates
+    }
+
+    /// Notes what was brought here because it was missed.
+    fn note_missed(&self, run: &RunState, given: Given, absorbed: &Absorbed) {
+        let lies = |grain: &GrainNo| self.cache.get(&run.key(*grain)).map_or(0, |at| at.len as usize);
+        let stored: usize = absorbed.stored.iter().map(lies).sum();
+        let loose: usize = absorbed.unstored.iter().map(|(_, bytes)| bytes.len()).sum();
+        let unstored = absorbed.unstored.iter().map(|(grain, _)| *grain);
+        let grains: Vec<GrainNo> = absorbed.stored.iter().copied().chain(unstored).collect();
+        let view = run.epochs.view(given.epoch);
+        run.misses.note(given, grains.into_iter(), stored + loose, |grain| view.partition_of(grain));
     }
 
     /// Asks several nodes at once and takes what they give.
@@ -184,13 +210,14 @@ impl Engine {
     async fn ask(
         self: &Arc<Self>,
         run: &Arc<RunState>,
-        epoch: u32,
+        given_by: Given,
         by_node: BTreeMap<NodeId, Vec<GrainNo>>,
         effort: Effort,
         patience: Duration,
         left: &mut BTreeSet<GrainNo>,
         loose: &mut HashMap<GrainNo, Bytes>,
     ) {
+        let epoch = given_by.epoch;
         let live = self.live_nodes();
         if patience.is_zero() {
             return;
@@ -237,9 +264,10 @@ impl Engine {
                 self.health.gave_wrong(&node, absorbed.corrupt.len());
                 warn!(peer = %node, grain = %run.key(absorbed.corrupt[0]), count = absorbed.corrupt.len(),
                       "a peer sent grains that do not match the manifest; asking elsewhere");
-                self.spawn_doubt(run, epoch, node, &absorbed.corrupt);
+                self.spawn_doubt(run, epoch, node.clone(), &absorbed.corrupt);
             }
             Counters::add(&self.counters.misses_from_peers, count - absorbed.corrupt.len());
+            self.note_missed(run, Given { from: Some(node), ..given_by.clone() }, &absorbed);
             settle(absorbed, left, loose);
         }
     }

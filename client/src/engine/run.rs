@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use shardfmt::grain::GrainError;
 use shardfmt::plan::{GrainNo, Plan};
@@ -12,6 +12,8 @@ use tokio::time::{Duration, Instant};
 
 use super::capacity::Needs;
 use super::epochs::Epochs;
+use super::misses::Misses;
+use super::outbox::Outbox;
 use super::reader::Reading;
 use crate::cache::Class;
 use crate::node::NodeId;
@@ -43,6 +45,12 @@ pub(crate) struct RunState {
     tidied: Mutex<Option<(u64, u32)>>,
     /// Grains that left by plan but whose new host has not acknowledged them, by the epoch after which they left.
     unacknowledged: Mutex<BTreeMap<u32, BTreeSet<GrainNo>>>,
+    /// The epoch and the generation for which what is hosted here has been brought, while the run is being driven.
+    filled: Mutex<Option<(u32, u64)>>,
+    /// What was not here when it was wanted.
+    pub(crate) misses: Misses,
+    /// What has yet to be sent, while the run is being driven.
+    outbox: Mutex<Weak<Outbox>>,
 }
 
 /// The placement in force, and the one it replaced.
@@ -109,6 +117,9 @@ impl RunState {
             sidecars: Mutex::default(),
             tidied: Mutex::default(),
             unacknowledged: Mutex::default(),
+            filled: Mutex::default(),
+            misses: Misses::default(),
+            outbox: Mutex::default(),
         }
     }
 
@@ -175,11 +186,37 @@ impl RunState {
         }
     }
 
+    /// Whether the grain left a partition of this node and its next host may not have it yet.
+    pub(crate) fn is_unacknowledged(&self, grain: GrainNo) -> bool {
+        let all = self.unacknowledged.lock().expect("no panic while held");
+        all.values().any(|grains| grains.contains(&grain))
+    }
+
     /// Takes what was not acknowledged of the epochs up to `through`.
     pub(crate) fn take_unacknowledged(&self, through: u32) -> BTreeSet<GrainNo> {
         let mut all = self.unacknowledged.lock().expect("no panic while held");
         let later = all.split_off(&(through + 1));
         std::mem::replace(&mut *all, later).into_values().flatten().collect()
+    }
+
+    /// What is hosted here was brought for an epoch and a generation, as far as it could; `None`: nobody sees to that.
+    pub(crate) fn set_filled(&self, filled: Option<(u32, u64)>) {
+        *self.filled.lock().expect("no panic while held") = filled;
+    }
+
+    pub(crate) fn has_filled(&self, epoch: u32, generation: u64) -> bool {
+        *self.filled.lock().expect("no panic while held") == Some((epoch, generation))
+    }
+
+    /// From now on it is sent from there.
+    pub(super) fn sends_from(&self, outbox: &Arc<Outbox>) {
+        *self.outbox.lock().expect("no panic while held") = Arc::downgrade(outbox);
+    }
+
+    /// Bytes that have yet to be sent.
+    pub(crate) fn bytes_to_send(&self) -> u64 {
+        let outbox = self.outbox.lock().expect("no panic while held").upgrade();
+        outbox.map_or(0, |outbox| outbox.backlog())
     }
 
     /// The placement in force.

@@ -1,5 +1,7 @@
 //! Stories of a few engines in one process: real caches on disk, a store in memory, peers that call each other directly.
 
+mod steering;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;

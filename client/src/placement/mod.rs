@@ -4,6 +4,7 @@
 //! share and than it has room for; what is left goes back to who hosted it before it was away, then stays where it was, and
 //! only then is spread. Nothing here changes what is read, only how fast.
 
+pub mod explain;
 mod shares;
 mod step;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use shardd_client::engine::NodeStatus;
+use shardd_client::engine::{ExchangeNow, NodeStatus};
 
 use super::{Answer, State};
 
@@ -209,6 +209,10 @@ fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
         received,
     );
     page.one("shardd_exchange_sent_bytes", "gauge", "Bytes sent of the epochs exchanged lately.", sent);
+    let ExchangeNow { paused, waiting, .. } = &status.exchange_now;
+    page.one("shardd_exchange_paused", "gauge", "Whether the exchange is paused.", u8::from(*paused));
+    let waiting: u64 = waiting.iter().map(|run| run.bytes).sum();
+    page.one("shardd_exchange_waiting_bytes", "gauge", "Bytes that have yet to be sent.", waiting);
     write_health(page, status);
 }
 

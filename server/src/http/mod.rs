@@ -10,6 +10,7 @@ mod certificates;
 mod cursors;
 mod datasets;
 mod events;
+mod exchange;
 mod garbage;
 mod immutable;
 mod listen;
@@ -170,6 +171,10 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(garbage::collect))
         .routes(routes!(runs::list, runs::create))
         .routes(routes!(runs::show))
+        .routes(routes!(runs::placement))
+        .routes(routes!(runs::rebalance))
+        .routes(routes!(runs::misses))
+        .routes(routes!(runs::filled))
         .routes(routes!(runs::attach, runs::detach))
         .routes(routes!(runs::locate))
         .routes(routes!(runs::audits, runs::audit))
@@ -177,6 +182,8 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(runs::placements))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::drain, nodes::undrain))
+        .routes(routes!(exchange::show, exchange::change))
+        .routes(routes!(nodes::evict))
         .routes(routes!(nodes::status))
         .routes(routes!(certificates::authority))
         .routes(routes!(certificates::join))

@@ -3,7 +3,7 @@
 use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
-use shardd_client::engine::{Drain, NodeState, NodeStatus};
+use shardd_client::engine::{Drain, Evict, Evicted, NodeState, NodeStatus};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardd_client::problem::Kind;
 use shardd_client::protocol::DrainRequest;
@@ -84,6 +84,15 @@ pub(super) async fn drain(
 pub(super) async fn undrain(state: State, Named(node): Named<NodeId>) -> Answer {
     state.api.engine.drain(&node, None).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Drop from this node's cache what no run with attached ranks wants
+///
+/// What such a run hosts stays, and so does what came for its next epoch or is still to be given to others.
+#[utoipa::path(post, path = "/v1/evict", tag = "node", operation_id = "evict", request_body = Evict,
+    responses((status = 200, description = "What went, or would go", body = Evicted), (status = 404)))]
+pub(super) async fn evict(state: State, Posted(evict): Posted<Evict>) -> Answer {
+    json(&state.api.engine.evict(evict).await?)
 }
 
 /// What this node has and has counted

@@ -7,11 +7,13 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use shardd_client::engine::{Filled, MissesExplained, PlacementExplained};
+use shardd_client::node::NodeId;
 use shardd_client::protocol::{
     Attach, AuditReport, CreateRun, LocateReply, LocateRequest, Placement, RunId, RunRecord, RunView,
 };
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::access::Datasets;
 use super::openapi::Binary;
@@ -54,6 +56,54 @@ pub(super) async fn create(state: State, Posted(create): Posted<CreateRun>) -> A
     responses((status = 200, description = "The run, its placement and the nodes", body = RunView), (status = 404)))]
 pub(super) async fn show(state: State, Named(run): Named<RunId>) -> Answer {
     json(&state.api.engine.view(&run).await?)
+}
+
+/// What `GET /v1/runs/{id}/placement` asks.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WhatIf {
+    /// As if this node were drained
+    #[param(nullable = false)]
+    without: Option<NodeId>,
+}
+
+/// Who hosts what of a run, why, and what is to move
+#[utoipa::path(get, path = "/v1/runs/{id}/placement", tag = "runs", operation_id = "explain_placement",
+    params(("id" = RunId, Path, description = "The run"), WhatIf),
+    responses((status = 200, description = "As far as this node knows", body = PlacementExplained), (status = 404), (status = 409)))]
+pub(super) async fn placement(
+    state: State,
+    Named(run): Named<RunId>,
+    Asked(what_if): Asked<WhatIf>,
+) -> Answer {
+    json(&state.api.engine.explain_placement(&run, what_if.without.as_ref()).await?)
+}
+
+/// Decide anew who hosts what of a run, and make the first step
+///
+/// Nodes do so by themselves whenever something changes. The answer says what is still to move: a few partitions at a time.
+#[utoipa::path(post, path = "/v1/runs/{id}/rebalance", tag = "runs", operation_id = "rebalance",
+    params(("id" = RunId, Path, description = "The run")),
+    responses((status = 200, description = "What holds then", body = PlacementExplained), (status = 404)))]
+pub(super) async fn rebalance(state: State, Named(run): Named<RunId>) -> Answer {
+    json(&state.api.engine.rebalance(&run).await?)
+}
+
+/// How much is here of what this node hosts of a run
+#[utoipa::path(get, path = "/v1/runs/{id}/filled", tag = "runs", operation_id = "filled",
+    params(("id" = RunId, Path, description = "The run")),
+    responses((status = 200, description = "For the epoch that its ranks have reached", body = Filled), (status = 404)))]
+pub(super) async fn filled(state: State, Named(run): Named<RunId>) -> Answer {
+    json(&state.api.engine.filled(&run).await?)
+}
+
+/// What of a run was not on this node when it was wanted, and who gave it
+#[utoipa::path(get, path = "/v1/runs/{id}/misses", tag = "runs", operation_id = "explain_misses",
+    params(("id" = RunId, Path, description = "The run")),
+    responses((status = 200, description = "Since the node started", body = MissesExplained), (status = 404)))]
+pub(super) async fn misses(state: State, Named(run): Named<RunId>) -> Answer {
+    json(&state.api.engine.misses(&run).await?)
 }
 
 /// Attach a rank: waits until all ranks of the launch are there, for ten seconds at most

@@ -98,6 +98,16 @@ impl Connect {
         }
     }
 
+    /// The nodes to ask what only nodes can be asked.
+    pub(crate) fn servers(&self) -> Result<Servers, Failure> {
+        match self.target()? {
+            Target::Servers(servers) => Ok(servers),
+            Target::Store(_) => {
+                Err(Failure::usage("a directory or bucket has no nodes; name a node with --server"))
+            }
+        }
+    }
+
     /// Refuses flags about another kind of place.
     fn check_flags(&self, place: &Place) -> Result<(), Failure> {
         let about_nodes = self.token_file.is_some() || self.ca.is_some();

@@ -10,7 +10,7 @@ use shardd_client::http::HttpClient;
 use shardd_client::node::NodeId;
 use shardd_client::protocol::DrainRequest;
 
-use crate::connect::{Connect, Servers, Target};
+use crate::connect::Connect;
 use crate::failure::Failure;
 use crate::human::{parse_duration, plural};
 use crate::output;
@@ -114,12 +114,7 @@ struct Cluster {
 
 impl Cluster {
     fn of(connect: &Connect) -> Result<Cluster, Failure> {
-        let servers: Servers = match connect.target()? {
-            Target::Servers(servers) => servers,
-            Target::Store(_) => {
-                return Err(Failure::usage("a directory or bucket has no nodes; name a node with --server"));
-            }
-        };
+        let servers = connect.servers()?;
         let server = servers.first_that_answers().to_owned();
         Ok(Cluster { http: servers.http(), server, others: vec![] })
     }

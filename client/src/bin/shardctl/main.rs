@@ -11,6 +11,9 @@ mod contexts;
 mod demo;
 mod diff;
 mod drain;
+mod evict;
+mod exchange;
+mod explain;
 mod export;
 mod failure;
 mod gc;
@@ -25,6 +28,7 @@ mod partition;
 mod plan;
 mod progress;
 mod read;
+mod rebalance;
 mod reshard;
 mod restore;
 mod rm;
@@ -35,6 +39,7 @@ mod table;
 mod tag;
 mod token;
 mod verify;
+mod warm;
 mod work;
 
 use std::process::ExitCode;
@@ -98,6 +103,11 @@ enum Command {
     Drain(drain::Drain),
     Join(drain::Join),
     Leave(drain::Leave),
+    Rebalance(rebalance::Rebalance),
+    Warm(warm::Warm),
+    Evict(evict::Evict),
+    Exchange(exchange::Exchange),
+    Explain(explain::Explain),
     Token(token::Token),
     Certs(certs::Certs),
     Verify(verify::Verify),
@@ -148,6 +158,11 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Drain(command) => command.run(&connect, json),
         Command::Join(command) => command.run(&connect, json),
         Command::Leave(command) => command.run(&connect, json),
+        Command::Rebalance(command) => command.run(&connect, json),
+        Command::Warm(command) => command.run(&connect, json),
+        Command::Evict(command) => command.run(&connect, json),
+        Command::Exchange(command) => command.run(&connect, json),
+        Command::Explain(command) => command.run(&connect, json),
         Command::Token(command) => command.run(&connect, json),
         Command::Certs(command) => command.run(&connect, json),
         Command::Verify(command) => command.run(&connect, json),

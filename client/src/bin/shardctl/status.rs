@@ -1,8 +1,10 @@
 //! `shardctl status`: nodes, runs, caches and exchange of a cluster; or what a store holds.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use shardd_client::engine::{NodeState, NodeStatus};
+use shardd_client::engine::{EpochCount, EpochExchange, NodeState, NodeStatus};
 use shardd_client::http::{HttpClient, HttpError};
 use shardd_client::protocol::{RunId, RunRecord, RunView};
 use shardfmt::ByteSize;
@@ -29,10 +31,10 @@ struct Picture {
 
 /// A node as the cluster knows it and as it sees itself.
 #[derive(Debug, Serialize)]
-struct NodePicture {
-    record: NodeState,
+pub(crate) struct NodePicture {
+    pub(crate) record: NodeState,
     /// `None` if the node did not answer...
-    status: Option<NodeStatus>,
+    pub(crate) status: Option<NodeStatus>,
     /// ...which is why.
     #[serde(skip_serializing_if = "Option::is_none")]
     silent: Option<String>,
@@ -51,7 +53,6 @@ impl Status {
             Target::Store(_) => return of_store(connect, json),
         };
         let (server, http) = (servers.first_that_answers(), servers.http());
-        let nodes: Vec<NodeState> = http.get_list(&format!("{server}/v1/nodes"), usize::MAX)?;
         let (runs, metadata) = match http.get_list::<RunRecord>(&format!("{server}/v1/runs"), usize::MAX) {
             Ok(runs) => (runs.into_iter().map(|run| run.id).collect(), None),
             // The node goes on with what it knows.
@@ -63,7 +64,7 @@ impl Status {
         };
         let views = runs.iter().map(|run| http.get_json(&format!("{server}/v1/runs/{run}")));
         let picture = Picture {
-            nodes: nodes.into_iter().map(|record| NodePicture::of(record, &http)).collect(),
+            nodes: NodePicture::all(server, &http)?,
             runs: match metadata {
                 None => views.collect::<Result<_, _>>()?,
                 Some(_) => views.filter_map(Result::ok).collect(),
@@ -83,6 +84,12 @@ impl Status {
 }
 
 impl NodePicture {
+    /// All nodes that `server` knows.
+    pub(crate) fn all(server: &str, http: &HttpClient) -> Result<Vec<NodePicture>, HttpError> {
+        let nodes: Vec<NodeState> = http.get_list(&format!("{server}/v1/nodes"), usize::MAX)?;
+        Ok(nodes.into_iter().map(|record| NodePicture::of(record, http)).collect())
+    }
+
     fn of(record: NodeState, http: &HttpClient) -> NodePicture {
         let (status, silent) = match http.get_json(&format!("{}/v1/status", record.record.http)) {
             Ok(status) => (Some(status), None),
@@ -137,12 +144,8 @@ fn render(picture: &Picture) -> String {
         return page;
     }
     page.push_str(&runs(picture).render());
-    for run in &picture.runs {
-        let exchange = exchange(picture, run);
-        if !exchange.is_empty() {
-            page.push_str(&format!("\nexchange of {}\n", run.run.id));
-            page.push_str(&exchange);
-        }
+    for run in exchanged(&picture.nodes).chunk_by(|one, other| one.run == other.run) {
+        page.push_str(&format!("\nexchange of {}\n{}", run[0].run, Exchanged::table(run)));
     }
     page
 }
@@ -200,34 +203,54 @@ fn runs(picture: &Picture) -> Table {
     table
 }
 
-/// One line per epoch, added up over the nodes.
-fn exchange(picture: &Picture, run: &RunView) -> String {
-    let mut epochs = std::collections::BTreeMap::<u32, [u64; 6]>::new();
-    let statuses = picture.nodes.iter().filter_map(|node| node.status.as_ref());
-    for counted in
-        statuses.flat_map(|status| &status.counters.exchange).filter(|c| c.run == run.run.id.as_str())
-    {
-        let sums = epochs.entry(counted.epoch).or_default();
-        sums[0] += counted.counts.expected_grains;
-        sums[1] += counted.counts.received_grains;
-        sums[2] += counted.counts.received_bytes;
-        sums[3] += counted.counts.unsent_grains;
-        sums[4] += counted.counts.sending_micros;
-        sums[5] += counted.counts.waited_micros.min(counted.counts.sending_micros);
+/// One epoch's exchange of a run, added up over the nodes.
+#[derive(Debug, Serialize)]
+pub(crate) struct Exchanged {
+    pub(crate) run: String,
+    epoch: u32,
+    #[serde(flatten)]
+    counts: EpochExchange,
+}
+
+/// By run and epoch.
+pub(crate) fn exchanged(nodes: &[NodePicture]) -> Vec<Exchanged> {
+    let mut epochs = BTreeMap::<(&str, u32), EpochExchange>::new();
+    let statuses = nodes.iter().filter_map(|node| node.status.as_ref());
+    for EpochCount { run, epoch, counts } in statuses.flat_map(|status| &status.counters.exchange) {
+        let sums = epochs.entry((run, *epoch)).or_default();
+        sums.expected_grains += counts.expected_grains;
+        sums.received_grains += counts.received_grains;
+        sums.received_bytes += counts.received_bytes;
+        sums.sent_grains += counts.sent_grains;
+        sums.sent_bytes += counts.sent_bytes;
+        sums.unsent_grains += counts.unsent_grains;
+        sums.sending_micros += counts.sending_micros;
+        sums.waited_micros += counts.waited_micros.min(counts.sending_micros);
     }
-    if epochs.is_empty() {
-        return String::new();
+    let line = |((run, epoch), counts): ((&str, u32), _)| Exchanged { run: run.to_owned(), epoch, counts };
+    epochs.into_iter().map(line).collect()
+}
+
+impl Exchanged {
+    /// One line per epoch.
+    pub(crate) fn table(epochs: &[Exchanged]) -> String {
+        let headings = ["after epoch", "grains due", "received", "size", "not sent", "sending", "hidden"];
+        let mut table = Table::new(&headings);
+        for Exchanged { epoch, counts, .. } in epochs {
+            let hidden = match counts.sending_micros {
+                0 => String::new(),
+                sending => format!("{:.0} %", 100.0 * (1.0 - counts.waited_micros as f64 / sending as f64)),
+            };
+            table.row([
+                epoch.to_string(),
+                count(counts.expected_grains),
+                count(counts.received_grains),
+                ByteSize(counts.received_bytes).to_string(),
+                count(counts.unsent_grains),
+                format!("{:.1} s", counts.sending_micros as f64 / 1e6),
+                hidden,
+            ]);
+        }
+        table.render()
     }
-    let headings = ["after epoch", "grains due", "received", "size", "not sent", "sending", "hidden"];
-    let mut table = Table::new(&headings);
-    for (epoch, [due, received, bytes, unsent, sending, waited]) in epochs {
-        let size = ByteSize(bytes).to_string();
-        let hidden = match sending {
-            0 => String::new(),
-            _ => format!("{:.0} %", 100.0 * (1.0 - waited as f64 / sending as f64)),
-        };
-        let sending = format!("{:.1} s", sending as f64 / 1e6);
-        table.row([epoch.to_string(), count(due), count(received), size, count(unsent), sending, hidden]);
-    }
-    table.render()
 }
