@@ -18,7 +18,7 @@ use crate::protocol::RunId;
 pub struct Evict {
     /// Only of grains of this version; without it, of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<crate::schema::Digest>, nullable = false)]
+    #[schema(value_type = Option<crate::schema::Digest>)]
     pub version: Option<VersionId>,
     /// Only say what would go.
     #[serde(default)]

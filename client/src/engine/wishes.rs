@@ -59,15 +59,13 @@ pub enum RateWish {
 pub struct ChangeExchange {
     /// Of this node; without it, of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub node: Option<NodeId>,
     /// How fast from now on: `auto`, `unlimited`, a size such as `50MiB` a second at most, or `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, nullable = false, pattern = "^(auto|unlimited|default|[1-9][0-9]{0,5}([KMG](i?B)?)?)$")]
+    #[schema(value_type = Option<String>, pattern = "^(auto|unlimited|default|[1-9][0-9]{0,5}([KMG](i?B)?)?)$")]
     pub rate: Option<RateWish>,
     /// Whether nothing is sent from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub paused: Option<bool>,
 }
 

@@ -20,7 +20,6 @@ use crate::table::Table;
 #[derive(Args)]
 pub(crate) struct Evict {
     /// The version, such as NAME, NAME@TAG or NAME@~2
-    #[arg(required_unless_present = "all")]
     version: Option<DatasetRef>,
 
     /// Of all versions
@@ -51,7 +50,8 @@ impl Evict {
         let (server, http) = (servers.first_that_answers(), servers.http());
         let version = match &self.version {
             Some(asked) => Some(find_version(&*connect.catalog()?, asked)?.version),
-            None => None,
+            None if self.all => None,
+            None => return Err(Failure::usage("name a version, such as NAME or NAME@TAG, or say --all")),
         };
         let mut nodes: Vec<NodeState> = http.get_list(&format!("{server}/v1/nodes"), usize::MAX)?;
         if let Some(node) = &self.node {
