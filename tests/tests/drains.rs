@@ -82,6 +82,8 @@ fn a_node_is_drained_hosts_again_and_leaves_while_a_run_is_read() {
 fn status_says_which_node_cannot_be_asked_and_what_goes_on_without_the_first() {
     let mut cluster = Cluster::start(2);
     let both = cluster.nodes.iter().map(|node| node.http.clone()).collect::<Vec<_>>().join(",");
+    let known = || cluster.nodes[1].get("/v1/nodes").as_array().map(Vec::len);
+    wait_until("n2 knows both", || known() == Some(2));
     cluster.nodes[0].kill();
     let status = |words: &[&str]| {
         let output =

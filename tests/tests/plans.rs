@@ -220,7 +220,7 @@ fn a_training_on_sorted_labels_is_told_as_it_attaches_with_and_without_nodes() {
         let sorted = plan("--q 0.01");
         let told = trained(&sorted, "--virtual-ranks 8 --batch-size 20 --run one");
         assert_eq!(told.lines().count(), 1, "{told}");
-        for part in ["20 samples begins with 1", "of 10 classes", "each of 8 virtual ranks", "--q 0.1"] {
+        for part in ["20 samples begins with 2", "of 10 classes", "each of 8 virtual ranks", "--q 0.1"] {
             assert!(told.contains(part), "{part:?} is missing: {told}");
         }
         assert_eq!(trained(&sorted, "--virtual-ranks 1 --run two"), "");

@@ -28,6 +28,8 @@ const SUSPECT: u32 = 1;
 const DEAD: u32 = 2;
 /// Bytes of a record.
 const RECORD: usize = 24;
+/// Bytes that are hashed and written together.
+const WRITTEN_AT_ONCE: usize = 1 << 20;
 
 /// What was saved.
 #[derive(Default)]
@@ -62,19 +64,20 @@ impl Saved {
 /// Saves what is known of the segments of a cache that takes no more grains; gives the digest of the file.
 pub(super) fn write(dir: &Path, state: &State) -> io::Result<Digest> {
     let unfinished = dir.join(format!("{}{FILE}", durable::UNFINISHED));
-    let mut file = Hashed { file: BufWriter::new(File::create(&unfinished)?), hasher: blake3::Hasher::new() };
+    let hashed = Hashed { file: File::create(&unfinished)?, hasher: blake3::Hasher::new() };
+    let mut file = BufWriter::with_capacity(WRITTEN_AT_ONCE, hashed);
     let segments: Vec<(u32, &Segment)> = state.segments.iter().map(|(at, segment)| (*at, segment)).collect();
     let shards = state.index.shards();
     file.write_all(MAGIC)?;
-    file.numbers(&[FORMAT, count(shards.len())?, count(segments.len())?])?;
+    put(&mut file, &[FORMAT, count(shards.len())?, count(segments.len())?])?;
     shards.iter().try_for_each(|shard| file.write_all(&shard.0.0))?;
     for (at, segment) in segments {
         let name = segment.path.file_name().and_then(|name| name.to_str()).and_then(parse_segment_name);
         let (session, number) = name.ok_or(io::ErrorKind::InvalidData)?;
         let class = serde_json::to_vec(&segment.class).expect("a class is plain data");
-        file.numbers(&[session, number])?;
+        put(&mut file, &[session, number])?;
         file.write_all(&fs::metadata(&segment.path)?.len().to_le_bytes())?;
-        file.numbers(&[count(class.len())?, count(segment.records.len())?])?;
+        put(&mut file, &[count(class.len())?, count(segment.records.len())?])?;
         file.write_all(&class)?;
         for (key, offset) in &segment.records {
             let place = state.index.get_short(*key).filter(|place| place.is_same(at, *offset));
@@ -82,11 +85,11 @@ pub(super) fn write(dir: &Path, state: &State) -> io::Result<Digest> {
                 Some(place) => (place.len(), if place.is_suspect() { SUSPECT } else { 0 }),
                 None => (0, DEAD),
             };
-            file.numbers(&[key.shard, key.rows, key.index, *offset, len, is])?;
+            put(&mut file, &[key.shard, key.rows, key.index, *offset, len, is])?;
         }
     }
-    let Hashed { file, hasher } = file;
-    file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    let Hashed { file, hasher } = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.sync_all()?;
     fs::rename(&unfinished, dir.join(FILE))?;
     Ok(Digest(*hasher.finalize().as_bytes()))
 }
@@ -153,18 +156,17 @@ fn count(of: usize) -> io::Result<u32> {
 
 /// A file whose digest is known when it is written.
 struct Hashed {
-    file: BufWriter<File>,
+    file: File,
     hasher: blake3::Hasher,
 }
 
-impl Hashed {
-    fn numbers(&mut self, numbers: &[u32]) -> io::Result<()> {
-        let mut bytes = [0; RECORD];
-        for (to, number) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
-            *to = number.to_le_bytes();
-        }
-        self.write_all(&bytes[..numbers.len() * 4])
+/// Writes up to six numbers.
+fn put(file: &mut impl Write, numbers: &[u32]) -> io::Result<()> {
+    let mut bytes = [0; RECORD];
+    for (to, number) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
+        *to = number.to_le_bytes();
     }
+    file.write_all(&bytes[..numbers.len() * 4])
 }
 
 impl Write for Hashed {
