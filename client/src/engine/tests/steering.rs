@@ -37,7 +37,7 @@ async fn what_is_said_of_the_exchange_reaches_every_node_also_one_that_comes_lat
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_costs_misses_and_it_is_told_who_gave_them() {
-    let cluster = World::new(3, "0.05").await;
+    let cluster = World::new(3, "0.3").await;
     cluster.know_each_other(3).await;
     let name = run("r");
     cluster.attach(&name, 3, 0).await;
