@@ -406,7 +406,7 @@ impl From<&EngineError> for Kind {
             | EngineError::NoSuchGrain { .. }
             | EngineError::OtherPlan { .. }
             | EngineError::Plan(_) => Self::Invalid,
-            EngineError::Busy { .. } => Self::Unavailable,
+            EngineError::Busy { .. } | EngineError::NotUnderstood { .. } => Self::Unavailable,
             EngineError::Meta(error) => error.into(),
             EngineError::Origin(error) => error.into(),
             EngineError::Shard(_) | EngineError::Row(_) | EngineError::CorruptOrigin { .. } => Self::Corrupt,

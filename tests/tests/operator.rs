@@ -56,7 +56,7 @@ fn caches_are_filled_looked_at_and_cleared_and_the_exchange_is_paused_while_a_ru
     cluster.nodes[2].restart();
     wait_until("it holds at all nodes, also at one that has started again", || paused(&cluster) == [true; 3]);
     let rates = of_nodes(&cluster, |status| status["exchange_now"]["rate"].clone());
-    assert_eq!(rates, ["unlimited", "unlimited", "50MiB"]);
+    assert_eq!(rates, ["auto", "auto", "50MiB"]);
     let shown = run(cluster.shardctl().args(["exchange", "show"]));
     assert!(
         shown.lines().any(|line| line.contains("n3") && line.contains("50MiB") && line.contains("this node")),

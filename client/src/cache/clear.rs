@@ -88,7 +88,8 @@ impl Cache {
             return false;
         }
         let mut dropped = Dropped::default();
-        let emptied = self.empty_segment(segment.number, &|key| stays(key, &segment.class), &mut dropped);
+        let emptied =
+            self.empty_segment(segment.number, &|key| stays(key, &segment.class), false, &mut dropped);
         if let Err(error) = emptied {
             warn!(error = &error as &dyn std::error::Error, "a segment could not be cleared");
         }

@@ -240,7 +240,7 @@ impl Cache {
             live.iter().any(|(key, _)| still_wanted(key).is_some())
         });
         for number in unwanted.into_iter().chain(wanted) {
-            self.empty_segment(number, &still_wanted, &mut dropped)?;
+            self.empty_segment(number, &still_wanted, true, &mut dropped)?;
         }
         Ok(dropped)
     }
@@ -264,7 +264,7 @@ impl Cache {
             if self.free() >= need {
                 break;
             }
-            if let Err(error) = self.empty_segment(number, &still_wanted, &mut dropped) {
+            if let Err(error) = self.empty_segment(number, &still_wanted, true, &mut dropped) {
                 warn!(error = &error as &dyn std::error::Error, "a segment could not be evicted");
             }
         }
@@ -282,11 +282,7 @@ impl Cache {
         drop(state);
         self.sync_where(|_| true)?;
         let state = self.state();
-        let index = saved::write(&self.dir, &state);
-        if let Err(error) = &index {
-            warn!(dir = %self.dir.display(), %error, "the index of the cache cannot be saved; the next start reads all segments");
-        }
-        let mut marker = Marker::of(index.ok());
+        let mut marker = Marker::new();
         for (number, segment) in &state.segments {
             let name = segment.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let (dead, suspect) = state.dead_in(*number);
@@ -297,8 +293,15 @@ impl Cache {
                 marker.dead.insert(name, dead);
             }
         }
-        drop(state);
-        open::write_marker(&self.dir, marker)
+        // First what makes the stop an orderly one: the index may take longer than there is time, or more room than there is.
+        open::write_marker(&self.dir, &marker)?;
+        match saved::write(&self.dir, &state) {
+            Ok(index) => open::write_marker(&self.dir, &marker.with(index)),
+            Err(error) => {
+                warn!(dir = %self.dir.display(), %error, "the index of the cache cannot be saved; the next start reads all segments");
+                Ok(())
+            }
+        }
     }
 
     /// Bytes that the segments take, as counted against the limit.
@@ -479,11 +482,12 @@ impl Cache {
             .collect()
     }
 
-    /// Moves what is still wanted out of a segment, then unlinks it.
+    /// Moves what is still wanted out of a segment, then unlinks it; where not all can be moved, only if it `may_lose` the rest.
     fn empty_segment(
         &self,
         number: u32,
         still_wanted: &impl Fn(&GrainKey) -> Option<Class>,
+        may_lose: bool,
         dropped: &mut Dropped,
     ) -> Result<(), CacheError> {
         let live = self.seal(number).live_in(number);
@@ -499,6 +503,9 @@ impl Cache {
                 }
                 Err(_) => dropped.lost += 1,
             }
+        }
+        if dropped.lost > 0 && !may_lose {
+            return Ok(());
         }
         // Those who were told that a grain is durable were not told for how long: it stays so.
         self.sync_where(|class| classes.contains(class))?;

@@ -40,9 +40,14 @@ pub(super) struct Marker {
 }
 
 impl Marker {
-    /// One that goes with a saved index, if there is one.
-    pub(super) fn of(index: Option<Digest>) -> Marker {
-        Marker { index, ..Marker::default() }
+    /// One that says nothing yet.
+    pub(super) fn new() -> Marker {
+        Marker { format: MARKER_FORMAT, ..Marker::default() }
+    }
+
+    /// The same, with a saved index.
+    pub(super) fn with(self, index: Digest) -> Marker {
+        Marker { index: Some(index), ..self }
     }
 }
 
@@ -69,7 +74,10 @@ pub(super) fn open(dir: &Path, config: &CacheConfig) -> Result<Opened, CacheErro
     let names = Names { dir: segments, session, next: u32::try_from(found.len()).unwrap_or(u32::MAX) };
     let mut state = State::new(config.limit.0, config.segment_bytes(), names);
     let digest = marker.as_ref().and_then(|marker| marker.index);
-    let saved = saved::take(dir, digest).map_err(|error| CacheError::io("read", dir, error))?;
+    let saved = saved::take(dir, digest).unwrap_or_else(|error| {
+        warn!(dir = %dir.display(), %error, "the saved index of the cache cannot be read; reading all segments");
+        None
+    });
     let length = |path: &Path| path.metadata().map_or(u64::MAX, |file| file.len());
     let as_found = found.iter().map(|(session, number, path)| (*session, *number, length(path)));
     if let Some(saved) = saved.filter(|saved| saved.is_of(as_found)) {
@@ -109,9 +117,8 @@ pub fn scan(dir: impl AsRef<Path>) -> Result<Vec<(GrainKey, Class, Location)>, C
 }
 
 /// Leaves the directory in order. Everything in its segments is durable already.
-pub(super) fn write_marker(dir: &Path, mut marker: Marker) -> Result<(), CacheError> {
-    marker.format = MARKER_FORMAT;
-    let bytes = serde_json::to_vec(&marker).expect("a marker is plain data");
+pub(super) fn write_marker(dir: &Path, marker: &Marker) -> Result<(), CacheError> {
+    let bytes = serde_json::to_vec(marker).expect("a marker is plain data");
     durable::replace(dir, CLEAN, &bytes).map_err(|error| CacheError::io("write", &dir.join(CLEAN), error))
 }
 

@@ -12,7 +12,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use shardfmt::{Digest, ShardId};
 
@@ -63,8 +63,23 @@ impl Saved {
 
 /// Saves what is known of the segments of a cache that takes no more grains; gives the digest of the file.
 pub(super) fn write(dir: &Path, state: &State) -> io::Result<Digest> {
-    let unfinished = dir.join(format!("{}{FILE}", durable::UNFINISHED));
-    let hashed = Hashed { file: File::create(&unfinished)?, hasher: blake3::Hasher::new() };
+    let unfinished = unfinished(dir);
+    let written = write_all(&unfinished, state).and_then(|digest| {
+        fs::rename(&unfinished, dir.join(FILE))?;
+        Ok(digest)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&unfinished); // it may have taken the last room there was
+    }
+    written
+}
+
+fn unfinished(dir: &Path) -> PathBuf {
+    dir.join(format!("{}{FILE}", durable::UNFINISHED))
+}
+
+fn write_all(path: &Path, state: &State) -> io::Result<Digest> {
+    let hashed = Hashed { file: File::create(path)?, hasher: blake3::Hasher::new() };
     let mut file = BufWriter::with_capacity(WRITTEN_AT_ONCE, hashed);
     let segments: Vec<(u32, &Segment)> = state.segments.iter().map(|(at, segment)| (*at, segment)).collect();
     let shards = state.index.shards();
@@ -90,12 +105,13 @@ pub(super) fn write(dir: &Path, state: &State) -> io::Result<Digest> {
     }
     let Hashed { file, hasher } = file.into_inner().map_err(io::IntoInnerError::into_error)?;
     file.sync_all()?;
-    fs::rename(&unfinished, dir.join(FILE))?;
     Ok(Digest(*hasher.finalize().as_bytes()))
 }
 
 /// Takes what was saved, if it is what `digest` says: the file is gone then.
 pub(super) fn take(dir: &Path, digest: Option<Digest>) -> io::Result<Option<Saved>> {
+    // Of who was stopped while it wrote.
+    durable::remove(&unfinished(dir))?;
     let path = dir.join(FILE);
     let bytes = match digest {
         Some(_) => durable::read(&path)?,

@@ -1,16 +1,19 @@
 //! Clears this node's cache of what nobody wants, on request.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use shardfmt::{GrainKey, ShardId, VersionId};
 
+use super::exchange::epochs_in_use;
+use super::membership::{RANKS, entries};
 use super::run::RunState;
 use super::{Engine, EngineError, blocking};
 use crate::cache::{Class, Cleared};
 use crate::node::NodeId;
-use crate::protocol::RunId;
+use crate::protocol::{RanksRecord, RunId};
 
 /// Asks a node to clear its cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -42,7 +45,7 @@ impl Engine {
     /// brought for the next epoch, nor what it has yet to give to others. Files that loaders have mapped stay readable to them.
     ///
     /// # Errors
-    /// A version that the store does not have, a store that does not answer.
+    /// A version that the store does not have; a store or a metastore that does not answer, so that nobody knows what is wanted.
     pub async fn evict(self: &Arc<Self>, evict: Evict) -> Result<Evicted, EngineError> {
         let shards: Option<HashSet<ShardId>> = match evict.version {
             None => None,
@@ -51,12 +54,14 @@ impl Engine {
                 Some(manifest.shards.iter().map(|shard| shard.id).collect())
             }
         };
+        let runs = self.runs_with_ranks().await?;
+        let _one_after_the_other = self.clearing.lock().await;
         let engine = Arc::clone(self);
         let clear = move || {
-            let wanted = engine.wanted_class();
+            let wanted = engine.wanted_class(&runs);
             let stays = |key: &GrainKey, class: &Class| match &shards {
                 Some(shards) if !shards.contains(&key.shard) => Some(class.clone()),
-                _ => wanted(key),
+                _ => wanted(key, class),
             };
             let cleared = engine.cache.clear(stays, evict.dry_run);
             Evicted { node: engine.node.clone(), cleared, used_bytes: engine.cache.used() }
@@ -64,25 +69,42 @@ impl Engine {
         Ok(blocking(clear).await)
     }
 
-    /// The class under which a run with ranks wants a grain kept here, for whatever reason.
-    fn wanted_class(&self) -> impl Fn(&GrainKey) -> Option<Class> {
-        let hosted = self.hosted_class(None);
-        let runs = self.active_run_states();
-        let given_away: BTreeMap<RunId, BTreeSet<u32>> =
-            runs.iter().map(|run| (run.record.id.clone(), self.being_given_away(run))).collect();
-        move |key| {
-            let for_another = |run: &Arc<RunState>| {
-                let (grain, (epoch, _)) = (run.grain(key)?, run.progress.borrow().furthest()?);
-                let next = epoch.saturating_add(1);
-                if run.is_hosted_by(&self.node, grain, next) {
-                    return Some(run.class(grain, next));
+    /// The runs that ranks are attached to and the epochs they are in, as the metastore has them now: a node that has just
+    /// started may have heard of none.
+    async fn runs_with_ranks(&self) -> Result<Vec<(Arc<RunState>, RangeInclusive<u32>)>, EngineError> {
+        let mut runs = Vec::new();
+        for (id, ranks) in entries::<RunId, RanksRecord>(RANKS, &self.meta.list(RANKS).await?) {
+            let run = self.run(&id).await?;
+            self.look_up_placement(&run, 1).await?;
+            let epochs = epochs_in_use(&run).unwrap_or(ranks.reached..=ranks.reached);
+            runs.push((run, epochs));
+        }
+        Ok(runs)
+    }
+
+    /// The class under which one of `runs` wants a grain kept here, for whatever reason. It is told under which it is.
+    fn wanted_class<'a>(
+        &'a self,
+        runs: &'a [(Arc<RunState>, RangeInclusive<u32>)],
+    ) -> impl Fn(&GrainKey, &Class) -> Option<Class> + 'a {
+        let given_away: Vec<BTreeSet<u32>> = runs.iter().map(|(run, _)| self.being_given_away(run)).collect();
+        move |key, class| {
+            runs.iter().zip(&given_away).find_map(|((run, epochs), given_away)| {
+                let grain = run.grain(key)?;
+                let furthest = *epochs.end();
+                let next = furthest.saturating_add(1);
+                // Where ranks elsewhere are ahead of those here, it may be for the epoch after the next.
+                let comes_early = class.run == run.name() && class.departs > next;
+                let last = if comes_early { next.saturating_add(1) } else { next };
+                let hosted =
+                    (*epochs.start()..=last).find(|epoch| run.is_hosted_by(&self.node, grain, *epoch));
+                if let Some(epoch) = hosted {
+                    return Some(run.class(grain, epoch));
                 }
-                let partition = run.epochs.view(epoch).partition_of(grain);
-                let is_given = given_away[&run.record.id].contains(&partition);
+                let is_given = given_away.contains(&run.epochs.view(furthest).partition_of(grain));
                 (is_given || run.is_unacknowledged(grain))
-                    .then(|| Class { run: run.name().to_owned(), departs: epoch })
-            };
-            hosted(key).or_else(|| runs.iter().find_map(for_another))
+                    .then(|| Class { run: run.name().to_owned(), departs: furthest })
+            })
         }
     }
 

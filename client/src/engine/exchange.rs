@@ -5,6 +5,7 @@
 //! gone when the next one is due. What could not be sent is not an error: the next host will miss it and ask.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -71,7 +72,7 @@ impl Engine {
                 let next = self.queue_due(&run, due, epoch, position, &outbox);
                 tempo.note(began.elapsed(), place(&run.plan, epoch, position));
                 // What belongs to this epoch already and is not there is asked for as a miss: no pace would spare the link anything.
-                let is_overdue = oldest.borrow().is_some_and(|oldest| oldest < epoch);
+                let is_overdue = outbox.is_overdue(epoch);
                 let is_paced =
                     settings.borrow_and_update().rate != ExchangeRate::Unlimited && !is_last && !is_overdue;
                 let rate = match is_paced {
@@ -134,19 +135,20 @@ impl Engine {
         stop: &CancellationToken,
     ) {
         let (engine, run, stop) = (Arc::clone(self), Arc::clone(run), stop.clone());
+        let attempt = run.begins_to_fill(epoch, generation);
         self.tasks.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 filled = engine.ensure(&run, epoch) => match filled {
                     Ok(()) => {
-                        run.set_filled(Some((epoch, generation)));
+                        run.has_brought(attempt);
                         engine.tell_copied(&run, generation).await;
                         if let Err(error) = engine.scrub(&run, epoch).await {
                             warn!(run = run.name(), epoch, %error, "what the disk had spoilt could not be read again; it will be missed");
                         }
                     }
                     Err(error) => {
-                        run.set_filled(Some((epoch, generation)));
+                        run.has_brought(attempt);
                         warn!(run = run.name(), epoch, %error, "the cache could not be filled; reading will miss and ask again");
                     }
                 },
@@ -355,7 +357,7 @@ impl Engine {
             runs.iter().find_map(|run| {
                 let grain = run.grain(key)?;
                 let first = from.filter(|(own, _)| Arc::ptr_eq(own, run)).map_or(0, |(_, first)| first);
-                let epoch = epochs_in_use(run)
+                let epoch = epochs_in_use(run)?
                     .find(|epoch| *epoch >= first && run.is_hosted_by(&self.node, grain, *epoch))?;
                 Some(run.class(grain, epoch))
             })
@@ -452,11 +454,10 @@ fn place(plan: &Plan, epoch: u32, position: u64) -> u64 {
     u64::from(epoch).saturating_mul(plan.sample_count()).saturating_add(position)
 }
 
-/// The epochs that a run is being read in, from its slowest rank's to its furthest's. What the exchange has brought for later
-/// ones is kept under classes that leave later.
-fn epochs_in_use(run: &RunState) -> impl Iterator<Item = u32> + use<> {
+/// The epochs that a run is being read in, from its slowest rank's to its furthest's; `None`: nobody has said. What the exchange has
+/// brought for later ones is kept under classes that leave later.
+pub(super) fn epochs_in_use(run: &RunState) -> Option<RangeInclusive<u32>> {
     let progress = run.progress.borrow();
-    let furthest = progress.furthest().map(|(epoch, _)| epoch);
-    let slowest = progress.slowest_epoch().or(furthest);
-    slowest.zip(furthest).into_iter().flat_map(|(slowest, furthest)| slowest..=furthest)
+    let (furthest, _) = progress.furthest()?;
+    Some(progress.slowest_epoch().unwrap_or(furthest)..=furthest)
 }

@@ -11,7 +11,7 @@ use tracing::{debug, info, warn};
 
 use super::drain::{COPIED, DRAINING};
 use super::run::RunState;
-use super::value::{pack, parse};
+use super::value::{pack, parse, understood};
 use super::wishes::EXCHANGE;
 use super::{Engine, EngineError, blocking};
 use crate::metastore::{Expected, Following, Listing, MetaError};
@@ -138,7 +138,7 @@ impl Engine {
             run.launched(ranks);
         }
         self.drive(Arc::clone(&run), ended, stop).await;
-        run.set_filled(None);
+        run.fills_no_more();
     }
 
     fn take_placements(&self, listing: Listing) {
@@ -153,19 +153,21 @@ impl Engine {
     /// Looks up the placement if this node goes by an older one than `generation`. A lost metastore leaves it at that: what is
     /// hosted elsewhere is then a miss.
     pub(crate) async fn know_placement(&self, run: &RunState, generation: u64) {
+        if let Err(error) = self.look_up_placement(run, generation).await {
+            debug!(run = run.name(), generation, %error, "the placement could not be looked up");
+        }
+    }
+
+    /// The same, for those who cannot do without.
+    pub(super) async fn look_up_placement(&self, run: &RunState, generation: u64) -> Result<(), EngineError> {
         if run.generation() >= generation {
-            return;
+            return Ok(());
         }
-        match self.meta.get(&format!("{PLACEMENTS}{}", run.record.id)).await {
-            Ok(entry) => {
-                if let Some(placement) = entry.as_ref().and_then(parse) {
-                    run.set_placement(placement);
-                }
-            }
-            Err(error) => {
-                debug!(run = run.name(), generation, %error, "the placement could not be looked up")
-            }
+        let key = format!("{PLACEMENTS}{}", run.record.id);
+        if let Some(entry) = self.meta.get(&key).await? {
+            run.set_placement(understood(&key, &entry)?);
         }
+        Ok(())
     }
 
     /// Keeps every active run's placement on live nodes that are not drained.

@@ -58,7 +58,7 @@ pub(crate) use exchange::first_due;
 use gate::Gate;
 use membership::RANKS;
 pub(crate) use run::RunState;
-use value::parse;
+use value::{parse, understood};
 
 use crate::cache::Cache;
 use crate::catalog::{Guard, Reach};
@@ -114,7 +114,9 @@ pub struct Engine {
     silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
     exchange_settings: watch::Sender<ExchangeSettings>,
     /// How the exchange would go on by itself, and what was said of it.
-    wishes: Mutex<(ExchangeSettings, ExchangeWishes)>,
+    said: Mutex<wishes::Said>,
+    /// Held by whoever clears the cache.
+    clearing: tokio::sync::Mutex<()>,
     /// What all runs together may send.
     exchange_gate: Gate,
     unsynced: Mutex<exchange::Unsynced>,
@@ -171,6 +173,9 @@ pub enum EngineError {
     /// Changes wait until the metastore is back; reading goes on.
     #[error(transparent)]
     Meta(#[from] MetaError),
+    /// Something in the metastore was written by a later release.
+    #[error("{key} in the metastore is nothing that this release understands: upgrade this node")]
+    NotUnderstood { key: String },
     /// The store could not be read.
     #[error(transparent)]
     Origin(#[from] OriginError),
@@ -250,7 +255,8 @@ impl Engine {
             health: health::Health::default(),
             silent: Mutex::default(),
             exchange_settings: watch::Sender::default(),
-            wishes: Mutex::default(),
+            said: Mutex::default(),
+            clearing: tokio::sync::Mutex::default(),
             exchange_gate: Gate::new(f64::INFINITY),
             unsynced: Mutex::default(),
             sync_turn: tokio::sync::Mutex::default(),
@@ -557,8 +563,9 @@ impl Engine {
     }
 
     async fn ranks(&self, id: &RunId) -> Result<Option<(RanksRecord, u64)>, EngineError> {
-        let entry = self.meta.get(&format!("{RANKS}{id}")).await?;
-        Ok(entry.and_then(|entry| Some((parse(&entry)?, entry.revision))))
+        let key = format!("{RANKS}{id}");
+        let Some(entry) = self.meta.get(&key).await? else { return Ok(None) };
+        Ok(Some((understood(&key, &entry)?, entry.revision)))
     }
 
     /// Waits until all ranks of the launch are attached; `None` if the launch is gone.

@@ -3,7 +3,8 @@
 //!
 //! Knows nothing of positions: what is due is put in, and what becomes of it is counted.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -69,8 +70,8 @@ struct State {
     left: BTreeMap<u32, usize>,
     /// Streams under way, by epoch, and since when there has been one.
     under_way: BTreeMap<u32, (usize, Instant)>,
-    /// Bytes that are queued, or under way and have not passed the gate yet.
-    backlog: u64,
+    /// Bytes that are queued, or under way and have not passed the gate yet, by epoch.
+    backlog: BTreeMap<u32, u64>,
 }
 
 #[derive(Default)]
@@ -85,13 +86,15 @@ struct Lane {
 impl Outbox {
     /// Nothing is sent any more after `stop`.
     pub(super) fn new(engine: &Arc<Engine>, run: &Arc<RunState>, stop: CancellationToken) -> Arc<Self> {
-        let grains = run.plan.grain_count().max(1);
+        let partitions = u64::from(run.plan.document().partitions);
+        let all_bytes = run.needs.read_bytes.saturating_mul(partitions);
         Arc::new(Self {
             engine: Arc::clone(engine),
             run: Arc::clone(run),
             stop,
             gate: Gate::new(LEAST),
-            grain_bytes: run.manifest.row_bytes() / grains + 1,
+            // With its proof and its key: a record of the cache has about the same beside a grain.
+            grain_bytes: (all_bytes / run.plan.grain_count().max(1)).max(1),
             state: Mutex::default(),
             oldest: watch::Sender::new(None),
         })
@@ -101,7 +104,7 @@ impl Outbox {
     pub(super) fn put(self: &Arc<Self>, to: NodeId, parcel: Parcel) {
         self.run.keep_unacknowledged(parcel.epoch, parcel.grains.iter().copied());
         let mut state = self.state();
-        state.backlog += self.bytes_of(&parcel);
+        *state.backlog.entry(parcel.epoch).or_default() += self.bytes_of(&parcel);
         *state.left.entry(parcel.epoch).or_default() += 1;
         let lane = state.lanes.entry(to.clone()).or_default();
         lane.queue.push_back(parcel);
@@ -133,12 +136,17 @@ impl Outbox {
 
     /// Bytes that have yet to be sent.
     pub(super) fn backlog(&self) -> u64 {
-        self.state().backlog
+        self.state().backlog.values().sum()
+    }
+
+    /// Whether bytes of epochs before `epoch` have yet to be sent. What is sent and waits for its acknowledgement is not meant.
+    pub(super) fn is_overdue(&self, epoch: u32) -> bool {
+        self.state().backlog.first_key_value().is_some_and(|(oldest, _)| *oldest < epoch)
     }
 
     /// Sends at `rate` bytes a second from now on; a lower one holds only if nothing is left or it `may_fall`.
     pub(super) fn set_rate(&self, rate: f64, may_fall: bool) {
-        if rate > self.gate.rate() || may_fall || self.state().backlog == 0 {
+        if rate > self.gate.rate() || may_fall || self.backlog() == 0 {
             self.gate.set_rate(rate);
         }
     }
@@ -216,7 +224,7 @@ impl Outbox {
             purpose: Purpose::Exchange { epoch, chunk, generation },
         };
         let (give, take) = mpsc::channel((BYTES_READ / self.grain_bytes).clamp(1, GRAINS_READ) as usize);
-        let gates = Gates { outbox: self, left: self.bytes_of(&parcel).into() };
+        let gates = Gates { outbox: self, epoch, left: self.bytes_of(&parcel).into() };
         let feed = async {
             let bytes = self.feed(&parcel.grains, &loose, give).await;
             drop(turn);
@@ -274,7 +282,7 @@ impl Outbox {
         lane.queue = kept;
         for parcel in &dropped {
             let count = parcel.grains.len() as u64;
-            state.backlog -= self.bytes_of(parcel);
+            state.passed(parcel.epoch, self.bytes_of(parcel));
             state.settle(parcel.epoch);
             self.engine
                 .counters
@@ -324,6 +332,7 @@ impl Outbox {
 /// when the parcel's sending ends.
 struct Gates<'a> {
     outbox: &'a Outbox,
+    epoch: u32,
     /// Bytes that are thought to be left.
     left: AtomicU64,
 }
@@ -337,17 +346,27 @@ impl Pace for Gates<'_> {
         let left = self.left.load(Relaxed);
         let passed = bytes.min(left);
         self.left.store(left - passed, Relaxed);
-        self.outbox.state().backlog -= passed;
+        self.outbox.state().passed(self.epoch, passed);
     }
 }
 
 impl Drop for Gates<'_> {
     fn drop(&mut self) {
-        self.outbox.state().backlog -= *self.left.get_mut();
+        self.outbox.state().passed(self.epoch, *self.left.get_mut());
     }
 }
 
 impl State {
+    /// So many bytes wait no more.
+    fn passed(&mut self, epoch: u32, bytes: u64) {
+        if let Entry::Occupied(mut backlog) = self.backlog.entry(epoch) {
+            *backlog.get_mut() -= bytes;
+            if *backlog.get() == 0 {
+                backlog.remove();
+            }
+        }
+    }
+
     /// One parcel less.
     fn settle(&mut self, epoch: u32) {
         let left = self.left.get_mut(&epoch).expect("it was put in");

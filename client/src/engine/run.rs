@@ -45,12 +45,20 @@ pub(crate) struct RunState {
     tidied: Mutex<Option<(u64, u32)>>,
     /// Grains that left by plan but whose new host has not acknowledged them, by the epoch after which they left.
     unacknowledged: Mutex<BTreeMap<u32, BTreeSet<GrainNo>>>,
-    /// The epoch and the generation for which what is hosted here has been brought, while the run is being driven.
-    filled: Mutex<Option<(u32, u64)>>,
+    /// What is being brought here, while the run is being driven.
+    filling: Mutex<Filling>,
     /// What was not here when it was wanted.
     pub(crate) misses: Misses,
     /// What has yet to be sent, while the run is being driven.
     outbox: Mutex<Weak<Outbox>>,
+}
+
+/// The epoch and the generation for which what is hosted here is brought, and whether the last attempt at it has ended.
+#[derive(Debug, Default)]
+struct Filling {
+    attempt: u64,
+    goal: Option<(u32, u64)>,
+    is_done: bool,
 }
 
 /// The placement in force, and the one it replaced.
@@ -117,7 +125,7 @@ impl RunState {
             sidecars: Mutex::default(),
             tidied: Mutex::default(),
             unacknowledged: Mutex::default(),
-            filled: Mutex::default(),
+            filling: Mutex::default(),
             misses: Misses::default(),
             outbox: Mutex::default(),
         }
@@ -199,13 +207,31 @@ impl RunState {
         std::mem::replace(&mut *all, later).into_values().flatten().collect()
     }
 
-    /// What is hosted here was brought for an epoch and a generation, as far as it could; `None`: nobody sees to that.
-    pub(crate) fn set_filled(&self, filled: Option<(u32, u64)>) {
-        *self.filled.lock().expect("no panic while held") = filled;
+    /// What is hosted here is being brought for an epoch and a generation: the number of this attempt.
+    pub(crate) fn begins_to_fill(&self, epoch: u32, generation: u64) -> u64 {
+        let mut filling = self.filling.lock().expect("no panic while held");
+        filling.attempt += 1;
+        (filling.goal, filling.is_done) = (Some((epoch, generation)), false);
+        filling.attempt
     }
 
+    /// An attempt has brought what it could. It says nothing of what has begun since.
+    pub(crate) fn has_brought(&self, attempt: u64) {
+        let mut filling = self.filling.lock().expect("no panic while held");
+        filling.is_done |= filling.attempt == attempt;
+    }
+
+    /// Nobody brings anything any more.
+    pub(crate) fn fills_no_more(&self) {
+        let mut filling = self.filling.lock().expect("no panic while held");
+        filling.attempt += 1;
+        (filling.goal, filling.is_done) = (None, false);
+    }
+
+    /// Whether what is hosted in an epoch of a generation was brought, as far as it could.
     pub(crate) fn has_filled(&self, epoch: u32, generation: u64) -> bool {
-        *self.filled.lock().expect("no panic while held") == Some((epoch, generation))
+        let filling = self.filling.lock().expect("no panic while held");
+        filling.is_done && filling.goal == Some((epoch, generation))
     }
 
     /// From now on it is sent from there.

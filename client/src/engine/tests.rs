@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use arrow::array::{BinaryArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
 use shardfmt::plan::{Epoch, GrainNo, PlanDocument, PlanOptions, Shape, SlotTable, VirtualRank};
-use shardfmt::{Grain, Manifest, RowDigest, ShardWriter};
+use shardfmt::{ByteSize, Grain, Manifest, RowDigest, ShardWriter};
 use tempfile::TempDir;
 
 use super::*;

@@ -6,6 +6,7 @@ use std::io::Read;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::EngineError;
 use crate::metastore::Entry;
 
 /// JSON that is longer is compressed. Shorter is left for people to read.
@@ -33,6 +34,11 @@ pub(crate) fn parse<V: DeserializeOwned>(entry: &Entry) -> Option<V> {
     let reader = zstd::stream::read::Decoder::with_buffer(entry.value.as_slice()).ok()?;
     reader.take(LONGEST).read_to_end(&mut json).ok()?;
     serde_json::from_slice(&json).ok()
+}
+
+/// The same, for those who would replace it.
+pub(super) fn understood<V: DeserializeOwned>(key: &str, entry: &Entry) -> Result<V, EngineError> {
+    parse(entry).ok_or_else(|| EngineError::NotUnderstood { key: key.to_owned() })
 }
 
 #[cfg(test)]

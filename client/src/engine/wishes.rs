@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::value::{pack, parse};
+use super::value::{pack, parse, understood};
 use super::{Engine, EngineError, ExchangeRate, ExchangeSettings};
 use crate::metastore::{Expected, Listing, MetaError};
 use crate::node::NodeId;
@@ -41,6 +41,16 @@ pub struct ExchangeWishes {
     /// Of single ones, since something was last said of all.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nodes: BTreeMap<NodeId, ExchangeWish>,
+}
+
+/// What a node's exchange goes by.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    /// What it would do by itself.
+    own: ExchangeSettings,
+    wishes: ExchangeWishes,
+    /// The metastore's, of the wishes.
+    revision: u64,
 }
 
 /// A rate that is asked for.
@@ -86,7 +96,7 @@ pub struct ExchangeNow {
 pub struct ExchangeWaiting {
     /// The run.
     pub run: RunId,
-    /// Bytes, proofs not counted.
+    /// Bytes, about.
     pub bytes: u64,
 }
 
@@ -121,13 +131,13 @@ impl ExchangeWishes {
 impl Engine {
     /// What was said of the exchange, as far as this node knows.
     pub fn exchange_wishes(&self) -> ExchangeWishes {
-        self.wishes.lock().expect("no panic while held").1.clone()
+        self.said.lock().expect("no panic while held").wishes.clone()
     }
 
     /// Says how the exchange goes on, on one node or on all. Returns what holds then.
     ///
     /// # Errors
-    /// A node that is not there; a lost metastore.
+    /// A node that is not there; what only a later release understands; a lost metastore.
     pub async fn change_exchange(&self, change: &ChangeExchange) -> Result<ExchangeWishes, EngineError> {
         if let Some(node) = &change.node
             && !self.live_nodes().contains(node)
@@ -136,17 +146,20 @@ impl Engine {
         }
         loop {
             let entry = self.meta.get(KEY).await?;
-            let said: ExchangeWishes = entry.as_ref().and_then(parse).unwrap_or_default();
+            let (said, revision) = match &entry {
+                None => (ExchangeWishes::default(), 0),
+                Some(entry) => (understood(KEY, entry)?, entry.revision),
+            };
             let mut next = said.clone();
             next.say(change);
             let expected = entry.as_ref().map_or(Expected::Absent, |entry| Expected::At(entry.revision));
             let put = match next == said {
-                true => Ok(0),
+                true => Ok(revision),
                 false => self.meta.put(KEY, pack(&next), expected, None).await,
             };
             match put {
-                Ok(_) => {
-                    self.take_wishes(next.clone());
+                Ok(revision) => {
+                    self.take_wishes(next.clone(), revision);
                     return Ok(next);
                 }
                 // Somebody else said something: look at what.
@@ -158,7 +171,7 @@ impl Engine {
 
     /// How the exchange of this node goes on where nothing else is said.
     pub fn set_exchange(&self, own: ExchangeSettings) {
-        self.go_by(|said| said.0 = own);
+        self.go_by(|said| said.own = own);
     }
 
     /// How the exchange of this node goes on.
@@ -172,23 +185,26 @@ impl Engine {
     }
 
     pub(super) fn list_wishes(&self, listing: &Listing) {
-        let entry = listing.entries.iter().find(|(key, _)| key == KEY).map(|(_, entry)| entry);
+        let Some((_, entry)) = listing.entries.iter().find(|(key, _)| key == KEY) else { return };
         // What a later release says is not understood: what was understood last goes on.
-        match entry.map(parse) {
-            Some(None) => {}
-            said => self.take_wishes(said.flatten().unwrap_or_default()),
+        if let Some(wishes) = parse(entry) {
+            self.take_wishes(wishes, entry.revision);
         }
     }
 
-    fn take_wishes(&self, wishes: ExchangeWishes) {
-        self.go_by(|said| said.1 = wishes);
+    /// What was said before what is known already is news no more.
+    fn take_wishes(&self, wishes: ExchangeWishes, revision: u64) {
+        self.go_by(|said| {
+            if revision >= said.revision {
+                (said.wishes, said.revision) = (wishes, revision);
+            }
+        });
     }
 
-    fn go_by(&self, change: impl FnOnce(&mut (ExchangeSettings, ExchangeWishes))) {
-        let mut said = self.wishes.lock().expect("no panic while held");
+    fn go_by(&self, change: impl FnOnce(&mut Said)) {
+        let mut said = self.said.lock().expect("no panic while held");
         change(&mut said);
-        let (own, wishes) = &*said;
-        let settings = wishes.settings_of(&self.node, *own);
+        let settings = said.wishes.settings_of(&self.node, said.own);
         self.exchange_settings.send_if_modified(|now| {
             let changes = *now != settings;
             *now = settings;

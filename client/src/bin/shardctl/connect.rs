@@ -224,7 +224,12 @@ impl Connect {
 impl Servers {
     /// A client for questions that a node answers at once.
     pub(crate) fn http(&self) -> HttpClient {
-        HttpClient::with(ANSWERED_WITHIN, &self.credentials)
+        self.http_within(ANSWERED_WITHIN)
+    }
+
+    /// A client for what takes a node longer.
+    pub(crate) fn http_within(&self, patience: Duration) -> HttpClient {
+        HttpClient::with(patience, &self.credentials)
     }
 
     fn catalog(&self) -> ClusterCatalog {

@@ -1,5 +1,7 @@
 //! `shardctl evict`: clears caches of what no run wants.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde::Serialize;
 use shardd_client::engine::{Evict as Asked, Evicted, NodeState};
@@ -35,6 +37,9 @@ pub(crate) struct Evict {
     dry_run: bool,
 }
 
+/// How long a node may take to clear its cache: it may have to move what stays.
+const CLEARED_WITHIN: Duration = Duration::from_secs(3600);
+
 /// A node's answer.
 #[derive(Serialize)]
 struct OfNode {
@@ -63,7 +68,8 @@ impl Evict {
             }
         }
         let asked = Asked { version, dry_run: self.dry_run };
-        let answers: Vec<OfNode> = nodes.iter().map(|node| ask(&http, node, &asked)).collect();
+        let patient = servers.http_within(CLEARED_WITHIN);
+        let answers: Vec<OfNode> = nodes.iter().map(|node| ask(&patient, node, &asked)).collect();
         match json {
             true => output::json(&answers),
             false => output::print(&render(&answers, self.dry_run)),

@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Attaches a rank to each node that is not drained, in the order of their names, as a trainer would; waits until each node has
 /// what it hosts; and detaches. Each shard is read from the store by one node, once. Trainers whose ranks read at the same nodes
 /// find everything there; others have partitions moved, from node to node. What was brought may be evicted when a run that is
-/// being read needs the room.
+/// being read needs the room. The run that is made stays, as every run does, and the plan and the version with it.
 #[derive(Args)]
 pub(crate) struct Warm {
     /// A run that nobody reads just now; or a dataset, version or plan, as `plan show --plan` takes it: then a run is made

@@ -12,7 +12,7 @@ async fn settles(engine: &Engine, wanted: ExchangeSettings) {
 async fn what_is_said_of_the_exchange_reaches_every_node_also_one_that_comes_later() {
     let mut cluster = World::new(2, "0.3").await;
     cluster.know_each_other(2).await;
-    let (own, auto) = (ExchangeSettings::default(), ExchangeRate::Auto);
+    let (own, slow) = (ExchangeSettings::default(), ExchangeRate::Most(ByteSize::mib(50)));
     let pause = ChangeExchange { paused: Some(true), ..ChangeExchange::default() };
     cluster.engines[0].change_exchange(&pause).await.expect("said");
     cluster.caches.push(TempDir::new().expect("a temporary directory"));
@@ -20,18 +20,26 @@ async fn what_is_said_of_the_exchange_reaches_every_node_also_one_that_comes_lat
     for engine in &cluster.engines {
         settles(engine, ExchangeSettings { paused: true, ..own }).await;
     }
-    let rate = Some(RateWish::Rate(auto));
+    let rate = Some(RateWish::Rate(slow));
     let of_two = ChangeExchange { node: Some(node(2)), rate, paused: Some(false) };
     cluster.engines[1].change_exchange(&of_two).await.expect("said");
-    settles(&cluster.engines[1], ExchangeSettings { rate: auto, paused: false }).await;
+    settles(&cluster.engines[1], ExchangeSettings { rate: slow, paused: false }).await;
     settles(&cluster.engines[2], ExchangeSettings { paused: true, ..own }).await;
     let resume = ChangeExchange { paused: Some(false), ..ChangeExchange::default() };
     cluster.engines[2].change_exchange(&resume).await.expect("said");
     settles(&cluster.engines[0], own).await;
-    settles(&cluster.engines[1], ExchangeSettings { rate: auto, paused: false }).await;
+    settles(&cluster.engines[1], ExchangeSettings { rate: slow, paused: false }).await;
     let of_none = ChangeExchange { node: Some(node(9)), ..resume };
     let refused = cluster.engines[0].change_exchange(&of_none).await.expect_err("no such node");
     assert!(refused.to_string().contains("n9 is not among"), "{refused}");
+    // What a later release has said stays as it is, and so does what was understood before.
+    let later = br#"{"all":{"rate":"as the moon has it"}}"#.to_vec();
+    cluster.meta.put("exchange/wishes", later.clone(), Expected::Any, None).await.expect("put");
+    let refused = cluster.engines[0].change_exchange(&pause).await.expect_err("not understood");
+    assert!(refused.to_string().contains("upgrade this node"), "{refused}");
+    let entry = cluster.meta.get("exchange/wishes").await.expect("answers").expect("is there");
+    assert_eq!(entry.value, later);
+    settles(&cluster.engines[1], ExchangeSettings { rate: slow, paused: false }).await;
     cluster.end().await;
 }
 
