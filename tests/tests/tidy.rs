@@ -75,8 +75,13 @@ const BEHIND: &[(&str, &str)] = &[
 ];
 
 /// Modules that decide and do not act.
-const PURE: &[&str] =
-    &["shardfmt/src/plan", "client/src/placement", "client/src/health.rs", "client/src/loader/steps.rs"];
+const PURE: &[&str] = &[
+    "shardfmt/src/plan",
+    "client/src/placement",
+    "client/src/health.rs",
+    "client/src/engine/pace.rs",
+    "client/src/loader/steps.rs",
+];
 
 /// Longest Rust file, in lines.
 const LONGEST: usize = 900;
@@ -198,7 +203,8 @@ fn crates_behind_a_seam_are_named_by_its_implementation_only() {
 fn pure_modules_name_no_runtime_file_or_socket() {
     let mut offences = Vec::new();
     for source in sources().iter().filter(|source| PURE.iter().any(|pure| source.is_under(pure))) {
-        for (number, line) in source.product() {
+        // How long something takes is a number; what time it is, is not.
+        for (number, line) in source.product().filter(|(_, line)| line.trim() != "use std::time::Duration;") {
             let found = ["std::fs", "std::net", "std::io", "std::time", "std::thread", "std::env"]
                 .into_iter()
                 .find(|module| line.contains(module));

@@ -264,7 +264,7 @@ where
     }
 }
 
-/// A body of JSON.
+/// A body of JSON: an object. (To serde a list of a structure's values is the structure, too.)
 struct Posted<T>(T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Posted<T> {
@@ -273,9 +273,13 @@ impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Posted<T> {
     async fn from_request(request: Request, state: &Arc<Shared>) -> Result<Self, Refusal> {
         let (parts, body) = request.into_parts();
         let bytes = read(&state.api.limits, &parts.headers, body, MAX_JSON).await?;
-        parsed(&bytes)
-            .map(Posted)
-            .map_err(|error| bad_request(format!("the body is not what {} takes: {error}", parts.uri.path())))
+        let wrong = |what: &dyn std::fmt::Display| {
+            bad_request(format!("the body is not what {} takes: {what}", parts.uri.path()))
+        };
+        if bytes.trim_ascii_start().starts_with(b"[") {
+            return Err(wrong(&"it is a list, not an object"));
+        }
+        parsed(&bytes).map(Posted).map_err(|error| wrong(&error))
     }
 }
 

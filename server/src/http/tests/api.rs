@@ -128,6 +128,16 @@ fn plans_that_do_not_fit_are_refused_by_name_and_change_nothing() {
 }
 
 #[test]
+fn a_list_of_values_is_not_the_structure_that_has_them() {
+    let (server, _) = filled();
+    let (status, reply) = server.send("evict", &json!([null, false]));
+    assert_eq!(
+        (status.as_u16(), detail(reply)),
+        (400, "the body is not what /v1/evict takes: it is a list, not an object".to_owned())
+    );
+}
+
+#[test]
 fn every_answer_names_its_request_and_so_does_every_problem() {
     let server = Server::start();
     let named = |headers: &[(&str, &str)], path: &str| {
