@@ -26,4 +26,5 @@ pub mod span;
 pub mod spread;
 pub mod stores;
 pub mod strata;
+mod text;
 pub mod tls;

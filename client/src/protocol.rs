@@ -10,6 +10,7 @@ use shardfmt::{DigestSum, PlanId, VersionId};
 
 use crate::engine::Room;
 use crate::node::{NodeId, NodeRecord};
+use crate::text::as_text;
 
 /// Where a run is in its plan. The same on every rank and for every world size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
@@ -46,19 +47,7 @@ impl FromStr for RunId {
     }
 }
 
-impl TryFrom<String> for RunId {
-    type Error = BadRunId;
-
-    fn try_from(text: String) -> Result<Self, BadRunId> {
-        text.parse()
-    }
-}
-
-impl From<RunId> for String {
-    fn from(id: RunId) -> Self {
-        id.0
-    }
-}
+as_text!(RunId);
 
 impl RunId {
     /// The name as text.

@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::as_text;
+
 /// The time, in seconds since 1970.
 #[must_use]
 pub fn now() -> u64 {
@@ -48,19 +50,7 @@ impl fmt::Display for Span {
     }
 }
 
-impl TryFrom<String> for Span {
-    type Error = BadSpan;
-
-    fn try_from(text: String) -> Result<Span, BadSpan> {
-        text.parse()
-    }
-}
-
-impl From<Span> for String {
-    fn from(span: Span) -> String {
-        span.to_string()
-    }
-}
+as_text!(Span);
 
 #[cfg(test)]
 mod tests {

@@ -311,6 +311,21 @@ pub struct Reading {
     pub end_epoch: u32,
 }
 
+impl Reading {
+    /// One rank of two virtual ranks reads a plan, as `shardctl --json partition` printed it, from epoch 0 on in run `r`.
+    pub fn alone(plan: &Value, epochs: u32) -> Reading {
+        Reading {
+            plan: plan["plan"].as_str().expect("the plan's id").to_owned(),
+            run: "r".to_owned(),
+            world: 1,
+            virtual_ranks: 2,
+            batch_size: 4,
+            start_epoch: 0,
+            end_epoch: epochs,
+        }
+    }
+}
+
 /// A running `shardctl read`. Killed when dropped.
 pub struct RankProcess {
     child: Child,

@@ -28,15 +28,7 @@ fn a_node_is_drained_hosts_again_and_leaves_while_a_run_is_read() {
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/data/digits/train.parquet");
     run(cluster.shardctl().arg("ingest").arg(digits).args(["--name", "digits"]));
     let plan = says(cluster.shardctl().args(["--json", "partition", "digits", "--q", "0.1"])).remove(0);
-    let reading = Reading {
-        plan: plan["plan"].as_str().expect("the plan's id").to_owned(),
-        run: "r".into(),
-        world: 1,
-        virtual_ranks: 2,
-        batch_size: 4,
-        start_epoch: 0,
-        end_epoch: EPOCHS,
-    };
+    let reading = Reading::alone(&plan, EPOCHS);
     let ranks = cluster.read(&reading);
     let story = || {
         wait_until("n3 hosts partitions", || hosted(&cluster, "n3") > 0);

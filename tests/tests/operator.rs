@@ -84,15 +84,7 @@ fn caches_are_filled_looked_at_and_cleared_and_the_exchange_is_paused_while_a_ru
     assert_eq!(cache_bytes(&cluster), filled, "and nothing went");
     refused(cluster.shardctl().arg("evict"), "--all", 2);
 
-    let reading = Reading {
-        plan: plan["plan"].as_str().expect("the plan's id").to_owned(),
-        run: "r".into(),
-        world: 1,
-        virtual_ranks: 2,
-        batch_size: 4,
-        start_epoch: 0,
-        end_epoch: EPOCHS,
-    };
+    let reading = Reading::alone(&plan, EPOCHS);
     let ranks = cluster.read(&reading);
     let mut told = false;
     let delivered = Delivered::collect(ranks, |epoch, _| {

@@ -8,6 +8,8 @@ use rcgen::SanType;
 use rustls::pki_types::DnsName;
 use serde::{Deserialize, Serialize};
 
+use crate::text::as_text;
+
 /// A host under which a node's HTTP API is reached.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -63,19 +65,7 @@ impl FromStr for Host {
     }
 }
 
-impl TryFrom<String> for Host {
-    type Error = BadHost;
-
-    fn try_from(text: String) -> Result<Host, BadHost> {
-        text.parse()
-    }
-}
-
-impl From<Host> for String {
-    fn from(host: Host) -> String {
-        host.to_string()
-    }
-}
+as_text!(Host);
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

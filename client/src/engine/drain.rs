@@ -75,10 +75,10 @@ pub struct NodeState {
 impl Engine {
     /// The live nodes, what is asked of them and what they host, as far as this one knows.
     pub fn node_states(&self) -> Vec<NodeState> {
-        let draining = self.draining();
+        let (draining, placed, copying) = (self.draining(), self.placed(), self.copying());
         let state = |record: NodeRecord| NodeState {
             draining: draining.get(&record.id).copied(),
-            drained: self.drained(&record.id),
+            drained: Drained { hosted: hosted(&placed, &record.id), copying },
             troubles: self.health.of(&record.id),
             record,
         };
@@ -125,14 +125,19 @@ impl Engine {
 
     /// How far `node` is from hosting nothing, as far as this one knows.
     pub fn drained(&self, node: &NodeId) -> Drained {
+        Drained { hosted: hosted(&self.placed(), node), copying: self.copying() }
+    }
+
+    /// The placements of the runs that ranks are attached to.
+    fn placed(&self) -> Vec<Arc<Placement>> {
+        self.active_run_states().iter().filter_map(|run| run.placement()).collect()
+    }
+
+    /// How many partitions are being copied, of all runs and nodes.
+    fn copying(&self) -> usize {
         let live: Vec<NodeId> = self.live_nodes().into_iter().collect();
-        let mut drained = Drained { hosted: 0, copying: 0 };
-        for run in self.active_run_states() {
-            let Some(placement) = run.placement() else { continue };
-            drained.hosted += placement.hosted_by(node).count();
-            drained.copying += self.being_copied(&run, &placement, &live).count();
-        }
-        drained
+        let of_run = |run: Arc<RunState>| Some(self.being_copied(&run, &*run.placement()?, &live).count());
+        self.active_run_states().into_iter().filter_map(of_run).sum()
     }
 
     /// Waits until this node hosts nothing any more.
@@ -272,4 +277,9 @@ impl Engine {
             changed
         });
     }
+}
+
+/// How many partitions a node hosts.
+fn hosted(placed: &[Arc<Placement>], node: &NodeId) -> usize {
+    placed.iter().map(|placement| placement.hosted_by(node).count()).sum()
 }

@@ -14,12 +14,12 @@ use tracing::{debug, info, warn};
 
 use super::Engine;
 use super::membership::entries;
-use super::obtain::keys;
+use super::obtain::request;
 use super::value::parse;
 use crate::health::{Disk, Lately, Measured, Peer, Trouble, judge};
 use crate::metastore::{Expected, LeaseId, MetaError};
 use crate::node::NodeId;
-use crate::peers::{Effort, FetchRequest, PEER_PATIENCE};
+use crate::peers::{Effort, PEER_PATIENCE};
 
 const DISKS: &str = "disks/";
 const TROUBLES: &str = "troubles/";
@@ -189,14 +189,7 @@ impl Engine {
     /// Asks some neighbours something small for a run that is being read: so that there is always somebody to compare with.
     async fn ask_around(&self) {
         let Some(run) = self.active_run_states().into_iter().next() else { return };
-        let request = FetchRequest {
-            run: run.record.id.clone(),
-            version: run.record.version,
-            epoch: 0,
-            generation: run.generation(),
-            keys: keys(&run, &[GrainNo(0)]),
-            effort: Effort::Probe,
-        };
+        let request = request(&run, 0, &[GrainNo(0)], Effort::Probe);
         let asks = self.neighbours().into_iter().map(|node| {
             let request = request.clone();
             async move {

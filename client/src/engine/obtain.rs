@@ -224,14 +224,7 @@ impl Engine {
         }
         let asks =
             by_node.into_iter().filter(|(node, _)| live.contains(node)).map(|(node, grains)| async move {
-                let request = FetchRequest {
-                    run: run.record.id.clone(),
-                    version: run.record.version,
-                    epoch,
-                    generation: run.generation(),
-                    keys: grains.iter().map(|grain| run.key(*grain)).collect(),
-                    effort,
-                };
+                let request = request(run, epoch, &grains, effort);
                 let began = Instant::now();
                 let answer = match timeout(patience, self.fetch_from(&node, request)).await {
                     Ok(Ok(answer)) => answer,
@@ -274,14 +267,7 @@ impl Engine {
 
     /// Tells a node that what it gave was wrong, so that it does not go on giving it. Nobody waits for it.
     fn spawn_doubt(self: &Arc<Self>, run: &RunState, epoch: u32, node: NodeId, grains: &[GrainNo]) {
-        let request = FetchRequest {
-            run: run.record.id.clone(),
-            version: run.record.version,
-            epoch,
-            generation: run.generation(),
-            keys: keys(run, grains),
-            effort: Effort::Doubt,
-        };
+        let request = request(run, epoch, grains, Effort::Doubt);
         let engine = Arc::clone(self);
         self.tasks.spawn(async move {
             let told = timeout(PEER_PATIENCE, engine.peers.fetch(&node, request));
@@ -566,7 +552,14 @@ pub(crate) fn group<K: Ord, V>(pairs: impl IntoIterator<Item = (K, V)>) -> BTree
     groups
 }
 
-/// The keys of `grains`, for messages to peers.
-pub(crate) fn keys(run: &RunState, grains: &[GrainNo]) -> Vec<GrainKey> {
-    grains.iter().map(|grain| run.key(*grain)).collect()
+/// What is asked of a peer about `grains`.
+pub(super) fn request(run: &RunState, epoch: u32, grains: &[GrainNo], effort: Effort) -> FetchRequest {
+    FetchRequest {
+        run: run.record.id.clone(),
+        version: run.record.version,
+        epoch,
+        generation: run.generation(),
+        keys: grains.iter().map(|grain| run.key(*grain)).collect(),
+        effort,
+    }
 }

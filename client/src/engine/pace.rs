@@ -11,6 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use shardfmt::ByteSize;
 
+use crate::text::as_text;
+
 /// How fast a node may send what the exchange moves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -71,19 +73,7 @@ impl fmt::Display for ExchangeRate {
     }
 }
 
-impl TryFrom<String> for ExchangeRate {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<ExchangeRate> for String {
-    fn from(rate: ExchangeRate) -> String {
-        rate.to_string()
-    }
-}
+as_text!(ExchangeRate);
 
 /// How much faster than it must be: ranks speed up, and grains are not all of one size.
 const HEADROOM: f64 = 1.25;

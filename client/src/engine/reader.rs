@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, Instant, timeout};
 use tracing::{debug, info, warn};
 
-use super::obtain::{group, keys};
+use super::obtain::{group, request};
 use super::run::RunState;
 use super::{Counters, Engine, EngineError, blocking};
 use crate::node::NodeId;
@@ -161,14 +161,8 @@ impl Engine {
         }
         let live = self.live_nodes();
         for (host, grains) in by_host.iter().filter(|(host, _)| **host != self.node && live.contains(host)) {
-            let request = FetchRequest {
-                run: run.record.id.clone(),
-                version: run.record.version,
-                epoch,
-                generation: placement.generation,
-                keys: keys(run, &grains[..1]),
-                effort: Effort::Probe,
-            };
+            let request = request(run, epoch, &grains[..1], Effort::Probe);
+            let request = FetchRequest { generation: placement.generation, ..request };
             if self.probe(host, request).await {
                 return false;
             }

@@ -214,23 +214,6 @@ impl World {
         futures::future::join_all(ranks).await;
     }
 
-    /// As a loader that was given wrong bytes asks again.
-    async fn doubt(
-        &self,
-        run: &RunId,
-        rank: (u32, u32),
-        at: (u32, u64),
-        partition: u32,
-        grain: GrainNo,
-    ) -> Vec<u8> {
-        let view = self.engines[0].view(run).await.expect("known");
-        let host = view.placement.expect("placed").host(partition).clone();
-        let engine = self.engines.iter().find(|engine| engine.node == host).expect("it runs");
-        let doubting = LocateRequest { host: None, doubted: true, ..request(rank, at, at.0, Some(grain)) };
-        let (_, given) = engine.locate(run, doubting).await.expect("located");
-        given[0].to_vec()
-    }
-
     /// Reads an epoch as `world` ranks in steps of 40, checking every row; calls `at` after each step.
     async fn read_epoch(&self, run: &RunId, world: u32, epoch: u32, mut at: impl AsyncFnMut(&Self, u64)) {
         let table = SlotTable::at(&self.plan, Epoch(epoch));
@@ -245,14 +228,16 @@ impl World {
                     for read in self.plan.step_reads(&table, position..end, partitions) {
                         let sample = self.plan.sample(read.grain, read.row);
                         let expected = self.rows[sample.0 as usize];
-                        let (rank, at) = ((rank, world), (epoch, position));
-                        let mut bytes = self.locate(run, rank, at, read.partition.0, read.grain).await;
+                        let ask = request((rank, world), (epoch, position), epoch, Some(read.grain));
+                        let mut bytes = self.locate(run, read.partition.0, ask.clone()).await;
                         let is_good = |bytes: &[u8]| {
                             Grain::parse(bytes)
                                 .is_ok_and(|grain| RowDigest::of(grain.row(read.row)) == expected)
                         };
                         if !is_good(&bytes) {
-                            bytes = self.doubt(run, rank, at, read.partition.0, read.grain).await;
+                            // As a loader that was given wrong bytes asks again.
+                            let doubting = LocateRequest { host: None, doubted: true, ..ask };
+                            bytes = self.locate(run, read.partition.0, doubting).await;
                         }
                         let grain = Grain::parse(&bytes).expect("a grain");
                         assert_eq!(
@@ -295,23 +280,14 @@ impl World {
         self.network.cut.lock().expect("no panic while held").contains(id)
     }
 
-    async fn locate(
-        &self,
-        run: &RunId,
-        rank: (u32, u32),
-        at: (u32, u64),
-        partition: u32,
-        grain: GrainNo,
-    ) -> Vec<u8> {
+    /// What the host of a partition gives, or the first node where it is cut off.
+    async fn locate(&self, run: &RunId, partition: u32, ask: LocateRequest) -> Vec<u8> {
         let view = self.engines[0].view(run).await.expect("known");
         let host = view.placement.expect("placed").host(partition).clone();
         let asked = if self.is_cut(&host) { self.engines[0].node.clone() } else { host };
         let engine = self.engine(&asked);
         loop {
-            let (reply, inline) = engine
-                .locate(run, request(rank, at, at.0, Some(grain)))
-                .await
-                .expect("any node gives any grain");
+            let (reply, inline) = engine.locate(run, ask.clone()).await.expect("any node gives any grain");
             match &reply.grains[0] {
                 Located::File { segment, offset, len } => {
                     let mut bytes = vec![0; *len as usize];

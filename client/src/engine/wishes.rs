@@ -14,6 +14,7 @@ use super::{Engine, EngineError, ExchangeRate, ExchangeSettings};
 use crate::metastore::{Expected, Listing, MetaError};
 use crate::node::NodeId;
 use crate::protocol::RunId;
+use crate::text::as_text;
 
 pub(super) const EXCHANGE: &str = "exchange/";
 /// One document for all nodes, so that a word about all of them is one change.
@@ -236,19 +237,7 @@ impl FromStr for RateWish {
     }
 }
 
-impl TryFrom<String> for RateWish {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<RateWish> for String {
-    fn from(wish: RateWish) -> String {
-        wish.to_string()
-    }
-}
+as_text!(RateWish);
 
 impl fmt::Display for RateWish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -35,15 +35,7 @@ fn start(etcd: &Etcd, nodes: usize) -> Cluster {
 }
 
 fn reading(plan: &Value, epochs: u32) -> Reading {
-    Reading {
-        plan: plan["plan"].as_str().expect("an id").to_owned(),
-        run: "r".to_owned(),
-        world: 1,
-        virtual_ranks: 2,
-        batch_size: 50,
-        start_epoch: 0,
-        end_epoch: epochs,
-    }
+    Reading { batch_size: 50, ..Reading::alone(plan, epochs) }
 }
 
 /// Reads all epochs through one node alone, calling `at` at every step.

@@ -12,8 +12,10 @@ use clap::Args;
 use shardd_client::catalog::{
     Catalog, CatalogError, ClusterCatalog, DatasetInfo, LocalCatalog, PlanInfo, StorePlace,
 };
-use shardd_client::http::{BadCredentials, Credentials, HttpClient};
+use shardd_client::engine::{EngineError, NodeState};
+use shardd_client::http::{BadCredentials, Credentials, HttpClient, HttpError};
 use shardd_client::nearest::nearest;
+use shardd_client::node::NodeId;
 use shardd_client::stores::{StoreArgs, StoreOptions};
 use shardfmt::{At, DatasetRef, PlanId};
 
@@ -378,4 +380,14 @@ impl fmt::Display for Source {
             Source::Default => f.write_str("default"),
         }
     }
+}
+
+/// The live nodes, as `server` knows them.
+pub(crate) fn live_nodes(http: &HttpClient, server: &str) -> Result<Vec<NodeState>, HttpError> {
+    http.get_list(&format!("{server}/v1/nodes"), usize::MAX)
+}
+
+/// What is said of a node that is not among them.
+pub(crate) fn not_live(node: &NodeId) -> Failure {
+    Failure::failed(EngineError::UnknownNode { node: node.clone() }.to_string())
 }

@@ -10,7 +10,7 @@ use shardd_client::http::HttpClient;
 use shardd_client::node::NodeId;
 use shardd_client::protocol::DrainRequest;
 
-use crate::connect::Connect;
+use crate::connect::{Connect, live_nodes, not_live};
 use crate::failure::Failure;
 use crate::human::{parse_duration, plural};
 use crate::output;
@@ -77,10 +77,7 @@ impl Join {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let cluster = Cluster::of(connect)?;
         if cluster.states()?.iter().all(|state| state.record.id != self.node) {
-            return Err(Failure::failed(format!(
-                "node {} is not among the live nodes; `shardctl status` lists them",
-                self.node
-            )));
+            return Err(not_live(&self.node));
         }
         cluster.http.delete(&cluster.url(&self.node))?;
         Progress { node: &self.node, json, last: None }.end("may host partitions again");
@@ -130,7 +127,7 @@ impl Cluster {
 
     /// The live nodes, as the first of the cluster says that answers.
     fn states(&self) -> Result<Vec<NodeState>, Failure> {
-        let list = |server: &str| self.http.get_list(&format!("{server}/v1/nodes"), usize::MAX);
+        let list = |server: &str| live_nodes(&self.http, server);
         let others = self.others.iter().find_map(|server| list(server).ok());
         others.map_or_else(|| Ok(list(&self.server)?), Ok)
     }

@@ -9,7 +9,7 @@ use shardd_client::http::HttpClient;
 use shardd_client::node::NodeId;
 use shardfmt::{ByteSize, DatasetRef};
 
-use crate::connect::{Connect, find_version};
+use crate::connect::{Connect, find_version, live_nodes, not_live};
 use crate::failure::Failure;
 use crate::human::count;
 use crate::output;
@@ -58,13 +58,11 @@ impl Evict {
             None if self.all => None,
             None => return Err(Failure::usage("name a version, such as NAME or NAME@TAG, or say --all")),
         };
-        let mut nodes: Vec<NodeState> = http.get_list(&format!("{server}/v1/nodes"), usize::MAX)?;
+        let mut nodes = live_nodes(&http, server)?;
         if let Some(node) = &self.node {
             nodes.retain(|state| state.record.id == *node);
             if nodes.is_empty() {
-                return Err(Failure::failed(format!(
-                    "node {node} is not among the live nodes; `shardctl status` lists them"
-                )));
+                return Err(not_live(node));
             }
         }
         let asked = Asked { version, dry_run: self.dry_run };

@@ -7,7 +7,7 @@ use shardd_client::node::NodeId;
 use shardd_client::protocol::{RunId, RunView};
 use shardfmt::ByteSize;
 
-use crate::connect::{Connect, Servers};
+use crate::connect::{Connect, Servers, not_live};
 use crate::failure::Failure;
 use crate::output;
 use crate::status::{Exchanged, NodePicture, exchanged};
@@ -119,9 +119,7 @@ impl Show {
         if let Some(node) = &self.whose.node {
             nodes.retain(|picture| picture.record.record.id == *node);
             if nodes.is_empty() {
-                return Err(Failure::failed(format!(
-                    "node {node} is not among the live nodes; `shardctl status` lists them"
-                )));
+                return Err(not_live(node));
             }
         }
         let is_meant = |run: &str| self.run.as_ref().is_none_or(|of| of.as_str() == run);

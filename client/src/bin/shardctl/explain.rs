@@ -14,7 +14,7 @@ use shardd_client::protocol::RunId;
 use shardfmt::ByteSize;
 use shardfmt::plan::Plan;
 
-use crate::connect::Connect;
+use crate::connect::{Connect, live_nodes};
 use crate::failure::Failure;
 use crate::human::{count, plural};
 use crate::output;
@@ -291,7 +291,7 @@ impl Misses {
     fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let servers = connect.servers()?;
         let (server, http) = (servers.first_that_answers(), servers.http());
-        let nodes: Vec<NodeState> = http.get_list(&format!("{server}/v1/nodes"), usize::MAX)?;
+        let nodes = live_nodes(&http, server)?;
         let url = |at: &str| format!("{at}/v1/runs/{}/misses", self.run);
         // Whether there is such a run.
         let _: MissesExplained = http.get_json(&url(server))?;

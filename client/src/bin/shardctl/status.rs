@@ -9,7 +9,7 @@ use shardd_client::http::{HttpClient, HttpError};
 use shardd_client::protocol::{RunId, RunRecord, RunView};
 use shardfmt::ByteSize;
 
-use crate::connect::{Connect, Target};
+use crate::connect::{Connect, Target, live_nodes};
 use crate::failure::Failure;
 use crate::human::{count, plural};
 use crate::output;
@@ -86,7 +86,7 @@ impl Status {
 impl NodePicture {
     /// All nodes that `server` knows.
     pub(crate) fn all(server: &str, http: &HttpClient) -> Result<Vec<NodePicture>, HttpError> {
-        let nodes: Vec<NodeState> = http.get_list(&format!("{server}/v1/nodes"), usize::MAX)?;
+        let nodes = live_nodes(http, server)?;
         Ok(nodes.into_iter().map(|record| NodePicture::of(record, http)).collect())
     }
 

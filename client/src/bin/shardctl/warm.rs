@@ -9,7 +9,7 @@ use shardd_client::engine::{Filled, NodeState, PlacementExplained, Waits};
 use shardd_client::http::{HttpClient, HttpError};
 use shardd_client::protocol::{Attach, CreateRun, Cursor, RunId, RunRecord, RunView};
 
-use crate::connect::{Connect, find_plan};
+use crate::connect::{Connect, find_plan, live_nodes};
 use crate::failure::Failure;
 use crate::human::{count, parse_duration};
 use crate::{output, signals};
@@ -51,7 +51,7 @@ impl Warm {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let servers = connect.servers()?;
         let (server, http) = (servers.first_that_answers(), servers.http());
-        let nodes: Vec<NodeState> = http.get_list(&format!("{server}/v1/nodes"), usize::MAX)?;
+        let nodes = live_nodes(&http, server)?;
         let nodes: Vec<String> =
             nodes.into_iter().filter(|node| node.draining.is_none()).map(|node| node.record.http).collect();
         if nodes.is_empty() {
@@ -118,7 +118,7 @@ impl Warm {
         loop {
             let began = Instant::now();
             let placed: PlacementExplained = http.get_json(&format!("{server}/v1/runs/{run}/placement"))?;
-            let nodes: Vec<NodeState> = http.get_list(&format!("{server}/v1/nodes"), usize::MAX)?;
+            let nodes = live_nodes(http, server)?;
             let hosts = nodes.iter().filter(|node| placed.nodes.iter().any(|of| of.node == node.record.id));
             let ask = |node: &NodeState| http.get_json(&format!("{}/v1/runs/{run}/filled", node.record.http));
             let filled: Vec<Filled> = hosts.map(ask).collect::<Result<_, _>>()?;
