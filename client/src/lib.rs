@@ -21,6 +21,7 @@ pub mod placement;
 pub mod problem;
 pub mod protocol;
 pub mod schema;
+pub mod shared_cache;
 pub mod simulate;
 pub mod span;
 pub mod spread;

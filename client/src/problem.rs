@@ -425,7 +425,7 @@ impl From<&LoadError> for Kind {
             LoadError::Shard(_) | LoadError::Row(_) | LoadError::NotGenuine { .. } => Self::Corrupt,
             LoadError::Http(_)
             | LoadError::NoServers
-            | LoadError::Room { .. }
+            | LoadError::Cache(_)
             | LoadError::Threads { .. }
             | LoadError::Stopped => Self::Unavailable,
         }

@@ -7,9 +7,11 @@
 mod embedded;
 mod nodes;
 mod onlooker;
+mod pool;
 mod prefetch;
 mod source;
 mod steps;
+mod workers;
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -21,8 +23,8 @@ use std::time::{Duration, Instant};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
-use shardfmt::plan::{Plan, PlanError, VirtualRank};
-use shardfmt::{DigestSum, Manifest, PlanId};
+use shardfmt::plan::{Plan, PlanDocument, PlanError, VirtualRank};
+use shardfmt::{ByteSize, DigestSum, Manifest, PlanId};
 use tracing::warn;
 
 pub use onlooker::{Batches, BatchesConfig, batches};
@@ -34,10 +36,13 @@ use crate::http::{Credentials, HttpClient, HttpError};
 use crate::lookup::LookupError;
 use crate::origin::OriginError;
 use crate::protocol::{AuditReport, CreateRun, Cursor, RunId, RunRecord};
+use crate::shared_cache::{SharedCache, SharedCacheError};
 use crate::spread::Origins;
 use nodes::{NodeRows, Nodes};
+use pool::Pool;
 use prefetch::{Prefetch, Share};
 use source::RowSource;
+use workers::Ahead;
 
 /// Where a loader's bytes come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,13 +60,34 @@ pub enum LoaderSource {
     Store(StorePlace),
 }
 
+/// Which plan a loader follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlanRef {
+    /// One that the store or the nodes have.
+    Id(PlanId),
+    /// This one, whether or not anybody has it: of a store that cannot be written. Nodes must have it.
+    Document(Box<PlanDocument>),
+}
+
+impl From<PlanId> for PlanRef {
+    fn from(id: PlanId) -> Self {
+        Self::Id(id)
+    }
+}
+
+impl From<PlanDocument> for PlanRef {
+    fn from(document: PlanDocument) -> Self {
+        Self::Document(Box::new(document))
+    }
+}
+
 /// What a loader reads and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoaderConfig {
     /// Where the bytes come from.
     pub source: LoaderSource,
     /// The plan to follow.
-    pub plan: PlanId,
+    pub plan: PlanRef,
     /// This rank, from 0.
     pub rank: u32,
     /// How many ranks there are; at most V.
@@ -80,14 +106,20 @@ pub struct LoaderConfig {
     pub audit: bool,
     /// How many steps are prepared ahead of the user, at least 1.
     pub read_ahead: usize,
+    /// How many threads gather them, at least 1.
+    pub threads: usize,
+    /// Where shards of a store elsewhere are kept, and what is known of files. `None`: [`default_cache_dir`].
+    pub cache_dir: Option<PathBuf>,
+    /// How many bytes of shards are kept there. `None`: nine tenths of what is there and what is free on that disk.
+    pub cache_limit: Option<ByteSize>,
 }
 
 impl LoaderConfig {
     /// One rank, short last batches, 8 steps ahead, from the beginning of epoch 0 to the end of it.
-    pub fn new(source: LoaderSource, plan: PlanId, batch_size: u32) -> Self {
+    pub fn new(source: LoaderSource, plan: impl Into<PlanRef>, batch_size: u32) -> Self {
         Self {
             source,
-            plan,
+            plan: plan.into(),
             rank: 0,
             world: 1,
             virtual_ranks: None,
@@ -97,6 +129,9 @@ impl LoaderConfig {
             end_epoch: 1,
             audit: false,
             read_ahead: 8,
+            threads: 2,
+            cache_dir: None,
+            cache_limit: None,
         }
     }
 }
@@ -122,6 +157,17 @@ impl Step {
     pub fn global_samples(&self) -> u64 {
         self.positions.end - self.positions.start
     }
+}
+
+/// What came of waiting for a step.
+#[derive(Debug)]
+pub enum Next {
+    /// It is read.
+    Step(Box<Step>),
+    /// There are no more.
+    End,
+    /// It is still on its way.
+    NotYet,
 }
 
 /// What one virtual rank reads in a step.
@@ -199,9 +245,9 @@ pub enum LoadError {
     /// Out of threads or file descriptors.
     #[error("the loader's threads could not be started")]
     Threads { source: std::io::Error },
-    /// What was read of a store elsewhere finds no room.
-    #[error("{}: no shards can be kept there; name another directory in TMPDIR, with room for the dataset", .dir.display())]
-    Room { dir: PathBuf, source: std::io::Error },
+    /// Where shards are kept on this machine.
+    #[error(transparent)]
+    Cache(#[from] SharedCacheError),
     /// A bug in the loader.
     #[error("the reading thread of the loader stopped unexpectedly")]
     Stopped,
@@ -214,7 +260,7 @@ pub enum LoadError {
 /// use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let plan = "0".repeat(64).parse()?;
+/// # let plan: shardfmt::PlanId = "0".repeat(64).parse()?;
 /// let source = LoaderSource::Store(StorePlace::Directory("digits-store".into()));
 /// let mut loader = Loader::open(LoaderConfig::new(source, plan, 32))?;
 /// while let Some(step) = loader.next_step()? {
@@ -231,8 +277,7 @@ pub struct Loader {
     config: LoaderConfig,
     virtual_ranks: u32,
     steps: Steps,
-    ahead: Option<Receiver<Result<Step, LoadError>>>,
-    reader: Option<JoinHandle<()>>,
+    ahead: Option<Ahead>,
     nodes: Option<Arc<Nodes>>,
     reports: Option<SyncSender<Report>>,
     reporter: Option<JoinHandle<()>>,
@@ -267,7 +312,10 @@ impl Loader {
             }
             LoaderSource::Store(place) => Box::new(LocalCatalog::open_at(place)?),
         };
-        let document = catalog.plan(config.plan)?;
+        let document = match &config.plan {
+            PlanRef::Id(id) => catalog.plan(*id)?,
+            PlanRef::Document(document) => PlanDocument::clone(document),
+        };
         let manifest = Arc::new(catalog.manifest(document.version)?);
         let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
         let plan = Arc::new(Plan::new(document, &shard_rows)?);
@@ -290,7 +338,7 @@ impl Loader {
             LoaderSource::Nodes { servers, run, credentials } => {
                 let servers: Vec<String> =
                     servers.iter().map(|s| s.trim_end_matches('/').to_owned()).collect();
-                let create = CreateRun { id: run.clone(), plan: config.plan, virtual_ranks };
+                let create = CreateRun { id: run.clone(), plan: plan.id(), virtual_ranks };
                 create_run(&servers, credentials, create)?;
                 let (rank, world) = (config.rank, config.world);
                 let attached = Nodes::attach(servers, credentials, run.clone(), rank, world, config.start)?;
@@ -300,11 +348,12 @@ impl Loader {
             }
             LoaderSource::Store(place) => {
                 let origin = LocalCatalog::open_at(place)?.origin();
-                Box::new(embedded::Shards::new(origin, Arc::clone(&plan), Arc::clone(&manifest))?)
+                let cache = Arc::new(open_cache(&config)?);
+                let (plan, manifest) = (Arc::clone(&plan), Arc::clone(&manifest));
+                Box::new(embedded::Shards::new(origin, cache, plan, manifest)?)
             }
         };
 
-        let (give, take) = sync_channel(config.read_ahead);
         let share = Share {
             rank: config.rank,
             world: config.world,
@@ -314,15 +363,16 @@ impl Loader {
             window: config.read_ahead,
             audit: config.audit,
         };
-        let prefetch = Prefetch::new(share, Arc::clone(&plan), &manifest, steps, rows)?;
-        let reader = spawn("shardd-read", move || prefetch.run(|step| give.send(step).is_ok()))?;
+        // What is on its way, and what the user has and has just let go of.
+        let memory = Box::new(Pool::new(config.read_ahead + config.threads + 2));
+        let prefetch = Prefetch::new(share, Arc::clone(&plan), &manifest, steps, rows, memory)?;
+        let ahead = Ahead::start(prefetch, config.read_ahead, config.threads)?;
         let mut loader = Self {
             plan,
             manifest,
             virtual_ranks,
             steps,
-            ahead: Some(take),
-            reader: Some(reader),
+            ahead: Some(ahead),
             nodes: None,
             reports: None,
             reporter: None,
@@ -346,26 +396,36 @@ impl Loader {
     /// # Errors
     /// What reading gives; after an error the loader gives no more steps.
     pub fn next_step(&mut self) -> Result<Option<Step>, LoadError> {
-        let Some(ahead) = &self.ahead else { return Ok(None) };
+        loop {
+            match self.next_step_within(Duration::from_secs(3600))? {
+                Next::Step(step) => return Ok(Some(*step)),
+                Next::End => return Ok(None),
+                Next::NotYet => {}
+            }
+        }
+    }
+
+    /// The next step, if it is read within `wait`: for callers that have other things to look after.
+    ///
+    /// # Errors
+    /// As [`next_step`](Self::next_step).
+    pub fn next_step_within(&mut self, wait: Duration) -> Result<Next, LoadError> {
+        let Some(ahead) = &mut self.ahead else { return Ok(Next::End) };
         let began = Instant::now();
-        let next = ahead.recv();
+        let next = ahead.next(wait);
         self.stats.waited_s += began.elapsed().as_secs_f64();
         let step = match next {
-            Ok(Ok(step)) => step,
-            Ok(Err(error)) => {
+            Ok(Next::Step(step)) => step,
+            Ok(Next::NotYet) => return Ok(Next::NotYet),
+            Ok(Next::End) | Err(_) => {
                 self.ahead = None;
-                return Err(error);
-            }
-            Err(_) => {
-                self.ahead = None;
-                let stopped = self.reader.take().is_some_and(|reader| reader.join().is_err());
-                return if stopped { Err(LoadError::Stopped) } else { Ok(None) };
+                return next;
             }
         };
         self.stats.steps += 1;
         self.stats.samples += step.micro_batches.iter().map(|m| m.positions.len() as u64).sum::<u64>();
         self.note(&step);
-        Ok(Some(step))
+        Ok(Next::Step(step))
     }
 
     /// What was read so far, by epoch; digest sums are zero unless the audit is on.
@@ -456,10 +516,7 @@ impl Loader {
 impl Drop for Loader {
     /// Stops reading ahead, tells the nodes how far this rank came, and leaves the run.
     fn drop(&mut self) {
-        self.ahead = None; // the reader sees that nobody takes its steps
-        if let Some(reader) = self.reader.take() {
-            let _ = reader.join();
-        }
+        self.ahead = None;
         self.reports = None; // the reporter tells what is left and leaves the run
         if let Some(reporter) = self.reporter.take() {
             let _ = reporter.join();
@@ -480,6 +537,21 @@ fn create_run(servers: &[String], credentials: &Credentials, create: CreateRun) 
     Err(last)
 }
 
+/// The directory for what loaders keep on this machine: `$SHARDD_CACHE_DIR`, or `shardd` in the user's cache directory
+/// (`$XDG_CACHE_HOME` or `~/.cache`), or in that for temporary files.
+pub fn default_cache_dir() -> PathBuf {
+    let named = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    named("SHARDD_CACHE_DIR").unwrap_or_else(|| {
+        let home = || Some(named("HOME")?.join(".cache"));
+        named("XDG_CACHE_HOME").or_else(home).unwrap_or_else(std::env::temp_dir).join("shardd")
+    })
+}
+
+fn open_cache(config: &LoaderConfig) -> Result<SharedCache, SharedCacheError> {
+    let dir = config.cache_dir.clone().unwrap_or_else(default_cache_dir);
+    SharedCache::open(dir, config.cache_limit)
+}
+
 fn check(config: &LoaderConfig, plan: &Plan, virtual_ranks: u32) -> Result<(), LoadError> {
     plan.check_ranks(config.world, virtual_ranks)?;
     let (epoch, position) = config.start;
@@ -489,6 +561,8 @@ fn check(config: &LoaderConfig, plan: &Plan, virtual_ranks: u32) -> Result<(), L
         "a batch size of 0 reads nothing; use at least 1".into()
     } else if config.read_ahead == 0 {
         "reading 0 steps ahead reads nothing; use at least 1".into()
+    } else if config.threads == 0 {
+        "0 threads gather nothing; use at least 1".into()
     } else if position > plan.sample_count() {
         format!("position {position} is beyond the {} samples of an epoch", plan.sample_count())
     } else if epoch > config.end_epoch {

@@ -1,8 +1,7 @@
 //! Rows from nodes: asks the host of each partition where its grains are, maps their files where they are on this machine and
 //! takes their bytes where not. A node that does not answer is passed over for another: any node can give any grain.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -10,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use memmap2::{Advice, Mmap};
-use shardfmt::plan::{GrainNo, Plan};
+use shardfmt::plan::{GrainNo, Plan, Read};
+use shardfmt::row::Rows;
 use shardfmt::{ByteSize, Grain, GrainKey, Manifest};
 use tracing::{debug, warn};
 
 use super::LoadError;
-use super::source::{RowSource, Wanted};
+use super::source::{Reads, Ready, RowSource};
 use crate::http::{Credentials, HttpClient, HttpError};
 use crate::node::NodeId;
 use crate::protocol::{
@@ -223,6 +223,19 @@ fn parse_reply(body: &Bytes, asked: usize) -> Option<(LocateReply, Bytes)> {
     (reply.grains.len() == asked).then(|| (reply, body.slice(4 + header_len..)))
 }
 
+/// A grain that is read, and the partition it is read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Wanted {
+    grain: GrainNo,
+    partition: u32,
+}
+
+impl Wanted {
+    fn of(read: &Read) -> Self {
+        Self { grain: read.grain, partition: read.partition.0 }
+    }
+}
+
 /// A grain's bytes, wherever they are.
 #[derive(Debug, Clone)]
 enum GrainBytes {
@@ -407,7 +420,7 @@ impl NodeRows {
     }
 
     /// Lets go of what came over the network when it has become too much, but not of what is wanted now.
-    fn trim(&mut self, wanted: &[Wanted]) {
+    fn trim(&mut self, wanted: &BTreeSet<Wanted>) {
         let owned = |bytes: &GrainBytes| if let GrainBytes::Owned(bytes) = bytes { bytes.len() } else { 0 };
         if self.known.values().map(owned).sum::<usize>() > KEPT_BYTES {
             let wanted: HashSet<GrainNo> = wanted.iter().map(|wanted| wanted.grain).collect();
@@ -458,20 +471,31 @@ impl NodeRows {
 }
 
 impl RowSource for NodeRows {
-    fn prepare(&mut self, epoch: u32, wanted: &[Wanted]) -> Result<(), LoadError> {
+    fn prepare(&mut self, epoch: u32, window: &[Reads]) -> Result<Arc<dyn Ready>, LoadError> {
         if epoch != self.epoch {
             self.epoch = epoch;
             self.known.clear();
             self.maps.clear();
         }
-        self.trim(wanted);
+        let wanted: BTreeSet<Wanted> = window.iter().flatten().flatten().map(Wanted::of).collect();
+        self.trim(&wanted);
         let missing =
             wanted.iter().filter(|wanted| !self.known.contains_key(&wanted.grain)).copied().collect();
-        self.bring(missing)
+        self.bring(missing)?;
+        let ready = |wanted: Wanted| (wanted.grain, self.known[&wanted.grain].clone());
+        Ok(Arc::new(Grains(wanted.into_iter().map(ready).collect())))
     }
+}
 
-    fn row(&self, grain: GrainNo, row: u32) -> Result<Cow<'_, [u8]>, LoadError> {
-        let bytes = self.known.get(&grain).expect("rows are read after they were prepared").as_slice();
-        Ok(Cow::Borrowed(Grain::parse(bytes).expect("parsed when it came in").row(row)))
+/// The grains of a window.
+struct Grains(HashMap<GrainNo, GrainBytes>);
+
+impl Ready for Grains {
+    fn rows(&self, reads: &[Read]) -> Rows<'_> {
+        let row = |read: &Read| {
+            let grain = Grain::parse(self.0[&read.grain].as_slice()).expect("parsed when it came in");
+            grain.row(read.row)
+        };
+        Rows::Canonical(reads.iter().map(row).collect())
     }
 }

@@ -1,19 +1,19 @@
 //! A rank's share of an epoch for someone who only reads along: no run, nothing is reported, nothing is held. Rows come from
 //! the node's own engine: its cache, the hosts of a run over the same plan if there is one, the store.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
-use shardfmt::plan::{GrainNo, Plan};
+use shardfmt::plan::{GrainNo, Plan, Read};
+use shardfmt::row::{Fresh, Rows};
 use shardfmt::{Grain, PlanId};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::prefetch::{Prefetch, Share};
-use super::source::{RowSource, Wanted};
+use super::prefetch::{Prefetch, Share, Task};
+use super::source::{Reads, Ready, RowSource};
 use super::{LastBatch, LoadError, Step, Steps};
 use crate::engine::{Engine, RunState};
 use crate::lookup;
@@ -98,16 +98,19 @@ pub async fn batches(
         audit: false,
     };
     let schema = Arc::clone(&manifest.schema);
-    let rows = Rows {
+    let rows = EngineRows {
         engine: Arc::clone(engine),
         run: Arc::clone(&run),
         runtime: Handle::current(),
         epoch: config.epoch,
-        known: HashMap::new(),
+        known: Arc::default(),
     };
-    let prefetch = Prefetch::new(share, Arc::clone(&plan), &manifest, steps, Box::new(rows))?;
+    let prefetch =
+        Prefetch::new(share, Arc::clone(&plan), &manifest, steps, Box::new(rows), Box::new(Fresh))?;
     let (give, take) = mpsc::channel(WAITING);
-    engine.tasks.spawn_blocking(move || prefetch.run(|step| give.blocking_send(step).is_ok()));
+    engine
+        .tasks
+        .spawn_blocking(move || prefetch.run(|task| give.blocking_send(task.and_then(Task::build)).is_ok()));
     Ok(Batches { schema, plan: plan.id(), virtual_ranks, own, steps: take })
 }
 
@@ -147,35 +150,44 @@ fn check(config: &BatchesConfig, plan: &Plan, share_bytes: u64) -> Result<(), Lo
 }
 
 /// Rows by way of the engine. Lives on a thread where blocking is allowed.
-struct Rows {
+struct EngineRows {
     engine: Arc<Engine>,
     run: Arc<RunState>,
     runtime: Handle,
     epoch: u32,
-    known: HashMap<GrainNo, Bytes>,
+    known: Arc<Grains>,
 }
 
-impl RowSource for Rows {
-    fn prepare(&mut self, _: u32, wanted: &[Wanted]) -> Result<(), LoadError> {
-        let grains: Vec<GrainNo> = wanted.iter().map(|wanted| wanted.grain).collect();
+impl RowSource for EngineRows {
+    fn prepare(&mut self, _: u32, window: &[Reads]) -> Result<Arc<dyn Ready>, LoadError> {
+        let wanted: BTreeSet<GrainNo> = window.iter().flatten().flatten().map(|read| read.grain).collect();
         // Those of the window before are let go, but for those that this one needs as well.
-        let mut known = std::mem::take(&mut self.known);
-        let (here, missing): (Vec<GrainNo>, Vec<GrainNo>) =
-            grains.into_iter().partition(|grain| known.contains_key(grain));
-        self.known = here.into_iter().filter_map(|grain| known.remove_entry(&grain)).collect();
-        drop(known);
+        let mut known: HashMap<GrainNo, Bytes> =
+            wanted.iter().filter_map(|grain| Some((*grain, self.known.0.get(grain)?.clone()))).collect();
+        let missing: Vec<GrainNo> = wanted.into_iter().filter(|grain| !known.contains_key(grain)).collect();
+        self.known = Arc::default();
         let read = self.runtime.block_on(async {
             tokio::select! {
                 () = self.engine.stop.cancelled() => Err(LoadError::Stopped),
                 read = self.engine.bytes_of(&self.run, self.epoch, &missing) => Ok(read?),
             }
         });
-        self.known.extend(read?);
-        Ok(())
+        known.extend(read?);
+        self.known = Arc::new(Grains(known));
+        Ok(Arc::clone(&self.known) as Arc<dyn Ready>)
     }
+}
 
-    fn row(&self, grain: GrainNo, row: u32) -> Result<Cow<'_, [u8]>, LoadError> {
-        let bytes = self.known.get(&grain).expect("rows are read after they were prepared");
-        Ok(Cow::Borrowed(Grain::parse(bytes).expect("verified when it was brought").row(row)))
+/// The grains of a window.
+#[derive(Default)]
+struct Grains(HashMap<GrainNo, Bytes>);
+
+impl Ready for Grains {
+    fn rows(&self, reads: &[Read]) -> Rows<'_> {
+        let row = |read: &Read| {
+            let grain = Grain::parse(&self.0[&read.grain]).expect("verified when it was brought");
+            grain.row(read.row)
+        };
+        Rows::Canonical(reads.iter().map(row).collect())
     }
 }

@@ -1,13 +1,14 @@
-//! The reading thread of a loader: works out which rows the next steps need, has them made ready, and builds the batches.
+//! What a loader does ahead of its user: works out which rows the next steps need, has them made ready, and hands out the
+//! building of their batches.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use shardfmt::plan::{Epoch, Plan, Read, SlotTable, VirtualRank};
+use shardfmt::plan::{Epoch, Plan, SlotTable, VirtualRank};
+use shardfmt::row::Memory;
 use shardfmt::{DigestSum, Manifest, PlanId, RowCodec, RowDigest};
 
-use super::source::{RowSource, Wanted};
+use super::source::{Reads, Ready, RowSource};
 use super::{LoadError, MicroBatch, Step, Steps};
 use crate::protocol::Cursor;
 
@@ -25,16 +26,32 @@ pub(crate) struct Share {
 
 pub(crate) struct Prefetch {
     plan: Arc<Plan>,
-    plan_id: PlanId,
-    codec: RowCodec,
     rows: Box<dyn RowSource>,
-    steps: Steps,
-    /// This rank's virtual ranks and the partitions of each.
-    shares: Vec<(u32, Range<u32>)>,
+    /// The partitions of each of this rank's virtual ranks.
+    partitions: Vec<Range<u32>>,
     start: (u32, u64),
     end_epoch: u32,
     window: usize,
+    builder: Arc<Builder>,
+}
+
+/// What all batches of a loader have in common.
+struct Builder {
+    plan: PlanId,
+    steps: Steps,
+    first_virtual_rank: u32,
+    codec: RowCodec,
+    memory: Box<dyn Memory + Send + Sync>,
     audit: bool,
+}
+
+/// A step whose rows lie ready: what is left is to gather them, on any thread.
+pub(crate) struct Task {
+    epoch: u32,
+    positions: Range<u64>,
+    reads: Reads,
+    ready: Arc<dyn Ready>,
+    builder: Arc<Builder>,
 }
 
 impl Prefetch {
@@ -44,39 +61,39 @@ impl Prefetch {
         manifest: &Manifest,
         steps: Steps,
         rows: Box<dyn RowSource>,
+        memory: Box<dyn Memory + Send + Sync>,
     ) -> Result<Self, LoadError> {
         let Share { rank, world, virtual_ranks, start, end_epoch, window, audit } = share;
-        let shares = Plan::virtual_ranks_of(rank, world, virtual_ranks)
-            .map(|v| (v, plan.partitions_of(VirtualRank(v), virtual_ranks)))
-            .collect();
-        Ok(Self {
-            plan_id: plan.id(),
-            codec: RowCodec::new(Arc::clone(&manifest.schema))?,
-            plan,
-            rows,
+        let own = Plan::virtual_ranks_of(rank, world, virtual_ranks);
+        let builder = Builder {
+            plan: plan.id(),
             steps,
-            shares,
-            start,
-            end_epoch,
-            window,
+            first_virtual_rank: own.start,
+            codec: RowCodec::new(Arc::clone(&manifest.schema))?,
+            memory,
             audit,
-        })
+        };
+        let partitions = own.map(|v| plan.partitions_of(VirtualRank(v), virtual_ranks)).collect();
+        Ok(Self { plan, rows, partitions, start, end_epoch, window, builder: Arc::new(builder) })
     }
 
-    /// Gives steps until all epochs are read or nobody takes them any more (`false`); an error is the last thing given.
-    pub(crate) fn run(mut self, mut give: impl FnMut(Result<Step, LoadError>) -> bool) {
+    /// Gives tasks until all epochs are read or nobody takes them any more (`false`); an error is the last thing given.
+    pub(crate) fn run(mut self, mut give: impl FnMut(Result<Task, LoadError>) -> bool) {
         if let Err(Some(error)) = self.read_all(&mut give) {
             give(Err(error));
         }
     }
 
-    /// `Err(None)`: nobody takes the steps any more.
+    /// `Err(None)`: nobody takes the tasks any more.
     fn read_all(
         &mut self,
-        give: &mut impl FnMut(Result<Step, LoadError>) -> bool,
+        give: &mut impl FnMut(Result<Task, LoadError>) -> bool,
     ) -> Result<(), Option<LoadError>> {
+        let steps = self.builder.steps;
         let (first, mut position) = self.start;
         let mut table: Option<SlotTable> = None;
+        // Somebody waits for the first step: it is not kept waiting for others.
+        let mut length = 1;
         for epoch in first..self.end_epoch {
             let table = match &mut table {
                 Some(table) => {
@@ -85,33 +102,26 @@ impl Prefetch {
                 }
                 None => table.insert(SlotTable::at(&self.plan, Epoch(epoch))),
             };
-            while self.steps.at(position).is_some() {
+            while steps.at(position).is_some() {
                 // A window never crosses into the next epoch: its grains are still on their way.
                 let mut window = Vec::new();
                 let mut at = position;
-                while let Some(step) = self.steps.at(at)
-                    && window.len() < self.window
+                while let Some(step) = steps.at(at)
+                    && window.len() < length
                 {
                     at = step.end;
                     window.push(step);
                 }
-                let reads: Vec<Vec<Vec<Read>>> =
-                    window.iter().map(|positions| self.reads(table, positions)).collect();
-                let wanted: BTreeSet<Wanted> = reads
-                    .iter()
-                    .flatten()
-                    .flatten()
-                    .map(|read| Wanted { grain: read.grain, partition: read.partition.0 })
-                    .collect();
-                let wanted: Vec<Wanted> = wanted.into_iter().collect();
-                self.rows.prepare(epoch, &wanted).map_err(Some)?;
+                let reads: Vec<Reads> = window.iter().map(|positions| self.reads(table, positions)).collect();
+                let ready = self.rows.prepare(epoch, &reads).map_err(Some)?;
                 for (positions, reads) in window.into_iter().zip(reads) {
-                    let step = self.build(epoch, positions, reads).map_err(Some)?;
-                    if !give(Ok(step)) {
+                    let (ready, builder) = (Arc::clone(&ready), Arc::clone(&self.builder));
+                    if !give(Ok(Task { epoch, positions, reads, ready, builder })) {
                         return Err(None);
                     }
                 }
                 position = at;
+                length = (2 * length).min(self.window);
             }
             position = 0;
         }
@@ -119,37 +129,34 @@ impl Prefetch {
     }
 
     /// What each of this rank's virtual ranks reads of the step.
-    fn reads(&self, table: &SlotTable, positions: &Range<u64>) -> Vec<Vec<Read>> {
-        self.shares
-            .iter()
-            .map(|(_, partitions)| self.plan.step_reads(table, positions.clone(), partitions.clone()))
-            .collect()
+    fn reads(&self, table: &SlotTable, positions: &Range<u64>) -> Reads {
+        let of = |partitions: &Range<u32>| self.plan.step_reads(table, positions.clone(), partitions.clone());
+        self.partitions.iter().map(of).collect()
     }
+}
 
-    fn build(&self, epoch: u32, positions: Range<u64>, reads: Vec<Vec<Read>>) -> Result<Step, LoadError> {
+impl Task {
+    /// Gathers the step's rows.
+    pub(crate) fn build(self) -> Result<Step, LoadError> {
+        let Self { epoch, positions, reads, ready, builder } = self;
         let mut audited = (0, DigestSum::default());
-        let mut micro_batches = Vec::with_capacity(self.shares.len());
-        for ((virtual_rank, _), reads) in self.shares.iter().zip(reads) {
-            let rows = reads
-                .iter()
-                .map(|read| self.rows.row(read.grain, read.row))
-                .collect::<Result<Vec<_>, _>>()?;
-            audited.0 += rows.len() as u64;
-            if self.audit {
-                for row in &rows {
-                    audited.1 += DigestSum::from(RowDigest::of(row));
-                }
+        let mut micro_batches = Vec::with_capacity(reads.len());
+        for (virtual_rank, reads) in (builder.first_virtual_rank..).zip(reads) {
+            let rows = ready.rows(&reads);
+            audited.0 += reads.len() as u64;
+            if builder.audit {
+                rows.for_each_canonical(|row| audited.1 += DigestSum::from(RowDigest::of(row)))?;
             }
-            let batch = self.codec.decode(rows.iter().map(AsRef::as_ref))?;
+            let batch = builder.codec.gather(&rows, &*builder.memory)?;
             let positions = reads.iter().map(|read| read.position).collect();
-            micro_batches.push(MicroBatch { virtual_rank: *virtual_rank, positions, batch });
+            micro_batches.push(MicroBatch { virtual_rank, positions, batch });
         }
-        let next =
-            if self.steps.at(positions.end).is_some() { (epoch, positions.end) } else { (epoch + 1, 0) };
+        let steps = &builder.steps;
+        let next = if steps.at(positions.end).is_some() { (epoch, positions.end) } else { (epoch + 1, 0) };
         Ok(Step {
             epoch,
-            step: positions.start / self.steps.global_batch,
-            cursor: Cursor { plan: self.plan_id, epoch: next.0, position: next.1 },
+            step: positions.start / steps.global_batch,
+            cursor: Cursor { plan: builder.plan, epoch: next.0, position: next.1 },
             positions,
             micro_batches,
             audited,

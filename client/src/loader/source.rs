@@ -1,23 +1,24 @@
 //! Where a loader's rows come from: the one seam of the loader.
 
-use std::borrow::Cow;
+use std::sync::Arc;
 
-use shardfmt::plan::GrainNo;
+use shardfmt::plan::Read;
+use shardfmt::row::Rows;
 
 use super::LoadError;
 
-/// A grain that a window of steps needs, and the partition it is read from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Wanted {
-    pub(crate) grain: GrainNo,
-    pub(crate) partition: u32,
+/// Brings rows to where they can be gathered. What it gives has been verified against the manifest.
+pub(crate) trait RowSource: Send {
+    /// Makes ready what is read in a window of steps of one epoch; blocks until it is. What earlier windows read may be let
+    /// go of, but for what their own [`Ready`] holds.
+    fn prepare(&mut self, epoch: u32, window: &[Reads]) -> Result<Arc<dyn Ready>, LoadError>;
 }
 
-/// Gives the canonical rows of grains. What it gives has been verified against the manifest.
-pub(crate) trait RowSource: Send {
-    /// Makes the grains ready for [`RowSource::row`]; blocks until they are. Grains of an earlier epoch may be let go.
-    fn prepare(&mut self, epoch: u32, wanted: &[Wanted]) -> Result<(), LoadError>;
+/// What each of a rank's virtual ranks reads in one step.
+pub(crate) type Reads = Vec<Vec<Read>>;
 
-    /// A row of a grain that was prepared.
-    fn row(&self, grain: GrainNo, row: u32) -> Result<Cow<'_, [u8]>, LoadError>;
+/// Rows that lie ready, for as many threads as like to gather them.
+pub(crate) trait Ready: Send + Sync {
+    /// Where these rows lie; they are among those that were prepared.
+    fn rows(&self, reads: &[Read]) -> Rows<'_>;
 }

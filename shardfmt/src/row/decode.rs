@@ -417,7 +417,7 @@ fn append_lengths(
 }
 
 /// Arrow's offsets: a zero and then every end.
-fn offsets(ends: &[u64], shape: &Shape) -> Result<Buffer, Reason> {
+pub(super) fn offsets(ends: &[u64], shape: &Shape) -> Result<Buffer, Reason> {
     if matches!(shape.kind, Kind::Bytes { large: true } | Kind::List { large: true, .. }) {
         return Ok([0].into_iter().chain(ends.iter().map(|end| *end as i64)).collect::<Vec<i64>>().into());
     }

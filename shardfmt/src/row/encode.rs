@@ -59,11 +59,49 @@ impl RowEncoder {
     }
 }
 
+impl RowEncoder {
+    /// A column's values one after the other, if all have one size and none is null.
+    #[inline]
+    pub(super) fn flat(&self, column: usize) -> Option<&[u8]> {
+        self.columns[column].flat.as_deref()
+    }
+
+    /// The bytes of a value, if that is what the column has, and none is null.
+    #[inline]
+    pub(super) fn bytes(&self, column: usize, row: usize) -> Option<&[u8]> {
+        match &self.columns[column] {
+            Column { nulls: None, values: Values::Bytes { offsets, values }, .. } => {
+                Some(&values[offsets.range(row)])
+            }
+            _ => None,
+        }
+    }
+
+    /// The memory that a row's values lie in, as far as they are bytes or of one size.
+    pub fn memory_of(&self, row: usize) -> impl Iterator<Item = &[u8]> {
+        self.columns.iter().filter_map(move |column| match (&column.flat, &column.values) {
+            (Some(flat), _) => {
+                let width = column.flat_width();
+                Some(&flat[row * width..][..width])
+            }
+            (None, Values::Bytes { offsets, values }) => Some(&values[offsets.range(row)]),
+            _ => None,
+        })
+    }
+
+    /// Appends the canonical bytes of one value to `out`.
+    pub(super) fn encode_cell(&self, column: usize, row: usize, out: &mut Vec<u8>) {
+        self.columns[column].encode_cell(row, out);
+    }
+}
+
 #[derive(Debug)]
 struct Column {
     nullable: bool,
     nulls: Option<NullBuffer>,
     values: Values,
+    /// All values one after the other, if they have one size and none is null.
+    flat: Option<Buffer>,
 }
 
 #[derive(Debug)]
@@ -147,7 +185,22 @@ impl Column {
             }
         };
         let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0).cloned();
-        Self { nullable: shape.nullable, nulls, values }
+        let flat = match &values {
+            _ if nulls.is_some() => None,
+            Values::Fixed { values, .. } => Some(values.clone()),
+            Values::FixedList { items, .. } => items.flat.clone(),
+            _ => None,
+        };
+        Self { nullable: shape.nullable, nulls, values, flat }
+    }
+
+    /// How many bytes a value has, of a column whose values all have as many.
+    fn flat_width(&self) -> usize {
+        match &self.values {
+            Values::Fixed { width, .. } => *width,
+            Values::FixedList { size, items } => size * items.flat_width(),
+            _ => 0,
+        }
     }
 
     fn is_null(&self, index: usize) -> bool {

@@ -6,6 +6,7 @@
 
 mod decode;
 mod encode;
+mod gather;
 mod plain;
 #[cfg(test)]
 pub(crate) mod strategies;
@@ -18,17 +19,17 @@ use std::ops::{Add, AddAssign};
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::digest::{DigestError, from_hex, from_text, to_hex};
 use crate::keyed::KeyedHash;
-use crate::shard::MAX_SHARD_BYTES;
 use plain::Shape;
 
 pub use encode::RowEncoder;
+pub use gather::{Fresh, Lent, Memory, Rows};
 pub use plain::{plain_batch, plain_schema};
 
 /// The most bytes one canonical row may have: 1 GiB.
@@ -199,20 +200,7 @@ impl RowCodec {
     ///
     /// When a row is not a canonical row of this schema, or the batch would exceed what Arrow's offsets can hold.
     pub fn decode<'a>(&self, rows: impl IntoIterator<Item = &'a [u8]>) -> Result<RecordBatch, RowError> {
-        let mut rows: Vec<&[u8]> = rows.into_iter().collect();
-        let count = rows.len();
-        let mut columns = Vec::with_capacity(self.columns.len());
-        let mut room = usize::try_from(MAX_SHARD_BYTES).unwrap_or(usize::MAX);
-        for (shape, field) in self.columns.iter().zip(self.schema.fields()) {
-            let column = decode::decode_column(shape, &mut rows, &mut room);
-            columns
-                .push(column.map_err(|reason| RowError::Malformed { column: field.name().clone(), reason })?);
-        }
-        if let Some(row) = rows.iter().position(|rest| !rest.is_empty()) {
-            return Err(RowError::TrailingBytes { row, bytes: rows[row].len() });
-        }
-        let options = RecordBatchOptions::new().with_row_count(Some(count));
-        Ok(RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?)
+        self.gather(&Rows::Canonical(rows.into_iter().collect()), &Fresh)
     }
 }
 

@@ -81,6 +81,25 @@ proptest! {
     }
 
     #[test]
+    fn rows_are_gathered_from_wherever_they_lie(batch in record_batch(20), picks in prop::collection::vec(any::<prop::sample::Index>(), 0..40)) {
+        let codec = RowCodec::new(batch.schema()).expect("a plain schema");
+        let encoder = codec.encoder(&batch).expect("the batch fits");
+        let picks: Vec<usize> = picks.iter().map(|pick| pick.index(batch.num_rows())).collect();
+        let rows = rows_of(&codec, &batch);
+        let canonical = Rows::Canonical(picks.iter().map(|row| rows[*row].as_slice()).collect());
+        let columns = Rows::Columns(picks.iter().map(|row| (&encoder, *row)).collect());
+        let from_rows = codec.gather(&canonical, &Fresh).expect("own rows");
+        let from_columns = codec.gather(&columns, &Fresh).expect("own rows");
+        for (left, right) in from_rows.columns().iter().zip(from_columns.columns()) {
+            prop_assert!(same_buffers(&left.to_data(), &right.to_data()));
+        }
+        prop_assert_eq!(rows_of(&codec, &from_rows), picks.iter().map(|row| rows[*row].clone()).collect::<Vec<_>>());
+        let mut hashed = Vec::new();
+        columns.for_each_canonical(|row| hashed.push(row.to_vec())).expect("rows are small");
+        prop_assert_eq!(hashed, rows_of(&codec, &from_rows));
+    }
+
+    #[test]
     fn the_sum_of_digests_ignores_order(digests in prop::collection::vec(any::<[u8; 16]>(), 0..20)) {
         let forward: DigestSum = digests.iter().map(|digest| RowDigest(*digest)).sum();
         let backward: DigestSum = digests.iter().rev().map(|digest| RowDigest(*digest)).sum();

@@ -6,6 +6,7 @@
 
 mod compression;
 mod ipc;
+mod pages;
 mod ranges;
 mod sidecar;
 #[cfg(test)]
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::buffer::Buffer;
 use arrow::datatypes::SchemaRef;
-use memmap2::{Advice, Mmap};
+use memmap2::Mmap;
 
 use crate::digest::{Digest, ShardId};
 use crate::grain;
@@ -31,6 +32,7 @@ use crate::row::{RowCodec, RowDigest, RowEncoder, RowError};
 
 pub use compression::{Compression, CompressionError, ZstdLevel};
 pub(crate) use ipc::{BlockPlace, IpcFile, TRAILER_BYTES, decode_block, schema_from};
+pub use pages::{are_resident, populate, will_need};
 pub use ranges::RangePlan;
 pub use sidecar::Sidecar;
 pub use writer::{FinishedShard, ShardWriter};
@@ -66,6 +68,20 @@ impl Shard {
     /// [`ShardError::Io`] when the file cannot be read, [`ShardError::Corrupt`] and [`ShardError::Unsupported`] when it
     /// is not a shard.
     pub fn open(path: &Path) -> Result<Self, ShardError> {
+        let name = path.display().to_string();
+        let bytes = map(path)
+            .and_then(|bytes| populate(&bytes).map(|()| bytes))
+            .map_err(|source| ShardError::Io { shard: name.clone(), source })?;
+        Self::read(bytes, name)
+    }
+
+    /// As [`open`](Self::open), but pages are read when they are touched, or when somebody asks the kernel for them: for a
+    /// shard of which only some rows may be read. Touching a page that the disk does not give is fatal, so ask first.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_lazily(path: &Path) -> Result<Self, ShardError> {
         let name = path.display().to_string();
         let bytes = map(path).map_err(|source| ShardError::Io { shard: name.clone(), source })?;
         Self::read(bytes, name)
@@ -159,10 +175,20 @@ impl Shard {
     ///
     /// If there is no such row.
     pub fn encode_row(&self, row: u32, out: &mut Vec<u8>) -> Result<(), ShardError> {
+        let (encoder, row) = self.place(row);
+        encoder.encode(row, out).map_err(|source| self.row_error(source))
+    }
+
+    /// Where a row lies: the encoder of its record batch, and its number there.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such row.
+    #[inline]
+    pub fn place(&self, row: u32) -> (&RowEncoder, usize) {
         assert!(row < self.rows(), "row {row} of {}", self.rows());
         let batch = self.starts.partition_point(|start| *start <= row) - 1;
-        let row = (row - self.starts[batch]) as usize;
-        self.encoders[batch].encode(row, out).map_err(|source| self.row_error(source))
+        (&self.encoders[batch], (row - self.starts[batch]) as usize)
     }
 
     /// The digests of all rows, computed.
@@ -253,7 +279,7 @@ fn cut<'a>(rows: &'a [u8], ends: &[usize]) -> Vec<&'a [u8]> {
     starts.zip(ends).map(|(start, end)| &rows[start..*end]).collect()
 }
 
-/// Maps a file and reads all its pages.
+/// Maps a file.
 fn map(path: &Path) -> io::Result<Buffer> {
     let file = File::open(path)?;
     if file.metadata()?.len() == 0 {
@@ -261,11 +287,6 @@ fn map(path: &Path) -> io::Result<Buffer> {
     }
     // SAFETY: published shards are never truncated or rewritten, only unlinked, which leaves a map intact.
     let map = unsafe { Mmap::map(&file)? };
-    match map.advise(Advice::PopulateRead) {
-        // Kernels before 5.14 do not know the advice; pages are then read as they are touched.
-        Err(error) if error.kind() != io::ErrorKind::InvalidInput => return Err(error),
-        _ => {}
-    }
     let (start, length) = (NonNull::from(&map[..]).cast::<u8>(), map.len());
     // SAFETY: the map is `length` readable bytes from `start`, does not move, and lives as long as the buffer owns it.
     Ok(unsafe { Buffer::from_custom_allocation(start, length, Arc::new(map)) })

@@ -1,0 +1,109 @@
+//! Threads that gather steps, each as soon as its rows lie ready, and hand them out in order.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::prefetch::{Prefetch, Task};
+use super::{LoadError, Next, Step, spawn};
+
+/// What comes of a step.
+type Built = Result<Step, LoadError>;
+
+/// Steps on their way, in order. Dropping it ends the threads, which are waited for.
+pub(crate) struct Ahead {
+    /// Taken when it is dropped: that nobody takes steps any more is what ends the threads.
+    steps: Option<Receiver<Receiver<Built>>>,
+    /// The first of them, once it is taken.
+    next: Option<Receiver<Built>>,
+    threads: Vec<JoinHandle<()>>,
+    /// What is on its way is not wanted any more.
+    is_over: Arc<AtomicBool>,
+}
+
+impl Ahead {
+    /// Begins to read `depth` steps ahead, which `threads` threads gather.
+    pub(crate) fn start(prefetch: Prefetch, depth: usize, threads: usize) -> Result<Self, LoadError> {
+        let (give_step, steps) = sync_channel::<Receiver<Built>>(depth);
+        let (give_task, tasks) = sync_channel::<(Task, SyncSender<Built>)>(depth);
+        let tasks = Arc::new(Mutex::new(tasks));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut ahead =
+            Self { steps: Some(steps), next: None, threads: Vec::with_capacity(threads + 1), is_over };
+        for _ in 0..threads {
+            let (tasks, is_over) = (Arc::clone(&tasks), Arc::clone(&ahead.is_over));
+            ahead.threads.push(spawn("shardd-gather", move || gather(&tasks, &is_over))?);
+        }
+        ahead.threads.push(spawn("shardd-read", move || {
+            prefetch.run(|task| {
+                let (done, built) = sync_channel(1);
+                match task {
+                    Ok(task) => give_step.send(built).is_ok() && give_task.send((task, done)).is_ok(),
+                    Err(error) => done.send(Err(error)).is_ok() && give_step.send(built).is_ok(),
+                }
+            });
+        })?);
+        Ok(ahead)
+    }
+
+    /// The next step, if it is gathered within `wait`.
+    pub(crate) fn next(&mut self, wait: Duration) -> Result<Next, LoadError> {
+        let until = Instant::now() + wait;
+        let next = match &self.next {
+            Some(next) => next,
+            None => {
+                let Some(steps) = &self.steps else { return Ok(Next::End) };
+                match steps.recv_timeout(wait) {
+                    Ok(next) => self.next.insert(next),
+                    Err(RecvTimeoutError::Timeout) => return Ok(Next::NotYet),
+                    Err(RecvTimeoutError::Disconnected) if self.end() => return Ok(Next::End),
+                    Err(RecvTimeoutError::Disconnected) => return Err(LoadError::Stopped),
+                }
+            }
+        };
+        let built = next.recv_timeout(until.saturating_duration_since(Instant::now()));
+        if matches!(built, Err(RecvTimeoutError::Timeout)) {
+            return Ok(Next::NotYet);
+        }
+        self.next = None;
+        match built {
+            Ok(Ok(step)) => Ok(Next::Step(Box::new(step))),
+            Ok(Err(error)) => {
+                self.end();
+                Err(error)
+            }
+            // A thread that panicked leaves a step that never comes.
+            Err(_) => {
+                self.end();
+                Err(LoadError::Stopped)
+            }
+        }
+    }
+
+    /// Ends the threads; whether none of them panicked.
+    fn end(&mut self) -> bool {
+        self.is_over.store(true, Relaxed);
+        self.steps = None;
+        self.threads.drain(..).fold(true, |well, thread| thread.join().is_ok() && well)
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn gather(tasks: &Mutex<Receiver<(Task, SyncSender<Built>)>>, is_over: &AtomicBool) {
+    loop {
+        let next = tasks.lock().expect("no panic while held").recv();
+        let Ok((task, done)) = next else { return };
+        if is_over.load(Relaxed) {
+            return;
+        }
+        // Nobody may want it any more.
+        let _ = done.send(task.build());
+    }
+}

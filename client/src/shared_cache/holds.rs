@@ -1,0 +1,131 @@
+//! What each process reads: a file of its own, to which it appends, and which it locks for as long as it lives.
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rustix::fs::{FlockOperation, flock};
+use shardfmt::{Digest, ShardId};
+
+/// One entry: a word, and a shard.
+const ENTRY: usize = 33;
+const HELD: u8 = 1;
+const RELEASED: u8 = 0;
+
+/// A file of more entries than this is written anew, with those that still hold.
+const LONG: u64 = 1 << 15;
+
+/// Tells the files of one process apart.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// What this process reads.
+#[derive(Debug)]
+pub(super) struct Holds {
+    dir: PathBuf,
+    /// The process that wrote the file: a child that was forked has a file of its own.
+    file: Option<(u32, PathBuf, File)>,
+    entries: u64,
+    held: HashSet<ShardId>,
+}
+
+impl Holds {
+    /// Nothing yet; the file is made with the first.
+    pub(super) fn new(dir: PathBuf) -> Self {
+        Self { dir, file: None, entries: 0, held: HashSet::new() }
+    }
+
+    pub(super) fn has(&self, id: ShardId) -> bool {
+        self.is_own() && self.held.contains(&id)
+    }
+
+    /// To be called under the lock of whoever makes room.
+    pub(super) fn hold(&mut self, id: ShardId) -> io::Result<()> {
+        self.held.insert(id);
+        if !self.is_own() || self.entries > LONG {
+            return self.rewrite();
+        }
+        self.append(HELD, id)
+    }
+
+    pub(super) fn release(&mut self, id: ShardId) -> io::Result<()> {
+        if self.held.remove(&id) && self.is_own() {
+            self.append(RELEASED, id)?;
+        }
+        Ok(())
+    }
+
+    fn is_own(&self) -> bool {
+        self.file.as_ref().is_some_and(|(process, ..)| *process == std::process::id())
+    }
+
+    fn append(&mut self, word: u8, id: ShardId) -> io::Result<()> {
+        let (_, _, file) = self.file.as_mut().expect("made with the first");
+        self.entries += 1;
+        file.write_all(&entry(word, id))
+    }
+
+    /// Everything that holds in a new file; the old one goes, unless it is another process's.
+    fn rewrite(&mut self) -> io::Result<()> {
+        let process = std::process::id();
+        let name = format!("{process}-{}", NUMBER.fetch_add(1, Relaxed));
+        let (path, hidden) = (self.dir.join(&name), self.dir.join(format!(".{name}")));
+        let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(&hidden)?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        let all: Vec<u8> = self.held.iter().flat_map(|id| entry(HELD, *id)).collect();
+        file.write_all(&all)?;
+        fs::rename(&hidden, &path)?;
+        if self.is_own()
+            && let Some((_, old, _)) = &self.file
+        {
+            fs::remove_file(old)?;
+        }
+        self.entries = self.held.len() as u64;
+        self.file = Some((process, path, file));
+        Ok(())
+    }
+}
+
+impl Drop for Holds {
+    fn drop(&mut self) {
+        if self.is_own()
+            && let Some((_, path, _)) = &self.file
+        {
+            let _ = fs::remove_file(path); // whoever makes room removes it otherwise
+        }
+    }
+}
+
+/// What all living processes read. Files of others are removed.
+pub(super) fn all(dir: &Path) -> io::Result<HashSet<ShardId>> {
+    let mut held = HashSet::new();
+    for file in fs::read_dir(dir)? {
+        let path = file?.path();
+        let Ok(mut file) = File::open(&path) else { continue };
+        if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+            let _ = fs::remove_file(&path); // its process is dead
+            continue;
+        }
+        let mut entries = Vec::new();
+        file.read_to_end(&mut entries)?;
+        let mut own = HashSet::new();
+        for entry in entries.as_chunks::<ENTRY>().0 {
+            let [word, id @ ..] = entry;
+            let id = ShardId(Digest(*id));
+            if *word == HELD {
+                own.insert(id)
+            } else {
+                own.remove(&id)
+            };
+        }
+        held.extend(own);
+    }
+    Ok(held)
+}
+
+fn entry(word: u8, id: ShardId) -> [u8; ENTRY] {
+    let mut entry = [word; ENTRY];
+    entry[1..].copy_from_slice(&id.0.0);
+    entry
+}

@@ -1,0 +1,322 @@
+//! A directory of whole shards that all processes of a machine share, when no node runs there.
+//!
+//! ```text
+//! DIR/lock              locked by whoever changes what is there
+//! DIR/shards/ID         a shard, whole
+//! DIR/shards/ID.part    one on its way, locked by the process that fetches it
+//! DIR/holds/PID-NUMBER  what a process reads, locked by it for as long as it lives
+//! DIR/verified/BOOT     which files were checked since the machine was started
+//! ```
+//!
+//! All locks are the kernel's (`flock`): they end with their process, however it ends, so there is nothing to clean up after
+//! one that was killed and nobody waits for it. What it left half fetched is overwritten by whoever wants the shard
+//! next, or removed when room is needed. Shards are named by their content, so users, runs and versions share them.
+//!
+//! Knows nothing of stores: what is not there is fetched by the caller.
+
+mod holds;
+mod verified;
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use rustix::fs::{FlockOperation, flock, statvfs};
+use shardfmt::{ByteSize, ShardId};
+use tracing::{debug, warn};
+
+use holds::Holds;
+use verified::Verified;
+
+/// How long another process may take to fetch a shard before this one fetches it for itself.
+const LEASE: Duration = Duration::from_secs(30);
+/// How often it is looked whether the other process is done.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// A directory of shards that the processes of a machine share.
+#[derive(Debug)]
+pub struct SharedCache {
+    dir: PathBuf,
+    limit: ByteSize,
+    holds: Mutex<Holds>,
+    verified: Mutex<Verified>,
+}
+
+/// What came of asking for a shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fetched {
+    /// It lies here until it is released.
+    Here(PathBuf),
+    /// It finds no room beside what processes read.
+    NoRoom,
+}
+
+/// Why the directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum SharedCacheError {
+    /// It cannot be made, read or written.
+    #[error("{}: the cache cannot be used; name another directory with cache_dir or SHARDD_CACHE_DIR", .path.display())]
+    Io { path: PathBuf, source: io::Error },
+    /// No shard of a dataset would fit.
+    #[error("a cache of {limit} is too small for shards of {shard}: allow at least {least}")]
+    TooSmall { limit: ByteSize, shard: ByteSize, least: ByteSize },
+}
+
+impl SharedCache {
+    /// Opens the cache in `dir`, which is made when missing; all its shards together have at most `limit` bytes, or, if that
+    /// is `None`, nine tenths of what they have now and what else the disk has free.
+    ///
+    /// # Errors
+    /// When the directory cannot be made, read or written.
+    pub fn open(dir: impl Into<PathBuf>, limit: Option<ByteSize>) -> Result<Self, SharedCacheError> {
+        let dir = dir.into();
+        let failed = |source| SharedCacheError::Io { path: dir.clone(), source };
+        for part in ["shards", "holds", "verified"] {
+            DirBuilder::new().recursive(true).mode(0o777).create(dir.join(part)).map_err(failed)?;
+        }
+        let holds = Mutex::new(Holds::new(dir.join("holds")));
+        let verified = Mutex::new(Verified::open(&dir.join("verified")));
+        let mut cache = Self { dir, limit: ByteSize(0), holds, verified };
+        cache.limit = match limit {
+            Some(limit) => limit,
+            None => {
+                let disk = statvfs(&cache.dir).map_err(|error| cache.failed("", error.into()))?;
+                ByteSize((cache.used()? + disk.f_bavail * disk.f_frsize) / 10 * 9)
+            }
+        };
+        Ok(cache)
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The most bytes that its shards have together.
+    pub fn limit(&self) -> ByteSize {
+        self.limit
+    }
+
+    /// Whether shards of `largest` bytes can be kept at all: the one that is read, and the one that is fetched.
+    ///
+    /// # Errors
+    /// [`SharedCacheError::TooSmall`] with the size that is needed.
+    pub fn check(&self, largest: u64) -> Result<(), SharedCacheError> {
+        let least = ByteSize(largest.saturating_mul(2));
+        match least <= self.limit {
+            true => Ok(()),
+            false => Err(SharedCacheError::TooSmall { limit: self.limit, shard: ByteSize(largest), least }),
+        }
+    }
+
+    /// Where a shard of `bytes` bytes lies; if it does not, what `fetch` gives is put there, once for all processes that ask
+    /// at the same time. It is held for this process until it is [released](Self::release). Blocks, but for no longer than a
+    /// lease on another process.
+    ///
+    /// # Errors
+    /// What `fetch` gives, and what the disk says.
+    pub fn get<E: From<SharedCacheError>>(
+        &self,
+        id: ShardId,
+        bytes: u64,
+        fetch: impl FnOnce() -> Result<Bytes, E>,
+    ) -> Result<Fetched, E> {
+        let path = self.dir.join("shards").join(id.to_string());
+        self.hold(id)?;
+        if self.is_there(&path, bytes) {
+            return Ok(Fetched::Here(path));
+        }
+        let Some(part) = self.begin(&path, bytes)? else { return Ok(Fetched::Here(path)) };
+        let kept = self.fill(&path, &part, bytes, fetch);
+        if !matches!(kept, Ok(Fetched::Here(_))) {
+            // What stays is removed when room is needed.
+            let _ = fs::remove_file(&part.path);
+            self.release(id);
+        }
+        kept
+    }
+
+    /// The shard is not read by this process any more, and may make room.
+    pub fn release(&self, id: ShardId) {
+        let mut holds = self.holds.lock().expect("no panic while held");
+        // What stays noted is only kept for longer.
+        if let Err(error) = holds.release(id) {
+            debug!(%id, %error, "a shard could not be let go of");
+        }
+    }
+
+    /// Whether the file was found to be the shard since the machine was started, and has not changed since.
+    pub fn is_verified(&self, id: ShardId, path: &Path) -> bool {
+        self.verified.lock().expect("no panic while held").has(id, path)
+    }
+
+    /// The file was found to be the shard.
+    pub fn note_verified(&self, id: ShardId, path: &Path) {
+        self.verified.lock().expect("no panic while held").note(id, path);
+    }
+
+    /// Bytes of all shards, whole or on their way.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn used(&self) -> Result<u64, SharedCacheError> {
+        Ok(self.files()?.iter().map(|file| file.bytes).sum())
+    }
+
+    fn hold(&self, id: ShardId) -> Result<(), SharedCacheError> {
+        let mut holds = self.holds.lock().expect("no panic while held");
+        if holds.has(id) {
+            return Ok(());
+        }
+        // Whoever makes room reads all holds under the same lock, so it sees this one or has removed the shard before.
+        let _changing = self.lock()?;
+        holds.hold(id).map_err(|source| self.failed("holds", source))
+    }
+
+    fn is_there(&self, path: &Path, bytes: u64) -> bool {
+        let there = fs::metadata(path).is_ok_and(|file| file.len() == bytes);
+        if there {
+            // When it was last used; of no consequence if it cannot be said.
+            let _ = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
+        }
+        there
+    }
+
+    /// The file to fetch a shard into, locked; `None` when another process has fetched it meanwhile.
+    fn begin(&self, path: &Path, bytes: u64) -> Result<Option<Part>, SharedCacheError> {
+        let shared = path.with_extension("part");
+        let began = Instant::now();
+        loop {
+            let part = Part::lock(shared.clone())?;
+            if self.is_there(path, bytes) {
+                if let Some(part) = part {
+                    let _ = fs::remove_file(&part.path);
+                }
+                return Ok(None);
+            }
+            if part.is_some() {
+                return Ok(part);
+            }
+            if began.elapsed() > LEASE {
+                warn!(shard = %path.display(), "another process takes too long to fetch a shard; fetching it here");
+                return Part::lock(path.with_extension(format!("{}.part", std::process::id())));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn fill<E: From<SharedCacheError>>(
+        &self,
+        path: &Path,
+        part: &Part,
+        bytes: u64,
+        fetch: impl FnOnce() -> Result<Bytes, E>,
+    ) -> Result<Fetched, E> {
+        if !self.reserve(part, bytes)? {
+            return Ok(Fetched::NoRoom);
+        }
+        let shard = fetch()?;
+        match (&part.file).write_all(&shard).and_then(|()| fs::rename(&part.path, path)) {
+            Ok(()) => Ok(Fetched::Here(path.to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                warn!(dir = %self.dir.display(), "the disk of the cache is full; what does not fit is fetched each time");
+                Ok(Fetched::NoRoom)
+            }
+            Err(source) => Err(SharedCacheError::Io { path: part.path.clone(), source }.into()),
+        }
+    }
+
+    /// Makes the file as long as the shard will be, if that leaves the limit as it is; removes what nobody reads where it
+    /// must, what was used longest ago first.
+    fn reserve(&self, part: &Part, bytes: u64) -> Result<bool, SharedCacheError> {
+        let _changing = self.lock()?;
+        let held = holds::all(&self.dir.join("holds")).map_err(|source| self.failed("holds", source))?;
+        let mut files = self.files()?;
+        let mut used: u64 = files.iter().map(|file| file.bytes).sum();
+        files.sort_by_key(|file| file.used);
+        for file in files {
+            if used.saturating_add(bytes) <= self.limit.0 {
+                break;
+            }
+            let is_free = match file.name.parse::<ShardId>() {
+                Ok(id) => !held.contains(&id),
+                Err(_) => file.path != part.path && is_unlocked(&file.path),
+            };
+            if is_free && fs::remove_file(&file.path).is_ok() {
+                used -= file.bytes;
+            }
+        }
+        if used.saturating_add(bytes) > self.limit.0 {
+            return Ok(false);
+        }
+        let failed = |source| SharedCacheError::Io { path: part.path.clone(), source };
+        part.file.set_len(bytes).map_err(failed)?;
+        Ok(true)
+    }
+
+    /// The shards, whole or on their way.
+    fn files(&self) -> Result<Vec<Kept>, SharedCacheError> {
+        let shards = self.dir.join("shards");
+        let failed = |source| SharedCacheError::Io { path: shards.clone(), source };
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&shards).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            // One that has gone since the directory was read takes no room.
+            let Ok(metadata) = entry.metadata() else { continue };
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            files.push(Kept { name, path: entry.path(), bytes: metadata.len(), used });
+        }
+        Ok(files)
+    }
+
+    fn lock(&self) -> Result<File, SharedCacheError> {
+        let path = self.dir.join("lock");
+        let failed = |source| SharedCacheError::Io { path: path.clone(), source };
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+        flock(&file, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
+        Ok(file)
+    }
+
+    fn failed(&self, part: &str, source: io::Error) -> SharedCacheError {
+        SharedCacheError::Io { path: self.dir.join(part), source }
+    }
+}
+
+/// A file of the cache.
+struct Kept {
+    name: String,
+    path: PathBuf,
+    bytes: u64,
+    used: SystemTime,
+}
+
+/// A shard on its way, which this process fetches.
+struct Part {
+    file: File,
+    path: PathBuf,
+}
+
+impl Part {
+    /// Makes the file and locks it; `None` if another process has it.
+    fn lock(path: PathBuf) -> Result<Option<Self>, SharedCacheError> {
+        let failed = |source| SharedCacheError::Io { path: path.clone(), source };
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+        let is_locked = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        // Between opening and locking it may have become the shard, or been removed to make room.
+        let is_at_path = fs::metadata(&path).is_ok_and(|there| {
+            file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (there.dev(), there.ino()))
+        });
+        Ok((is_locked && is_at_path).then_some(Self { file, path }))
+    }
+}
+
+/// Whether no process has the file locked.
+fn is_unlocked(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
+}

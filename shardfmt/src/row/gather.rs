@@ -1,0 +1,365 @@
+//! Gathers rows into one record batch, straight from where they lie into memory that the caller lends.
+//!
+//! Column by column: values of one size are copied one after the other, bytes and text by their lengths. Other columns,
+//! and those with nulls, take the way through canonical rows. Equal rows give equal columns whichever way they came.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use arrow::alloc::Allocation;
+use arrow::array::{ArrayData, ArrayRef, RecordBatch, RecordBatchOptions, make_array};
+use arrow::buffer::{Buffer, MutableBuffer};
+use arrow::datatypes::FieldRef;
+use arrow::error::ArrowError;
+
+use super::decode::{decode_column, offsets};
+use super::encode::RowEncoder;
+use super::plain::{Kind, Shape};
+use super::{RowCodec, RowError};
+use crate::shard::MAX_SHARD_BYTES;
+
+/// Rows to gather, wherever they lie.
+#[derive(Clone, Debug)]
+pub enum Rows<'a> {
+    /// Canonical rows.
+    Canonical(Vec<&'a [u8]>),
+    /// Rows of record batches: the encoder of each one's batch, and its number there.
+    Columns(Vec<(&'a RowEncoder, usize)>),
+}
+
+impl Rows<'_> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Canonical(rows) => rows.len(),
+            Self::Columns(rows) => rows.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The canonical bytes of each row, one after the other.
+    ///
+    /// # Errors
+    ///
+    /// [`RowError::TooLarge`] when a row has more than [`MAX_ROW_BYTES`](super::MAX_ROW_BYTES).
+    pub fn for_each_canonical(&self, mut each: impl FnMut(&[u8])) -> Result<(), RowError> {
+        match self {
+            Self::Canonical(rows) => rows.iter().for_each(|row| each(row)),
+            Self::Columns(rows) => {
+                let mut bytes = Vec::new();
+                for (encoder, row) in rows {
+                    bytes.clear();
+                    encoder.encode(*row, &mut bytes)?;
+                    each(&bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lends the memory that batches are gathered into.
+///
+/// Fresh memory is written at a tenth of the speed of memory that was written before, so an implementation for many batches
+/// lends what came back from batches that nobody has any more.
+pub trait Memory {
+    /// At least `len` writable bytes from a multiple of 64 on, whatever they hold.
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory to be had.
+    fn lend(&self, len: usize) -> io::Result<Lent>;
+}
+
+/// Memory from the allocator, for each batch anew.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fresh;
+
+impl Memory for Fresh {
+    fn lend(&self, len: usize) -> io::Result<Lent> {
+        Ok(Lent(Place::Own(MutableBuffer::from_len_zeroed(len))))
+    }
+}
+
+/// Memory to gather into; it goes back to its owner with the last of the arrays that lie in it.
+pub struct Lent(Place);
+
+enum Place {
+    Own(MutableBuffer),
+    Foreign { start: NonNull<u8>, len: usize, owner: Arc<dyn Allocation> },
+}
+
+// SAFETY: whoever made the foreign place has said that nobody else refers to its bytes; its owner may be sent itself.
+unsafe impl Send for Place {}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lent").finish_non_exhaustive()
+    }
+}
+
+impl Lent {
+    /// The `len` bytes from `start` on, which are there for as long as `owner` is.
+    ///
+    /// # Safety
+    ///
+    /// The bytes are initialised and writable, `start` is a multiple of 64, and nobody else reads or writes them before
+    /// `owner` is dropped.
+    pub unsafe fn new(start: NonNull<u8>, len: usize, owner: Arc<dyn Allocation>) -> Self {
+        debug_assert_eq!(start.addr().get() % 64, 0, "Arrow's buffers begin at multiples of 64");
+        Self(Place::Foreign { start, len, owner })
+    }
+
+    /// The bytes.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        match &mut self.0 {
+            Place::Own(buffer) => buffer.as_slice_mut(),
+            // SAFETY: `Lent::new` was told that these are writable and nobody else's.
+            Place::Foreign { start, len, .. } => unsafe {
+                std::slice::from_raw_parts_mut(start.as_ptr(), *len)
+            },
+        }
+    }
+
+    /// The first `len` bytes, which nobody writes any more.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer.
+    pub fn into_buffer(self, len: usize) -> Buffer {
+        let whole = match self.0 {
+            Place::Own(buffer) => buffer.into(),
+            // SAFETY: `Lent::new` was told that they are there for as long as their owner.
+            Place::Foreign { start, len, owner } => unsafe {
+                Buffer::from_custom_allocation(start, len, owner)
+            },
+        };
+        if whole.len() == len { whole } else { whole.slice_with_length(0, len) }
+    }
+}
+
+impl RowCodec {
+    /// Gathers rows into one record batch, whose large columns lie in memory that `memory` lends.
+    ///
+    /// # Errors
+    ///
+    /// When a row is not a row of this schema, no memory is lent, or the batch would exceed what Arrow's offsets can hold.
+    pub fn gather(&self, rows: &Rows<'_>, memory: &dyn Memory) -> Result<RecordBatch, RowError> {
+        let columns = match rows {
+            Rows::Canonical(rows) => self.gather_canonical(rows.clone(), memory)?,
+            Rows::Columns(rows) => self.gather_columns(rows, memory)?,
+        };
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+        Ok(RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?)
+    }
+
+    fn gather_canonical(&self, mut rows: Vec<&[u8]>, memory: &dyn Memory) -> Result<Vec<ArrayRef>, RowError> {
+        let mut room = usize::try_from(MAX_SHARD_BYTES).unwrap_or(usize::MAX);
+        let columns = self.each_column(|_, shape| match Form::of(shape) {
+            Form::Flat { levels, width } if are_flat(&rows, levels, width) => {
+                let cells = rows.iter().map(|row| &row[levels..levels + width]);
+                let column = flat_column(shape, cells, width, memory);
+                rows.iter_mut().for_each(|row| *row = &row[levels + width..]);
+                column
+            }
+            Form::Bytes { large } if rows.iter().all(|row| split_bytes(row).is_some()) => {
+                let cells = rows.iter().map(|row| split_bytes(row).expect("looked at above").0);
+                let column = bytes_column(shape, cells, large, memory);
+                rows.iter_mut().for_each(|row| *row = split_bytes(row).expect("looked at above").1);
+                column
+            }
+            _ => decode_column(shape, &mut rows, &mut room),
+        })?;
+        match rows.iter().position(|rest| !rest.is_empty()) {
+            Some(row) => Err(RowError::TrailingBytes { row, bytes: rows[row].len() }),
+            None => Ok(columns),
+        }
+    }
+
+    fn gather_columns(
+        &self,
+        rows: &[(&RowEncoder, usize)],
+        memory: &dyn Memory,
+    ) -> Result<Vec<ArrayRef>, RowError> {
+        let mut room = usize::try_from(MAX_SHARD_BYTES).unwrap_or(usize::MAX);
+        self.each_column(|index, shape| match Form::of(shape) {
+            Form::Flat { width, .. } if rows.iter().all(|(of, _)| of.flat(index).is_some()) => {
+                let cells = rows.iter().map(|(of, row)| {
+                    let values = of.flat(index).expect("looked at above");
+                    &values[row * width..][..width]
+                });
+                flat_column(shape, cells, width, memory)
+            }
+            Form::Bytes { large } if rows.iter().all(|(of, row)| of.bytes(index, *row).is_some()) => {
+                let cells = rows.iter().map(|(of, row)| of.bytes(index, *row).expect("looked at above"));
+                bytes_column(shape, cells, large, memory)
+            }
+            _ => {
+                let (mut canonical, mut ends) = (Vec::new(), Vec::with_capacity(rows.len()));
+                for (of, row) in rows {
+                    of.encode_cell(index, *row, &mut canonical);
+                    ends.push(canonical.len());
+                }
+                let starts = [0].into_iter().chain(ends.iter().copied());
+                let mut cells: Vec<&[u8]> =
+                    starts.zip(&ends).map(|(start, end)| &canonical[start..*end]).collect();
+                decode_column(shape, &mut cells, &mut room)
+            }
+        })
+    }
+
+    fn each_column(
+        &self,
+        mut gather: impl FnMut(usize, &Shape) -> Result<ArrayRef, String>,
+    ) -> Result<Vec<ArrayRef>, RowError> {
+        let columns = self.columns.iter().zip(self.schema.fields()).enumerate();
+        let column = |(index, (shape, field)): (usize, (&Shape, &FieldRef))| {
+            gather(index, shape)
+                .map_err(|reason| RowError::Malformed { column: field.name().clone(), reason })
+        };
+        columns.map(column).collect()
+    }
+}
+
+/// What is copied of a value.
+enum Form {
+    /// `width` bytes, after as many bytes of presence as there are levels.
+    Flat { levels: usize, width: usize },
+    /// As many bytes as it has.
+    Bytes { large: bool },
+    /// More than bytes.
+    Other,
+}
+
+impl Form {
+    fn of(shape: &Shape) -> Self {
+        match &shape.kind {
+            Kind::Fixed { width } => Self::Flat { levels: 1, width: *width },
+            Kind::FixedList { size, items } => match Self::of(items) {
+                Self::Flat { levels, width } => Self::Flat { levels: levels + 1, width: width * size },
+                _ => Self::Other,
+            },
+            Kind::Bytes { large } => Self::Bytes { large: *large },
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Whether every row begins with a value that is there wholly, without a null.
+fn are_flat(rows: &[&[u8]], levels: usize, width: usize) -> bool {
+    rows.iter().all(|row| row.len() >= levels + width && row[..levels].iter().all(|level| *level == 1))
+}
+
+/// The bytes that a row begins with, and the rest of it; `None` for a null and for what is no row.
+#[inline]
+fn split_bytes(row: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (1, rest) = row.split_first()? else { return None };
+    let (length, rest) = rest.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
+fn flat_column<'a>(
+    shape: &Shape,
+    cells: impl ExactSizeIterator<Item = &'a [u8]> + Clone,
+    width: usize,
+    memory: &dyn Memory,
+) -> Result<ArrayRef, String> {
+    let count = cells.len();
+    let len = count.checked_mul(width).ok_or("is too large for this machine")?;
+    let mut lent = lend(memory, len)?;
+    let out = &mut lent.as_mut_slice()[..len];
+    match width {
+        1 => copy_small::<1>(cells, out),
+        2 => copy_small::<2>(cells, out),
+        4 => copy_small::<4>(cells, out),
+        8 => copy_small::<8>(cells, out),
+        16 => copy_small::<16>(cells, out),
+        _ => copy(cells, out.chunks_exact_mut(width)),
+    }
+    finish(flat_data(shape, lent.into_buffer(len), count))
+}
+
+fn flat_data(shape: &Shape, values: Buffer, count: usize) -> Result<ArrayData, ArrowError> {
+    let array = ArrayData::builder(shape.data_type.clone()).len(count);
+    match &shape.kind {
+        Kind::FixedList { size, items } => {
+            array.add_child_data(flat_data(items, values, count * size)?).build()
+        }
+        _ => array.add_buffer(values).build(),
+    }
+}
+
+fn bytes_column<'a>(
+    shape: &Shape,
+    cells: impl ExactSizeIterator<Item = &'a [u8]> + Clone,
+    large: bool,
+    memory: &dyn Memory,
+) -> Result<ArrayRef, String> {
+    let count = cells.len();
+    let mut end = 0u64;
+    let ends = cells.clone().map(|cell| {
+        end += cell.len() as u64;
+        end
+    });
+    let offsets = offsets(&ends.collect::<Vec<_>>(), shape)?;
+    debug_assert_eq!(offsets.len(), (count + 1) * if large { 8 } else { 4 });
+    let len = usize::try_from(end).map_err(|_| "is too large for this machine")?;
+    let mut lent = lend(memory, len)?;
+    let mut rest = &mut lent.as_mut_slice()[..len];
+    let places = cells.clone().map(|cell| rest.split_off_mut(..cell.len()).expect("as long as all of them"));
+    copy(cells, places);
+    let array = ArrayData::builder(shape.data_type.clone()).len(count);
+    finish(array.add_buffer(offsets).add_buffer(lent.into_buffer(len)).build())
+}
+
+fn lend(memory: &dyn Memory, len: usize) -> Result<Lent, String> {
+    let lent =
+        memory.lend(len).map_err(|error| format!("needs {len} bytes that are not to be had: {error}"))?;
+    Ok(lent)
+}
+
+fn finish(array: Result<ArrayData, ArrowError>) -> Result<ArrayRef, String> {
+    array.map(make_array).map_err(|error| format!("does not hold what it should: {error}"))
+}
+
+/// Values that fit a register.
+fn copy_small<'a, const WIDTH: usize>(cells: impl Iterator<Item = &'a [u8]>, out: &mut [u8]) {
+    for (to, cell) in out.as_chunks_mut::<WIDTH>().0.iter_mut().zip(cells) {
+        to.copy_from_slice(cell);
+    }
+}
+
+/// How many values ahead are fetched into the processor's cache: they lie anywhere, which it cannot foresee.
+const AHEAD: usize = 4;
+/// Of a long value its beginning is enough; the processor goes on by itself.
+const FETCHED: usize = 1024;
+
+fn copy<'a, 'b>(cells: impl Iterator<Item = &'a [u8]> + Clone, places: impl Iterator<Item = &'b mut [u8]>) {
+    let mut ahead = cells.clone();
+    ahead.by_ref().take(AHEAD).for_each(fetch);
+    for (cell, to) in cells.zip(places) {
+        if let Some(next) = ahead.next() {
+            fetch(next);
+        }
+        to.copy_from_slice(cell);
+    }
+}
+
+/// Asks the processor to have these bytes at hand soon.
+#[inline]
+fn fetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes[..bytes.len().min(FETCHED)].chunks(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, which changes nothing but time wherever it points; it points into a slice.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}

@@ -1,0 +1,54 @@
+//! Which pages of mapped memory are there, and asking the kernel for those that are not. Knows nothing of shards.
+
+use std::io;
+use std::ops::Range;
+
+use rustix::mm::{Advice, madvise};
+
+/// Reads the pages that `bytes` lie in, if they are not in memory, and enters them into the page table: a disk that does not
+/// give them is an error here, and not a signal when they are touched. Returns when they are there.
+///
+/// # Errors
+///
+/// What the disk says.
+pub fn populate(bytes: &[u8]) -> io::Result<()> {
+    match advise(bytes, Advice::LinuxPopulateRead) {
+        // Kernels before 5.14 do not know the advice, and memory of other kinds does not take it: pages are then read as
+        // they are touched.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        told => told,
+    }
+}
+
+/// Begins to read the pages that `bytes` lie in, and does not wait.
+pub fn will_need(bytes: &[u8]) {
+    // A wish: if it is not heard, they are read later.
+    let _ = advise(bytes, Advice::WillNeed);
+}
+
+fn advise(bytes: &[u8], advice: Advice) -> io::Result<()> {
+    let pages = pages_of(bytes);
+    if pages.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the pages are of memory that a slice lies in; these kinds of advice change nothing of what is in it.
+    Ok(unsafe { madvise(std::ptr::without_provenance_mut(pages.start), pages.len(), advice) }?)
+}
+
+/// Whether the kernel has all pages of mapped `bytes` in memory, by what it says now. It may say yes of files that are not
+/// the user's.
+pub fn are_resident(bytes: &[u8]) -> bool {
+    let pages = pages_of(bytes);
+    let mut each = vec![0u8; pages.len() / rustix::param::page_size()];
+    // SAFETY: the pages are of memory that a slice lies in, and there is a byte in `each` for every one.
+    let told = unsafe {
+        libc::mincore(std::ptr::without_provenance_mut(pages.start), pages.len(), each.as_mut_ptr())
+    };
+    told == 0 && each.iter().all(|page| page & 1 == 1)
+}
+
+/// The addresses of the whole pages that `bytes` lie in.
+fn pages_of(bytes: &[u8]) -> Range<usize> {
+    let (page, at) = (rustix::param::page_size(), bytes.as_ptr_range());
+    at.start.addr() / page * page..at.end.addr().next_multiple_of(page)
+}
