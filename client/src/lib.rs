@@ -7,6 +7,7 @@ pub mod cache;
 pub mod catalog;
 pub mod certificates;
 pub mod engine;
+pub mod fork;
 pub mod health;
 pub mod http;
 pub mod inputs;

@@ -102,6 +102,8 @@ pub struct LoaderConfig {
     pub start: (u32, u64),
     /// The epoch before which to stop.
     pub end_epoch: u32,
+    /// Only every how manieth step is read, from the start on, at least 1: where others read those between. With nodes 1.
+    pub stride: u64,
     /// Whether to hash every row handed out, for the exactly-once audit. Costs one BLAKE3 pass.
     pub audit: bool,
     /// How many steps are prepared ahead of the user, at least 1.
@@ -127,6 +129,7 @@ impl LoaderConfig {
             last_batch: LastBatch::Short,
             start: (0, 0),
             end_epoch: 1,
+            stride: 1,
             audit: false,
             read_ahead: 8,
             threads: 2,
@@ -332,6 +335,12 @@ impl Loader {
             global_batch: u64::from(virtual_ranks) * u64::from(config.batch_size),
             last_batch: config.last_batch,
         };
+        if steps.per_epoch() == 0 {
+            return Err(LoadError::Config(format!(
+                "no step in an epoch: {} samples do not fill a global batch of {}, and the rest is dropped",
+                steps.sample_count, steps.global_batch
+            )));
+        }
 
         let mut nodes = None;
         let rows: Box<dyn RowSource> = match &config.source {
@@ -360,6 +369,7 @@ impl Loader {
             virtual_ranks,
             start: config.start,
             end_epoch: config.end_epoch,
+            stride: config.stride,
             window: config.read_ahead,
             audit: config.audit,
         };
@@ -561,6 +571,8 @@ fn check(config: &LoaderConfig, plan: &Plan, virtual_ranks: u32) -> Result<(), L
         "a batch size of 0 reads nothing; use at least 1".into()
     } else if config.read_ahead == 0 {
         "reading 0 steps ahead reads nothing; use at least 1".into()
+    } else if config.stride == 0 || config.stride > 1 && matches!(config.source, LoaderSource::Nodes { .. }) {
+        format!("a stride of {}: at least 1, and with nodes exactly that", config.stride)
     } else if config.threads == 0 {
         "0 threads gather nothing; use at least 1".into()
     } else if position > plan.sample_count() {

@@ -94,6 +94,7 @@ pub async fn batches(
         virtual_ranks,
         start: (config.epoch, config.position),
         end_epoch: config.epoch + 1,
+        stride: 1,
         window: (WINDOW_BYTES / share_bytes.max(1)).clamp(1, WINDOW) as usize,
         audit: false,
     };

@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, Weak};
 use memmap2::{Advice, MmapMut};
 use shardfmt::row::{Fresh, Lent, Memory};
 
+use crate::fork;
+
 /// Less than this comes from the allocator, which keeps small pieces itself.
 const SMALL: usize = 64 << 10;
 /// From here on huge pages save the processor most of its page tables.
@@ -67,7 +69,11 @@ impl Memory for Pool {
         };
         let start = NonNull::from(&mut block[..]).cast::<u8>();
         let len = block.len();
-        let owner = Arc::new(Lease { block: Some(block), home: Arc::downgrade(&self.kept) });
+        let owner = Arc::new(Lease {
+            block: Some(block),
+            home: Arc::downgrade(&self.kept),
+            generation: fork::generation(),
+        });
         // SAFETY: a map begins at a page, is writable and zeroed or written before, and does not move; only this lease has
         // it, and gives it back when it is dropped.
         Ok(unsafe { Lent::new(start, len, owner) })
@@ -90,6 +96,7 @@ struct Lease {
     /// Taken when it is dropped.
     block: Option<MmapMut>,
     home: Weak<Kept>,
+    generation: u32,
 }
 
 impl Deref for Lease {
@@ -102,7 +109,10 @@ impl Deref for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let (Some(block), Some(home)) = (self.block.take(), self.home.upgrade()) {
+        // In a process that was forked meanwhile the blocks may be locked for ever, and nobody takes any.
+        if self.generation == fork::generation()
+            && let (Some(block), Some(home)) = (self.block.take(), self.home.upgrade())
+        {
             home.give(block);
         }
     }

@@ -20,6 +20,7 @@ pub(crate) struct Share {
     pub(crate) virtual_ranks: u32,
     pub(crate) start: (u32, u64),
     pub(crate) end_epoch: u32,
+    pub(crate) stride: u64,
     pub(crate) window: usize,
     pub(crate) audit: bool,
 }
@@ -31,6 +32,7 @@ pub(crate) struct Prefetch {
     partitions: Vec<Range<u32>>,
     start: (u32, u64),
     end_epoch: u32,
+    stride: u64,
     window: usize,
     builder: Arc<Builder>,
 }
@@ -63,7 +65,7 @@ impl Prefetch {
         rows: Box<dyn RowSource>,
         memory: Box<dyn Memory + Send + Sync>,
     ) -> Result<Self, LoadError> {
-        let Share { rank, world, virtual_ranks, start, end_epoch, window, audit } = share;
+        let Share { rank, world, virtual_ranks, start, end_epoch, stride, window, audit } = share;
         let own = Plan::virtual_ranks_of(rank, world, virtual_ranks);
         let builder = Builder {
             plan: plan.id(),
@@ -74,7 +76,7 @@ impl Prefetch {
             audit,
         };
         let partitions = own.map(|v| plan.partitions_of(VirtualRank(v), virtual_ranks)).collect();
-        Ok(Self { plan, rows, partitions, start, end_epoch, window, builder: Arc::new(builder) })
+        Ok(Self { plan, rows, partitions, start, end_epoch, stride, window, builder: Arc::new(builder) })
     }
 
     /// Gives tasks until all epochs are read or nobody takes them any more (`false`); an error is the last thing given.
@@ -109,7 +111,8 @@ impl Prefetch {
                 while let Some(step) = steps.at(at)
                     && window.len() < length
                 {
-                    at = step.end;
+                    // Those between are others'.
+                    at = step.end.saturating_add((self.stride - 1).saturating_mul(steps.global_batch));
                     window.push(step);
                 }
                 let reads: Vec<Reads> = window.iter().map(|positions| self.reads(table, positions)).collect();

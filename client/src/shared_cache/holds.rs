@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use rustix::fs::{FlockOperation, flock};
 use shardfmt::{Digest, ShardId};
 
+use crate::fork;
+
 /// One entry: a word, and a shard.
 const ENTRY: usize = 33;
 const HELD: u8 = 1;
@@ -24,7 +26,7 @@ static NUMBER: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug)]
 pub(super) struct Holds {
     dir: PathBuf,
-    /// The process that wrote the file: a child that was forked has a file of its own.
+    /// The generation that wrote the file: a child that was forked has a file of its own.
     file: Option<(u32, PathBuf, File)>,
     entries: u64,
     held: HashSet<ShardId>,
@@ -57,7 +59,7 @@ impl Holds {
     }
 
     fn is_own(&self) -> bool {
-        self.file.as_ref().is_some_and(|(process, ..)| *process == std::process::id())
+        self.file.as_ref().is_some_and(|(generation, ..)| *generation == fork::generation())
     }
 
     fn append(&mut self, word: u8, id: ShardId) -> io::Result<()> {
@@ -68,8 +70,7 @@ impl Holds {
 
     /// Everything that holds in a new file; the old one goes, unless it is another process's.
     fn rewrite(&mut self) -> io::Result<()> {
-        let process = std::process::id();
-        let name = format!("{process}-{}", NUMBER.fetch_add(1, Relaxed));
+        let name = format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
         let (path, hidden) = (self.dir.join(&name), self.dir.join(format!(".{name}")));
         let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(&hidden)?;
         flock(&file, FlockOperation::LockExclusive)?;
@@ -82,7 +83,7 @@ impl Holds {
             fs::remove_file(old)?;
         }
         self.entries = self.held.len() as u64;
-        self.file = Some((process, path, file));
+        self.file = Some((fork::generation(), path, file));
         Ok(())
     }
 }

@@ -1,0 +1,26 @@
+"""Shuffled, exactly resumable, elastic training data.
+
+A dataset lies in a directory or a bucket (``shardctl ingest``, or :func:`from_iter` and its like), or on nodes
+(``shardd serve``). A plan fixes the order of every epoch; which rank reads what is a pure function of it, so training goes
+on at the very sample with any number of ranks.
+
+Nothing is started when this is imported or when a dataset or loader is made: threads begin with the first batch.
+"""
+
+from ._dataset import StreamingDataset
+from ._ingest import from_hf, from_iter, from_torch
+from ._loader import DataLoader
+from ._ranks import Ranks
+from ._sampler import Sampler
+from ._state import StateMismatch
+
+__all__ = [
+    "DataLoader",
+    "Ranks",
+    "Sampler",
+    "StateMismatch",
+    "StreamingDataset",
+    "from_hf",
+    "from_iter",
+    "from_torch",
+]

@@ -1,0 +1,223 @@
+"""A dataset and the plan by which it is read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from . import _formats, _native
+from ._ranks import Ranks
+from ._state import State
+
+_FOREIGN = {
+    "accelerate.data_loader": "Accelerate would shard what is sharded already, and each rank would see 1/W of its part",
+    "deepspeed.runtime.dataloader": "DeepSpeed would shard what is sharded already",
+    "torch.utils.data.distributed": "a DistributedSampler would shard what is sharded already",
+}
+
+
+class StreamingDataset:
+    """A version of a dataset, read in the order of a plan.
+
+    ``remote`` is a directory or the URL of a store (``s3://bucket/folder``, ``gs://``, ``az://``, ``https://``); or give the
+    HTTP addresses of nodes as ``servers``. ``dataset`` names one of its datasets (``NAME``, ``NAME@TAG``), and may be left
+    out if there is only one; ``split`` reads ``NAME-SPLIT``.
+
+    ``q`` is the share of samples that partitions exchange after each epoch, or a list of shares for the first epochs, of
+    which the last one holds on. ``partitions`` and ``shuffle_seed`` belong to the plan: another value is another order.
+
+    Iterating gives micro-batches if there is a ``batch_size``, and samples otherwise; :class:`shardd.DataLoader` reads
+    ahead, and is what training wants. Inside a ``torch.utils.data.DataLoader`` (``batch_size=None``) each worker reads its
+    own share of the batches.
+    """
+
+    def __init__(
+        self,
+        remote: str | None = None,
+        *,
+        dataset: str | None = None,
+        split: str | None = None,
+        servers: Sequence[str] | None = None,
+        run: str | None = None,
+        batch_size: int | None = None,
+        q: float | Sequence[float] = 0.1,
+        partitions: int | None = None,
+        shuffle_seed: int = 0,
+        selection: str = "cyclic",
+        block_slots: int | None = None,
+        virtual_ranks: int | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        format: str | None = None,
+        image_layout: str | None = None,
+        image_dtype: str | None = None,
+        local: str | None = None,
+        cache_limit: str | int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        replication: int = 1,
+        token: str | None = None,
+        ca: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} reads nothing; use at least 1")
+        if selection not in ("cyclic", "independent"):
+            raise ValueError(f'selection={selection!r}: use "cyclic" or "independent"')
+        self._where = dict(place=remote, servers=list(servers) if servers else None, token=token, ca=ca, **(storage_options or {}))
+        self._store = _native.Store(**self._where)
+        self._reference = _name(self._store, dataset, split)
+        self.name, self.version, self._samples = self._store.resolve(self._reference)
+        if limit is not None:
+            raise ValueError("limit is not given with a plan; make a smaller version with shardctl ingest --limit")
+        shares = [float(share) for share in q] if isinstance(q, Sequence) else [float(q)]
+        self.plan, self.partitions = self._store.make_plan(
+            self.version,
+            q=shares,
+            seed=shuffle_seed,
+            partitions=partitions,
+            block_slots=block_slots,
+            independent=selection == "independent",
+        )
+        self.batch_size = batch_size
+        self.virtual_ranks = virtual_ranks
+        self.run = run
+        self._columns = list(columns) if columns is not None else None
+        self._format = format
+        self._image = (image_layout, image_dtype)
+        _formats.image(*self._image)
+        self._cache = (local, str(cache_limit) if cache_limit is not None else None)
+        self._given_ranks = (rank, world_size, replication)
+        self._schema = {column["name"]: column for column in self._store.columns(self.version)}
+        for column in self._columns or ():
+            if column not in self._schema:
+                raise ValueError(f"no column {column!r}; there are {', '.join(self._schema)}")
+        self._epoch = 0
+
+    # --- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns that batches have."""
+        return self._columns if self._columns is not None else list(self._schema)
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, if the dataset was made of folders of them."""
+        for column in self._schema.values():
+            names = column["metadata"].get("shardd.classes")
+            if names:
+                return json.loads(names)
+        raise AttributeError("nothing is noted of this dataset's classes")
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The number of each class."""
+        return {name: number for number, name in enumerate(self.classes)}
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the version, which all ranks together read in an epoch."""
+        return self._samples
+
+    @property
+    def ranks(self) -> Ranks:
+        """Which rank reads here, of how many."""
+        rank, world, replication = self._given_ranks
+        return Ranks.find(rank, world, replication)
+
+    def __repr__(self) -> str:
+        return (
+            f"StreamingDataset({self.name}, version {self.version[:12]}, {self._samples} samples, "
+            f"plan {self.plan[:12]} of {self.partitions} partitions)"
+        )
+
+    # --- for whoever iterates it without a loader of ours ---------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that the next iteration reads."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        _refuse_foreign("iterate over")
+        from ._loader import DataLoader
+
+        worker = _worker()
+        if worker is not None and self.batch_size is None:
+            raise RuntimeError(
+                "a StreamingDataset in workers of a torch DataLoader gives whole batches: make it with batch_size=..., and the "
+                "DataLoader with batch_size=None; or use shardd.DataLoader, which needs no workers"
+            )
+        turn, turns = worker or (0, 1)
+        loader = DataLoader(self, batch_size=self.batch_size or 64, num_workers=1 if worker else 2, _turn=(turn, turns))
+        loader.set_epoch(self._epoch)
+        self._epoch += 1
+        if self.batch_size is not None:
+            yield from loader
+            return
+        for batch in loader:
+            names = list(batch)
+            for values in zip(*batch.values()):
+                yield dict(zip(names, values))
+
+    def __len__(self) -> int:
+        _refuse_foreign("take the length of")
+        from ._loader import DataLoader
+
+        return len(DataLoader(self, batch_size=self.batch_size or 1))
+
+    # --- for processes that get a copy ----------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_store"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._store = _native.Store(**self._where)
+
+    # --- for loaders ----------------------------------------------------------------------------------------------------
+
+    def _open(self, **how: Any) -> _native.Loader:
+        local, cache_limit = self._cache
+        return _native.Loader(self._store, self.plan, cache_dir=local, cache_limit=cache_limit, run=self.run, **how)
+
+    def _state(self, epoch: int, position: int, virtual_ranks: int) -> State:
+        return State(self.plan, epoch, position, virtual_ranks, self.run)
+
+
+def _name(store: _native.Store, dataset: str | None, split: str | None) -> str:
+    if dataset is None:
+        names = [name for name, _, _ in store.datasets()]
+        if split is not None:
+            names = [name.removesuffix(f"-{split}") for name in names if name.endswith(f"-{split}")]
+        if len(names) != 1:
+            raise ValueError(f"name the dataset, one of: {', '.join(names) or 'none'}")
+        dataset = names[0]
+    if split is None:
+        return dataset
+    name, at, tag = dataset.partition("@")
+    return f"{name}-{split}{at}{tag}"
+
+
+def _worker() -> tuple[int, int] | None:
+    """Which worker of a foreign loader this is, of how many."""
+    data = sys.modules.get("torch.utils.data")
+    info = data.get_worker_info() if data is not None else None
+    return (info.id, info.num_workers) if info is not None else None
+
+
+def _refuse_foreign(what: str) -> None:
+    """A library that shards a dataset on top of this one's own shares would lose samples without a word."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        reason = _FOREIGN.get(frame.f_globals.get("__name__", ""))
+        if reason is not None:
+            raise RuntimeError(
+                f"refusing to {what} a StreamingDataset here: {reason}. Use shardd.DataLoader(dataset, batch_size=...), and do not "
+                "give it a sampler or prepare it: it finds its rank by itself"
+            )
+        frame = frame.f_back

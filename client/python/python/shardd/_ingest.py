@@ -1,0 +1,145 @@
+"""Datasets made of what Python gives."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from . import _native
+
+_ROWS = 1024
+_BYTES = 64 << 20
+
+
+def from_iter(
+    rows: Iterable[Mapping[str, Any]],
+    out: str,
+    *,
+    name: str,
+    classes: Mapping[str, Sequence[str]] | None = None,
+    mix: str = "random",
+    seed: int = 0,
+    shard_size: str | None = None,
+    message: str = "",
+    storage_options: Mapping[str, Any] | None = None,
+) -> str:
+    """Makes a version of dataset ``name`` in the store ``out`` (a directory or a URL) of the rows, and returns its id.
+
+    A row is a dict of numbers, arrays or tensors of one shape, pictures (PIL), ``bytes`` and ``str``; the first one says which
+    columns there are. ``mix`` is in which order they are kept: ``"random"``, ``"sequential"``, or the name of a column whose
+    values every shard gets a fair share of. ``classes`` names the classes of columns of labels. Rows wait in a temporary file
+    (``TMPDIR``), so there may be more of them than memory holds.
+    """
+    store = _native.Store(out, **(storage_options or {}))
+    with tempfile.TemporaryDirectory(prefix="shardd-") as directory:
+        path = os.path.join(directory, "rows.arrow")
+        _write(path, rows, classes or {})
+        return _native.ingest(store, name, [path], mix=mix, seed=seed, shard_size=shard_size, message=message)
+
+
+def from_torch(dataset: Any, out: str, *, name: str, columns: Sequence[str] = ("image", "label"), **how: Any) -> str:
+    """As :func:`from_iter`, of a ``torch.utils.data.Dataset``: map-style or iterable, of dicts, or of tuples whose parts
+    ``columns`` names. Classes are those of ``dataset.classes``, if it has them."""
+    names = getattr(dataset, "classes", None)
+    if names is not None and "label" in columns and "classes" not in how:
+        how["classes"] = {"label": [str(each) for each in names]}
+    items = (dataset[index] for index in range(len(dataset))) if hasattr(dataset, "__getitem__") else iter(dataset)
+
+    def row(item: Any) -> Mapping[str, Any]:
+        if isinstance(item, Mapping):
+            return item
+        if len(item) != len(columns):
+            raise ValueError(f"a sample has {len(item)} parts, and columns names {len(columns)}: {', '.join(columns)}")
+        return dict(zip(columns, item))
+
+    return from_iter((row(item) for item in items), out, name=name, **how)
+
+
+def from_hf(dataset: Any, out: str, *, name: str, **how: Any) -> str:
+    """As :func:`from_iter`, of a ``datasets.Dataset``. Pictures stay encoded; the names of a ``ClassLabel`` are kept."""
+    how.setdefault("classes", {key: list(of.names) for key, of in dataset.features.items() if hasattr(of, "names")})
+    plain = dataset
+    for key, of in dataset.features.items():
+        if type(of).__name__ in ("Image", "Audio"):
+            plain = plain.cast_column(key, type(of)(decode=False))
+
+    def value(of: Any) -> Any:
+        if isinstance(of, dict) and set(of) == {"bytes", "path"}:
+            if of["bytes"] is not None:
+                return of["bytes"]
+            with open(of["path"], "rb") as file:
+                return file.read()
+        return of
+
+    rows = ({key: value(of) for key, of in row.items()} for row in plain)
+    return from_iter(rows, out, name=name, **how)
+
+
+def _write(path: str, rows: Iterable[Mapping[str, Any]], classes: Mapping[str, Sequence[str]]) -> None:
+    import numpy as np
+
+    writer: _native.Rows | None = None
+    kinds: dict[str, tuple[str, tuple[int, ...] | None]] = {}
+    waiting: dict[str, list[Any]] = {}
+    count = total = size = 0
+
+    def flush() -> None:
+        nonlocal count, size
+        assert writer is not None
+        values = [b"".join(part) if kinds[key][0] not in ("bytes", "text") else part for key, part in waiting.items()]
+        writer.write(count, values)
+        for part in waiting.values():
+            part.clear()
+        count = size = 0
+
+    for row in rows:
+        values = {key: _value(value, np) for key, value in row.items()}
+        if writer is None:
+            kinds = {key: (kind, shape) for key, (kind, shape, _) in values.items()}
+            unknown = [key for key in classes if key not in kinds]
+            if unknown:
+                raise ValueError(f"classes names column {unknown[0]!r}; there are {', '.join(kinds)}")
+            columns = [(key, kind, shape, classes.get(key)) for key, (kind, shape) in kinds.items()]
+            writer = _native.Rows(path, columns)
+            waiting = {key: [] for key in kinds}
+        if values.keys() != kinds.keys():
+            raise ValueError(f"row {total} has the columns {', '.join(values)}, and those before {', '.join(kinds)}")
+        for key, (kind, shape, value) in values.items():
+            if (kind, shape) != kinds[key]:
+                raise ValueError(
+                    f"row {total}, column {key!r}: {_shown(kind, shape)} where those before have {_shown(*kinds[key])}; make them "
+                    "alike, or keep them as bytes"
+                )
+            waiting[key].append(value)
+            size += len(value)
+        count += 1
+        total += 1
+        if count == _ROWS or size >= _BYTES:
+            flush()
+    if writer is None:
+        raise ValueError("there are no rows")
+    if count:
+        flush()
+    writer.finish()
+
+
+def _value(value: Any, np: Any) -> tuple[str, tuple[int, ...] | None, Any]:
+    """Its type, its shape, and itself as it is written."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "bytes", None, bytes(value)
+    if isinstance(value, str):
+        return "text", None, value
+    if hasattr(value, "detach"):  # a tensor of torch
+        value = value.detach().cpu().numpy()
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{type(value).__name__} of {array.dtype} cannot be kept: give numbers, arrays, bytes or text")
+    kind = array.dtype.newbyteorder("<").str if array.dtype.itemsize > 1 else array.dtype.str
+    array = np.ascontiguousarray(array, dtype=kind)
+    return kind, array.shape if np.ndim(value) else None, array.tobytes()
+
+
+def _shown(kind: str, shape: tuple[int, ...] | None) -> str:
+    return kind if shape is None else f"{kind} of shape {tuple(shape)}"

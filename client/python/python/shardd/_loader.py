@@ -1,0 +1,293 @@
+"""The loader: a rank's micro-batches, epoch by epoch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from . import _formats, _native
+from ._dataset import StreamingDataset
+from ._ranks import Ranks
+from ._state import State, StateMismatch
+
+LAST_BATCH = ("short", "drop")
+
+
+class DataLoader:
+    """Gives a rank its micro-batches as dicts of tensors, in the order of the dataset's plan.
+
+    Not a ``torch.utils.data.DataLoader``: Accelerate and Lightning leave it alone, and it finds its rank by itself (from
+    ``torch.distributed``, else ``RANK`` and ``WORLD_SIZE``).
+
+    ``batch_size`` is what a virtual rank reads in a step: with as many virtual ranks as ranks, which is the default, the
+    micro-batch of a rank. Or give ``global_batch_size``, what all ranks read. With fewer ranks than virtual ranks a step has
+    several micro-batches, told by :attr:`accumulation` and :attr:`is_last_micro`.
+
+    ``num_workers`` counts threads that gather batches, outside the interpreter's lock; processes are used for Python
+    transforms alone. ``drop_last`` leaves out the samples that do not fill a last step.
+
+    Each iteration reads an epoch, and the next iteration the next one. ``state_dict`` says what was handed out so far,
+    exactly, whatever was read ahead; ``load_state_dict`` goes on there with any number of ranks.
+    """
+
+    def __init__(
+        self,
+        dataset: StreamingDataset,
+        batch_size: int | None = None,
+        *,
+        global_batch_size: int | None = None,
+        num_workers: int = 2,
+        prefetch_factor: int = 4,
+        drop_last: bool = False,
+        last_batch: str | None = None,
+        collate_fn: Callable[[list[dict[str, Any]]], Any] | None = None,
+        transform: Callable[[dict[str, Any]], Any] | None = None,
+        virtual_ranks: int | None = None,
+        check_ranks: bool = True,
+        _turn: tuple[int, int] = (0, 1),
+    ) -> None:
+        if batch_size is None and global_batch_size is None:
+            batch_size = dataset.batch_size
+        if (batch_size is None) == (global_batch_size is None):
+            raise ValueError("give batch_size (of a virtual rank) or global_batch_size (of all ranks), one of them")
+        for name, value in (("batch_size", batch_size), ("global_batch_size", global_batch_size)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} reads nothing; use at least 1")
+        if num_workers < 0 or prefetch_factor < 1:
+            raise ValueError("num_workers counts threads, from 0; prefetch_factor steps for each, from 1")
+        if last_batch is None:
+            last_batch = "drop" if drop_last else "short"
+        if last_batch not in LAST_BATCH:
+            raise ValueError(f"last_batch={last_batch!r}: use one of {', '.join(LAST_BATCH)}")
+        self.dataset = dataset
+        self.collate_fn = collate_fn
+        self.transform = transform
+        self._batch_size = batch_size
+        self._global_batch_size = global_batch_size
+        self._last_batch = last_batch
+        self._threads = max(num_workers, 1)
+        self._ahead = prefetch_factor * self._threads
+        self._virtual_ranks = virtual_ranks if virtual_ranks is not None else dataset.virtual_ranks
+        self._check_ranks = check_ranks
+        self._turn = _turn
+        # Where the next iteration begins; `_inside` if the one before it ended early, and this epoch is not begun again.
+        self._cursor = (0, 0)
+        self._inside = False
+        self._native: _native.Loader | None = None
+        self._native_at = (0, 0)
+        self._pending: _native.Step | None = None
+        self._stats = (0, 0, 0.0)
+        # Of the micro-batch that was handed out last.
+        self.epoch = 0
+        self.step = 0
+        self.accumulation = 1
+        self.is_last_micro = True
+        self.weight = 1.0
+        self.positions: tuple[int, int] = (0, 0)
+
+    # --- sizes ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def ranks(self) -> Ranks:
+        """Which rank reads here, of how many."""
+        return self.dataset.ranks
+
+    @property
+    def virtual_ranks(self) -> int:
+        """V: into how many micro-batches every step is cut."""
+        if self._virtual_ranks is None:
+            store, plan = self.dataset._store, self.dataset.plan
+            self._virtual_ranks = store.describe_plan(plan, self.ranks.world)[3]
+        return self._virtual_ranks
+
+    @property
+    def batch_size(self) -> int:
+        """What a virtual rank reads in a step."""
+        if self._batch_size is not None:
+            return self._batch_size
+        assert self._global_batch_size is not None
+        size, rest = divmod(self._global_batch_size, self.virtual_ranks)
+        if rest or not size:
+            raise ValueError(
+                f"global_batch_size={self._global_batch_size} is no multiple of the {self.virtual_ranks} virtual ranks"
+            )
+        return size
+
+    @property
+    def global_batch_size(self) -> int:
+        """What all ranks read in a step."""
+        return self.batch_size * self.virtual_ranks
+
+    def __len__(self) -> int:
+        """How many micro-batches a whole epoch has for this rank."""
+        samples, batch = self.dataset.num_samples, self.global_batch_size
+        steps = samples // batch if self._last_batch == "drop" else -(-samples // batch)
+        turn, turns = self._turn
+        return len(range(turn, steps, turns)) * self._own_virtual_ranks()
+
+    def _own_virtual_ranks(self) -> int:
+        ranks, virtual = self.ranks, self.virtual_ranks
+        return (ranks.rank + 1) * virtual // ranks.world - ranks.rank * virtual // ranks.world
+
+    # --- where it is ------------------------------------------------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that the next iteration reads. Of an epoch that a loaded state is inside, the rest."""
+        if epoch < 0:
+            raise ValueError(f"there is no epoch {epoch}")
+        if epoch != self._cursor[0] or self._inside:
+            self._cursor, self._inside = (epoch, 0), False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was handed out: less than 300 bytes as JSON, the same on every rank."""
+        return self.dataset._state(*self._cursor, self.virtual_ranks).as_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
+        """Goes on where the state says, with any number of ranks. A state of other data or another plan is refused, unless
+        ``force`` says otherwise."""
+        read = State.of(state)
+        if not force:
+            read.check(self.dataset.plan, repr(self.dataset))
+        if read.position > self.dataset.num_samples:
+            raise StateMismatch(f"position {read.position} is beyond the {self.dataset.num_samples} samples of an epoch")
+        if self._virtual_ranks is None and read.virtual_ranks >= self.ranks.world:
+            self._virtual_ranks = read.virtual_ranks
+        self._cursor, self._inside = (read.epoch, read.position), False
+
+    # --- iterating ----------------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._inside:
+            self._cursor, self._inside = (self._cursor[0] + 1, 0), False
+        if len(self) == 0:
+            raise ValueError(
+                f"no step in an epoch: {self.dataset.num_samples} samples, steps of {self.global_batch_size}, and "
+                f"last_batch={self._last_batch!r}; use a smaller batch"
+            )
+        self._compare_ranks()
+        return self._epoch_from(*self._cursor)
+
+    def _epoch_from(self, epoch: int, position: int) -> Iterator[Any]:
+        finish = self._finisher()
+        while (step := self._next(epoch, position)) is not None:
+            self._inside = True
+            first, end = step.positions
+            whole, count = end - first, len(step)
+            for index in range(count):
+                _, samples = step.micro_batch(index)
+                if index + 1 == count:
+                    position = self._reached(step)
+                self.epoch, self.step, self.positions = epoch, step.number, (first, end)
+                self.accumulation, self.is_last_micro = count, index + 1 == count
+                self.weight = samples * self.ranks.world / whole
+                yield finish(step, index)
+            if self._cursor[0] != epoch:
+                break
+        # The epoch is over, if nobody went elsewhere meanwhile.
+        if self._cursor[0] == epoch:
+            self._cursor = (epoch + 1, 0)
+        self._inside = False
+
+    def _reached(self, step: _native.Step) -> int:
+        """Notes what is handed out; where the next step of this epoch begins."""
+        turn, turns = self._turn
+        end = step.positions[1]
+        self._cursor = step.next
+        self._inside = step.next[0] == step.epoch
+        return end
+
+    def _next(self, epoch: int, position: int) -> _native.Step | None:
+        """The next step of the epoch; `None` if it has no more."""
+        native = self._native_for(epoch, position)
+        step, self._pending = self._pending or native.next(), None
+        if step is None or step.epoch != epoch:
+            self._pending = step
+            return None
+        self._native_at = step.next
+        return step
+
+    def _native_for(self, epoch: int, position: int) -> _native.Loader:
+        if self._native is not None and (not self._native.is_own() or self._native_at != (epoch, position)):
+            self.close()
+        if self._native is None:
+            ranks = self.ranks
+            turn, turns = self._turn
+            self._native = self.dataset._open(
+                batch_size=self.batch_size,
+                rank=ranks.rank,
+                world=ranks.world,
+                virtual_ranks=self.virtual_ranks,
+                last_batch=self._last_batch,
+                epoch=epoch,
+                position=position + turn * self.global_batch_size if turns > 1 else position,
+                stride=turns,
+                threads=self._threads,
+                read_ahead=self._ahead,
+            )
+            self._native_at = (epoch, position)
+        return self._native
+
+    def _finisher(self) -> Callable[[_native.Step, int], Any]:
+        """What makes a micro-batch what the user gets."""
+        dataset = self.dataset
+        convert = _formats.converter(dataset._format or _formats.default_format())
+        image = _formats.image(*dataset._image)
+        names = frozenset(dataset.columns)
+
+        def finish(step: _native.Step, index: int) -> Any:
+            batch = {column.name: convert(column) for column in step.columns(index) if column.name in names}
+            if image is not None:
+                batch = {name: image(values) if hasattr(values, "shape") else values for name, values in batch.items()}
+            if self.transform is None and self.collate_fn is None:
+                return batch
+            samples: list[Any] = [dict(zip(batch, values)) for values in zip(*batch.values())]
+            if self.transform is not None:
+                samples = [self.transform(sample) for sample in samples]
+            return (self.collate_fn or _default_collate())(samples)
+
+        return finish
+
+    def _compare_ranks(self) -> None:
+        """Ranks that follow different plans would train on a mixture without a word."""
+        torch = sys.modules.get("torch")
+        if not self._check_ranks or torch is None or not torch.distributed.is_available():
+            return
+        self._check_ranks = False
+        group = torch.distributed
+        if not group.is_initialized() or group.get_world_size() == 1 or self._turn[1] > 1:
+            return
+        own = (self.dataset.plan, self.virtual_ranks, self.batch_size, self._last_batch, self._cursor)
+        every: list[Any] = [None] * group.get_world_size()
+        group.all_gather_object(every, own)
+        strange = [rank for rank, other in enumerate(every) if other != every[0]]
+        if strange:
+            raise StateMismatch(
+                f"ranks do not read the same: rank 0 has (plan, virtual ranks, batch size, last batch, cursor) {every[0]}, and "
+                f"rank {strange[0]} has {every[strange[0]]}"
+            )
+
+    # --- the end ------------------------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, float]:
+        """Steps and samples of this rank since threads were started, and for how many seconds the user waited for them."""
+        steps, samples, waited = self._native.stats() if self._native is not None and self._native.is_own() else self._stats
+        return {"steps": steps, "samples": samples, "waited_s": waited}
+
+    def close(self) -> None:
+        """Ends the threads. Batches that were handed out stay; iterating starts threads again."""
+        native, self._native, self._pending = self._native, None, None
+        if native is not None and native.is_own():
+            self._stats = native.stats()
+            native.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state["_native"] = state["_pending"] = None
+        return state
+
+
+def _default_collate() -> Callable[[list[Any]], Any]:
+    from torch.utils.data import default_collate
+
+    return default_collate

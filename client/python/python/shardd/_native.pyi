@@ -1,0 +1,136 @@
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any
+
+class Column:
+    """A column of a batch. Its memory is used again when nothing that was made of it is left."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_tensor(self) -> bool:
+        """Whether its values are numbers of one shape, none of them null."""
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+    def __len__(self) -> int: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    @staticmethod
+    def __dlpack_device__() -> tuple[int, int]: ...
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]: ...
+    def to_list(self) -> list[Any]: ...
+    def ragged(self) -> tuple[Column, list[int]]: ...
+
+class Step:
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def positions(self) -> tuple[int, int]: ...
+    @property
+    def next(self) -> tuple[int, int]: ...
+    def __len__(self) -> int: ...
+    def micro_batch(self, index: int) -> tuple[int, int]: ...
+    def positions_of(self, index: int) -> list[int]: ...
+    def columns(self, index: int) -> list[Column]: ...
+
+class Loader:
+    def __init__(
+        self,
+        store: Store,
+        plan: str,
+        *,
+        batch_size: int,
+        rank: int = 0,
+        world: int = 1,
+        virtual_ranks: int | None = None,
+        last_batch: str = "short",
+        epoch: int = 0,
+        position: int = 0,
+        stride: int = 1,
+        read_ahead: int = 8,
+        threads: int = 2,
+        audit: bool = False,
+        cache_dir: str | PathLike[str] | None = None,
+        cache_limit: str | None = None,
+        run: str | None = None,
+    ) -> None: ...
+    def next(self) -> Step | None: ...
+    def close(self) -> None: ...
+    def is_own(self) -> bool: ...
+    @property
+    def virtual_ranks(self) -> int: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def steps_per_epoch(self) -> int: ...
+    def stats(self) -> tuple[int, int, float]: ...
+
+class Store:
+    def __init__(
+        self,
+        place: str | None = None,
+        *,
+        servers: Sequence[str] | None = None,
+        token: str | None = None,
+        ca: str | PathLike[str] | None = None,
+        region: str | None = None,
+        endpoint: str | None = None,
+        anonymous: bool | None = None,
+    ) -> None: ...
+    def datasets(self) -> list[tuple[str, str, int]]: ...
+    def resolve(self, reference: str) -> tuple[str, str, int]: ...
+    def columns(self, version: str) -> list[dict[str, Any]]: ...
+    def make_plan(
+        self,
+        version: str,
+        *,
+        q: Sequence[float],
+        seed: int,
+        partitions: int | None = None,
+        grain_rows: int | None = None,
+        block_slots: int | None = None,
+        independent: bool = False,
+    ) -> tuple[str, int]: ...
+    def describe_plan(self, id: str, world: int) -> tuple[str, int, int, int]: ...
+
+class Order:
+    def __init__(
+        self, samples: int, *, q: Sequence[float], seed: int, partitions: int | None = None, grain_rows: int = 1
+    ) -> None: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def partitions(self) -> int: ...
+    def default_virtual_ranks(self, world: int) -> int: ...
+    def check_ranks(self, world: int, virtual_ranks: int) -> None: ...
+    def reads(
+        self, epoch: int, start: int, end: int, rank: int, world: int, virtual_ranks: int
+    ) -> list[list[int]]: ...
+
+class Rows:
+    def __init__(
+        self, path: str, columns: Sequence[tuple[str, str, Sequence[int] | None, Sequence[str] | None]]
+    ) -> None: ...
+    def write(self, rows: int, values: Sequence[Any]) -> None: ...
+    def finish(self) -> None: ...
+
+def ingest(
+    store: Store,
+    name: str,
+    paths: Sequence[str],
+    *,
+    mix: str = "random",
+    seed: int = 0,
+    shard_size: str | None = None,
+    message: str = "",
+) -> str: ...

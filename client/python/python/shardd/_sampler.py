@@ -1,0 +1,115 @@
+"""A plan's order over any map-style dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from typing import Any
+
+from . import _native
+from ._ranks import Ranks
+from ._state import State, StateMismatch
+
+
+
+class Sampler:
+    """Gives a rank the indices of its samples: where ``DistributedSampler`` stands, but with an order that exchanges a share
+    ``q`` of the samples between partitions after each epoch, and a state that any number of ranks can go on from.
+
+    Every sample is given exactly once in an epoch; ranks get equally many, give or take what their virtual ranks differ by.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized | int,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        *,
+        batch_size: int = 1,
+        q: float | Sequence[float] = 0.1,
+        seed: int = 0,
+        partitions: int | None = None,
+        virtual_ranks: int | None = None,
+        drop_last: bool = False,
+        replication: int = 1,
+    ) -> None:
+        self.num_samples = dataset if isinstance(dataset, int) else len(dataset)
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} reads nothing; use at least 1")
+        shares = [float(share) for share in q] if isinstance(q, Sequence) else [float(q)]
+        self._order = _native.Order(self.num_samples, q=shares, seed=seed, partitions=partitions)
+        self._given_ranks = (rank, num_replicas, replication)
+        ranks = self.ranks
+        self.virtual_ranks = virtual_ranks or self._order.default_virtual_ranks(ranks.world)
+        self._order.check_ranks(ranks.world, self.virtual_ranks)
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self._cursor = (0, 0)
+        self._inside = False
+
+    @property
+    def plan(self) -> str:
+        """The id of the plan, which is another for another number of samples, seed, q or number of partitions."""
+        return self._order.id
+
+    @property
+    def ranks(self) -> Ranks:
+        """Which rank this is, of how many."""
+        rank, world, replication = self._given_ranks
+        return Ranks.find(rank, world, replication)
+
+    @property
+    def global_batch_size(self) -> int:
+        """What all ranks read in a step: ``batch_size`` for each virtual rank."""
+        return self.batch_size * self.virtual_ranks
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that the next iteration gives. Of an epoch that a loaded state is inside, the rest."""
+        if epoch != self._cursor[0] or self._inside:
+            self._cursor, self._inside = (epoch, 0), False
+
+    def __len__(self) -> int:
+        """How many indices the next iteration gives to this rank."""
+        epoch, position = self._begin()
+        return sum(len(own) for own in self._order.reads(epoch, position, self._end(), *self._share()))
+
+    def __iter__(self) -> Iterator[int]:
+        """Indices in the order of steps, and in each of virtual ranks; the state counts whole steps."""
+        epoch, position = self._cursor = self._begin()
+        self._inside = True
+        end, batch = self._end(), self.global_batch_size
+        while position < end:
+            until = min(position + batch, end)
+            for own in self._order.reads(epoch, position, until, *self._share()):
+                yield from own
+            position = until
+            self._cursor = (epoch, position)
+        self._cursor, self._inside = (epoch + 1, 0), False
+
+    def state_dict(self, *, samples: int | None = None) -> dict[str, Any]:
+        """Where it is. A loader that reads ahead takes indices before their samples are handed out: ``samples`` of this epoch,
+        counted over all ranks, says how many were."""
+        epoch, position = self._cursor
+        if samples is not None:
+            position = samples
+        return State(self.plan, epoch, position, self.virtual_ranks).as_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
+        """Goes on where the state says, with any number of ranks."""
+        read = State.of(state)
+        if not force:
+            read.check(self.plan, f"this sampler of {self.num_samples} samples")
+        if read.position > self.num_samples:
+            raise StateMismatch(f"position {read.position} is beyond the {self.num_samples} samples of an epoch")
+        self._cursor, self._inside = (read.epoch, read.position), False
+
+    def _begin(self) -> tuple[int, int]:
+        epoch, position = self._cursor
+        return (epoch + 1, 0) if self._inside else (epoch, position)
+
+    def _end(self) -> int:
+        batch = self.global_batch_size
+        return self.num_samples // batch * batch if self.drop_last else self.num_samples
+
+    def _share(self) -> tuple[int, int, int]:
+        ranks = self.ranks
+        return ranks.rank, ranks.world, self.virtual_ranks

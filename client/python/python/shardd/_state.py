@@ -1,0 +1,66 @@
+"""Where reading is: a small JSON value, the same on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+FORMAT = 1
+
+
+class StateMismatch(ValueError):
+    """The saved state is of other data, another plan or another run."""
+
+
+@dataclass(frozen=True)
+class State:
+    """``position`` counts samples of the epoch's global order that were handed to the user, in whole steps."""
+
+    plan: str
+    epoch: int
+    position: int
+    virtual_ranks: int
+    run: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {
+            "shardd": FORMAT,
+            "plan": self.plan,
+            "epoch": self.epoch,
+            "position": self.position,
+            "virtual_ranks": self.virtual_ranks,
+        }
+        if self.run is not None:
+            state["run"] = self.run
+        return state
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> State:
+        """Reads what :meth:`as_dict` gave, of this release or an earlier one."""
+        if not isinstance(state, Mapping) or "shardd" not in state:
+            raise StateMismatch("this is no state of a shardd loader; save loader.state_dict() and load that")
+        if state["shardd"] != FORMAT:
+            raise StateMismatch(f"the state has format {state['shardd']!r}, this release reads {FORMAT}; upgrade shardd")
+        try:
+            read = cls(
+                plan=str(state["plan"]),
+                epoch=int(state["epoch"]),
+                position=int(state["position"]),
+                virtual_ranks=int(state["virtual_ranks"]),
+                run=state.get("run"),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateMismatch(f"the state is damaged: {error!r}") from None
+        if read.epoch < 0 or read.position < 0 or read.virtual_ranks < 1:
+            raise StateMismatch(f"the state is damaged: {dict(state)}")
+        return read
+
+    def check(self, plan: str, what: str) -> None:
+        """Refuses a state of another plan."""
+        if self.plan != plan:
+            raise StateMismatch(
+                f"the state is of plan {self.plan[:12]}, and {what} follows plan {plan[:12]}: another version of the data, seed, "
+                "q or number of partitions. Open what the state was saved with, or say force=True to go on at its epoch and "
+                "position all the same"
+            )

@@ -1,0 +1,326 @@
+//! A column of a batch, for NumPy, PyTorch, JAX and Arrow to look at where it lies.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, make_array};
+use arrow::buffer::Buffer;
+use arrow::datatypes::{DataType, FieldRef};
+use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, to_ffi};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyCapsule, PyDict, PyList, PyString, PyTuple};
+
+use crate::dlpack;
+
+/// A column of a batch. Its memory goes back to the loader with the last array or tensor that was made of it.
+#[pyclass(frozen, module = "shardd._native")]
+pub(crate) struct Column {
+    field: FieldRef,
+    array: ArrayRef,
+    /// How its values lie, if they are numbers of one shape and none is null.
+    tensor: Option<Tensor>,
+}
+
+/// Numbers one after the other.
+pub(crate) struct Tensor {
+    pub(crate) values: Buffer,
+    pub(crate) number: Number,
+    /// Rows first.
+    pub(crate) shape: Vec<usize>,
+}
+
+/// A type of numbers, as NumPy and DLPack name it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Number {
+    /// `b`, `i`, `u` or `f`.
+    pub(crate) kind: u8,
+    pub(crate) bytes: usize,
+}
+
+impl Number {
+    fn of(data_type: &DataType) -> Option<Self> {
+        let number = |kind, bytes| Some(Self { kind, bytes });
+        match data_type {
+            DataType::Boolean => number(b'b', 1),
+            DataType::Int8 => number(b'i', 1),
+            DataType::Int16 => number(b'i', 2),
+            DataType::Int32 | DataType::Date32 | DataType::Time32(_) => number(b'i', 4),
+            DataType::Int64
+            | DataType::Date64
+            | DataType::Time64(_)
+            | DataType::Timestamp(..)
+            | DataType::Duration(_) => number(b'i', 8),
+            DataType::UInt8 => number(b'u', 1),
+            DataType::UInt16 => number(b'u', 2),
+            DataType::UInt32 => number(b'u', 4),
+            DataType::UInt64 => number(b'u', 8),
+            DataType::Float16 => number(b'f', 2),
+            DataType::Float32 => number(b'f', 4),
+            DataType::Float64 => number(b'f', 8),
+            _ => None,
+        }
+    }
+
+    /// As NumPy writes it.
+    pub(crate) fn text(self) -> String {
+        let order = if self.bytes == 1 { '|' } else { '<' };
+        format!("{order}{}{}", char::from(self.kind), self.bytes)
+    }
+}
+
+impl Tensor {
+    fn of(field: &FieldRef, array: &ArrayRef) -> Option<Self> {
+        let mut shape = vec![array.len()];
+        let mut values = Arc::clone(array);
+        loop {
+            if values.null_count() > 0 {
+                return None;
+            }
+            let inner = match values.data_type() {
+                DataType::FixedSizeList(_, size) => {
+                    shape.push(usize::try_from(*size).ok()?);
+                    Arc::clone(values.as_fixed_size_list().values())
+                }
+                _ => break,
+            };
+            values = inner;
+        }
+        if let [rows, width] = shape[..]
+            && let Some(inner) = tensor_shape(field)
+            && inner.iter().product::<usize>() == width
+        {
+            shape = [vec![rows], inner].concat();
+        }
+        let (values, number) = match values.data_type() {
+            DataType::Boolean => {
+                let bytes: Vec<u8> = values.as_boolean().values().iter().map(u8::from).collect();
+                (Buffer::from_vec(bytes), Number { kind: b'b', bytes: 1 })
+            }
+            DataType::FixedSizeBinary(width) => {
+                shape.push(usize::try_from(*width).ok()?);
+                (plain(&values, shape.iter().product()), Number { kind: b'u', bytes: 1 })
+            }
+            data_type => {
+                let number = Number::of(data_type)?;
+                (plain(&values, shape.iter().product::<usize>() * number.bytes), number)
+            }
+        };
+        Some(Self { values, number, shape })
+    }
+}
+
+/// The first `len` bytes of an array's values.
+fn plain(array: &ArrayRef, len: usize) -> Buffer {
+    let data = array.to_data();
+    let width = len / array.len().max(1);
+    data.buffers()[0].slice_with_length(data.offset() * width, len)
+}
+
+/// What an `arrow.fixed_shape_tensor` says of its shape.
+pub(crate) fn tensor_shape(field: &FieldRef) -> Option<Vec<usize>> {
+    let metadata = field.metadata();
+    if metadata.get("ARROW:extension:name")? != "arrow.fixed_shape_tensor" {
+        return None;
+    }
+    let tensor: serde_json::Value = serde_json::from_str(metadata.get("ARROW:extension:metadata")?).ok()?;
+    tensor["shape"].as_array()?.iter().map(|size| usize::try_from(size.as_u64()?).ok()).collect()
+}
+
+impl Column {
+    pub(crate) fn new(field: &FieldRef, array: &ArrayRef) -> Self {
+        Self { field: Arc::clone(field), array: Arc::clone(array), tensor: Tensor::of(field, array) }
+    }
+
+    fn tensor(&self) -> PyResult<&Tensor> {
+        self.tensor.as_ref().ok_or_else(|| {
+            let (name, data_type) = (self.field.name(), self.field.data_type());
+            match self.array.null_count() {
+                0 => PyTypeError::new_err(format!(
+                    "column {name:?} ({data_type}) is no tensor: its values differ in length; use to_list() or Arrow"
+                )),
+                nulls => PyValueError::new_err(format!(
+                    "column {name:?} has {nulls} nulls in this batch, which tensors cannot say; fill or drop such rows at \
+                     ingest, or use to_list() or Arrow"
+                )),
+            }
+        })
+    }
+}
+
+#[pymethods]
+impl Column {
+    /// The column's name.
+    #[getter]
+    fn name(&self) -> &str {
+        self.field.name()
+    }
+
+    /// How many rows it has.
+    fn __len__(&self) -> usize {
+        self.array.len()
+    }
+
+    /// Whether its values are numbers of one shape, none of them null.
+    #[getter]
+    fn is_tensor(&self) -> bool {
+        self.tensor.is_some()
+    }
+
+    /// Rows, and the shape of each.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.tensor()?.shape)
+    }
+
+    /// As NumPy takes it, without a copy.
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let tensor = self.tensor()?;
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("typestr", tensor.number.text())?;
+        interface.set_item("shape", PyTuple::new(py, &tensor.shape)?)?;
+        interface.set_item("data", (tensor.values.as_ptr().addr(), false))?;
+        Ok(interface)
+    }
+
+    /// As PyTorch and JAX take it, without a copy.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let _ = (stream, max_version); // memory of the processor has no streams; every consumer reads the first version
+        if dl_device.is_some_and(|device| device != dlpack::CPU) {
+            return Err(PyBufferError::new_err(
+                "the column lies in the processor's memory; move it afterwards",
+            ));
+        }
+        if copy == Some(true) {
+            return Err(PyBufferError::new_err("the column is given without a copy; copy it afterwards"));
+        }
+        dlpack::capsule(py, self.tensor()?)
+    }
+
+    /// The processor's memory.
+    #[staticmethod]
+    fn __dlpack_device__() -> (i32, i32) {
+        dlpack::CPU
+    }
+
+    /// As Arrow takes it, without a copy.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+        let _ = requested_schema; // a wish only, by the protocol
+        let (array, _) =
+            to_ffi(&self.array.to_data()).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let schema = FFI_ArrowSchema::try_from(&*self.field)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let schema = PyCapsule::new_with_value(py, schema, c"arrow_schema")?;
+        Ok((schema, PyCapsule::new_with_value::<FFI_ArrowArray>(py, array, c"arrow_array")?))
+    }
+
+    /// The values as Python objects, `None` for a null: `bytes`, `str`, numbers, and lists of them.
+    fn to_list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        list(py, &self.array)
+    }
+
+    /// The items of lists that differ in length: all of them one after the other, and where each list ends.
+    fn ragged(&self) -> PyResult<(Column, Vec<i64>)> {
+        let (items, ends): (ArrayRef, Vec<i64>) = match self.array.data_type() {
+            DataType::List(_) => {
+                let lists = self.array.as_list::<i32>();
+                (
+                    Arc::clone(lists.values()),
+                    lists.offsets().iter().skip(1).map(|end| i64::from(*end)).collect(),
+                )
+            }
+            DataType::LargeList(_) => {
+                let lists = self.array.as_list::<i64>();
+                (Arc::clone(lists.values()), lists.offsets().iter().skip(1).copied().collect())
+            }
+            other => {
+                let name = self.field.name();
+                return Err(PyTypeError::new_err(format!("column {name:?} ({other}) has no lists")));
+            }
+        };
+        let field = arrow::datatypes::Field::new(self.field.name(), items.data_type().clone(), true);
+        Ok((Column::new(&Arc::new(field), &items), ends))
+    }
+}
+
+fn list<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> {
+    let values = PyList::empty(py);
+    for row in 0..array.len() {
+        values.append(value(py, array, row)?)?;
+    }
+    Ok(values)
+}
+
+fn value<'py>(py: Python<'py>, array: &ArrayRef, row: usize) -> PyResult<Bound<'py, PyAny>> {
+    use arrow::datatypes as types;
+    if array.is_null(row) || *array.data_type() == DataType::Null {
+        return Ok(py.None().into_bound(py));
+    }
+    macro_rules! number {
+        ($type:ty) => {
+            array.as_primitive::<$type>().value(row).into_pyobject(py)?.into_any()
+        };
+    }
+    Ok(match array.data_type() {
+        DataType::Boolean => array.as_boolean().value(row).into_pyobject(py)?.to_owned().into_any(),
+        DataType::Int8 => number!(types::Int8Type),
+        DataType::Int16 => number!(types::Int16Type),
+        DataType::Int32 => number!(types::Int32Type),
+        DataType::Int64 => number!(types::Int64Type),
+        DataType::UInt8 => number!(types::UInt8Type),
+        DataType::UInt16 => number!(types::UInt16Type),
+        DataType::UInt32 => number!(types::UInt32Type),
+        DataType::UInt64 => number!(types::UInt64Type),
+        DataType::Float16 => {
+            array.as_primitive::<types::Float16Type>().value(row).to_f32().into_pyobject(py)?.into_any()
+        }
+        DataType::Float32 => number!(types::Float32Type),
+        DataType::Float64 => number!(types::Float64Type),
+        DataType::Utf8 => PyString::new(py, array.as_string::<i32>().value(row)).into_any(),
+        DataType::LargeUtf8 => PyString::new(py, array.as_string::<i64>().value(row)).into_any(),
+        DataType::Binary => PyBytes::new(py, array.as_binary::<i32>().value(row)).into_any(),
+        DataType::LargeBinary => PyBytes::new(py, array.as_binary::<i64>().value(row)).into_any(),
+        DataType::FixedSizeBinary(_) => PyBytes::new(py, array.as_fixed_size_binary().value(row)).into_any(),
+        DataType::List(_) => list(py, &array.as_list::<i32>().value(row))?.into_any(),
+        DataType::LargeList(_) => list(py, &array.as_list::<i64>().value(row))?.into_any(),
+        DataType::FixedSizeList(..) => list(py, &array.as_fixed_size_list().value(row))?.into_any(),
+        DataType::Map(..) => {
+            let entries = array.as_map().value(row);
+            let (keys, values) = (entries.column(0), entries.column(1));
+            let map = PyDict::new(py);
+            for entry in 0..keys.len() {
+                map.set_item(value(py, keys, entry)?, value(py, values, entry)?)?;
+            }
+            map.into_any()
+        }
+        DataType::Struct(fields) => {
+            let parts = PyDict::new(py);
+            for (field, column) in fields.iter().zip(array.as_struct().columns()) {
+                parts.set_item(field.name(), value(py, column, row)?)?;
+            }
+            parts.into_any()
+        }
+        // Times, dates and decimals: what Arrow writes of them.
+        _ => {
+            let one = make_array(array.to_data().slice(row, 1));
+            let options = arrow::util::display::FormatOptions::default();
+            let shown = arrow::util::display::ArrayFormatter::try_new(&one, &options)
+                .map_err(|error| PyTypeError::new_err(error.to_string()))?;
+            PyString::new(py, &shown.value(0).to_string()).into_any()
+        }
+    })
+}

@@ -1,0 +1,26 @@
+//! The part of the Python package `shardd` that is not Python: stores, plans, loaders and the columns of batches. What a
+//! user sees is made of these in `python/shardd`.
+
+mod column;
+mod dlpack;
+mod errors;
+mod ingest;
+mod loader;
+mod order;
+mod store;
+
+use pyo3::prelude::*;
+
+#[pymodule(name = "_native")]
+mod native {
+    #[pymodule_export]
+    use super::column::Column;
+    #[pymodule_export]
+    use super::ingest::{Rows, ingest};
+    #[pymodule_export]
+    use super::loader::{Loader, Step};
+    #[pymodule_export]
+    use super::order::Order;
+    #[pymodule_export]
+    use super::store::Store;
+}

@@ -1,0 +1,239 @@
+//! A rank's share of a plan, step by step.
+
+use std::mem::ManuallyDrop;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use arrow::datatypes::FieldRef;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use shardd_client::fork;
+use shardd_client::loader::{self, LastBatch, LoaderConfig, LoaderSource, Next};
+use shardd_client::protocol::RunId;
+use shardfmt::{ByteSize, PlanId};
+
+use crate::column::Column;
+use crate::errors;
+use crate::store::{Place, Store, parse};
+
+/// How long the interpreter is kept from looking whether somebody interrupts.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Reads a rank's share of a plan.
+#[pyclass(frozen, module = "shardd._native")]
+pub(crate) struct Loader {
+    /// `None` once it is closed. Not dropped in a process that was forked: its threads are not there.
+    inner: ManuallyDrop<Mutex<Option<loader::Loader>>>,
+    generation: u32,
+    virtual_ranks: u32,
+    samples: u64,
+    steps_per_epoch: u64,
+}
+
+/// What all ranks read in a step, and this rank's part of it.
+#[pyclass(frozen, module = "shardd._native")]
+pub(crate) struct Step {
+    step: loader::Step,
+}
+
+#[pymethods]
+impl Loader {
+    #[new]
+    #[pyo3(signature = (store, plan, *, batch_size, rank=0, world=1, virtual_ranks=None, last_batch="short", epoch=0, position=0, stride=1,
+                        read_ahead=8, threads=2, audit=false, cache_dir=None, cache_limit=None, run=None))]
+    #[expect(clippy::too_many_arguments, reason = "each is a choice of the user's, given by name")]
+    fn new(
+        py: Python<'_>,
+        store: &Store,
+        plan: &str,
+        batch_size: u32,
+        rank: u32,
+        world: u32,
+        virtual_ranks: Option<u32>,
+        last_batch: &str,
+        epoch: u32,
+        position: u64,
+        stride: u64,
+        read_ahead: usize,
+        threads: usize,
+        audit: bool,
+        cache_dir: Option<PathBuf>,
+        cache_limit: Option<&str>,
+        run: Option<&str>,
+    ) -> PyResult<Self> {
+        let source = match &store.place {
+            Place::Store(place) => LoaderSource::Store(place.clone()),
+            Place::Nodes { servers, credentials } => LoaderSource::Nodes {
+                servers: servers.clone(),
+                run: run.unwrap_or("python").parse::<RunId>().map_err(|error| errors::value(&error))?,
+                credentials: credentials.clone(),
+            },
+        };
+        let mut config = LoaderConfig::new(source, store.plan_ref(PlanId(parse(plan)?)), batch_size);
+        config.rank = rank;
+        config.world = world;
+        config.virtual_ranks = virtual_ranks;
+        config.last_batch = match last_batch {
+            "short" => LastBatch::Short,
+            "drop" => LastBatch::Drop,
+            other => {
+                return Err(pyo3::exceptions::PyValueError::new_err(format!(
+                    "last_batch={other:?}: use \"short\" or \"drop\""
+                )));
+            }
+        };
+        config.start = (epoch, position);
+        config.end_epoch = u32::MAX;
+        config.stride = stride;
+        config.read_ahead = read_ahead;
+        config.threads = threads;
+        config.audit = audit;
+        config.cache_dir = cache_dir;
+        config.cache_limit =
+            cache_limit.map(str::parse::<ByteSize>).transpose().map_err(|error| errors::value(&error))?;
+        let opened = py.detach(|| loader::Loader::open(config)).map_err(|error| errors::load(&error))?;
+        Ok(Self {
+            virtual_ranks: opened.virtual_ranks(),
+            samples: opened.plan().sample_count(),
+            steps_per_epoch: opened.steps().per_epoch(),
+            inner: ManuallyDrop::new(Mutex::new(Some(opened))),
+            generation: fork::generation(),
+        })
+    }
+
+    /// The next step; `None` after the last epoch. Waits without holding the interpreter, and can be interrupted.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Step>> {
+        self.check_process()?;
+        loop {
+            let next = py.detach(|| {
+                let mut inner = self.inner.lock().expect("no panic while held");
+                inner.as_mut().map(|inner| inner.next_step_within(LOOK_EVERY))
+            });
+            match next {
+                None => return Err(PyRuntimeError::new_err("the loader is closed")),
+                Some(Ok(Next::Step(step))) => return Ok(Some(Step { step: *step })),
+                Some(Ok(Next::End)) => return Ok(None),
+                Some(Ok(Next::NotYet)) => py.check_signals()?,
+                Some(Err(error)) => return Err(errors::load(&error)),
+            }
+        }
+    }
+
+    /// Ends its threads. What it has given stays.
+    fn close(&self, py: Python<'_>) {
+        if self.is_own() {
+            py.detach(|| drop(self.inner.lock().expect("no panic while held").take()));
+        }
+    }
+
+    /// Whether it was opened by this process, and not by one that this was forked from.
+    fn is_own(&self) -> bool {
+        self.generation == fork::generation()
+    }
+
+    /// V.
+    #[getter]
+    fn virtual_ranks(&self) -> u32 {
+        self.virtual_ranks
+    }
+
+    /// Samples of an epoch.
+    #[getter]
+    fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Steps of an epoch that is read from its beginning.
+    #[getter]
+    fn steps_per_epoch(&self) -> u64 {
+        self.steps_per_epoch
+    }
+
+    /// Steps and samples handed out, and seconds that the user waited for them.
+    fn stats(&self) -> PyResult<(u64, u64, f64)> {
+        self.check_process()?;
+        let inner = self.inner.lock().expect("no panic while held");
+        let stats = inner.as_ref().map(loader::Loader::stats).unwrap_or_default();
+        Ok((stats.steps, stats.samples, stats.waited_s))
+    }
+}
+
+impl Loader {
+    fn check_process(&self) -> PyResult<()> {
+        match self.is_own() {
+            true => Ok(()),
+            false => Err(PyRuntimeError::new_err("the loader was opened before this process was forked")),
+        }
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        if self.is_own() {
+            // SAFETY: this is the end of it.
+            unsafe { ManuallyDrop::drop(&mut self.inner) };
+        }
+    }
+}
+
+#[pymethods]
+impl Step {
+    #[getter]
+    fn epoch(&self) -> u32 {
+        self.step.epoch
+    }
+
+    /// Its number in the epoch.
+    #[getter]
+    fn number(&self) -> u64 {
+        self.step.step
+    }
+
+    /// The positions that all ranks together read.
+    #[getter]
+    fn positions(&self) -> (u64, u64) {
+        (self.step.positions.start, self.step.positions.end)
+    }
+
+    /// Where to go on: epoch and position.
+    #[getter]
+    fn next(&self) -> (u32, u64) {
+        (self.step.cursor.epoch, self.step.cursor.position)
+    }
+
+    /// How many micro-batches this rank has.
+    fn __len__(&self) -> usize {
+        self.step.micro_batches.len()
+    }
+
+    /// The virtual rank of a micro-batch, and how many samples it has.
+    fn micro_batch(&self, index: usize) -> PyResult<(u32, usize)> {
+        let micro_batch = self.at(index)?;
+        Ok((micro_batch.virtual_rank, micro_batch.batch.num_rows()))
+    }
+
+    /// The position of each of its samples.
+    fn positions_of(&self, index: usize) -> PyResult<Vec<u64>> {
+        Ok(self.at(index)?.positions.clone())
+    }
+
+    /// The columns of a micro-batch.
+    fn columns(&self, index: usize) -> PyResult<Vec<Column>> {
+        let batch = &self.at(index)?.batch;
+        let schema = batch.schema();
+        let column = |(field, array): (&FieldRef, _)| Column::new(field, array);
+        Ok(schema.fields().iter().zip(batch.columns()).map(column).collect())
+    }
+}
+
+impl Step {
+    fn at(&self, index: usize) -> PyResult<&loader::MicroBatch> {
+        self.step.micro_batches.get(index).ok_or_else(|| {
+            pyo3::exceptions::PyIndexError::new_err(format!(
+                "no micro-batch {index} of {}",
+                self.step.micro_batches.len()
+            ))
+        })
+    }
+}

@@ -1,0 +1,216 @@
+//! What there is to read: a store's datasets, or a cluster's, and plans over them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use shardd_client::catalog::{Catalog, ClusterCatalog, LocalCatalog, StorePlace};
+use shardd_client::http::Credentials;
+use shardd_client::loader::PlanRef;
+use shardd_client::stores::StoreOptions;
+use shardfmt::plan::{Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape};
+use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
+
+use crate::column::tensor_shape;
+use crate::errors;
+
+/// Where datasets are.
+#[pyclass(frozen, module = "shardd._native")]
+pub(crate) struct Store {
+    pub(crate) place: Place,
+    manifests: Mutex<HashMap<VersionId, Arc<Manifest>>>,
+    /// Plans made here, which the store may not have.
+    plans: Mutex<HashMap<PlanId, PlanDocument>>,
+}
+
+#[derive(Clone)]
+pub(crate) enum Place {
+    Store(StorePlace),
+    Nodes { servers: Vec<String>, credentials: Credentials },
+}
+
+impl Store {
+    fn catalog(&self) -> PyResult<Box<dyn Catalog>> {
+        Ok(match &self.place {
+            Place::Nodes { servers, credentials } => Box::new(ClusterCatalog::with(servers, credentials)),
+            Place::Store(place) => {
+                let found = LocalCatalog::find(place).map_err(|error| errors::catalog(&error))?;
+                Box::new(found.ok_or_else(|| {
+                    pyo3::exceptions::PyFileNotFoundError::new_err(format!(
+                        "{place}: no datasets there; fill it with shardctl ingest --store, or shardd.from_torch"
+                    ))
+                })?)
+            }
+        })
+    }
+
+    pub(crate) fn manifest(&self, version: VersionId) -> PyResult<Arc<Manifest>> {
+        if let Some(known) = self.manifests.lock().expect("no panic while held").get(&version) {
+            return Ok(Arc::clone(known));
+        }
+        let manifest = self.catalog()?.manifest(version).map_err(|error| errors::catalog(&error))?;
+        let manifest = Arc::new(manifest);
+        self.manifests.lock().expect("no panic while held").insert(version, Arc::clone(&manifest));
+        Ok(manifest)
+    }
+
+    pub(crate) fn plan_ref(&self, id: PlanId) -> PlanRef {
+        let plans = self.plans.lock().expect("no panic while held");
+        plans.get(&id).map_or(PlanRef::Id(id), |document| document.clone().into())
+    }
+}
+
+#[pymethods]
+impl Store {
+    /// A directory or a store's URL, or nodes by their addresses.
+    #[new]
+    #[pyo3(signature = (place=None, *, servers=None, token=None, ca=None, region=None, endpoint=None, anonymous=None))]
+    fn new(
+        place: Option<String>,
+        servers: Option<Vec<String>>,
+        token: Option<String>,
+        ca: Option<std::path::PathBuf>,
+        region: Option<String>,
+        endpoint: Option<String>,
+        anonymous: Option<bool>,
+    ) -> PyResult<Self> {
+        let place = match (place, servers) {
+            (Some(place), None) => {
+                let given = StoreOptions {
+                    region,
+                    endpoint,
+                    anonymous: anonymous.unwrap_or(false),
+                    ..StoreOptions::default()
+                };
+                let env = StoreOptions::of_env().map_err(|error| errors::value(&error))?;
+                Place::Store(StorePlace::named(place, given.or(&env)))
+            }
+            (None, Some(servers)) => {
+                let credentials =
+                    Credentials { token, ca }.or_env().map_err(|error| errors::value(&error))?;
+                Place::Nodes { servers, credentials }
+            }
+            _ => {
+                return Err(PyValueError::new_err(
+                    "give either a directory or URL, or the addresses of nodes",
+                ));
+            }
+        };
+        Ok(Self { place, manifests: Mutex::default(), plans: Mutex::default() })
+    }
+
+    /// Names, present versions and samples of all datasets.
+    fn datasets(&self, py: Python<'_>) -> PyResult<Vec<(String, String, u64)>> {
+        py.detach(|| {
+            let all = self.catalog()?.datasets().map_err(|error| errors::catalog(&error))?;
+            Ok(all
+                .iter()
+                .map(|info| (info.name.to_string(), info.version.to_string(), info.samples))
+                .collect())
+        })
+    }
+
+    /// The version that `reference` names (`NAME`, `NAME@TAG`, the beginning of a version), and how many samples it has.
+    fn resolve(&self, py: Python<'_>, reference: &str) -> PyResult<(String, String, u64)> {
+        let reference: DatasetRef = reference.parse().map_err(|error| errors::value(&error))?;
+        py.detach(|| {
+            let info = self.catalog()?.resolve(&reference).map_err(|error| errors::catalog(&error))?;
+            Ok((info.name.to_string(), info.version.to_string(), info.samples))
+        })
+    }
+
+    /// The columns of a version: name, type, shape of a value if it is a tensor, and what was noted with it.
+    fn columns<'py>(&self, py: Python<'py>, version: &str) -> PyResult<Bound<'py, PyList>> {
+        let version = parse(version)?;
+        let manifest = py.detach(|| self.manifest(VersionId(version)))?;
+        let columns = PyList::empty(py);
+        for field in manifest.schema.fields() {
+            let column = PyDict::new(py);
+            column.set_item("name", field.name())?;
+            column.set_item("type", field.data_type().to_string())?;
+            column.set_item("nullable", field.is_nullable())?;
+            column.set_item("shape", tensor_shape(field))?;
+            let metadata: HashMap<&str, &str> =
+                field.metadata().iter().map(|(name, value)| (name.as_ref(), value.as_ref())).collect();
+            column.set_item("metadata", metadata)?;
+            columns.append(column)?;
+        }
+        Ok(columns)
+    }
+
+    /// Makes a plan over a version and returns its id; the store keeps it if it can be written.
+    #[pyo3(signature = (version, *, q, seed, partitions=None, grain_rows=None, block_slots=None, independent=false))]
+    #[expect(clippy::too_many_arguments, reason = "each is a choice of the user's, given by name")]
+    fn make_plan(
+        &self,
+        py: Python<'_>,
+        version: &str,
+        q: Vec<f64>,
+        seed: u64,
+        partitions: Option<u32>,
+        grain_rows: Option<u32>,
+        block_slots: Option<u32>,
+        independent: bool,
+    ) -> PyResult<(String, u32)> {
+        let version = VersionId(parse(version)?);
+        let options = PlanOptions {
+            q: schedule(&q)?,
+            seed,
+            partitions,
+            grain_rows,
+            selection: if independent { Selection::Independent } else { Selection::Cyclic },
+            order: block_slots.map_or(Order::Samples, |slots| Order::Blocked { slots }),
+            ..PlanOptions::default()
+        };
+        py.detach(|| {
+            let manifest = self.manifest(version)?;
+            let shape = Shape {
+                shard_rows: manifest.shards.iter().map(|shard| shard.rows).collect(),
+                row_bytes: manifest.row_bytes(),
+            };
+            let document = PlanDocument::with_defaults(version, &shape, options)
+                .map_err(|error| errors::value(&error))?;
+            let (id, partitions) = (document.id(), document.partitions);
+            if self.plans.lock().expect("no panic while held").contains_key(&id) {
+                return Ok((id.to_string(), partitions));
+            }
+            match self.catalog()?.put_plan(&document) {
+                Ok(_) => {}
+                // Whoever reads a store that others fill may follow plans of their own.
+                Err(_) if matches!(self.place, Place::Store(_)) => {}
+                Err(error) => return Err(errors::catalog(&error)),
+            }
+            self.plans.lock().expect("no panic while held").insert(id, document);
+            Ok((id.to_string(), partitions))
+        })
+    }
+
+    /// The plan's version, partitions, samples and default virtual ranks for a world.
+    fn describe_plan(&self, py: Python<'_>, id: &str, world: u32) -> PyResult<(String, u32, u64, u32)> {
+        let id = PlanId(parse(id)?);
+        py.detach(|| {
+            let known = self.plans.lock().expect("no panic while held").get(&id).cloned();
+            let document = match known {
+                Some(document) => document,
+                None => self.catalog()?.plan(id).map_err(|error| errors::catalog(&error))?,
+            };
+            let manifest = self.manifest(document.version)?;
+            let rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
+            let version = document.version.to_string();
+            let plan = Plan::new(document, &rows).map_err(|error| errors::value(&error))?;
+            let virtual_ranks = plan.default_virtual_ranks(world);
+            Ok((version, plan.document().partitions, plan.sample_count(), virtual_ranks))
+        })
+    }
+}
+
+pub(crate) fn parse(digest: &str) -> PyResult<shardfmt::Digest> {
+    digest.parse().map_err(|error| errors::value(&error))
+}
+
+pub(crate) fn schedule(q: &[f64]) -> PyResult<Schedule> {
+    let text: Vec<String> = q.iter().map(f64::to_string).collect();
+    text.join(",").parse().map_err(|error| errors::value(&error))
+}

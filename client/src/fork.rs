@@ -1,0 +1,23 @@
+//! Tells a process from those it was forked from. A child has its parent's memory and none of its threads, so what threads
+//! work on is left alone there: neither waited for nor let go of.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+static FORKS: AtomicU32 = AtomicU32::new(0);
+static COUNTED: Once = Once::new();
+
+/// How often this process was forked, itself or those it comes from, since this was first asked: unlike the number of a
+/// process it is never used again.
+pub fn generation() -> u32 {
+    COUNTED.call_once(|| {
+        // SAFETY: what is called in the child only adds to a number.
+        let counted = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        assert_eq!(counted, 0, "no memory");
+    });
+    FORKS.load(Relaxed)
+}
+
+unsafe extern "C" fn in_child() {
+    FORKS.fetch_add(1, Relaxed);
+}
