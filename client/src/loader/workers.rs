@@ -86,7 +86,8 @@ impl Ahead {
     fn end(&mut self) -> bool {
         self.is_over.store(true, Relaxed);
         self.steps = None;
-        self.threads.drain(..).fold(true, |well, thread| thread.join().is_ok() && well)
+        let ends: Vec<_> = self.threads.drain(..).map(JoinHandle::join).collect();
+        ends.iter().all(Result::is_ok)
     }
 }
 
