@@ -102,6 +102,9 @@ pub struct LoaderConfig {
     pub start: (u32, u64),
     /// The epoch before which to stop.
     pub end_epoch: u32,
+    /// Whether files of nodes on this machine are mapped; else their bytes are sent, as from nodes elsewhere. Found out where
+    /// files cannot be opened, so there is little reason to say no.
+    pub map_files: bool,
     /// Only every how manieth step is read, from the start on, at least 1: where others read those between. With nodes 1.
     pub stride: u64,
     /// Whether to hash every row handed out, for the exactly-once audit. Costs one BLAKE3 pass.
@@ -129,6 +132,7 @@ impl LoaderConfig {
             last_batch: LastBatch::Short,
             start: (0, 0),
             end_epoch: 1,
+            map_files: true,
             stride: 1,
             audit: false,
             read_ahead: 8,
@@ -350,7 +354,15 @@ impl Loader {
                 let create = CreateRun { id: run.clone(), plan: plan.id(), virtual_ranks };
                 create_run(&servers, credentials, create)?;
                 let (rank, world) = (config.rank, config.world);
-                let attached = Nodes::attach(servers, credentials, run.clone(), rank, world, config.start)?;
+                let attached = Nodes::attach(
+                    servers,
+                    credentials,
+                    run.clone(),
+                    rank,
+                    world,
+                    config.start,
+                    config.map_files,
+                )?;
                 let attached = Arc::new(attached);
                 nodes = Some(Arc::clone(&attached));
                 Box::new(NodeRows::new(attached, Arc::clone(&plan), Arc::clone(&manifest)))

@@ -67,6 +67,7 @@ impl Nodes {
         rank: u32,
         world: u32,
         start: (u32, u64),
+        map_files: bool,
     ) -> Result<Self, LoadError> {
         let http = HttpClient::with(ANSWER_WITHIN, credentials);
         let attach = Attach { world, epoch: start.0 };
@@ -81,7 +82,7 @@ impl Nodes {
                         rank,
                         world,
                         servers,
-                        host: Mutex::new(host_identity()),
+                        host: Mutex::new(host_identity().filter(|_| map_files)),
                         view: Mutex::new(view),
                         avoided: Mutex::default(),
                         consumed: Mutex::new(start),
