@@ -27,6 +27,7 @@ use shardfmt::plan::{Plan, PlanDocument, PlanError, VirtualRank};
 use shardfmt::{ByteSize, DigestSum, Manifest, PlanId};
 use tracing::warn;
 
+pub use embedded::Samples;
 pub use onlooker::{Batches, BatchesConfig, batches};
 pub use steps::{LastBatch, Steps};
 
@@ -38,6 +39,7 @@ use crate::origin::OriginError;
 use crate::protocol::{AuditReport, CreateRun, Cursor, RunId, RunRecord};
 use crate::shared_cache::{SharedCache, SharedCacheError};
 use crate::spread::Origins;
+use embedded::{ShardFiles, Shards};
 use nodes::{NodeRows, Nodes};
 use pool::Pool;
 use prefetch::{Prefetch, Share};
@@ -96,6 +98,9 @@ pub struct LoaderConfig {
     pub virtual_ranks: Option<u32>,
     /// Samples a virtual rank reads in a step; the global batch is V times this.
     pub batch_size: u32,
+    /// Whether the plan's order is read, or that of the store, of which each virtual rank has an equal stretch of every step: for
+    /// evaluation. With nodes it is the plan's.
+    pub shuffle: bool,
     /// What happens to a rest smaller than the global batch.
     pub last_batch: LastBatch,
     /// Where to begin: (epoch, position).
@@ -113,10 +118,23 @@ pub struct LoaderConfig {
     pub read_ahead: usize,
     /// How many threads gather them, at least 1.
     pub threads: usize,
-    /// Where shards of a store elsewhere are kept, and what is known of files. `None`: [`default_cache_dir`].
-    pub cache_dir: Option<PathBuf>,
+    /// Where shards of a store elsewhere are kept.
+    pub cache: CacheChoice,
+}
+
+/// Where shards of a store elsewhere are kept on this machine, and what is known of files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CacheChoice {
+    /// The directory. `None`: [`default_cache_dir`].
+    pub dir: Option<PathBuf>,
     /// How many bytes of shards are kept there. `None`: nine tenths of what is there and what is free on that disk.
-    pub cache_limit: Option<ByteSize>,
+    pub limit: Option<ByteSize>,
+}
+
+impl CacheChoice {
+    fn open(&self) -> Result<SharedCache, SharedCacheError> {
+        SharedCache::open(self.dir.clone().unwrap_or_else(default_cache_dir), self.limit)
+    }
 }
 
 impl LoaderConfig {
@@ -129,6 +147,7 @@ impl LoaderConfig {
             world: 1,
             virtual_ranks: None,
             batch_size,
+            shuffle: true,
             last_batch: LastBatch::Short,
             start: (0, 0),
             end_epoch: 1,
@@ -137,8 +156,7 @@ impl LoaderConfig {
             audit: false,
             read_ahead: 8,
             threads: 2,
-            cache_dir: None,
-            cache_limit: None,
+            cache: CacheChoice::default(),
         }
     }
 }
@@ -369,9 +387,9 @@ impl Loader {
             }
             LoaderSource::Store(place) => {
                 let origin = LocalCatalog::open_at(place)?.origin();
-                let cache = Arc::new(open_cache(&config)?);
-                let (plan, manifest) = (Arc::clone(&plan), Arc::clone(&manifest));
-                Box::new(embedded::Shards::new(origin, cache, plan, manifest)?)
+                let cache = Arc::new(config.cache.open()?);
+                let files = ShardFiles::new(origin, cache, Arc::clone(&manifest))?;
+                Box::new(Shards::new(files, Arc::clone(&plan)))
             }
         };
 
@@ -382,6 +400,7 @@ impl Loader {
             start: config.start,
             end_epoch: config.end_epoch,
             stride: config.stride,
+            shuffle: config.shuffle,
             window: config.read_ahead,
             audit: config.audit,
         };
@@ -569,11 +588,6 @@ pub fn default_cache_dir() -> PathBuf {
     })
 }
 
-fn open_cache(config: &LoaderConfig) -> Result<SharedCache, SharedCacheError> {
-    let dir = config.cache_dir.clone().unwrap_or_else(default_cache_dir);
-    SharedCache::open(dir, config.cache_limit)
-}
-
 fn check(config: &LoaderConfig, plan: &Plan, virtual_ranks: u32) -> Result<(), LoadError> {
     plan.check_ranks(config.world, virtual_ranks)?;
     let (epoch, position) = config.start;
@@ -585,6 +599,8 @@ fn check(config: &LoaderConfig, plan: &Plan, virtual_ranks: u32) -> Result<(), L
         "reading 0 steps ahead reads nothing; use at least 1".into()
     } else if config.stride == 0 || config.stride > 1 && matches!(config.source, LoaderSource::Nodes { .. }) {
         format!("a stride of {}: at least 1, and with nodes exactly that", config.stride)
+    } else if !config.shuffle && matches!(config.source, LoaderSource::Nodes { .. }) {
+        "nodes give the plan's order; read the store without them for its own".into()
     } else if config.threads == 0 {
         "0 threads gather nothing; use at least 1".into()
     } else if position > plan.sample_count() {

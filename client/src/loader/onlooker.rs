@@ -95,6 +95,7 @@ pub async fn batches(
         start: (config.epoch, config.position),
         end_epoch: config.epoch + 1,
         stride: 1,
+        shuffle: true,
         window: (WINDOW_BYTES / share_bytes.max(1)).clamp(1, WINDOW) as usize,
         audit: false,
     };

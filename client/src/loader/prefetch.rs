@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use shardfmt::plan::{Epoch, Plan, SlotTable, VirtualRank};
+use shardfmt::plan::{Epoch, Partition, Plan, Read, SampleNo, SlotTable, VirtualRank};
 use shardfmt::row::Memory;
 use shardfmt::{DigestSum, Manifest, PlanId, RowCodec, RowDigest};
 
@@ -21,6 +21,7 @@ pub(crate) struct Share {
     pub(crate) start: (u32, u64),
     pub(crate) end_epoch: u32,
     pub(crate) stride: u64,
+    pub(crate) shuffle: bool,
     pub(crate) window: usize,
     pub(crate) audit: bool,
 }
@@ -33,6 +34,8 @@ pub(crate) struct Prefetch {
     start: (u32, u64),
     end_epoch: u32,
     stride: u64,
+    shuffle: bool,
+    virtual_ranks: u32,
     window: usize,
     builder: Arc<Builder>,
 }
@@ -65,7 +68,7 @@ impl Prefetch {
         rows: Box<dyn RowSource>,
         memory: Box<dyn Memory + Send + Sync>,
     ) -> Result<Self, LoadError> {
-        let Share { rank, world, virtual_ranks, start, end_epoch, stride, window, audit } = share;
+        let Share { rank, world, virtual_ranks, start, end_epoch, stride, shuffle, window, audit } = share;
         let own = Plan::virtual_ranks_of(rank, world, virtual_ranks);
         let builder = Builder {
             plan: plan.id(),
@@ -76,7 +79,18 @@ impl Prefetch {
             audit,
         };
         let partitions = own.map(|v| plan.partitions_of(VirtualRank(v), virtual_ranks)).collect();
-        Ok(Self { plan, rows, partitions, start, end_epoch, stride, window, builder: Arc::new(builder) })
+        Ok(Self {
+            plan,
+            rows,
+            partitions,
+            start,
+            end_epoch,
+            stride,
+            shuffle,
+            virtual_ranks,
+            window,
+            builder: Arc::new(builder),
+        })
     }
 
     /// Gives tasks until all epochs are read or nobody takes them any more (`false`); an error is the last thing given.
@@ -133,8 +147,26 @@ impl Prefetch {
 
     /// What each of this rank's virtual ranks reads of the step.
     fn reads(&self, table: &SlotTable, positions: &Range<u64>) -> Reads {
+        if !self.shuffle {
+            return self.stretches(positions);
+        }
         let of = |partitions: &Range<u32>| self.plan.step_reads(table, positions.clone(), partitions.clone());
         self.partitions.iter().map(of).collect()
+    }
+}
+
+impl Prefetch {
+    /// The same in the order of the store.
+    fn stretches(&self, positions: &Range<u64>) -> Reads {
+        let (all, of) = (positions.end - positions.start, u64::from(self.virtual_ranks));
+        let bound = |virtual_rank: u64| positions.start + all * virtual_rank / of;
+        let read = |position| {
+            let (grain, row) = self.plan.grain_of(SampleNo(position));
+            Read { position, partition: Partition(0), grain, row }
+        };
+        let first = u64::from(self.builder.first_virtual_rank);
+        let own = first..first + self.partitions.len() as u64;
+        own.map(|virtual_rank| (bound(virtual_rank)..bound(virtual_rank + 1)).map(read).collect()).collect()
     }
 }
 
