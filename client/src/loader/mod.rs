@@ -8,7 +8,9 @@ mod embedded;
 mod nodes;
 mod onlooker;
 mod prefetch;
+mod ranks;
 mod source;
+mod span;
 mod steps;
 
 use std::ops::Range;
@@ -26,6 +28,8 @@ use shardfmt::{DigestSum, Manifest, PlanId};
 use tracing::warn;
 
 pub use onlooker::{Batches, BatchesConfig, batches};
+pub use ranks::{BatchSize, DataRank, Layout, MicroBatchPlace, RankError, RankShare, WorldRank};
+pub use span::{Part, Spans, StepSpan, Tally};
 pub use steps::{LastBatch, Steps};
 
 use crate::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog, StorePlace};
