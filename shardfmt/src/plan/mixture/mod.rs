@@ -7,9 +7,8 @@
 //!
 //! A step is a stretch of positions, hence of each source a stretch of its own order. A sample's owner is the virtual rank
 //! that owns its partition in its plan, so that placement and exchange work as for one plan; since the stretches of several
-//! sources seldom fill the owners' shares equally, [`deal`](fn@super::deal) passes on what an owner has too many of (about one
-//! sample per source and virtual rank). So every virtual rank reads as much as every other, and the set that all of them
-//! read does not depend on how many they are.
+//! sources seldom fill the owners' shares equally, [`deal`](fn@super::deal) passes on what an owner has too many of. So every
+//! virtual rank reads as much as every other, and the set that all of them read does not depend on how many they are.
 
 mod document;
 mod interleave;
