@@ -9,7 +9,9 @@ mod nodes;
 mod onlooker;
 mod pool;
 mod prefetch;
+mod ranks;
 mod source;
+mod span;
 mod steps;
 mod workers;
 
@@ -29,6 +31,8 @@ use tracing::warn;
 
 pub use embedded::Samples;
 pub use onlooker::{Batches, BatchesConfig, batches};
+pub use ranks::{BatchSize, DataRank, Layout, MicroBatchPlace, RankError, RankShare, WorldRank};
+pub use span::{Part, Spans, StepSpan, Tally};
 pub use steps::{LastBatch, Steps};
 
 use crate::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog, StorePlace};
