@@ -74,7 +74,7 @@ impl Place {
                     rows.insert(*position, RowDigest::of(&canonical));
                 }
             }
-            steps.insert(step.positions.start, (rows, step.cursor));
+            steps.insert(step.positions().start, (rows, step.cursor));
         }
         steps
     }

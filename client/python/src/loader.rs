@@ -76,9 +76,11 @@ impl Loader {
         config.last_batch = match last_batch {
             "short" => LastBatch::Short,
             "drop" => LastBatch::Drop,
+            "wrap" => LastBatch::Wrap,
+            "carry" => LastBatch::Carry,
             other => {
                 return Err(pyo3::exceptions::PyValueError::new_err(format!(
-                    "last_batch={other:?}: use \"short\" or \"drop\""
+                    "last_batch={other:?}: use \"short\", \"drop\", \"wrap\" or \"carry\""
                 )));
             }
         };
@@ -181,10 +183,17 @@ impl Step {
         self.step.step
     }
 
-    /// The positions that all ranks together read.
+    /// What all ranks together read: epoch, positions, and whether these were read before.
     #[getter]
-    fn positions(&self) -> (u64, u64) {
-        (self.step.positions.start, self.step.positions.end)
+    fn parts(&self) -> Vec<(u32, u64, u64, bool)> {
+        let part = |part: &loader::Part| (part.epoch, part.positions.start, part.positions.end, part.repeats);
+        self.step.parts.iter().map(part).collect()
+    }
+
+    /// How many samples all ranks together read.
+    #[getter]
+    fn samples(&self) -> u64 {
+        self.step.global_samples()
     }
 
     /// Where to go on: epoch and position.

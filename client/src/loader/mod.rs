@@ -172,19 +172,26 @@ pub struct Step {
     pub epoch: u32,
     /// The step's number in its epoch, if the epoch was read from its start in steps of one size.
     pub step: u64,
-    /// The positions of the global order that all ranks together read in this step.
-    pub positions: Range<u64>,
+    /// The stretches of the global order that all ranks together read in this step: one, but for steps that are filled up
+    /// at the end of an epoch.
+    pub parts: Vec<Part>,
     /// Where to resume once this step is done: the same on every rank.
     pub cursor: Cursor,
     /// One micro-batch for each of this rank's virtual ranks, in their order.
     pub micro_batches: Vec<MicroBatch>,
-    audited: (u64, DigestSum),
+    /// Of each part this rank's samples, and the sum of their digests.
+    audited: Vec<(u64, DigestSum)>,
 }
 
 impl Step {
     /// Samples that all ranks together read in this step: what gradients are divided by.
     pub fn global_samples(&self) -> u64 {
-        self.positions.end - self.positions.start
+        self.parts.iter().map(Part::samples).sum()
+    }
+
+    /// The first of its stretches, which in most steps is the only one.
+    pub fn positions(&self) -> Range<u64> {
+        self.parts.first().map_or(0..0, |part| part.positions.clone())
     }
 }
 
@@ -204,7 +211,7 @@ pub enum Next {
 pub struct MicroBatch {
     /// The virtual rank.
     pub virtual_rank: u32,
-    /// The position of each row in the global order, ascending.
+    /// The position of each row in the global order, ascending in each part of the step.
     pub positions: Vec<u64>,
     /// The rows, in that order; none at all at the end of an epoch that has too few samples.
     pub batch: RecordBatch,
@@ -217,8 +224,15 @@ pub struct EpochAudit {
     pub epoch: u32,
     /// Samples handed to the user.
     pub samples: u64,
+    /// Of those that filled up a last step a second time: they are not among the samples, nor in the sum.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repeats: u64,
     /// The sum of their row digests; over all ranks it equals the manifest's if each sample was read exactly once.
     pub digest_sum: DigestSum,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// How the loader fared.
@@ -522,18 +536,23 @@ impl Loader {
 
     /// Counts a step that goes to the user, and tells the nodes when a chunk of the exchange has become due.
     fn note(&mut self, step: &Step) {
-        let (samples, digest_sum) = step.audited;
-        match self.audits.last_mut() {
-            Some(audit) if audit.epoch == step.epoch => {
-                audit.samples += samples;
-                audit.digest_sum += digest_sum;
+        for (part, (samples, digest_sum)) in step.parts.iter().zip(&step.audited) {
+            if self.audits.last().is_none_or(|audit| audit.epoch < part.epoch) {
+                let (epoch, digest_sum) = (part.epoch, DigestSum::default());
+                self.audits.push(EpochAudit { epoch, samples: 0, repeats: 0, digest_sum });
             }
-            _ => self.audits.push(EpochAudit { epoch: step.epoch, samples, digest_sum }),
+            let audit = self.audits.iter_mut().rfind(|audit| audit.epoch == part.epoch);
+            match audit.expect("pushed above") {
+                audit if part.repeats => audit.repeats += samples,
+                audit => {
+                    audit.samples += samples;
+                    audit.digest_sum += *digest_sum;
+                }
+            }
         }
         let Some(reports) = &self.reports else { return };
-        let ends = step.cursor.epoch > step.epoch;
-        if ends && self.config.audit {
-            let audit = *self.audits.last().expect("one was pushed above");
+        let is_over = |audit: &&EpochAudit| (step.epoch..step.cursor.epoch).contains(&audit.epoch);
+        for audit in self.audits.iter().filter(is_over).filter(|_| self.config.audit) {
             // The reporter ends only with the loader; a send cannot fail before.
             let _ = reports.send(Report::Audit(AuditReport {
                 rank: self.config.rank,

@@ -472,13 +472,13 @@ impl NodeRows {
 }
 
 impl RowSource for NodeRows {
-    fn prepare(&mut self, epoch: u32, window: &[Reads]) -> Result<Arc<dyn Ready>, LoadError> {
+    fn prepare(&mut self, epoch: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError> {
         if epoch != self.epoch {
             self.epoch = epoch;
             self.known.clear();
             self.maps.clear();
         }
-        let wanted: BTreeSet<Wanted> = window.iter().flatten().flatten().map(Wanted::of).collect();
+        let wanted: BTreeSet<Wanted> = window.iter().copied().flatten().flatten().map(Wanted::of).collect();
         self.trim(&wanted);
         let missing =
             wanted.iter().filter(|wanted| !self.known.contains_key(&wanted.grain)).copied().collect();

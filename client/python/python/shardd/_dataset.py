@@ -27,6 +27,7 @@ class StreamingDataset:
 
     ``q`` is the share of samples that partitions exchange after each epoch, or a list of shares for the first epochs, of
     which the last one holds on. ``partitions`` and ``shuffle_seed`` belong to the plan: another value is another order.
+    ``shuffle=False`` reads the samples as they are stored, for evaluation.
 
     Iterating gives micro-batches if there is a ``batch_size``, and samples otherwise; :class:`shardd.DataLoader` reads
     ahead, and is what training wants. Inside a ``torch.utils.data.DataLoader`` (``batch_size=None``) each worker reads its
@@ -44,6 +45,7 @@ class StreamingDataset:
         batch_size: int | None = None,
         q: float | Sequence[float] = 0.1,
         partitions: int | None = None,
+        shuffle: bool = True,
         shuffle_seed: int = 0,
         selection: str = "cyclic",
         block_slots: int | None = None,
@@ -81,6 +83,7 @@ class StreamingDataset:
             block_slots=block_slots,
             independent=selection == "independent",
         )
+        self.shuffle = shuffle
         self.batch_size = batch_size
         self.virtual_ranks = virtual_ranks
         self.run = run
@@ -95,6 +98,7 @@ class StreamingDataset:
             if column not in self._schema:
                 raise ValueError(f"no column {column!r}; there are {', '.join(self._schema)}")
         self._epoch = 0
+        self._samples_by_number: _native.Samples | None = None
 
     # --- what it is ---------------------------------------------------------------------------------------------------
 
@@ -133,6 +137,28 @@ class StreamingDataset:
             f"StreamingDataset({self.name}, version {self.version[:12]}, {self._samples} samples, "
             f"plan {self.plan[:12]} of {self.partitions} partitions)"
         )
+
+    def __getitem__(self, index: int | slice | Sequence[int]) -> dict[str, Any]:
+        """A sample by its number among those that are stored, or a batch of several: a slice, or a list of numbers."""
+        if self._samples_by_number is None or not self._samples_by_number.is_own():
+            local, cache_limit = self._cache
+            self._samples_by_number = _native.Samples(
+                self._store, self.version, cache_dir=local, cache_limit=cache_limit
+            )
+        is_one = isinstance(index, int)
+        numbers = [index] if is_one else range(*index.indices(self._samples)) if isinstance(index, slice) else list(index)
+        found = [number + self._samples if number < 0 else number for number in numbers]
+        for number, at in zip(numbers, found):
+            if not 0 <= at < self._samples:
+                raise IndexError(f"there is no sample {number}; the version has {self._samples}")
+        convert = _formats.converter(self._format or _formats.default_format())
+        image = _formats.image(*self._image)
+        batch: dict[str, Any] = {}
+        for column in self._samples_by_number.take(found):
+            if column.name in self.columns:
+                values = convert(column)
+                batch[column.name] = image(values) if image is not None and hasattr(values, "shape") else values
+        return {name: values[0] for name, values in batch.items()} if is_one else batch
 
     # --- for whoever iterates it without a loader of ours ---------------------------------------------------------------
 
@@ -173,6 +199,7 @@ class StreamingDataset:
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         del state["_store"]
+        state["_samples_by_number"] = None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -183,10 +210,16 @@ class StreamingDataset:
 
     def _open(self, **how: Any) -> _native.Loader:
         local, cache_limit = self._cache
-        return _native.Loader(self._store, self.plan, cache_dir=local, cache_limit=cache_limit, run=self.run, **how)
+        where = dict(cache_dir=local, cache_limit=cache_limit, run=self.run, shuffle=self.shuffle)
+        return _native.Loader(self._store, self.plan, **where, **how)
+
+    @property
+    def _order(self) -> str:
+        """What a state is a position of."""
+        return self.plan if self.shuffle else f"stored-{self.version}"
 
     def _state(self, epoch: int, position: int, virtual_ranks: int) -> State:
-        return State(self.plan, epoch, position, virtual_ranks, self.run)
+        return State(self._order, epoch, position, virtual_ranks, self.run)
 
 
 def _name(store: _native.Store, dataset: str | None, split: str | None) -> str:

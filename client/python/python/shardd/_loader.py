@@ -11,7 +11,7 @@ from ._dataset import StreamingDataset
 from ._ranks import Ranks
 from ._state import State, StateMismatch
 
-LAST_BATCH = ("short", "drop")
+LAST_BATCH = ("short", "drop", "wrap", "carry")
 
 
 class DataLoader:
@@ -22,10 +22,17 @@ class DataLoader:
 
     ``batch_size`` is what a virtual rank reads in a step: with as many virtual ranks as ranks, which is the default, the
     micro-batch of a rank. Or give ``global_batch_size``, what all ranks read. With fewer ranks than virtual ranks a step has
-    several micro-batches, told by :attr:`accumulation` and :attr:`is_last_micro`.
+    several micro-batches, told by :attr:`accumulation` and :attr:`is_last_micro`. The mean loss of a micro-batch times its
+    :attr:`weight`, summed over the step and averaged over ranks (as DDP does), has the gradient of the mean over all samples of
+    the step, however unequal the shares are. A weight of 0 marks a stand-in: one sample for a rank that has nothing to read in
+    a short last step.
 
     ``num_workers`` counts threads that gather batches, outside the interpreter's lock; processes are used for Python
-    transforms alone. ``drop_last`` leaves out the samples that do not fill a last step.
+    transforms alone.
+
+    ``last_batch`` says what happens to samples that do not fill a last step: they are a ``"short"`` one, with smaller
+    :attr:`weight`; they are left out (``"drop"``, which is ``drop_last=True``); it is filled up with the epoch's first samples
+    (``"wrap"``); or they open the first step of the next epoch (``"carry"``).
 
     Each iteration reads an epoch, and the next iteration the next one. ``state_dict`` says what was handed out so far,
     exactly, whatever was read ahead; ``load_state_dict`` goes on there with any number of ranks.
@@ -78,13 +85,13 @@ class DataLoader:
         self._native_at = (0, 0)
         self._pending: _native.Step | None = None
         self._stats = (0, 0, 0.0)
+        self._last: Any = None
         # Of the micro-batch that was handed out last.
         self.epoch = 0
         self.step = 0
         self.accumulation = 1
         self.is_last_micro = True
         self.weight = 1.0
-        self.positions: tuple[int, int] = (0, 0)
 
     # --- sizes ----------------------------------------------------------------------------------------------------------
 
@@ -122,6 +129,8 @@ class DataLoader:
     def __len__(self) -> int:
         """How many micro-batches a whole epoch has for this rank."""
         samples, batch = self.dataset.num_samples, self.global_batch_size
+        if self._last_batch == "carry" and not self._inside:
+            samples -= self._cursor[1]  # what the epoch before has taken
         steps = samples // batch if self._last_batch == "drop" else -(-samples // batch)
         turn, turns = self._turn
         return len(range(turn, steps, turns)) * self._own_virtual_ranks()
@@ -148,7 +157,7 @@ class DataLoader:
         ``force`` says otherwise."""
         read = State.of(state)
         if not force:
-            read.check(self.dataset.plan, repr(self.dataset))
+            read.check(self.dataset._order, repr(self.dataset))
         if read.position > self.dataset.num_samples:
             raise StateMismatch(f"position {read.position} is beyond the {self.dataset.num_samples} samples of an epoch")
         if self._virtual_ranks is None and read.virtual_ranks >= self.ranks.world:
@@ -172,16 +181,17 @@ class DataLoader:
         finish = self._finisher()
         while (step := self._next(epoch, position)) is not None:
             self._inside = True
-            first, end = step.positions
-            whole, count = end - first, len(step)
+            whole, count = step.samples, len(step)
             for index in range(count):
                 _, samples = step.micro_batch(index)
+                batch = finish(step, index) if samples else self._stand_in()
                 if index + 1 == count:
                     position = self._reached(step)
-                self.epoch, self.step, self.positions = epoch, step.number, (first, end)
+                self.epoch, self.step = epoch, step.number
                 self.accumulation, self.is_last_micro = count, index + 1 == count
                 self.weight = samples * self.ranks.world / whole
-                yield finish(step, index)
+                self._last = batch
+                yield batch
             if self._cursor[0] != epoch:
                 break
         # The epoch is over, if nobody went elsewhere meanwhile.
@@ -189,13 +199,17 @@ class DataLoader:
             self._cursor = (epoch + 1, 0)
         self._inside = False
 
+    def _stand_in(self) -> Any:
+        """In a short last step a virtual rank may have nothing to read; but its peers wait for its gradient, and a mean over
+        nothing is no number. One sample, of weight 0, takes the place."""
+        batch = self._last if self._last is not None else self.dataset[:1]
+        return {name: values[:1] for name, values in batch.items()} if isinstance(batch, dict) else batch
+
     def _reached(self, step: _native.Step) -> int:
         """Notes what is handed out; where the next step of this epoch begins."""
-        turn, turns = self._turn
-        end = step.positions[1]
         self._cursor = step.next
         self._inside = step.next[0] == step.epoch
-        return end
+        return step.next[1]
 
     def _next(self, epoch: int, position: int) -> _native.Step | None:
         """The next step of the epoch; `None` if it has no more."""
@@ -283,7 +297,7 @@ class DataLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state["_native"] = state["_pending"] = None
+        state["_native"] = state["_pending"] = state["_last"] = None
         return state
 
 

@@ -45,7 +45,8 @@ pub(crate) struct Read {
     #[arg(long, default_value_t = 32)]
     batch_size: u32,
 
-    /// What to do with the samples left at the end of an epoch: a shorter step, or none
+    /// What to do with the samples left at the end of an epoch: a shorter step, none, one that is filled up with samples of
+    /// the same epoch, or with those of the next
     #[arg(long, value_enum, default_value = "short")]
     last_batch: LastBatchArg,
 
@@ -70,6 +71,8 @@ pub(crate) struct Read {
 enum LastBatchArg {
     Short,
     Drop,
+    Wrap,
+    Carry,
 }
 
 /// What was delivered in one step.
@@ -105,6 +108,8 @@ impl Read {
         config.last_batch = match self.last_batch {
             LastBatchArg::Short => LastBatch::Short,
             LastBatchArg::Drop => LastBatch::Drop,
+            LastBatchArg::Wrap => LastBatch::Wrap,
+            LastBatchArg::Carry => LastBatch::Carry,
         };
         config.start = self.start;
         config.end_epoch = self.epochs;
@@ -151,8 +156,8 @@ fn fingerprint(step: &Step, codec: &RowCodec, with_rows: bool) -> Result<Deliver
     Ok(Delivered {
         epoch: step.epoch,
         step: step.step,
-        from: step.positions.start,
-        to: step.positions.end,
+        from: step.positions().start,
+        to: step.positions().start + step.global_samples(),
         samples: rows.len() as u64,
         digest: hasher.finalize().to_hex().to_string(),
         sum,

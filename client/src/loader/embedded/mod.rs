@@ -29,9 +29,10 @@ impl Shards {
 }
 
 impl RowSource for Shards {
-    fn prepare(&mut self, _epoch: u32, window: &[Reads]) -> Result<Arc<dyn Ready>, LoadError> {
-        let open =
-            self.files.prepare(window.iter().flatten().flatten().map(|read| lies(&self.plan, read)))?;
+    fn prepare(&mut self, _epoch: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError> {
+        let open = self
+            .files
+            .prepare(window.iter().copied().flatten().flatten().map(|read| lies(&self.plan, read)))?;
         Ok(Arc::new(Window { plan: Arc::clone(&self.plan), open }))
     }
 }
