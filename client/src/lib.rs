@@ -3,6 +3,7 @@
 mod durable;
 
 pub mod advise;
+pub mod audit;
 pub mod cache;
 pub mod catalog;
 pub mod certificates;
@@ -20,6 +21,7 @@ pub mod peers;
 pub mod placement;
 pub mod problem;
 pub mod protocol;
+pub mod replay;
 pub mod schema;
 pub mod simulate;
 pub mod span;

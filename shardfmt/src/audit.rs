@@ -66,7 +66,6 @@ pub struct Consumed {
 /// A sample that was not the next of its partition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("position {position} was read out of turn: partition {partition} was at position {due}")]
-#[expect(missing_docs, reason = "the message names its fields")]
 pub struct OutOfTurn {
     position: u64,
     partition: Partition,
@@ -110,9 +109,8 @@ impl Consumed {
     pub fn report(&self) -> ConsumedReport {
         let mut parts: Vec<Part> = Vec::new();
         for part in self.parts.values() {
-            match parts.last_mut() {
-                Some(last) if last.join(part).is_ok() => {}
-                _ => parts.push(part.clone()),
+            if parts.last_mut().is_none_or(|last| last.join(part).is_err()) {
+                parts.push(part.clone());
             }
         }
         ConsumedReport { format: FORMAT, subject: self.subject, parts }
@@ -144,7 +142,9 @@ pub enum Incomplete {
     )]
     Missing { samples: u64, partition: Partition, position: u64 },
     /// Some samples are in two reports.
-    #[error("{samples} samples are in two reports, the first is that of partition {partition} at position {position}")]
+    #[error(
+        "{samples} samples are in two reports, the first is that of partition {partition} at position {position}"
+    )]
     Twice { samples: u64, partition: Partition, position: u64 },
     /// There are no such samples.
     #[error("a report has samples up to the {end}th in the order of partitions, and an epoch has {samples}")]
@@ -163,11 +163,7 @@ fn about(report: &ConsumedReport) -> String {
 ///
 /// # Errors
 /// [`Incomplete`] when that is not each sample exactly once.
-pub fn put_together(
-    plan: &Plan,
-    epoch: Epoch,
-    reports: &[ConsumedReport],
-) -> Result<NodeHash, Incomplete> {
+pub fn put_together(plan: &Plan, epoch: Epoch, reports: &[ConsumedReport]) -> Result<NodeHash, Incomplete> {
     let subject = Subject::of(plan, epoch);
     if let Some(other) = reports.iter().find(|one| one.subject != subject || one.format != FORMAT) {
         return Err(Incomplete::OtherSubject { found: Box::new(other.clone()) });

@@ -12,7 +12,8 @@ use shardfmt::{Commit, DatasetName, Digest, Manifest, ManifestFile, PlanId, Shar
 use tokio::sync::OnceCell;
 
 use super::records::{
-    AUDITS, CATALOG_ID, PLANS, PlanRecord, RUNS, RefRecord, VERSIONS, VersionRecord, from_json, ref_key, to_json,
+    AUDITS, CATALOG_ID, PLANS, PlanRecord, RUNS, RefRecord, VERSIONS, VersionRecord, from_json, ref_key,
+    to_json,
 };
 use super::{CatalogError, CommitNote, DatasetInfo, Guard, PlanInfo, Reach};
 use crate::metastore::{Expected, MetaError, Metastore};
@@ -246,7 +247,7 @@ impl CatalogBackend {
     /// See [`Catalog::audits`](super::Catalog::audits).
     pub async fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, CatalogError> {
         let kept = self.metastore.list(&format!("{AUDITS}{run}/")).await?.entries;
-        kept.iter().map(|(key, entry)| from_json(key, &entry.value)).collect()
+        kept.iter().map(|(key, entry)| Ok(from_json(key, &entry.value)?)).collect()
     }
 
     /// Keeps gc from deleting what a pointer will reach.

@@ -7,8 +7,8 @@ use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use shardfmt::plan::{PlanDocument, PlanOptions, Shape, Strata};
 use shardfmt::version::Store;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, Digest, FinishedShard, InputDigest, Manifest, Message, Operation,
-    NodeHash, PlanId, ShardEntry, ShardId, ShardWriter, TagName, VersionId,
+    CommitId, DatasetName, DatasetRef, Digest, FinishedShard, InputDigest, Manifest, Message, NodeHash,
+    Operation, PlanId, ShardEntry, ShardId, ShardWriter, TagName, VersionId,
 };
 
 use super::{Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, TagExpected};

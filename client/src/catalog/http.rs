@@ -332,8 +332,7 @@ impl Catalog for HttpCatalog {
     }
 
     fn run(&self, id: &RunId) -> Result<RunRecord, CatalogError> {
-        let view: RunView =
-            self.client.get_json(&self.url(format_args!("runs/{id}"))).map_err(as_said)?;
+        let view: RunView = self.client.get_json(&self.url(format_args!("runs/{id}"))).map_err(as_said)?;
         Ok(view.run)
     }
 
