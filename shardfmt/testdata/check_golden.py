@@ -109,12 +109,17 @@ def tree(leaves):
     return keyed("shardfmt 2026 merkle node v1", tree(leaves[:split]) + tree(leaves[split:]))
 
 
-def rows_of(table):
-    """The canonical rows of a table."""
-    # The extension type of a tensor is read as what it is stored as.
+def plain(table):
+    """The fields and columns of a table; the extension type of a tensor is read as what it is stored as."""
     columns = [column.combine_chunks() for column in table.columns]
     columns = [getattr(column, "storage", column).to_pylist() for column in columns]
     fields = [field.with_type(getattr(field.type, "storage_type", field.type)) for field in table.schema]
+    return fields, columns
+
+
+def rows_of(table):
+    """The canonical rows of a table."""
+    fields, columns = plain(table)
     return [b"".join(run([column[at]], field) for column, field in zip(columns, fields)) for at in range(table.num_rows)]
 
 
@@ -195,6 +200,7 @@ def main():
     entries = indexed.to_pylist()
     assert entries[0]["shard"] == shard_id and [e["rows"] for e in entries] == [len(rows)] * 3
     known = entries[0]["statistics"]
+    fields, columns = plain(table)
     lengths = sorted(map(len, rows))
     for name, part in {"min": 0, "p25": 25, "p50": 50, "p75": 75, "p99": 99, "max": 100}.items():
         assert known["row_bytes"][name] == lengths[(len(rows) - 1) * part // 100], name
