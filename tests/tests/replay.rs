@@ -66,7 +66,7 @@ impl Place {
     fn fails(&self, words: &str) -> (Vec<Value>, String) {
         let output = self.shardctl(words).arg("--json").output().expect("shardctl starts");
         assert_eq!(output.status.code(), Some(1), "{words}: {}", error_line(&output));
-        let printed = String::from_utf8(output.stdout).expect("text");
+        let printed = String::from_utf8_lossy(&output.stdout);
         let lines = printed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
         (lines, error_line(&output))
     }

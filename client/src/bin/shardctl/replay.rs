@@ -43,11 +43,11 @@ pub(crate) struct Replay {
     position: u64,
 
     /// Samples that all ranks together read in a step
-    #[arg(long, value_name = "SAMPLES")]
+    #[arg(long, value_name = "N")]
     global_batch_size: Option<NonZeroU64>,
 
     /// The same, as samples per virtual rank
-    #[arg(long, value_name = "SAMPLES")]
+    #[arg(long, value_name = "N")]
     batch_size: Option<NonZeroU32>,
 
     /// Whose rows

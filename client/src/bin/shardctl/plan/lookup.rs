@@ -63,7 +63,7 @@ pub(super) struct Where {
     epochs: Option<EpochRange>,
 
     /// Positions in a step: tells the step
-    #[arg(long, value_name = "SAMPLES")]
+    #[arg(long, value_name = "N")]
     global_batch_size: Option<u64>,
 
     /// How many ranks there are: tells the rank
