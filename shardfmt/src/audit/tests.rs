@@ -82,7 +82,7 @@ proptest! {
             |proof, _| proof.subject.epoch ^= 1,
             |proof, _| proof.subject.samples += 1,
             |proof, bit| proof.subject.plan.0.0[bit / 8] ^= 1 << (bit % 8),
-            |proof, _| drop(proof.path.pop()),
+            |proof, _| proof.path.truncate(proof.path.len() - 1),
         ];
         for (number, touch) in touches.iter().enumerate() {
             let mut wrong = proof.clone();
