@@ -13,6 +13,7 @@
 //!
 //! Pure and synchronous: no runtime, no network, no clock.
 
+pub mod audit;
 pub mod commit;
 pub mod digest;
 #[cfg(test)]

@@ -213,6 +213,8 @@ pub struct MicroBatch {
     pub virtual_rank: u32,
     /// The position of each row in the global order, ascending in each part of the step.
     pub positions: Vec<u64>,
+    /// Where the rows of each part of the step end.
+    pub ends: Vec<usize>,
     /// The rows, in that order; none at all at the end of an epoch that has too few samples.
     pub batch: RecordBatch,
 }

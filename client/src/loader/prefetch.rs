@@ -225,7 +225,7 @@ impl Task {
         let mut audited: Vec<(u64, DigestSum)> = vec![(0, DigestSum::default()); pieces.len()];
         let mut micro_batches = Vec::with_capacity(count);
         for (index, virtual_rank) in (builder.first_virtual_rank..).take(count).enumerate() {
-            let mut positions = Vec::new();
+            let (mut positions, mut ends) = (Vec::new(), Vec::with_capacity(pieces.len()));
             let mut rows: Option<Rows<'_>> = None;
             for ((reads, ready), audited) in pieces.iter().zip(&mut audited) {
                 let (reads, own) = (&reads[index], ready.rows(&reads[index]));
@@ -234,6 +234,7 @@ impl Task {
                     own.for_each_canonical(|row| audited.1 += DigestSum::from(RowDigest::of(row)))?;
                 }
                 positions.extend(reads.iter().map(|read| read.position));
+                ends.push(positions.len());
                 rows = Some(match rows {
                     None => own,
                     Some(rows) => rows.followed_by(own),
@@ -241,7 +242,7 @@ impl Task {
             }
             let rows = rows.unwrap_or(Rows::Canonical(Vec::new()));
             let batch = builder.codec.gather(&rows, &*builder.memory)?;
-            micro_batches.push(MicroBatch { virtual_rank, positions, batch });
+            micro_batches.push(MicroBatch { virtual_rank, positions, ends, batch });
         }
         let StepSpan { epoch, step, parts, next } = span;
         Ok(Step {
