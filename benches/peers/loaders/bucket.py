@@ -11,33 +11,49 @@ from pathlib import Path
 
 MOTO = Path(__file__).resolve().parents[3] / "tests/reference/s3_server.py"
 KEYS = {"AWS_ACCESS_KEY_ID": "the-key", "AWS_SECRET_ACCESS_KEY": "the-secret", "AWS_REGION": "us-east-1"}
+REST = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}  # obstore, in LitData, asks for the latter
 
 
 @contextlib.contextmanager
 def bucket(root):
     """Serves `root/data` while in the context. None where there is no server to be had."""
-    if binary := os.environ.get("SHARDD_S3S_FS"):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        command = [binary, "--host", "127.0.0.1", "--port", str(port), str(root)]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        endpoint = f"http://127.0.0.1:{port}"
+    with contextlib.ExitStack() as stack:
+        if binary := os.environ.get("SHARDD_S3S_FS"):
+            # It takes either signed requests, which S3 clients send, or those that are not, as of plain HTTP clients.
+            keys = ["--access-key", KEYS["AWS_ACCESS_KEY_ID"], "--secret-key", KEYS["AWS_SECRET_ACCESS_KEY"]]
+            signed, plain = (stack.enter_context(s3s_fs(binary, root, options)) for options in (keys, []))
+            yield {"endpoint": signed, "url": "s3://data", "http": f"{plain}/data", "server": "s3s-fs"}
+        elif python := os.environ.get("SHARDD_PYTHON"):
+            endpoint = stack.enter_context(moto(python, root / "data"))
+            yield {"endpoint": endpoint, "url": "s3://data", "http": f"{endpoint}/data", "server": "moto"}
+        else:
+            yield None
+
+
+@contextlib.contextmanager
+def s3s_fs(binary, root, options):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    command = [binary, "--host", "127.0.0.1", "--port", str(port), *options, str(root)]
+    with ended(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)) as process:
         wait(process, port)
-        name = "s3s-fs"
-    elif python := os.environ.get("SHARDD_PYTHON"):
-        command = [python, "-B", str(MOTO), str(root / "data"), "--open"]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def moto(python, folder):
+    command = [python, "-B", str(MOTO), str(folder), "--open"]
+    with ended(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)) as process:
         line = process.stdout.readline()
         if not line:
-            yield None
-            return
-        endpoint = json.loads(line)["endpoint"]
-        name = "moto"
-    else:
-        yield None
-        return
+            raise SystemExit(f"{python} has no moto (tests/run installs it)")
+        yield json.loads(line)["endpoint"]
+
+
+@contextlib.contextmanager
+def ended(process):
     try:
-        yield {"endpoint": endpoint, "url": "s3://data", "http": f"{endpoint}/data", "server": name}
+        yield process
     finally:
         process.kill()
         process.wait()
@@ -57,4 +73,4 @@ def environment(place):
     cleaned = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     if not place:
         return cleaned
-    return {**cleaned, **KEYS, "AWS_ENDPOINT_URL": place["endpoint"], "AWS_DEFAULT_REGION": KEYS["AWS_REGION"]}
+    return {**cleaned, **KEYS, **REST, "AWS_ENDPOINT_URL": place["endpoint"]}

@@ -3,16 +3,19 @@
 PLACE is JSON: system, kind, rows, folders, setting, and the bucket if there is one. `prepare` writes the system's format.
 `measure` imports, says so, and then does what it is asked for, a line of JSON each, on the pipe whose number is in PLACE:
 
-    ["first"]            opens the loader and reads an epoch: to the first batch, and to the end
+    ["attempt", T, S]    does "epochs" with the setting T, or where an epoch takes long reads a part of one
+    ["first", S]         opens the loader and reads an epoch: to the first batch, and to its end or for S seconds
     ["epochs", S]        reads whole epochs for at least S seconds
     ["check", N]         reads N epochs, looks at what is in them and at the memory; not timed
     ["half", FILE]       reads half an epoch and keeps the state in FILE
     ["resume", FILE]     opens the loader with that state and reads to the end of the epoch
+    ["close"]            lets go of the loader and of its files
     ["join", FILE]       moves the process into the control group whose list of processes FILE is
 """
 
 import gc
 import json
+import math
 import os
 import pickle
 import resource
@@ -28,6 +31,10 @@ import numpy as np
 import quality
 from kinds import KINDS, Source
 from systems import system
+
+
+# Seconds that a setting is tried for, where an epoch takes longer.
+ATTEMPT = 2
 
 
 @dataclass(frozen=True)
@@ -63,14 +70,22 @@ class Child:
         self.number += 1
         return self.loader.epoch(self.number - 1)
 
-    def first(self):
+    def attempt(self, setting, least):
+        self.close()
+        self.setting, self.number = setting, 0
+        told = self.first(ATTEMPT)
+        if told["samples"] == self.place.kind.rows:
+            return self.epochs(least)
+        return {**told, "seconds": told["seconds"] - told["first_ms"] / 1e3}
+
+    def first(self, longest=math.inf):
         began = time.perf_counter()
         self.loader = self.opened()
         batches = self.epoch()
         count = len(next(batches)[1])
         first = time.perf_counter() - began
-        for _, numbers in batches:
-            count += len(numbers)
+        while time.perf_counter() - began < longest and (batch := next(batches, None)):
+            count += len(batch[1])
         return {"first_ms": first * 1e3, "seconds": time.perf_counter() - began, "samples": count}
 
     def epochs(self, least):
@@ -133,6 +148,11 @@ class Child:
         for _, numbers in batches:
             rest += numbers.tolist()
         return {"resume_ms": took * 1e3, "exact": sorted(seen + rest) == list(range(self.place.kind.rows))}
+
+    def close(self):
+        self.loader = None
+        gc.collect()
+        return {}
 
     def join(self, file):
         Path(file).write_text(str(os.getpid()))

@@ -6,6 +6,7 @@ a row was seen exactly once; nobody's format has to carry anything more for the 
 """
 
 import io
+import itertools
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,7 @@ def cifar(kind, archive, file):
                 decoded.append((member.name, image.tobytes()))
     decoded.sort()  # by class, then by name
     per_class = len(decoded) // CLASSES
-    keep = kind.rows // CLASSES
-    for start in range(0, len(decoded), per_class):
-        for _, pixels in decoded[start : start + keep]:
+    for start in range(0, len(decoded), per_class):  # again and again where more rows are asked for
+        images = itertools.cycle(decoded[start : start + per_class])
+        for _, pixels in itertools.islice(images, kind.rows // CLASSES):
             file.write(pixels)

@@ -7,7 +7,7 @@ from systems import SYSTEMS
 # Of the first to the fastest of the others, of one kind; `streams` picks those that read a bucket and mix well.
 SMALL = ["mosaic", "webdataset", "grain", "litdata"]
 WANTED = [
-    ("A", "the fastest of torch's batched sampler and FFCV", 1.5, ["torch_batched", "ffcv"]),
+    ("A", "torch's batched sampler on memmap", 1.5, ["torch_batched"]),
     ("A", "the fastest that streams from a bucket and mixes", 3.0, None),
     ("A", "MosaicML, WebDataset, Grain, LitData", 20.0, SMALL),
     ("A", "the bare loop `from_numpy(mm[idx])`", 0.6, ["from_numpy"]),

@@ -17,7 +17,7 @@ A system is a class in a module of this folder:
 import importlib
 from importlib.metadata import PackageNotFoundError, version
 
-# Fastest first would need a prophet: limits, PyTorch's own, those made for one disk, those made for buckets.
+# Bare loops, PyTorch's own, those made for one disk, those made for buckets, those reading one, ours.
 SYSTEMS = {
     "from_numpy": ("plain", "FromNumpy"),
     "take": ("plain", "Take"),
@@ -25,7 +25,6 @@ SYSTEMS = {
     "torch_batched": ("torchs", "Batched"),
     "torch_map": ("torchs", "MapStyle"),
     "torch_stateful": ("torchs", "Stateful"),
-    "ffcv": ("ffcv", "Ffcv"),
     "grain": ("grain", "Grain"),
     "hf_arrow": ("hf", "Arrow"),
     "hf_torch": ("hf", "TorchFormat"),
@@ -41,6 +40,7 @@ SYSTEMS = {
     "hf_bucket": ("hf", "ParquetBucket"),
     "shardd": ("shardd_loader", "Shardd"),
     "shardd_bucket": ("shardd_loader", "SharddBucket"),
+    "sequential": ("plain", "Sequential"),  # for cold.py: reads, but is no loader
 }
 
 

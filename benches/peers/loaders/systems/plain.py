@@ -1,5 +1,7 @@
 """The limits: loops over a mapped file that do nothing but gather, in this process. Not loaders: no state, nothing ahead."""
 
+import os
+
 import numpy as np
 import torch
 
@@ -63,3 +65,18 @@ class TakeClip(Take):
 
     title = '… with `mode="clip"`'
     mode = "clip"
+
+
+class Sequential(FromNumpy):
+    """What a disk gives at best: the file from its begin to its end, in reads of a MiB, not shuffled."""
+
+    title = "sequential read"
+
+    def epoch(self, _seed):
+        source, kind = self.source, self.kind
+        buffer = memoryview(bytearray(1 << 20))
+        with open(source.path, "rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            while file.readinto(buffer):
+                pass
+        yield torch.frombuffer(buffer, dtype=getattr(torch, kind.dtype)), torch.from_numpy(source.numbers)
