@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 MOTO = Path(__file__).resolve().parents[3] / "tests/reference/s3_server.py"
-KEYS = {"AWS_ACCESS_KEY_ID": "the-key", "AWS_SECRET_ACCESS_KEY": "the-secret", "AWS_REGION": "us-east-1"}
-REST = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}  # obstore, in LitData, asks for the latter
+KEYS = {"AWS_ACCESS_KEY_ID": "the-key", "AWS_SECRET_ACCESS_KEY": "the-secret"}
+REGION = {"AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 @contextlib.contextmanager
@@ -73,4 +73,4 @@ def environment(place):
     cleaned = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     if not place:
         return cleaned
-    return {**cleaned, **KEYS, **REST, "AWS_ENDPOINT_URL": place["endpoint"]}
+    return {**cleaned, **KEYS, **REGION, "AWS_ENDPOINT_URL": place["endpoint"]}

@@ -4,7 +4,7 @@ PLACE is JSON: system, kind, rows, folders, setting, and the bucket if there is 
 `measure` imports, says so, and then does what it is asked for, a line of JSON each, on the pipe whose number is in PLACE:
 
     ["attempt", T, S]    does "epochs" with the setting T, or where an epoch takes long reads a part of one
-    ["first", S]         opens the loader and reads an epoch: to the first batch, and to its end or for S seconds
+    ["first", S]         opens the loader and reads an epoch: to the first batch, and to its end or S seconds on
     ["epochs", S]        reads whole epochs for at least S seconds
     ["check", N]         reads N epochs, looks at what is in them and at the memory; not timed
     ["half", FILE]       reads half an epoch and keeps the state in FILE
@@ -76,7 +76,8 @@ class Child:
         told = self.first(ATTEMPT)
         if told["samples"] == self.place.kind.rows:
             return self.epochs(least)
-        return {**told, "seconds": told["seconds"] - told["first_ms"] / 1e3}
+        rest = {"samples": told["samples"] - self.place.kind.batch, "seconds": told["seconds"] - told["first_ms"] / 1e3}
+        return {**told, **rest}
 
     def first(self, longest=math.inf):
         began = time.perf_counter()
@@ -84,7 +85,7 @@ class Child:
         batches = self.epoch()
         count = len(next(batches)[1])
         first = time.perf_counter() - began
-        while time.perf_counter() - began < longest and (batch := next(batches, None)):
+        while time.perf_counter() - began - first < longest and (batch := next(batches, None)):
             count += len(batch[1])
         return {"first_ms": first * 1e3, "seconds": time.perf_counter() - began, "samples": count}
 

@@ -15,7 +15,9 @@ import json
 import mmap
 import os
 import shutil
+import signal
 import statistics
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +35,7 @@ WANTED = 0.8
 
 def main():
     arguments = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left running
     allowed = sorted(os.sched_getaffinity(0))[: arguments.cores]
     os.sched_setaffinity(0, allowed)
     with open(arguments.json or os.devnull, "w") as file:

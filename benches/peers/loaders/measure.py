@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import sys
 import time
 from dataclasses import replace
@@ -28,6 +29,7 @@ from systems import SYSTEMS, system
 
 def main():
     arguments = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left running
     allowed = sorted(os.sched_getaffinity(0))[: arguments.cores]
     os.sched_setaffinity(0, allowed)
     with open(arguments.json or os.devnull, "w") as file:

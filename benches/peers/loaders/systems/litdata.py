@@ -8,6 +8,7 @@ os.environ["LITDATA_DISABLE_VERSION_CHECK"] = "1"  # a look at the package index
 
 import torch
 from litdata import StreamingDataLoader, StreamingDataset, optimize
+from litdata.streaming import downloader
 
 from kinds import Source
 
@@ -76,6 +77,7 @@ class LitDataBucket(LitData):
     streams = "bucket"
 
     def where(self, place):
+        downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # the faster of its two clients insists on TLS otherwise
         options = {"endpoint_url": place.bucket["endpoint"]}
         url = f"{place.bucket['url']}/{place.folder.name}"
         return {"input_dir": url, "cache_dir": str(place.cache), "storage_options": options, "max_cache_size": "20GB"}
