@@ -36,6 +36,7 @@ SYSTEMS = {
     "webdataset": ("webdataset", "WebDataset"),
     "mosaic_bucket": ("mosaic", "MosaicBucket"),
     "litdata_bucket": ("litdata", "LitDataBucket"),
+    "litdata_full_bucket": ("litdata", "LitDataFullBucket"),
     "webdataset_bucket": ("webdataset", "WebDatasetBucket"),
     "hf_bucket": ("hf", "ParquetBucket"),
     "shardd": ("shardd_loader", "Shardd"),

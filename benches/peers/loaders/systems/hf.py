@@ -53,8 +53,9 @@ class TorchFormat(System):
         return "torch"
 
     def collate(self, items):
+        # The format makes every integer an int64; a type that is asked for would be that of `y`, too.
         if self.kind.varied:
-            return joined([row.numpy() for row in items["x"]]), items["y"]
+            return joined([row.numpy().astype(self.kind.dtype) for row in items["x"]]), items["y"]
         return items["x"].to(getattr(torch, self.kind.dtype)).reshape(-1, *self.kind.shape), items["y"]
 
     def epoch(self, seed):

@@ -80,4 +80,8 @@ class LitDataBucket(LitData):
         downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # the faster of its two clients insists on TLS otherwise
         options = {"endpoint_url": place.bucket["endpoint"]}
         url = f"{place.bucket['url']}/{place.folder.name}"
-        return {"input_dir": url, "cache_dir": str(place.cache), "storage_options": options, "max_cache_size": "20GB"}
+        return {"input_dir": url, "cache_dir": str(place.cache), "storage_options": options, "max_cache_size": "30GB"}
+
+
+class LitDataFullBucket(LitDataBucket, LitDataFull):
+    title = "LitData, bucket, whole chunks shuffled"

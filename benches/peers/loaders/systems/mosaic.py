@@ -4,7 +4,6 @@ declared shape and type, the encoding that its documentation has for them; shuff
 import os
 
 from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
-from streaming.base.util import clean_stale_shared_memory
 
 from . import System
 from .batches import batch
@@ -22,9 +21,12 @@ class Rows(StreamingDataset):
 
 
 class Collate(Joined):
+    """Numbers first: the loader counts what it has yielded by the length of a batch's first part."""
+
     def __call__(self, items):
         rows, numbers = zip(*items)
-        return batch(self.kind, rows, numbers)
+        x, numbers = batch(self.kind, rows, numbers)
+        return numbers, x
 
 
 class Mosaic(System):
@@ -43,7 +45,6 @@ class Mosaic(System):
                 writer.write({"x": row.tobytes() if kind.varied else row, "y": number})
 
     def __init__(self, place, workers):
-        clean_stale_shared_memory()
         self.kind = place.kind
         dataset = Rows(
             place.kind.varied, shuffle=True, batch_size=place.kind.batch, num_canonical_nodes=1, **self.where(place)
@@ -61,14 +62,15 @@ class Mosaic(System):
         return {"local": str(place.folder)}
 
     def epoch(self, _seed):
-        return iter(self.loader)  # it counts epochs itself
+        for batch in self.loader:  # it counts epochs itself
+            yield batch[::-1] if self.kind.varied else batch
 
     def state(self):
         return self.loader.state_dict()
 
     def resume(self, state):
         self.loader.load_state_dict(state)
-        return iter(self.loader)
+        return self.epoch(None)
 
 
 class MosaicBucket(Mosaic):
