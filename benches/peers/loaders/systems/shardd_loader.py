@@ -25,17 +25,17 @@ class Shardd(System):
     def prepare(source, folder):
         kind = source.kind
         file = folder.parent / "shardd.arrow"
-        tensor = None if kind.varied else pyarrow.fixed_shape_tensor(pyarrow.from_numpy_dtype(kind.dtype), kind.shape)
+        x = pyarrow.large_binary()
+        if not kind.varied:
+            x = pyarrow.fixed_shape_tensor(pyarrow.from_numpy_dtype(kind.dtype), kind.shape)
+        schema = pyarrow.schema([pyarrow.field("x", x, False), pyarrow.field("y", pyarrow.int64(), False)])
         try:
-            with pyarrow.OSFile(str(file), "wb") as sink:
-                writer = None
+            with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_file(sink, schema) as writer:
                 for table in tables(source, not kind.varied):
-                    if tensor:
-                        x = [pyarrow.ExtensionArray.from_storage(tensor, chunk) for chunk in table["x"].chunks]
-                        table = table.set_column(0, "x", pyarrow.chunked_array(x))
-                    writer = writer or pyarrow.ipc.new_file(sink, table.schema)
-                    writer.write_table(table)
-                writer.close()
+                    rows, numbers = (column.combine_chunks() for column in table.columns)
+                    if not kind.varied:
+                        rows = pyarrow.ExtensionArray.from_storage(x, rows)
+                    writer.write_table(pyarrow.table([rows, numbers], schema=schema))
             command = [os.environ.get("SHARDD_SHARDCTL", "shardctl"), "ingest", file, "--name", NAME, "--store", folder]
             subprocess.run(command, check=True)
         finally:
