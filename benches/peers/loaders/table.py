@@ -4,8 +4,8 @@ import statistics
 
 from systems import SYSTEMS
 
-# Of the first to the fastest of the others, of one kind; `streams` picks those that read a bucket and mix well.
 SMALL = ["mosaic", "webdataset", "grain", "litdata", "litdata_full"]
+# Kind, of what, how many times as fast we mean to be, and the systems that are meant: None, those that read a bucket and mix.
 WANTED = [
     ("A", "torch's batched sampler on memmap", 1.5, ["torch_batched"]),
     ("A", "the fastest that streams from a bucket and mixes", 3.0, None),

@@ -40,24 +40,23 @@ class Grain(System):
         return iter(read)
 
     def epoch(self, seed):
-        self.seed, self.iterator = seed, self.opened(seed)
-        for (x, offsets), numbers in self.iterator:
+        return self.batches(seed, self.opened(seed))
+
+    def batches(self, seed, iterator):
+        self.reading = seed, iterator
+        for (x, offsets), numbers in iterator:
             x = torch.from_numpy(x)
             yield (x, torch.from_numpy(offsets)) if self.kind.varied else x, torch.from_numpy(numbers)
 
     def state(self):
-        return self.seed, self.iterator.get_state()
+        seed, iterator = self.reading
+        return seed, iterator.get_state()
 
     def resume(self, state):
         seed, position = state
-        epoch = self.epoch_at(seed, position)
-        return epoch
-
-    def epoch_at(self, seed, position):
         iterator = self.opened(seed)
         iterator.set_state(position)
-        self.opened = lambda _seed: iterator
-        return self.epoch(seed)
+        return self.batches(seed, iterator)
 
 
 class Collate:

@@ -35,7 +35,7 @@ class WebDataset(System):
         tars = sorted(path.name for path in place.folder.glob("*.tar"))
         urls = [f"{self.where(place)}/{name}" for name in tars]
         self.dataset = (
-            webdataset.WebDataset(urls, shardshuffle=len(urls), detshuffle=True, seed=1, workersplitter=splitter)
+            webdataset.WebDataset(urls, shardshuffle=len(urls), detshuffle=True, seed=1)
             .shuffle(BUFFER)
             .to_tuple("bin", "cls")
             .map_tuple(bytes, int)
@@ -49,10 +49,6 @@ class WebDataset(System):
 
     def epoch(self, _seed):
         return iter(self.loader)
-
-
-def splitter(urls):
-    return webdataset.split_by_worker(urls)
 
 
 class Collate:
