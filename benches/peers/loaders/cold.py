@@ -90,34 +90,33 @@ def of_kind(kind, arguments, note):
         with group(data_bytes // 4) as (members, told):
             say(f"{kind.letter}: {data_bytes / 1e6:,.0f} MB, {told}")
             note("group", kind=kind.letter, bytes=data_bytes, told=told)
-            for name in arguments.systems:
-                with trying(name):
-                    found = system(name)
-                    setting = arguments.workers if arguments.workers in found.settings else found.settings[0]
-                    place = folders.place(name, found, kind, setting, None)
-                    prepare(folders, place)
-                    runners[name] = Runner(folders, place)
-                    if members:
-                        runners[name].ask("join", str(members))
-                    runners[name].pause()
-            for number in range(arguments.rounds):
-                names = list(runners)
-                for name in names if number % 2 == 0 else reversed(names):
+            try:
+                for name in arguments.systems:
                     with trying(name):
-                        runners[name].ask("close")
-                        drop(folders.root)
-                        turn = runners[name].ask("first", arguments.longest)
-                        runners[name].ask("close")
+                        found = system(name)
+                        setting = arguments.workers if arguments.workers in found.settings else found.settings[0]
+                        place = folders.place(name, found, kind, setting, None)
+                        prepare(folders, place)
+                        runners[name] = Runner(folders, place)
+                        if members:
+                            runners[name].ask("join", str(members))
                         runners[name].pause()
-                        rates.setdefault(name, []).append(turn["samples"] * data_bytes / kind.rows / turn["seconds"] / 1e6)
-                        note("round", kind=kind.letter, system=name, round=number, load=os.getloadavg()[0], **turn)
-                say(f"{kind.letter}: round {number + 1} of {arguments.rounds}")
-            for runner in runners.values():
-                runner.end()
-            runners.clear()
+                for number in range(arguments.rounds):
+                    names = list(runners)
+                    for name in names if number % 2 == 0 else reversed(names):
+                        with trying(name):
+                            runners[name].ask("close")
+                            drop(folders.root)
+                            turn = runners[name].ask("first", arguments.longest)
+                            runners[name].ask("close")
+                            runners[name].pause()
+                            rates.setdefault(name, []).append(turn["samples"] * data_bytes / kind.rows / turn["seconds"] / 1e6)
+                            note("round", kind=kind.letter, system=name, round=number, load=os.getloadavg()[0], **turn)
+                    say(f"{kind.letter}: round {number + 1} of {arguments.rounds}")
+            finally:  # before the group goes, which must be empty then
+                for runner in runners.values():
+                    runner.end()
     finally:
-        for runner in runners.values():
-            runner.end()
         if not arguments.keep:
             shutil.rmtree(folders.root)
     report(kind, rates, failed, told)
