@@ -10,7 +10,6 @@ from ._ranks import Ranks
 from ._state import State, StateMismatch
 
 
-
 class Sampler:
     """Gives a rank the indices of its samples: where ``DistributedSampler`` stands, but with an order that exchanges a share
     ``q`` of the samples between partitions after each epoch, and a state that any number of ranks can go on from.
@@ -75,15 +74,16 @@ class Sampler:
     def __iter__(self) -> Iterator[int]:
         """Indices in the order of steps, and in each of virtual ranks; the state counts whole steps."""
         epoch, position = self._cursor = self._begin()
-        self._inside = True
         end, batch = self._end(), self.global_batch_size
         while position < end:
+            self._inside = True
             until = min(position + batch, end)
-            for own in self._order.reads(epoch, position, until, *self._share()):
-                yield from own
+            own = [index for part in self._order.reads(epoch, position, until, *self._share()) for index in part]
+            yield from own[:-1]
+            # With the last one of a step the step is given.
             position = until
-            self._cursor = (epoch, position)
-        self._cursor, self._inside = (epoch + 1, 0), False
+            self._cursor, self._inside = ((epoch, position), True) if position < end else ((epoch + 1, 0), False)
+            yield from own[-1:]
 
     def state_dict(self, *, samples: int | None = None) -> dict[str, Any]:
         """Where it is. A loader that reads ahead takes indices before their samples are handed out: ``samples`` of this epoch,
