@@ -38,3 +38,19 @@ def dataset(store) -> shardd.StreamingDataset:
 def script(tmp_path_factory):
     """Runs Python code in a process of its own; see `helpers.run`."""
     return lambda code, *arguments, **how: helpers.run([sys.executable, "-c", code, *map(str, arguments)], **how)
+
+
+@pytest.fixture(scope="session")
+def bucket(tmp_path_factory):
+    """The same dataset in a bucket."""
+    if not Path(os.environ.get("SHARDD_S3S_FS", "")).is_file():
+        pytest.skip("SHARDD_S3S_FS is not the path of s3s-fs (tests/run installs it and sets this)")
+    bucket = helpers.Bucket(tmp_path_factory.mktemp("bucket"))
+    os.environ.update(bucket.environment)
+    try:
+        shardd.from_iter(helpers.rows(), bucket.url, name="digits", shard_size="40KiB")
+        yield bucket
+    finally:
+        bucket.close()
+        for name in bucket.environment:
+            del os.environ[name]
