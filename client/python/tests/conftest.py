@@ -8,6 +8,7 @@ import pytest
 
 import helpers
 import shardd
+from bucket import Bucket
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,11 +42,9 @@ def script(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def bucket(tmp_path_factory):
+def bucket():
     """The same dataset in a bucket."""
-    if not Path(os.environ.get("SHARDD_S3S_FS", "")).is_file():
-        pytest.skip("SHARDD_S3S_FS is not the path of s3s-fs (tests/run installs it and sets this)")
-    bucket = helpers.Bucket(tmp_path_factory.mktemp("bucket"))
+    bucket = Bucket()
     os.environ.update(bucket.environment)
     try:
         shardd.from_iter(helpers.rows(), bucket.url, name="digits", shard_size="40KiB")

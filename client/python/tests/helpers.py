@@ -2,13 +2,9 @@
 
 import multiprocessing
 import os
-import signal
-import socket
 import subprocess
 import tempfile
-import time
 import traceback
-from pathlib import Path
 
 import numpy as np
 
@@ -100,41 +96,3 @@ def _rank(function, rank: int, world: int, group: str, into, arguments) -> None:
         return
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
-
-
-class Bucket:
-    """A bucket of a server that speaks S3 and keeps objects as files; `SHARDD_S3S_FS` is the path of s3s-fs."""
-
-    url = "s3://data/digits"
-
-    def __init__(self, directory: Path) -> None:
-        (directory / "data").mkdir()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        keys = ["--access-key", "the-key", "--secret-key", "the-secret"]
-        self.process = subprocess.Popen(
-            [os.environ["SHARDD_S3S_FS"], "--host", "127.0.0.1", "--port", str(port), *keys, str(directory)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        self.environment = {
-            "AWS_ACCESS_KEY_ID": "the-key",
-            "AWS_SECRET_ACCESS_KEY": "the-secret",
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        }
-        until = time.monotonic() + 20
-        while socket.socket().connect_ex(("127.0.0.1", port)):
-            assert self.process.poll() is None and time.monotonic() < until, "s3s-fs does not answer"
-
-    def pause(self) -> None:
-        """It takes what is asked, and answers nothing."""
-        self.process.send_signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
