@@ -86,7 +86,9 @@ def _receive(out, rank: int, timeout: float):
 def _rank(function, rank: int, world: int, group: str, into, arguments) -> None:
     import torch.distributed
 
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+    # What torchrun says; the group itself meets at a file.
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=group, rank=rank, world_size=world)
     try:
