@@ -15,7 +15,10 @@ from bucket import Bucket
 def _cache(tmp_path_factory):
     """Nothing is left in the user's own cache, and processes that tests start find the package where this one did."""
     os.environ["SHARDD_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(shardd.__file__).parents[1]), str(Path(__file__).parent)])
+    paths = [Path(shardd.__file__).parents[1], Path(__file__).parent, os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, paths))
+    # Others want the cores, too.
+    os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.pop("RANK", None)
     os.environ.pop("WORLD_SIZE", None)
 
