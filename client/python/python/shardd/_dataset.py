@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _formats, _native
+from ._epochs import SharedEpoch
 from ._ranks import Ranks
-from ._state import State
+from ._state import State, StateMismatch
+
+if TYPE_CHECKING:
+    from ._loader import DataLoader
 
 _FOREIGN = {
     "accelerate.data_loader": "Accelerate would shard what is sharded already, and each rank would see 1/W of its part",
@@ -97,8 +102,21 @@ class StreamingDataset:
         for column in self._columns or ():
             if column not in self._schema:
                 raise ValueError(f"no column {column!r}; there are {', '.join(self._schema)}")
-        self._epoch = 0
         self._samples_by_number: _native.Samples | None = None
+        self._epoch = SharedEpoch()
+        self._iterations = 0
+        # Of a worker: where it goes on.
+        self._resumed: tuple[int, int] | None = None
+        # The epoch that was last begun, and what reads it.
+        self._reading: tuple[int, DataLoader] | None = None
+
+    @property
+    def __class__(self) -> type:
+        """Asked by ``isinstance``: to PyTorch, if it is there, this is an ``IterableDataset``, and not one to be indexed."""
+        data = sys.modules.get("torch.utils.data")
+        if data is not None:
+            data.IterableDataset.register(StreamingDataset)
+        return type(self)
 
     # --- what it is ---------------------------------------------------------------------------------------------------
 
@@ -163,8 +181,12 @@ class StreamingDataset:
     # --- for whoever iterates it without a loader of ours ---------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next iteration reads."""
-        self._epoch = epoch
+        """The epoch that the next iteration reads, which is otherwise the one after the last. Of an epoch that a loaded state is
+        inside, the rest."""
+        if epoch < 0:
+            raise ValueError(f"there is no epoch {epoch}")
+        if epoch != self._epoch.next()[0]:
+            self._epoch.set(epoch, 0)
 
     def __iter__(self) -> Iterator[Any]:
         _refuse_foreign("iterate over")
@@ -176,17 +198,65 @@ class StreamingDataset:
                 "a StreamingDataset in workers of a torch DataLoader gives whole batches: make it with batch_size=..., and the "
                 "DataLoader with batch_size=None; or use shardd.DataLoader, which needs no workers"
             )
-        turn, turns = worker or (0, 1)
-        loader = DataLoader(self, batch_size=self.batch_size or 64, num_workers=1 if worker else 2, _turn=(turn, turns))
-        loader.set_epoch(self._epoch)
-        self._epoch += 1
-        if self.batch_size is not None:
-            yield from loader
-            return
-        for batch in loader:
-            names = list(batch)
-            for values in zip(*batch.values()):
-                yield dict(zip(names, values))
+        self._iterations += 1
+        begin = self._epoch.begin(self._iteration(worker))
+        loader = DataLoader(
+            self,
+            batch_size=self.batch_size or 64,
+            num_workers=1 if worker else 2,
+            # Workers are in no process group.
+            check_ranks=worker is None,
+            _turn=worker[:2] if worker else (0, 1),
+        )
+        epoch, position = self._resumed or begin
+        loader._begin_at(epoch, position)
+        self._resumed, self._reading = None, (epoch, loader)
+        return iter(loader) if self.batch_size is not None else _samples(loader)
+
+    def _iteration(self, worker: tuple[int, int, int] | None) -> tuple[int, int]:
+        """What all workers of an iteration have in common, and no other iteration."""
+        return (worker[2] if worker else -os.getpid(), self._iterations)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the last iteration is; at its end, the end of its epoch. Inside a ``StatefulDataLoader`` each worker has a state of its own."""
+        if self.batch_size is None:
+            raise RuntimeError(
+                "a StreamingDataset that gives samples cannot say which of them were used: make it with batch_size=..., and the "
+                "foreign loader with batch_size=None; or use shardd.DataLoader"
+            )
+        from ._loader import DataLoader
+
+        begun, loader = self._reading or (None, DataLoader(self))
+        epoch, position = loader._cursor if begun is not None else self._epoch.next()
+        if begun is not None and epoch > begun:
+            # Others may have some of this epoch left, and the next one is another iteration.
+            epoch, position = begun, self.num_samples
+        worker = loader._turn if loader._turn[1] > 1 else None
+        return State(self._order, epoch, position, loader.virtual_ranks, self.run, worker).as_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
+        """The next iteration goes on where the state says. A state of a loader is for whoever iterates next, with as many
+        workers as there may be; the state of a worker only for the same one of as many."""
+        read = State.of(state)
+        if not force:
+            read.check(self._order, repr(self))
+        worker = _worker()
+        if read.worker is not None and read.worker != (worker or (0, 1))[:2]:
+            raise StateMismatch(
+                f"the state is of worker {read.worker[0]} of {read.worker[1]}, and this is "
+                f"{f'worker {worker[0]} of {worker[1]}' if worker else 'none'}: keep num_workers, or use shardd.DataLoader, whose "
+                "state fits any number"
+            )
+        if self.virtual_ranks is None and read.virtual_ranks >= self.ranks.world:
+            self.virtual_ranks = read.virtual_ranks
+        self._reading = None
+        if worker is None:
+            self._epoch.set(read.epoch, read.position)
+        else:
+            # Workers are not equally far, but in the same epoch.
+            self._resumed = (read.epoch, read.position)
+            seed, iterations = self._iteration(worker)
+            self._epoch.agree((seed, iterations + 1), read.epoch)
 
     def __len__(self) -> int:
         _refuse_foreign("take the length of")
@@ -197,9 +267,14 @@ class StreamingDataset:
     # --- for processes that get a copy ----------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
+        _refuse_foreign("send")
         state = self.__dict__.copy()
         del state["_store"]
         state["_samples_by_number"] = None
+        state["_reading"] = None
+        # A worker is in no process group.
+        if state["_given_ranks"][0] is None and (here := Ranks.of_group()) is not None:
+            state["_given_ranks"] = (here.rank, here.world, self._given_ranks[2])
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -218,9 +293,6 @@ class StreamingDataset:
         """What a state is a position of."""
         return self.plan if self.shuffle else f"stored-{self.version}"
 
-    def _state(self, epoch: int, position: int, virtual_ranks: int) -> State:
-        return State(self._order, epoch, position, virtual_ranks, self.run)
-
 
 def _name(store: _native.Store, dataset: str | None, split: str | None) -> str:
     if dataset is None:
@@ -236,11 +308,17 @@ def _name(store: _native.Store, dataset: str | None, split: str | None) -> str:
     return f"{name}-{split}{at}{tag}"
 
 
-def _worker() -> tuple[int, int] | None:
-    """Which worker of a foreign loader this is, of how many."""
+def _samples(loader: DataLoader) -> Iterator[dict[str, Any]]:
+    for batch in loader:
+        for values in zip(*batch.values()):
+            yield dict(zip(batch, values))
+
+
+def _worker() -> tuple[int, int, int] | None:
+    """Which worker of a foreign loader this is, of how many, and what its iteration is known by."""
     data = sys.modules.get("torch.utils.data")
     info = data.get_worker_info() if data is not None else None
-    return (info.id, info.num_workers) if info is not None else None
+    return (info.id, info.num_workers, info.seed - info.id) if info is not None else None
 
 
 def _refuse_foreign(what: str) -> None:

@@ -45,7 +45,8 @@ def from_torch(dataset: Any, out: str, *, name: str, columns: Sequence[str] = ("
     names = getattr(dataset, "classes", None)
     if names is not None and "label" in columns and "classes" not in how:
         how["classes"] = {"label": [str(each) for each in names]}
-    items = (dataset[index] for index in range(len(dataset))) if hasattr(dataset, "__getitem__") else iter(dataset)
+    # Every dataset of torch has `__getitem__`, even one that can only be iterated.
+    items = iter(dataset) if hasattr(dataset, "__iter__") else (dataset[index] for index in range(len(dataset)))
 
     def row(item: Any) -> Mapping[str, Any]:
         if isinstance(item, Mapping):
@@ -95,7 +96,9 @@ def _write(path: str, rows: Iterable[Mapping[str, Any]], classes: Mapping[str, S
         count = size = 0
 
     for row in rows:
-        values = {key: _value(value, np) for key, value in row.items()}
+        if not isinstance(row, Mapping):
+            raise ValueError(f"row {total} is a {type(row).__name__}: give a dict of values by column")
+        values = {key: _value(value, f"row {total}, column {key!r}", np) for key, value in row.items()}
         if writer is None:
             kinds = {key: (kind, shape) for key, (kind, shape, _) in values.items()}
             unknown = [key for key in classes if key not in kinds]
@@ -125,7 +128,7 @@ def _write(path: str, rows: Iterable[Mapping[str, Any]], classes: Mapping[str, S
     writer.finish()
 
 
-def _value(value: Any, np: Any) -> tuple[str, tuple[int, ...] | None, Any]:
+def _value(value: Any, where: str, np: Any) -> tuple[str, tuple[int, ...] | None, Any]:
     """Its type, its shape, and itself as it is written."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return "bytes", None, bytes(value)
@@ -133,13 +136,19 @@ def _value(value: Any, np: Any) -> tuple[str, tuple[int, ...] | None, Any]:
         return "text", None, value
     if hasattr(value, "detach"):  # a tensor of torch
         value = value.detach().cpu().numpy()
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{where}: {type(value).__name__} cannot be kept: {error}") from None
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"{type(value).__name__} of {array.dtype} cannot be kept: give numbers, arrays, bytes or text")
+        raise ValueError(
+            f"{where}: {type(value).__name__} of {array.dtype} cannot be kept: give numbers, arrays, bytes or text"
+        )
     kind = array.dtype.newbyteorder("<").str if array.dtype.itemsize > 1 else array.dtype.str
     array = np.ascontiguousarray(array, dtype=kind)
     return kind, array.shape if np.ndim(value) else None, array.tobytes()
 
 
 def _shown(kind: str, shape: tuple[int, ...] | None) -> str:
+    kind = kind.lstrip("<|")
     return kind if shape is None else f"{kind} of shape {tuple(shape)}"

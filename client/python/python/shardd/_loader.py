@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -76,6 +77,8 @@ class DataLoader:
         self._threads = max(num_workers, 1)
         self._ahead = prefetch_factor * self._threads
         self._virtual_ranks = virtual_ranks if virtual_ranks is not None else dataset.virtual_ranks
+        # What the plan says for a world that says nothing of it.
+        self._default_virtual_ranks: tuple[int, int] | None = None
         self._check_ranks = check_ranks
         self._turn = _turn
         # Where the next iteration begins; `_inside` if the one before it ended early, and this epoch is not begun again.
@@ -103,10 +106,13 @@ class DataLoader:
     @property
     def virtual_ranks(self) -> int:
         """V: into how many micro-batches every step is cut."""
-        if self._virtual_ranks is None:
+        if self._virtual_ranks is not None:
+            return self._virtual_ranks
+        world = self.ranks.world
+        if self._default_virtual_ranks is None or self._default_virtual_ranks[0] != world:
             store, plan = self.dataset._store, self.dataset.plan
-            self._virtual_ranks = store.describe_plan(plan, self.ranks.world)[3]
-        return self._virtual_ranks
+            self._default_virtual_ranks = world, store.describe_plan(plan, world)[3]
+        return self._default_virtual_ranks[1]
 
     @property
     def batch_size(self) -> int:
@@ -128,12 +134,15 @@ class DataLoader:
 
     def __len__(self) -> int:
         """How many micro-batches a whole epoch has for this rank."""
+        turn, turns = self._turn
+        return len(range(turn, self._steps(), turns)) * self._own_virtual_ranks()
+
+    def _steps(self) -> int:
+        """How many steps a whole epoch has, of all workers."""
         samples, batch = self.dataset.num_samples, self.global_batch_size
         if self._last_batch == "carry" and not self._inside:
             samples -= self._cursor[1]  # what the epoch before has taken
-        steps = samples // batch if self._last_batch == "drop" else -(-samples // batch)
-        turn, turns = self._turn
-        return len(range(turn, steps, turns)) * self._own_virtual_ranks()
+        return samples // batch if self._last_batch == "drop" else -(-samples // batch)
 
     def _own_virtual_ranks(self) -> int:
         ranks, virtual = self.ranks, self.virtual_ranks
@@ -150,7 +159,7 @@ class DataLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """What was handed out: less than 300 bytes as JSON, the same on every rank."""
-        return self.dataset._state(*self._cursor, self.virtual_ranks).as_dict()
+        return State(self.dataset._order, *self._cursor, self.virtual_ranks, self.dataset.run).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
         """Goes on where the state says, with any number of ranks. A state of other data or another plan is refused, unless
@@ -160,25 +169,41 @@ class DataLoader:
             read.check(self.dataset._order, repr(self.dataset))
         if read.position > self.dataset.num_samples:
             raise StateMismatch(f"position {read.position} is beyond the {self.dataset.num_samples} samples of an epoch")
+        if read.worker is not None:
+            raise StateMismatch(f"the state is of worker {read.worker[0]} of {read.worker[1]} of another loader; load it there")
         if self._virtual_ranks is None and read.virtual_ranks >= self.ranks.world:
             self._virtual_ranks = read.virtual_ranks
-        self._cursor, self._inside = (read.epoch, read.position), False
+        self.close()
+        # A dataset may say that it is at the end of an epoch.
+        is_over = read.position == self.dataset.num_samples
+        self._begin_at(*((read.epoch + 1, 0) if is_over else (read.epoch, read.position)))
+
+    def _begin_at(self, epoch: int, position: int) -> None:
+        self._cursor, self._inside = (epoch, position), False
 
     # --- iterating ----------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
         if self._inside:
             self._cursor, self._inside = (self._cursor[0] + 1, 0), False
-        if len(self) == 0:
+        if self._steps() == 0:
             raise ValueError(
                 f"no step in an epoch: {self.dataset.num_samples} samples, steps of {self.global_batch_size}, and "
                 f"last_batch={self._last_batch!r}; use a smaller batch"
+            )
+        ranks, virtual = self.ranks, self.virtual_ranks
+        if virtual % ranks.world:
+            warnings.warn(
+                f"{virtual} virtual ranks for {ranks.world} ranks: some have more micro-batches in a step than others. Reduce gradients "
+                "once in a step, when is_last_micro says so, or give the dataset a number of partitions that the world divides",
+                stacklevel=2,
             )
         self._compare_ranks()
         return self._epoch_from(*self._cursor)
 
     def _epoch_from(self, epoch: int, position: int) -> Iterator[Any]:
         finish = self._finisher()
+        position += self._turn[0] * self.global_batch_size
         while (step := self._next(epoch, position)) is not None:
             self._inside = True
             whole, count = step.samples, len(step)
@@ -207,12 +232,20 @@ class DataLoader:
 
     def _reached(self, step: _native.Step) -> int:
         """Notes what is handed out; where the next step of this epoch begins."""
-        self._cursor = step.next
-        self._inside = step.next[0] == step.epoch
+        turn, turns = self._turn
+        epoch, position = step.next
+        self._inside = epoch == step.epoch
+        if turns > 1 and self._inside:
+            # Where the first worker has its next turn.
+            first = step.parts[0][1]
+            position = min(first + (turns - turn) * self.global_batch_size, self.dataset.num_samples)
+        self._cursor = (epoch, position)
         return step.next[1]
 
     def _next(self, epoch: int, position: int) -> _native.Step | None:
         """The next step of the epoch; `None` if it has no more."""
+        if position >= self.dataset.num_samples:
+            return None
         native = self._native_for(epoch, position)
         step, self._pending = self._pending or native.next(), None
         if step is None or step.epoch != epoch:
@@ -226,7 +259,6 @@ class DataLoader:
             self.close()
         if self._native is None:
             ranks = self.ranks
-            turn, turns = self._turn
             self._native = self.dataset._open(
                 batch_size=self.batch_size,
                 rank=ranks.rank,
@@ -234,8 +266,8 @@ class DataLoader:
                 virtual_ranks=self.virtual_ranks,
                 last_batch=self._last_batch,
                 epoch=epoch,
-                position=position + turn * self.global_batch_size if turns > 1 else position,
-                stride=turns,
+                position=position,
+                stride=self._turn[1],
                 threads=self._threads,
                 read_ahead=self._ahead,
             )
@@ -269,7 +301,8 @@ class DataLoader:
             return
         self._check_ranks = False
         group = torch.distributed
-        if not group.is_initialized() or group.get_world_size() == 1 or self._turn[1] > 1:
+        # Whoever gives ranks has groups of their own.
+        if not group.is_initialized() or group.get_world_size() == 1 or self.dataset._given_ranks[0] is not None:
             return
         own = (self.dataset.plan, self.virtual_ranks, self.batch_size, self._last_batch, self._cursor)
         every: list[Any] = [None] * group.get_world_size()

@@ -26,18 +26,20 @@ class Ranks:
         if (rank is None) != (world is None):
             raise ValueError("give both rank and world_size, or neither")
         if rank is None or world is None:
-            rank, world = _distributed() or _environment()
+            group = cls.of_group()
+            rank, world = (group.rank, group.world) if group is not None else _environment()
         if replication < 1 or world % replication != 0:
             raise ValueError(f"replication={replication} does not divide a world of {world}")
         return cls(rank // replication, world // replication)
 
-
-def _distributed() -> tuple[int, int] | None:
-    # Who has not imported torch has not initialised its process group either.
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return None
-    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    @classmethod
+    def of_group(cls) -> Ranks | None:
+        """What ``torch.distributed`` says, if it is initialised."""
+        # Who has not imported torch has not initialised its process group either.
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return None
+        return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
 
 def _environment() -> tuple[int, int]:

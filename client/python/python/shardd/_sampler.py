@@ -10,12 +10,13 @@ from ._ranks import Ranks
 from ._state import State, StateMismatch
 
 
-
 class Sampler:
     """Gives a rank the indices of its samples: where ``DistributedSampler`` stands, but with an order that exchanges a share
     ``q`` of the samples between partitions after each epoch, and a state that any number of ranks can go on from.
 
-    Every sample is given exactly once in an epoch; ranks get equally many, give or take what their virtual ranks differ by.
+    Every sample is given exactly once in an epoch. Partitions of unequal size do not all last to its end, so ranks differ by a
+    few indices, and maybe by a batch: where all must make equally many steps, as with ``DistributedDataParallel``, say
+    ``drop_last``, which gives all ranks equally many.
     """
 
     def __init__(
@@ -43,6 +44,11 @@ class Sampler:
         self._order.check_ranks(ranks.world, self.virtual_ranks)
         self.batch_size = batch_size
         self.drop_last = drop_last
+        if self._end() == 0:
+            raise ValueError(
+                f"{self.num_samples} samples do not fill a step of {self.global_batch_size} in which all ranks have equally many; use "
+                "a smaller batch_size, or drop_last=False"
+            )
         self._cursor = (0, 0)
         self._inside = False
 
@@ -75,15 +81,16 @@ class Sampler:
     def __iter__(self) -> Iterator[int]:
         """Indices in the order of steps, and in each of virtual ranks; the state counts whole steps."""
         epoch, position = self._cursor = self._begin()
-        self._inside = True
         end, batch = self._end(), self.global_batch_size
         while position < end:
+            self._inside = True
             until = min(position + batch, end)
-            for own in self._order.reads(epoch, position, until, *self._share()):
-                yield from own
+            own = [index for part in self._order.reads(epoch, position, until, *self._share()) for index in part]
+            yield from own[:-1]
+            # With the last one of a step the step is given.
             position = until
-            self._cursor = (epoch, position)
-        self._cursor, self._inside = (epoch + 1, 0), False
+            self._cursor, self._inside = ((epoch, position), True) if position < end else ((epoch + 1, 0), False)
+            yield from own[-1:]
 
     def state_dict(self, *, samples: int | None = None) -> dict[str, Any]:
         """Where it is. A loader that reads ahead takes indices before their samples are handed out: ``samples`` of this epoch,
@@ -107,8 +114,11 @@ class Sampler:
         return (epoch + 1, 0) if self._inside else (epoch, position)
 
     def _end(self) -> int:
-        batch = self.global_batch_size
-        return self.num_samples // batch * batch if self.drop_last else self.num_samples
+        if not self.drop_last:
+            return self.num_samples
+        # As long as no partition has run out, all ranks get equally many.
+        rounds = self.num_samples // self._order.partitions * self._order.partitions
+        return rounds // self.global_batch_size * self.global_batch_size
 
     def _share(self) -> tuple[int, int, int]:
         ranks = self.ranks

@@ -22,6 +22,9 @@ class State:
     position: int
     virtual_ranks: int
     run: str | None = None
+    # Of a foreign loader: which of its workers, of how many. It begins its next step as many steps after ``position`` as there
+    # are workers before it.
+    worker: tuple[int, int] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {
@@ -33,6 +36,8 @@ class State:
         }
         if self.run is not None:
             state["run"] = self.run
+        if self.worker is not None:
+            state["worker"] = list(self.worker)
         return state
 
     @classmethod
@@ -42,6 +47,7 @@ class State:
             raise StateMismatch("this is no state of a shardd loader; save loader.state_dict() and load that")
         if state["shardd"] != FORMAT:
             raise StateMismatch(f"the state has format {state['shardd']!r}, this release reads {FORMAT}; upgrade shardd")
+        worker = state.get("worker")
         try:
             read = cls(
                 plan=str(state["plan"]),
@@ -49,8 +55,9 @@ class State:
                 position=int(state["position"]),
                 virtual_ranks=int(state["virtual_ranks"]),
                 run=state.get("run"),
+                worker=(int(worker[0]), int(worker[1])) if worker is not None else None,
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, ValueError) as error:
             raise StateMismatch(f"the state is damaged: {error!r}") from None
         if read.epoch < 0 or read.position < 0 or read.virtual_ranks < 1:
             raise StateMismatch(f"the state is damaged: {dict(state)}")

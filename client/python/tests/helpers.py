@@ -1,0 +1,100 @@
+"""What several tests need."""
+
+import multiprocessing
+import os
+import subprocess
+import tempfile
+import traceback
+
+import numpy as np
+
+import shardd
+
+SAMPLES = 1003
+EVERY = list(range(SAMPLES))
+WHOLE = os.environ.get("SHARDD_WHOLE") == "1"
+
+
+def picture(number: int) -> np.ndarray:
+    return (np.arange(8 * 8 * 3, dtype=np.int64).reshape(8, 8, 3) * 7 + number * 13).astype(np.uint8)
+
+
+def rows(count: int = SAMPLES):
+    return ({"id": number, "image": picture(number), "label": number % 10} for number in range(count))
+
+
+def ids(batches) -> list[int]:
+    """The numbers of all samples of some batches."""
+    return [number for batch in batches for number in batch["id"].tolist()]
+
+
+PLAN = {"q": 0.5, "partitions": 48}
+
+
+def loader(store: str, rank: int = 0, world: int = 1, *, batch_size: int = 16, **how) -> shardd.DataLoader:
+    """What rank `rank` of `world` reads of the plan that most tests follow."""
+    dataset = shardd.StreamingDataset(store, rank=rank, world_size=world, **PLAN)
+    return shardd.DataLoader(dataset, batch_size=batch_size, **how)
+
+
+def own_threads() -> set[str]:
+    """The threads of this process."""
+    return set(os.listdir("/proc/self/task"))
+
+
+def run(command: list[str], *, timeout: float = 60, env: dict[str, str] | None = None, check: bool = True) -> subprocess.CompletedProcess:
+    """Runs a command to its end, and shows what it said if it failed."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **(env or {})})
+    if check and done.returncode != 0:
+        raise AssertionError(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def in_ranks(function, world: int, *arguments, timeout: float = 150) -> list:
+    """What `function(rank, world, *arguments)` gives in each process of a gloo group. If it raises, its error as text."""
+    context = multiprocessing.get_context("forkserver")
+    # Torch is loaded once, and forked.
+    context.set_forkserver_preload(["torch", "torch.distributed", "helpers"])
+    with tempfile.TemporaryDirectory() as directory:
+        ends = [context.Pipe(duplex=False) for _ in range(world)]
+        processes = [
+            context.Process(target=_rank, args=(function, rank, world, f"file://{directory}/group", into, arguments))
+            for rank, (_, into) in enumerate(ends)
+        ]
+        for process in processes:
+            process.start()
+        for _, into in ends:
+            into.close()
+        try:
+            return [_receive(out, rank, timeout) for rank, (out, _) in enumerate(ends)]
+        finally:
+            for process in processes:
+                process.join(10)
+                if process.is_alive():
+                    process.kill()
+
+
+def _receive(out, rank: int, timeout: float):
+    if not out.poll(timeout):
+        raise AssertionError(f"rank {rank} says nothing within {timeout} s")
+    try:
+        return out.recv()
+    except EOFError:
+        raise AssertionError(f"rank {rank} died") from None
+
+
+def _rank(function, rank: int, world: int, group: str, into, arguments) -> None:
+    import torch.distributed
+
+    # What torchrun says; the group itself meets at a file.
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=group, rank=rank, world_size=world)
+    try:
+        into.send(function(rank, world, *arguments))
+    except Exception:
+        into.send(traceback.format_exc())
+        return
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()

@@ -1,0 +1,187 @@
+"""Going on where it ended: exactly, and with any number of ranks."""
+
+import itertools
+import json
+
+import pytest
+
+import shardd
+from helpers import EVERY, SAMPLES, ids, loader
+
+
+def assert_equal_output_after_checkpoint(make, batches: int) -> None:
+    """For every k: a loader that is restored from the state after k batches gives what the first one gives after them."""
+    own = make()
+    states, given = [own.state_dict()], []
+    epochs = iter(lambda: iter(own), None)
+    for batch in itertools.islice(itertools.chain.from_iterable(epochs), batches):
+        given.append(batch["id"].tolist())
+        states.append(own.state_dict())
+    for number, state in enumerate(states):
+        restored = make()
+        restored.load_state_dict(json.loads(json.dumps(state)))
+        rest = itertools.chain.from_iterable(iter(lambda: iter(restored), None))
+        tail = [batch["id"].tolist() for batch in itertools.islice(rest, min(batches - number, 9))]
+        assert tail == given[number : number + 9], f"after {number} batches"
+        restored.close()
+
+
+@pytest.mark.parametrize("batch_size", [100, 59])
+def test_a_restored_loader_gives_what_the_first_one_would_have_at_every_step(store, batch_size):
+    assert_equal_output_after_checkpoint(lambda: loader(store, batch_size=batch_size), 25)
+
+
+def test_a_restored_loader_of_one_rank_of_three_does_so_too_also_when_it_drops_the_rest(store):
+    assert_equal_output_after_checkpoint(lambda: loader(store, 1, 3, batch_size=40, drop_last=True), 20)
+
+
+def test_states_are_small_json_and_the_same_on_every_rank(store):
+    loaders = [loader(store, rank, 3) for rank in range(3)]
+    for batches in zip(*loaders):
+        states = {json.dumps(own.state_dict()) for own in loaders}
+        assert len(states) == 1 and len(states.pop()) < 300
+    assert [own.state_dict()["epoch"] for own in loaders] == [1, 1, 1]
+
+
+def test_a_state_counts_what_was_handed_out_and_not_what_was_read_ahead(store):
+    own = loader(store, batch_size=10, num_workers=2, prefetch_factor=8)
+    assert own.state_dict()["position"] == 0
+    batches = iter(own)
+    for number in range(1, 20):
+        next(batches)
+        assert own.state_dict()["position"] == 10 * number
+    assert own.state_dict()["epoch"] == 0
+
+
+def test_a_state_before_the_first_batch_and_after_the_last_one_are_beginnings_of_epochs(store):
+    own = loader(store)
+    first = own.state_dict()
+    assert (first["epoch"], first["position"]) == (0, 0)
+    batches = iter(own)
+    for _ in range(len(own)):
+        next(batches)
+    assert (own.state_dict()["epoch"], own.state_dict()["position"]) == (1, 0), "before anybody asks for more"
+    assert next(batches, None) is None
+    restored = loader(store)
+    restored.load_state_dict(own.state_dict())
+    assert ids(restored) == ids(own)
+
+
+def test_asking_a_loader_for_its_length_first_does_not_change_how_it_goes_on(store):
+    before = loader(store, virtual_ranks=8)
+    next(iter(before))
+    plain, asked = loader(store), loader(store)
+    assert len(asked) and asked.state_dict()
+    for own in (plain, asked):
+        own.load_state_dict(before.state_dict())
+    assert plain.virtual_ranks == asked.virtual_ranks == 8
+    assert ids(plain) == ids(asked)
+
+
+def part(store: str, world: int, virtual_ranks: int, state, steps: int | None):
+    """What ranks of a world of that size read from a state on, in so many steps or to the end of the epoch; and the state then."""
+    read, states = [], []
+    for rank in range(world):
+        own = loader(store, rank, world, batch_size=3, virtual_ranks=virtual_ranks)
+        if state is not None:
+            own.load_state_dict(state)
+        for batch in own:
+            read += batch["id"].tolist()
+            if own.is_last_micro and steps is not None and own.step + 1 >= steps:
+                break
+        states.append(own.state_dict())
+        own.close()
+    assert all(state == states[0] for state in states)
+    return read, states[0]
+
+
+@pytest.mark.parametrize("virtual_ranks", [16, 48])
+def test_worlds_of_any_size_go_on_with_each_others_states(store, virtual_ranks):
+    steps = -(-SAMPLES // (3 * virtual_ranks))
+    read, state = [], None
+    for world, until in ((8, steps // 4), (2, steps // 2), (8, steps - 1), (3, None)):
+        some, state = part(store, world, virtual_ranks, state, until)
+        assert not set(some) & set(read)
+        read += some
+    assert sorted(read) == EVERY and (state["epoch"], state["position"]) == (1, 0)
+
+
+@pytest.mark.parametrize("virtual_ranks", [16, 48])
+def test_a_step_has_the_same_samples_in_a_world_of_any_size(store, virtual_ranks):
+    def steps(world):
+        every = {}
+        for rank in range(world):
+            own = loader(store, rank, world, batch_size=3, virtual_ranks=virtual_ranks)
+            for batch in own:
+                every.setdefault(own.step, []).extend(batch["id"].tolist())
+            own.close()
+        return {step: sorted(read) for step, read in every.items()}
+
+    reference = steps(1)
+    assert sorted(itertools.chain(*reference.values())) == EVERY
+    for world in (2, 3, 6, 8, 16):
+        assert steps(world) == reference, world
+
+
+@pytest.mark.parametrize("before, after", [(1, 12), (4, 2), (3, 6), (12, 1), (2, 16)])
+def test_resuming_pairs_are_disjoint_and_complete_at_the_edges_of_an_epoch(store, before, after):
+    steps = -(-SAMPLES // 48)
+    for until in (1, steps - 1):
+        first, state = part(store, before, 16, None, until)
+        rest, _ = part(store, after, 16, state, None)
+        assert not set(first) & set(rest) and sorted(first + rest) == EVERY
+
+
+def test_a_state_of_another_plan_is_refused_by_name_unless_forced(store):
+    other = shardd.DataLoader(shardd.StreamingDataset(store, q=0.25), batch_size=16)
+    next(iter(other))
+    own = loader(store)
+    state = other.state_dict()
+    with pytest.raises(shardd.StateMismatch, match=f"of plan {other.dataset.plan[:12]}, and .* follows plan {own.dataset.plan[:12]}"):
+        own.load_state_dict(state)
+    assert own.state_dict()["position"] == 0
+    own.load_state_dict(state, force=True)
+    assert own.state_dict()["position"] == 16
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        ({"shardd": 2}, "format 2, this release reads 1; upgrade"),
+        ({"shardd": None}, "format None"),
+        ({"epoch": -1}, "damaged"),
+        ({"position": "x"}, "damaged"),
+        ({"position": SAMPLES + 1}, "beyond the 1003 samples"),
+        ({"virtual_ranks": 0}, "damaged"),
+        ({"worker": [0, 2]}, "of worker 0 of 2"),
+    ],
+)
+def test_a_damaged_state_is_refused_and_nothing_is_changed(store, damage, message):
+    own = loader(store)
+    with pytest.raises(shardd.StateMismatch, match=message):
+        own.load_state_dict({**own.state_dict(), **damage})
+    with pytest.raises(shardd.StateMismatch, match="no state of a shardd loader"):
+        own.load_state_dict({"epoch": 1})
+    assert sorted(ids(own)) == EVERY
+
+
+def test_set_epoch_of_the_epoch_that_a_state_is_inside_keeps_the_rest_of_it(store):
+    own = loader(store)
+    first = ids(itertools.islice(own, 5))
+    state = own.state_dict()
+    restored = loader(store)
+    restored.load_state_dict(state)
+    restored.set_epoch(0)
+    assert sorted(first + ids(restored)) == EVERY
+    restored.load_state_dict(state)
+    restored.set_epoch(3)
+    assert sorted(ids(restored)) == EVERY and restored.state_dict()["epoch"] == 4
+
+
+def test_resuming_reads_nothing_of_what_was_before(store):
+    """No replay: of a state near the end, only the rest is read."""
+    own = loader(store, batch_size=1)
+    own.load_state_dict({**own.state_dict(), "epoch": 1000, "position": SAMPLES - 3})
+    batches = iter(own)
+    assert len([next(batches) for _ in range(3)]) == 3
+    assert own.stats()["samples"] == 3 and own.state_dict()["epoch"] == 1001
