@@ -95,6 +95,7 @@ class DataLoader:
         self.accumulation = 1
         self.is_last_micro = True
         self.weight = 1.0
+        self.positions: tuple[int, int] = (0, 0)
 
     # --- sizes ----------------------------------------------------------------------------------------------------------
 
@@ -212,7 +213,7 @@ class DataLoader:
                 batch = finish(step, index) if samples else self._stand_in()
                 if index + 1 == count:
                     position = self._reached(step)
-                self.epoch, self.step = epoch, step.number
+                self.epoch, self.step, self.positions = epoch, step.number, step.parts[0][1:3]
                 self.accumulation, self.is_last_micro = count, index + 1 == count
                 self.weight = samples * self.ranks.world / whole
                 self._last = batch
