@@ -3,6 +3,8 @@
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
 use std::time::Duration;
 
 use arrow::datatypes::FieldRef;
@@ -92,7 +94,7 @@ impl Loader {
         config.cache_dir = cache_dir;
         config.cache_limit =
             cache_limit.map(str::parse::<ByteSize>).transpose().map_err(|error| errors::value(&error))?;
-        let opened = py.detach(|| loader::Loader::open(config)).map_err(|error| errors::load(&error))?;
+        let opened = open(py, config)?;
         Ok(Self {
             virtual_ranks: opened.virtual_ranks(),
             samples: opened.plan().sample_count(),
@@ -156,6 +158,24 @@ impl Loader {
         let inner = self.inner.lock().expect("no panic while held");
         let stats = inner.as_ref().map(loader::Loader::stats).unwrap_or_default();
         Ok((stats.steps, stats.samples, stats.waited_s))
+    }
+}
+
+/// Opens it on a thread of its own: a store out of reach is asked for a minute, and the user may not want to wait that long.
+/// What comes of it after an interruption is dropped.
+fn open(py: Python<'_>, config: LoaderConfig) -> PyResult<loader::Loader> {
+    let (give, opened) = sync_channel(1);
+    let opened = Mutex::new(opened);
+    let work = move || give.send(loader::Loader::open(config));
+    let _detached = thread::Builder::new().name("shardd-open".to_owned()).spawn(work)?;
+    loop {
+        match py.detach(|| opened.lock().expect("no panic while held").recv_timeout(LOOK_EVERY)) {
+            Ok(opened) => return opened.map_err(|error| errors::load(&error)),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("the loader could not be opened: its thread stopped unexpectedly"));
+            }
+        }
     }
 }
 

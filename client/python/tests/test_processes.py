@@ -124,8 +124,8 @@ loader = shardd.DataLoader(shardd.StreamingDataset(sys.argv[1], format="numpy", 
 batches = iter(loader)
 print("ready", flush=True)
 sys.stdin.readline()
-print("waiting", flush=True)
 try:
+    print("waiting", flush=True)
     next(batches)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -136,6 +136,7 @@ except KeyboardInterrupt:
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "waiting\n", process.stderr.read()
+        assert bucket.is_waited_for.wait(10)
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "interrupted\n", process.stderr.read()
