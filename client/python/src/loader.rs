@@ -173,7 +173,9 @@ fn open(py: Python<'_>, config: LoaderConfig) -> PyResult<loader::Loader> {
             Ok(opened) => return opened.map_err(|error| errors::load(&error)),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(PyRuntimeError::new_err("the loader could not be opened: its thread stopped unexpectedly"));
+                return Err(PyRuntimeError::new_err(
+                    "the loader could not be opened: its thread stopped unexpectedly",
+                ));
             }
         }
     }
