@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
 use std::time::Duration;
 
 use arrow::datatypes::FieldRef;
@@ -92,7 +94,7 @@ impl Loader {
         config.audit = audit;
         config.shuffle = shuffle;
         config.cache = cache(cache_dir, cache_limit)?;
-        let opened = py.detach(|| loader::Loader::open(config)).map_err(|error| errors::load(&error))?;
+        let opened = open(py, config)?;
         Ok(Self {
             virtual_ranks: opened.virtual_ranks(),
             samples: opened.plan().sample_count(),
@@ -161,6 +163,35 @@ impl Loader {
 pub(crate) fn cache(dir: Option<PathBuf>, limit: Option<&str>) -> PyResult<CacheChoice> {
     let limit = limit.map(str::parse::<ByteSize>).transpose().map_err(|error| errors::value(&error))?;
     Ok(CacheChoice { dir, limit })
+}
+
+/// Opens it on a thread of its own: a store out of reach is asked for a minute, and the user may not want to wait that long.
+/// What comes of it after an interruption is dropped.
+fn open(py: Python<'_>, config: LoaderConfig) -> PyResult<loader::Loader> {
+    let (give, opened) = sync_channel(1);
+    let opened = Mutex::new(opened);
+    let work = move || give.send(loader::Loader::open(config));
+    let _detached = thread::Builder::new().name("shardd-open".to_owned()).spawn(work)?;
+    loop {
+        match py.detach(|| opened.lock().expect("no panic while held").recv_timeout(LOOK_EVERY)) {
+            Ok(opened) => return opened.map_err(|error| errors::load(&error)),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err(
+                    "the loader could not be opened: its thread stopped unexpectedly",
+                ));
+            }
+        }
+    }
+}
+
+impl Loader {
+    fn check_process(&self) -> PyResult<()> {
+        match self.is_own() {
+            true => Ok(()),
+            false => Err(PyRuntimeError::new_err("the loader was opened before this process was forked")),
+        }
+    }
 }
 
 impl Loader {

@@ -13,8 +13,11 @@ class Bucket:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.lock = threading.Lock()
-        self.answers = threading.Event()
-        self.answers.set()
+        self._answers = threading.Event()
+        self._answers.set()
+        self._kept_back = ""
+        # Somebody waits for an answer that is kept back.
+        self.is_waited_for = threading.Event()
         self.reads: dict[str, int] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"bucket": self}))
         self._server.daemon_threads = True
@@ -28,12 +31,20 @@ class Bucket:
 
     url = "s3://data/digits"
 
-    def pause(self) -> None:
-        """Takes what is asked, and answers nothing."""
-        self.answers.clear()
+    def pause(self, part: str = "") -> None:
+        """Takes what is asked, and does not answer what has `part` in its name."""
+        self._kept_back = part
+        self.is_waited_for.clear()
+        self._answers.clear()
 
     def go_on(self) -> None:
-        self.answers.set()
+        self._answers.set()
+
+    def wait(self, path: str) -> None:
+        """As long as an answer is kept back."""
+        if self._kept_back in path and not self._answers.is_set():
+            self.is_waited_for.set()
+            self._answers.wait()
 
     def close(self) -> None:
         self.go_on()
@@ -48,16 +59,23 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def _answer(self, status: int, body: bytes = b"", **headers: str) -> None:
-        self.bucket.answers.wait()
+        self.bucket.wait(self.path)
         self.send_response(status)
         self.send_header("Last-Modified", "Sun, 01 Nov 2026 00:00:00 GMT")
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         if self.command != "HEAD":
             self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
+        try:
+            self.end_headers()
+        except OSError:
+            self.close_connection = True
+            return
         if self.command != "HEAD":
-            self.wfile.write(body)
+            try:
+                self.wfile.write(body)
+            except OSError:
+                self.close_connection = True  # whoever asked is dead
 
     def _key(self) -> str:
         return unquote(urlsplit(self.path).path).removeprefix("/data").removeprefix("/")

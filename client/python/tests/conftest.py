@@ -50,7 +50,7 @@ def bucket():
     bucket = Bucket()
     os.environ.update(bucket.environment)
     try:
-        shardd.from_iter(helpers.rows(), bucket.url, name="digits", shard_size="40KiB")
+        shardd.from_iter(helpers.rows(), bucket.url, name="digits", shard_size="24KiB")
         yield bucket
     finally:
         bucket.close()

@@ -1,6 +1,7 @@
 """Threads, forks, signals and ends of processes."""
 
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -124,8 +125,8 @@ loader = shardd.DataLoader(shardd.StreamingDataset(sys.argv[1], format="numpy", 
 batches = iter(loader)
 print("ready", flush=True)
 sys.stdin.readline()
-print("waiting", flush=True)
 try:
+    print("waiting", flush=True)
     next(batches)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -136,6 +137,7 @@ except KeyboardInterrupt:
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "waiting\n", process.stderr.read()
+        assert bucket.is_waited_for.wait(10)
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "interrupted\n", process.stderr.read()
@@ -223,6 +225,23 @@ def test_closing_a_loader_ends_its_threads_and_it_can_be_used_again(store):
     assert own_threads() <= before
     assert sorted(first + ids(batches)) == EVERY
     assert own.stats()["samples"] > 0
+
+
+def test_nothing_is_left_in_shared_memory_by_a_process_that_is_killed(store):
+    before = set(os.listdir("/dev/shm"))
+    process = start("""
+batches = iter(shardd.DataLoader(shardd.StreamingDataset(sys.argv[1], format="numpy", batch_size=10), num_workers=2))
+kept = [next(batches) for _ in range(3)]
+print("reading", flush=True)
+sys.stdin.readline()
+""", store)
+    try:
+        assert process.stdout.readline() == "reading\n", process.stderr.read()
+        own = {name for name in set(os.listdir("/dev/shm")) - before if str(process.pid) in name or "shardd" in name}
+        assert own == set()
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_loader_can_be_iterated_by_another_thread_than_the_one_that_made_it(store):
