@@ -186,15 +186,6 @@ fn open(py: Python<'_>, config: LoaderConfig) -> PyResult<loader::Loader> {
 }
 
 impl Loader {
-    fn check_process(&self) -> PyResult<()> {
-        match self.is_own() {
-            true => Ok(()),
-            false => Err(PyRuntimeError::new_err("the loader was opened before this process was forked")),
-        }
-    }
-}
-
-impl Loader {
     fn inner(&self) -> PyResult<&Mutex<Option<loader::Loader>>> {
         let forked = || PyRuntimeError::new_err("the loader was opened before this process was forked");
         self.inner.get().ok_or_else(forked)

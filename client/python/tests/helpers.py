@@ -24,8 +24,8 @@ def rows(count: int = SAMPLES):
 
 
 def ids(batches) -> list[int]:
-    """The numbers of all samples of some batches."""
-    return [number for batch in batches for number in batch["id"].tolist()]
+    """The numbers of all samples of some batches; of a loader, without those that stand in for none."""
+    return [number for batch in batches if getattr(batches, "weight", 1) for number in batch["id"].tolist()]
 
 
 PLAN = {"q": 0.5, "partitions": 48}

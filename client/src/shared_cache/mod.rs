@@ -141,6 +141,19 @@ impl SharedCache {
         kept
     }
 
+    /// Removes a file that is not the shard it should be. Who has it mapped keeps what is mapped.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn discard(&self, path: &Path) -> Result<(), SharedCacheError> {
+        let _changing = self.lock()?;
+        match fs::remove_file(path) {
+            // Another process has found it out, too.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(|source| SharedCacheError::Io { path: path.to_owned(), source }),
+        }
+    }
+
     /// The shard is not read by this process any more, and may make room.
     pub fn release(&self, id: ShardId) {
         let mut holds = self.holds.lock().expect("no panic while held");

@@ -99,25 +99,35 @@ impl ShardFiles {
 
     /// Opens a shard where it lies, or brings it to this machine; `None` if there is no room for it.
     fn open_one(&self, entry: &ShardEntry) -> Result<Option<Arc<Shard>>, LoadError> {
-        let path = match self.origin.local_path(&entry.id) {
-            Some(path) => path,
-            None => match self.cache.get(entry.id, entry.bytes, || {
-                Ok::<_, LoadError>(self.runtime.block_on(self.origin.shard(entry))?)
-            })? {
-                Fetched::Here(path) => path,
-                Fetched::NoRoom => return Ok(None),
-            },
-        };
-        let shard = Shard::open_lazily(&path)?;
-        if !self.cache.is_verified(entry.id, &path) {
-            self.read_pages(shard.bytes(), &path)?;
+        if let Some(path) = self.origin.local_path(&entry.id) {
+            return self.open_file(entry, &path).map(Some);
+        }
+        let fetch = || Ok::<_, LoadError>(self.runtime.block_on(self.origin.shard(entry))?);
+        let Fetched::Here(path) = self.cache.get(entry.id, entry.bytes, fetch)? else { return Ok(None) };
+        match self.open_file(entry, &path) {
+            Err(LoadError::Shard(error)) => {
+                warn!(path = %path.display(), %error, "a shard was damaged where it is kept; fetching it again");
+                self.cache.discard(&path)?;
+                let Fetched::Here(path) = self.cache.get(entry.id, entry.bytes, fetch)? else {
+                    return Ok(None);
+                };
+                self.open_file(entry, &path).map(Some)
+            }
+            opened => opened.map(Some),
+        }
+    }
+
+    fn open_file(&self, entry: &ShardEntry, path: &Path) -> Result<Arc<Shard>, LoadError> {
+        let shard = Shard::open_lazily(path)?;
+        if !self.cache.is_verified(entry.id, path) {
+            self.read_pages(shard.bytes(), path)?;
             shard.verify(entry.id)?;
-            self.cache.note_verified(entry.id, &path);
+            self.cache.note_verified(entry.id, path);
         }
         if !self.by_row && !are_resident(shard.bytes()) {
-            self.read_pages(shard.bytes(), &path)?;
+            self.read_pages(shard.bytes(), path)?;
         }
-        Ok(Some(Arc::new(shard)))
+        Ok(Arc::new(shard))
     }
 
     fn read_pages(&self, bytes: &[u8], path: &Path) -> Result<(), LoadError> {
