@@ -1,6 +1,7 @@
 //! Tells a process from those it was forked from. A child has its parent's memory and none of its threads, so what threads
 //! work on is left alone there: neither waited for nor let go of.
 
+use std::mem::ManuallyDrop;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -20,4 +21,32 @@ pub fn generation() -> u32 {
 
 unsafe extern "C" fn in_child() {
     FORKS.fetch_add(1, Relaxed);
+}
+
+/// Something that threads work on: a process that is forked from its own can neither use nor end it.
+#[derive(Debug)]
+pub struct Own<T> {
+    inner: ManuallyDrop<T>,
+    generation: u32,
+}
+
+impl<T> Own<T> {
+    /// It belongs to this process.
+    pub fn new(inner: T) -> Self {
+        Self { inner: ManuallyDrop::new(inner), generation: generation() }
+    }
+
+    /// It, if this is the process that it belongs to.
+    pub fn get(&self) -> Option<&T> {
+        (self.generation == generation()).then_some(&*self.inner)
+    }
+}
+
+impl<T> Drop for Own<T> {
+    fn drop(&mut self) {
+        if self.generation == generation() {
+            // SAFETY: this is the end of it.
+            unsafe { ManuallyDrop::drop(&mut self.inner) };
+        }
+    }
 }

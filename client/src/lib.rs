@@ -3,6 +3,7 @@
 mod durable;
 
 pub mod advise;
+pub mod audit;
 pub mod cache;
 pub mod catalog;
 pub mod certificates;
@@ -21,6 +22,7 @@ pub mod peers;
 pub mod placement;
 pub mod problem;
 pub mod protocol;
+pub mod replay;
 pub mod schema;
 pub mod shared_cache;
 pub mod simulate;

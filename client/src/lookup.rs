@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use shardfmt::plan::{Epoch, GrainHome, Plan, PlanError, SampleNo, VirtualRank};
+use shardfmt::plan::{Epoch, GrainHome, Partition, Plan, PlanError, SampleNo, VirtualRank};
 use shardfmt::{ManifestError, ManifestFile, ShardId};
 
 /// The most work that a question may be, in grains followed from epoch to epoch: some seconds.
@@ -43,6 +43,31 @@ pub struct Stop {
     pub found: Found,
     /// `None`: its grain stays in its partition.
     pub leaves: Option<Leave>,
+}
+
+/// Who reads, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Readers {
+    /// Positions in a step.
+    pub global_batch_size: Option<u64>,
+    /// How many ranks there are.
+    pub world: Option<u32>,
+    /// How many virtual ranks there are; `None`: the plan's default for the world, if that is known.
+    pub virtual_ranks: Option<u32>,
+}
+
+/// One reading of a sample.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Use {
+    /// When, and where it is then.
+    #[serde(flatten)]
+    pub found: Found,
+    /// The step of the epoch, from 0, if it is known how long steps are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// The rank that reads it, if it is known how many there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
 }
 
 /// How a grain leaves its partition.
@@ -92,6 +117,9 @@ pub enum LookupError {
     /// Ranks count from 0.
     #[error("rank {rank} is not one of {world}: use 0 to {}", world - 1)]
     RankOutside { rank: u32, world: u32 },
+    /// Steps have samples.
+    #[error("steps of 0 samples read nothing: use a global batch size of at least 1")]
+    EmptySteps,
     /// A grain is followed through all epochs before.
     #[error(
         "epoch {epoch} with {positions} positions takes too long to work out: ask for fewer positions, or an earlier epoch"
@@ -144,6 +172,42 @@ pub fn find(plan: &Plan, manifest: &ManifestFile, epoch: u32, sample: u64) -> Re
     let (epoch, sample) = (Epoch(epoch), SampleNo(sample));
     let shard = manifest.entry(plan.locate_sample(sample).0.into())?.id;
     Ok(placed(plan, shard, epoch, plan.position_of_sample(epoch, sample), sample))
+}
+
+/// Every reading of `sample` in some epochs: one in each.
+///
+/// # Errors
+/// As [`find`], and readers that do not fit the plan.
+pub fn uses(
+    plan: &Plan,
+    manifest: &ManifestFile,
+    epochs: Range<u32>,
+    sample: u64,
+    readers: &Readers,
+) -> Result<Vec<Use>, LookupError> {
+    let virtual_ranks = readers.virtual_ranks.or_else(|| Some(plan.default_virtual_ranks(readers.world?)));
+    if let Some(virtual_ranks) = virtual_ranks {
+        plan.check_ranks(readers.world.unwrap_or(1), virtual_ranks)?;
+    }
+    if readers.global_batch_size == Some(0) {
+        return Err(LookupError::EmptySteps);
+    }
+    check_work(plan, epochs.end.saturating_sub(1), u64::from(epochs.end.saturating_sub(epochs.start)))?;
+    let reading = |epoch| {
+        let mut found = find(plan, manifest, epoch, sample)?;
+        let v = virtual_ranks.map(|of| plan.virtual_rank_of(Partition(found.partition), of).0);
+        found.virtual_rank = v;
+        let step = readers.global_batch_size.map(|size| found.position / size);
+        let rank = v.zip(virtual_ranks).zip(readers.world);
+        Ok(Use { found, step, rank: rank.map(|((v, of), world)| rank_of(v, world, of)) })
+    };
+    epochs.map(reading).collect()
+}
+
+/// The rank whose share of the virtual ranks has `virtual_rank`: the last that begins no later.
+fn rank_of(virtual_rank: u32, world: u32, virtual_ranks: u32) -> u32 {
+    let before = (u64::from(virtual_rank) + 1) * u64::from(world) - 1;
+    u32::try_from(before / u64::from(virtual_ranks)).expect("less than the world")
 }
 
 /// Where a sample is in each of some epochs, and how it goes on from there.
@@ -209,7 +273,10 @@ fn check_work(plan: &Plan, epoch: u32, positions: u64) -> Result<(), LookupError
 }
 
 /// Refuses an epoch whose table of grains would take too long to work out.
-pub(crate) fn check_table(plan: &Plan, epoch: u32) -> Result<(), LookupError> {
+///
+/// # Errors
+/// [`LookupError::TooFar`].
+pub fn check_table(plan: &Plan, epoch: u32) -> Result<(), LookupError> {
     let share = u128::from(plan.document().schedule.largest().units());
     let moves = (u128::from(epoch) * share * u128::from(plan.full_grain_count())) >> 32;
     if epoch > crate::engine::MAX_EPOCH || moves > MOST_WORK {
@@ -292,6 +359,39 @@ mod tests {
             both.sort_by_key(|one| one.position);
             assert_eq!(both, found);
         }
+    }
+
+    #[test]
+    fn every_use_names_the_step_and_the_rank_that_reads_it() {
+        let (plan, manifest) = planned();
+        for (world, virtual_ranks) in [(1, 1), (2, 6), (4, 6), (5, 6), (6, 6), (3, 3), (2, 3)] {
+            let readers = Readers {
+                global_batch_size: Some(40),
+                world: Some(world),
+                virtual_ranks: Some(virtual_ranks),
+            };
+            for sample in (0..plan.sample_count()).step_by(11) {
+                let uses = uses(&plan, &manifest, 2..6, sample, &readers).unwrap();
+                let epochs: Vec<u32> = uses.iter().map(|one| one.found.epoch).collect();
+                assert_eq!(epochs, [2, 3, 4, 5]);
+                for one in &uses {
+                    let asked = Step {
+                        rank: one.rank,
+                        world,
+                        virtual_ranks: Some(virtual_ranks),
+                        ..step(one.found.epoch, one.step.unwrap() * 40, 40)
+                    };
+                    assert!(at(&plan, &manifest, &asked).unwrap().contains(&one.found), "{one:?}");
+                }
+            }
+        }
+        let refused = |readers| uses(&plan, &manifest, 0..1, 0, &readers).unwrap_err().to_string();
+        let readers = Readers { world: Some(7), virtual_ranks: Some(6), ..Readers::default() };
+        assert!(refused(readers).contains('7'));
+        assert!(refused(Readers { global_batch_size: Some(0), ..Readers::default() }).contains("at least 1"));
+        let all = uses(&plan, &manifest, 0..u32::MAX, 0, &Readers::default()).unwrap_err().to_string();
+        assert!(all.contains("earlier epoch"), "{all}");
+        assert_eq!(uses(&plan, &manifest, 3..3, 0, &Readers::default()).unwrap(), []);
     }
 
     #[test]

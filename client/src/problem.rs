@@ -440,6 +440,7 @@ impl From<&LookupError> for Kind {
             | LookupError::PositionOutside { .. }
             | LookupError::NoSuchSample { .. }
             | LookupError::RankOutside { .. }
+            | LookupError::EmptySteps
             | LookupError::TooFar { .. } => Self::Invalid,
         }
     }

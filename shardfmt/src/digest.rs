@@ -129,6 +129,10 @@ digest_id! {
     PlanId
 }
 digest_id! {
+    /// Names a mixture of plans: the digest of its canonical document.
+    MixtureId
+}
+digest_id! {
     /// Names the strata of a plan: the digest of their encoding.
     StrataId
 }

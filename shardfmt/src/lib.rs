@@ -13,6 +13,7 @@
 //!
 //! Pure and synchronous: no runtime, no network, no clock.
 
+pub mod audit;
 pub mod commit;
 pub mod digest;
 #[cfg(test)]
@@ -33,7 +34,7 @@ pub mod statistics;
 pub mod version;
 
 pub use commit::{Commit, CommitError, Message, Operation};
-pub use digest::{CommitId, Digest, PlanId, ShardId, StrataId, VersionId};
+pub use digest::{CommitId, Digest, MixtureId, PlanId, ShardId, StrataId, VersionId};
 pub use grain::{Grain, GrainError, GrainKey};
 pub use manifest::{InputDigest, Manifest, ManifestError, ManifestFile, ShardEntry, Skipped};
 pub use merkle::{GrainTree, NodeHash};

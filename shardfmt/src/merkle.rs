@@ -4,6 +4,8 @@
 //! below n. Leaves are row digests. Grains are aligned and a power of two long, so each is a subtree of its own and the
 //! root does not depend on how long they are; proofs do. Knows nothing of rows but their digests.
 
+mod part;
+
 use std::fmt;
 use std::str::FromStr;
 use std::sync::LazyLock;
@@ -13,6 +15,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::digest::{DigestError, from_hex, from_text, to_hex};
 use crate::keyed::KeyedHash;
 use crate::row::RowDigest;
+
+pub use part::{Apart, Part, path_among};
 
 /// The hash of a subtree.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -155,13 +159,20 @@ pub fn verify(
     if rows_in_grain(shard_rows, grain_rows, index) != u32::try_from(rows_of_grain.len()).ok() {
         return false;
     }
-    let (mut at, mut count) = (index, shard_rows.div_ceil(grain_rows));
-    let mut node = self::root(rows_of_grain);
+    let grains = shard_rows.div_ceil(grain_rows);
+    climb(self::root(rows_of_grain), index.into(), grains.into(), path) == Some(root)
+}
+
+/// The root that `path` leads to from node `at` of `count` on a level; `None` if that node has no such path.
+pub fn climb(mut node: NodeHash, mut at: u64, mut count: u64, path: &[NodeHash]) -> Option<NodeHash> {
+    if at >= count {
+        return None;
+    }
     let mut path = path.iter();
     while count > 1 {
         let has_partner = at % 2 == 1 || at + 1 < count;
         if has_partner {
-            let Some(partner) = path.next() else { return false };
+            let partner = path.next()?;
             node = match at % 2 {
                 1 => NodeHash::of_pair(partner, &node),
                 _ => NodeHash::of_pair(&node, partner),
@@ -169,7 +180,7 @@ pub fn verify(
         }
         (at, count) = (at / 2, count.div_ceil(2));
     }
-    path.next().is_none() && node == root
+    path.next().is_none().then_some(node)
 }
 
 /// How many rows grain `index` has; `None` when the shard has no such grain.

@@ -98,19 +98,28 @@ def keyed(context, content):
 
 
 def root(digests):
+    return tree([keyed("shardfmt 2026 merkle leaf v1", digest) for digest in digests])
+
+
+def tree(leaves):
     """RFC 6962, section 2.1."""
-    if len(digests) == 1:
-        return keyed("shardfmt 2026 merkle leaf v1", digests[0])
-    split = 1 << (len(digests) - 1).bit_length() - 1
-    return keyed("shardfmt 2026 merkle node v1", root(digests[:split]) + root(digests[split:]))
+    if len(leaves) == 1:
+        return leaves[0]
+    split = 1 << (len(leaves) - 1).bit_length() - 1
+    return keyed("shardfmt 2026 merkle node v1", tree(leaves[:split]) + tree(leaves[split:]))
+
+
+def plain(table):
+    """The fields and columns of a table; the extension type of a tensor is read as what it is stored as."""
+    columns = [column.combine_chunks() for column in table.columns]
+    columns = [getattr(column, "storage", column).to_pylist() for column in columns]
+    fields = [field.with_type(getattr(field.type, "storage_type", field.type)) for field in table.schema]
+    return fields, columns
 
 
 def rows_of(table):
     """The canonical rows of a table."""
-    # The extension type of a tensor is read as what it is stored as.
-    columns = [column.combine_chunks() for column in table.columns]
-    columns = [getattr(column, "storage", column).to_pylist() for column in columns]
-    fields = [field.with_type(getattr(field.type, "storage_type", field.type)) for field in table.schema]
+    fields, columns = plain(table)
     return [b"".join(run([column[at]], field) for column, field in zip(columns, fields)) for at in range(table.num_rows)]
 
 
@@ -145,7 +154,22 @@ def check_sidecar(sidecar, shard, digests, compressed):
     assert (rows, at) == (count, len(sidecar) - 32), "the rows of all record batches, and nothing after them"
 
 
+def check_epoch_root():
+    """The test vector of the roots of epochs."""
+
+    def u64(number):
+        return struct.pack("<Q", number)
+
+    rows = [keyed("shardfmt 2026 row v1", u64(at))[:16] for at in range(7)]
+    leaves = [keyed("shardfmt 2026 epoch leaf v1", u64(at) + u64(6 - at) + rows[at]) for at in range(7)]
+    assert leaves[3].hex() == "07b016cd5c469cf0df59a4555779fa1f316f4da6cb1d051905c13a75d2af3cd6"
+    subject = blake3(b"plan").digest() + blake3(b"version").digest() + u32(1) + u64(7)
+    sealed = keyed("shardfmt 2026 epoch root v1", subject + tree(leaves))
+    assert sealed.hex() == "586dc7821aa0b912ba9f4d7a5d85bd88fd498512b8eee73c9fe44eda4dfbaa9b"
+
+
 def main():
+    check_epoch_root()
     shard = (HERE / "golden.arrow").read_bytes()
     shard_id = blake3(shard).digest()
     table = pa.ipc.open_file(shard).read_all()
@@ -176,6 +200,7 @@ def main():
     entries = indexed.to_pylist()
     assert entries[0]["shard"] == shard_id and [e["rows"] for e in entries] == [len(rows)] * 3
     known = entries[0]["statistics"]
+    fields, columns = plain(table)
     lengths = sorted(map(len, rows))
     for name, part in {"min": 0, "p25": 25, "p50": 50, "p75": 75, "p99": 99, "max": 100}.items():
         assert known["row_bytes"][name] == lengths[(len(rows) - 1) * part // 100], name

@@ -4,11 +4,13 @@
     pip install blake3
     plan.py order DOCUMENT SHARD_ROWS EPOCH [STRATA]    one line per position: position, shard, row
     plan.py golden > shardfmt/testdata/plan-golden.json
+    plan.py mixtures > shardfmt/testdata/mixture-golden.json
 
 DOCUMENT and SHARD_ROWS are JSON, or files of it: a plan document, and the rows of each shard in manifest order. STRATA is
 the file with the strata that the document names, if it does.
 """
 import json, math, os, sys
+from fractions import Fraction
 from blake3 import blake3
 
 U64 = (1 << 64) - 1
@@ -264,6 +266,77 @@ def golden():
     lines = lambda values: ",\n".join(map(compact, values))
     print('{"permutations":[\n%s\n],"plans":[\n%s\n]}' % (lines(permutations), lines(plans)))
 
+class Mixture:
+    def __init__(self, document):
+        counts = {"proportion": lambda take, n: Fraction(take), "choose": lambda take, n: Fraction(take),
+                  "repeat": lambda take, n: Fraction(math.floor(Fraction(take) * n))}
+        shares = [counts[kind](take, source["samples"])
+                  for source in document["sources"] for kind, take in source["take"].items()]
+        whole = math.lcm(*(share.denominator for share in shares))
+        weights = [int(share * whole) for share in shares]
+        self.weights = [weight // math.gcd(*weights) for weight in weights]
+        # A tree is a source's number or a pair of trees, the heavier first, the earlier of equals.
+        forest = [(weight, made, made) for made, weight in enumerate(self.weights)]
+        while len(forest) > 1:
+            a, b, *forest = sorted(forest)
+            pair = (a, b) if a[0] == b[0] else (b, a)
+            forest.append((a[0] + b[0], 2 * len(self.weights) - len(forest), pair))
+        self.tree = forest[0]
+
+    def before(self, n, tree=None, counts=None):
+        """How many of the first n positions are each source's."""
+        tree, counts = tree or self.tree, counts if counts is not None else [0] * len(self.weights)
+        weight, _, what = tree
+        if isinstance(what, int):
+            counts[what] = n
+        else:
+            heavy = math.floor(Fraction(n * what[0][0], weight) + Fraction(1, 2))
+            self.before(heavy, what[0], counts)
+            self.before(n - heavy, what[1], counts)
+        return counts
+
+    def at(self, n):
+        """The source of position n, and how many of its samples were read before."""
+        before, after = self.before(n), self.before(n + 1)
+        [source] = [source for source in range(len(before)) if after[source] > before[source]]
+        return [source, before[source]]
+
+def golden_mixtures():
+    plans = [blake3(b"mixture-golden %d" % i).hexdigest() for i in range(9)]
+    def config(name, kind, takes, epoch_size=None):
+        sources = []
+        for i, (samples, take) in enumerate(takes):
+            kind_of = kind if kind != "absolute" else "choose" if isinstance(take, int) else "repeat"
+            sources.append(dict(plan=plans[i], samples=samples, take={kind_of: take}))
+        mixture = Mixture(dict(sources=sources))
+        epoch_size = epoch_size or sum(samples for samples, _ in takes)
+        if kind == "absolute":
+            epoch_size = sum(take if isinstance(take, int) else math.floor(Fraction(take) * n) for n, take in takes)
+        return name, dict(format=1, sources=sources, epoch_size=epoch_size), mixture
+    configs = [
+        config("one source", "proportion", [(10, "1")]),
+        config("two halves", "proportion", [(10, "0.5"), (30, "0.5")]),
+        config("seven to two to one", "proportion", [(1000, "0.7"), (500, "0.2"), (77, "0.1")], 100),
+        config("web, code, books and more", "proportion",
+               [(50000, "67"), (30000, "15"), (4000, "4.5"), (300, "4.5"), (200, "4.5"), (100, "2.5"), (9, "2")]),
+        config("equals", "proportion", [(5, "1")] * 9, 1000),
+        config("no common measure", "proportion", [(5, "3.141592653"), (6, "2.718281828"), (7, "1.414213562")], 333),
+        config("chosen and repeated", "absolute", [(50, 7), (60, "1.5"), (1000, "0.25"), (3, "12")]),
+        config("large and small", "absolute", [(1281167, "1"), (50000, "1"), (10**9, 10**9 + 7), (12, "0.75")]),
+        config("a trillion", "absolute", [(2**39, "1"), (2**38, 2**38 - 1), (3, "2")]),
+    ]
+    lines = []
+    for name, document, mixture in configs:
+        sources = [mixture.at(n) for n in range(1000)]
+        size = document["epoch_size"]
+        far = [size - 1, size, 3 * size + size // 7, 10**6, 10**9 + 1, 2**40 + 12345, 10**15 + 3]
+        lines.append(compact({"name": name, "document": document, "id": blake3(compact(document).encode()).hexdigest(),
+                              "weights": mixture.weights, "first": sources[:20],
+                              "far": [[n, *mixture.at(n)] for n in far],
+                              "before": [mixture.before(epoch * size) for epoch in [1, 2, 7]],
+                              "digest": digest(source for source, _ in sources)}))
+    print("[\n%s\n]" % ",\n".join(lines))
+
 def from_json(text):
     return json.load(open(text)) if os.path.exists(text) else json.loads(text)
 
@@ -271,6 +344,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["golden"]:
             golden()
+        case ["mixtures"]:
+            golden_mixtures()
         case ["order", document, shard_rows, epoch, *strata]:
             strata = read_strata(open(strata[0], "rb").read()) if strata else None
             plan, epoch = Plan(from_json(document), from_json(shard_rows), strata), int(epoch)

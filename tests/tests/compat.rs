@@ -46,6 +46,13 @@ fn pyarrow_duckdb_and_polars_find_every_value_of_a_shard() {
 }
 
 #[test]
+fn the_golden_files_are_what_the_page_about_the_format_says() {
+    let Some(python) = python() else { return };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shardfmt/testdata/check_golden.py");
+    assert!(run(Command::new(python).arg(script)).contains("as described"));
+}
+
+#[test]
 fn pyarrow_duckdb_and_polars_read_manifests_as_tables() {
     let Some(python) = python() else { return };
     let root = TempDir::new().expect("a temporary directory can be made");

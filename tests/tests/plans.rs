@@ -83,14 +83,14 @@ fn reference() -> String {
 }
 
 #[test]
-fn the_golden_file_is_that_which_the_reference_writes() {
+fn the_golden_files_are_those_which_the_reference_writes() {
     let Some(python) = python() else { return };
-    let written = run(Command::new(python).args([&reference(), "golden"]));
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shardfmt/testdata/plan-golden.json");
-    assert!(
-        written == fs::read_to_string(golden).expect("it is there"),
-        "plan.py golden writes another file"
-    );
+    for (verb, file) in [("golden", "plan-golden.json"), ("mixtures", "mixture-golden.json")] {
+        let written = run(Command::new(&python).args([&reference(), verb]));
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shardfmt/testdata").join(file);
+        let golden = fs::read_to_string(golden).expect("it is there");
+        assert!(written == golden, "plan.py {verb} writes another file");
+    }
 }
 
 #[test]

@@ -371,7 +371,7 @@ fn every_command_has_a_manual_page_that_says_something() {
     }
     let expected: BTreeSet<String> =
         verbs(&home).into_iter().map(|verb| format!("shardctl-{}", verb.replace(' ', "-"))).collect();
-    let whole = ["", "-plan", "-context", "-token", "-certs", "-exchange", "-explain"]
+    let whole = ["", "-plan", "-audit", "-context", "-token", "-certs", "-exchange", "-explain"]
         .map(|group| format!("shardctl{group}"));
     assert_eq!(pages, expected.into_iter().chain(whole).collect());
     let one = run(&mut home.shardctl(&["man", "plan", "at"]));
@@ -432,10 +432,15 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
         ("plan show", &[]),
         ("plan at", &["--global-batch-size", "4"]),
         ("plan where", &["7"]),
+        ("plan where", &["7", "--epochs", "3", "--world", "2"]),
         ("plan cost", &["--nodes", "3"]),
         ("plan advise", &["--epochs", "30"]),
         ("read", &["--batch-size", "500"]),
-        ("read", &["--batch-size", "500", "--rows", "--quiet"]),
+        ("read", &["--batch-size", "500", "--rows", "--quiet", "--consumed", "consumed"]),
+        ("replay", &["--batch-size", "4", "--out", "step.arrow"]),
+        ("audit root", &[]),
+        ("audit verify", &["--consumed", "consumed"]),
+        ("audit prove", &["7", "--out", "proof.json"]),
         ("verify", &["digits"]),
         ("status", &[]),
         ("tag", &["digits", "v1", "--delete"]),
@@ -464,12 +469,13 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
     calls.iter().for_each(|(verb, words)| call(&["--store", "s"], verb, words));
     elsewhere.iter().for_each(|(verb, words)| call(&[], verb, words));
     // With --json, too: the demo by tests/tests/demo.rs, tokens by tests/tests/access.rs, the rest of certificates by
-    // tests/tests/certificates.rs, nodes that come and go by tests/tests/drains.rs, what else operators do by tests/tests/operator.rs.
+    // tests/tests/certificates.rs, nodes that come and go by tests/tests/drains.rs, what else operators do by tests/tests/operator.rs,
+    // proofs by tests/tests/replay.rs.
     let others = ["demo", "token create", "token ls", "token revoke", "drain", "join", "leave"];
     let others = others.iter().chain(&["certs ls", "certs rotate", "certs revoke", "certs authority"]);
     let others = others.chain(&["exchange show", "exchange pause", "exchange resume", "exchange rate"]);
     let others = others.chain(&["explain placement", "explain move", "explain misses"]);
-    let others = others.chain(&["rebalance", "warm", "evict"]);
+    let others = others.chain(&["rebalance", "warm", "evict", "audit check"]);
     let called =
         calls.iter().chain(elsewhere).map(|(verb, _)| verb).chain(others).map(|verb| (*verb).to_owned());
     assert_eq!(called.collect::<BTreeSet<_>>(), verbs(&home), "this test knows every verb");

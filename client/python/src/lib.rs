@@ -7,6 +7,7 @@ mod errors;
 mod ingest;
 mod loader;
 mod order;
+mod samples;
 mod store;
 
 use pyo3::prelude::*;
@@ -21,6 +22,8 @@ mod native {
     use super::loader::{Loader, Step};
     #[pymodule_export]
     use super::order::Order;
+    #[pymodule_export]
+    use super::samples::Samples;
     #[pymodule_export]
     use super::store::Store;
 }

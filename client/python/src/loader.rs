@@ -1,6 +1,5 @@
 //! A rank's share of a plan, step by step.
 
-use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -10,8 +9,8 @@ use std::time::Duration;
 use arrow::datatypes::FieldRef;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use shardd_client::fork;
-use shardd_client::loader::{self, LastBatch, LoaderConfig, LoaderSource, Next};
+use shardd_client::fork::Own;
+use shardd_client::loader::{self, CacheChoice, LastBatch, LoaderConfig, LoaderSource, Next};
 use shardd_client::protocol::RunId;
 use shardfmt::{ByteSize, PlanId};
 
@@ -25,9 +24,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Reads a rank's share of a plan.
 #[pyclass(frozen, module = "shardd._native")]
 pub(crate) struct Loader {
-    /// `None` once it is closed. Not dropped in a process that was forked: its threads are not there.
-    inner: ManuallyDrop<Mutex<Option<loader::Loader>>>,
-    generation: u32,
+    /// `None` once it is closed.
+    inner: Own<Mutex<Option<loader::Loader>>>,
     virtual_ranks: u32,
     samples: u64,
     steps_per_epoch: u64,
@@ -42,7 +40,7 @@ pub(crate) struct Step {
 #[pymethods]
 impl Loader {
     #[new]
-    #[pyo3(signature = (store, plan, *, batch_size, rank=0, world=1, virtual_ranks=None, last_batch="short", epoch=0, position=0, stride=1,
+    #[pyo3(signature = (store, plan, *, batch_size, rank=0, world=1, virtual_ranks=None, last_batch="short", shuffle=true, epoch=0, position=0, stride=1,
                         read_ahead=8, threads=2, audit=false, cache_dir=None, cache_limit=None, run=None))]
     #[expect(clippy::too_many_arguments, reason = "each is a choice of the user's, given by name")]
     fn new(
@@ -54,6 +52,7 @@ impl Loader {
         world: u32,
         virtual_ranks: Option<u32>,
         last_batch: &str,
+        shuffle: bool,
         epoch: u32,
         position: u64,
         stride: u64,
@@ -79,9 +78,11 @@ impl Loader {
         config.last_batch = match last_batch {
             "short" => LastBatch::Short,
             "drop" => LastBatch::Drop,
+            "wrap" => LastBatch::Wrap,
+            "carry" => LastBatch::Carry,
             other => {
                 return Err(pyo3::exceptions::PyValueError::new_err(format!(
-                    "last_batch={other:?}: use \"short\" or \"drop\""
+                    "last_batch={other:?}: use \"short\", \"drop\", \"wrap\" or \"carry\""
                 )));
             }
         };
@@ -91,25 +92,23 @@ impl Loader {
         config.read_ahead = read_ahead;
         config.threads = threads;
         config.audit = audit;
-        config.cache_dir = cache_dir;
-        config.cache_limit =
-            cache_limit.map(str::parse::<ByteSize>).transpose().map_err(|error| errors::value(&error))?;
+        config.shuffle = shuffle;
+        config.cache = cache(cache_dir, cache_limit)?;
         let opened = open(py, config)?;
         Ok(Self {
             virtual_ranks: opened.virtual_ranks(),
             samples: opened.plan().sample_count(),
             steps_per_epoch: opened.steps().per_epoch(),
-            inner: ManuallyDrop::new(Mutex::new(Some(opened))),
-            generation: fork::generation(),
+            inner: Own::new(Mutex::new(Some(opened))),
         })
     }
 
     /// The next step; `None` after the last epoch. Waits without holding the interpreter, and can be interrupted.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Step>> {
-        self.check_process()?;
+        let inner = self.inner()?;
         loop {
             let next = py.detach(|| {
-                let mut inner = self.inner.lock().expect("no panic while held");
+                let mut inner = inner.lock().expect("no panic while held");
                 inner.as_mut().map(|inner| inner.next_step_within(LOOK_EVERY))
             });
             match next {
@@ -124,14 +123,14 @@ impl Loader {
 
     /// Ends its threads. What it has given stays.
     fn close(&self, py: Python<'_>) {
-        if self.is_own() {
-            py.detach(|| drop(self.inner.lock().expect("no panic while held").take()));
+        if let Some(inner) = self.inner.get() {
+            py.detach(|| drop(inner.lock().expect("no panic while held").take()));
         }
     }
 
     /// Whether it was opened by this process, and not by one that this was forked from.
     fn is_own(&self) -> bool {
-        self.generation == fork::generation()
+        self.inner.get().is_some()
     }
 
     /// V.
@@ -154,11 +153,16 @@ impl Loader {
 
     /// Steps and samples handed out, and seconds that the user waited for them.
     fn stats(&self) -> PyResult<(u64, u64, f64)> {
-        self.check_process()?;
-        let inner = self.inner.lock().expect("no panic while held");
+        let inner = self.inner()?.lock().expect("no panic while held");
         let stats = inner.as_ref().map(loader::Loader::stats).unwrap_or_default();
         Ok((stats.steps, stats.samples, stats.waited_s))
     }
+}
+
+/// Where shards are kept on this machine.
+pub(crate) fn cache(dir: Option<PathBuf>, limit: Option<&str>) -> PyResult<CacheChoice> {
+    let limit = limit.map(str::parse::<ByteSize>).transpose().map_err(|error| errors::value(&error))?;
+    Ok(CacheChoice { dir, limit })
 }
 
 /// Opens it on a thread of its own: a store out of reach is asked for a minute, and the user may not want to wait that long.
@@ -190,12 +194,10 @@ impl Loader {
     }
 }
 
-impl Drop for Loader {
-    fn drop(&mut self) {
-        if self.is_own() {
-            // SAFETY: this is the end of it.
-            unsafe { ManuallyDrop::drop(&mut self.inner) };
-        }
+impl Loader {
+    fn inner(&self) -> PyResult<&Mutex<Option<loader::Loader>>> {
+        let forked = || PyRuntimeError::new_err("the loader was opened before this process was forked");
+        self.inner.get().ok_or_else(forked)
     }
 }
 
@@ -212,10 +214,17 @@ impl Step {
         self.step.step
     }
 
-    /// The positions that all ranks together read.
+    /// What all ranks together read: epoch, positions, and whether these were read before.
     #[getter]
-    fn positions(&self) -> (u64, u64) {
-        (self.step.positions.start, self.step.positions.end)
+    fn parts(&self) -> Vec<(u32, u64, u64, bool)> {
+        let part = |part: &loader::Part| (part.epoch, part.positions.start, part.positions.end, part.repeats);
+        self.step.parts.iter().map(part).collect()
+    }
+
+    /// How many samples all ranks together read.
+    #[getter]
+    fn samples(&self) -> u64 {
+        self.step.global_samples()
     }
 
     /// Where to go on: epoch and position.

@@ -176,11 +176,14 @@ impl Store {
             if self.plans.lock().expect("no panic while held").contains_key(&id) {
                 return Ok((id.to_string(), partitions));
             }
-            match self.catalog()?.put_plan(&document) {
-                Ok(_) => {}
-                // Whoever reads a store that others fill may follow plans of their own.
-                Err(_) if matches!(self.place, Place::Store(_)) => {}
-                Err(error) => return Err(errors::catalog(&error)),
+            let catalog = self.catalog()?;
+            // Looking is cheap, and storing waits for the disk.
+            if catalog.plan(id).is_err()
+                && let Err(error) = catalog.put_plan(&document)
+                && matches!(self.place, Place::Nodes { .. })
+            {
+                // Whoever reads a store that others fill may follow plans of their own; nodes must know theirs.
+                return Err(errors::catalog(&error));
             }
             self.plans.lock().expect("no panic while held").insert(id, document);
             Ok((id.to_string(), partitions))

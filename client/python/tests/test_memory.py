@@ -58,21 +58,23 @@ def test_data_stays_when_loader_batch_and_dataset_are_gone(store):
 
 
 @pytest.mark.parametrize("format", ["torch", "numpy"])
-def test_ten_thousand_batches_that_are_let_go_of_at_once_or_read_late_are_never_written_over(store, format):
+@pytest.mark.parametrize("batch_size, batches", [(1, 10_000), (400, 3_000)])
+def test_batches_that_are_let_go_of_at_once_or_read_late_are_never_written_over(store, format, batch_size, batches):
     """Views of a few batches are kept for a while: rows, slices, whole ones; the rest goes at once and its memory comes again."""
     dataset = shardd.StreamingDataset(store, format=format, **PLAN)
-    own = shardd.DataLoader(dataset, batch_size=1, num_workers=2)
+    own = shardd.DataLoader(dataset, batch_size=batch_size, num_workers=2)
     chance = random.Random(1)
     kept: list[tuple[int, object]] = []
     addresses = set()
     count = late = 0
-    while count < 10_000:
+    while count < batches:
         for batch in own:
-            number = int(batch["id"][0])
             image = batch["image"]
+            at = chance.randrange(len(image))
+            number = int(batch["id"][at])
             addresses.add(image.data_ptr() if format == "torch" else image.__array_interface__["data"][0])
             if chance.random() < 0.1:
-                kept.append((number, image[0] if chance.random() < 0.5 else image[:, 2:5].reshape(3, 8, 3)))
+                kept.append((number, image[at] if chance.random() < 0.5 else image[at : at + 1, 2:5].reshape(3, 8, 3)))
             del batch, image
             if len(kept) > 50:
                 expected, view = kept.pop(chance.randrange(len(kept)))
@@ -80,10 +82,12 @@ def test_ten_thousand_batches_that_are_let_go_of_at_once_or_read_late_are_never_
                 assert (np.asarray(view) == (whole if len(view) == 8 else whole[2:5])).all(), expected
                 late += 1
             count += 1
-            if count == 10_000:
+            if count == batches:
                 break
-    assert late > 500
-    assert len(addresses) < 5_000, "memory is used again"
+    assert late > batches // 20
+    if batch_size > 1:
+        # Small ones are the allocator's business.
+        assert len(addresses) < 300, "memory is used again"
 
 
 def test_writing_to_a_batch_does_not_change_another_one(store):

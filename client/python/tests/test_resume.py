@@ -86,7 +86,7 @@ def part(store: str, world: int, virtual_ranks: int, state, steps: int | None):
         if state is not None:
             own.load_state_dict(state)
         for batch in own:
-            read += batch["id"].tolist()
+            read += ids([batch]) if own.weight else []
             if own.is_last_micro and steps is not None and own.step + 1 >= steps:
                 break
         states.append(own.state_dict())
@@ -113,7 +113,7 @@ def test_a_step_has_the_same_samples_in_a_world_of_any_size(store, virtual_ranks
         for rank in range(world):
             own = loader(store, rank, world, batch_size=3, virtual_ranks=virtual_ranks)
             for batch in own:
-                every.setdefault(own.step, []).extend(batch["id"].tolist())
+                every.setdefault(own.step, []).extend(ids([batch]) if own.weight else [])
             own.close()
         return {step: sorted(read) for step, read in every.items()}
 

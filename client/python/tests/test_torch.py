@@ -161,11 +161,11 @@ def train(rank: int, world: int, store: str, virtual_ranks: int | None):
     for _ in range(2):
         read = []
         for batch in own:
-            loss = torch.nn.functional.cross_entropy(model(batch["image"].flatten(1) / 255), batch["label"], reduction="sum")
-            loss.backward()
+            loss = torch.nn.functional.cross_entropy(model(batch["image"].flatten(1) / 255), batch["label"])
+            (loss * own.weight).backward()
             optimizer.step()
             optimizer.zero_grad()
-            read += batch["id"].tolist()
+            read += ids([batch]) if own.weight else []
             steps += 1
         epochs.append(read)
     parameters = [parameter.sum().item() for parameter in model.parameters()]

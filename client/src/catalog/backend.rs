@@ -12,12 +12,13 @@ use shardfmt::{Commit, DatasetName, Digest, Manifest, ManifestFile, PlanId, Shar
 use tokio::sync::OnceCell;
 
 use super::records::{
-    CATALOG_ID, PLANS, PlanRecord, RUNS, RefRecord, VERSIONS, VersionRecord, from_json, ref_key, to_json,
+    AUDITS, CATALOG_ID, PLANS, PlanRecord, RUNS, RefRecord, VERSIONS, VersionRecord, from_json, ref_key,
+    to_json,
 };
 use super::{CatalogError, CommitNote, DatasetInfo, Guard, PlanInfo, Reach};
 use crate::metastore::{Expected, MetaError, Metastore};
 use crate::origin::{Origin, OriginError};
-use crate::protocol::RunRecord;
+use crate::protocol::{AuditReport, RunId, RunRecord};
 use crate::span::now;
 
 /// How many shards a commit looks for at once.
@@ -235,6 +236,18 @@ impl CatalogBackend {
         // A run that begins just now keeps its plan by itself.
         self.metastore.delete(&key, Expected::Any).await?;
         Ok(())
+    }
+
+    /// See [`Catalog::run`](super::Catalog::run).
+    pub async fn run(&self, id: &RunId) -> Result<RunRecord, CatalogError> {
+        let record = self.record(&format!("{RUNS}{id}")).await?;
+        record.map(|(run, _)| run).ok_or_else(|| CatalogError::NotFound { what: format!("run {id}") })
+    }
+
+    /// See [`Catalog::audits`](super::Catalog::audits).
+    pub async fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, CatalogError> {
+        let kept = self.metastore.list(&format!("{AUDITS}{run}/")).await?.entries;
+        kept.iter().map(|(key, entry)| Ok(from_json(key, &entry.value)?)).collect()
     }
 
     /// Keeps gc from deleting what a pointer will reach.

@@ -1,12 +1,13 @@
 //! A catalog through several servers of one cluster: as long as one of them answers, it does.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
 use shardfmt::{
     CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, PlanId, ShardEntry,
-    ShardId, TagName, VersionId,
+    ShardId, Sidecar, TagName, VersionId,
 };
 
 use super::{
@@ -14,6 +15,7 @@ use super::{
     TagExpected, TagInfo,
 };
 use crate::http::{Credentials, HttpError};
+use crate::protocol::{AuditReport, RunId, RunRecord};
 
 /// A [`Catalog`] that asks the server that answered last, and another when that one is gone.
 ///
@@ -102,6 +104,14 @@ impl Catalog for ClusterCatalog {
         self.ask(|server| server.sidecar_file(id))
     }
 
+    fn sidecar(&self, entry: &ShardEntry) -> Result<Sidecar, CatalogError> {
+        self.ask(|server| server.sidecar(entry))
+    }
+
+    fn shard_ranges(&self, id: ShardId, ranges: &[Range<u64>]) -> Result<Vec<Bytes>, CatalogError> {
+        self.ask(|server| server.shard_ranges(id, ranges))
+    }
+
     fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError> {
         self.ask(|server| server.put_manifest(manifest))
     }
@@ -175,6 +185,14 @@ impl Catalog for ClusterCatalog {
 
     fn remove_plan(&self, id: PlanId) -> Result<(), CatalogError> {
         self.ask(|server| server.remove_plan(id))
+    }
+
+    fn run(&self, id: &RunId) -> Result<RunRecord, CatalogError> {
+        self.ask(|server| server.run(id))
+    }
+
+    fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, CatalogError> {
+        self.ask(|server| server.audits(run))
     }
 
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {

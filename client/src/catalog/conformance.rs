@@ -7,8 +7,8 @@ use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use shardfmt::plan::{PlanDocument, PlanOptions, Shape, Strata};
 use shardfmt::version::Store;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, Digest, FinishedShard, InputDigest, Manifest, Message, Operation,
-    PlanId, ShardId, ShardWriter, TagName, VersionId,
+    CommitId, DatasetName, DatasetRef, Digest, FinishedShard, InputDigest, Manifest, Message, NodeHash,
+    Operation, PlanId, ShardEntry, ShardId, ShardWriter, TagName, VersionId,
 };
 
 use super::{Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, TagExpected};
@@ -51,6 +51,10 @@ fn an_empty_catalog_knows_nothing(catalog: &dyn Catalog) {
     let missing = catalog.log(&name("nobody"), 1).expect_err("there is none");
     assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
     assert_eq!(catalog.tags(None).expect("lists"), []);
+    let nobody = "nobody".parse().expect("a good name");
+    let missing = catalog.run(&nobody).expect_err("there is none");
+    assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
+    assert_eq!(catalog.audits(&nobody).expect("lists"), []);
     let missing = catalog.manifest(VersionId::of(b"nothing")).expect_err("there is none");
     assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
     let missing = catalog.plan(PlanId::of(b"nothing")).expect_err("there is none");
@@ -112,6 +116,12 @@ fn what_is_put_comes_back(catalog: &dyn Catalog, version: &Version) {
         assert_eq!(catalog.shard(entry).expect("reads"), shard.bytes);
         assert_eq!(catalog.shard_file(entry.id).expect("reads"), shard.bytes);
         assert_eq!(catalog.sidecar_file(entry.id).expect("reads"), shard.sidecar.encode());
+        assert_eq!(catalog.sidecar(entry).expect("verified"), shard.sidecar);
+        let others = ShardEntry { root: NodeHash([0; 32]), ..entry.clone() };
+        let corrupt = catalog.sidecar(&others).expect_err("its rows lead elsewhere");
+        assert!(corrupt.to_string().contains(&entry.id.to_string()), "{corrupt}");
+        let parts = catalog.shard_ranges(entry.id, &[8..20, 40..40, 30..31]).expect("reads");
+        assert_eq!(parts, [&shard.bytes[8..20], b"", &shard.bytes[30..31]]);
     }
     assert_eq!(catalog.put_manifest(&manifest).expect("once more is harmless"), manifest.id());
     let shelf = super::Shelf(catalog);

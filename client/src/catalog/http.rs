@@ -12,7 +12,7 @@ use shardfmt::manifest::ManifestBytes;
 use shardfmt::plan::{PlanDocument, StrataOf};
 use shardfmt::{
     CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestError, ManifestFile, Message,
-    Operation, PlanId, ShardEntry, ShardId, StrataId, TagName, VersionId,
+    Operation, PlanId, ShardEntry, ShardId, Sidecar, StrataId, TagName, VersionId,
 };
 
 use super::{
@@ -21,6 +21,7 @@ use super::{
 };
 use crate::http::{Credentials, HttpClient, HttpError};
 use crate::problem::Kind;
+use crate::protocol::{AuditReport, RunId, RunRecord, RunView};
 
 /// How long one request may take: enough for a large shard over a slow network.
 const WITHIN: Duration = Duration::from_secs(120);
@@ -177,6 +178,27 @@ impl Catalog for HttpCatalog {
         answer.map_err(|error| refused(error, &format!("sidecar of shard {id}")))
     }
 
+    fn sidecar(&self, entry: &ShardEntry) -> Result<Sidecar, CatalogError> {
+        let bytes = self.sidecar_file(entry.id)?;
+        let right = |sidecar: &Sidecar| {
+            sidecar.shard == entry.id
+                && sidecar.rows.len() as u64 == u64::from(entry.rows)
+                && sidecar.root() == entry.root
+        };
+        let sidecar = Sidecar::decode(&bytes).ok().filter(right);
+        sidecar.ok_or_else(|| self.corrupt(format!("sidecar of shard {}", entry.id)))
+    }
+
+    fn shard_ranges(&self, id: ShardId, ranges: &[Range<u64>]) -> Result<Vec<Bytes>, CatalogError> {
+        let url = self.url(format_args!("shards/{id}"));
+        let part = |range: &Range<u64>| match range.is_empty() {
+            true => Ok(Bytes::new()),
+            false => self.client.get_range(&url, range.clone()),
+        };
+        let parts: Result<_, _> = ranges.iter().map(part).collect();
+        parts.map_err(|error| refused(error, &format!("shard {id}")))
+    }
+
     fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError> {
         let bytes = manifest.encode();
         let version = VersionId::of(&bytes);
@@ -307,6 +329,15 @@ impl Catalog for HttpCatalog {
 
     fn remove_plan(&self, id: PlanId) -> Result<(), CatalogError> {
         self.client.delete(&self.url(format_args!("plans/{id}"))).map(|_| ()).map_err(as_said)
+    }
+
+    fn run(&self, id: &RunId) -> Result<RunRecord, CatalogError> {
+        let view: RunView = self.client.get_json(&self.url(format_args!("runs/{id}"))).map_err(as_said)?;
+        Ok(view.run)
+    }
+
+    fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, CatalogError> {
+        self.client.get_list(&self.url(format_args!("runs/{run}/audit")), usize::MAX).map_err(as_said)
     }
 
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {

@@ -2,6 +2,7 @@
 //! machine. In a bucket: names beside the objects, shared by whoever can use it.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
 use shardfmt::{
     CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, Operation, PlanId,
-    ShardEntry, ShardId, TagName, VersionId,
+    ShardEntry, ShardId, Sidecar, TagName, VersionId,
 };
 use tokio::runtime::Runtime;
 
@@ -19,6 +20,7 @@ use super::{
 };
 use crate::metastore::{BucketMetastore, FilesMetastore, Metastore};
 use crate::origin::Origin;
+use crate::protocol::{AuditReport, RunId, RunRecord};
 use crate::stores::StoreOptions;
 
 /// A [`Catalog`] in a directory or a bucket. Owns a small runtime, so it can neither be used nor dropped in async tasks.
@@ -162,6 +164,14 @@ impl Catalog for LocalCatalog {
         Ok(self.runtime.block_on(self.backend.origin().sidecar_bytes(id))?)
     }
 
+    fn sidecar(&self, entry: &ShardEntry) -> Result<Sidecar, CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().sidecar(entry))?)
+    }
+
+    fn shard_ranges(&self, id: ShardId, ranges: &[Range<u64>]) -> Result<Vec<Bytes>, CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().read_ranges(&id, ranges))?)
+    }
+
     fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError> {
         Ok(self.runtime.block_on(self.backend.origin().put_manifest(manifest))?)
     }
@@ -239,6 +249,14 @@ impl Catalog for LocalCatalog {
 
     fn remove_plan(&self, id: PlanId) -> Result<(), CatalogError> {
         self.runtime.block_on(self.backend.remove_plan(id))
+    }
+
+    fn run(&self, id: &RunId) -> Result<RunRecord, CatalogError> {
+        self.runtime.block_on(self.backend.run(id))
+    }
+
+    fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, CatalogError> {
+        self.runtime.block_on(self.backend.audits(run))
     }
 
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {

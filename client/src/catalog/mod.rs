@@ -21,11 +21,13 @@ mod records;
 mod shelf;
 mod tags;
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use shardfmt::plan::PlanDocument;
 use shardfmt::{
     CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, PlanId, ShardEntry,
-    ShardId, TagName, VersionId,
+    ShardId, Sidecar, TagName, VersionId,
 };
 
 pub use backend::CatalogBackend;
@@ -39,6 +41,8 @@ pub use info::{ColumnInfo, CommitNote, DatasetInfo, LogEntry, PlanInfo, TagExpec
 pub use local::LocalCatalog;
 pub use place::StorePlace;
 pub use shelf::Shelf;
+
+use crate::protocol::{AuditReport, RunId, RunRecord};
 
 /// Looks up, adds and removes datasets, versions, tags and plans. Blocks; not to be called from async tasks.
 ///
@@ -85,6 +89,12 @@ pub trait Catalog: Send + Sync {
 
     /// The bytes of a shard's sidecar as they lie in the store, not verified either.
     fn sidecar_file(&self, id: ShardId) -> Result<Bytes, CatalogError>;
+
+    /// The row digests of a shard and the map of its file, verified against the manifest's root.
+    fn sidecar(&self, entry: &ShardEntry) -> Result<Sidecar, CatalogError>;
+
+    /// Parts of a shard's file as they lie in the store: the caller verifies the rows by their digests.
+    fn shard_ranges(&self, id: ShardId, ranges: &[Range<u64>]) -> Result<Vec<Bytes>, CatalogError>;
 
     /// Stores a manifest, whether or not any name leads to it; a damaged copy is replaced.
     fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError>;
@@ -181,6 +191,16 @@ pub trait Catalog: Send + Sync {
     ///
     /// [`CatalogError::NotFound`] when it is not on the list, [`CatalogError::InUse`] when a run trains over it.
     fn remove_plan(&self, id: PlanId) -> Result<(), CatalogError>;
+
+    /// A run by its name.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::NotFound`] when there is no such run.
+    fn run(&self, id: &RunId) -> Result<RunRecord, CatalogError>;
+
+    /// What the ranks of a run said they have read, by epoch, world and rank.
+    fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, CatalogError>;
 
     /// Deletes from the store what nothing reaches: no version in the history of a dataset, no tag, no plan, no run, and
     /// nothing that is being committed. With [`GcOptions::dry_run`] only says what that would be.

@@ -7,6 +7,7 @@
 //! | `versions/<version>` | the dataset a version was first committed to |
 //! | `plans/<plan>` | what a plan orders |
 //! | `runs/<run>` | which plan a run trains over; kept by the engine |
+//! | `audits/<run>/<epoch>/<world>-<rank>` | what a rank said it has read; kept by the engine |
 //! | `catalog/id` | the name under which this catalog marks the stores it uses |
 
 use serde::de::DeserializeOwned;
@@ -22,6 +23,7 @@ pub(super) const TAGS: &str = "tags/";
 pub(super) const VERSIONS: &str = "versions/";
 pub(super) const PLANS: &str = "plans/";
 pub(super) const RUNS: &str = "runs/";
+pub(super) const AUDITS: &str = "audits/";
 pub(super) const CATALOG_ID: &str = "catalog/id";
 
 /// The present version of a dataset.

@@ -9,7 +9,9 @@ mod nodes;
 mod onlooker;
 mod pool;
 mod prefetch;
+mod ranks;
 mod source;
+mod span;
 mod steps;
 mod workers;
 
@@ -27,7 +29,10 @@ use shardfmt::plan::{Plan, PlanDocument, PlanError, VirtualRank};
 use shardfmt::{ByteSize, DigestSum, Manifest, PlanId};
 use tracing::warn;
 
+pub use embedded::Samples;
 pub use onlooker::{Batches, BatchesConfig, batches};
+pub use ranks::{BatchSize, DataRank, Layout, MicroBatchPlace, RankError, RankShare, WorldRank};
+pub use span::{Part, Spans, StepSpan, Tally};
 pub use steps::{LastBatch, Steps};
 
 use crate::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog, StorePlace};
@@ -38,6 +43,7 @@ use crate::origin::OriginError;
 use crate::protocol::{AuditReport, CreateRun, Cursor, RunId, RunRecord};
 use crate::shared_cache::{SharedCache, SharedCacheError};
 use crate::spread::Origins;
+use embedded::{ShardFiles, Shards};
 use nodes::{NodeRows, Nodes};
 use pool::Pool;
 use prefetch::{Prefetch, Share};
@@ -96,12 +102,18 @@ pub struct LoaderConfig {
     pub virtual_ranks: Option<u32>,
     /// Samples a virtual rank reads in a step; the global batch is V times this.
     pub batch_size: u32,
+    /// Whether the plan's order is read, or that of the store, of which each virtual rank has an equal stretch of every step: for
+    /// evaluation. With nodes it is the plan's.
+    pub shuffle: bool,
     /// What happens to a rest smaller than the global batch.
     pub last_batch: LastBatch,
     /// Where to begin: (epoch, position).
     pub start: (u32, u64),
     /// The epoch before which to stop.
     pub end_epoch: u32,
+    /// Whether files of nodes on this machine are mapped; else their bytes are sent, as from nodes elsewhere. Found out where
+    /// files cannot be opened, so there is little reason to say no.
+    pub map_files: bool,
     /// Only every how manieth step is read, from the start on, at least 1: where others read those between. With nodes 1.
     pub stride: u64,
     /// Whether to hash every row handed out, for the exactly-once audit. Costs one BLAKE3 pass.
@@ -110,10 +122,23 @@ pub struct LoaderConfig {
     pub read_ahead: usize,
     /// How many threads gather them, at least 1.
     pub threads: usize,
-    /// Where shards of a store elsewhere are kept, and what is known of files. `None`: [`default_cache_dir`].
-    pub cache_dir: Option<PathBuf>,
+    /// Where shards of a store elsewhere are kept.
+    pub cache: CacheChoice,
+}
+
+/// Where shards of a store elsewhere are kept on this machine, and what is known of files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CacheChoice {
+    /// The directory. `None`: [`default_cache_dir`].
+    pub dir: Option<PathBuf>,
     /// How many bytes of shards are kept there. `None`: nine tenths of what is there and what is free on that disk.
-    pub cache_limit: Option<ByteSize>,
+    pub limit: Option<ByteSize>,
+}
+
+impl CacheChoice {
+    fn open(&self) -> Result<SharedCache, SharedCacheError> {
+        SharedCache::open(self.dir.clone().unwrap_or_else(default_cache_dir), self.limit)
+    }
 }
 
 impl LoaderConfig {
@@ -126,15 +151,16 @@ impl LoaderConfig {
             world: 1,
             virtual_ranks: None,
             batch_size,
+            shuffle: true,
             last_batch: LastBatch::Short,
             start: (0, 0),
             end_epoch: 1,
+            map_files: true,
             stride: 1,
             audit: false,
             read_ahead: 8,
             threads: 2,
-            cache_dir: None,
-            cache_limit: None,
+            cache: CacheChoice::default(),
         }
     }
 }
@@ -146,19 +172,26 @@ pub struct Step {
     pub epoch: u32,
     /// The step's number in its epoch, if the epoch was read from its start in steps of one size.
     pub step: u64,
-    /// The positions of the global order that all ranks together read in this step.
-    pub positions: Range<u64>,
+    /// The stretches of the global order that all ranks together read in this step: one, but for steps that are filled up
+    /// at the end of an epoch.
+    pub parts: Vec<Part>,
     /// Where to resume once this step is done: the same on every rank.
     pub cursor: Cursor,
     /// One micro-batch for each of this rank's virtual ranks, in their order.
     pub micro_batches: Vec<MicroBatch>,
-    audited: (u64, DigestSum),
+    /// Of each part this rank's samples, and the sum of their digests.
+    audited: Vec<(u64, DigestSum)>,
 }
 
 impl Step {
     /// Samples that all ranks together read in this step: what gradients are divided by.
     pub fn global_samples(&self) -> u64 {
-        self.positions.end - self.positions.start
+        self.parts.iter().map(Part::samples).sum()
+    }
+
+    /// The first of its stretches, which in most steps is the only one.
+    pub fn positions(&self) -> Range<u64> {
+        self.parts.first().map_or(0..0, |part| part.positions.clone())
     }
 }
 
@@ -178,8 +211,10 @@ pub enum Next {
 pub struct MicroBatch {
     /// The virtual rank.
     pub virtual_rank: u32,
-    /// The position of each row in the global order, ascending.
+    /// The position of each row in the global order, ascending in each part of the step.
     pub positions: Vec<u64>,
+    /// Where the rows of each part of the step end.
+    pub ends: Vec<usize>,
     /// The rows, in that order; none at all at the end of an epoch that has too few samples.
     pub batch: RecordBatch,
 }
@@ -191,8 +226,15 @@ pub struct EpochAudit {
     pub epoch: u32,
     /// Samples handed to the user.
     pub samples: u64,
+    /// Of those that filled up a last step a second time: they are not among the samples, nor in the sum.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repeats: u64,
     /// The sum of their row digests; over all ranks it equals the manifest's if each sample was read exactly once.
     pub digest_sum: DigestSum,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// How the loader fared.
@@ -350,16 +392,24 @@ impl Loader {
                 let create = CreateRun { id: run.clone(), plan: plan.id(), virtual_ranks };
                 create_run(&servers, credentials, create)?;
                 let (rank, world) = (config.rank, config.world);
-                let attached = Nodes::attach(servers, credentials, run.clone(), rank, world, config.start)?;
+                let attached = Nodes::attach(
+                    servers,
+                    credentials,
+                    run.clone(),
+                    rank,
+                    world,
+                    config.start,
+                    config.map_files,
+                )?;
                 let attached = Arc::new(attached);
                 nodes = Some(Arc::clone(&attached));
                 Box::new(NodeRows::new(attached, Arc::clone(&plan), Arc::clone(&manifest)))
             }
             LoaderSource::Store(place) => {
                 let origin = LocalCatalog::open_at(place)?.origin();
-                let cache = Arc::new(open_cache(&config)?);
-                let (plan, manifest) = (Arc::clone(&plan), Arc::clone(&manifest));
-                Box::new(embedded::Shards::new(origin, cache, plan, manifest)?)
+                let cache = Arc::new(config.cache.open()?);
+                let files = ShardFiles::new(origin, cache, Arc::clone(&manifest))?;
+                Box::new(Shards::new(files, Arc::clone(&plan)))
             }
         };
 
@@ -370,6 +420,7 @@ impl Loader {
             start: config.start,
             end_epoch: config.end_epoch,
             stride: config.stride,
+            shuffle: config.shuffle,
             window: config.read_ahead,
             audit: config.audit,
         };
@@ -487,18 +538,23 @@ impl Loader {
 
     /// Counts a step that goes to the user, and tells the nodes when a chunk of the exchange has become due.
     fn note(&mut self, step: &Step) {
-        let (samples, digest_sum) = step.audited;
-        match self.audits.last_mut() {
-            Some(audit) if audit.epoch == step.epoch => {
-                audit.samples += samples;
-                audit.digest_sum += digest_sum;
+        for (part, (samples, digest_sum)) in step.parts.iter().zip(&step.audited) {
+            if self.audits.last().is_none_or(|audit| audit.epoch < part.epoch) {
+                let (epoch, digest_sum) = (part.epoch, DigestSum::default());
+                self.audits.push(EpochAudit { epoch, samples: 0, repeats: 0, digest_sum });
             }
-            _ => self.audits.push(EpochAudit { epoch: step.epoch, samples, digest_sum }),
+            let audit = self.audits.iter_mut().rfind(|audit| audit.epoch == part.epoch);
+            match audit.expect("pushed above") {
+                audit if part.repeats => audit.repeats += samples,
+                audit => {
+                    audit.samples += samples;
+                    audit.digest_sum += *digest_sum;
+                }
+            }
         }
         let Some(reports) = &self.reports else { return };
-        let ends = step.cursor.epoch > step.epoch;
-        if ends && self.config.audit {
-            let audit = *self.audits.last().expect("one was pushed above");
+        let is_over = |audit: &&EpochAudit| (step.epoch..step.cursor.epoch).contains(&audit.epoch);
+        for audit in self.audits.iter().filter(is_over).filter(|_| self.config.audit) {
             // The reporter ends only with the loader; a send cannot fail before.
             let _ = reports.send(Report::Audit(AuditReport {
                 rank: self.config.rank,
@@ -557,11 +613,6 @@ pub fn default_cache_dir() -> PathBuf {
     })
 }
 
-fn open_cache(config: &LoaderConfig) -> Result<SharedCache, SharedCacheError> {
-    let dir = config.cache_dir.clone().unwrap_or_else(default_cache_dir);
-    SharedCache::open(dir, config.cache_limit)
-}
-
 fn check(config: &LoaderConfig, plan: &Plan, virtual_ranks: u32) -> Result<(), LoadError> {
     plan.check_ranks(config.world, virtual_ranks)?;
     let (epoch, position) = config.start;
@@ -573,6 +624,8 @@ fn check(config: &LoaderConfig, plan: &Plan, virtual_ranks: u32) -> Result<(), L
         "reading 0 steps ahead reads nothing; use at least 1".into()
     } else if config.stride == 0 || config.stride > 1 && matches!(config.source, LoaderSource::Nodes { .. }) {
         format!("a stride of {}: at least 1, and with nodes exactly that", config.stride)
+    } else if !config.shuffle && matches!(config.source, LoaderSource::Nodes { .. }) {
+        "nodes give the plan's order; read the store without them for its own".into()
     } else if config.threads == 0 {
         "0 threads gather nothing; use at least 1".into()
     } else if position > plan.sample_count() {

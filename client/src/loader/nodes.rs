@@ -67,6 +67,7 @@ impl Nodes {
         rank: u32,
         world: u32,
         start: (u32, u64),
+        map_files: bool,
     ) -> Result<Self, LoadError> {
         let http = HttpClient::with(ANSWER_WITHIN, credentials);
         let attach = Attach { world, epoch: start.0 };
@@ -81,7 +82,7 @@ impl Nodes {
                         rank,
                         world,
                         servers,
-                        host: Mutex::new(host_identity()),
+                        host: Mutex::new(host_identity().filter(|_| map_files)),
                         view: Mutex::new(view),
                         avoided: Mutex::default(),
                         consumed: Mutex::new(start),
@@ -471,13 +472,13 @@ impl NodeRows {
 }
 
 impl RowSource for NodeRows {
-    fn prepare(&mut self, epoch: u32, window: &[Reads]) -> Result<Arc<dyn Ready>, LoadError> {
+    fn prepare(&mut self, epoch: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError> {
         if epoch != self.epoch {
             self.epoch = epoch;
             self.known.clear();
             self.maps.clear();
         }
-        let wanted: BTreeSet<Wanted> = window.iter().flatten().flatten().map(Wanted::of).collect();
+        let wanted: BTreeSet<Wanted> = window.iter().copied().flatten().flatten().map(Wanted::of).collect();
         self.trim(&wanted);
         let missing =
             wanted.iter().filter(|wanted| !self.known.contains_key(&wanted.grain)).copied().collect();

@@ -95,6 +95,7 @@ pub async fn batches(
         start: (config.epoch, config.position),
         end_epoch: config.epoch + 1,
         stride: 1,
+        shuffle: true,
         window: (WINDOW_BYTES / share_bytes.max(1)).clamp(1, WINDOW) as usize,
         audit: false,
     };
@@ -160,8 +161,9 @@ struct EngineRows {
 }
 
 impl RowSource for EngineRows {
-    fn prepare(&mut self, _: u32, window: &[Reads]) -> Result<Arc<dyn Ready>, LoadError> {
-        let wanted: BTreeSet<GrainNo> = window.iter().flatten().flatten().map(|read| read.grain).collect();
+    fn prepare(&mut self, _: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError> {
+        let wanted: BTreeSet<GrainNo> =
+            window.iter().copied().flatten().flatten().map(|read| read.grain).collect();
         // Those of the window before are let go, but for those that this one needs as well.
         let mut known: HashMap<GrainNo, Bytes> =
             wanted.iter().filter_map(|grain| Some((*grain, self.known.0.get(grain)?.clone()))).collect();

@@ -1,14 +1,16 @@
 //! What a loader does ahead of its user: works out which rows the next steps need, has them made ready, and hands out the
 //! building of their batches.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use shardfmt::plan::{Epoch, Plan, SlotTable, VirtualRank};
-use shardfmt::row::Memory;
+use shardfmt::plan::{Epoch, Partition, Plan, Read, SampleNo, SlotTable, VirtualRank, deal};
+use shardfmt::row::{Memory, Rows};
 use shardfmt::{DigestSum, Manifest, PlanId, RowCodec, RowDigest};
 
 use super::source::{Reads, Ready, RowSource};
+use super::span::{Part, Spans, StepSpan};
 use super::{LoadError, MicroBatch, Step, Steps};
 use crate::protocol::Cursor;
 
@@ -21,6 +23,7 @@ pub(crate) struct Share {
     pub(crate) start: (u32, u64),
     pub(crate) end_epoch: u32,
     pub(crate) stride: u64,
+    pub(crate) shuffle: bool,
     pub(crate) window: usize,
     pub(crate) audit: bool,
 }
@@ -33,6 +36,8 @@ pub(crate) struct Prefetch {
     start: (u32, u64),
     end_epoch: u32,
     stride: u64,
+    shuffle: bool,
+    virtual_ranks: u32,
     window: usize,
     builder: Arc<Builder>,
 }
@@ -49,11 +54,16 @@ struct Builder {
 
 /// A step whose rows lie ready: what is left is to gather them, on any thread.
 pub(crate) struct Task {
-    epoch: u32,
-    positions: Range<u64>,
-    reads: Reads,
-    ready: Arc<dyn Ready>,
+    span: StepSpan,
+    /// What is read of each part of the step, and where it lies.
+    pieces: Vec<(Reads, Arc<dyn Ready>)>,
     builder: Arc<Builder>,
+}
+
+/// A step, and what is read of each of its parts.
+struct Planned {
+    span: StepSpan,
+    reads: Vec<Reads>,
 }
 
 impl Prefetch {
@@ -65,7 +75,7 @@ impl Prefetch {
         rows: Box<dyn RowSource>,
         memory: Box<dyn Memory + Send + Sync>,
     ) -> Result<Self, LoadError> {
-        let Share { rank, world, virtual_ranks, start, end_epoch, stride, window, audit } = share;
+        let Share { rank, world, virtual_ranks, start, end_epoch, stride, shuffle, window, audit } = share;
         let own = Plan::virtual_ranks_of(rank, world, virtual_ranks);
         let builder = Builder {
             plan: plan.id(),
@@ -76,7 +86,18 @@ impl Prefetch {
             audit,
         };
         let partitions = own.map(|v| plan.partitions_of(VirtualRank(v), virtual_ranks)).collect();
-        Ok(Self { plan, rows, partitions, start, end_epoch, stride, window, builder: Arc::new(builder) })
+        Ok(Self {
+            plan,
+            rows,
+            partitions,
+            start,
+            end_epoch,
+            stride,
+            shuffle,
+            virtual_ranks,
+            window,
+            builder: Arc::new(builder),
+        })
     }
 
     /// Gives tasks until all epochs are read or nobody takes them any more (`false`); an error is the last thing given.
@@ -91,76 +112,144 @@ impl Prefetch {
         &mut self,
         give: &mut impl FnMut(Result<Task, LoadError>) -> bool,
     ) -> Result<(), Option<LoadError>> {
-        let steps = self.builder.steps;
-        let (first, mut position) = self.start;
+        let spans = Spans { steps: self.builder.steps, end_epoch: self.end_epoch };
+        let stride = usize::try_from(self.stride).unwrap_or(usize::MAX);
+        let mut spans = spans.from(self.start.0, self.start.1).step_by(stride).peekable();
         let mut table: Option<SlotTable> = None;
         // Somebody waits for the first step: it is not kept waiting for others.
         let mut length = 1;
-        for epoch in first..self.end_epoch {
-            let table = match &mut table {
-                Some(table) => {
-                    table.advance(&self.plan);
-                    table
-                }
-                None => table.insert(SlotTable::at(&self.plan, Epoch(epoch))),
-            };
-            while steps.at(position).is_some() {
-                // A window never crosses into the next epoch: its grains are still on their way.
-                let mut window = Vec::new();
-                let mut at = position;
-                while let Some(step) = steps.at(at)
-                    && window.len() < length
-                {
-                    // Those between are others'.
-                    at = step.end.saturating_add((self.stride - 1).saturating_mul(steps.global_batch));
-                    window.push(step);
-                }
-                let reads: Vec<Reads> = window.iter().map(|positions| self.reads(table, positions)).collect();
-                let ready = self.rows.prepare(epoch, &reads).map_err(Some)?;
-                for (positions, reads) in window.into_iter().zip(reads) {
-                    let (ready, builder) = (Arc::clone(&ready), Arc::clone(&self.builder));
-                    if !give(Ok(Task { epoch, positions, reads, ready, builder })) {
-                        return Err(None);
-                    }
-                }
-                position = at;
-                length = (2 * length).min(self.window);
+        while let Some(first) = spans.next() {
+            // A window never crosses into the next epoch, whose grains are still on their way; but for a step that does.
+            let epoch = first.epoch;
+            let mut window = vec![self.planned(&mut table, first)];
+            while window.len() < length
+                && let Some(span) = spans.next_if(|span| span.parts.iter().all(|part| part.epoch == epoch))
+            {
+                window.push(self.planned(&mut table, span));
             }
-            position = 0;
+            let mut by_epoch: BTreeMap<u32, Vec<&Reads>> = BTreeMap::new();
+            for Planned { span, reads } in &window {
+                for (part, reads) in span.parts.iter().zip(reads) {
+                    by_epoch.entry(part.epoch).or_default().push(reads);
+                }
+            }
+            let ready = by_epoch.iter().map(|(epoch, reads)| Ok((*epoch, self.rows.prepare(*epoch, reads)?)));
+            let ready: BTreeMap<u32, Arc<dyn Ready>> =
+                ready.collect::<Result<_, LoadError>>().map_err(Some)?;
+            for Planned { span, reads } in window {
+                let parts = reads.into_iter().zip(&span.parts);
+                let pieces = parts.map(|(reads, part)| (reads, Arc::clone(&ready[&part.epoch]))).collect();
+                if !give(Ok(Task { span, pieces, builder: Arc::clone(&self.builder) })) {
+                    return Err(None);
+                }
+            }
+            length = (2 * length).min(self.window);
         }
         Ok(())
     }
 
-    /// What each of this rank's virtual ranks reads of the step.
-    fn reads(&self, table: &SlotTable, positions: &Range<u64>) -> Reads {
-        let of = |partitions: &Range<u32>| self.plan.step_reads(table, positions.clone(), partitions.clone());
-        self.partitions.iter().map(of).collect()
+    /// What each of this rank's virtual ranks reads of the step. The table moves on to the last epoch that it has part in.
+    fn planned(&self, table: &mut Option<SlotTable>, span: StepSpan) -> Planned {
+        let reads = match &span.parts[..] {
+            [part] => vec![self.reads(table, part)],
+            parts => self.dealt(table, parts),
+        };
+        Planned { span, reads }
+    }
+
+    /// What each virtual rank reads of one stretch: what its partitions have of it, or an equal part if it is not shuffled.
+    fn reads(&self, table: &mut Option<SlotTable>, part: &Part) -> Reads {
+        if self.shuffle {
+            let table = self.table(table, part.epoch);
+            let of = |own: &Range<u32>| self.plan.step_reads(table, part.positions.clone(), own.clone());
+            return self.partitions.iter().map(of).collect();
+        }
+        let (all, of) = (part.samples(), u64::from(self.virtual_ranks));
+        let bound = |virtual_rank: u64| part.positions.start + all * virtual_rank / of;
+        let own = self.own().map(u64::from);
+        own.map(|v| (bound(v)..bound(v + 1)).map(|position| self.stored(position)).collect()).collect()
+    }
+
+    /// What each virtual rank reads of each of several stretches: together as much as the others, wherever these meet.
+    fn dealt(&self, table: &mut Option<SlotTable>, parts: &[Part]) -> Vec<Reads> {
+        let every = 0..self.plan.document().partitions;
+        let all = |part: &Part| match self.shuffle {
+            true => {
+                let table = self.table(table, part.epoch);
+                self.plan.step_reads(table, part.positions.clone(), every.clone())
+            }
+            false => part.positions.clone().map(|position| self.stored(position)).collect(),
+        };
+        let all: Vec<Vec<Read>> = parts.iter().map(all).collect();
+        let owner = |read: &Read| self.plan.virtual_rank_of(read.partition, self.virtual_ranks).0;
+        let owners: Vec<u32> = all.iter().flatten().map(owner).collect();
+        let (own, mut readers) = (self.own(), deal(&owners, self.virtual_ranks).into_iter());
+        let of = |stretch: Vec<Read>| {
+            let mut reads: Reads = vec![Vec::new(); own.len()];
+            for (read, reader) in stretch.into_iter().zip(&mut readers) {
+                if own.contains(&reader) {
+                    reads[(reader - own.start) as usize].push(read);
+                }
+            }
+            reads
+        };
+        all.into_iter().map(of).collect()
+    }
+
+    /// The sample of this number, where it is stored.
+    fn stored(&self, number: u64) -> Read {
+        let (grain, row) = self.plan.grain_of(SampleNo(number));
+        Read { position: number, partition: Partition(0), grain, row }
+    }
+
+    fn own(&self) -> Range<u32> {
+        let first = self.builder.first_virtual_rank;
+        first..first + self.partitions.len() as u32
+    }
+
+    /// The table of an epoch, which is never before that of the last call.
+    fn table<'t>(&self, table: &'t mut Option<SlotTable>, epoch: u32) -> &'t SlotTable {
+        let table = table.get_or_insert_with(|| SlotTable::at(&self.plan, Epoch(epoch)));
+        while table.epoch() < Epoch(epoch) {
+            table.advance(&self.plan);
+        }
+        table
     }
 }
 
 impl Task {
     /// Gathers the step's rows.
     pub(crate) fn build(self) -> Result<Step, LoadError> {
-        let Self { epoch, positions, reads, ready, builder } = self;
-        let mut audited = (0, DigestSum::default());
-        let mut micro_batches = Vec::with_capacity(reads.len());
-        for (virtual_rank, reads) in (builder.first_virtual_rank..).zip(reads) {
-            let rows = ready.rows(&reads);
-            audited.0 += reads.len() as u64;
-            if builder.audit {
-                rows.for_each_canonical(|row| audited.1 += DigestSum::from(RowDigest::of(row)))?;
+        let Self { span, pieces, builder } = self;
+        let count = pieces.first().map_or(0, |(reads, _)| reads.len());
+        let mut audited: Vec<(u64, DigestSum)> = vec![(0, DigestSum::default()); pieces.len()];
+        let mut micro_batches = Vec::with_capacity(count);
+        for (index, virtual_rank) in (builder.first_virtual_rank..).take(count).enumerate() {
+            let (mut positions, mut ends) = (Vec::new(), Vec::with_capacity(pieces.len()));
+            let mut rows: Option<Rows<'_>> = None;
+            for ((reads, ready), audited) in pieces.iter().zip(&mut audited) {
+                let (reads, own) = (&reads[index], ready.rows(&reads[index]));
+                audited.0 += reads.len() as u64;
+                if builder.audit {
+                    own.for_each_canonical(|row| audited.1 += DigestSum::from(RowDigest::of(row)))?;
+                }
+                positions.extend(reads.iter().map(|read| read.position));
+                ends.push(positions.len());
+                rows = Some(match rows {
+                    None => own,
+                    Some(rows) => rows.followed_by(own),
+                });
             }
+            let rows = rows.unwrap_or(Rows::Canonical(Vec::new()));
             let batch = builder.codec.gather(&rows, &*builder.memory)?;
-            let positions = reads.iter().map(|read| read.position).collect();
-            micro_batches.push(MicroBatch { virtual_rank, positions, batch });
+            micro_batches.push(MicroBatch { virtual_rank, positions, ends, batch });
         }
-        let steps = &builder.steps;
-        let next = if steps.at(positions.end).is_some() { (epoch, positions.end) } else { (epoch + 1, 0) };
+        let StepSpan { epoch, step, parts, next } = span;
         Ok(Step {
             epoch,
-            step: positions.start / steps.global_batch,
+            step,
+            parts,
             cursor: Cursor { plan: builder.plan, epoch: next.0, position: next.1 },
-            positions,
             micro_batches,
             audited,
         })

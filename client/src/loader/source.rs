@@ -11,7 +11,7 @@ use super::LoadError;
 pub(crate) trait RowSource: Send {
     /// Makes ready what is read in a window of steps of one epoch; blocks until it is. What earlier windows read may be let
     /// go of, but for what their own [`Ready`] holds.
-    fn prepare(&mut self, epoch: u32, window: &[Reads]) -> Result<Arc<dyn Ready>, LoadError>;
+    fn prepare(&mut self, epoch: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError>;
 }
 
 /// What each of a rank's virtual ranks reads in one step.

@@ -13,6 +13,11 @@ pub enum LastBatch {
     Short,
     /// They are not read in this epoch; the audit counts them.
     Drop,
+    /// Their step is filled up with the first samples of the same epoch's order; the audit counts these repeats apart.
+    Wrap,
+    /// They open the first step of the next epoch, which goes on with that epoch's first samples. Nothing is left out or
+    /// repeated, and only the last step of the last epoch may be smaller.
+    Carry,
 }
 
 /// The steps of one epoch's order.
@@ -27,20 +32,23 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// The step that begins at `position`, or `None` if the epoch ends there.
+    /// The step that begins at `position`, or `None` if the epoch ends there. What the policy fills it up with is not in it:
+    /// that is for [`Spans`](super::Spans) to say.
     pub fn at(&self, position: u64) -> Option<Range<u64>> {
         let left = self.sample_count.saturating_sub(position);
         match self.last_batch {
             _ if left == 0 => None,
             LastBatch::Drop if left < self.global_batch => None,
-            LastBatch::Short | LastBatch::Drop => Some(position..position + left.min(self.global_batch)),
+            _ => Some(position..position + left.min(self.global_batch)),
         }
     }
 
-    /// How many steps an epoch has from its start.
+    /// How many steps an epoch has from its start; with [`LastBatch::Carry`], how many begin in it if none was carried in.
     pub fn per_epoch(&self) -> u64 {
         match self.last_batch {
-            LastBatch::Short => self.sample_count.div_ceil(self.global_batch),
+            LastBatch::Short | LastBatch::Wrap | LastBatch::Carry => {
+                self.sample_count.div_ceil(self.global_batch)
+            }
             LastBatch::Drop => self.sample_count / self.global_batch,
         }
     }

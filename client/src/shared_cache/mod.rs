@@ -237,6 +237,7 @@ impl SharedCache {
         let _changing = self.lock()?;
         let held = holds::all(&self.dir.join("holds")).map_err(|source| self.failed("holds", source))?;
         let mut files = self.files()?;
+        files.retain(|file| file.path != part.path); // what an earlier process left in it is overwritten
         let mut used: u64 = files.iter().map(|file| file.bytes).sum();
         files.sort_by_key(|file| file.used);
         for file in files {
@@ -245,7 +246,7 @@ impl SharedCache {
             }
             let is_free = match file.name.parse::<ShardId>() {
                 Ok(id) => !held.contains(&id),
-                Err(_) => file.path != part.path && is_unlocked(&file.path),
+                Err(_) => is_unlocked(&file.path),
             };
             if is_free && fs::remove_file(&file.path).is_ok() {
                 used -= file.bytes;
@@ -320,3 +321,6 @@ impl Part {
 fn is_unlocked(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
 }
+
+#[cfg(test)]
+mod tests;

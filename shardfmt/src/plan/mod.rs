@@ -18,6 +18,7 @@
 //! # Ok::<(), shardfmt::plan::PlanError>(())
 //! ```
 
+mod deal;
 mod document;
 mod error;
 mod exchange;
@@ -26,6 +27,7 @@ mod homes;
 mod key;
 mod lookup;
 mod members;
+mod mixture;
 mod order;
 mod permutation;
 mod ranks;
@@ -45,11 +47,16 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
+pub use deal::deal;
 pub use document::{FORMAT, InitialPlacement, Order, PlanDocument, PlanOptions, Selection, Shape};
 pub use error::PlanError;
 pub use exchange::{Exchange, Move};
 pub use grains::GrainPlace;
 pub use lookup::GrainHome;
+pub use mixture::{
+    Decimal, MIXTURE_FORMAT, Mixture, MixtureDocument, MixtureError, MixtureRead, MixtureSource, SourceNo,
+    Take, Walk,
+};
 pub use order::{Local, Read};
 pub use permutation::Permutation;
 pub use share::{Schedule, Share};

@@ -43,6 +43,18 @@ impl Rows<'_> {
         self.len() == 0
     }
 
+    /// These rows, and then those.
+    #[must_use]
+    pub fn followed_by(self, others: Self) -> Self {
+        match (self, others) {
+            (Self::Canonical(rows), Self::Canonical(others)) => Self::Canonical([rows, others].concat()),
+            (Self::Columns(rows), Self::Columns(others)) => Self::Columns([rows, others].concat()),
+            (rows, others) if others.is_empty() => rows,
+            (rows, others) if rows.is_empty() => others,
+            _ => unreachable!("one source gives rows of one kind"),
+        }
+    }
+
     /// The canonical bytes of each row, one after the other.
     ///
     /// # Errors

@@ -57,6 +57,28 @@ impl RowDigest {
     }
 }
 
+impl FromStr for RowDigest {
+    type Err = DigestError;
+
+    fn from_str(text: &str) -> Result<Self, DigestError> {
+        let mut bytes = [0; 16];
+        from_hex(text, &mut bytes)?;
+        Ok(Self(bytes))
+    }
+}
+
+impl Serialize for RowDigest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for RowDigest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
 impl fmt::Display for RowDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&to_hex(&self.0))

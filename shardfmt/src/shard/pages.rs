@@ -50,5 +50,8 @@ pub fn are_resident(bytes: &[u8]) -> bool {
 /// The addresses of the whole pages that `bytes` lie in.
 fn pages_of(bytes: &[u8]) -> Range<usize> {
     let (page, at) = (rustix::param::page_size(), bytes.as_ptr_range());
-    at.start.addr() / page * page..at.end.addr().next_multiple_of(page)
+    match bytes.is_empty() {
+        true => 0..0,
+        false => at.start.addr() / page * page..at.end.addr().next_multiple_of(page),
+    }
 }

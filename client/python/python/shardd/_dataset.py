@@ -32,6 +32,7 @@ class StreamingDataset:
 
     ``q`` is the share of samples that partitions exchange after each epoch, or a list of shares for the first epochs, of
     which the last one holds on. ``partitions`` and ``shuffle_seed`` belong to the plan: another value is another order.
+    ``shuffle=False`` reads the samples as they are stored, for evaluation.
 
     Iterating gives micro-batches if there is a ``batch_size``, and samples otherwise; :class:`shardd.DataLoader` reads
     ahead, and is what training wants. Inside a ``torch.utils.data.DataLoader`` (``batch_size=None``) each worker reads its
@@ -49,6 +50,7 @@ class StreamingDataset:
         batch_size: int | None = None,
         q: float | Sequence[float] = 0.1,
         partitions: int | None = None,
+        shuffle: bool = True,
         shuffle_seed: int = 0,
         selection: str = "cyclic",
         block_slots: int | None = None,
@@ -86,6 +88,7 @@ class StreamingDataset:
             block_slots=block_slots,
             independent=selection == "independent",
         )
+        self.shuffle = shuffle
         self.batch_size = batch_size
         self.virtual_ranks = virtual_ranks
         self.run = run
@@ -99,6 +102,7 @@ class StreamingDataset:
         for column in self._columns or ():
             if column not in self._schema:
                 raise ValueError(f"no column {column!r}; there are {', '.join(self._schema)}")
+        self._samples_by_number: _native.Samples | None = None
         self._epoch = SharedEpoch()
         self._iterations = 0
         # Of a worker: where it goes on.
@@ -151,6 +155,28 @@ class StreamingDataset:
             f"StreamingDataset({self.name}, version {self.version[:12]}, {self._samples} samples, "
             f"plan {self.plan[:12]} of {self.partitions} partitions)"
         )
+
+    def __getitem__(self, index: int | slice | Sequence[int]) -> dict[str, Any]:
+        """A sample by its number among those that are stored, or a batch of several: a slice, or a list of numbers."""
+        if self._samples_by_number is None or not self._samples_by_number.is_own():
+            local, cache_limit = self._cache
+            self._samples_by_number = _native.Samples(
+                self._store, self.version, cache_dir=local, cache_limit=cache_limit
+            )
+        is_one = isinstance(index, int)
+        numbers = [index] if is_one else range(*index.indices(self._samples)) if isinstance(index, slice) else list(index)
+        found = [number + self._samples if number < 0 else number for number in numbers]
+        for number, at in zip(numbers, found):
+            if not 0 <= at < self._samples:
+                raise IndexError(f"there is no sample {number}; the version has {self._samples}")
+        convert = _formats.converter(self._format or _formats.default_format())
+        image = _formats.image(*self._image)
+        batch: dict[str, Any] = {}
+        for column in self._samples_by_number.take(found):
+            if column.name in self.columns:
+                values = convert(column)
+                batch[column.name] = image(values) if image is not None and hasattr(values, "shape") else values
+        return {name: values[0] for name, values in batch.items()} if is_one else batch
 
     # --- for whoever iterates it without a loader of ours ---------------------------------------------------------------
 
@@ -206,14 +232,14 @@ class StreamingDataset:
             # Others may have some of this epoch left, and the next one is another iteration.
             epoch, position = begun, self.num_samples
         worker = loader._turn if loader._turn[1] > 1 else None
-        return State(self.plan, epoch, position, loader.virtual_ranks, self.run, worker).as_dict()
+        return State(self._order, epoch, position, loader.virtual_ranks, self.run, worker).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
         """The next iteration goes on where the state says. A state of a loader is for whoever iterates next, with as many
         workers as there may be; the state of a worker only for the same one of as many."""
         read = State.of(state)
         if not force:
-            read.check(self.plan, repr(self))
+            read.check(self._order, repr(self))
         worker = _worker()
         if read.worker is not None and read.worker != (worker or (0, 1))[:2]:
             raise StateMismatch(
@@ -244,6 +270,7 @@ class StreamingDataset:
         _refuse_foreign("send")
         state = self.__dict__.copy()
         del state["_store"]
+        state["_samples_by_number"] = None
         state["_reading"] = None
         # A worker is in no process group.
         if state["_given_ranks"][0] is None and (here := Ranks.of_group()) is not None:
@@ -258,7 +285,13 @@ class StreamingDataset:
 
     def _open(self, **how: Any) -> _native.Loader:
         local, cache_limit = self._cache
-        return _native.Loader(self._store, self.plan, cache_dir=local, cache_limit=cache_limit, run=self.run, **how)
+        where = dict(cache_dir=local, cache_limit=cache_limit, run=self.run, shuffle=self.shuffle)
+        return _native.Loader(self._store, self.plan, **where, **how)
+
+    @property
+    def _order(self) -> str:
+        """What a state is a position of."""
+        return self.plan if self.shuffle else f"stored-{self.version}"
 
 
 def _name(store: _native.Store, dataset: str | None, split: str | None) -> str:

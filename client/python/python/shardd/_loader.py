@@ -12,7 +12,7 @@ from ._dataset import StreamingDataset
 from ._ranks import Ranks
 from ._state import State, StateMismatch
 
-LAST_BATCH = ("short", "drop")
+LAST_BATCH = ("short", "drop", "wrap", "carry")
 
 
 class DataLoader:
@@ -23,10 +23,17 @@ class DataLoader:
 
     ``batch_size`` is what a virtual rank reads in a step: with as many virtual ranks as ranks, which is the default, the
     micro-batch of a rank. Or give ``global_batch_size``, what all ranks read. With fewer ranks than virtual ranks a step has
-    several micro-batches, told by :attr:`accumulation` and :attr:`is_last_micro`.
+    several micro-batches, told by :attr:`accumulation` and :attr:`is_last_micro`. The mean loss of a micro-batch times its
+    :attr:`weight`, summed over the step and averaged over ranks (as DDP does), has the gradient of the mean over all samples of
+    the step, however unequal the shares are. A weight of 0 marks a stand-in: one sample for a rank that has nothing to read in
+    a short last step.
 
     ``num_workers`` counts threads that gather batches, outside the interpreter's lock; processes are used for Python
-    transforms alone. ``drop_last`` leaves out the samples that do not fill a last step.
+    transforms alone.
+
+    ``last_batch`` says what happens to samples that do not fill a last step: they are a ``"short"`` one, with smaller
+    :attr:`weight`; they are left out (``"drop"``, which is ``drop_last=True``); it is filled up with the epoch's first samples
+    (``"wrap"``); or they open the first step of the next epoch (``"carry"``).
 
     Each iteration reads an epoch, and the next iteration the next one. ``state_dict`` says what was handed out so far,
     exactly, whatever was read ahead; ``load_state_dict`` goes on there with any number of ranks.
@@ -81,6 +88,7 @@ class DataLoader:
         self._native_at = (0, 0)
         self._pending: _native.Step | None = None
         self._stats = (0, 0, 0.0)
+        self._last: Any = None
         # Of the micro-batch that was handed out last.
         self.epoch = 0
         self.step = 0
@@ -133,6 +141,8 @@ class DataLoader:
     def _steps(self) -> int:
         """How many steps a whole epoch has, of all workers."""
         samples, batch = self.dataset.num_samples, self.global_batch_size
+        if self._last_batch == "carry" and not self._inside:
+            samples -= self._cursor[1]  # what the epoch before has taken
         return samples // batch if self._last_batch == "drop" else -(-samples // batch)
 
     def _own_virtual_ranks(self) -> int:
@@ -150,14 +160,14 @@ class DataLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """What was handed out: less than 300 bytes as JSON, the same on every rank."""
-        return State(self.dataset.plan, *self._cursor, self.virtual_ranks, self.dataset.run).as_dict()
+        return State(self.dataset._order, *self._cursor, self.virtual_ranks, self.dataset.run).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
         """Goes on where the state says, with any number of ranks. A state of other data or another plan is refused, unless
         ``force`` says otherwise."""
         read = State.of(state)
         if not force:
-            read.check(self.dataset.plan, repr(self.dataset))
+            read.check(self.dataset._order, repr(self.dataset))
         if read.position > self.dataset.num_samples:
             raise StateMismatch(f"position {read.position} is beyond the {self.dataset.num_samples} samples of an epoch")
         if read.worker is not None:
@@ -197,16 +207,17 @@ class DataLoader:
         position += self._turn[0] * self.global_batch_size
         while (step := self._next(epoch, position)) is not None:
             self._inside = True
-            first, end = step.positions
-            whole, count = end - first, len(step)
+            whole, count = step.samples, len(step)
             for index in range(count):
                 _, samples = step.micro_batch(index)
+                batch = finish(step, index) if samples else self._stand_in()
                 if index + 1 == count:
                     position = self._reached(step)
-                self.epoch, self.step, self.positions = epoch, step.number, (first, end)
+                self.epoch, self.step, self.positions = epoch, step.number, step.parts[0][1:3]
                 self.accumulation, self.is_last_micro = count, index + 1 == count
                 self.weight = samples * self.ranks.world / whole
-                yield finish(step, index)
+                self._last = batch
+                yield batch
             if self._cursor[0] != epoch:
                 break
         # The epoch is over, if nobody went elsewhere meanwhile.
@@ -214,17 +225,23 @@ class DataLoader:
             self._cursor = (epoch + 1, 0)
         self._inside = False
 
+    def _stand_in(self) -> Any:
+        """In a short last step a virtual rank may have nothing to read; but its peers wait for its gradient, and a mean over
+        nothing is no number. One sample, of weight 0, takes the place."""
+        batch = self._last if self._last is not None else self.dataset[:1]
+        return {name: values[:1] for name, values in batch.items()} if isinstance(batch, dict) else batch
+
     def _reached(self, step: _native.Step) -> int:
         """Notes what is handed out; where the next step of this epoch begins."""
         turn, turns = self._turn
-        first, end = step.positions
         epoch, position = step.next
-        if turns > 1 and epoch == step.epoch:
+        self._inside = epoch == step.epoch
+        if turns > 1 and self._inside:
             # Where the first worker has its next turn.
+            first = step.parts[0][1]
             position = min(first + (turns - turn) * self.global_batch_size, self.dataset.num_samples)
         self._cursor = (epoch, position)
-        self._inside = epoch == step.epoch
-        return end
+        return step.next[1]
 
     def _next(self, epoch: int, position: int) -> _native.Step | None:
         """The next step of the epoch; `None` if it has no more."""
@@ -314,7 +331,7 @@ class DataLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state["_native"] = state["_pending"] = None
+        state["_native"] = state["_pending"] = state["_last"] = None
         return state
 
 

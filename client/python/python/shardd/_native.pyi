@@ -35,7 +35,10 @@ class Step:
     @property
     def number(self) -> int: ...
     @property
-    def positions(self) -> tuple[int, int]: ...
+    def parts(self) -> list[tuple[int, int, int, bool]]:
+        """Epoch, first position, end, and whether these were read before."""
+    @property
+    def samples(self) -> int: ...
     @property
     def next(self) -> tuple[int, int]: ...
     def __len__(self) -> int: ...
@@ -54,6 +57,7 @@ class Loader:
         world: int = 1,
         virtual_ranks: int | None = None,
         last_batch: str = "short",
+        shuffle: bool = True,
         epoch: int = 0,
         position: int = 0,
         stride: int = 1,
@@ -102,6 +106,18 @@ class Store:
         independent: bool = False,
     ) -> tuple[str, int]: ...
     def describe_plan(self, id: str, world: int) -> tuple[str, int, int, int]: ...
+
+class Samples:
+    def __init__(
+        self,
+        store: Store,
+        version: str,
+        *,
+        cache_dir: str | PathLike[str] | None = None,
+        cache_limit: str | None = None,
+    ) -> None: ...
+    def take(self, numbers: Sequence[int]) -> list[Column]: ...
+    def is_own(self) -> bool: ...
 
 class Order:
     def __init__(

@@ -3,6 +3,7 @@
 //! One small file per command. Exit codes are in [`ENDING`].
 
 mod append;
+mod audit;
 mod certs;
 mod completions;
 mod connect;
@@ -29,6 +30,7 @@ mod plan;
 mod progress;
 mod read;
 mod rebalance;
+mod replay;
 mod reshard;
 mod restore;
 mod rm;
@@ -112,6 +114,8 @@ enum Command {
     Certs(certs::Certs),
     Verify(verify::Verify),
     Read(read::Read),
+    Replay(replay::Replay),
+    Audit(audit::Audit),
     Demo(demo::Demo),
     Context(context::Context),
     Completions(completions::Completions),
@@ -167,6 +171,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Certs(command) => command.run(&connect, json),
         Command::Verify(command) => command.run(&connect, json),
         Command::Read(command) => command.run(&connect, json),
+        Command::Replay(command) => command.run(&connect, json),
+        Command::Audit(command) => command.run(&connect, json),
         Command::Demo(command) => command.run(&connect, json),
         Command::Context(command) => command.run(&connect, json),
         Command::Completions(command) => {

@@ -3,6 +3,8 @@
 //! Every row that comes out of the loader is encoded again and hashed, so the digests speak of delivered bytes and not
 //! of what the plan says should have come.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
@@ -10,6 +12,8 @@ use serde::Serialize;
 use serde_json::json;
 use shardd_client::loader::{LastBatch, Loader, LoaderConfig, LoaderSource, Step};
 use shardd_client::protocol::RunId;
+use shardfmt::audit::Consumed;
+use shardfmt::plan::{Epoch, Plan};
 use shardfmt::{DigestSum, RowCodec, RowDigest, RowError};
 
 use crate::connect::{Connect, Servers, Target, find_plan};
@@ -45,7 +49,8 @@ pub(crate) struct Read {
     #[arg(long, default_value_t = 32)]
     batch_size: u32,
 
-    /// What to do with the samples left at the end of an epoch: a shorter step, or none
+    /// What to do with the samples left at the end of an epoch: a shorter step, none, one that is filled up with samples of
+    /// the same epoch, or with those of the next
     #[arg(long, value_enum, default_value = "short")]
     last_batch: LastBatchArg,
 
@@ -64,12 +69,18 @@ pub(crate) struct Read {
     /// Print no steps, only the end
     #[arg(long)]
     quiet: bool,
+
+    /// Write to this file what was delivered of each epoch, as hashes, for `audit verify`
+    #[arg(long, value_name = "FILE")]
+    consumed: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum LastBatchArg {
     Short,
     Drop,
+    Wrap,
+    Carry,
 }
 
 /// What was delivered in one step.
@@ -105,6 +116,8 @@ impl Read {
         config.last_batch = match self.last_batch {
             LastBatchArg::Short => LastBatch::Short,
             LastBatchArg::Drop => LastBatch::Drop,
+            LastBatchArg::Wrap => LastBatch::Wrap,
+            LastBatchArg::Carry => LastBatch::Carry,
         };
         config.start = self.start;
         config.end_epoch = self.epochs;
@@ -113,34 +126,74 @@ impl Read {
         let codec = RowCodec::new(loader.schema().clone())?;
         let started = Instant::now();
         let (mut steps, mut samples) = (0u64, 0u64);
+        let mut consumed: BTreeMap<u32, Consumed> = BTreeMap::new();
         while let Some(step) = loader.next_step()? {
-            let delivered = fingerprint(&step, &codec, self.rows)?;
+            let parts = digests(&step, &codec)?;
+            if self.consumed.is_some() {
+                let plan = loader.plan();
+                // What only fills a step up was consumed before.
+                for (part, rows) in step.parts.iter().zip(&parts).filter(|(part, _)| !part.repeats) {
+                    let epoch = Epoch(part.epoch);
+                    let consumed = consumed.entry(epoch.0).or_insert_with(|| Consumed::new(plan, epoch));
+                    consume(consumed, plan, epoch, rows)?;
+                }
+            }
+            let delivered = fingerprint(&step, &mut parts.concat(), self.rows);
             steps += 1;
             samples += delivered.samples;
             if !self.quiet {
                 print_step(&delivered, json);
             }
         }
+        if let Some(file) = &self.consumed {
+            write_consumed(file, &consumed)?;
+        }
         print_end(&loader, steps, samples, started.elapsed(), json);
         Ok(())
     }
 }
 
-fn fingerprint(step: &Step, codec: &RowCodec, with_rows: bool) -> Result<Delivered, RowError> {
-    let mut rows: Vec<(u64, RowDigest)> = Vec::new();
+/// The position and digest of every row of each part of a step, in the order of their positions.
+fn digests(step: &Step, codec: &RowCodec) -> Result<Vec<Vec<(u64, RowDigest)>>, RowError> {
+    let mut parts: Vec<Vec<(u64, RowDigest)>> = vec![Vec::new(); step.parts.len()];
     let mut canonical = Vec::new();
     for micro_batch in &step.micro_batches {
         let encoder = codec.encoder(&micro_batch.batch)?;
-        for (row, position) in micro_batch.positions.iter().enumerate() {
-            canonical.clear();
-            encoder.encode(row, &mut canonical)?;
-            rows.push((*position, RowDigest::of(&canonical)));
+        let mut row = 0;
+        for (rows, end) in parts.iter_mut().zip(&micro_batch.ends) {
+            for (row, position) in (row..*end).zip(&micro_batch.positions[row..*end]) {
+                canonical.clear();
+                encoder.encode(row, &mut canonical)?;
+                rows.push((*position, RowDigest::of(&canonical)));
+            }
+            row = *end;
         }
     }
+    parts.iter_mut().for_each(|rows| rows.sort_unstable_by_key(|(position, _)| *position));
+    Ok(parts)
+}
+
+fn fingerprint(step: &Step, rows: &mut [(u64, RowDigest)], with_rows: bool) -> Delivered {
+    let (digest, sum) = digest_of(rows);
+    Delivered {
+        epoch: step.epoch,
+        step: step.step,
+        from: step.positions().start,
+        to: step.positions().start + step.global_samples(),
+        samples: rows.len() as u64,
+        digest,
+        sum,
+        rows: with_rows
+            .then(|| rows.iter().map(|(position, digest)| (*position, digest.to_string())).collect()),
+    }
+}
+
+/// The digest of rows with their positions, which it puts in order, and the sum of a digest of each.
+pub(crate) fn digest_of(rows: &mut [(u64, RowDigest)]) -> (String, DigestSum) {
     rows.sort_unstable_by_key(|(position, _)| *position);
     let mut hasher = blake3::Hasher::new();
     let mut sum = DigestSum::default();
-    for (position, digest) in &rows {
+    for (position, digest) in rows.iter() {
         let mut entry = [0; 24];
         entry[..8].copy_from_slice(&position.to_le_bytes());
         entry[8..].copy_from_slice(&digest.0);
@@ -148,17 +201,30 @@ fn fingerprint(step: &Step, codec: &RowCodec, with_rows: bool) -> Result<Deliver
         let hashed = blake3::hash(&entry);
         sum += RowDigest(hashed.as_bytes()[..16].try_into().expect("16 of 32 bytes"));
     }
-    Ok(Delivered {
-        epoch: step.epoch,
-        step: step.step,
-        from: step.positions.start,
-        to: step.positions.end,
-        samples: rows.len() as u64,
-        digest: hasher.finalize().to_hex().to_string(),
-        sum,
-        rows: with_rows
-            .then(|| rows.iter().map(|(position, digest)| (*position, digest.to_string())).collect()),
-    })
+    (hasher.finalize().to_hex().to_string(), sum)
+}
+
+/// Counts rows of a step, in the order of their positions, as consumed.
+fn consume(
+    consumed: &mut Consumed,
+    plan: &Plan,
+    epoch: Epoch,
+    rows: &[(u64, RowDigest)],
+) -> Result<(), Failure> {
+    for (position, digest) in rows {
+        consumed.take(plan, *position, plan.sample_at(epoch, *position), digest)?;
+    }
+    Ok(())
+}
+
+fn write_consumed(file: &Path, consumed: &BTreeMap<u32, Consumed>) -> Result<(), Failure> {
+    let mut lines = String::new();
+    for consumed in consumed.values() {
+        lines.push_str(&serde_json::to_string(&consumed.report())?);
+        lines.push('\n');
+    }
+    std::fs::write(file, lines)
+        .map_err(|error| Failure::failed(format!("{} cannot be written: {error}", file.display())))
 }
 
 fn print_step(step: &Delivered, json: bool) {

@@ -1,223 +1,60 @@
 //! Rows straight from a store's shards, without any node: how most people start.
-//!
-//! The shards of a directory are read where they are. Those of a store elsewhere are fetched whole, once, into a directory
-//! that all processes of the machine share ([`SharedCache`]).
 
+mod files;
 mod memory;
+mod samples;
 
-use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use shardfmt::plan::{Plan, Read};
 use shardfmt::row::Rows;
-use shardfmt::shard::{are_resident, populate, will_need};
-use shardfmt::{ByteSize, Manifest, Shard, ShardEntry, ShardError};
-use tokio::runtime::Runtime;
-use tracing::warn;
 
 use super::LoadError;
 use super::source::{Reads, Ready, RowSource};
-use crate::origin::Origin;
-use crate::shared_cache::{Fetched, SharedCache};
+use files::Open;
 
-/// Rows of at least so many bytes are read from a disk one by one; of smaller ones the whole shard, since a disk takes as
-/// long for a row as for many in a row.
-const LARGE_ROW: u64 = 16 << 10;
+pub(crate) use files::ShardFiles;
+pub use samples::Samples;
 
-/// How many shards are fetched or checked at once.
-const AT_ONCE: usize = 8;
-
-/// Shards of a store, mapped. Each is checked whole when this machine first reads it, and again after it was changed or the
-/// machine was started.
+/// The rows of a plan.
 pub(crate) struct Shards {
-    origin: Arc<Origin>,
-    runtime: Runtime,
-    cache: Arc<SharedCache>,
+    files: ShardFiles,
     plan: Arc<Plan>,
-    manifest: Arc<Manifest>,
-    open: Arc<HashMap<u32, Arc<Shard>>>,
-    /// Rows are asked of the disk one by one: they are large, or the memory does not hold all of them.
-    by_row: bool,
-    /// The window that each shard was last read in.
-    used: HashMap<u32, u64>,
-    window: u64,
 }
 
 impl Shards {
-    pub(crate) fn new(
-        origin: Arc<Origin>,
-        cache: Arc<SharedCache>,
-        plan: Arc<Plan>,
-        manifest: Arc<Manifest>,
-    ) -> Result<Self, LoadError> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("shardd-fetch")
-            .enable_all()
-            .build()
-            .map_err(|source| LoadError::Threads { source })?;
-        let bytes: u64 = manifest.shards.iter().map(|shard| shard.bytes).sum();
-        if manifest.shards.first().is_some_and(|shard| origin.local_path(&shard.id).is_none()) {
-            cache.check(manifest.shards.iter().map(|shard| shard.bytes).max().unwrap_or(0))?;
-            if bytes > cache.limit().0 {
-                let (needed, limit) = (ByteSize(bytes).to_string(), cache.limit().to_string());
-                warn!(dir = %cache.dir().display(), needed, limit,
-                      "the cache is smaller than the dataset: shards are fetched again and again; raise cache_limit");
-            }
-        }
-        let row_bytes = manifest.row_bytes() / manifest.sample_count().max(1);
-        let by_row = row_bytes >= LARGE_ROW || memory::available().is_some_and(|room| bytes > room / 5 * 4);
-        let (open, used) = (Arc::default(), HashMap::new());
-        Ok(Self { origin, runtime, cache, plan, manifest, open, by_row, used, window: 0 })
-    }
-
-    /// Opens shards, several side by side.
-    fn open_all(&mut self, numbers: &[u32]) -> Result<(), LoadError> {
-        let mut left = numbers.to_vec();
-        while !left.is_empty() {
-            let opened: Vec<(u32, Option<Arc<Shard>>)> = side_by_side(&left, |number| {
-                let entry = &self.manifest.shards[*number as usize];
-                Ok((*number, self.open_one(entry)?))
-            })?;
-            let open = Arc::make_mut(&mut self.open);
-            left = Vec::new();
-            for (number, shard) in opened {
-                match shard {
-                    Some(shard) => drop(open.insert(number, shard)),
-                    None => left.push(number),
-                }
-            }
-            if !left.is_empty() && !self.make_room() {
-                // The cache is others', or too small for one window: these are read and not kept.
-                let fetched = side_by_side(&left, |number| {
-                    let entry = &self.manifest.shards[*number as usize];
-                    let bytes = self.runtime.block_on(self.origin.shard(entry))?;
-                    Ok((*number, Arc::new(Shard::from_bytes(bytes)?)))
-                })?;
-                Arc::make_mut(&mut self.open).extend(fetched);
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    /// Opens a shard where it lies, or brings it to this machine; `None` if there is no room for it.
-    fn open_one(&self, entry: &ShardEntry) -> Result<Option<Arc<Shard>>, LoadError> {
-        let path = match self.origin.local_path(&entry.id) {
-            Some(path) => path,
-            None => match self.cache.get(entry.id, entry.bytes, || {
-                Ok::<_, LoadError>(self.runtime.block_on(self.origin.shard(entry))?)
-            })? {
-                Fetched::Here(path) => path,
-                Fetched::NoRoom => return Ok(None),
-            },
-        };
-        let shard = Shard::open_lazily(&path)?;
-        if !self.cache.is_verified(entry.id, &path) {
-            self.read_pages(shard.bytes(), &path)?;
-            shard.verify(entry.id)?;
-            self.cache.note_verified(entry.id, &path);
-        }
-        if !self.by_row && !are_resident(shard.bytes()) {
-            self.read_pages(shard.bytes(), &path)?;
-        }
-        Ok(Some(Arc::new(shard)))
-    }
-
-    fn read_pages(&self, bytes: &[u8], path: &std::path::Path) -> Result<(), LoadError> {
-        will_need(bytes);
-        populate(bytes).map_err(|source| ShardError::Io { shard: path.display().to_string(), source }.into())
-    }
-
-    /// Lets go of the shards that were read longest ago, but not of those of this window; whether there were any.
-    fn make_room(&mut self) -> bool {
-        let mut old: Vec<(u64, u32)> = self
-            .used
-            .iter()
-            .filter(|(number, window)| **window < self.window && self.open.contains_key(number))
-            .map(|(number, window)| (*window, *number))
-            .collect();
-        old.sort_unstable();
-        old.truncate(AT_ONCE);
-        for (_, number) in &old {
-            Arc::make_mut(&mut self.open).remove(number);
-            self.cache.release(self.manifest.shards[*number as usize].id);
-        }
-        !old.is_empty()
-    }
-
-    /// Has the rows of a window read: all are asked for before any is waited for.
-    fn read_rows(&self, window: &[Reads]) -> Result<(), LoadError> {
-        let reads = || window.iter().flatten().flatten();
-        for read in reads() {
-            let (encoder, row) = place(&self.plan, &self.open, read);
-            encoder.memory_of(row).for_each(will_need);
-        }
-        for read in reads() {
-            let (encoder, row) = place(&self.plan, &self.open, read);
-            for bytes in encoder.memory_of(row) {
-                let entry = &self.manifest.shards[self.plan.locate_grain(read.grain).shard as usize];
-                let failed = |source| ShardError::Io { shard: entry.id.to_string(), source };
-                populate(bytes).map_err(failed)?;
-            }
-        }
-        Ok(())
+    pub(crate) fn new(files: ShardFiles, plan: Arc<Plan>) -> Self {
+        Self { files, plan }
     }
 }
 
 impl RowSource for Shards {
-    fn prepare(&mut self, _epoch: u32, window: &[Reads]) -> Result<Arc<dyn Ready>, LoadError> {
-        self.window += 1;
-        let mut missing = BTreeSet::new();
-        for read in window.iter().flatten().flatten() {
-            let number = self.plan.locate_grain(read.grain).shard;
-            if self.used.insert(number, self.window) != Some(self.window) && !self.open.contains_key(&number)
-            {
-                missing.insert(number);
-            }
-        }
-        self.open_all(&missing.into_iter().collect::<Vec<_>>())?;
-        if self.by_row {
-            self.read_rows(window)?;
-        }
-        Ok(Arc::new(Window { plan: Arc::clone(&self.plan), open: Arc::clone(&self.open) }))
+    fn prepare(&mut self, _epoch: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError> {
+        let open = self
+            .files
+            .prepare(window.iter().copied().flatten().flatten().map(|read| lies(&self.plan, read)))?;
+        Ok(Arc::new(Window { plan: Arc::clone(&self.plan), open }))
     }
 }
 
 /// The shards that were open when a window was prepared.
 struct Window {
     plan: Arc<Plan>,
-    open: Arc<HashMap<u32, Arc<Shard>>>,
+    open: Open,
 }
 
 impl Ready for Window {
     fn rows(&self, reads: &[Read]) -> Rows<'_> {
-        Rows::Columns(reads.iter().map(|read| place(&self.plan, &self.open, read)).collect())
+        let place = |read: &Read| {
+            let (shard, row) = lies(&self.plan, read);
+            self.open.place(shard, row)
+        };
+        Rows::Columns(reads.iter().map(place).collect())
     }
 }
 
-fn place<'a>(
-    plan: &Plan,
-    open: &'a HashMap<u32, Arc<Shard>>,
-    read: &Read,
-) -> (&'a shardfmt::row::RowEncoder, usize) {
+/// The shard of a row, and its number there.
+fn lies(plan: &Plan, read: &Read) -> (u32, u32) {
     let at = plan.locate_grain(read.grain);
-    open[&at.shard].place(at.index * plan.document().grain_rows + read.row)
-}
-
-/// Does the same for each, some at once; the first error ends it.
-fn side_by_side<T: Sync, R: Send>(
-    each: &[T],
-    work: impl Fn(&T) -> Result<R, LoadError> + Sync,
-) -> Result<Vec<R>, LoadError> {
-    if let [one] = each {
-        return Ok(vec![work(one)?]);
-    }
-    let (work, part) = (&work, each.len().div_ceil(AT_ONCE).max(1));
-    std::thread::scope(|scope| {
-        let parts =
-            each.chunks(part).map(|part| scope.spawn(move || part.iter().map(work).collect::<Vec<_>>()));
-        let parts: Vec<_> = parts.collect();
-        parts.into_iter().flat_map(|part| part.join().expect("opening a shard does not panic")).collect()
-    })
+    (at.shard, at.index * plan.document().grain_rows + read.row)
 }

@@ -7,6 +7,7 @@ mod lookup;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use shardd_client::catalog::{Catalog, PlanInfo};
+use shardd_client::protocol::{RunId, RunRecord};
 use shardfmt::ManifestFile;
 use shardfmt::plan::Plan as PlanValue;
 
@@ -15,6 +16,8 @@ use crate::failure::Failure;
 use crate::human::count;
 use crate::output;
 use crate::table::{Table, facts};
+
+pub(crate) use lookup::EpochRange;
 
 /// List plans, show one, or ask one what is read where and when
 #[derive(Args)]
@@ -31,7 +34,7 @@ enum PlanCommand {
     Show(PlanArg),
     /// Which samples are read at a position, or by one rank in the step that begins there
     At(lookup::At),
-    /// Where a sample is in an epoch, and when it is read
+    /// Where a sample is in an epoch or in each of several, and when it is read by whom
     Where(lookup::Where),
     /// What the plan's exchanges cost on so many nodes, found out by playing them
     Cost(cost::Cost),
@@ -48,6 +51,17 @@ pub(crate) struct PlanArg {
     /// one
     #[arg(long, value_name = "PLAN")]
     plan: Option<String>,
+}
+
+/// Which plan is meant, also by way of a run.
+#[derive(Args)]
+pub(crate) struct PlanOrRun {
+    #[command(flatten)]
+    plan: PlanArg,
+
+    /// The run whose plan it is, and whose number of virtual ranks
+    #[arg(long, value_name = "RUN", conflicts_with = "plan")]
+    run: Option<RunId>,
 }
 
 impl Plan {
@@ -75,6 +89,28 @@ impl PlanArg {
         let document = catalog.plan(find_plan(catalog, self.plan.as_deref())?)?;
         let manifest = catalog.open_manifest(document.version)?;
         Ok((PlanValue::new(document, &manifest.shard_rows()?)?, manifest))
+    }
+}
+
+impl PlanOrRun {
+    /// Whether a run is named.
+    pub(crate) fn is_run(&self) -> bool {
+        self.run.is_some()
+    }
+
+    /// The plan, the manifest of its version, and the run if one is named.
+    pub(crate) fn open(
+        &self,
+        catalog: &dyn Catalog,
+    ) -> Result<(PlanValue, ManifestFile, Option<RunRecord>), Failure> {
+        let Some(run) = &self.run else {
+            let (plan, manifest) = self.plan.open(catalog)?;
+            return Ok((plan, manifest, None));
+        };
+        let run = catalog.run(run)?;
+        let document = catalog.plan(run.plan)?;
+        let manifest = catalog.open_manifest(document.version)?;
+        Ok((PlanValue::new(document, &manifest.shard_rows()?)?, manifest, Some(run)))
     }
 }
 

@@ -1,0 +1,59 @@
+//! Samples by their numbers.
+
+use std::path::PathBuf;
+
+use arrow::datatypes::FieldRef;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::prelude::*;
+use shardd_client::fork::Own;
+use shardd_client::loader;
+use shardfmt::VersionId;
+
+use crate::column::Column;
+use crate::errors;
+use crate::loader::cache;
+use crate::store::{Place, Store, parse};
+
+/// A version's samples, by their numbers.
+#[pyclass(frozen, module = "shardd._native")]
+pub(crate) struct Samples {
+    inner: Own<loader::Samples>,
+}
+
+#[pymethods]
+impl Samples {
+    #[new]
+    #[pyo3(signature = (store, version, *, cache_dir=None, cache_limit=None))]
+    fn new(
+        py: Python<'_>,
+        store: &Store,
+        version: &str,
+        cache_dir: Option<PathBuf>,
+        cache_limit: Option<&str>,
+    ) -> PyResult<Self> {
+        let Place::Store(place) = &store.place else {
+            return Err(PyTypeError::new_err(
+                "samples of nodes are read in the order of a plan; open their store for single ones",
+            ));
+        };
+        let (version, cache) = (VersionId(parse(version)?), cache(cache_dir, cache_limit)?);
+        let opened = py.detach(|| loader::Samples::open(place, version, &cache));
+        Ok(Self { inner: Own::new(opened.map_err(|error| errors::load(&error))?) })
+    }
+
+    /// The columns of the samples of these numbers, in this order.
+    fn take(&self, py: Python<'_>, numbers: Vec<u64>) -> PyResult<Vec<Column>> {
+        let forked = || PyRuntimeError::new_err("the samples were opened before this process was forked");
+        let inner = self.inner.get().ok_or_else(forked)?;
+        let taken = py.detach(|| inner.take(&numbers));
+        let batch = taken.map_err(|error| errors::load(&error))?;
+        let schema = batch.schema();
+        let column = |(field, array): (&FieldRef, _)| Column::new(field, array);
+        Ok(schema.fields().iter().zip(batch.columns()).map(column).collect())
+    }
+
+    /// Whether it was opened by this process, and not by one that this was forked from.
+    fn is_own(&self) -> bool {
+        self.inner.get().is_some()
+    }
+}

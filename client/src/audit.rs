@@ -1,0 +1,261 @@
+//! Whether ranks read what their plan says: the counts and digest sums that they reported, against the manifest.
+//!
+//! A report is a count and a sum, so it does not say which samples it is of; but only few sets of them make sense, and
+//! of those it is found out. Pure but for [`row_digests`], which reads sidecars.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use shardfmt::plan::{Epoch, Plan, SampleNo, SlotTable, VirtualRank};
+use shardfmt::{DigestSum, ManifestError, ManifestFile, RowDigest};
+
+use crate::catalog::{Catalog, CatalogError};
+use crate::protocol::AuditReport;
+
+/// How many shards of a manifest are looked at together.
+const SHARDS: u64 = 1024;
+
+/// Why the digests of a version cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+#[expect(missing_docs, reason = "each says what it is")]
+pub enum DigestsError {
+    Manifest(#[from] ManifestError),
+    Catalog(#[from] CatalogError),
+}
+
+/// The digests of all rows of a version by the numbers of its samples, from the sidecars of its shards and verified against the
+/// manifest. Takes 16 bytes for each.
+///
+/// # Errors
+/// A sidecar that is gone or damaged, a store that cannot be asked.
+pub fn row_digests(catalog: &dyn Catalog, manifest: &ManifestFile) -> Result<Vec<RowDigest>, DigestsError> {
+    let shards = manifest.totals().shards;
+    let mut digests = Vec::new();
+    for start in (0..shards).step_by(SHARDS as usize) {
+        for entry in manifest.entries(start..shards.min(start + SHARDS))? {
+            digests.extend(catalog.sidecar(&entry)?.rows);
+        }
+    }
+    Ok(digests)
+}
+
+/// What is to be said of what one rank reported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RankFinding {
+    /// The rank.
+    pub rank: u32,
+    /// Of how many.
+    pub world: u32,
+    /// How many samples it said it read; none if it said nothing.
+    pub samples: Option<u64>,
+    /// How many are its share.
+    pub share: u64,
+    /// What that comes to.
+    #[serde(flatten)]
+    pub finding: Finding,
+}
+
+/// What a report comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "finding", rename_all = "snake_case")]
+pub enum Finding {
+    /// Its share of the epoch, each sample once.
+    Exact,
+    /// Its share of the positions from one on and before another, each sample once: it began or stopped within the epoch.
+    Part {
+        /// The position of the first.
+        from: u64,
+        /// The position after the last.
+        to: u64,
+    },
+    /// There is no report.
+    Silent,
+    /// Its share, and a sample more.
+    OneMore {
+        /// The sample that came again, or was another's.
+        sample: u64,
+    },
+    /// All of its share but a sample.
+    OneLess {
+        /// The sample that was left out.
+        sample: u64,
+    },
+    /// Something else: samples were left out, came again, or had other bytes.
+    Other,
+}
+
+/// What is to be said of an epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EpochFinding {
+    /// The epoch.
+    pub epoch: u32,
+    /// Whether the ranks of one world together read each sample exactly once, and nothing speaks against it.
+    pub exactly_once: bool,
+    /// All ranks of every world of which one reported, by world and rank.
+    pub ranks: Vec<RankFinding>,
+}
+
+/// Compares what ranks reported of the epoch of `table` with what they had to read. `rows` are the digests of all samples by
+/// their numbers; reports of other epochs are passed over.
+pub fn compare(
+    plan: &Plan,
+    table: &SlotTable,
+    rows: &[RowDigest],
+    virtual_ranks: u32,
+    reports: &[AuditReport],
+) -> EpochFinding {
+    let Epoch(epoch) = table.epoch();
+    let mut worlds: BTreeMap<u32, BTreeMap<u32, &AuditReport>> = BTreeMap::new();
+    for report in reports.iter().filter(|report| report.epoch == epoch) {
+        worlds.entry(report.world).or_default().insert(report.rank, report);
+    }
+    let mut ranks = Vec::new();
+    let mut complete = false;
+    for (world, reports) in worlds {
+        let last = reports.last_key_value().map_or(0, |(rank, _)| rank.saturating_add(1));
+        // What ranks report comes from outside: there are no more of them than virtual ranks.
+        let audits: Vec<RankFinding> = (0..world.max(last).min(virtual_ranks))
+            .map(|rank| {
+                let share = share(plan, table, virtual_ranks, rank, world);
+                let report = reports.get(&rank).copied();
+                let finding = report.map_or(Finding::Silent, |report| judge(plan, rows, &share, report));
+                let samples = report.map(|report| report.samples);
+                RankFinding { rank, world, samples, share: share.len() as u64, finding }
+            })
+            .collect();
+        let fits = (1..=virtual_ranks).contains(&world) && last <= world;
+        complete |= fits && audits.iter().all(|audit| audit.finding == Finding::Exact);
+        ranks.extend(audits);
+    }
+    let is_wrong = |audit: &RankFinding| {
+        matches!(audit.finding, Finding::OneMore { .. } | Finding::OneLess { .. } | Finding::Other)
+    };
+    EpochFinding { epoch, exactly_once: complete && !ranks.iter().any(is_wrong), ranks }
+}
+
+/// What a rank reads of an epoch, as positions and samples, by position.
+fn share(plan: &Plan, table: &SlotTable, virtual_ranks: u32, rank: u32, world: u32) -> Vec<(u64, SampleNo)> {
+    let own = Plan::virtual_ranks_of(rank, world, virtual_ranks);
+    let Some(last) = own.clone().last() else { return Vec::new() };
+    let of = |v| plan.partitions_of(VirtualRank(v), virtual_ranks);
+    let reads = plan.step_reads(table, 0..plan.sample_count(), of(own.start).start..of(last).end);
+    reads.iter().map(|read| (read.position, plan.sample(read.grain, read.row))).collect()
+}
+
+fn judge(plan: &Plan, rows: &[RowDigest], share: &[(u64, SampleNo)], report: &AuditReport) -> Finding {
+    let digest = |at: usize| DigestSum::from(rows[share[at].1.0 as usize]);
+    let all: DigestSum = (0..share.len()).map(digest).sum();
+    let length = share.len() as u64;
+    if report.samples == length && report.digest_sum == all {
+        return Finding::Exact;
+    }
+    if report.samples < length {
+        let taken = report.samples as usize;
+        let mut sum: DigestSum = (0..taken).map(digest).sum();
+        for first in 0..=share.len() - taken {
+            if sum == report.digest_sum {
+                let position =
+                    |at: usize| share.get(at).map_or(plan.sample_count(), |(position, _)| *position);
+                return Finding::Part { from: position(first), to: position(first + taken) };
+            }
+            if first + taken < share.len() {
+                sum = difference(sum + digest(first + taken), digest(first));
+            }
+        }
+    }
+    let of_sum = |sum: DigestSum| rows.iter().position(|row| DigestSum::from(*row) == sum);
+    if Some(report.samples) == length.checked_add(1)
+        && let Some(sample) = of_sum(difference(report.digest_sum, all))
+    {
+        return Finding::OneMore { sample: sample as u64 };
+    }
+    if report.samples.checked_add(1) == Some(length)
+        && let Some(sample) = of_sum(difference(all, report.digest_sum))
+    {
+        return Finding::OneLess { sample: sample as u64 };
+    }
+    Finding::Other
+}
+
+fn difference(whole: DigestSum, part: DigestSum) -> DigestSum {
+    DigestSum(whole.0.wrapping_sub(part.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use shardfmt::VersionId;
+    use shardfmt::plan::{PlanDocument, PlanOptions, Shape};
+
+    use super::*;
+
+    const V: u32 = 4;
+
+    fn planned() -> (Plan, Vec<RowDigest>) {
+        let shape = Shape { shard_rows: vec![90, 91], row_bytes: 8 };
+        let options = PlanOptions { partitions: Some(8), grain_rows: Some(2), ..PlanOptions::default() };
+        let document = PlanDocument::with_defaults(VersionId::of(b"v"), &shape, options).unwrap();
+        let rows = (0..181u64).map(|sample| RowDigest::of(&sample.to_le_bytes())).collect();
+        (Plan::new(document, &shape.shard_rows).unwrap(), rows)
+    }
+
+    fn reported(table: &SlotTable, rank: u32, world: u32, samples: &[SampleNo]) -> AuditReport {
+        let rows = planned().1;
+        let digest_sum = samples.iter().map(|sample| rows[sample.0 as usize]).sum();
+        AuditReport { rank, world, epoch: table.epoch().0, samples: samples.len() as u64, digest_sum }
+    }
+
+    #[test]
+    fn what_each_rank_reported_is_told_for_what_it_is() {
+        let (plan, rows) = planned();
+        let table = SlotTable::at(&plan, Epoch(2));
+        let of_rank = |rank| -> Vec<SampleNo> {
+            share(&plan, &table, V, rank, 3).iter().map(|(_, sample)| *sample).collect()
+        };
+        let positions = |rank| share(&plan, &table, V, rank, 3);
+        let right: Vec<AuditReport> = (0..3).map(|rank| reported(&table, rank, 3, &of_rank(rank))).collect();
+        let audit = compare(&plan, &table, &rows, V, &right);
+        assert!(audit.exactly_once && audit.ranks.len() == 3, "{audit:?}");
+        let others = right.iter().map(|report| AuditReport { epoch: 1, ..*report });
+        assert_eq!(compare(&plan, &table, &rows, V, &others.collect::<Vec<_>>()).ranks, []);
+
+        let own = of_rank(1);
+        let foreign = of_rank(0)[5];
+        let more = [&own[..], &[foreign]].concat();
+        let altered = AuditReport { digest_sum: DigestSum(7), ..right[1] };
+        let stories: [(Option<AuditReport>, Finding); 7] = [
+            (None, Finding::Silent),
+            (Some(reported(&table, 1, 3, &more)), Finding::OneMore { sample: foreign.0 }),
+            (
+                Some(reported(&table, 1, 3, &[&own[..7], &own[8..]].concat())),
+                Finding::OneLess { sample: own[7].0 },
+            ),
+            (Some(altered), Finding::Other),
+            (Some(reported(&table, 1, 3, &own[10..])), Finding::Part { from: positions(1)[10].0, to: 181 }),
+            (
+                Some(reported(&table, 1, 3, &own[..20])),
+                Finding::Part { from: positions(1)[0].0, to: positions(1)[20].0 },
+            ),
+            (Some(AuditReport { samples: u64::MAX, ..altered }), Finding::Other),
+        ];
+        for (report, finding) in stories {
+            let reports: Vec<AuditReport> = [right[0], right[2]].into_iter().chain(report).collect();
+            let audit = compare(&plan, &table, &rows, V, &reports);
+            assert_eq!(audit.ranks[1].finding, finding);
+            assert!(!audit.exactly_once, "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn ranks_that_cannot_be_are_no_proof_of_anything_and_cost_nothing() {
+        let (plan, rows) = planned();
+        let table = SlotTable::initial(&plan);
+        for (rank, world) in [(0, 0), (0, u32::MAX), (u32::MAX, 1), (4, 2), (7, 9)] {
+            let everything: Vec<SampleNo> = (0..181).map(SampleNo).collect();
+            let audit = compare(&plan, &table, &rows, V, &[reported(&table, rank, world, &everything)]);
+            assert!(!audit.exactly_once && audit.ranks.len() <= V as usize, "{audit:?}");
+        }
+        let alone: Vec<SampleNo> = (0..181).map(SampleNo).collect();
+        assert!(compare(&plan, &table, &rows, V, &[reported(&table, 0, 1, &alone)]).exactly_once);
+    }
+}

@@ -1,0 +1,210 @@
+//! Shards of a store that are read without any node, mapped.
+//!
+//! The shards of a directory are read where they are. Those of a store elsewhere are fetched whole, once, into a directory
+//! that all processes of the machine share ([`SharedCache`]).
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use shardfmt::row::RowEncoder;
+use shardfmt::shard::{are_resident, populate, will_need};
+use shardfmt::{ByteSize, Manifest, Shard, ShardEntry, ShardError};
+use tokio::runtime::Runtime;
+use tracing::warn;
+
+use super::super::LoadError;
+use super::memory;
+use crate::origin::Origin;
+use crate::shared_cache::{Fetched, SharedCache};
+
+/// Rows of at least so many bytes are read from a disk one by one; of smaller ones the whole shard, since a disk takes as
+/// long for a row as for many in a row.
+const LARGE_ROW: u64 = 16 << 10;
+
+/// How many shards are fetched or checked at once.
+const AT_ONCE: usize = 8;
+
+/// Shards of a store, mapped. Each is checked whole when this machine first reads it, and again after it was changed or the
+/// machine was started.
+pub(crate) struct ShardFiles {
+    origin: Arc<Origin>,
+    runtime: Runtime,
+    cache: Arc<SharedCache>,
+    manifest: Arc<Manifest>,
+    open: Open,
+    /// Rows are asked of the disk one by one: they are large, or the memory does not hold all of them.
+    by_row: bool,
+    /// The window that each shard was last read in.
+    used: HashMap<u32, u64>,
+    window: u64,
+}
+
+impl ShardFiles {
+    pub(crate) fn new(
+        origin: Arc<Origin>,
+        cache: Arc<SharedCache>,
+        manifest: Arc<Manifest>,
+    ) -> Result<Self, LoadError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("shardd-fetch")
+            .enable_all()
+            .build()
+            .map_err(|source| LoadError::Threads { source })?;
+        let bytes: u64 = manifest.shards.iter().map(|shard| shard.bytes).sum();
+        if manifest.shards.first().is_some_and(|shard| origin.local_path(&shard.id).is_none()) {
+            cache.check(manifest.shards.iter().map(|shard| shard.bytes).max().unwrap_or(0))?;
+            if bytes > cache.limit().0 {
+                let (needed, limit) = (ByteSize(bytes).to_string(), cache.limit().to_string());
+                warn!(dir = %cache.dir().display(), needed, limit,
+                      "the cache is smaller than the dataset: shards are fetched again and again; raise cache_limit");
+            }
+        }
+        let row_bytes = manifest.row_bytes() / manifest.sample_count().max(1);
+        let by_row = row_bytes >= LARGE_ROW || memory::available().is_some_and(|room| bytes > room / 5 * 4);
+        let (open, used) = (Open::default(), HashMap::new());
+        Ok(Self { origin, runtime, cache, manifest, open, by_row, used, window: 0 })
+    }
+
+    /// Opens shards, several side by side.
+    fn open_all(&mut self, numbers: &[u32]) -> Result<(), LoadError> {
+        let mut left = numbers.to_vec();
+        while !left.is_empty() {
+            let opened: Vec<(u32, Option<Arc<Shard>>)> = side_by_side(&left, |number| {
+                let entry = &self.manifest.shards[*number as usize];
+                Ok((*number, self.open_one(entry)?))
+            })?;
+            let open = Arc::make_mut(&mut self.open.0);
+            left = Vec::new();
+            for (number, shard) in opened {
+                match shard {
+                    Some(shard) => drop(open.insert(number, shard)),
+                    None => left.push(number),
+                }
+            }
+            if !left.is_empty() && !self.make_room() {
+                // The cache is others', or too small for one window: these are read and not kept.
+                let fetched = side_by_side(&left, |number| {
+                    let entry = &self.manifest.shards[*number as usize];
+                    let bytes = self.runtime.block_on(self.origin.shard(entry))?;
+                    Ok((*number, Arc::new(Shard::from_bytes(bytes)?)))
+                })?;
+                Arc::make_mut(&mut self.open.0).extend(fetched);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a shard where it lies, or brings it to this machine; `None` if there is no room for it.
+    fn open_one(&self, entry: &ShardEntry) -> Result<Option<Arc<Shard>>, LoadError> {
+        let path = match self.origin.local_path(&entry.id) {
+            Some(path) => path,
+            None => match self.cache.get(entry.id, entry.bytes, || {
+                Ok::<_, LoadError>(self.runtime.block_on(self.origin.shard(entry))?)
+            })? {
+                Fetched::Here(path) => path,
+                Fetched::NoRoom => return Ok(None),
+            },
+        };
+        let shard = Shard::open_lazily(&path)?;
+        if !self.cache.is_verified(entry.id, &path) {
+            self.read_pages(shard.bytes(), &path)?;
+            shard.verify(entry.id)?;
+            self.cache.note_verified(entry.id, &path);
+        }
+        if !self.by_row && !are_resident(shard.bytes()) {
+            self.read_pages(shard.bytes(), &path)?;
+        }
+        Ok(Some(Arc::new(shard)))
+    }
+
+    fn read_pages(&self, bytes: &[u8], path: &Path) -> Result<(), LoadError> {
+        will_need(bytes);
+        populate(bytes).map_err(|source| ShardError::Io { shard: path.display().to_string(), source }.into())
+    }
+
+    /// Lets go of the shards that were read longest ago, but not of those of this window; whether there were any.
+    fn make_room(&mut self) -> bool {
+        let mut old: Vec<(u64, u32)> = self
+            .used
+            .iter()
+            .filter(|(number, window)| **window < self.window && self.open.0.contains_key(number))
+            .map(|(number, window)| (*window, *number))
+            .collect();
+        old.sort_unstable();
+        old.truncate(AT_ONCE);
+        for (_, number) in &old {
+            Arc::make_mut(&mut self.open.0).remove(number);
+            self.cache.release(self.manifest.shards[*number as usize].id);
+        }
+        !old.is_empty()
+    }
+
+    /// Makes rows ready, by the numbers of their shards and in these; blocks until they are. What earlier calls made ready may
+    /// be let go of, but for what they have given.
+    pub(crate) fn prepare(
+        &mut self,
+        rows: impl Iterator<Item = (u32, u32)> + Clone,
+    ) -> Result<Open, LoadError> {
+        self.window += 1;
+        let mut missing = BTreeSet::new();
+        for (number, _) in rows.clone() {
+            let is_new = self.used.insert(number, self.window) != Some(self.window);
+            if is_new && !self.open.0.contains_key(&number) {
+                missing.insert(number);
+            }
+        }
+        self.open_all(&missing.into_iter().collect::<Vec<_>>())?;
+        if self.by_row {
+            self.read_rows(rows)?;
+        }
+        Ok(self.open.clone())
+    }
+
+    /// Has rows read: all are asked for before any is waited for.
+    fn read_rows(&self, rows: impl Iterator<Item = (u32, u32)> + Clone) -> Result<(), LoadError> {
+        for (shard, row) in rows.clone() {
+            let (encoder, row) = self.open.place(shard, row);
+            encoder.memory_of(row).for_each(will_need);
+        }
+        for (number, row) in rows {
+            let (encoder, row) = self.open.place(number, row);
+            let failed = |source| ShardError::Io {
+                shard: self.manifest.shards[number as usize].id.to_string(),
+                source,
+            };
+            encoder.memory_of(row).try_for_each(populate).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+/// Shards that are open, by their numbers.
+#[derive(Clone, Default)]
+pub(crate) struct Open(Arc<HashMap<u32, Arc<Shard>>>);
+
+impl Open {
+    /// Where a row lies that was made ready.
+    pub(crate) fn place(&self, shard: u32, row: u32) -> (&RowEncoder, usize) {
+        self.0[&shard].place(row)
+    }
+}
+
+/// Does the same for each, some at once; the first error ends it.
+fn side_by_side<T: Sync, R: Send>(
+    each: &[T],
+    work: impl Fn(&T) -> Result<R, LoadError> + Sync,
+) -> Result<Vec<R>, LoadError> {
+    if let [one] = each {
+        return Ok(vec![work(one)?]);
+    }
+    let (work, part) = (&work, each.len().div_ceil(AT_ONCE).max(1));
+    std::thread::scope(|scope| {
+        let parts =
+            each.chunks(part).map(|part| scope.spawn(move || part.iter().map(work).collect::<Vec<_>>()));
+        let parts: Vec<_> = parts.collect();
+        parts.into_iter().flat_map(|part| part.join().expect("opening a shard does not panic")).collect()
+    })
+}

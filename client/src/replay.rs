@@ -1,0 +1,184 @@
+//! Steps given again: the rows that a rank was given for a step, byte for byte, long after the training.
+//!
+//! The plan says which rows those are, the manifest what they were, and the store has them: of each shard the sidecar is read,
+//! and of its file what the rows take, by range. Every row is compared with its digest, and the digests with the
+//! manifest. Knows no run, no node, no cache.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use serde::Serialize;
+use shardfmt::plan::{Plan, SampleNo};
+use shardfmt::{
+    Digest, ManifestError, ManifestFile, RowCodec, RowDigest, RowError, Shard, ShardEntry, ShardError,
+    ShardId, Sidecar,
+};
+
+use crate::catalog::{Catalog, CatalogError};
+use crate::lookup::{self, Found, LookupError, Step};
+
+/// What a request costs besides what it brings, in bytes: a shard of which much is needed in many pieces is read whole.
+const REQUEST: u64 = 16 << 10;
+
+/// Gives steps of one plan again. Keeps the sidecars it has read: 16 bytes for each row of the shards that were met, and what
+/// is small of their files.
+pub struct Replay<'a> {
+    catalog: &'a dyn Catalog,
+    plan: &'a Plan,
+    manifest: &'a ManifestFile,
+    codec: RowCodec,
+    shards: BTreeMap<u32, (ShardEntry, Sidecar)>,
+}
+
+/// What one virtual rank was given for a step.
+#[derive(Debug, Clone)]
+pub struct MicroBatch {
+    /// The virtual rank.
+    pub virtual_rank: u32,
+    /// The rows, by position.
+    pub rows: Vec<Row>,
+    /// Their values, in that order: what a loader gave.
+    pub batch: RecordBatch,
+    /// BLAKE3 of the canonical bytes of the rows, one after the other.
+    pub digest: Digest,
+}
+
+/// One row of a micro-batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// Where it was read, and where it lies.
+    #[serde(flatten)]
+    pub found: Found,
+    /// The digest of its canonical bytes.
+    pub digest: RowDigest,
+}
+
+/// Why a step cannot be given again.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum ReplayError {
+    /// The question does not fit the plan.
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
+    /// A shard or its sidecar is gone or damaged, or the store cannot be asked.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// The version's list of shards cannot be read.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// A shard's file is no valid Arrow data any more.
+    #[error("{0}; `shardctl verify --repair` mends what can be mended")]
+    Shard(#[from] ShardError),
+    /// Rows that cannot be put together.
+    #[error(transparent)]
+    Row(#[from] RowError),
+    /// The store has other bytes than were ingested. Mend the shard.
+    #[error(
+        "row {row} of shard {shard} is not what the manifest says: `shardctl verify --repair` mends what can be mended"
+    )]
+    Damaged { shard: ShardId, row: u32 },
+}
+
+impl<'a> Replay<'a> {
+    /// Will give steps of `plan`, whose version has this manifest.
+    ///
+    /// # Errors
+    /// A schema that rows cannot have.
+    pub fn new(
+        catalog: &'a dyn Catalog,
+        plan: &'a Plan,
+        manifest: &'a ManifestFile,
+    ) -> Result<Self, ReplayError> {
+        let codec = RowCodec::new(manifest.schema().clone())?;
+        Ok(Self { catalog, plan, manifest, codec, shards: BTreeMap::new() })
+    }
+
+    /// The columns of every batch.
+    pub fn schema(&self) -> &SchemaRef {
+        self.codec.schema()
+    }
+
+    /// What `rank` of the world of `step` was given for it: a micro-batch for each of its virtual ranks.
+    ///
+    /// # Errors
+    /// [`ReplayError::Lookup`] when there is no such step; the others when its rows cannot be had as they were.
+    pub fn give(&mut self, step: &Step, rank: u32) -> Result<Vec<MicroBatch>, ReplayError> {
+        let found = lookup::at(self.plan, self.manifest, &Step { rank: Some(rank), ..step.clone() })?;
+        let rows = self.read(&found)?;
+        let virtual_ranks = step.virtual_ranks.unwrap_or_else(|| self.plan.default_virtual_ranks(step.world));
+        let mut of_rank: BTreeMap<u32, Vec<(Found, Vec<u8>)>> =
+            Plan::virtual_ranks_of(rank, step.world, virtual_ranks).map(|v| (v, Vec::new())).collect();
+        for (found, row) in found.into_iter().zip(rows) {
+            let virtual_rank = found.virtual_rank.expect("it is known how many there are");
+            of_rank.entry(virtual_rank).or_default().push((found, row));
+        }
+        of_rank.into_iter().map(|(virtual_rank, rows)| self.micro_batch(virtual_rank, rows)).collect()
+    }
+
+    fn micro_batch(&self, virtual_rank: u32, rows: Vec<(Found, Vec<u8>)>) -> Result<MicroBatch, ReplayError> {
+        let batch = self.codec.decode(rows.iter().map(|(_, bytes)| bytes.as_slice()))?;
+        let mut hasher = blake3::Hasher::new();
+        for (_, bytes) in &rows {
+            hasher.update(bytes);
+        }
+        let digest = Digest(*hasher.finalize().as_bytes());
+        let row = |(found, bytes): (Found, Vec<u8>)| Row { found, digest: RowDigest::of(&bytes) };
+        Ok(MicroBatch { virtual_rank, rows: rows.into_iter().map(row).collect(), batch, digest })
+    }
+
+    /// The canonical bytes of rows, in their order.
+    fn read(&mut self, found: &[Found]) -> Result<Vec<Vec<u8>>, ReplayError> {
+        let mut of_shard: BTreeMap<u32, Vec<(u32, usize)>> = BTreeMap::new();
+        for (place, one) in found.iter().enumerate() {
+            let (shard, row) = self.plan.locate_sample(SampleNo(one.sample));
+            of_shard.entry(shard).or_default().push((row, place));
+        }
+        let mut rows = vec![Vec::new(); found.len()];
+        for (shard, mut wanted) in of_shard {
+            wanted.sort_unstable();
+            let numbers: Vec<u32> = wanted.iter().map(|(row, _)| *row).collect();
+            for ((_, place), bytes) in wanted.iter().zip(self.read_shard(shard, &numbers)?) {
+                rows[*place] = bytes;
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The canonical bytes of some rows of a shard, verified.
+    fn read_shard(&mut self, shard: u32, rows: &[u32]) -> Result<Vec<Vec<u8>>, ReplayError> {
+        let (entry, sidecar) = match self.shards.entry(shard) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let entry = self.manifest.entry(shard.into())?;
+                let sidecar = self.catalog.sidecar(&entry)?;
+                new.insert((entry, sidecar))
+            }
+        };
+        let ranges: Vec<_> = rows.iter().map(|row| *row..row + 1).collect();
+        let read = sidecar.read_plan(self.codec.schema(), &ranges)?;
+        let mut canonical = Vec::with_capacity(rows.len());
+        if read.bytes() + read.ranges().len() as u64 * REQUEST < entry.bytes {
+            let fetched = self.catalog.shard_ranges(entry.id, read.ranges())?;
+            for batch in read.decode(&fetched)?.iter().flatten() {
+                let mut bytes = Vec::new();
+                self.codec.encode(batch, 0, &mut bytes)?;
+                canonical.push(bytes);
+            }
+        } else {
+            let shard = Shard::from_bytes(self.catalog.shard(entry)?)?;
+            for row in rows {
+                let mut bytes = Vec::new();
+                shard.encode_row(*row, &mut bytes)?;
+                canonical.push(bytes);
+            }
+        }
+        for (row, bytes) in rows.iter().zip(&canonical) {
+            if RowDigest::of(bytes) != sidecar.rows[*row as usize] {
+                return Err(ReplayError::Damaged { shard: entry.id, row: *row });
+            }
+        }
+        Ok(canonical)
+    }
+}
