@@ -166,11 +166,11 @@ pub(crate) fn cache(dir: Option<PathBuf>, limit: Option<&str>) -> PyResult<Cache
 }
 
 /// Opens it on a thread of its own: a store out of reach is asked for a minute, and the user may not want to wait that long.
-/// What comes of it after an interruption is dropped.
 fn open(py: Python<'_>, config: LoaderConfig) -> PyResult<loader::Loader> {
     let (give, opened) = sync_channel(1);
     let opened = Mutex::new(opened);
-    let work = move || give.send(loader::Loader::open(config));
+    // Nobody takes it after an interruption.
+    let work = move || drop(give.send(loader::Loader::open(config)));
     let _detached = thread::Builder::new().name("shardd-open".to_owned()).spawn(work)?;
     loop {
         match py.detach(|| opened.lock().expect("no panic while held").recv_timeout(LOOK_EVERY)) {

@@ -78,6 +78,14 @@ def test_set_epoch_reaches_workers(store, expected, workers):
         assert epochs_of(batches, 1) == [expected[epoch]]
 
 
+def test_seeding_torch_alike_before_every_epoch_does_not_repeat_an_epoch(store, expected):
+    """What PyTorch tells its workers apart by is then the same each time."""
+    batches = DataLoader(of(store), batch_size=None, num_workers=2)
+    for epoch in range(3):
+        torch.manual_seed(0)
+        assert epochs_of(batches, 1) == [expected[epoch]]
+
+
 def test_more_workers_than_batches_are_no_error(store):
     dataset = shardd.StreamingDataset(store, batch_size=600, **PLAN)
     assert sorted(ids(DataLoader(dataset, batch_size=None, num_workers=3))) == EVERY

@@ -199,7 +199,7 @@ class StreamingDataset:
                 "DataLoader with batch_size=None; or use shardd.DataLoader, which needs no workers"
             )
         self._iterations += 1
-        begin = self._epoch.begin(self._iteration(worker))
+        begin = self._epoch.begin(self._iteration(worker), worker[0] if worker else 0)
         loader = DataLoader(
             self,
             batch_size=self.batch_size or 64,

@@ -13,6 +13,8 @@ from typing import Any
 
 _RECORD = struct.Struct("<4q")
 _NOBODY = (0, 0)
+# Behind the record a byte for each worker that has begun.
+_BEGUN = b"1"
 
 
 class SharedEpoch:
@@ -32,26 +34,30 @@ class SharedEpoch:
         with self._locked():
             self._write(_NOBODY, epoch, position)
 
-    def begin(self, iteration: tuple[int, int]) -> tuple[int, int]:
-        """Where ``iteration`` begins: where another of its workers did, if one was here; else where was said, or with the next
-        epoch."""
+    def begin(self, iteration: tuple[int, int], worker: int = 0) -> tuple[int, int]:
+        """Where ``worker`` begins ``iteration``: where others of its workers did, if they were here; else where was said, or with
+        the next epoch. Who comes again has begun another one, whatever it is known by."""
         with self._locked():
             present, epoch, position = self._read()
-            if present == iteration:
-                return epoch, position
-            if present != _NOBODY:
-                epoch, position = epoch + 1, 0
-            self._write(iteration, epoch, position)
+            if present != iteration or os.pread(self._file.fileno(), 1, _RECORD.size + worker) == _BEGUN:
+                epoch, position = self._after(present, epoch, position)
+                self._write(iteration, epoch, position)
+            os.pwrite(self._file.fileno(), _BEGUN, _RECORD.size + worker)
             return epoch, position
 
     def agree(self, iteration: tuple[int, int], epoch: int) -> None:
         """One worker of ``iteration`` knows where it goes on in ``epoch``."""
         with self._locked():
-            self._write(iteration, epoch, 0)
+            if self._read()[:2] != (iteration, epoch):
+                self._write(iteration, epoch, 0)
 
     def next(self) -> tuple[int, int]:
         """Where another iteration would begin."""
-        present, epoch, position = self._read()
+        with self._locked():
+            return self._after(*self._read())
+
+    @staticmethod
+    def _after(present: tuple[int, int], epoch: int, position: int) -> tuple[int, int]:
         return (epoch, position) if present == _NOBODY else (epoch + 1, 0)
 
     def _read(self) -> tuple[tuple[int, int], int, int]:
@@ -59,6 +65,7 @@ class SharedEpoch:
         return (present[0], present[1]), epoch, position
 
     def _write(self, iteration: tuple[int, int], epoch: int, position: int) -> None:
+        os.ftruncate(self._file.fileno(), 0)  # nobody has begun it
         os.pwrite(self._file.fileno(), _RECORD.pack(*iteration, epoch, position), 0)
 
     @contextmanager
