@@ -31,6 +31,9 @@ pub(crate) struct Rows {
     writer: Mutex<Option<FileWriter<File>>>,
 }
 
+/// Name, type, shape of a value, names of classes.
+type ColumnOf = (String, String, Option<Vec<usize>>, Option<Vec<String>>);
+
 enum Kind {
     Bytes,
     Text,
@@ -59,10 +62,7 @@ impl Rows {
     /// Columns are `(name, type, shape)`: types as NumPy writes them, `bytes` or `text`; the shape of a value, `None` for one
     /// number; and the names of the classes that a column of labels has.
     #[new]
-    fn new(
-        path: PathBuf,
-        columns: Vec<(String, String, Option<Vec<usize>>, Option<Vec<String>>)>,
-    ) -> PyResult<Self> {
+    fn new(path: PathBuf, columns: Vec<ColumnOf>) -> PyResult<Self> {
         let mut fields = Vec::new();
         let mut kinds = Vec::new();
         for (name, kind, shape, classes) in columns {

@@ -64,6 +64,7 @@ impl Order {
     }
 
     /// For each virtual rank of `rank` the numbers of the samples that it reads of positions `start..end`, by position.
+    #[expect(clippy::too_many_arguments, reason = "where in the order, and who")]
     fn reads(
         &self,
         py: Python<'_>,
