@@ -27,6 +27,7 @@ use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
 use shardfmt::plan::{Plan, PlanDocument, PlanError, VirtualRank};
 use shardfmt::{ByteSize, DigestSum, Manifest, PlanId};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub use embedded::Samples;
@@ -293,8 +294,8 @@ pub enum LoadError {
     /// Where shards are kept on this machine.
     #[error(transparent)]
     Cache(#[from] SharedCacheError),
-    /// A bug in the loader.
-    #[error("the reading thread of the loader stopped unexpectedly")]
+    /// It has failed before, was told to stop, or there is a bug in it.
+    #[error("the loader has stopped; open another one")]
     Stopped,
 }
 
@@ -323,6 +324,7 @@ pub struct Loader {
     virtual_ranks: u32,
     steps: Steps,
     ahead: Option<Ahead>,
+    has_failed: bool,
     nodes: Option<Arc<Nodes>>,
     reports: Option<SyncSender<Report>>,
     reporter: Option<JoinHandle<()>>,
@@ -384,6 +386,7 @@ impl Loader {
             )));
         }
 
+        let stop = CancellationToken::new();
         let mut nodes = None;
         let rows: Box<dyn RowSource> = match &config.source {
             LoaderSource::Nodes { servers, run, credentials } => {
@@ -403,12 +406,13 @@ impl Loader {
                 )?;
                 let attached = Arc::new(attached);
                 nodes = Some(Arc::clone(&attached));
-                Box::new(NodeRows::new(attached, Arc::clone(&plan), Arc::clone(&manifest)))
+                let (plan, manifest) = (Arc::clone(&plan), Arc::clone(&manifest));
+                Box::new(NodeRows::new(attached, plan, manifest, stop.clone()))
             }
             LoaderSource::Store(place) => {
                 let origin = LocalCatalog::open_at(place)?.origin();
                 let cache = Arc::new(config.cache.open()?);
-                let files = ShardFiles::new(origin, cache, Arc::clone(&manifest))?;
+                let files = ShardFiles::new(origin, cache, Arc::clone(&manifest), stop.clone())?;
                 Box::new(Shards::new(files, Arc::clone(&plan)))
             }
         };
@@ -427,13 +431,14 @@ impl Loader {
         // What is on its way, and what the user has and has just let go of.
         let memory = Box::new(Pool::new(config.read_ahead + config.threads + 2));
         let prefetch = Prefetch::new(share, Arc::clone(&plan), &manifest, steps, rows, memory)?;
-        let ahead = Ahead::start(prefetch, config.read_ahead, config.threads)?;
+        let ahead = Ahead::start(prefetch, config.read_ahead, config.threads, stop)?;
         let mut loader = Self {
             plan,
             manifest,
             virtual_ranks,
             steps,
             ahead: Some(ahead),
+            has_failed: false,
             nodes: None,
             reports: None,
             reporter: None,
@@ -471,7 +476,9 @@ impl Loader {
     /// # Errors
     /// As [`next_step`](Self::next_step).
     pub fn next_step_within(&mut self, wait: Duration) -> Result<Next, LoadError> {
-        let Some(ahead) = &mut self.ahead else { return Ok(Next::End) };
+        let Some(ahead) = &mut self.ahead else {
+            return if self.has_failed { Err(LoadError::Stopped) } else { Ok(Next::End) };
+        };
         let began = Instant::now();
         let next = ahead.next(wait);
         self.stats.waited_s += began.elapsed().as_secs_f64();
@@ -480,6 +487,7 @@ impl Loader {
             Ok(Next::NotYet) => return Ok(Next::NotYet),
             Ok(Next::End) | Err(_) => {
                 self.ahead = None;
+                self.has_failed = next.is_err();
                 return next;
             }
         };

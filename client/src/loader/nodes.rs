@@ -12,6 +12,7 @@ use memmap2::{Advice, Mmap};
 use shardfmt::plan::{GrainNo, Plan, Read};
 use shardfmt::row::Rows;
 use shardfmt::{ByteSize, Grain, GrainKey, Manifest};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::LoadError;
@@ -275,11 +276,19 @@ pub(crate) struct NodeRows {
     /// A node gave wrong bytes: it is told so when it is asked again.
     doubts: bool,
     maps: HashMap<String, Arc<Mmap>>,
+    /// What is asked for is not wanted any more.
+    stop: CancellationToken,
 }
 
 impl NodeRows {
-    pub(crate) fn new(nodes: Arc<Nodes>, plan: Arc<Plan>, manifest: Arc<Manifest>) -> Self {
-        Self { nodes, plan, manifest, epoch: 0, known: HashMap::new(), doubts: false, maps: HashMap::new() }
+    pub(crate) fn new(
+        nodes: Arc<Nodes>,
+        plan: Arc<Plan>,
+        manifest: Arc<Manifest>,
+        stop: CancellationToken,
+    ) -> Self {
+        let (known, maps) = (HashMap::new(), HashMap::new());
+        Self { nodes, plan, manifest, epoch: 0, known, doubts: false, maps, stop }
     }
 
     /// Whether these bytes are the grain, by the manifest: no other word is taken, not a file's either.
@@ -305,6 +314,9 @@ impl NodeRows {
         let mut last_error = None;
         let mut attempt = 0;
         while !left.is_empty() {
+            if self.stop.is_cancelled() {
+                return Err(LoadError::Stopped);
+            }
             if attempt > 0 {
                 if began.elapsed() > PATIENCE {
                     return Err(

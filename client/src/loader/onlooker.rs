@@ -110,9 +110,13 @@ pub async fn batches(
     let prefetch =
         Prefetch::new(share, Arc::clone(&plan), &manifest, steps, Box::new(rows), Box::new(Fresh))?;
     let (give, take) = mpsc::channel(WAITING);
-    engine
-        .tasks
-        .spawn_blocking(move || prefetch.run(|task| give.blocking_send(task.and_then(Task::build)).is_ok()));
+    engine.tasks.spawn_blocking(move || {
+        prefetch.run(|task| {
+            let step = task.and_then(Task::build);
+            let goes_on = step.is_ok();
+            give.blocking_send(step).is_ok() && goes_on
+        });
+    });
     Ok(Batches { schema, plan: plan.id(), virtual_ranks, own, steps: take })
 }
 

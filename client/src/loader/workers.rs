@@ -1,10 +1,11 @@
 //! Threads that gather steps, each as soon as its rows lie ready, and hand them out in order.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
 
 use super::prefetch::{Prefetch, Task};
 use super::{LoadError, Next, Step, spawn};
@@ -20,21 +21,26 @@ pub(crate) struct Ahead {
     next: Option<Receiver<Built>>,
     threads: Vec<JoinHandle<()>>,
     /// What is on its way is not wanted any more.
-    is_over: Arc<AtomicBool>,
+    stop: CancellationToken,
 }
 
 impl Ahead {
     /// Begins to read `depth` steps ahead, which `threads` threads gather.
-    pub(crate) fn start(prefetch: Prefetch, depth: usize, threads: usize) -> Result<Self, LoadError> {
+    /// When nobody takes them any more, `stop` says so to whoever brings their rows.
+    pub(crate) fn start(
+        prefetch: Prefetch,
+        depth: usize,
+        threads: usize,
+        stop: CancellationToken,
+    ) -> Result<Self, LoadError> {
         let (give_step, steps) = sync_channel::<Receiver<Built>>(depth);
         let (give_task, tasks) = sync_channel::<(Task, SyncSender<Built>)>(depth);
         let tasks = Arc::new(Mutex::new(tasks));
-        let is_over = Arc::new(AtomicBool::new(false));
         let mut ahead =
-            Self { steps: Some(steps), next: None, threads: Vec::with_capacity(threads + 1), is_over };
+            Self { steps: Some(steps), next: None, threads: Vec::with_capacity(threads + 1), stop };
         for _ in 0..threads {
-            let (tasks, is_over) = (Arc::clone(&tasks), Arc::clone(&ahead.is_over));
-            ahead.threads.push(spawn("shardd-gather", move || gather(&tasks, &is_over))?);
+            let (tasks, stop) = (Arc::clone(&tasks), ahead.stop.clone());
+            ahead.threads.push(spawn("shardd-gather", move || gather(&tasks, &stop))?);
         }
         ahead.threads.push(spawn("shardd-read", move || {
             prefetch.run(|task| {
@@ -84,7 +90,7 @@ impl Ahead {
 
     /// Ends the threads; whether none of them panicked.
     fn end(&mut self) -> bool {
-        self.is_over.store(true, Relaxed);
+        self.stop.cancel();
         self.steps = None;
         let ends: Vec<_> = self.threads.drain(..).map(JoinHandle::join).collect();
         ends.iter().all(Result::is_ok)
@@ -97,11 +103,11 @@ impl Drop for Ahead {
     }
 }
 
-fn gather(tasks: &Mutex<Receiver<(Task, SyncSender<Built>)>>, is_over: &AtomicBool) {
+fn gather(tasks: &Mutex<Receiver<(Task, SyncSender<Built>)>>, stop: &CancellationToken) {
     loop {
         let next = tasks.lock().expect("no panic while held").recv();
         let Ok((task, done)) = next else { return };
-        if is_over.load(Relaxed) {
+        if stop.is_cancelled() {
             return;
         }
         // Nobody may want it any more.

@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::fs::{FlockOperation, flock};
 use shardfmt::{Digest, ShardId};
@@ -19,8 +19,10 @@ const RELEASED: u8 = 0;
 /// A file of more entries than this is written anew, with those that still hold.
 const LONG: u64 = 1 << 15;
 
-/// Tells the files of one process apart.
-static NUMBER: AtomicU64 = AtomicU64::new(0);
+/// A name that no other process gives, not even one of the same number elsewhere.
+pub(super) fn name() -> String {
+    format!("{}-{:016x}", std::process::id(), RandomState::new().build_hasher().finish())
+}
 
 /// What this process reads.
 #[derive(Debug)]
@@ -45,10 +47,13 @@ impl Holds {
     /// To be called under the lock of whoever makes room.
     pub(super) fn hold(&mut self, id: ShardId) -> io::Result<()> {
         self.held.insert(id);
-        if !self.is_own() || self.entries > LONG {
-            return self.rewrite();
+        let told = if !self.is_own() || self.entries > LONG { self.rewrite() } else { self.append(HELD, id) };
+        if told.is_err() {
+            // Half an entry may be in the file: the next one begins another.
+            self.held.remove(&id);
+            self.entries = LONG + 1;
         }
-        self.append(HELD, id)
+        told
     }
 
     pub(super) fn release(&mut self, id: ShardId) -> io::Result<()> {
@@ -70,7 +75,7 @@ impl Holds {
 
     /// Everything that holds in a new file; the old one goes, unless it is another process's.
     fn rewrite(&mut self) -> io::Result<()> {
-        let name = format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
+        let name = name();
         let (path, hidden) = (self.dir.join(&name), self.dir.join(format!(".{name}")));
         let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(&hidden)?;
         flock(&file, FlockOperation::LockExclusive)?;
@@ -103,7 +108,10 @@ pub(super) fn all(dir: &Path) -> io::Result<HashSet<ShardId>> {
     let mut held = HashSet::new();
     for file in fs::read_dir(dir)? {
         let path = file?.path();
-        let Ok(mut file) = File::open(&path) else { continue };
+        let mut file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // its process has just ended
+            file => file?,
+        };
         if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
             let _ = fs::remove_file(&path); // its process is dead
             continue;

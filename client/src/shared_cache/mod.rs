@@ -4,13 +4,15 @@
 //! DIR/lock              locked by whoever changes what is there
 //! DIR/shards/ID         a shard, whole
 //! DIR/shards/ID.part    one on its way, locked by the process that fetches it
-//! DIR/holds/PID-NUMBER  what a process reads, locked by it for as long as it lives
+//! DIR/used/ID           nothing; when it was changed says when the shard was last asked for
+//! DIR/holds/NAME        what a process reads, locked by it for as long as it lives
 //! DIR/verified/BOOT     which files were checked since the machine was started
 //! ```
 //!
 //! All locks are the kernel's (`flock`): they end with their process, however it ends, so there is nothing to clean up after
 //! one that was killed and nobody waits for it. What it left half fetched is overwritten by whoever wants the shard
-//! next, or removed when room is needed. Shards are named by their content, so users, runs and versions share them.
+//! next, or removed when room is needed. Shards are named by their content, so runs and versions share them; and users, if they
+//! may write to the directory and believe each other's word on which files were checked.
 //!
 //! Knows nothing of stores: what is not there is fetched by the caller.
 
@@ -31,6 +33,8 @@ use tracing::{debug, warn};
 
 use holds::Holds;
 use verified::Verified;
+
+use crate::fork;
 
 /// How long another process may take to fetch a shard before this one fetches it for itself.
 const LEASE: Duration = Duration::from_secs(30);
@@ -76,7 +80,7 @@ impl SharedCache {
     pub fn open(dir: impl Into<PathBuf>, limit: Option<ByteSize>) -> Result<Self, SharedCacheError> {
         let dir = dir.into();
         let failed = |source| SharedCacheError::Io { path: dir.clone(), source };
-        for part in ["shards", "holds", "verified"] {
+        for part in ["shards", "used", "holds", "verified"] {
             DirBuilder::new().recursive(true).mode(0o777).create(dir.join(part)).map_err(failed)?;
         }
         let holds = Mutex::new(Holds::new(dir.join("holds")));
@@ -127,7 +131,10 @@ impl SharedCache {
         fetch: impl FnOnce() -> Result<Bytes, E>,
     ) -> Result<Fetched, E> {
         let path = self.dir.join("shards").join(id.to_string());
-        self.hold(id)?;
+        match self.hold(id) {
+            Err(SharedCacheError::Io { source, .. }) if is_full(&source) => return Ok(Fetched::NoRoom),
+            held => held?,
+        }
         if self.is_there(&path, bytes) {
             return Ok(Fetched::Here(path));
         }
@@ -141,7 +148,7 @@ impl SharedCache {
         kept
     }
 
-    /// Removes a file that is not the shard it should be. Who has it mapped keeps what is mapped.
+    /// Removes a file that was found not to be the shard it should be. Who has it mapped keeps what is mapped.
     ///
     /// # Errors
     /// What the disk says.
@@ -194,10 +201,15 @@ impl SharedCache {
     fn is_there(&self, path: &Path, bytes: u64) -> bool {
         let there = fs::metadata(path).is_ok_and(|file| file.len() == bytes);
         if there {
-            // When it was last used; of no consequence if it cannot be said.
-            let _ = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
+            // The shard's own times are left alone: they tell whether it was changed. Of no consequence if it fails.
+            let _ = File::create(self.used_of(path));
         }
         there
+    }
+
+    /// What was last changed when the shard was last asked for.
+    fn used_of(&self, path: &Path) -> PathBuf {
+        self.dir.join("used").join(path.file_name().unwrap_or_default())
     }
 
     /// The file to fetch a shard into, locked; `None` when another process has fetched it meanwhile.
@@ -217,7 +229,8 @@ impl SharedCache {
             }
             if began.elapsed() > LEASE {
                 warn!(shard = %path.display(), "another process takes too long to fetch a shard; fetching it here");
-                return Part::lock(path.with_extension(format!("{}.part", std::process::id())));
+                // Nobody else has a part of that name.
+                return Part::lock(path.with_extension(format!("{}.part", holds::name())));
             }
             std::thread::sleep(LOOK_EVERY);
         }
@@ -234,12 +247,14 @@ impl SharedCache {
             return Ok(Fetched::NoRoom);
         }
         let shard = fetch()?;
-        match (&part.file).write_all(&shard).and_then(|()| fs::rename(&part.path, path)) {
+        match (&part.file.file).write_all(&shard).and_then(|()| fs::rename(&part.path, path)) {
             Ok(()) => Ok(Fetched::Here(path.to_owned())),
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            Err(error) if is_full(&error) => {
                 warn!(dir = %self.dir.display(), "the disk of the cache is full; what does not fit is fetched each time");
                 Ok(Fetched::NoRoom)
             }
+            // Somebody who had waited a lease long has taken it away.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Fetched::NoRoom),
             Err(source) => Err(SharedCacheError::Io { path: part.path.clone(), source }.into()),
         }
     }
@@ -248,28 +263,37 @@ impl SharedCache {
     /// must, what was used longest ago first.
     fn reserve(&self, part: &Part, bytes: u64) -> Result<bool, SharedCacheError> {
         let _changing = self.lock()?;
-        let held = holds::all(&self.dir.join("holds")).map_err(|source| self.failed("holds", source))?;
         let mut files = self.files()?;
         files.retain(|file| file.path != part.path); // what an earlier process left in it is overwritten
         let mut used: u64 = files.iter().map(|file| file.bytes).sum();
-        files.sort_by_key(|file| file.used);
-        for file in files {
-            if used.saturating_add(bytes) <= self.limit.0 {
-                break;
-            }
-            let is_free = match file.name.parse::<ShardId>() {
-                Ok(id) => !held.contains(&id),
-                Err(_) => is_unlocked(&file.path),
-            };
-            if is_free && fs::remove_file(&file.path).is_ok() {
-                used -= file.bytes;
+        if used.saturating_add(bytes) > self.limit.0 {
+            files.sort_by_key(|file| file.used);
+            let held = holds::all(&self.dir.join("holds")).map_err(|source| self.failed("holds", source))?;
+            for file in files {
+                if used.saturating_add(bytes) <= self.limit.0 {
+                    break;
+                }
+                // While this one has the lock of what a dead process was fetching, nobody else begins to.
+                let abandoned = match file.name.parse::<ShardId>() {
+                    Ok(id) if held.contains(&id) => continue,
+                    Ok(_) => None,
+                    Err(_) => match Part::lock(file.path.clone())? {
+                        None => continue,
+                        abandoned => abandoned,
+                    },
+                };
+                if fs::remove_file(&file.path).is_ok() {
+                    used -= file.bytes;
+                    let _ = fs::remove_file(self.used_of(&file.path));
+                }
+                drop(abandoned);
             }
         }
         if used.saturating_add(bytes) > self.limit.0 {
             return Ok(false);
         }
         let failed = |source| SharedCacheError::Io { path: part.path.clone(), source };
-        part.file.set_len(bytes).map_err(failed)?;
+        part.file.file.set_len(bytes).map_err(failed)?;
         Ok(true)
     }
 
@@ -283,18 +307,26 @@ impl SharedCache {
             // One that has gone since the directory was read takes no room.
             let Ok(metadata) = entry.metadata() else { continue };
             let name = entry.file_name().to_string_lossy().into_owned();
-            let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            let used = fs::metadata(self.used_of(&entry.path())).and_then(|used| used.modified());
+            let used = used.unwrap_or(SystemTime::UNIX_EPOCH);
             files.push(Kept { name, path: entry.path(), bytes: metadata.len(), used });
         }
         Ok(files)
     }
 
-    fn lock(&self) -> Result<File, SharedCacheError> {
+    /// The lock of whoever changes what is there, which takes a moment; who does not get it within a lease gives up.
+    fn lock(&self) -> Result<Locked, SharedCacheError> {
         let path = self.dir.join("lock");
         let failed = |source| SharedCacheError::Io { path: path.clone(), source };
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
-        flock(&file, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
-        Ok(file)
+        let open = || OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let began = Instant::now();
+        loop {
+            match Locked::new(open().map_err(failed)?) {
+                Some(locked) => return Ok(locked),
+                None if began.elapsed() > LEASE => return Err(failed(io::ErrorKind::TimedOut.into())),
+                None => std::thread::sleep(LOOK_EVERY),
+            }
+        }
     }
 
     fn failed(&self, part: &str, source: io::Error) -> SharedCacheError {
@@ -312,7 +344,7 @@ struct Kept {
 
 /// A shard on its way, which this process fetches.
 struct Part {
-    file: File,
+    file: Locked,
     path: PathBuf,
 }
 
@@ -321,18 +353,40 @@ impl Part {
     fn lock(path: PathBuf) -> Result<Option<Self>, SharedCacheError> {
         let failed = |source| SharedCacheError::Io { path: path.clone(), source };
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
-        let is_locked = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        let Some(file) = Locked::new(file) else { return Ok(None) };
         // Between opening and locking it may have become the shard, or been removed to make room.
         let is_at_path = fs::metadata(&path).is_ok_and(|there| {
-            file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (there.dev(), there.ino()))
+            file.file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (there.dev(), there.ino()))
         });
-        Ok((is_locked && is_at_path).then_some(Self { file, path }))
+        Ok(is_at_path.then_some(Self { file, path }))
     }
 }
 
-/// Whether no process has the file locked.
-fn is_unlocked(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
+/// A file that this process has locked. A lock is the opened file's: a process that is forked meanwhile has it, too, and would
+/// keep it after this one has closed the file. So it is given up in so many words.
+struct Locked {
+    file: File,
+    generation: u32,
+}
+
+impl Locked {
+    /// `None` if another process has it locked.
+    fn new(file: File) -> Option<Self> {
+        flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        Some(Self { file, generation: fork::generation() })
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if self.generation == fork::generation() {
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 #[cfg(test)]

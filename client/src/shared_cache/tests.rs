@@ -117,6 +117,16 @@ fn what_cannot_be_fetched_leaves_nothing() {
 }
 
 #[test]
+fn asking_for_a_shard_does_not_make_it_another_file() {
+    let dir = TempDir::new().expect("a temporary directory");
+    let (first, wanted) = (open(&dir, 2000), shard(1, 100));
+    let Fetched::Here(path) = get(&first, &wanted) else { panic!("there is room") };
+    first.note_verified(wanted.0, &path);
+    let second = open(&dir, 2000);
+    assert!(is_here(&get(&second, &wanted)) && second.is_verified(wanted.0, &path));
+}
+
+#[test]
 fn a_file_is_believed_until_it_changes() {
     let dir = TempDir::new().expect("a temporary directory");
     let (first, second) = (open(&dir, 2000), dir.path().join("x"));

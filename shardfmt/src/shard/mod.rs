@@ -55,6 +55,8 @@ pub struct Shard {
     encoders: Vec<RowEncoder>,
     /// The first row of each record batch, and the number of rows.
     starts: Vec<u32>,
+    /// What lies in memory of its own: its file, if that is not mapped, and what was decompressed.
+    heap_bytes: u64,
 }
 
 impl Shard {
@@ -68,22 +70,21 @@ impl Shard {
     /// [`ShardError::Io`] when the file cannot be read, [`ShardError::Corrupt`] and [`ShardError::Unsupported`] when it
     /// is not a shard.
     pub fn open(path: &Path) -> Result<Self, ShardError> {
-        let name = path.display().to_string();
-        let bytes = map(path)
-            .and_then(|bytes| populate(&bytes).map(|()| bytes))
-            .map_err(|source| ShardError::Io { shard: name.clone(), source })?;
-        Self::read(bytes, name)
+        Self::open_with(path, populate)
     }
 
-    /// As [`open`](Self::open), but pages are read when they are touched, or when somebody asks the kernel for them: for a
-    /// shard of which only some rows may be read. Touching a page that the disk does not give is fatal, so ask first.
+    /// As [`open`](Self::open), but of its pages `read` has those read that it likes, before any is looked at: for a shard of
+    /// which only some rows may be wanted. Touching a page that the disk does not give is fatal, so others are to be
+    /// [asked for](populate) before they are used.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open).
-    pub fn open_lazily(path: &Path) -> Result<Self, ShardError> {
+    /// As [`open`](Self::open), and what `read` gives.
+    pub fn open_with(path: &Path, read: impl FnOnce(&[u8]) -> io::Result<()>) -> Result<Self, ShardError> {
         let name = path.display().to_string();
-        let bytes = map(path).map_err(|source| ShardError::Io { shard: name.clone(), source })?;
+        let bytes = map(path)
+            .and_then(|bytes| read(&bytes).map(|()| bytes))
+            .map_err(|source| ShardError::Io { shard: name.clone(), source })?;
         Self::read(bytes, name)
     }
 
@@ -96,7 +97,10 @@ impl Shard {
     pub fn from_bytes(bytes: impl Into<Buffer>) -> Result<Self, ShardError> {
         let bytes = bytes.into();
         let shared = bytes.clone();
-        Self::read(bytes, String::new()).map_err(|error| error.of_shard(Digest::of(&shared).short()))
+        let read = Self::read(bytes, String::new());
+        let mut shard = read.map_err(|error| error.of_shard(Digest::of(&shared).short()))?;
+        shard.heap_bytes += shared.len() as u64;
+        Ok(shard)
     }
 
     fn read(bytes: Buffer, name: String) -> Result<Self, ShardError> {
@@ -122,7 +126,7 @@ impl Shard {
         }
         let encoders = record_batches.iter().map(|batch| codec.encoder(batch)).collect::<Result<_, _>>();
         let encoders = encoders.map_err(|error: RowError| corrupt(error.to_string()))?;
-        Ok(Self { name, bytes, codec, record_batches, encoders, starts })
+        Ok(Self { name, bytes, codec, record_batches, encoders, starts, heap_bytes: unpacked })
     }
 
     /// Checks that the shard's bytes are those that `id` names.
@@ -143,6 +147,11 @@ impl Shard {
     /// The shard's file.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// How much memory of its own it takes: of one that is mapped, what its record batches have decompressed.
+    pub fn heap_bytes(&self) -> u64 {
+        self.heap_bytes
     }
 
     /// How many rows the shard has.

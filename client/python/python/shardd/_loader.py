@@ -248,7 +248,11 @@ class DataLoader:
         if position >= self.dataset.num_samples:
             return None
         native = self._native_for(epoch, position)
-        step, self._pending = self._pending or native.next(), None
+        try:
+            step, self._pending = self._pending or native.next(), None
+        except Exception:
+            self.close()  # one that has failed gives nothing any more; the next iteration opens another
+            raise
         if step is None or step.epoch != epoch:
             self._pending = step
             return None

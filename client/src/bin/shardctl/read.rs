@@ -109,6 +109,11 @@ impl Read {
             }
             Target::Store(place) => LoaderSource::Store(place),
         };
+        if self.consumed.is_some() && matches!(self.last_batch, LastBatchArg::Wrap | LastBatchArg::Carry) {
+            return Err(Failure::usage(
+                "--consumed is of steps that lie in one stretch: read with --last-batch short or drop",
+            ));
+        }
         let mut config = LoaderConfig::new(source, plan, self.batch_size);
         config.rank = self.rank;
         config.world = self.world;

@@ -7,10 +7,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use shardfmt::row::RowEncoder;
 use shardfmt::shard::{are_resident, populate, will_need};
 use shardfmt::{ByteSize, Manifest, Shard, ShardEntry, ShardError};
 use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::super::LoadError;
@@ -21,6 +23,13 @@ use crate::shared_cache::{Fetched, SharedCache};
 /// Rows of at least so many bytes are read from a disk one by one; of smaller ones the whole shard, since a disk takes as
 /// long for a row as for many in a row.
 const LARGE_ROW: u64 = 16 << 10;
+
+/// Where the footer of a shard lies, and more: at its end.
+const FOOTER: usize = 256 << 10;
+
+/// Shards that lie in memory of their own, since they were compressed or found no room on the disk, have no more than this; but
+/// for those of one window.
+const HEAP: u64 = 1 << 30;
 
 /// How many shards are fetched or checked at once.
 const AT_ONCE: usize = 8;
@@ -38,6 +47,8 @@ pub(crate) struct ShardFiles {
     /// The window that each shard was last read in.
     used: HashMap<u32, u64>,
     window: u64,
+    /// What is on its way is not wanted any more.
+    stop: CancellationToken,
 }
 
 impl ShardFiles {
@@ -45,6 +56,7 @@ impl ShardFiles {
         origin: Arc<Origin>,
         cache: Arc<SharedCache>,
         manifest: Arc<Manifest>,
+        stop: CancellationToken,
     ) -> Result<Self, LoadError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -64,7 +76,7 @@ impl ShardFiles {
         let row_bytes = manifest.row_bytes() / manifest.sample_count().max(1);
         let by_row = row_bytes >= LARGE_ROW || memory::available().is_some_and(|room| bytes > room / 5 * 4);
         let (open, used) = (Open::default(), HashMap::new());
-        Ok(Self { origin, runtime, cache, manifest, open, by_row, used, window: 0 })
+        Ok(Self { origin, runtime, cache, manifest, open, by_row, used, window: 0, stop })
     }
 
     /// Opens shards, several side by side.
@@ -87,8 +99,7 @@ impl ShardFiles {
                 // The cache is others', or too small for one window: these are read and not kept.
                 let fetched = side_by_side(&left, |number| {
                     let entry = &self.manifest.shards[*number as usize];
-                    let bytes = self.runtime.block_on(self.origin.shard(entry))?;
-                    Ok((*number, Arc::new(Shard::from_bytes(bytes)?)))
+                    Ok((*number, Arc::new(Shard::from_bytes(self.fetch(entry)?)?)))
                 })?;
                 Arc::make_mut(&mut self.open.0).extend(fetched);
                 return Ok(());
@@ -102,10 +113,10 @@ impl ShardFiles {
         if let Some(path) = self.origin.local_path(&entry.id) {
             return self.open_file(entry, &path).map(Some);
         }
-        let fetch = || Ok::<_, LoadError>(self.runtime.block_on(self.origin.shard(entry))?);
+        let fetch = || self.fetch(entry);
         let Fetched::Here(path) = self.cache.get(entry.id, entry.bytes, fetch)? else { return Ok(None) };
         match self.open_file(entry, &path) {
-            Err(LoadError::Shard(error)) => {
+            Err(LoadError::Shard(error @ (ShardError::Corrupt { .. } | ShardError::WrongDigest { .. }))) => {
                 warn!(path = %path.display(), %error, "a shard was damaged where it is kept; fetching it again");
                 self.cache.discard(&path)?;
                 let Fetched::Here(path) = self.cache.get(entry.id, entry.bytes, fetch)? else {
@@ -118,21 +129,32 @@ impl ShardFiles {
     }
 
     fn open_file(&self, entry: &ShardEntry, path: &Path) -> Result<Arc<Shard>, LoadError> {
-        let shard = Shard::open_lazily(path)?;
-        if !self.cache.is_verified(entry.id, path) {
-            self.read_pages(shard.bytes(), path)?;
+        let is_verified = self.cache.is_verified(entry.id, path);
+        let shard = Shard::open_with(path, |bytes| {
+            if is_verified && self.by_row {
+                return populate(&bytes[bytes.len().saturating_sub(FOOTER)..]);
+            }
+            if is_verified && are_resident(bytes) {
+                return Ok(());
+            }
+            will_need(bytes);
+            populate(bytes)
+        })?;
+        if !is_verified {
             shard.verify(entry.id)?;
             self.cache.note_verified(entry.id, path);
-        }
-        if !self.by_row && !are_resident(shard.bytes()) {
-            self.read_pages(shard.bytes(), path)?;
         }
         Ok(Arc::new(shard))
     }
 
-    fn read_pages(&self, bytes: &[u8], path: &Path) -> Result<(), LoadError> {
-        will_need(bytes);
-        populate(bytes).map_err(|source| ShardError::Io { shard: path.display().to_string(), source }.into())
+    /// A shard from the store, whole; not, once nobody wants it any more.
+    fn fetch(&self, entry: &ShardEntry) -> Result<Bytes, LoadError> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                () = self.stop.cancelled() => Err(LoadError::Stopped),
+                shard = self.origin.shard(entry) => Ok(shard?),
+            }
+        })
     }
 
     /// Lets go of the shards that were read longest ago, but not of those of this window; whether there were any.
@@ -167,6 +189,7 @@ impl ShardFiles {
             }
         }
         self.open_all(&missing.into_iter().collect::<Vec<_>>())?;
+        while self.open.0.values().map(|shard| shard.heap_bytes()).sum::<u64>() > HEAP && self.make_room() {}
         if self.by_row {
             self.read_rows(rows)?;
         }
@@ -212,9 +235,11 @@ fn side_by_side<T: Sync, R: Send>(
     }
     let (work, part) = (&work, each.len().div_ceil(AT_ONCE).max(1));
     std::thread::scope(|scope| {
-        let parts =
-            each.chunks(part).map(|part| scope.spawn(move || part.iter().map(work).collect::<Vec<_>>()));
+        let parts = each
+            .chunks(part)
+            .map(|part| scope.spawn(move || part.iter().map(work).collect::<Result<Vec<_>, _>>()));
         let parts: Vec<_> = parts.collect();
-        parts.into_iter().flat_map(|part| part.join().expect("opening a shard does not panic")).collect()
+        let parts = parts.into_iter().map(|part| part.join().expect("opening a shard does not panic"));
+        Ok(parts.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     })
 }

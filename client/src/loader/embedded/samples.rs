@@ -6,6 +6,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use shardfmt::row::{Memory, Rows};
 use shardfmt::{Manifest, RowCodec, VersionId};
+use tokio_util::sync::CancellationToken;
 
 use super::super::pool::Pool;
 use super::super::{CacheChoice, LoadError};
@@ -44,7 +45,12 @@ impl Samples {
             count: manifest.sample_count(),
             codec: RowCodec::new(Arc::clone(&manifest.schema))?,
             memory: Pool::new(4),
-            files: Mutex::new(ShardFiles::new(catalog.origin(), Arc::new(cache.open()?), manifest)?),
+            files: Mutex::new(ShardFiles::new(
+                catalog.origin(),
+                Arc::new(cache.open()?),
+                manifest,
+                CancellationToken::new(),
+            )?),
         })
     }
 
