@@ -3,7 +3,6 @@
 //! The shards of a directory are read where they are. Those of a store elsewhere are fetched whole, once, into a directory
 //! that all processes of the machine share ([`SharedCache`]).
 
-use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,6 +30,12 @@ const FOOTER: usize = 256 << 10;
 /// for those of one window.
 const HEAP: u64 = 1 << 30;
 
+/// In the first windows nothing is looked for that the rows at hand do not need.
+const FIRST: u64 = 3;
+
+/// After how many windows it is looked again whether a shard is in memory.
+const LOOK_EVERY: u64 = 64;
+
 /// How many shards are fetched or checked at once.
 const AT_ONCE: usize = 8;
 
@@ -44,11 +49,25 @@ pub(crate) struct ShardFiles {
     open: Open,
     /// Rows are asked of the disk one by one: they are large, or the memory does not hold all of them.
     by_row: bool,
-    /// The window that each shard was last read in.
-    used: HashMap<u32, u64>,
+    /// The memory holds all of them.
+    fits: bool,
+    /// How each shard is used.
+    used: Vec<Used>,
+    /// Counts the calls of [`prepare`](Self::prepare), from 1.
     window: u64,
     /// What is on its way is not wanted any more.
     stop: CancellationToken,
+}
+
+/// How a shard is used.
+#[derive(Debug, Clone, Copy, Default)]
+struct Used {
+    /// The window that it was last read in; 0 if in none.
+    window: u64,
+    /// It was found in memory whole, so its rows need not be asked for.
+    is_resident: bool,
+    /// The window from which on that is looked at again.
+    look_again: u64,
 }
 
 impl ShardFiles {
@@ -74,9 +93,10 @@ impl ShardFiles {
             }
         }
         let row_bytes = manifest.row_bytes() / manifest.sample_count().max(1);
-        let by_row = row_bytes >= LARGE_ROW || memory::available().is_some_and(|room| bytes > room / 5 * 4);
-        let (open, used) = (Open::default(), HashMap::new());
-        Ok(Self { origin, runtime, cache, manifest, open, by_row, used, window: 0, stop })
+        let fits = memory::available().is_none_or(|room| bytes <= room / 5 * 4);
+        let by_row = row_bytes >= LARGE_ROW || !fits;
+        let (open, used) = (Open::none(manifest.shards.len()), vec![Used::default(); manifest.shards.len()]);
+        Ok(Self { origin, runtime, cache, manifest, open, by_row, fits, used, window: 0, stop })
     }
 
     /// Opens shards, several side by side.
@@ -91,7 +111,7 @@ impl ShardFiles {
             left = Vec::new();
             for (number, shard) in opened {
                 match shard {
-                    Some(shard) => drop(open.insert(number, shard)),
+                    Some(shard) => open[number as usize] = Some(shard),
                     None => left.push(number),
                 }
             }
@@ -101,7 +121,8 @@ impl ShardFiles {
                     let entry = &self.manifest.shards[*number as usize];
                     Ok((*number, Arc::new(Shard::from_bytes(self.fetch(entry)?)?)))
                 })?;
-                Arc::make_mut(&mut self.open.0).extend(fetched);
+                let open = Arc::make_mut(&mut self.open.0);
+                fetched.into_iter().for_each(|(number, shard)| open[number as usize] = Some(shard));
                 return Ok(());
             }
         }
@@ -159,16 +180,17 @@ impl ShardFiles {
 
     /// Lets go of the shards that were read longest ago, but not of those of this window; whether there were any.
     fn make_room(&mut self) -> bool {
-        let mut old: Vec<(u64, u32)> = self
-            .used
-            .iter()
-            .filter(|(number, window)| **window < self.window && self.open.0.contains_key(number))
-            .map(|(number, window)| (*window, *number))
+        let numbered = (0u32..).zip(self.used.iter().zip(self.open.0.iter()));
+        let mut old: Vec<(u64, u32)> = numbered
+            .filter(|(_, (used, open))| used.window < self.window && open.is_some())
+            .map(|(number, (used, _))| (used.window, number))
             .collect();
         old.sort_unstable();
         old.truncate(AT_ONCE);
+        let open = Arc::make_mut(&mut self.open.0);
         for (_, number) in &old {
-            Arc::make_mut(&mut self.open.0).remove(number);
+            open[*number as usize] = None;
+            self.used[*number as usize] = Used::default();
             self.cache.release(self.manifest.shards[*number as usize].id);
         }
         !old.is_empty()
@@ -181,19 +203,39 @@ impl ShardFiles {
         rows: impl Iterator<Item = (u32, u32)> + Clone,
     ) -> Result<Open, LoadError> {
         self.window += 1;
-        let mut missing = BTreeSet::new();
+        let mut wanted = Vec::new();
         for (number, _) in rows.clone() {
-            let is_new = self.used.insert(number, self.window) != Some(self.window);
-            if is_new && !self.open.0.contains_key(&number) {
-                missing.insert(number);
+            let used = &mut self.used[number as usize];
+            if used.window != self.window {
+                used.window = self.window;
+                wanted.push(number);
             }
         }
-        self.open_all(&missing.into_iter().collect::<Vec<_>>())?;
-        while self.open.0.values().map(|shard| shard.heap_bytes()).sum::<u64>() > HEAP && self.make_room() {}
+        let missing = wanted.iter().copied().filter(|number| self.open.0[*number as usize].is_none());
+        self.open_all(&missing.collect::<Vec<_>>())?;
+        while self.open.heap_bytes() > HEAP && self.make_room() {}
         if self.by_row {
-            self.read_rows(rows)?;
+            // Somebody waits for the first rows, and they are few.
+            if self.window > FIRST {
+                self.look(&wanted);
+            }
+            self.read_rows(rows.filter(|(number, _)| !self.used[*number as usize].is_resident))?;
         }
         Ok(self.open.clone())
+    }
+
+    /// Finds out now and then which shards are in memory, if it has room for all of them.
+    fn look(&mut self, wanted: &[u32]) {
+        for number in wanted.iter().filter(|_| self.fits) {
+            let used = &mut self.used[*number as usize];
+            if !used.is_resident
+                && used.look_again <= self.window
+                && let Some(shard) = &self.open.0[*number as usize]
+            {
+                used.is_resident = are_resident(shard.bytes());
+                used.look_again = self.window + LOOK_EVERY;
+            }
+        }
     }
 
     /// Has rows read: all are asked for before any is waited for.
@@ -215,13 +257,22 @@ impl ShardFiles {
 }
 
 /// Shards that are open, by their numbers.
-#[derive(Clone, Default)]
-pub(crate) struct Open(Arc<HashMap<u32, Arc<Shard>>>);
+#[derive(Clone)]
+pub(crate) struct Open(Arc<Vec<Option<Arc<Shard>>>>);
 
 impl Open {
+    fn none(of: usize) -> Self {
+        Self(Arc::new(vec![None; of]))
+    }
+
+    /// How much memory of their own they take.
+    fn heap_bytes(&self) -> u64 {
+        self.0.iter().flatten().map(|shard| shard.heap_bytes()).sum()
+    }
+
     /// Where a row lies that was made ready.
     pub(crate) fn place(&self, shard: u32, row: u32) -> (&RowEncoder, usize) {
-        self.0[&shard].place(row)
+        self.0[shard as usize].as_ref().expect("made ready").place(row)
     }
 }
 
