@@ -247,7 +247,10 @@ impl SharedCache {
             return Ok(Fetched::NoRoom);
         }
         let shard = fetch()?;
-        match (&part.file.file).write_all(&shard).and_then(|()| fs::rename(&part.path, path)) {
+        let written = (&part.file.file).write_all(&shard);
+        // Whoever counts what is there would else find it under neither name.
+        let _changing = self.lock()?;
+        match written.and_then(|()| fs::rename(&part.path, path)) {
             Ok(()) => Ok(Fetched::Here(path.to_owned())),
             Err(error) if is_full(&error) => {
                 warn!(dir = %self.dir.display(), "the disk of the cache is full; what does not fit is fetched each time");
