@@ -11,20 +11,17 @@ but not limited.
 import argparse
 import contextlib
 import ctypes
-import json
 import mmap
 import os
 import shutil
-import signal
 import statistics
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from kinds import KINDS, make
-from measure import machine, say
+from measure import recording, say
 from runner import Failed, Folders, Runner, prepare
 from systems import SYSTEMS, system
 
@@ -35,16 +32,7 @@ WANTED = 0.8
 
 def main():
     arguments = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left running
-    allowed = sorted(os.sched_getaffinity(0))[: arguments.cores]
-    os.sched_setaffinity(0, allowed)
-    with open(arguments.json or os.devnull, "w") as file:
-
-        def note(what, **values):
-            file.write(json.dumps({"what": what, **values}) + "\n")
-            file.flush()
-
-        note("machine", **machine(allowed))
+    with recording(arguments) as (note, _):
         for letter in arguments.kinds:
             kind = replace(KINDS[letter], rows=(arguments.megabytes << 20) // KINDS[letter].row_bytes // 10 * 10)
             of_kind(kind, arguments, note)

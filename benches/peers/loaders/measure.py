@@ -29,9 +29,22 @@ from systems import SYSTEMS, system
 
 def main():
     arguments = parse()
+    with recording(arguments, command=[Path(sys.argv[0]).name, *sys.argv[1:]]) as (note, lines):
+        for letter in arguments.kinds:
+            kind = KINDS[letter]
+            kind = replace(kind, rows=int(arguments.rows.get(letter, kind.rows)))
+            Session(arguments, kind, note).run()
+            print(table.of_kind(kind, lines), flush=True)
+    print(table.criteria(lines))
+
+
+@contextlib.contextmanager
+def recording(arguments, **facts):
+    """Keeps to as many cores as was asked for; gives what notes a line in the file that was asked for, and the lines."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left running
     allowed = sorted(os.sched_getaffinity(0))[: arguments.cores]
     os.sched_setaffinity(0, allowed)
+    lines = []
     with open(arguments.json or os.devnull, "w") as file:
 
         def note(what, **values):
@@ -40,14 +53,8 @@ def main():
             file.flush()
             lines.append(line)
 
-        lines = []
-        note("machine", **machine(allowed), command=[Path(sys.argv[0]).name, *sys.argv[1:]])
-        for letter in arguments.kinds:
-            kind = KINDS[letter]
-            kind = replace(kind, rows=int(arguments.rows.get(letter, kind.rows)))
-            Session(arguments, kind, note).run()
-            print(table.of_kind(kind, lines), flush=True)
-    print(table.criteria(lines))
+        note("machine", **machine(allowed), **facts)
+        yield note, lines
 
 
 def parse():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _formats, _native
@@ -169,13 +169,7 @@ class StreamingDataset:
         for number, at in zip(numbers, found):
             if not 0 <= at < self._samples:
                 raise IndexError(f"there is no sample {number}; the version has {self._samples}")
-        convert = _formats.converter(self._format or _formats.default_format())
-        image = _formats.image(*self._image)
-        batch: dict[str, Any] = {}
-        for column in self._samples_by_number.take(found):
-            if column.name in self.columns:
-                values = convert(column)
-                batch[column.name] = image(values) if image is not None and hasattr(values, "shape") else values
+        batch = self._reader()(self._samples_by_number.take(found))
         return {name: values[0] for name, values in batch.items()} if is_one else batch
 
     # --- for whoever iterates it without a loader of ours ---------------------------------------------------------------
@@ -282,6 +276,10 @@ class StreamingDataset:
         self._store = _native.Store(**self._where)
 
     # --- for loaders ----------------------------------------------------------------------------------------------------
+
+    def _reader(self) -> Callable[[Iterable[_native.Column]], dict[str, Any]]:
+        """What makes columns a batch, as the user has asked for it."""
+        return _formats.reader(self.columns, self._format, *self._image)
 
     def _open(self, **how: Any) -> _native.Loader:
         local, cache_limit = self._cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import _native
@@ -47,6 +47,23 @@ def _arrow() -> Callable[[_native.Column], Any]:
 
 
 _CONVERTERS = {"torch": _torch, "numpy": _numpy, "jax": _jax, "arrow": _arrow}
+
+
+def reader(
+    names: Iterable[str], format: str | None, layout: str | None, dtype: str | None
+) -> Callable[[Iterable[_native.Column]], dict[str, Any]]:
+    """What makes columns a batch: those of these names, as the library's tensors, images changed as :func:`image` says."""
+    wanted = frozenset(names)
+    convert = converter(format or default_format())
+    change = image(layout, dtype)
+
+    def read(columns: Iterable[_native.Column]) -> dict[str, Any]:
+        batch = {column.name: convert(column) for column in columns if column.name in wanted}
+        if change is not None:
+            batch = {name: change(values) if hasattr(values, "shape") else values for name, values in batch.items()}
+        return batch
+
+    return read
 
 
 def image(layout: str | None, dtype: str | None) -> Callable[[Any], Any] | None:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from . import _formats, _native
+from . import _native
 from ._dataset import StreamingDataset
 from ._ranks import Ranks
 from ._state import State, StateMismatch
@@ -281,15 +281,10 @@ class DataLoader:
 
     def _finisher(self) -> Callable[[_native.Step, int], Any]:
         """What makes a micro-batch what the user gets."""
-        dataset = self.dataset
-        convert = _formats.converter(dataset._format or _formats.default_format())
-        image = _formats.image(*dataset._image)
-        names = frozenset(dataset.columns)
+        read = self.dataset._reader()
 
         def finish(step: _native.Step, index: int) -> Any:
-            batch = {column.name: convert(column) for column in step.columns(index) if column.name in names}
-            if image is not None:
-                batch = {name: image(values) if hasattr(values, "shape") else values for name, values in batch.items()}
+            batch = read(step.columns(index))
             if self.transform is None and self.collate_fn is None:
                 return batch
             samples: list[Any] = [dict(zip(batch, values)) for values in zip(*batch.values())]
