@@ -6,6 +6,7 @@ mod dlpack;
 mod errors;
 mod ingest;
 mod loader;
+mod mixture;
 mod order;
 mod samples;
 mod store;
@@ -20,6 +21,8 @@ mod native {
     use super::ingest::{Rows, ingest};
     #[pymodule_export]
     use super::loader::{Loader, Step};
+    #[pymodule_export]
+    use super::mixture::Mixture;
     #[pymodule_export]
     use super::order::Order;
     #[pymodule_export]

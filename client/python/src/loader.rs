@@ -10,18 +10,19 @@ use arrow::datatypes::FieldRef;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use shardd_client::fork::Own;
-use shardd_client::loader::{self, CacheChoice, LastBatch, LoaderConfig, LoaderSource, Next};
+use shardd_client::loader::{self, CacheChoice, Follow, LastBatch, LoaderConfig, LoaderSource, Next};
 use shardd_client::protocol::RunId;
 use shardfmt::{ByteSize, PlanId};
 
 use crate::column::Column;
 use crate::errors;
+use crate::mixture::Mixture;
 use crate::store::{Place, Store, parse};
 
 /// How long the interpreter is kept from looking whether somebody interrupts.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Reads a rank's share of a plan.
+/// Reads a rank's share of a plan, or of a mixture.
 #[pyclass(frozen, module = "shardd._native")]
 pub(crate) struct Loader {
     /// `None` once it is closed.
@@ -29,6 +30,32 @@ pub(crate) struct Loader {
     virtual_ranks: u32,
     samples: u64,
     steps_per_epoch: u64,
+}
+
+/// What a loader follows: a mixture, or a plan of a store or of nodes.
+#[derive(FromPyObject)]
+enum Order {
+    Mixture(Py<Mixture>),
+    Plan(Py<Store>, String),
+}
+
+impl Order {
+    /// With nodes as part of `run`.
+    fn follow(&self, run: Option<&str>) -> PyResult<Follow> {
+        let (store, plan) = match self {
+            Self::Mixture(mixture) => return Ok(mixture.get().follow()),
+            Self::Plan(store, plan) => (store.get(), plan),
+        };
+        let source = match &store.place {
+            Place::Store(place) => LoaderSource::Store(place.clone()),
+            Place::Nodes { servers, credentials } => LoaderSource::Nodes {
+                servers: servers.clone(),
+                run: run.unwrap_or("python").parse::<RunId>().map_err(|error| errors::value(&error))?,
+                credentials: credentials.clone(),
+            },
+        };
+        Ok(Follow::Plan { source, plan: store.plan_ref(PlanId(parse(plan)?)) })
+    }
 }
 
 /// What all ranks read in a step, and this rank's part of it.
@@ -40,13 +67,12 @@ pub(crate) struct Step {
 #[pymethods]
 impl Loader {
     #[new]
-    #[pyo3(signature = (store, plan, *, batch_size, rank=0, world=1, virtual_ranks=None, last_batch="short", shuffle=true, epoch=0, position=0, stride=1,
+    #[pyo3(signature = (order, *, batch_size, rank=0, world=1, virtual_ranks=None, last_batch="short", shuffle=true, epoch=0, position=0, stride=1,
                         read_ahead=8, threads=2, audit=false, cache_dir=None, cache_limit=None, run=None))]
     #[expect(clippy::too_many_arguments, reason = "each is a choice of the user's, given by name")]
     fn new(
         py: Python<'_>,
-        store: &Store,
-        plan: &str,
+        order: Order,
         batch_size: u32,
         rank: u32,
         world: u32,
@@ -63,15 +89,7 @@ impl Loader {
         cache_limit: Option<&str>,
         run: Option<&str>,
     ) -> PyResult<Self> {
-        let source = match &store.place {
-            Place::Store(place) => LoaderSource::Store(place.clone()),
-            Place::Nodes { servers, credentials } => LoaderSource::Nodes {
-                servers: servers.clone(),
-                run: run.unwrap_or("python").parse::<RunId>().map_err(|error| errors::value(&error))?,
-                credentials: credentials.clone(),
-            },
-        };
-        let mut config = LoaderConfig::new(source, store.plan_ref(PlanId(parse(plan)?)), batch_size);
+        let mut config = LoaderConfig::following(order.follow(run)?, batch_size);
         config.rank = rank;
         config.world = world;
         config.virtual_ranks = virtual_ranks;
@@ -97,7 +115,7 @@ impl Loader {
         let opened = open(py, config)?;
         Ok(Self {
             virtual_ranks: opened.virtual_ranks(),
-            samples: opened.plan().sample_count(),
+            samples: opened.steps().sample_count,
             steps_per_epoch: opened.steps().per_epoch(),
             inner: Own::new(Mutex::new(Some(opened))),
         })
@@ -238,6 +256,11 @@ impl Step {
     /// The position of each of its samples.
     fn positions_of(&self, index: usize) -> PyResult<Vec<u64>> {
         Ok(self.at(index)?.positions.clone())
+    }
+
+    /// Of a mixture the number of each of its samples' source; else nothing.
+    fn sources_of(&self, index: usize) -> PyResult<Vec<u32>> {
+        Ok(self.at(index)?.sources.iter().map(|source| source.0).collect())
     }
 
     /// The columns of a micro-batch.

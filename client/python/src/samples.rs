@@ -14,7 +14,7 @@ use crate::errors;
 use crate::loader::cache;
 use crate::store::{Place, Store, parse};
 
-/// A version's samples, by their numbers.
+/// The samples of one version, or of several one after the other, by their numbers.
 #[pyclass(frozen, module = "shardd._native")]
 pub(crate) struct Samples {
     inner: Own<loader::Samples>,
@@ -23,21 +23,22 @@ pub(crate) struct Samples {
 #[pymethods]
 impl Samples {
     #[new]
-    #[pyo3(signature = (store, version, *, cache_dir=None, cache_limit=None))]
+    #[pyo3(signature = (versions, *, cache_dir=None, cache_limit=None))]
     fn new(
         py: Python<'_>,
-        store: &Store,
-        version: &str,
+        versions: Vec<(Py<Store>, String)>,
         cache_dir: Option<PathBuf>,
         cache_limit: Option<&str>,
     ) -> PyResult<Self> {
-        let Place::Store(place) = &store.place else {
-            return Err(PyTypeError::new_err(
+        let of = |(store, version): &(Py<Store>, String)| match &store.get().place {
+            Place::Store(place) => Ok((place.clone(), VersionId(parse(version)?))),
+            Place::Nodes { .. } => Err(PyTypeError::new_err(
                 "samples of nodes are read in the order of a plan; open their store for single ones",
-            ));
+            )),
         };
-        let (version, cache) = (VersionId(parse(version)?), cache(cache_dir, cache_limit)?);
-        let opened = py.detach(|| loader::Samples::open(place, version, &cache));
+        let versions: Vec<_> = versions.iter().map(of).collect::<PyResult<_>>()?;
+        let cache = cache(cache_dir, cache_limit)?;
+        let opened = py.detach(|| loader::Samples::open(&versions, &cache));
         Ok(Self { inner: Own::new(opened.map_err(|error| errors::load(&error))?) })
     }
 

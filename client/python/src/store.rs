@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use arrow::datatypes::Schema;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -125,19 +126,7 @@ impl Store {
     fn columns<'py>(&self, py: Python<'py>, version: &str) -> PyResult<Bound<'py, PyList>> {
         let version = parse(version)?;
         let manifest = py.detach(|| self.manifest(VersionId(version)))?;
-        let columns = PyList::empty(py);
-        for field in manifest.schema.fields() {
-            let column = PyDict::new(py);
-            column.set_item("name", field.name())?;
-            column.set_item("type", field.data_type().to_string())?;
-            column.set_item("nullable", field.is_nullable())?;
-            column.set_item("shape", tensor_shape(field))?;
-            let metadata: HashMap<&str, &str> =
-                field.metadata().iter().map(|(name, value)| (name.as_ref(), value.as_ref())).collect();
-            column.set_item("metadata", metadata)?;
-            columns.append(column)?;
-        }
-        Ok(columns)
+        describe(py, &manifest.schema)
     }
 
     /// Makes a plan over a version and returns its id; the store keeps it if it can be written.
@@ -207,6 +196,23 @@ impl Store {
             Ok((version, plan.document().partitions, plan.sample_count(), virtual_ranks))
         })
     }
+}
+
+/// The columns of a schema, as `Store.columns` says them.
+pub(crate) fn describe<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<'py, PyList>> {
+    let columns = PyList::empty(py);
+    for field in schema.fields() {
+        let column = PyDict::new(py);
+        column.set_item("name", field.name())?;
+        column.set_item("type", field.data_type().to_string())?;
+        column.set_item("nullable", field.is_nullable())?;
+        column.set_item("shape", tensor_shape(field))?;
+        let metadata: HashMap<&str, &str> =
+            field.metadata().iter().map(|(name, value)| (name.as_ref(), value.as_ref())).collect();
+        column.set_item("metadata", metadata)?;
+        columns.append(column)?;
+    }
+    Ok(columns)
 }
 
 pub(crate) fn parse(digest: &str) -> PyResult<shardfmt::Digest> {

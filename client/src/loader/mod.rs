@@ -1,16 +1,19 @@
 //! The loader: a rank's share of every step, in the plan's order, as Arrow record batches.
 //!
-//! What it gives is a pure function of the plan, the virtual ranks and the cursor; where the bytes come from (nodes of a
-//! cluster, or a store's shards without any daemon) changes only how long it takes. The API blocks; a thread reads ahead and
-//! another tells the nodes how far the user has come.
+//! What it gives is a pure function of the order it follows (a plan's, or a mixture's of several), the virtual ranks and the
+//! cursor; where the bytes come from (nodes of a cluster, or the shards of stores without any daemon) changes only how long it
+//! takes. The API blocks; a thread reads ahead and another tells the nodes how far the user has come.
 
+mod columns;
 mod embedded;
 mod nodes;
 mod onlooker;
+mod order;
 mod pool;
 mod prefetch;
 mod ranks;
 mod source;
+mod sources;
 mod span;
 mod steps;
 mod workers;
@@ -25,30 +28,35 @@ use std::time::{Duration, Instant};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
-use shardfmt::plan::{Plan, PlanDocument, PlanError, VirtualRank};
-use shardfmt::{ByteSize, DigestSum, Manifest, PlanId};
+use shardfmt::plan::{Mixture, MixtureError, Plan, PlanDocument, PlanError, SourceNo, VirtualRank};
+use shardfmt::{ByteSize, DigestSum, PlanId};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+pub use columns::common as common_columns;
 pub use embedded::Samples;
 pub use onlooker::{Batches, BatchesConfig, batches};
+pub use order::{Cursor, OrderId};
 pub use ranks::{BatchSize, DataRank, Layout, MicroBatchPlace, RankError, RankShare, WorldRank};
+pub use sources::{MixedSource, Source};
 pub use span::{Part, Spans, StepSpan, Tally};
 pub use steps::{LastBatch, Steps};
 
-use crate::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog, StorePlace};
+use crate::catalog::{CatalogError, StorePlace};
 use crate::engine::{EngineError, first_due};
 use crate::http::{Credentials, HttpClient, HttpError};
 use crate::lookup::LookupError;
 use crate::origin::OriginError;
-use crate::protocol::{AuditReport, CreateRun, Cursor, RunId, RunRecord};
+use crate::protocol::{AuditReport, CreateRun, RunId, RunRecord};
 use crate::shared_cache::{SharedCache, SharedCacheError};
 use crate::spread::Origins;
 use embedded::{ShardFiles, Shards};
 use nodes::{NodeRows, Nodes};
+use order::Order;
 use pool::Pool;
 use prefetch::{Prefetch, Share};
 use source::RowSource;
+use sources::Opened;
 use workers::Ahead;
 
 /// Where a loader's bytes come from.
@@ -88,23 +96,41 @@ impl From<PlanDocument> for PlanRef {
     }
 }
 
+/// In which order a loader reads what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Follow {
+    /// One plan's.
+    Plan {
+        /// Where the bytes come from.
+        source: LoaderSource,
+        /// The plan.
+        plan: PlanRef,
+    },
+    /// That of several plans mixed, read from their stores: nodes work on one plan a run. They have the same columns.
+    Mixture {
+        /// What is mixed. Their order counts.
+        sources: Vec<MixedSource>,
+        /// Samples of an epoch, with proportions: see
+        /// [`MixtureDocument::new`](shardfmt::plan::MixtureDocument::new).
+        epoch_size: Option<u64>,
+    },
+}
+
 /// What a loader reads and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoaderConfig {
-    /// Where the bytes come from.
-    pub source: LoaderSource,
-    /// The plan to follow.
-    pub plan: PlanRef,
+    /// The order that is read.
+    pub follow: Follow,
     /// This rank, from 0.
     pub rank: u32,
     /// How many ranks there are; at most V.
     pub world: u32,
-    /// V: the fixed shares of every step. `None`: the plan's default for this world.
+    /// V: the fixed shares of every step. `None`: the plan's default for this world; of a mixture, one for each rank.
     pub virtual_ranks: Option<u32>,
     /// Samples a virtual rank reads in a step; the global batch is V times this.
     pub batch_size: u32,
-    /// Whether the plan's order is read, or that of the store, of which each virtual rank has an equal stretch of every step: for
-    /// evaluation. With nodes it is the plan's.
+    /// Whether a source is read in its plan's order, or in that of its store, of which each virtual rank has an equal stretch of
+    /// every step: for evaluation. With nodes it is the plan's.
     pub shuffle: bool,
     /// What happens to a rest smaller than the global batch.
     pub last_batch: LastBatch,
@@ -143,11 +169,21 @@ impl CacheChoice {
 }
 
 impl LoaderConfig {
-    /// One rank, short last batches, 8 steps ahead, from the beginning of epoch 0 to the end of it.
+    /// One plan; one rank, short last batches, 8 steps ahead, from the beginning of epoch 0 to the end of it.
     pub fn new(source: LoaderSource, plan: impl Into<PlanRef>, batch_size: u32) -> Self {
+        Self::following(Follow::Plan { source, plan: plan.into() }, batch_size)
+    }
+
+    /// Several plans mixed, and otherwise as [`new`](Self::new). With proportions an epoch has `epoch_size` samples, by
+    /// default as many as the sources together.
+    pub fn mixed(sources: Vec<MixedSource>, epoch_size: Option<u64>, batch_size: u32) -> Self {
+        Self::following(Follow::Mixture { sources, epoch_size }, batch_size)
+    }
+
+    /// What is said of it, and otherwise as [`new`](Self::new).
+    pub fn following(follow: Follow, batch_size: u32) -> Self {
         Self {
-            source,
-            plan: plan.into(),
+            follow,
             rank: 0,
             world: 1,
             virtual_ranks: None,
@@ -214,6 +250,8 @@ pub struct MicroBatch {
     pub virtual_rank: u32,
     /// The position of each row in the global order, ascending in each part of the step.
     pub positions: Vec<u64>,
+    /// Of a mixture the source of each row; empty if there is only one.
+    pub sources: Vec<SourceNo>,
     /// Where the rows of each part of the step end.
     pub ends: Vec<usize>,
     /// The rows, in that order; none at all at the end of an epoch that has too few samples.
@@ -230,7 +268,8 @@ pub struct EpochAudit {
     /// Of those that filled up a last step a second time: they are not among the samples, nor in the sum.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub repeats: u64,
-    /// The sum of their row digests; over all ranks it equals the manifest's if each sample was read exactly once.
+    /// The sum of their row digests; over all ranks it equals the manifest's if each sample was read exactly once. Of a mixture
+    /// it is that of what the epoch has of each source.
     pub digest_sum: DigestSum,
 }
 
@@ -259,6 +298,15 @@ pub enum LoadError {
     /// Ranks that do not fit the plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// Sources that make no mixture.
+    #[error(transparent)]
+    Mixture(#[from] MixtureError),
+    /// Sources whose columns are not the same.
+    #[error(
+        "{other} {difference} in {first}: what is read together has the same columns, in name, order and type; ingest one of the two \
+         again with the columns of the other"
+    )]
+    Columns { other: String, first: String, difference: String },
     /// A node refused, or none answered.
     #[error(transparent)]
     Http(#[from] HttpError),
@@ -318,8 +366,10 @@ pub enum LoadError {
 /// # }
 /// ```
 pub struct Loader {
-    plan: Arc<Plan>,
-    manifest: Arc<Manifest>,
+    /// At least one.
+    sources: Vec<Source>,
+    order: Order,
+    schema: SchemaRef,
     config: LoaderConfig,
     virtual_ranks: u32,
     steps: Steps,
@@ -352,30 +402,15 @@ impl Loader {
     /// # Errors
     /// A plan that does not exist, ranks that do not fit it, a start outside it, no node that answers, a damaged store.
     pub fn open(config: LoaderConfig) -> Result<Self, LoadError> {
-        let catalog: Box<dyn Catalog> = match &config.source {
-            LoaderSource::Nodes { servers, .. } if servers.is_empty() => return Err(LoadError::NoServers),
-            LoaderSource::Nodes { servers, credentials, .. } => {
-                Box::new(ClusterCatalog::with(servers, credentials))
-            }
-            LoaderSource::Store(place) => Box::new(LocalCatalog::open_at(place)?),
-        };
-        let document = match &config.plan {
-            PlanRef::Id(id) => catalog.plan(*id)?,
-            PlanRef::Document(document) => PlanDocument::clone(document),
-        };
-        let manifest = Arc::new(catalog.manifest(document.version)?);
-        let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
-        let plan = Arc::new(Plan::new(document, &shard_rows)?);
-        let virtual_ranks = match config.virtual_ranks {
-            Some(virtual_ranks) => virtual_ranks,
-            None => plan.default_virtual_ranks(config.world),
-        };
-        check(&config, &plan, virtual_ranks)?;
-        if let Some(risk) = batch_norm_risk(&config, &plan, &manifest, virtual_ranks) {
+        let Opened { sources, stored, order, schema } = Opened::open(&config.follow, config.shuffle)?;
+        let schema = Arc::new(schema);
+        let virtual_ranks = config.virtual_ranks.unwrap_or_else(|| order.default_virtual_ranks(config.world));
+        check(&config, &order, virtual_ranks)?;
+        if let Some(risk) = batch_norm_risk(&config, &sources, virtual_ranks) {
             warn!("{risk}");
         }
         let steps = Steps {
-            sample_count: plan.sample_count(),
+            sample_count: order.sample_count(),
             global_batch: u64::from(virtual_ranks) * u64::from(config.batch_size),
             last_batch: config.last_batch,
         };
@@ -388,8 +423,9 @@ impl Loader {
 
         let stop = CancellationToken::new();
         let mut nodes = None;
-        let rows: Box<dyn RowSource> = match &config.source {
-            LoaderSource::Nodes { servers, run, credentials } => {
+        let rows: Box<dyn RowSource> = match &config.follow {
+            Follow::Plan { source: LoaderSource::Nodes { servers, run, credentials }, .. } => {
+                let Source { plan, manifest } = sources[0].clone();
                 let servers: Vec<String> =
                     servers.iter().map(|s| s.trim_end_matches('/').to_owned()).collect();
                 let create = CreateRun { id: run.clone(), plan: plan.id(), virtual_ranks };
@@ -406,14 +442,12 @@ impl Loader {
                 )?;
                 let attached = Arc::new(attached);
                 nodes = Some(Arc::clone(&attached));
-                let (plan, manifest) = (Arc::clone(&plan), Arc::clone(&manifest));
                 Box::new(NodeRows::new(attached, plan, manifest, stop.clone()))
             }
-            LoaderSource::Store(place) => {
-                let origin = LocalCatalog::open_at(place)?.origin();
-                let cache = Arc::new(config.cache.open()?);
-                let files = ShardFiles::new(origin, cache, Arc::clone(&manifest), stop.clone())?;
-                Box::new(Shards::new(files, Arc::clone(&plan)))
+            Follow::Plan { source: LoaderSource::Store(_), .. } | Follow::Mixture { .. } => {
+                let files = ShardFiles::new(stored, Arc::new(config.cache.open()?), stop.clone())?;
+                let plans = sources.iter().map(|source| Arc::clone(&source.plan)).collect();
+                Box::new(Shards::new(files, plans))
             }
         };
 
@@ -422,19 +456,19 @@ impl Loader {
             world: config.world,
             virtual_ranks,
             start: config.start,
-            end_epoch: config.end_epoch,
+            end_epoch: config.end_epoch.min(order.epochs()),
             stride: config.stride,
-            shuffle: config.shuffle,
             window: config.read_ahead,
             audit: config.audit,
         };
         // What is on its way, and what the user has and has just let go of.
         let memory = Box::new(Pool::new(config.read_ahead + config.threads + 2));
-        let prefetch = Prefetch::new(share, Arc::clone(&plan), &manifest, steps, rows, memory)?;
+        let prefetch = Prefetch::new(share, order.clone(), Arc::clone(&schema), steps, rows, memory)?;
         let ahead = Ahead::start(prefetch, config.read_ahead, config.threads, stop)?;
         let mut loader = Self {
-            plan,
-            manifest,
+            sources,
+            order,
+            schema,
             virtual_ranks,
             steps,
             ahead: Some(ahead),
@@ -509,17 +543,22 @@ impl Loader {
 
     /// The columns of every batch.
     pub fn schema(&self) -> &SchemaRef {
-        &self.manifest.schema
+        &self.schema
     }
 
-    /// The version being read.
-    pub fn manifest(&self) -> &Manifest {
-        &self.manifest
+    /// What is read: the version and the plan of each source. At least one; a mixture may have several.
+    pub fn sources(&self) -> &[Source] {
+        &self.sources
     }
 
-    /// The plan being followed.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
+    /// The mixture being followed, if it is not one plan.
+    pub fn mixture(&self) -> Option<&Mixture> {
+        self.order.mixture()
+    }
+
+    /// The name of the order being followed: that of every cursor.
+    pub fn order(&self) -> OrderId {
+        self.order.id()
     }
 
     /// V.
@@ -537,10 +576,12 @@ impl Loader {
         self.steps
     }
 
+    /// The partitions that this rank owns of a run, which has one plan.
     fn partitions(&self) -> Range<u32> {
         let own = self.own_virtual_ranks();
-        let first = self.plan.partitions_of(VirtualRank(own.start), self.virtual_ranks).start;
-        let end = self.plan.partitions_of(VirtualRank(own.end - 1), self.virtual_ranks).end;
+        let plan = &self.sources[0].plan;
+        let first = plan.partitions_of(VirtualRank(own.start), self.virtual_ranks).start;
+        let end = plan.partitions_of(VirtualRank(own.end - 1), self.virtual_ranks).end;
         first..end
     }
 
@@ -576,8 +617,9 @@ impl Loader {
         if let Some(nodes) = &self.nodes {
             nodes.reached(cursor.epoch, cursor.position);
         }
-        let chunks = self.plan.document().chunks;
-        let due = (0..chunks).take_while(|chunk| first_due(&self.plan, *chunk) <= cursor.position).count();
+        let plan = &self.sources[0].plan;
+        let chunks = plan.document().chunks;
+        let due = (0..chunks).take_while(|chunk| first_due(plan, *chunk) <= cursor.position).count();
         let boundary = (cursor.epoch, u32::try_from(due).expect("at most as many as chunks"));
         if boundary != self.reported {
             self.reported = boundary;
@@ -621,25 +663,28 @@ pub fn default_cache_dir() -> PathBuf {
     })
 }
 
-fn check(config: &LoaderConfig, plan: &Plan, virtual_ranks: u32) -> Result<(), LoadError> {
-    plan.check_ranks(config.world, virtual_ranks)?;
+fn check(config: &LoaderConfig, order: &Order, virtual_ranks: u32) -> Result<(), LoadError> {
+    order.check_ranks(config.world, virtual_ranks)?;
     let (epoch, position) = config.start;
+    let with_nodes = matches!(config.follow, Follow::Plan { source: LoaderSource::Nodes { .. }, .. });
     let complaint = if config.rank >= config.world {
         format!("rank {} is outside a world of {}", config.rank, config.world)
     } else if config.batch_size == 0 {
         "a batch size of 0 reads nothing; use at least 1".into()
     } else if config.read_ahead == 0 {
         "reading 0 steps ahead reads nothing; use at least 1".into()
-    } else if config.stride == 0 || config.stride > 1 && matches!(config.source, LoaderSource::Nodes { .. }) {
+    } else if config.stride == 0 || config.stride > 1 && with_nodes {
         format!("a stride of {}: at least 1, and with nodes exactly that", config.stride)
-    } else if !config.shuffle && matches!(config.source, LoaderSource::Nodes { .. }) {
+    } else if !config.shuffle && with_nodes {
         "nodes give the plan's order; read the store without them for its own".into()
     } else if config.threads == 0 {
         "0 threads gather nothing; use at least 1".into()
-    } else if position > plan.sample_count() {
-        format!("position {position} is beyond the {} samples of an epoch", plan.sample_count())
+    } else if position > order.sample_count() {
+        format!("position {position} is beyond the {} samples of an epoch", order.sample_count())
     } else if epoch > config.end_epoch {
         format!("the start, epoch {epoch}, is after the end, epoch {}", config.end_epoch)
+    } else if epoch > order.epochs() {
+        format!("epoch {epoch} is beyond the {} that positions of this mixture count to", order.epochs())
     } else {
         return Ok(());
     };
@@ -647,12 +692,8 @@ fn check(config: &LoaderConfig, plan: &Plan, virtual_ranks: u32) -> Result<(), L
 }
 
 /// What batch normalisation would suffer from, said once for all ranks. A run that has exchanged before has mixed.
-fn batch_norm_risk(
-    config: &LoaderConfig,
-    plan: &Plan,
-    manifest: &Manifest,
-    virtual_ranks: u32,
-) -> Option<String> {
+fn batch_norm_risk(config: &LoaderConfig, sources: &[Source], virtual_ranks: u32) -> Option<String> {
+    let [Source { plan, manifest }] = sources else { return None };
     let schedule = &plan.document().schedule;
     let has_mixed = config.start.0 > 0 && schedule.largest().units() > 0;
     // Strata are dealt to the partitions one sample after the other, and labels with them.

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::LoadError;
+use super::order::SourceRead;
 use super::source::{Reads, Ready, RowSource};
 use crate::http::{Credentials, HttpClient, HttpError};
 use crate::node::NodeId;
@@ -490,7 +491,8 @@ impl RowSource for NodeRows {
             self.known.clear();
             self.maps.clear();
         }
-        let wanted: BTreeSet<Wanted> = window.iter().copied().flatten().flatten().map(Wanted::of).collect();
+        let wanted: BTreeSet<Wanted> =
+            window.iter().copied().flatten().flatten().map(|of| Wanted::of(&of.read)).collect();
         self.trim(&wanted);
         let missing =
             wanted.iter().filter(|wanted| !self.known.contains_key(&wanted.grain)).copied().collect();
@@ -504,8 +506,8 @@ impl RowSource for NodeRows {
 struct Grains(HashMap<GrainNo, GrainBytes>);
 
 impl Ready for Grains {
-    fn rows(&self, reads: &[Read]) -> Rows<'_> {
-        let row = |read: &Read| {
+    fn rows(&self, reads: &[SourceRead]) -> Rows<'_> {
+        let row = |SourceRead { read, .. }: &SourceRead| {
             let grain = Grain::parse(self.0[&read.grain].as_slice()).expect("parsed when it came in");
             grain.row(read.row)
         };

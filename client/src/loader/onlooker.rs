@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
-use shardfmt::plan::{GrainNo, Plan, Read};
+use shardfmt::plan::{GrainNo, Plan};
 use shardfmt::row::{Fresh, Rows};
 use shardfmt::{Grain, PlanId};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use super::order::{Order, SourceRead};
 use super::prefetch::{Prefetch, Share, Task};
 use super::source::{Reads, Ready, RowSource};
 use super::{LastBatch, LoadError, Step, Steps};
@@ -95,7 +96,6 @@ pub async fn batches(
         start: (config.epoch, config.position),
         end_epoch: config.epoch + 1,
         stride: 1,
-        shuffle: true,
         window: (WINDOW_BYTES / share_bytes.max(1)).clamp(1, WINDOW) as usize,
         audit: false,
     };
@@ -107,8 +107,8 @@ pub async fn batches(
         epoch: config.epoch,
         known: Arc::default(),
     };
-    let prefetch =
-        Prefetch::new(share, Arc::clone(&plan), &manifest, steps, Box::new(rows), Box::new(Fresh))?;
+    let order = Order::of_plan(Arc::clone(&plan), true);
+    let prefetch = Prefetch::new(share, order, Arc::clone(&schema), steps, Box::new(rows), Box::new(Fresh))?;
     let (give, take) = mpsc::channel(WAITING);
     engine.tasks.spawn_blocking(move || {
         prefetch.run(|task| {
@@ -167,7 +167,7 @@ struct EngineRows {
 impl RowSource for EngineRows {
     fn prepare(&mut self, _: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError> {
         let wanted: BTreeSet<GrainNo> =
-            window.iter().copied().flatten().flatten().map(|read| read.grain).collect();
+            window.iter().copied().flatten().flatten().map(|of| of.read.grain).collect();
         // Those of the window before are let go, but for those that this one needs as well.
         let mut known: HashMap<GrainNo, Bytes> =
             wanted.iter().filter_map(|grain| Some((*grain, self.known.0.get(grain)?.clone()))).collect();
@@ -190,8 +190,8 @@ impl RowSource for EngineRows {
 struct Grains(HashMap<GrainNo, Bytes>);
 
 impl Ready for Grains {
-    fn rows(&self, reads: &[Read]) -> Rows<'_> {
-        let row = |read: &Read| {
+    fn rows(&self, reads: &[SourceRead]) -> Rows<'_> {
+        let row = |SourceRead { read, .. }: &SourceRead| {
             let grain = Grain::parse(&self.0[&read.grain]).expect("verified when it was brought");
             grain.row(read.row)
         };

@@ -2,17 +2,16 @@
 //! building of their batches.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
-use shardfmt::plan::{Epoch, Partition, Plan, Read, SampleNo, SlotTable, VirtualRank, deal};
+use arrow::datatypes::SchemaRef;
 use shardfmt::row::{Memory, Rows};
-use shardfmt::{DigestSum, Manifest, PlanId, RowCodec, RowDigest};
+use shardfmt::{DigestSum, RowCodec, RowDigest};
 
+use super::order::{Cursor, Order, OrderId, Shares};
 use super::source::{Reads, Ready, RowSource};
-use super::span::{Part, Spans, StepSpan};
+use super::span::{Spans, StepSpan};
 use super::{LoadError, MicroBatch, Step, Steps};
-use crate::protocol::Cursor;
 
 /// Whose share is read, from where to where, and how far ahead.
 #[derive(Debug, Clone, Copy)]
@@ -23,28 +22,23 @@ pub(crate) struct Share {
     pub(crate) start: (u32, u64),
     pub(crate) end_epoch: u32,
     pub(crate) stride: u64,
-    pub(crate) shuffle: bool,
     pub(crate) window: usize,
     pub(crate) audit: bool,
 }
 
 pub(crate) struct Prefetch {
-    plan: Arc<Plan>,
+    shares: Shares,
     rows: Box<dyn RowSource>,
-    /// The partitions of each of this rank's virtual ranks.
-    partitions: Vec<Range<u32>>,
     start: (u32, u64),
     end_epoch: u32,
     stride: u64,
-    shuffle: bool,
-    virtual_ranks: u32,
     window: usize,
     builder: Arc<Builder>,
 }
 
 /// What all batches of a loader have in common.
 struct Builder {
-    plan: PlanId,
+    order: OrderId,
     steps: Steps,
     first_virtual_rank: u32,
     codec: RowCodec,
@@ -67,37 +61,26 @@ struct Planned {
 }
 
 impl Prefetch {
+    /// Rows are of `schema`, whatever source they are of.
     pub(crate) fn new(
         share: Share,
-        plan: Arc<Plan>,
-        manifest: &Manifest,
+        order: Order,
+        schema: SchemaRef,
         steps: Steps,
         rows: Box<dyn RowSource>,
         memory: Box<dyn Memory + Send + Sync>,
     ) -> Result<Self, LoadError> {
-        let Share { rank, world, virtual_ranks, start, end_epoch, stride, shuffle, window, audit } = share;
-        let own = Plan::virtual_ranks_of(rank, world, virtual_ranks);
+        let Share { rank, world, virtual_ranks, start, end_epoch, stride, window, audit } = share;
+        let shares = Shares::new(order, rank, world, virtual_ranks);
         let builder = Builder {
-            plan: plan.id(),
+            order: shares.order().id(),
             steps,
-            first_virtual_rank: own.start,
-            codec: RowCodec::new(Arc::clone(&manifest.schema))?,
+            first_virtual_rank: shares.own().start,
+            codec: RowCodec::new(schema)?,
             memory,
             audit,
         };
-        let partitions = own.map(|v| plan.partitions_of(VirtualRank(v), virtual_ranks)).collect();
-        Ok(Self {
-            plan,
-            rows,
-            partitions,
-            start,
-            end_epoch,
-            stride,
-            shuffle,
-            virtual_ranks,
-            window,
-            builder: Arc::new(builder),
-        })
+        Ok(Self { shares, rows, start, end_epoch, stride, window, builder: Arc::new(builder) })
     }
 
     /// Gives tasks until all epochs are read or nobody takes them any more (`false`); an error is the last thing given.
@@ -115,17 +98,16 @@ impl Prefetch {
         let spans = Spans { steps: self.builder.steps, end_epoch: self.end_epoch };
         let stride = usize::try_from(self.stride).unwrap_or(usize::MAX);
         let mut spans = spans.from(self.start.0, self.start.1).step_by(stride).peekable();
-        let mut table: Option<SlotTable> = None;
         // Somebody waits for the first step: it is not kept waiting for others.
         let mut length = 1;
         while let Some(first) = spans.next() {
             // A window never crosses into the next epoch, whose grains are still on their way; but for a step that does.
             let epoch = first.epoch;
-            let mut window = vec![self.planned(&mut table, first)];
+            let mut window = vec![self.planned(first)];
             while window.len() < length
                 && let Some(span) = spans.next_if(|span| span.parts.iter().all(|part| part.epoch == epoch))
             {
-                window.push(self.planned(&mut table, span));
+                window.push(self.planned(span));
             }
             let mut by_epoch: BTreeMap<u32, Vec<&Reads>> = BTreeMap::new();
             for Planned { span, reads } in &window {
@@ -148,72 +130,9 @@ impl Prefetch {
         Ok(())
     }
 
-    /// What each of this rank's virtual ranks reads of the step. The table moves on to the last epoch that it has part in.
-    fn planned(&self, table: &mut Option<SlotTable>, span: StepSpan) -> Planned {
-        let reads = match &span.parts[..] {
-            [part] => vec![self.reads(table, part)],
-            parts => self.dealt(table, parts),
-        };
+    fn planned(&mut self, span: StepSpan) -> Planned {
+        let reads = self.shares.of_step(&span.parts);
         Planned { span, reads }
-    }
-
-    /// What each virtual rank reads of one stretch: what its partitions have of it, or an equal part if it is not shuffled.
-    fn reads(&self, table: &mut Option<SlotTable>, part: &Part) -> Reads {
-        if self.shuffle {
-            let table = self.table(table, part.epoch);
-            let of = |own: &Range<u32>| self.plan.step_reads(table, part.positions.clone(), own.clone());
-            return self.partitions.iter().map(of).collect();
-        }
-        let (all, of) = (part.samples(), u64::from(self.virtual_ranks));
-        let bound = |virtual_rank: u64| part.positions.start + all * virtual_rank / of;
-        let own = self.own().map(u64::from);
-        own.map(|v| (bound(v)..bound(v + 1)).map(|position| self.stored(position)).collect()).collect()
-    }
-
-    /// What each virtual rank reads of each of several stretches: together as much as the others, wherever these meet.
-    fn dealt(&self, table: &mut Option<SlotTable>, parts: &[Part]) -> Vec<Reads> {
-        let every = 0..self.plan.document().partitions;
-        let all = |part: &Part| match self.shuffle {
-            true => {
-                let table = self.table(table, part.epoch);
-                self.plan.step_reads(table, part.positions.clone(), every.clone())
-            }
-            false => part.positions.clone().map(|position| self.stored(position)).collect(),
-        };
-        let all: Vec<Vec<Read>> = parts.iter().map(all).collect();
-        let owner = |read: &Read| self.plan.virtual_rank_of(read.partition, self.virtual_ranks).0;
-        let owners: Vec<u32> = all.iter().flatten().map(owner).collect();
-        let (own, mut readers) = (self.own(), deal(&owners, self.virtual_ranks).into_iter());
-        let of = |stretch: Vec<Read>| {
-            let mut reads: Reads = vec![Vec::new(); own.len()];
-            for (read, reader) in stretch.into_iter().zip(&mut readers) {
-                if own.contains(&reader) {
-                    reads[(reader - own.start) as usize].push(read);
-                }
-            }
-            reads
-        };
-        all.into_iter().map(of).collect()
-    }
-
-    /// The sample of this number, where it is stored.
-    fn stored(&self, number: u64) -> Read {
-        let (grain, row) = self.plan.grain_of(SampleNo(number));
-        Read { position: number, partition: Partition(0), grain, row }
-    }
-
-    fn own(&self) -> Range<u32> {
-        let first = self.builder.first_virtual_rank;
-        first..first + self.partitions.len() as u32
-    }
-
-    /// The table of an epoch, which is never before that of the last call.
-    fn table<'t>(&self, table: &'t mut Option<SlotTable>, epoch: u32) -> &'t SlotTable {
-        let table = table.get_or_insert_with(|| SlotTable::at(&self.plan, Epoch(epoch)));
-        while table.epoch() < Epoch(epoch) {
-            table.advance(&self.plan);
-        }
-        table
     }
 }
 
@@ -225,7 +144,8 @@ impl Task {
         let mut audited: Vec<(u64, DigestSum)> = vec![(0, DigestSum::default()); pieces.len()];
         let mut micro_batches = Vec::with_capacity(count);
         for (index, virtual_rank) in (builder.first_virtual_rank..).take(count).enumerate() {
-            let (mut positions, mut ends) = (Vec::new(), Vec::with_capacity(pieces.len()));
+            let (mut positions, mut sources) = (Vec::new(), Vec::new());
+            let mut ends = Vec::with_capacity(pieces.len());
             let mut rows: Option<Rows<'_>> = None;
             for ((reads, ready), audited) in pieces.iter().zip(&mut audited) {
                 let (reads, own) = (&reads[index], ready.rows(&reads[index]));
@@ -233,7 +153,10 @@ impl Task {
                 if builder.audit {
                     own.for_each_canonical(|row| audited.1 += DigestSum::from(RowDigest::of(row)))?;
                 }
-                positions.extend(reads.iter().map(|read| read.position));
+                positions.extend(reads.iter().map(|read| read.read.position));
+                if matches!(builder.order, OrderId::Mixture(_)) {
+                    sources.extend(reads.iter().map(|read| read.source));
+                }
                 ends.push(positions.len());
                 rows = Some(match rows {
                     None => own,
@@ -242,14 +165,14 @@ impl Task {
             }
             let rows = rows.unwrap_or(Rows::Canonical(Vec::new()));
             let batch = builder.codec.gather(&rows, &*builder.memory)?;
-            micro_batches.push(MicroBatch { virtual_rank, positions, ends, batch });
+            micro_batches.push(MicroBatch { virtual_rank, positions, sources, ends, batch });
         }
         let StepSpan { epoch, step, parts, next } = span;
         Ok(Step {
             epoch,
             step,
             parts,
-            cursor: Cursor { plan: builder.plan, epoch: next.0, position: next.1 },
+            cursor: Cursor { order: builder.order, epoch: next.0, position: next.1 },
             micro_batches,
             audited,
         })

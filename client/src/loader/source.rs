@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use shardfmt::plan::Read;
 use shardfmt::row::Rows;
 
 use super::LoadError;
+use super::order::SourceRead;
 
-/// Brings rows to where they can be gathered. What it gives has been verified against the manifest.
+/// Brings rows to where they can be gathered. What it gives has been verified against the manifests.
 pub(crate) trait RowSource: Send {
     /// Makes ready what is read in a window of steps of one epoch; blocks until it is. What earlier windows read may be let
     /// go of, but for what their own [`Ready`] holds.
@@ -15,10 +15,10 @@ pub(crate) trait RowSource: Send {
 }
 
 /// What each of a rank's virtual ranks reads in one step.
-pub(crate) type Reads = Vec<Vec<Read>>;
+pub(crate) type Reads = Vec<Vec<SourceRead>>;
 
 /// Rows that lie ready, for as many threads as like to gather them.
 pub(crate) trait Ready: Send + Sync {
     /// Where these rows lie; they are among those that were prepared.
-    fn rows(&self, reads: &[Read]) -> Rows<'_>;
+    fn rows(&self, reads: &[SourceRead]) -> Rows<'_>;
 }

@@ -13,12 +13,14 @@ from ._loader import DataLoader
 from ._ranks import Ranks
 from ._sampler import Sampler
 from ._state import StateMismatch
+from ._streams import Stream
 
 __all__ = [
     "DataLoader",
     "Ranks",
     "Sampler",
     "StateMismatch",
+    "Stream",
     "StreamingDataset",
     "from_hf",
     "from_iter",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from . import _formats, _native
 from ._epochs import SharedEpoch
 from ._ranks import Ranks
 from ._state import State, StateMismatch
+from ._streams import Mixture, Stream, classes_of, refuse_beside_streams
 
 if TYPE_CHECKING:
     from ._loader import DataLoader
@@ -34,6 +34,9 @@ class StreamingDataset:
     which the last one holds on. ``partitions`` and ``shuffle_seed`` belong to the plan: another value is another order.
     ``shuffle=False`` reads the samples as they are stored, for evaluation.
 
+    ``streams`` reads several datasets as one, in place of ``remote``: see :class:`shardd.Stream`. An epoch has ``epoch_size``
+    samples if the streams have proportions. Each stream has a plan of its own, made as said here.
+
     Iterating gives micro-batches if there is a ``batch_size``, and samples otherwise; :class:`shardd.DataLoader` reads
     ahead, and is what training wants. Inside a ``torch.utils.data.DataLoader`` (``batch_size=None``) each worker reads its
     own share of the batches.
@@ -43,6 +46,8 @@ class StreamingDataset:
         self,
         remote: str | None = None,
         *,
+        streams: Sequence[Stream] | None = None,
+        epoch_size: int | None = None,
         dataset: str | None = None,
         split: str | None = None,
         servers: Sequence[str] | None = None,
@@ -73,21 +78,32 @@ class StreamingDataset:
             raise ValueError(f"batch_size={batch_size} reads nothing; use at least 1")
         if selection not in ("cyclic", "independent"):
             raise ValueError(f'selection={selection!r}: use "cyclic" or "independent"')
-        self._where = dict(place=remote, servers=list(servers) if servers else None, token=token, ca=ca, **(storage_options or {}))
-        self._store = _native.Store(**self._where)
-        self._reference = _name(self._store, dataset, split)
-        self.name, self.version, self._samples = self._store.resolve(self._reference)
         if limit is not None:
             raise ValueError("limit is not given with a plan; make a smaller version with shardctl ingest --limit")
-        shares = [float(share) for share in q] if isinstance(q, Sequence) else [float(q)]
-        self.plan, self.partitions = self._store.make_plan(
-            self.version,
-            q=shares,
+        plan = dict(
+            q=[float(share) for share in q] if isinstance(q, Sequence) else [float(q)],
             seed=shuffle_seed,
             partitions=partitions,
             block_slots=block_slots,
             independent=selection == "independent",
         )
+        self._mixture: Mixture | None = None
+        if streams is not None:
+            refuse_beside_streams(
+                remote=remote, dataset=dataset, split=split, servers=servers, run=run, token=token, ca=ca
+            )
+            self._mixture = Mixture(streams, epoch_size, plan, storage_options, _name)
+            self._of_mixture(self._mixture)
+        elif epoch_size is not None:
+            raise ValueError("epoch_size goes with streams that have proportions; without streams an epoch has every sample once")
+        else:
+            self._where = dict(place=remote, servers=list(servers) if servers else None, token=token, ca=ca, **(storage_options or {}))
+            self._store = _native.Store(**self._where)
+            self._reference = _name(self._store, dataset, split)
+            self.name, self.version, self._samples = self._store.resolve(self._reference)
+            self._stored = self._samples
+            self.plan, self.partitions = self._store.make_plan(self.version, **plan)
+            self._schema = {column["name"]: column for column in self._store.columns(self.version)}
         self.shuffle = shuffle
         self.batch_size = batch_size
         self.virtual_ranks = virtual_ranks
@@ -98,7 +114,6 @@ class StreamingDataset:
         _formats.image(*self._image)
         self._cache = (local, str(cache_limit) if cache_limit is not None else None)
         self._given_ranks = (rank, world_size, replication)
-        self._schema = {column["name"]: column for column in self._store.columns(self.version)}
         for column in self._columns or ():
             if column not in self._schema:
                 raise ValueError(f"no column {column!r}; there are {', '.join(self._schema)}")
@@ -109,6 +124,11 @@ class StreamingDataset:
         self._resumed: tuple[int, int] | None = None
         # The epoch that was last begun, and what reads it.
         self._reading: tuple[int, DataLoader] | None = None
+
+    def _of_mixture(self, mixture: Mixture) -> None:
+        self.name, self.version, self.partitions = mixture.name, None, max(mixture.partitions)
+        self.plan, self._samples, self._stored = mixture.native.id, mixture.native.samples, mixture.stored
+        self._schema = {column["name"]: column for column in mixture.native.columns()}
 
     @property
     def __class__(self) -> type:
@@ -127,12 +147,11 @@ class StreamingDataset:
 
     @property
     def classes(self) -> list[str]:
-        """The names of the classes, if the dataset was made of folders of them."""
-        for column in self._schema.values():
-            names = column["metadata"].get("shardd.classes")
-            if names:
-                return json.loads(names)
-        raise AttributeError("nothing is noted of this dataset's classes")
+        """The names of the classes, if the dataset was made of folders of them; of streams, if these have the same."""
+        found = self._mixture.classes() if self._mixture is not None else classes_of(list(self._schema.values()))
+        if found is None:
+            raise AttributeError("nothing is noted of this dataset's classes")
+        return found
 
     @property
     def class_to_idx(self) -> dict[str, int]:
@@ -141,7 +160,7 @@ class StreamingDataset:
 
     @property
     def num_samples(self) -> int:
-        """Samples of the version, which all ranks together read in an epoch."""
+        """Samples that all ranks together read in an epoch: all of the version, or what the streams' shares come to."""
         return self._samples
 
     @property
@@ -151,24 +170,27 @@ class StreamingDataset:
         return Ranks.find(rank, world, replication)
 
     def __repr__(self) -> str:
+        if self._mixture is not None:
+            return f"StreamingDataset({self._mixture!r})"
         return (
             f"StreamingDataset({self.name}, version {self.version[:12]}, {self._samples} samples, "
             f"plan {self.plan[:12]} of {self.partitions} partitions)"
         )
 
     def __getitem__(self, index: int | slice | Sequence[int]) -> dict[str, Any]:
-        """A sample by its number among those that are stored, or a batch of several: a slice, or a list of numbers."""
+        """A sample by its number among those that are stored, or a batch of several: a slice, or a list of numbers. Those of
+        several streams count on from one to the next, whatever an epoch has of them."""
         if self._samples_by_number is None or not self._samples_by_number.is_own():
             local, cache_limit = self._cache
-            self._samples_by_number = _native.Samples(
-                self._store, self.version, cache_dir=local, cache_limit=cache_limit
-            )
+            versions = self._mixture.versions if self._mixture is not None else [(self._store, self.version)]
+            self._samples_by_number = _native.Samples(versions, cache_dir=local, cache_limit=cache_limit)
         is_one = isinstance(index, int)
-        numbers = [index] if is_one else range(*index.indices(self._samples)) if isinstance(index, slice) else list(index)
-        found = [number + self._samples if number < 0 else number for number in numbers]
+        numbers = [index] if is_one else range(*index.indices(self._stored)) if isinstance(index, slice) else list(index)
+        found = [number + self._stored if number < 0 else number for number in numbers]
         for number, at in zip(numbers, found):
-            if not 0 <= at < self._samples:
-                raise IndexError(f"there is no sample {number}; the version has {self._samples}")
+            if not 0 <= at < self._stored:
+                of = "the version has" if self._mixture is None else "the streams together have"
+                raise IndexError(f"there is no sample {number}; {of} {self._stored}")
         batch = self._reader()(self._samples_by_number.take(found))
         return {name: values[0] for name, values in batch.items()} if is_one else batch
 
@@ -263,7 +285,7 @@ class StreamingDataset:
     def __getstate__(self) -> dict[str, Any]:
         _refuse_foreign("send")
         state = self.__dict__.copy()
-        del state["_store"]
+        state.pop("_store", None)
         state["_samples_by_number"] = None
         state["_reading"] = None
         # A worker is in no process group.
@@ -273,7 +295,8 @@ class StreamingDataset:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._store = _native.Store(**self._where)
+        if self._mixture is None:
+            self._store = _native.Store(**self._where)
 
     # --- for loaders ----------------------------------------------------------------------------------------------------
 
@@ -284,11 +307,17 @@ class StreamingDataset:
     def _open(self, **how: Any) -> _native.Loader:
         local, cache_limit = self._cache
         where = dict(cache_dir=local, cache_limit=cache_limit, run=self.run, shuffle=self.shuffle)
-        return _native.Loader(self._store, self.plan, **where, **how)
+        return _native.Loader(self._mixture.native if self._mixture is not None else (self._store, self.plan), **where, **how)
+
+    def _default_virtual_ranks(self, world: int) -> int:
+        """V, if nothing is said of it. Steps of a mixture are dealt, so no partitions must be divided."""
+        return world if self._mixture is not None else self._store.describe_plan(self.plan, world)[3]
 
     @property
     def _order(self) -> str:
         """What a state is a position of."""
+        if self._mixture is not None:
+            return f"mixture-{self.plan}" if self.shuffle else f"stored-mixture-{self.plan}"
         return self.plan if self.shuffle else f"stored-{self.version}"
 
 

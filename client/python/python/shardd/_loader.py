@@ -96,6 +96,8 @@ class DataLoader:
         self.is_last_micro = True
         self.weight = 1.0
         self.positions: tuple[int, int] = (0, 0)
+        # Of a mixture, the number of each sample's stream.
+        self.streams: list[int] = []
 
     # --- sizes ----------------------------------------------------------------------------------------------------------
 
@@ -111,8 +113,7 @@ class DataLoader:
             return self._virtual_ranks
         world = self.ranks.world
         if self._default_virtual_ranks is None or self._default_virtual_ranks[0] != world:
-            store, plan = self.dataset._store, self.dataset.plan
-            self._default_virtual_ranks = world, store.describe_plan(plan, world)[3]
+            self._default_virtual_ranks = world, self.dataset._default_virtual_ranks(world)
         return self._default_virtual_ranks[1]
 
     @property
@@ -214,6 +215,7 @@ class DataLoader:
                 if index + 1 == count:
                     position = self._reached(step)
                 self.epoch, self.step, self.positions = epoch, step.number, step.parts[0][1:3]
+                self.streams = step.sources_of(index)
                 self.accumulation, self.is_last_micro = count, index + 1 == count
                 self.weight = samples * self.ranks.world / whole
                 self._last = batch

@@ -44,13 +44,13 @@ class Step:
     def __len__(self) -> int: ...
     def micro_batch(self, index: int) -> tuple[int, int]: ...
     def positions_of(self, index: int) -> list[int]: ...
+    def sources_of(self, index: int) -> list[int]: ...
     def columns(self, index: int) -> list[Column]: ...
 
 class Loader:
     def __init__(
         self,
-        store: Store,
-        plan: str,
+        order: tuple[Store, str] | Mixture,
         *,
         batch_size: int,
         rank: int = 0,
@@ -107,11 +107,21 @@ class Store:
     ) -> tuple[str, int]: ...
     def describe_plan(self, id: str, world: int) -> tuple[str, int, int, int]: ...
 
+class Mixture:
+    def __init__(
+        self, sources: Sequence[tuple[Store, str, str, str, str, str]], *, epoch_size: int | None = None
+    ) -> None:
+        """Of each source the store, version, plan, name, which of proportion, repeat and choose, and how much."""
+    @property
+    def id(self) -> str: ...
+    @property
+    def samples(self) -> int: ...
+    def columns(self) -> list[dict[str, Any]]: ...
+
 class Samples:
     def __init__(
         self,
-        store: Store,
-        version: str,
+        versions: Sequence[tuple[Store, str]],
         *,
         cache_dir: str | PathLike[str] | None = None,
         cache_limit: str | None = None,

@@ -67,7 +67,14 @@ class State:
         """Refuses a state of another plan."""
         if self.plan != plan:
             raise StateMismatch(
-                f"the state is of plan {self.plan[:12]}, and {what} follows plan {plan[:12]}: another version of the data, seed, "
-                "q or number of partitions. Open what the state was saved with, or say force=True to go on at its epoch and "
+                f"the state is of {_told(self.plan)}, and {what} follows {_told(plan)}: another version of the data, seed, "
+                "q or number of partitions, or other streams or shares of them. Open what the state was saved with, or say force=True to go on at its epoch and "
                 "position all the same"
             )
+
+
+def _told(order: str) -> str:
+    """What an order is called: ``plan 0123456789ab``."""
+    kind, _, digest = order.rpartition("-")
+    names = {"": "plan", "mixture": "mixture", "stored": "the stored order of version", "stored-mixture": "the stored order of mixture"}
+    return f"{names.get(kind, kind)} {digest[:12]}"

@@ -135,7 +135,7 @@ impl Read {
         while let Some(step) = loader.next_step()? {
             let parts = digests(&step, &codec)?;
             if self.consumed.is_some() {
-                let plan = loader.plan();
+                let plan = &loader.sources()[0].plan;
                 // What only fills a step up was consumed before.
                 for (part, rows) in step.parts.iter().zip(&parts).filter(|(part, _)| !part.repeats) {
                     let epoch = Epoch(part.epoch);

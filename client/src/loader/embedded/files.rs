@@ -1,8 +1,9 @@
-//! Shards of a store that are read without any node, mapped.
+//! Shards of stores that are read without any node, mapped.
 //!
 //! The shards of a directory are read where they are. Those of a store elsewhere are fetched whole, once, into a directory
 //! that all processes of the machine share ([`SharedCache`]).
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -39,29 +40,57 @@ const LOOK_EVERY: u64 = 64;
 /// How many shards are fetched or checked at once.
 const AT_ONCE: usize = 8;
 
-/// Shards of a store, mapped. Each is checked whole when this machine first reads it, and again after it was changed or the
-/// machine was started.
+/// A version, and the store that has its shards.
+#[derive(Clone)]
+pub(crate) struct Stored {
+    pub(crate) origin: Arc<Origin>,
+    pub(crate) manifest: Arc<Manifest>,
+}
+
+impl Stored {
+    /// Its shards are brought to this machine first.
+    fn is_elsewhere(&self) -> bool {
+        self.manifest.shards.first().is_some_and(|shard| self.origin.local_path(&shard.id).is_none())
+    }
+}
+
+/// The shards of one or several versions, mapped. Each is checked whole when this machine first reads it, and again after it
+/// was changed or the machine was started. One that several versions have is there once.
 pub(crate) struct ShardFiles {
-    origin: Arc<Origin>,
+    stored: Vec<Stored>,
+    /// Of each shard a version that has it, and its number there.
+    listed: Vec<(u32, u32)>,
+    numbers: Arc<Numbers>,
     runtime: Runtime,
     cache: Arc<SharedCache>,
-    manifest: Arc<Manifest>,
     open: Open,
-    /// Rows are asked of the disk one by one: they are large, or the memory does not hold all of them.
-    by_row: bool,
     /// The memory holds all of them.
     fits: bool,
     /// How each shard is used.
     used: Vec<Used>,
+    /// Some shard is read row by row.
+    some_by_row: bool,
     /// Counts the calls of [`prepare`](Self::prepare), from 1.
     window: u64,
     /// What is on its way is not wanted any more.
     stop: CancellationToken,
 }
 
+/// The numbers of the shards of several versions, among all that are read.
+pub(crate) struct Numbers(Vec<Vec<u32>>);
+
+impl Numbers {
+    /// That of a shard by its version's number and its own there.
+    pub(crate) fn of(&self, version: usize, shard: u32) -> u32 {
+        self.0[version][shard as usize]
+    }
+}
+
 /// How a shard is used.
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
+    /// Its rows are asked of the disk one by one: they are large, or the memory does not hold all there are.
+    by_row: bool,
     /// The window that it was last read in; 0 if in none.
     window: u64,
     /// It was found in memory whole, so its rows need not be asked for.
@@ -72,9 +101,8 @@ struct Used {
 
 impl ShardFiles {
     pub(crate) fn new(
-        origin: Arc<Origin>,
+        stored: Vec<Stored>,
         cache: Arc<SharedCache>,
-        manifest: Arc<Manifest>,
         stop: CancellationToken,
     ) -> Result<Self, LoadError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -83,30 +111,53 @@ impl ShardFiles {
             .enable_all()
             .build()
             .map_err(|source| LoadError::Threads { source })?;
-        let bytes: u64 = manifest.shards.iter().map(|shard| shard.bytes).sum();
-        if manifest.shards.first().is_some_and(|shard| origin.local_path(&shard.id).is_none()) {
-            cache.check(manifest.shards.iter().map(|shard| shard.bytes).max().unwrap_or(0))?;
-            if bytes > cache.limit().0 {
-                let (needed, limit) = (ByteSize(bytes).to_string(), cache.limit().to_string());
+        let (listed, numbers) = list(&stored);
+        let entry =
+            |(version, shard): &(u32, u32)| &stored[*version as usize].manifest.shards[*shard as usize];
+        let elsewhere: Vec<bool> = stored.iter().map(Stored::is_elsewhere).collect();
+        let fetched = listed.iter().filter(|(version, _)| elsewhere[*version as usize]);
+        let fetched: Vec<u64> = fetched.map(|shard| entry(shard).bytes).collect();
+        if let Some(largest) = fetched.iter().max() {
+            cache.check(*largest)?;
+            let needed: u64 = fetched.iter().sum();
+            if needed > cache.limit().0 {
+                let (needed, limit) = (ByteSize(needed).to_string(), cache.limit().to_string());
                 warn!(dir = %cache.dir().display(), needed, limit,
-                      "the cache is smaller than the dataset: shards are fetched again and again; raise cache_limit");
+                      "the cache is smaller than the data: shards are fetched again and again; raise cache_limit");
             }
         }
-        let row_bytes = manifest.row_bytes() / manifest.sample_count().max(1);
+        let bytes: u64 = listed.iter().map(|shard| entry(shard).bytes).sum();
         let fits = memory::available().is_none_or(|room| bytes <= room / 5 * 4);
-        let by_row = row_bytes >= LARGE_ROW || !fits;
-        let (open, used) = (Open::none(manifest.shards.len()), vec![Used::default(); manifest.shards.len()]);
-        Ok(Self { origin, runtime, cache, manifest, open, by_row, fits, used, window: 0, stop })
+        let row_bytes: Vec<u64> = stored
+            .iter()
+            .map(|Stored { manifest, .. }| manifest.row_bytes() / manifest.sample_count().max(1))
+            .collect();
+        let by_row = |(version, _): &(u32, u32)| !fits || row_bytes[*version as usize] >= LARGE_ROW;
+        let used: Vec<Used> =
+            listed.iter().map(|shard| Used { by_row: by_row(shard), ..Used::default() }).collect();
+        let (open, some_by_row) = (Open::none(listed.len()), used.iter().any(|used| used.by_row));
+        let numbers = Arc::new(numbers);
+        Ok(Self { stored, listed, numbers, runtime, cache, open, fits, used, some_by_row, window: 0, stop })
+    }
+
+    /// The numbers by which shards are asked for.
+    pub(crate) fn numbers(&self) -> Arc<Numbers> {
+        Arc::clone(&self.numbers)
+    }
+
+    /// The store of a shard, and what is known of it.
+    fn entry(&self, number: u32) -> (&Origin, &ShardEntry) {
+        let (version, shard) = self.listed[number as usize];
+        let Stored { origin, manifest } = &self.stored[version as usize];
+        (origin, &manifest.shards[shard as usize])
     }
 
     /// Opens shards, several side by side.
     fn open_all(&mut self, numbers: &[u32]) -> Result<(), LoadError> {
         let mut left = numbers.to_vec();
         while !left.is_empty() {
-            let opened: Vec<(u32, Option<Arc<Shard>>)> = side_by_side(&left, |number| {
-                let entry = &self.manifest.shards[*number as usize];
-                Ok((*number, self.open_one(entry)?))
-            })?;
+            let opened: Vec<(u32, Option<Arc<Shard>>)> =
+                side_by_side(&left, |number| Ok((*number, self.open_one(*number)?)))?;
             let open = Arc::make_mut(&mut self.open.0);
             left = Vec::new();
             for (number, shard) in opened {
@@ -118,8 +169,7 @@ impl ShardFiles {
             if !left.is_empty() && !self.make_room() {
                 // The cache is others', or too small for one window: these are read and not kept.
                 let fetched = side_by_side(&left, |number| {
-                    let entry = &self.manifest.shards[*number as usize];
-                    Ok((*number, Arc::new(Shard::from_bytes(self.fetch(entry)?)?)))
+                    Ok((*number, Arc::new(Shard::from_bytes(self.fetch(*number)?)?)))
                 })?;
                 let open = Arc::make_mut(&mut self.open.0);
                 fetched.into_iter().for_each(|(number, shard)| open[number as usize] = Some(shard));
@@ -130,29 +180,31 @@ impl ShardFiles {
     }
 
     /// Opens a shard where it lies, or brings it to this machine; `None` if there is no room for it.
-    fn open_one(&self, entry: &ShardEntry) -> Result<Option<Arc<Shard>>, LoadError> {
-        if let Some(path) = self.origin.local_path(&entry.id) {
-            return self.open_file(entry, &path).map(Some);
+    fn open_one(&self, number: u32) -> Result<Option<Arc<Shard>>, LoadError> {
+        let (origin, entry) = self.entry(number);
+        if let Some(path) = origin.local_path(&entry.id) {
+            return self.open_file(number, &path).map(Some);
         }
-        let fetch = || self.fetch(entry);
+        let fetch = || self.fetch(number);
         let Fetched::Here(path) = self.cache.get(entry.id, entry.bytes, fetch)? else { return Ok(None) };
-        match self.open_file(entry, &path) {
+        match self.open_file(number, &path) {
             Err(LoadError::Shard(error @ (ShardError::Corrupt { .. } | ShardError::WrongDigest { .. }))) => {
                 warn!(path = %path.display(), %error, "a shard was damaged where it is kept; fetching it again");
                 self.cache.discard(&path)?;
                 let Fetched::Here(path) = self.cache.get(entry.id, entry.bytes, fetch)? else {
                     return Ok(None);
                 };
-                self.open_file(entry, &path).map(Some)
+                self.open_file(number, &path).map(Some)
             }
             opened => opened.map(Some),
         }
     }
 
-    fn open_file(&self, entry: &ShardEntry, path: &Path) -> Result<Arc<Shard>, LoadError> {
-        let is_verified = self.cache.is_verified(entry.id, path);
+    fn open_file(&self, number: u32, path: &Path) -> Result<Arc<Shard>, LoadError> {
+        let id = self.entry(number).1.id;
+        let is_verified = self.cache.is_verified(id, path);
         let shard = Shard::open_with(path, |bytes| {
-            if is_verified && self.by_row {
+            if is_verified && self.used[number as usize].by_row {
                 return populate(&bytes[bytes.len().saturating_sub(FOOTER)..]);
             }
             if is_verified && are_resident(bytes) {
@@ -162,18 +214,19 @@ impl ShardFiles {
             populate(bytes)
         })?;
         if !is_verified {
-            shard.verify(entry.id)?;
-            self.cache.note_verified(entry.id, path);
+            shard.verify(id)?;
+            self.cache.note_verified(id, path);
         }
         Ok(Arc::new(shard))
     }
 
-    /// A shard from the store, whole; not, once nobody wants it any more.
-    fn fetch(&self, entry: &ShardEntry) -> Result<Bytes, LoadError> {
+    /// A shard from its store, whole; not, once nobody wants it any more.
+    fn fetch(&self, number: u32) -> Result<Bytes, LoadError> {
+        let (origin, entry) = self.entry(number);
         self.runtime.block_on(async {
             tokio::select! {
                 () = self.stop.cancelled() => Err(LoadError::Stopped),
-                shard = self.origin.shard(entry) => Ok(shard?),
+                shard = origin.shard(entry) => Ok(shard?),
             }
         })
     }
@@ -187,11 +240,11 @@ impl ShardFiles {
             .collect();
         old.sort_unstable();
         old.truncate(AT_ONCE);
-        let open = Arc::make_mut(&mut self.open.0);
         for (_, number) in &old {
-            open[*number as usize] = None;
-            self.used[*number as usize] = Used::default();
-            self.cache.release(self.manifest.shards[*number as usize].id);
+            Arc::make_mut(&mut self.open.0)[*number as usize] = None;
+            let used = &mut self.used[*number as usize];
+            *used = Used { by_row: used.by_row, ..Used::default() };
+            self.cache.release(self.entry(*number).1.id);
         }
         !old.is_empty()
     }
@@ -214,12 +267,15 @@ impl ShardFiles {
         let missing = wanted.iter().copied().filter(|number| self.open.0[*number as usize].is_none());
         self.open_all(&missing.collect::<Vec<_>>())?;
         while self.open.heap_bytes() > HEAP && self.make_room() {}
-        if self.by_row {
+        if self.some_by_row {
             // Somebody waits for the first rows, and they are few.
             if self.window > FIRST {
                 self.look(&wanted);
             }
-            self.read_rows(rows.filter(|(number, _)| !self.used[*number as usize].is_resident))?;
+            self.read_rows(rows.filter(|(number, _)| {
+                let used = &self.used[*number as usize];
+                used.by_row && !used.is_resident
+            }))?;
         }
         Ok(self.open.clone())
     }
@@ -228,7 +284,8 @@ impl ShardFiles {
     fn look(&mut self, wanted: &[u32]) {
         for number in wanted.iter().filter(|_| self.fits) {
             let used = &mut self.used[*number as usize];
-            if !used.is_resident
+            if used.by_row
+                && !used.is_resident
                 && used.look_again <= self.window
                 && let Some(shard) = &self.open.0[*number as usize]
             {
@@ -246,10 +303,7 @@ impl ShardFiles {
         }
         for (number, row) in rows {
             let (encoder, row) = self.open.place(number, row);
-            let failed = |source| ShardError::Io {
-                shard: self.manifest.shards[number as usize].id.to_string(),
-                source,
-            };
+            let failed = |source| ShardError::Io { shard: self.entry(number).1.id.to_string(), source };
             encoder.memory_of(row).try_for_each(populate).map_err(failed)?;
         }
         Ok(())
@@ -274,6 +328,22 @@ impl Open {
     pub(crate) fn place(&self, shard: u32, row: u32) -> (&RowEncoder, usize) {
         self.0[shard as usize].as_ref().expect("made ready").place(row)
     }
+}
+
+/// The shards of several versions, each once, and their numbers by version.
+fn list(stored: &[Stored]) -> (Vec<(u32, u32)>, Numbers) {
+    let (mut listed, mut known) = (Vec::new(), HashMap::new());
+    let numbers = (0u32..).zip(stored).map(|(version, Stored { manifest, .. })| {
+        let number = |(shard, entry): (u32, &ShardEntry)| {
+            *known.entry(entry.id).or_insert_with(|| {
+                listed.push((version, shard));
+                listed.len() as u32 - 1
+            })
+        };
+        (0u32..).zip(&manifest.shards).map(number).collect()
+    });
+    let numbers = Numbers(numbers.collect());
+    (listed, numbers)
 }
 
 /// Does the same for each, some at once; the first error ends it.

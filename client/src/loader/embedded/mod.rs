@@ -1,4 +1,4 @@
-//! Rows straight from a store's shards, without any node: how most people start.
+//! Rows straight from the shards of stores, without any node: how most people start.
 
 mod files;
 mod memory;
@@ -6,55 +6,68 @@ mod samples;
 
 use std::sync::Arc;
 
-use shardfmt::plan::{Plan, Read};
+use shardfmt::plan::Plan;
 use shardfmt::row::Rows;
 
 use super::LoadError;
+use super::order::SourceRead;
 use super::source::{Reads, Ready, RowSource};
-use files::Open;
+use files::{Numbers, Open};
 
-pub(crate) use files::ShardFiles;
+pub(crate) use files::{ShardFiles, Stored};
 pub use samples::Samples;
 
-/// The rows of a plan.
+/// The rows of one plan, or of the several of a mixture.
 pub(crate) struct Shards {
     files: ShardFiles,
-    plan: Arc<Plan>,
+    lying: Arc<Lying>,
 }
 
 impl Shards {
-    pub(crate) fn new(files: ShardFiles, plan: Arc<Plan>) -> Self {
-        Self { files, plan }
+    /// Those of `plans`, one for each version that `files` has, in the same order.
+    pub(crate) fn new(files: ShardFiles, plans: Vec<Arc<Plan>>) -> Self {
+        let numbers = files.numbers();
+        Self { files, lying: Arc::new(Lying { plans, numbers }) }
     }
 }
 
 impl RowSource for Shards {
     fn prepare(&mut self, _epoch: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError> {
-        let open = self
-            .files
-            .prepare(window.iter().copied().flatten().flatten().map(|read| lies(&self.plan, read)))?;
-        Ok(Arc::new(Window { plan: Arc::clone(&self.plan), open }))
+        let lying = &self.lying;
+        let rows = window.iter().copied().flatten().flatten().map(|read| lying.place(read));
+        let open = self.files.prepare(rows)?;
+        Ok(Arc::new(Window { lying: Arc::clone(lying), open }))
     }
 }
 
 /// The shards that were open when a window was prepared.
 struct Window {
-    plan: Arc<Plan>,
+    lying: Arc<Lying>,
     open: Open,
 }
 
 impl Ready for Window {
-    fn rows(&self, reads: &[Read]) -> Rows<'_> {
-        let place = |read: &Read| {
-            let (shard, row) = lies(&self.plan, read);
+    fn rows(&self, reads: &[SourceRead]) -> Rows<'_> {
+        let place = |read: &SourceRead| {
+            let (shard, row) = self.lying.place(read);
             self.open.place(shard, row)
         };
         Rows::Columns(reads.iter().map(place).collect())
     }
 }
 
-/// The shard of a row, and its number there.
-fn lies(plan: &Plan, read: &Read) -> (u32, u32) {
-    let at = plan.locate_grain(read.grain);
-    (at.shard, at.index * plan.document().grain_rows + read.row)
+/// In which shards what plans read lies.
+struct Lying {
+    plans: Vec<Arc<Plan>>,
+    numbers: Arc<Numbers>,
+}
+
+impl Lying {
+    /// The number of the shard of a row, and the row's there.
+    fn place(&self, SourceRead { source, read }: &SourceRead) -> (u32, u32) {
+        let plan = &self.plans[source.0 as usize];
+        let at = plan.locate_grain(read.grain);
+        let shard = self.numbers.of(source.0 as usize, at.shard);
+        (shard, at.index * plan.document().grain_rows + read.row)
+    }
 }

@@ -5,53 +5,51 @@ use std::sync::{Arc, Mutex};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use shardfmt::row::{Memory, Rows};
-use shardfmt::{Manifest, RowCodec, VersionId};
+use shardfmt::{RowCodec, VersionId};
 use tokio_util::sync::CancellationToken;
 
 use super::super::pool::Pool;
-use super::super::{CacheChoice, LoadError};
-use super::ShardFiles;
-use crate::catalog::{Catalog, LocalCatalog, StorePlace};
+use super::super::sources::Stores;
+use super::super::{CacheChoice, LoadError, columns};
+use super::{ShardFiles, Stored};
+use crate::catalog::{Catalog, StorePlace};
 
-/// A version's samples, by number: they count through the shards in the manifest's order.
+/// The samples of a version, or of several one after the other, by number: they count through the shards in the manifests'
+/// order.
 pub struct Samples {
     files: Mutex<ShardFiles>,
-    /// The number of the first sample of each shard.
-    starts: Vec<u64>,
+    /// Of each shard the number of its first sample, its version and its number there.
+    starts: Vec<(u64, u32, u32)>,
     count: u64,
     codec: RowCodec,
     memory: Pool,
 }
 
 impl Samples {
-    /// Opens a version of a store. Nothing of its shards is read yet.
+    /// Opens versions of stores, which have the same columns; at least one. Nothing of their shards is read yet.
     ///
     /// # Errors
-    /// A version that does not exist, a store that cannot be read.
-    pub fn open(place: &StorePlace, version: VersionId, cache: &CacheChoice) -> Result<Self, LoadError> {
-        let catalog = LocalCatalog::open_at(place)?;
-        let manifest = Arc::new(catalog.manifest(version)?);
-        Self::of(&catalog, manifest, cache)
-    }
-
-    fn of(catalog: &LocalCatalog, manifest: Arc<Manifest>, cache: &CacheChoice) -> Result<Self, LoadError> {
-        let starts = manifest.shards.iter().scan(0, |next, shard| {
-            let start = *next;
-            *next += u64::from(shard.rows);
-            Some(start)
+    /// A version that does not exist, versions of different columns, a store that cannot be read.
+    pub fn open(versions: &[(StorePlace, VersionId)], cache: &CacheChoice) -> Result<Self, LoadError> {
+        let mut stores = Stores::default();
+        let stored = versions.iter().map(|(place, version)| {
+            let catalog = stores.at(place)?;
+            Ok(Stored { origin: catalog.origin(), manifest: Arc::new(catalog.manifest(*version)?) })
         });
-        Ok(Self {
-            starts: starts.collect(),
-            count: manifest.sample_count(),
-            codec: RowCodec::new(Arc::clone(&manifest.schema))?,
-            memory: Pool::new(4),
-            files: Mutex::new(ShardFiles::new(
-                catalog.origin(),
-                Arc::new(cache.open()?),
-                manifest,
-                CancellationToken::new(),
-            )?),
-        })
+        let stored: Vec<Stored> = stored.collect::<Result<_, LoadError>>()?;
+        let names = versions.iter().map(|(_, version)| format!("version {}", version.short()));
+        let schemas = stored.iter().map(|stored| &*stored.manifest.schema);
+        let schema = columns::common(names.zip(schemas))?;
+        let (mut starts, mut count) = (Vec::new(), 0);
+        for (version, Stored { manifest, .. }) in (0u32..).zip(&stored) {
+            for (number, shard) in (0u32..).zip(&manifest.shards) {
+                starts.push((count, version, number));
+                count += u64::from(shard.rows);
+            }
+        }
+        let files = ShardFiles::new(stored, Arc::new(cache.open()?), CancellationToken::new())?;
+        let codec = RowCodec::new(Arc::new(schema))?;
+        Ok(Self { files: Mutex::new(files), starts, count, codec, memory: Pool::new(4) })
     }
 
     /// How many there are.
@@ -70,20 +68,19 @@ impl Samples {
     /// A number that no sample has, and what reading gives.
     pub fn take(&self, numbers: &[u64]) -> Result<RecordBatch, LoadError> {
         if let Some(beyond) = numbers.iter().find(|number| **number >= self.count) {
-            return Err(LoadError::Config(format!(
-                "there is no sample {beyond}; the version has {}",
-                self.count
-            )));
+            return Err(LoadError::Config(format!("there is no sample {beyond} of {}", self.count)));
         }
-        let places: Vec<(u32, u32)> = numbers.iter().map(|number| self.place(*number)).collect();
-        let open = self.files.lock().expect("no panic while held").prepare(places.iter().copied())?;
+        let mut files = self.files.lock().expect("no panic while held");
+        let shards = files.numbers();
+        let place = |number: &u64| {
+            let (start, version, shard) = self.starts[self.starts.partition_point(|at| at.0 <= *number) - 1];
+            (shards.of(version as usize, shard), (*number - start) as u32)
+        };
+        let places: Vec<(u32, u32)> = numbers.iter().map(place).collect();
+        let open = files.prepare(places.iter().copied())?;
+        drop(files);
         let rows = places.iter().map(|(shard, row)| open.place(*shard, *row));
         let memory: &dyn Memory = &self.memory;
         Ok(self.codec.gather(&Rows::Columns(rows.collect()), memory)?)
-    }
-
-    fn place(&self, number: u64) -> (u32, u32) {
-        let shard = self.starts.partition_point(|start| *start <= number) - 1;
-        (shard as u32, (number - self.starts[shard]) as u32)
     }
 }

@@ -1,0 +1,98 @@
+//! Several datasets read as one.
+
+use arrow::datatypes::SchemaRef;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use shardd_client::loader::{Follow, MixedSource, common_columns};
+use shardfmt::plan::{MixtureDocument, MixtureSource, Take};
+use shardfmt::{MixtureId, PlanId, VersionId};
+
+use crate::errors;
+use crate::store::{Place, Store, describe, parse};
+
+/// A source as Python says it: its store, version and plan, what it is called, and which of proportion, repeat and choose it
+/// says, and how much.
+type Said = (Py<Store>, String, String, String, String, String);
+
+/// Plans of several stores, and how much of each.
+#[pyclass(frozen, module = "shardd._native")]
+pub(crate) struct Mixture {
+    sources: Vec<MixedSource>,
+    epoch_size: u64,
+    given_epoch_size: Option<u64>,
+    id: MixtureId,
+    schema: SchemaRef,
+}
+
+impl Mixture {
+    /// What a loader follows.
+    pub(crate) fn follow(&self) -> Follow {
+        Follow::Mixture { sources: self.sources.clone(), epoch_size: self.given_epoch_size }
+    }
+}
+
+#[pymethods]
+impl Mixture {
+    #[new]
+    #[pyo3(signature = (sources, *, epoch_size=None))]
+    fn new(py: Python<'_>, sources: Vec<Said>, epoch_size: Option<u64>) -> PyResult<Self> {
+        let (mut mixed, mut described, mut schemas) = (Vec::new(), Vec::new(), Vec::new());
+        for (store, version, plan, name, kind, amount) in sources {
+            let store = store.get();
+            let Place::Store(place) = &store.place else {
+                return Err(PyTypeError::new_err(
+                    "nodes work on one plan a run: read the streams of a mixture from their stores",
+                ));
+            };
+            let (version, plan) = (VersionId(parse(&version)?), PlanId(parse(&plan)?));
+            let take = take(&kind, &amount)?;
+            let manifest = py.detach(|| store.manifest(version))?;
+            described.push(MixtureSource { plan, samples: manifest.sample_count(), take });
+            mixed.push(MixedSource { place: place.clone(), plan: store.plan_ref(plan), take });
+            schemas.push((name, manifest));
+        }
+        let document = MixtureDocument::new(described, epoch_size).map_err(|error| errors::value(&error))?;
+        let schemas = schemas.iter().map(|(name, manifest)| (name.clone(), &*manifest.schema));
+        let schema = common_columns(schemas).map_err(|error| errors::load(&error))?;
+        Ok(Self {
+            sources: mixed,
+            epoch_size: document.epoch_size,
+            given_epoch_size: epoch_size,
+            id: document.id(),
+            schema: schema.into(),
+        })
+    }
+
+    /// The digest that names it.
+    #[getter]
+    fn id(&self) -> String {
+        self.id.to_string()
+    }
+
+    /// Samples of an epoch.
+    #[getter]
+    fn samples(&self) -> u64 {
+        self.epoch_size
+    }
+
+    /// The columns that all sources have.
+    fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        describe(py, &self.schema)
+    }
+}
+
+fn take(kind: &str, amount: &str) -> PyResult<Take> {
+    let decimal = || amount.parse().map_err(|error| errors::value(&error));
+    match kind {
+        "proportion" => Ok(Take::Proportion(decimal()?)),
+        "repeat" => Ok(Take::Repeat(decimal()?)),
+        "choose" => match amount.parse() {
+            Ok(samples) => Ok(Take::Choose(samples)),
+            Err(_) => {
+                Err(PyValueError::new_err(format!("choose={amount} is no number of samples: use 1 or more")))
+            }
+        },
+        other => Err(PyValueError::new_err(format!("{other:?}: use proportion, repeat or choose"))),
+    }
+}

@@ -1,0 +1,124 @@
+//! What a loader is to follow, opened: the versions it reads, their plans, and the order that these make.
+
+use std::sync::Arc;
+
+use arrow::datatypes::Schema;
+use shardfmt::Manifest;
+use shardfmt::plan::{Mixture, MixtureDocument, MixtureSource, Plan, PlanDocument, Take};
+
+use super::embedded::Stored;
+use super::order::Order;
+use super::{Follow, LoadError, LoaderSource, PlanRef, columns};
+use crate::catalog::{Catalog, ClusterCatalog, LocalCatalog, StorePlace};
+
+/// A version that is read, and by which plan.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// The plan.
+    pub plan: Arc<Plan>,
+    /// The version.
+    pub manifest: Arc<Manifest>,
+}
+
+/// One of the sources of a mixture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MixedSource {
+    /// Where its version lies. Several sources may lie in one store, and be one version.
+    pub place: StorePlace,
+    /// The plan that fixes its own order.
+    pub plan: PlanRef,
+    /// How much of it an epoch of the mixture has.
+    pub take: Take,
+}
+
+/// Stores that are open, each once. Not for async tasks, as no [`LocalCatalog`] is.
+#[derive(Default)]
+pub(crate) struct Stores(Vec<(StorePlace, LocalCatalog)>);
+
+impl Stores {
+    /// The store at a place.
+    pub(crate) fn at(&mut self, place: &StorePlace) -> Result<&LocalCatalog, LoadError> {
+        let at = match self.0.iter().position(|(known, _)| known == place) {
+            Some(at) => at,
+            None => {
+                self.0.push((place.clone(), LocalCatalog::open_at(place)?));
+                self.0.len() - 1
+            }
+        };
+        Ok(&self.0[at].1)
+    }
+}
+
+impl Source {
+    fn open(catalog: &dyn Catalog, plan: &PlanRef) -> Result<Self, LoadError> {
+        let document = match plan {
+            PlanRef::Id(id) => catalog.plan(*id)?,
+            PlanRef::Document(document) => PlanDocument::clone(document),
+        };
+        let manifest = Arc::new(catalog.manifest(document.version)?);
+        let plan = Arc::new(Plan::new(document, &manifest.shard_rows())?);
+        Ok(Self { plan, manifest })
+    }
+}
+
+/// What there is to follow.
+pub(crate) struct Opened {
+    /// At least one.
+    pub(crate) sources: Vec<Source>,
+    /// Where each of them lies, if not on nodes.
+    pub(crate) stored: Vec<Stored>,
+    pub(crate) order: Order,
+    /// The columns that all have.
+    pub(crate) schema: Schema,
+}
+
+impl Opened {
+    pub(crate) fn open(follow: &Follow, shuffle: bool) -> Result<Self, LoadError> {
+        match follow {
+            Follow::Plan { source: LoaderSource::Nodes { servers, .. }, .. } if servers.is_empty() => {
+                Err(LoadError::NoServers)
+            }
+            Follow::Plan { source: LoaderSource::Nodes { servers, credentials, .. }, plan } => {
+                let source = Source::open(&ClusterCatalog::with(servers, credentials), plan)?;
+                Ok(Self::one(source, Vec::new(), shuffle))
+            }
+            Follow::Plan { source: LoaderSource::Store(place), plan } => {
+                let (source, stored) = stored(&mut Stores::default(), place, plan)?;
+                Ok(Self::one(source, vec![stored], shuffle))
+            }
+            Follow::Mixture { sources, epoch_size } => Self::several(sources, *epoch_size, shuffle),
+        }
+    }
+
+    fn one(source: Source, stored: Vec<Stored>, shuffle: bool) -> Self {
+        let order = Order::of_plan(Arc::clone(&source.plan), shuffle);
+        let schema = Schema::clone(&source.manifest.schema);
+        Self { sources: vec![source], stored, order, schema }
+    }
+
+    fn several(mixed: &[MixedSource], epoch_size: Option<u64>, shuffle: bool) -> Result<Self, LoadError> {
+        let mut stores = Stores::default();
+        let opened = mixed.iter().map(|source| stored(&mut stores, &source.place, &source.plan));
+        let (sources, stored): (Vec<Source>, Vec<Stored>) =
+            opened.collect::<Result<Vec<_>, LoadError>>()?.into_iter().unzip();
+        let described = sources.iter().zip(mixed).map(|(source, MixedSource { take, .. })| MixtureSource {
+            plan: source.plan.id(),
+            samples: source.plan.sample_count(),
+            take: *take,
+        });
+        let mixture = Mixture::new(MixtureDocument::new(described.collect(), epoch_size)?)?;
+        let named = sources.iter().enumerate().map(|(source_no, Source { plan, manifest })| {
+            (format!("source {source_no} (plan {})", plan.id().short()), &*manifest.schema)
+        });
+        let schema = columns::common(named)?;
+        let plans = sources.iter().map(|source| Arc::clone(&source.plan)).collect();
+        Ok(Self { order: Order::of_mixture(mixture, plans, shuffle)?, sources, stored, schema })
+    }
+}
+
+fn stored(stores: &mut Stores, place: &StorePlace, plan: &PlanRef) -> Result<(Source, Stored), LoadError> {
+    let catalog = stores.at(place)?;
+    let source = Source::open(catalog, plan)?;
+    let stored = Stored { origin: catalog.origin(), manifest: Arc::clone(&source.manifest) };
+    Ok((source, stored))
+}
