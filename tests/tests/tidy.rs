@@ -80,6 +80,8 @@ const PURE: &[&str] = &[
     "client/src/placement",
     "client/src/health.rs",
     "client/src/engine/pace.rs",
+    "client/src/loader/columns.rs",
+    "client/src/loader/order.rs",
     "client/src/loader/ranks.rs",
     "client/src/loader/span.rs",
     "client/src/loader/steps.rs",
