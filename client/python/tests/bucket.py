@@ -15,10 +15,13 @@ class Bucket:
         self.lock = threading.Lock()
         self._answers = threading.Event()
         self._answers.set()
-        self._kept_back = ""
+        self._kept_back: tuple[str, ...] = ()
+        self._gives_parts = False
         # Somebody waits for an answer that is kept back.
         self.is_waited_for = threading.Event()
         self.reads: dict[str, int] = {}
+        # Bytes of each object that were given.
+        self.given: dict[str, int] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"bucket": self}))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -31,18 +34,20 @@ class Bucket:
 
     url = "s3://data/digits"
 
-    def pause(self, part: str = "") -> None:
-        """Takes what is asked, and does not answer what has `part` in its name."""
-        self._kept_back = part
+    def pause(self, *parts: str, gives_parts: bool = False) -> None:
+        """Takes what is asked, and does not answer what has all of `parts` in its name; but who asks for some bytes of it is given
+        them if `gives_parts`."""
+        self._kept_back, self._gives_parts = parts, gives_parts
         self.is_waited_for.clear()
         self._answers.clear()
 
     def go_on(self) -> None:
         self._answers.set()
 
-    def wait(self, path: str) -> None:
+    def wait(self, path: str, is_part: bool) -> None:
         """As long as an answer is kept back."""
-        if self._kept_back in path and not self._answers.is_set():
+        is_kept_back = all(part in path for part in self._kept_back) and not (is_part and self._gives_parts)
+        if is_kept_back and not self._answers.is_set():
             self.is_waited_for.set()
             self._answers.wait()
 
@@ -59,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def _answer(self, status: int, body: bytes = b"", **headers: str) -> None:
-        self.bucket.wait(self.path)
+        self.bucket.wait(self.path, status == 206)
         self.send_response(status)
         self.send_header("Last-Modified", "Sun, 01 Nov 2026 00:00:00 GMT")
         for name, value in headers.items():
@@ -99,6 +104,9 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{whole}"
         if self.command == "HEAD":
             headers["Content-Length"] = str(whole)
+        else:
+            with self.bucket.lock:
+                self.bucket.given[key] = self.bucket.given.get(key, 0) + len(body)
         self._answer(status, body, **headers)
 
     do_HEAD = do_GET

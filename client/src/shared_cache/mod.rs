@@ -120,17 +120,18 @@ impl SharedCache {
 
     /// Where a shard of `bytes` bytes lies; if it does not, what `fetch` gives is put there, once for all processes that ask
     /// at the same time. It is held for this process until it is [released](Self::release). Blocks, but for no longer than a
-    /// lease on another process.
+    /// lease on another process; while it does, `go_on` is asked again and again.
     ///
     /// # Errors
-    /// What `fetch` gives, and what the disk says.
+    /// What `fetch` and `go_on` give, and what the disk says.
     pub fn get<E: From<SharedCacheError>>(
         &self,
         id: ShardId,
         bytes: u64,
+        go_on: impl Fn() -> Result<(), E>,
         fetch: impl FnOnce() -> Result<Bytes, E>,
     ) -> Result<Fetched, E> {
-        let path = self.dir.join("shards").join(id.to_string());
+        let path = self.path_of(id);
         match self.hold(id) {
             Err(SharedCacheError::Io { source, .. }) if is_full(&source) => return Ok(Fetched::NoRoom),
             held => held?,
@@ -138,7 +139,7 @@ impl SharedCache {
         if self.is_there(&path, bytes) {
             return Ok(Fetched::Here(path));
         }
-        let Some(part) = self.begin(&path, bytes)? else { return Ok(Fetched::Here(path)) };
+        let Some(part) = self.begin(&path, bytes, go_on)? else { return Ok(Fetched::Here(path)) };
         let kept = self.fill(&path, &part, bytes, fetch);
         if !matches!(kept, Ok(Fetched::Here(_))) {
             // What stays is removed when room is needed.
@@ -146,6 +147,15 @@ impl SharedCache {
             self.release(id);
         }
         kept
+    }
+
+    /// Whether a shard of `bytes` bytes is there. It may be gone a moment later.
+    pub fn has(&self, id: ShardId, bytes: u64) -> bool {
+        fs::metadata(self.path_of(id)).is_ok_and(|file| file.len() == bytes)
+    }
+
+    fn path_of(&self, id: ShardId) -> PathBuf {
+        self.dir.join("shards").join(id.to_string())
     }
 
     /// Removes a file that was found not to be the shard it should be. Who has it mapped keeps what is mapped.
@@ -213,7 +223,12 @@ impl SharedCache {
     }
 
     /// The file to fetch a shard into, locked; `None` when another process has fetched it meanwhile.
-    fn begin(&self, path: &Path, bytes: u64) -> Result<Option<Part>, SharedCacheError> {
+    fn begin<E: From<SharedCacheError>>(
+        &self,
+        path: &Path,
+        bytes: u64,
+        go_on: impl Fn() -> Result<(), E>,
+    ) -> Result<Option<Part>, E> {
         let shared = path.with_extension("part");
         let began = Instant::now();
         loop {
@@ -230,8 +245,9 @@ impl SharedCache {
             if began.elapsed() > LEASE {
                 warn!(shard = %path.display(), "another process takes too long to fetch a shard; fetching it here");
                 // Nobody else has a part of that name.
-                return Part::lock(path.with_extension(format!("{}.part", holds::name())));
+                return Ok(Part::lock(path.with_extension(format!("{}.part", holds::name())))?);
             }
+            go_on()?;
             std::thread::sleep(LOOK_EVERY);
         }
     }

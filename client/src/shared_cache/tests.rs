@@ -20,7 +20,7 @@ fn open(dir: &TempDir, limit: u64) -> SharedCache {
 }
 
 fn get(cache: &SharedCache, (id, bytes): &(ShardId, Bytes)) -> Fetched {
-    let got = cache.get(*id, bytes.len() as u64, || Ok::<_, Error>(bytes.clone())).expect("no errors here");
+    let got = cache.get(*id, bytes.len() as u64, || Ok(()), || Ok::<_, Error>(bytes.clone())).expect("no errors here");
     if let Fetched::Here(path) = &got {
         assert_eq!(fs::read(path).expect("it is there"), **bytes);
     }
@@ -75,7 +75,7 @@ fn a_shard_is_fetched_once_however_many_ask() {
                     fetched.fetch_add(1, Relaxed);
                     Ok::<_, Error>(wanted.1.clone())
                 };
-                let got = cache.get(wanted.0, wanted.1.len() as u64, fetch).expect("no errors here");
+                let got = cache.get(wanted.0, wanted.1.len() as u64, || Ok(()), fetch).expect("no errors here");
                 assert!(is_here(&got));
             });
         }
@@ -107,7 +107,7 @@ fn what_cannot_be_fetched_leaves_nothing() {
     let dir = TempDir::new().expect("a temporary directory");
     let cache = open(&dir, 2000);
     let (id, bytes) = shard(1, 1500);
-    let failed = cache.get(id, 1500, || Err(cache.failed("store", io::ErrorKind::TimedOut.into())));
+    let failed = cache.get(id, 1500, || Ok(()), || Err(cache.failed("store", io::ErrorKind::TimedOut.into())));
     assert!(failed.is_err() && cache.used().expect("reads") == 0);
     assert_eq!(get(&cache, &shard(2, 2001)), Fetched::NoRoom);
     assert!(is_here(&get(&cache, &(id, bytes))));
@@ -138,4 +138,18 @@ fn a_file_is_believed_until_it_changes() {
     assert!(open(&dir, 2000).is_verified(id, &second), "the others learn of it");
     fs::write(&second, vec![2; 101]).expect("writes");
     assert!(!first.is_verified(id, &second) && !open(&dir, 2000).is_verified(id, &second));
+}
+
+#[test]
+fn who_waits_for_another_can_be_told_not_to() {
+    let dir = TempDir::new().expect("a temporary directory");
+    let (one, other, wanted) = (open(&dir, 2000), open(&dir, 2000), shard(1, 100));
+    let fetch = || {
+        let given_up = || Err(SharedCacheError::TooSmall { limit: ByteSize(0), shard: ByteSize(0), least: ByteSize(0) });
+        let waited = other.get(wanted.0, 100, given_up, || panic!("it is on its way"));
+        assert!(matches!(waited, Err(SharedCacheError::TooSmall { .. })));
+        Ok::<_, Error>(wanted.1.clone())
+    };
+    assert!(is_here(&one.get(wanted.0, 100, || Ok(()), fetch).expect("no errors here")));
+    assert!(one.has(wanted.0, 100) && !one.has(wanted.0, 99));
 }

@@ -1,22 +1,25 @@
 //! Shards of stores that are read without any node, mapped.
 //!
 //! The shards of a directory are read where they are. Those of a store elsewhere are fetched whole, once, into a directory
-//! that all processes of the machine share ([`SharedCache`]).
+//! that all processes of the machine share ([`SharedCache`]). Until they are here, or where there is no room for them, few rows of
+//! large shards are asked for one by one ([`singles`](super::singles)).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use shardfmt::row::RowEncoder;
 use shardfmt::shard::{are_resident, populate, will_need};
 use shardfmt::{ByteSize, Manifest, Shard, ShardEntry, ShardError};
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::super::LoadError;
+use super::bring::Bringer;
 use super::memory;
+use super::singles::{Singles, Size, Spent, Taken, Wanted};
 use crate::origin::Origin;
 use crate::shared_cache::{Fetched, SharedCache};
 
@@ -61,9 +64,15 @@ pub(crate) struct ShardFiles {
     /// Of each shard a version that has it, and its number there.
     listed: Vec<(u32, u32)>,
     numbers: Arc<Numbers>,
+    bringer: Bringer,
+    /// Ends its threads when it is dropped.
     runtime: Runtime,
-    cache: Arc<SharedCache>,
     open: Open,
+    singles: Singles,
+    spent: Spent,
+    /// Shards that are brought while single rows of them are read; `None` if that would be for nothing: the cache does not hold all
+    /// of them, or nobody reads them to the end.
+    coming: Option<HashMap<u32, JoinHandle<()>>>,
     /// The memory holds all of them.
     fits: bool,
     /// How each shard is used.
@@ -72,8 +81,6 @@ pub(crate) struct ShardFiles {
     some_by_row: bool,
     /// Counts the calls of [`prepare`](Self::prepare), from 1.
     window: u64,
-    /// What is on its way is not wanted any more.
-    stop: CancellationToken,
 }
 
 /// The numbers of the shards of several versions, among all that are read.
@@ -107,6 +114,7 @@ impl ShardFiles {
     ) -> Result<Self, LoadError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
+            .max_blocking_threads(AT_ONCE)
             .thread_name("shardd-fetch")
             .enable_all()
             .build()
@@ -117,9 +125,9 @@ impl ShardFiles {
         let elsewhere: Vec<bool> = stored.iter().map(Stored::is_elsewhere).collect();
         let fetched = listed.iter().filter(|(version, _)| elsewhere[*version as usize]);
         let fetched: Vec<u64> = fetched.map(|shard| entry(shard).bytes).collect();
+        let needed: u64 = fetched.iter().sum();
         if let Some(largest) = fetched.iter().max() {
             cache.check(*largest)?;
-            let needed: u64 = fetched.iter().sum();
             if needed > cache.limit().0 {
                 let (needed, limit) = (ByteSize(needed).to_string(), cache.limit().to_string());
                 warn!(dir = %cache.dir().display(), needed, limit,
@@ -136,8 +144,27 @@ impl ShardFiles {
         let used: Vec<Used> =
             listed.iter().map(|shard| Used { by_row: by_row(shard), ..Used::default() }).collect();
         let (open, some_by_row) = (Open::none(listed.len()), used.iter().any(|used| used.by_row));
-        let numbers = Arc::new(numbers);
-        Ok(Self { stored, listed, numbers, runtime, cache, open, fits, used, some_by_row, window: 0, stop })
+        let coming = (needed > 0 && needed <= cache.limit().0).then(HashMap::new);
+        Ok(Self {
+            singles: Singles::new(stored.iter().map(|stored| &stored.manifest.schema))?,
+            spent: Spent::none(listed.len()),
+            bringer: Bringer { cache, runtime: runtime.handle().clone(), stop },
+            numbers: Arc::new(numbers),
+            window: 0,
+            stored,
+            listed,
+            runtime,
+            open,
+            coming,
+            fits,
+            used,
+            some_by_row,
+        })
+    }
+
+    /// Of whoever asks for some samples and perhaps never for others: what is not asked for is not brought.
+    pub(crate) fn for_some_samples(self) -> Self {
+        Self { coming: None, ..self }
     }
 
     /// The numbers by which shards are asked for.
@@ -146,10 +173,86 @@ impl ShardFiles {
     }
 
     /// The store of a shard, and what is known of it.
-    fn entry(&self, number: u32) -> (&Origin, &ShardEntry) {
+    fn entry(&self, number: u32) -> (&Arc<Origin>, &ShardEntry) {
         let (version, shard) = self.listed[number as usize];
         let Stored { origin, manifest } = &self.stored[version as usize];
         (origin, &manifest.shards[shard as usize])
+    }
+
+    /// Opens shards, or asks for the rows of them alone that are wanted, whichever is less; these are what is given.
+    fn obtain(
+        &mut self,
+        missing: Vec<u32>,
+        rows: impl Iterator<Item = (u32, u32)>,
+    ) -> Result<Taken, LoadError> {
+        let (single, mut whole) = self.choose(missing, rows);
+        let mut taken = Taken::default();
+        if !single.is_empty() {
+            self.begin_to_bring(single.keys());
+            let Self { listed, stored, singles, bringer, .. } = self;
+            let wanted = single.into_iter().map(|(number, rows)| {
+                let (version, shard) = listed[number as usize];
+                let Stored { origin, manifest } = &stored[version as usize];
+                let (entry, rows) = (&manifest.shards[shard as usize], rows.into_iter().collect());
+                Wanted { number, version: version as usize, origin, entry, rows }
+            });
+            let wanted: Vec<Wanted<'_>> = wanted.collect();
+            let (found, others) = bringer.unless_stopped(singles.take(&wanted))?;
+            taken = found;
+            whole.extend(others);
+        }
+        self.open_all(&whole)?;
+        Ok(taken)
+    }
+
+    /// Of which shards single rows are to be read, and which are to be opened.
+    fn choose(
+        &mut self,
+        missing: Vec<u32>,
+        rows: impl Iterator<Item = (u32, u32)>,
+    ) -> (BTreeMap<u32, BTreeSet<u32>>, Vec<u32>) {
+        let (mut whole, far): (Vec<u32>, Vec<u32>) =
+            missing.into_iter().partition(|number| self.is_here(*number));
+        let mut single: BTreeMap<u32, BTreeSet<u32>> =
+            far.into_iter().map(|number| (number, BTreeSet::new())).collect();
+        if !single.is_empty() {
+            for (number, row) in rows {
+                single.get_mut(&number).into_iter().for_each(|rows| _ = rows.insert(row));
+            }
+        }
+        single.retain(|number, rows| {
+            let size = Size::from(self.entry(*number).1);
+            let is_worthwhile = self.spent.is_worthwhile(*number, size, rows.len() as u64);
+            if !is_worthwhile {
+                whole.push(*number);
+            }
+            is_worthwhile
+        });
+        (single, whole)
+    }
+
+    /// Whether a shard lies on this machine.
+    fn is_here(&self, number: u32) -> bool {
+        let (origin, entry) = self.entry(number);
+        origin.local_path(&entry.id).is_some() || self.bringer.cache.has(entry.id, entry.bytes)
+    }
+
+    /// Has shards brought while somebody reads rows of them, if it is known that others will be wanted, too.
+    fn begin_to_bring<'a>(&mut self, numbers: impl Iterator<Item = &'a u32>) {
+        let Some(mut coming) = self.coming.take() else { return };
+        for number in numbers {
+            coming.entry(*number).or_insert_with(|| {
+                let (origin, entry) = self.entry(*number);
+                let (bringer, origin, entry) = (self.bringer.clone(), Arc::clone(origin), entry.clone());
+                self.runtime.spawn_blocking(move || {
+                    // Whoever wants it next tries again, and says what is wrong.
+                    if let Err(error) = bringer.bring(&origin, &entry) {
+                        debug!(shard = %entry.id, %error, "a shard could not be brought ahead of time");
+                    }
+                })
+            });
+        }
+        self.coming = Some(coming);
     }
 
     /// Opens shards, several side by side.
@@ -158,7 +261,7 @@ impl ShardFiles {
         while !left.is_empty() {
             let opened: Vec<(u32, Option<Arc<Shard>>)> =
                 side_by_side(&left, |number| Ok((*number, self.open_one(*number)?)))?;
-            let open = Arc::make_mut(&mut self.open.0);
+            let open = Arc::make_mut(&mut self.open.shards);
             left = Vec::new();
             for (number, shard) in opened {
                 match shard {
@@ -169,9 +272,10 @@ impl ShardFiles {
             if !left.is_empty() && !self.make_room() {
                 // The cache is others', or too small for one window: these are read and not kept.
                 let fetched = side_by_side(&left, |number| {
-                    Ok((*number, Arc::new(Shard::from_bytes(self.fetch(*number)?)?)))
+                    let (origin, entry) = self.entry(*number);
+                    Ok((*number, Arc::new(Shard::from_bytes(self.bringer.fetch(origin, entry)?)?)))
                 })?;
-                let open = Arc::make_mut(&mut self.open.0);
+                let open = Arc::make_mut(&mut self.open.shards);
                 fetched.into_iter().for_each(|(number, shard)| open[number as usize] = Some(shard));
                 return Ok(());
             }
@@ -185,15 +289,12 @@ impl ShardFiles {
         if let Some(path) = origin.local_path(&entry.id) {
             return self.open_file(number, &path).map(Some);
         }
-        let fetch = || self.fetch(number);
-        let Fetched::Here(path) = self.cache.get(entry.id, entry.bytes, fetch)? else { return Ok(None) };
+        let Fetched::Here(path) = self.bringer.bring(origin, entry)? else { return Ok(None) };
         match self.open_file(number, &path) {
             Err(LoadError::Shard(error @ (ShardError::Corrupt { .. } | ShardError::WrongDigest { .. }))) => {
                 warn!(path = %path.display(), %error, "a shard was damaged where it is kept; fetching it again");
-                self.cache.discard(&path)?;
-                let Fetched::Here(path) = self.cache.get(entry.id, entry.bytes, fetch)? else {
-                    return Ok(None);
-                };
+                self.bringer.cache.discard(&path)?;
+                let Fetched::Here(path) = self.bringer.bring(origin, entry)? else { return Ok(None) };
                 self.open_file(number, &path).map(Some)
             }
             opened => opened.map(Some),
@@ -202,7 +303,7 @@ impl ShardFiles {
 
     fn open_file(&self, number: u32, path: &Path) -> Result<Arc<Shard>, LoadError> {
         let id = self.entry(number).1.id;
-        let is_verified = self.cache.is_verified(id, path);
+        let is_verified = self.bringer.cache.is_verified(id, path);
         let shard = Shard::open_with(path, |bytes| {
             if is_verified && self.used[number as usize].by_row {
                 return populate(&bytes[bytes.len().saturating_sub(FOOTER)..]);
@@ -215,25 +316,14 @@ impl ShardFiles {
         })?;
         if !is_verified {
             shard.verify(id)?;
-            self.cache.note_verified(id, path);
+            self.bringer.cache.note_verified(id, path);
         }
         Ok(Arc::new(shard))
     }
 
-    /// A shard from its store, whole; not, once nobody wants it any more.
-    fn fetch(&self, number: u32) -> Result<Bytes, LoadError> {
-        let (origin, entry) = self.entry(number);
-        self.runtime.block_on(async {
-            tokio::select! {
-                () = self.stop.cancelled() => Err(LoadError::Stopped),
-                shard = origin.shard(entry) => Ok(shard?),
-            }
-        })
-    }
-
     /// Lets go of the shards that were read longest ago, but not of those of this window; whether there were any.
     fn make_room(&mut self) -> bool {
-        let numbered = (0u32..).zip(self.used.iter().zip(self.open.0.iter()));
+        let numbered = (0u32..).zip(self.used.iter().zip(self.open.shards.iter()));
         let mut old: Vec<(u64, u32)> = numbered
             .filter(|(_, (used, open))| used.window < self.window && open.is_some())
             .map(|(number, (used, _))| (used.window, number))
@@ -241,10 +331,10 @@ impl ShardFiles {
         old.sort_unstable();
         old.truncate(AT_ONCE);
         for (_, number) in &old {
-            Arc::make_mut(&mut self.open.0)[*number as usize] = None;
+            Arc::make_mut(&mut self.open.shards)[*number as usize] = None;
             let used = &mut self.used[*number as usize];
             *used = Used { by_row: used.by_row, ..Used::default() };
-            self.cache.release(self.entry(*number).1.id);
+            self.bringer.cache.release(self.entry(*number).1.id);
         }
         !old.is_empty()
     }
@@ -264,8 +354,8 @@ impl ShardFiles {
                 wanted.push(number);
             }
         }
-        let missing = wanted.iter().copied().filter(|number| self.open.0[*number as usize].is_none());
-        self.open_all(&missing.collect::<Vec<_>>())?;
+        let missing: Vec<u32> = wanted.iter().copied().filter(|number| !self.open.has(*number)).collect();
+        let taken = if missing.is_empty() { Taken::default() } else { self.obtain(missing, rows.clone())? };
         while self.open.heap_bytes() > HEAP && self.make_room() {}
         if self.some_by_row {
             // Somebody waits for the first rows, and they are few.
@@ -274,10 +364,10 @@ impl ShardFiles {
             }
             self.read_rows(rows.filter(|(number, _)| {
                 let used = &self.used[*number as usize];
-                used.by_row && !used.is_resident
+                used.by_row && !used.is_resident && self.open.has(*number)
             }))?;
         }
-        Ok(self.open.clone())
+        Ok(Open { shards: Arc::clone(&self.open.shards), taken: Arc::new(taken) })
     }
 
     /// Finds out now and then which shards are in memory, if it has room for all of them.
@@ -287,7 +377,7 @@ impl ShardFiles {
             if used.by_row
                 && !used.is_resident
                 && used.look_again <= self.window
-                && let Some(shard) = &self.open.0[*number as usize]
+                && let Some(shard) = &self.open.shards[*number as usize]
             {
                 used.is_resident = are_resident(shard.bytes());
                 used.look_again = self.window + LOOK_EVERY;
@@ -310,23 +400,34 @@ impl ShardFiles {
     }
 }
 
-/// Shards that are open, by their numbers.
+/// Shards that are open, by their numbers, and rows of others.
 #[derive(Clone)]
-pub(crate) struct Open(Arc<Vec<Option<Arc<Shard>>>>);
+pub(crate) struct Open {
+    shards: Arc<Vec<Option<Arc<Shard>>>>,
+    taken: Arc<Taken>,
+}
 
 impl Open {
     fn none(of: usize) -> Self {
-        Self(Arc::new(vec![None; of]))
+        Self { shards: Arc::new(vec![None; of]), taken: Arc::default() }
     }
 
-    /// How much memory of their own they take.
+    fn has(&self, shard: u32) -> bool {
+        self.shards[shard as usize].is_some()
+    }
+
+    /// How much memory of their own the shards take.
     fn heap_bytes(&self) -> u64 {
-        self.0.iter().flatten().map(|shard| shard.heap_bytes()).sum()
+        self.shards.iter().flatten().map(|shard| shard.heap_bytes()).sum()
     }
 
     /// Where a row lies that was made ready.
+    #[inline]
     pub(crate) fn place(&self, shard: u32, row: u32) -> (&RowEncoder, usize) {
-        self.0[shard as usize].as_ref().expect("made ready").place(row)
+        match &self.shards[shard as usize] {
+            Some(shard) => shard.place(row),
+            None => self.taken.place(shard, row),
+        }
     }
 }
 

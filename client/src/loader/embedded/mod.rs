@@ -1,8 +1,10 @@
 //! Rows straight from the shards of stores, without any node: how most people start.
 
+mod bring;
 mod files;
 mod memory;
 mod samples;
+mod singles;
 
 use std::sync::Arc;
 

@@ -48,6 +48,7 @@ impl Samples {
             }
         }
         let files = ShardFiles::new(stored, Arc::new(cache.open()?), CancellationToken::new())?;
+        let files = files.for_some_samples();
         let codec = RowCodec::new(Arc::new(schema))?;
         Ok(Self { files: Mutex::new(files), starts, count, codec, memory: Pool::new(4) })
     }
