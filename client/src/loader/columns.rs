@@ -128,7 +128,9 @@ mod tests {
                 .map(str::to_owned)
                 .into_iter()
                 .zip(["arrow.fixed_shape_tensor".to_owned(), format!("{{\"shape\":{shape}}}")]);
-            Schema::new(vec![Field::new("a", DataType::Int8, false).with_metadata(meaning.collect())])
+            Schema::new(vec![
+                Field::new("a", DataType::Int8, false).with_metadata(meaning.collect::<HashMap<_, _>>()),
+            ])
         };
         let said = of(&[&tensor("[2,3]"), &tensor("[3,2]")]).expect_err("other shapes");
         assert!(said.contains("[3,2]") && said.contains("[2,3]"), "{said}");

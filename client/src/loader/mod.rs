@@ -250,7 +250,7 @@ pub struct MicroBatch {
     pub virtual_rank: u32,
     /// The position of each row in the global order, ascending in each part of the step.
     pub positions: Vec<u64>,
-    /// Of a mixture the source of each row; empty if there is only one.
+    /// Of a mixture the source of each row, by its place in the mixture; nothing if one plan is read.
     pub sources: Vec<SourceNo>,
     /// Where the rows of each part of the step end.
     pub ends: Vec<usize>,
@@ -693,7 +693,7 @@ fn check(config: &LoaderConfig, order: &Order, virtual_ranks: u32) -> Result<(),
 
 /// What batch normalisation would suffer from, said once for all ranks. A run that has exchanged before has mixed.
 fn batch_norm_risk(config: &LoaderConfig, sources: &[Source], virtual_ranks: u32) -> Option<String> {
-    let [Source { plan, manifest }] = sources else { return None };
+    let (Follow::Plan { .. }, [Source { plan, manifest }]) = (&config.follow, sources) else { return None };
     let schedule = &plan.document().schedule;
     let has_mixed = config.start.0 > 0 && schedule.largest().units() > 0;
     // Strata are dealt to the partitions one sample after the other, and labels with them.
