@@ -33,7 +33,7 @@ use shardfmt::{ByteSize, DigestSum, PlanId};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-pub use columns::common as common_columns;
+pub use columns::{OtherColumns, common as common_columns};
 pub use embedded::Samples;
 pub use onlooker::{Batches, BatchesConfig, batches};
 pub use order::{Cursor, OrderId};
@@ -300,13 +300,10 @@ pub enum LoadError {
     Plan(#[from] PlanError),
     /// Sources that make no mixture.
     #[error(transparent)]
-    Mixture(#[from] MixtureError),
+    Mixture(Box<MixtureError>),
     /// Sources whose columns are not the same.
-    #[error(
-        "{other} {difference} in {first}: what is read together has the same columns, in name, order and type; ingest one of the two \
-         again with the columns of the other"
-    )]
-    Columns { other: String, first: String, difference: String },
+    #[error(transparent)]
+    Columns(Box<OtherColumns>),
     /// A node refused, or none answered.
     #[error(transparent)]
     Http(#[from] HttpError),
@@ -345,6 +342,12 @@ pub enum LoadError {
     /// It has failed before, was told to stop, or there is a bug in it.
     #[error("the loader has stopped; open another one")]
     Stopped,
+}
+
+impl From<MixtureError> for LoadError {
+    fn from(error: MixtureError) -> Self {
+        Self::Mixture(Box::new(error))
+    }
 }
 
 /// Reads a rank's share of a run.
