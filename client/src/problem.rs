@@ -421,7 +421,7 @@ impl From<&LoadError> for Kind {
             LoadError::Engine(error) => error.into(),
             LoadError::Origin(error) => error.into(),
             LoadError::Lookup(error) => error.into(),
-            LoadError::Plan(_) | LoadError::Mixture(_) | LoadError::Columns { .. } | LoadError::Config(_) => {
+            LoadError::Plan(_) | LoadError::Mixture(_) | LoadError::Columns(_) | LoadError::Config(_) => {
                 Self::Invalid
             }
             LoadError::Shard(_) | LoadError::Row(_) | LoadError::NotGenuine { .. } => Self::Corrupt,

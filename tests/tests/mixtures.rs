@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 /// Datasets by name, how many samples each has, and in which of the two stores.
 const DATASETS: [(&str, u64, &str); 4] =
-    [("books", 613, "one"), ("code", 150, "two"), ("maths", 37, "two"), ("pictures", 5, "one")];
+    [("books", 613, "one"), ("code", 150, "two"), ("maths", 37, "two"), ("pictures", 9, "one")];
 
 /// Two stores with datasets.
 struct Stores(TempDir);

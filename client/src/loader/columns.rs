@@ -7,6 +7,18 @@ use super::LoadError;
 /// What says how the values of tensors, and of other extensions, are to be understood.
 const MEANING: [&str; 2] = ["ARROW:extension:name", "ARROW:extension:metadata"];
 
+/// A source that has other columns than the first.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{other} {difference} in {first}: what is read together has the same columns, in name, order and type; ingest one of the two \
+     again with the columns of the other"
+)]
+pub struct OtherColumns {
+    other: String,
+    first: String,
+    difference: String,
+}
+
 /// The columns of several sources, each with what it is called in messages: those of the first, nullable where they are in any.
 ///
 /// # Errors
@@ -19,9 +31,8 @@ pub fn common<'a>(sources: impl IntoIterator<Item = (String, &'a Schema)>) -> Re
     };
     let mut fields: Vec<Field> = schema.fields().iter().map(|field| Field::clone(field)).collect();
     for (other, theirs) in sources {
-        let refuse = |difference| Err(LoadError::Columns { other, first: first.clone(), difference });
         if let Some(difference) = difference(schema, theirs) {
-            return refuse(difference);
+            return Err(LoadError::Columns(Box::new(OtherColumns { other, first, difference })));
         }
         for (field, their) in fields.iter_mut().zip(theirs.fields()) {
             field.set_nullable(field.is_nullable() || their.is_nullable());
@@ -45,7 +56,7 @@ fn difference(ours: &Schema, theirs: &Schema) -> Option<String> {
         return Some(format!("has a column {name:?}, which is not"));
     }
     let told = |field: &FieldRef| {
-        let meaning = MEANING.iter().filter_map(|name| field.metadata().get(*name));
+        let meaning = MEANING.iter().filter_map(|name| field.metadata().get(name));
         [vec![field.data_type().to_string()], meaning.cloned().collect()].concat().join(" ")
     };
     ours.fields().iter().zip(theirs.fields()).enumerate().find_map(|(at, (our, their))| {
@@ -128,7 +139,9 @@ mod tests {
                 .map(str::to_owned)
                 .into_iter()
                 .zip(["arrow.fixed_shape_tensor".to_owned(), format!("{{\"shape\":{shape}}}")]);
-            Schema::new(vec![Field::new("a", DataType::Int8, false).with_metadata(meaning.collect())])
+            Schema::new(vec![
+                Field::new("a", DataType::Int8, false).with_metadata(meaning.collect::<HashMap<_, _>>()),
+            ])
         };
         let said = of(&[&tensor("[2,3]"), &tensor("[3,2]")]).expect_err("other shapes");
         assert!(said.contains("[3,2]") && said.contains("[2,3]"), "{said}");

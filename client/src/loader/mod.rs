@@ -33,7 +33,7 @@ use shardfmt::{ByteSize, DigestSum, PlanId};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-pub use columns::common as common_columns;
+pub use columns::{OtherColumns, common as common_columns};
 pub use embedded::Samples;
 pub use onlooker::{Batches, BatchesConfig, batches};
 pub use order::{Cursor, OrderId};
@@ -250,7 +250,7 @@ pub struct MicroBatch {
     pub virtual_rank: u32,
     /// The position of each row in the global order, ascending in each part of the step.
     pub positions: Vec<u64>,
-    /// Of a mixture the source of each row; empty if there is only one.
+    /// Of a mixture the source of each row, by its place in the mixture; nothing if one plan is read.
     pub sources: Vec<SourceNo>,
     /// Where the rows of each part of the step end.
     pub ends: Vec<usize>,
@@ -300,13 +300,10 @@ pub enum LoadError {
     Plan(#[from] PlanError),
     /// Sources that make no mixture.
     #[error(transparent)]
-    Mixture(#[from] MixtureError),
+    Mixture(Box<MixtureError>),
     /// Sources whose columns are not the same.
-    #[error(
-        "{other} {difference} in {first}: what is read together has the same columns, in name, order and type; ingest one of the two \
-         again with the columns of the other"
-    )]
-    Columns { other: String, first: String, difference: String },
+    #[error(transparent)]
+    Columns(Box<OtherColumns>),
     /// A node refused, or none answered.
     #[error(transparent)]
     Http(#[from] HttpError),
@@ -345,6 +342,12 @@ pub enum LoadError {
     /// It has failed before, was told to stop, or there is a bug in it.
     #[error("the loader has stopped; open another one")]
     Stopped,
+}
+
+impl From<MixtureError> for LoadError {
+    fn from(error: MixtureError) -> Self {
+        Self::Mixture(Box::new(error))
+    }
 }
 
 /// Reads a rank's share of a run.
@@ -693,7 +696,7 @@ fn check(config: &LoaderConfig, order: &Order, virtual_ranks: u32) -> Result<(),
 
 /// What batch normalisation would suffer from, said once for all ranks. A run that has exchanged before has mixed.
 fn batch_norm_risk(config: &LoaderConfig, sources: &[Source], virtual_ranks: u32) -> Option<String> {
-    let [Source { plan, manifest }] = sources else { return None };
+    let (Follow::Plan { .. }, [Source { plan, manifest }]) = (&config.follow, sources) else { return None };
     let schedule = &plan.document().schedule;
     let has_mixed = config.start.0 > 0 && schedule.largest().units() > 0;
     // Strata are dealt to the partitions one sample after the other, and labels with them.

@@ -278,8 +278,11 @@ mod tests {
         let source = (1..60_u32, 1..9_u32, 1..100_u64, any::<bool>());
         let sources = prop::collection::vec(source, 1..6);
         prop_oneof![
-            3 => (sources, any::<bool>(), any::<bool>()).prop_map(|(sources, relative, shuffle)| mixture(sources, relative, shuffle)),
-            1 => (1..60_u32, 1..9_u32, any::<bool>()).prop_map(|(samples, partitions, shuffle)| Order::of_plan(plan(9, samples, partitions), shuffle)),
+            3 => (sources, any::<bool>(), any::<bool>())
+                .prop_map(|(sources, relative, shuffle)| mixture(sources, relative, shuffle)),
+            1 => (1..60_u32, 1..9_u32, any::<bool>()).prop_map(|(samples, partitions, shuffle)| {
+                Order::of_plan(plan(9, samples, partitions), shuffle)
+            }),
         ]
     }
 
@@ -306,7 +309,8 @@ mod tests {
 
         #[test]
         fn every_step_is_read_once_by_all_ranks_together_whoever_they_are(
-            order in orders(), v in 1..9_u32, world in any::<u32>(), global_batch in 1..150_u64, policy in 0..4_usize, start in any::<prop::sample::Index>(),
+            order in orders(), v in 1..9_u32, world in any::<u32>(), global_batch in 1..150_u64,
+            policy in 0..4_usize, start in any::<prop::sample::Index>(),
         ) {
             let virtual_ranks = if order.mixture.is_some() { v } else { order.default_virtual_ranks(v) };
             let world = 1 + world % virtual_ranks;
