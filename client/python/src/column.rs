@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyList, PyString, PyTuple};
 
 use crate::dlpack;
+use crate::memory::TorchMemory;
 
 /// A column of a batch. Its memory goes back to the loader with the last array or tensor that was made of it.
 #[pyclass(frozen, module = "shardd._native")]
@@ -19,6 +20,8 @@ pub(crate) struct Column {
     array: ArrayRef,
     /// How its values lie, if they are numbers of one shape and none is null.
     tensor: Option<Tensor>,
+    /// The tensor of PyTorch's in whose memory the values lie, from its first byte on.
+    block: Option<Py<PyAny>>,
 }
 
 /// Numbers one after the other.
@@ -128,7 +131,15 @@ pub(crate) fn tensor_shape(field: &FieldRef) -> Option<Vec<usize>> {
 
 impl Column {
     pub(crate) fn new(field: &FieldRef, array: &ArrayRef) -> Self {
-        Self { field: Arc::clone(field), array: Arc::clone(array), tensor: Tensor::of(field, array) }
+        let tensor = Tensor::of(field, array);
+        Self { field: Arc::clone(field), array: Arc::clone(array), tensor, block: None }
+    }
+
+    /// The same, which knows where it lies.
+    pub(crate) fn lies_in(self, py: Python<'_>, memory: Option<&TorchMemory>) -> Self {
+        let address = self.tensor.as_ref().map(|tensor| tensor.values.as_ptr().addr());
+        let block = memory.zip(address).and_then(|(memory, address)| memory.tensor(py, address));
+        Self { block, ..self }
     }
 
     fn tensor(&self) -> PyResult<&Tensor> {
@@ -170,6 +181,12 @@ impl Column {
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.tensor()?.shape)
+    }
+
+    /// The tensor of PyTorch's in whose memory the values lie, from its first byte on, if PyTorch has allocated it.
+    #[getter]
+    fn block(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.block.as_ref().map(|block| block.clone_ref(py))
     }
 
     /// As NumPy takes it, without a copy.

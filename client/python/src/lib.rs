@@ -4,9 +4,12 @@
 mod column;
 mod dlpack;
 mod errors;
+mod exchange;
 mod ingest;
 mod loader;
+mod memory;
 mod order;
+mod ranks;
 mod samples;
 mod store;
 
@@ -17,11 +20,15 @@ mod native {
     #[pymodule_export]
     use super::column::Column;
     #[pymodule_export]
+    use super::exchange::{exchanged, moves};
+    #[pymodule_export]
     use super::ingest::{Rows, ingest};
     #[pymodule_export]
     use super::loader::{Loader, Step};
     #[pymodule_export]
     use super::order::Order;
+    #[pymodule_export]
+    use super::ranks::data_rank;
     #[pymodule_export]
     use super::samples::Samples;
     #[pymodule_export]

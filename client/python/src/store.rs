@@ -56,6 +56,19 @@ impl Store {
         Ok(manifest)
     }
 
+    /// A plan over a version, and its manifest.
+    pub(crate) fn plan(&self, id: PlanId) -> PyResult<(Plan, Arc<Manifest>)> {
+        let known = self.plans.lock().expect("no panic while held").get(&id).cloned();
+        let document = match known {
+            Some(document) => document,
+            None => self.catalog()?.plan(id).map_err(|error| errors::catalog(&error))?,
+        };
+        let manifest = self.manifest(document.version)?;
+        let rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
+        let plan = Plan::new(document, &rows).map_err(|error| errors::value(&error))?;
+        Ok((plan, manifest))
+    }
+
     pub(crate) fn plan_ref(&self, id: PlanId) -> PlanRef {
         let plans = self.plans.lock().expect("no panic while held");
         plans.get(&id).map_or(PlanRef::Id(id), |document| document.clone().into())
@@ -194,15 +207,8 @@ impl Store {
     fn describe_plan(&self, py: Python<'_>, id: &str, world: u32) -> PyResult<(String, u32, u64, u32)> {
         let id = PlanId(parse(id)?);
         py.detach(|| {
-            let known = self.plans.lock().expect("no panic while held").get(&id).cloned();
-            let document = match known {
-                Some(document) => document,
-                None => self.catalog()?.plan(id).map_err(|error| errors::catalog(&error))?,
-            };
-            let manifest = self.manifest(document.version)?;
-            let rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
-            let version = document.version.to_string();
-            let plan = Plan::new(document, &rows).map_err(|error| errors::value(&error))?;
+            let (plan, _) = self.plan(id)?;
+            let version = plan.document().version.to_string();
             let virtual_ranks = plan.default_virtual_ranks(world);
             Ok((version, plan.document().partitions, plan.sample_count(), virtual_ranks))
         })

@@ -16,6 +16,8 @@ class Bucket:
         self._answers = threading.Event()
         self._answers.set()
         self._kept_back = ""
+        # For how many seconds every answer is kept back.
+        self.lateness = 0.0
         # Somebody waits for an answer that is kept back.
         self.is_waited_for = threading.Event()
         self.reads: dict[str, int] = {}
@@ -45,6 +47,8 @@ class Bucket:
         if self._kept_back in path and not self._answers.is_set():
             self.is_waited_for.set()
             self._answers.wait()
+        if self.lateness:
+            threading.Event().wait(self.lateness)
 
     def close(self) -> None:
         self.go_on()

@@ -4,6 +4,7 @@
 //! cluster, or a store's shards without any daemon) changes only how long it takes. The API blocks; a thread reads ahead and
 //! another tells the nodes how far the user has come.
 
+mod clocks;
 mod embedded;
 mod nodes;
 mod onlooker;
@@ -26,6 +27,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
 use shardfmt::plan::{Plan, PlanDocument, PlanError, VirtualRank};
+use shardfmt::row::Memory;
 use shardfmt::{ByteSize, DigestSum, Manifest, PlanId};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -44,6 +46,7 @@ use crate::origin::OriginError;
 use crate::protocol::{AuditReport, CreateRun, Cursor, RunId, RunRecord};
 use crate::shared_cache::{SharedCache, SharedCacheError};
 use crate::spread::Origins;
+use clocks::{Clocks, On};
 use embedded::{ShardFiles, Shards};
 use nodes::{NodeRows, Nodes};
 use pool::Pool;
@@ -112,6 +115,8 @@ pub struct LoaderConfig {
     pub start: (u32, u64),
     /// The epoch before which to stop.
     pub end_epoch: u32,
+    /// How many samples an epoch has: the first of its order. `None`: all there are, as with more than that.
+    pub limit: Option<u64>,
     /// Whether files of nodes on this machine are mapped; else their bytes are sent, as from nodes elsewhere. Found out where
     /// files cannot be opened, so there is little reason to say no.
     pub map_files: bool,
@@ -156,6 +161,7 @@ impl LoaderConfig {
             last_batch: LastBatch::Short,
             start: (0, 0),
             end_epoch: 1,
+            limit: None,
             map_files: true,
             stride: 1,
             audit: false,
@@ -247,6 +253,14 @@ pub struct LoaderStats {
     pub samples: u64,
     /// Time the user waited for steps, in seconds.
     pub waited_s: f64,
+    /// Time that the next step lay finished before the user asked for it, in seconds.
+    pub kept_s: f64,
+    /// Time that was spent on asking the store or nodes and waiting for what they send, in seconds.
+    pub network_s: f64,
+    /// Time that was spent on opening, reading and checking files of this machine, in seconds.
+    pub disk_s: f64,
+    /// Time that was spent on gathering and decoding, in seconds: the mean of the threads that do so.
+    pub decode_s: f64,
 }
 
 /// Why a loader cannot go on.
@@ -330,6 +344,7 @@ pub struct Loader {
     reporter: Option<JoinHandle<()>>,
     audits: Vec<EpochAudit>,
     stats: LoaderStats,
+    clocks: Arc<Clocks>,
     /// The last chunk boundary that was reported, as (epoch, chunks due).
     reported: (u32, u32),
 }
@@ -352,6 +367,16 @@ impl Loader {
     /// # Errors
     /// A plan that does not exist, ranks that do not fit it, a start outside it, no node that answers, a damaged store.
     pub fn open(config: LoaderConfig) -> Result<Self, LoadError> {
+        // What is on its way, and what the user has and has just let go of.
+        let memory = Pool::new(config.read_ahead + config.threads + 2);
+        Self::open_into(config, Box::new(memory))
+    }
+
+    /// As [`open`](Self::open), with batches gathered into memory that `memory` lends.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_into(config: LoaderConfig, memory: Box<dyn Memory + Send + Sync>) -> Result<Self, LoadError> {
         let catalog: Box<dyn Catalog> = match &config.source {
             LoaderSource::Nodes { servers, .. } if servers.is_empty() => return Err(LoadError::NoServers),
             LoaderSource::Nodes { servers, credentials, .. } => {
@@ -375,7 +400,7 @@ impl Loader {
             warn!("{risk}");
         }
         let steps = Steps {
-            sample_count: plan.sample_count(),
+            sample_count: config.limit.map_or(plan.sample_count(), |limit| limit.min(plan.sample_count())),
             global_batch: u64::from(virtual_ranks) * u64::from(config.batch_size),
             last_batch: config.last_batch,
         };
@@ -387,6 +412,7 @@ impl Loader {
         }
 
         let stop = CancellationToken::new();
+        let clocks = Arc::new(Clocks::default());
         let mut nodes = None;
         let rows: Box<dyn RowSource> = match &config.source {
             LoaderSource::Nodes { servers, run, credentials } => {
@@ -407,12 +433,13 @@ impl Loader {
                 let attached = Arc::new(attached);
                 nodes = Some(Arc::clone(&attached));
                 let (plan, manifest) = (Arc::clone(&plan), Arc::clone(&manifest));
-                Box::new(NodeRows::new(attached, plan, manifest, stop.clone()))
+                Box::new(NodeRows::new(attached, plan, manifest, Arc::clone(&clocks), stop.clone()))
             }
             LoaderSource::Store(place) => {
                 let origin = LocalCatalog::open_at(place)?.origin();
                 let cache = Arc::new(config.cache.open()?);
-                let files = ShardFiles::new(origin, cache, Arc::clone(&manifest), stop.clone())?;
+                let (manifest, clocks) = (Arc::clone(&manifest), Arc::clone(&clocks));
+                let files = ShardFiles::new(origin, cache, manifest, clocks, stop.clone())?;
                 Box::new(Shards::new(files, Arc::clone(&plan)))
             }
         };
@@ -428,10 +455,8 @@ impl Loader {
             window: config.read_ahead,
             audit: config.audit,
         };
-        // What is on its way, and what the user has and has just let go of.
-        let memory = Box::new(Pool::new(config.read_ahead + config.threads + 2));
         let prefetch = Prefetch::new(share, Arc::clone(&plan), &manifest, steps, rows, memory)?;
-        let ahead = Ahead::start(prefetch, config.read_ahead, config.threads, stop)?;
+        let ahead = Ahead::start(prefetch, config.read_ahead, config.threads, Arc::clone(&clocks), stop)?;
         let mut loader = Self {
             plan,
             manifest,
@@ -444,6 +469,7 @@ impl Loader {
             reporter: None,
             audits: Vec::new(),
             stats: LoaderStats::default(),
+            clocks,
             reported: (config.start.0, 0),
             config,
         };
@@ -482,6 +508,7 @@ impl Loader {
         let began = Instant::now();
         let next = ahead.next(wait);
         self.stats.waited_s += began.elapsed().as_secs_f64();
+        self.stats.kept_s = ahead.kept().as_secs_f64();
         let step = match next {
             Ok(Next::Step(step)) => step,
             Ok(Next::NotYet) => return Ok(Next::NotYet),
@@ -504,7 +531,13 @@ impl Loader {
 
     /// How the loader fared so far.
     pub fn stats(&self) -> LoaderStats {
-        self.stats
+        let spent = |on| self.clocks.spent(on).as_secs_f64();
+        LoaderStats {
+            network_s: spent(On::Network),
+            disk_s: spent(On::Disk),
+            decode_s: spent(On::Gathering) / self.config.threads as f64,
+            ..self.stats
+        }
     }
 
     /// The columns of every batch.
@@ -636,8 +669,11 @@ fn check(config: &LoaderConfig, plan: &Plan, virtual_ranks: u32) -> Result<(), L
         "nodes give the plan's order; read the store without them for its own".into()
     } else if config.threads == 0 {
         "0 threads gather nothing; use at least 1".into()
-    } else if position > plan.sample_count() {
-        format!("position {position} is beyond the {} samples of an epoch", plan.sample_count())
+    } else if config.limit == Some(0) {
+        "a limit of 0 samples reads nothing; use at least 1".into()
+    } else if position > config.limit.unwrap_or(u64::MAX).min(plan.sample_count()) {
+        let samples = config.limit.unwrap_or(u64::MAX).min(plan.sample_count());
+        format!("position {position} is beyond the {samples} samples of an epoch")
     } else if epoch > config.end_epoch {
         format!("the start, epoch {epoch}, is after the end, epoch {}", config.end_epoch)
     } else {

@@ -8,6 +8,7 @@ Nothing is started when this is imported or when a dataset or loader is made: th
 """
 
 from ._dataset import StreamingDataset
+from ._device import to_device
 from ._ingest import from_hf, from_iter, from_torch
 from ._loader import DataLoader
 from ._ranks import Ranks
@@ -23,4 +24,5 @@ __all__ = [
     "from_hf",
     "from_iter",
     "from_torch",
+    "to_device",
 ]

@@ -32,7 +32,8 @@ class StreamingDataset:
 
     ``q`` is the share of samples that partitions exchange after each epoch, or a list of shares for the first epochs, of
     which the last one holds on. ``partitions`` and ``shuffle_seed`` belong to the plan: another value is another order.
-    ``shuffle=False`` reads the samples as they are stored, for evaluation.
+    ``shuffle=False`` reads the samples as they are stored, for evaluation. ``limit`` ends every epoch after so many samples of
+    its order, however many ranks share them: for a quick try.
 
     Iterating gives micro-batches if there is a ``batch_size``, and samples otherwise; :class:`shardd.DataLoader` reads
     ahead, and is what training wants. Inside a ``torch.utils.data.DataLoader`` (``batch_size=None``) each worker reads its
@@ -77,8 +78,9 @@ class StreamingDataset:
         self._store = _native.Store(**self._where)
         self._reference = _name(self._store, dataset, split)
         self.name, self.version, self._samples = self._store.resolve(self._reference)
-        if limit is not None:
-            raise ValueError("limit is not given with a plan; make a smaller version with shardctl ingest --limit")
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit={limit} leaves no samples; use at least 1")
+        self._limit = limit if limit is not None and limit < self._samples else None
         shares = [float(share) for share in q] if isinstance(q, Sequence) else [float(q)]
         self.plan, self.partitions = self._store.make_plan(
             self.version,
@@ -141,8 +143,8 @@ class StreamingDataset:
 
     @property
     def num_samples(self) -> int:
-        """Samples of the version, which all ranks together read in an epoch."""
-        return self._samples
+        """Samples that all ranks together read in an epoch: those of the version, or as many as ``limit`` allows."""
+        return self._samples if self._limit is None else self._limit
 
     @property
     def ranks(self) -> Ranks:
@@ -151,8 +153,9 @@ class StreamingDataset:
         return Ranks.find(rank, world, replication)
 
     def __repr__(self) -> str:
+        limited = "" if self._limit is None else f"{self.num_samples} in an epoch, "
         return (
-            f"StreamingDataset({self.name}, version {self.version[:12]}, {self._samples} samples, "
+            f"StreamingDataset({self.name}, version {self.version[:12]}, {self._samples} samples, {limited}"
             f"plan {self.plan[:12]} of {self.partitions} partitions)"
         )
 
@@ -226,14 +229,14 @@ class StreamingDataset:
             # Others may have some of this epoch left, and the next one is another iteration.
             epoch, position = begun, self.num_samples
         worker = loader._turn if loader._turn[1] > 1 else None
-        return State(self._order, epoch, position, loader.virtual_ranks, self.run, worker).as_dict()
+        return State(self._order, epoch, position, loader.virtual_ranks, self.run, worker, self._limit).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
         """The next iteration goes on where the state says. A state of a loader is for whoever iterates next, with as many
         workers as there may be; the state of a worker only for the same one of as many."""
         read = State.of(state)
         if not force:
-            read.check(self._order, repr(self))
+            read.check(self._order, repr(self), self._limit)
         worker = _worker()
         if read.worker is not None and read.worker != (worker or (0, 1))[:2]:
             raise StateMismatch(
@@ -283,7 +286,7 @@ class StreamingDataset:
 
     def _open(self, **how: Any) -> _native.Loader:
         local, cache_limit = self._cache
-        where = dict(cache_dir=local, cache_limit=cache_limit, run=self.run, shuffle=self.shuffle)
+        where = dict(cache_dir=local, cache_limit=cache_limit, run=self.run, shuffle=self.shuffle, limit=self._limit)
         return _native.Loader(self._store, self.plan, **where, **how)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,9 +24,23 @@ def converter(name: str) -> Callable[[_native.Column], Any]:
 
 
 def _torch() -> Callable[[_native.Column], Any]:
-    from torch import from_dlpack
+    import torch
 
-    return lambda column: from_dlpack(column) if column.is_tensor else column.to_list()
+    def convert(column: _native.Column) -> Any:
+        if not column.is_tensor:
+            return column.to_list()
+        if (block := column.block) is None:
+            return torch.from_dlpack(column)
+        # A view of PyTorch's own tensor: so it knows when the memory may be used again.
+        dtype, shape = getattr(torch, _TORCH_TYPES[column.__array_interface__["typestr"]]), column.shape
+        return block[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+
+    return convert
+
+
+_TORCH_TYPES = {"|b1": "bool", "|u1": "uint8", "|i1": "int8"} | {
+    f"<{kind}{bits // 8}": f"{name}{bits}" for kind, name in (("i", "int"), ("u", "uint"), ("f", "float")) for bits in (16, 32, 64)
+}
 
 
 def _numpy() -> Callable[[_native.Column], Any]:

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use shardfmt::row::RowEncoder;
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::super::LoadError;
+use super::super::clocks::{Clocks, On};
 use super::memory;
 use crate::origin::Origin;
 use crate::shared_cache::{Fetched, SharedCache};
@@ -55,6 +57,7 @@ pub(crate) struct ShardFiles {
     used: Vec<Used>,
     /// Counts the calls of [`prepare`](Self::prepare), from 1.
     window: u64,
+    clocks: Arc<Clocks>,
     /// What is on its way is not wanted any more.
     stop: CancellationToken,
 }
@@ -75,6 +78,7 @@ impl ShardFiles {
         origin: Arc<Origin>,
         cache: Arc<SharedCache>,
         manifest: Arc<Manifest>,
+        clocks: Arc<Clocks>,
         stop: CancellationToken,
     ) -> Result<Self, LoadError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -96,16 +100,23 @@ impl ShardFiles {
         let fits = memory::available().is_none_or(|room| bytes <= room / 5 * 4);
         let by_row = row_bytes >= LARGE_ROW || !fits;
         let (open, used) = (Open::none(manifest.shards.len()), vec![Used::default(); manifest.shards.len()]);
-        Ok(Self { origin, runtime, cache, manifest, open, by_row, fits, used, window: 0, stop })
+        Ok(Self { origin, runtime, cache, manifest, open, by_row, fits, used, window: 0, clocks, stop })
     }
 
     /// Opens shards, several side by side.
     fn open_all(&mut self, numbers: &[u32]) -> Result<(), LoadError> {
+        let (began, of_threads) = (Instant::now(), Clocks::default());
+        let opened = self.open_timed(numbers, &of_threads);
+        self.clocks.add_shared(began.elapsed(), &of_threads);
+        opened
+    }
+
+    fn open_timed(&mut self, numbers: &[u32], clocks: &Clocks) -> Result<(), LoadError> {
         let mut left = numbers.to_vec();
         while !left.is_empty() {
             let opened: Vec<(u32, Option<Arc<Shard>>)> = side_by_side(&left, |number| {
                 let entry = &self.manifest.shards[*number as usize];
-                Ok((*number, self.open_one(entry)?))
+                Ok((*number, self.open_one(entry, clocks)?))
             })?;
             let open = Arc::make_mut(&mut self.open.0);
             left = Vec::new();
@@ -119,7 +130,8 @@ impl ShardFiles {
                 // The cache is others', or too small for one window: these are read and not kept.
                 let fetched = side_by_side(&left, |number| {
                     let entry = &self.manifest.shards[*number as usize];
-                    Ok((*number, Arc::new(Shard::from_bytes(self.fetch(entry)?)?)))
+                    let fetched = clocks.time(On::Network, || self.fetch(entry))?;
+                    Ok((*number, Arc::new(clocks.time(On::Disk, || Shard::from_bytes(fetched))?)))
                 })?;
                 let open = Arc::make_mut(&mut self.open.0);
                 fetched.into_iter().for_each(|(number, shard)| open[number as usize] = Some(shard));
@@ -130,20 +142,22 @@ impl ShardFiles {
     }
 
     /// Opens a shard where it lies, or brings it to this machine; `None` if there is no room for it.
-    fn open_one(&self, entry: &ShardEntry) -> Result<Option<Arc<Shard>>, LoadError> {
+    fn open_one(&self, entry: &ShardEntry, clocks: &Clocks) -> Result<Option<Arc<Shard>>, LoadError> {
+        let open_file = |path: &Path| clocks.time(On::Disk, || self.open_file(entry, path));
         if let Some(path) = self.origin.local_path(&entry.id) {
-            return self.open_file(entry, &path).map(Some);
+            return open_file(&path).map(Some);
         }
-        let fetch = || self.fetch(entry);
-        let Fetched::Here(path) = self.cache.get(entry.id, entry.bytes, fetch)? else { return Ok(None) };
-        match self.open_file(entry, &path) {
+        // Another process may be fetching it.
+        let get = || clocks.time(On::Network, || self.cache.get(entry.id, entry.bytes, || self.fetch(entry)));
+        let Fetched::Here(path) = get()? else { return Ok(None) };
+        match open_file(&path) {
             Err(LoadError::Shard(error @ (ShardError::Corrupt { .. } | ShardError::WrongDigest { .. }))) => {
                 warn!(path = %path.display(), %error, "a shard was damaged where it is kept; fetching it again");
                 self.cache.discard(&path)?;
-                let Fetched::Here(path) = self.cache.get(entry.id, entry.bytes, fetch)? else {
+                let Fetched::Here(path) = get()? else {
                     return Ok(None);
                 };
-                self.open_file(entry, &path).map(Some)
+                open_file(&path).map(Some)
             }
             opened => opened.map(Some),
         }
@@ -215,11 +229,13 @@ impl ShardFiles {
         self.open_all(&missing.collect::<Vec<_>>())?;
         while self.open.heap_bytes() > HEAP && self.make_room() {}
         if self.by_row {
+            let began = Instant::now();
             // Somebody waits for the first rows, and they are few.
             if self.window > FIRST {
                 self.look(&wanted);
             }
             self.read_rows(rows.filter(|(number, _)| !self.used[*number as usize].is_resident))?;
+            self.clocks.add(On::Disk, began.elapsed());
         }
         Ok(self.open.clone())
     }

@@ -49,6 +49,7 @@ impl Samples {
                 catalog.origin(),
                 Arc::new(cache.open()?),
                 manifest,
+                Arc::default(),
                 CancellationToken::new(),
             )?),
         })
