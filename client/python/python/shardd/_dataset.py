@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _formats, _native
 from ._epochs import SharedEpoch
-from ._ranks import Ranks
+from ._ranks import Ranks, place_in
 from ._state import State, StateMismatch
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ class StreamingDataset:
     ``remote`` is a directory or the URL of a store (``s3://bucket/folder``, ``gs://``, ``az://``, ``https://``); or give the
     HTTP addresses of nodes as ``servers``. ``dataset`` names one of its datasets (``NAME``, ``NAME@TAG``), and may be left
     out if there is only one; ``split`` reads ``NAME-SPLIT``.
+
+    Ranks that read the same, as tensor- and pipeline-parallel peers do, are told by ``replication``, if they follow each other, or by
+    ``mesh``: the index along the data-parallel dimension and its size, or that part of a ``DeviceMesh`` of PyTorch's.
 
     ``q`` is the share of samples that partitions exchange after each epoch, or a list of shares for the first epochs, of
     which the last one holds on. ``partitions`` and ``shuffle_seed`` belong to the plan: another value is another order.
@@ -65,7 +68,8 @@ class StreamingDataset:
         cache_limit: str | int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        replication: int = 1,
+        replication: int | None = None,
+        mesh: Any = None,
         token: str | None = None,
         ca: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -99,7 +103,7 @@ class StreamingDataset:
         self._image = (image_layout, image_dtype)
         _formats.image(*self._image)
         self._cache = (local, str(cache_limit) if cache_limit is not None else None)
-        self._given_ranks = (rank, world_size, replication)
+        self._given_ranks = (rank, world_size, replication, place_in(mesh))
         self._schema = {column["name"]: column for column in self._store.columns(self.version)}
         for column in self._columns or ():
             if column not in self._schema:
@@ -149,8 +153,7 @@ class StreamingDataset:
     @property
     def ranks(self) -> Ranks:
         """Which rank reads here, of how many."""
-        rank, world, replication = self._given_ranks
-        return Ranks.find(rank, world, replication)
+        return Ranks.find(*self._given_ranks)
 
     def __repr__(self) -> str:
         limited = "" if self._limit is None else f"{self.num_samples} in an epoch, "
@@ -271,7 +274,7 @@ class StreamingDataset:
         state["_reading"] = None
         # A worker is in no process group.
         if state["_given_ranks"][0] is None and (here := Ranks.of_group()) is not None:
-            state["_given_ranks"] = (here.rank, here.world, self._given_ranks[2])
+            state["_given_ranks"] = (here.rank, here.world, *self._given_ranks[2:])
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
