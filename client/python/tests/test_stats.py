@@ -85,3 +85,33 @@ def test_times_are_kept_when_threads_end_and_counted_apart_since_then(store):
     since = own.stats(since=before)
     assert since["samples"] >= SAMPLES and own.stats()["samples"] >= before["samples"] + SAMPLES
     assert own.stats(since=own.stats())["waits_for"] == "nothing"
+
+
+# --- what is exchanged --------------------------------------------------------------------------------------------------------
+
+
+def test_without_nodes_the_plan_says_what_moves_and_it_is_what_partitions_read(store):
+    """Every partition has a virtual rank of its own, so what moves shows as what ranks read."""
+    how = {"q": 0.5, "partitions": 48}
+    ranks = [
+        shardd.DataLoader(shardd.StreamingDataset(store, rank=rank, world_size=48, **how), batch_size=4, num_workers=1) for rank in range(48)
+    ]
+    assert ranks[0].exchange_stats() == {"nodes": 0, "epochs": []}
+    epochs = []
+    for _ in range(3):
+        where = {}
+        for rank, own in enumerate(ranks):
+            for batch in own:
+                where |= {number: rank for number in batch["id"].tolist()} if own.weight else {}
+            own.close()
+        epochs.append(where)
+    told = ranks[0].exchange_stats()
+    assert told["nodes"] == 0 and [moved["epoch"] for moved in told["epochs"]] == [0, 1, 2]
+    for moved, before, after in zip(told["epochs"], epochs, epochs[1:]):
+        assert len(before) == len(after) == SAMPLES
+        assert moved["samples"] == sum(before[number] != after[number] for number in before)
+        assert moved["share"] == moved["samples"] / SAMPLES and 0.4 < moved["share"] < 0.6
+        assert moved["bytes"] >= moved["samples"] * 200
+    stored = shardd.DataLoader(shardd.StreamingDataset(store, shuffle=False), 64)
+    list(stored)
+    assert stored.exchange_stats() == {"nodes": 0, "epochs": []}

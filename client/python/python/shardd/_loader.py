@@ -381,6 +381,19 @@ class DataLoader:
         own = self._native is not None and self._native.is_own()
         return _stats.told(self._times.told(self._native.stats() if own else None), since)
 
+    def exchange_stats(self) -> dict[str, Any]:
+        """What was exchanged after the epochs before this one.
+
+        With nodes (``"nodes"`` says how many answered, ``"silent"`` which did not) what they have counted of the run since they were
+        started: for each epoch the grains due, received and not sent, bytes, seconds of sending and which part of these was hidden
+        behind reading; and over all runs what had to be brought otherwise (``"misses_from_peers"``, ``"misses_from_origin"``,
+        ``"miss_bytes"``), bytes read from the store, and seconds that loaders were kept waiting.
+
+        Without (``"nodes": 0``) nothing is sent anywhere: what the plan moves to another partition, for the last few epochs, and the
+        ``"share"`` of all samples that this is.
+        """
+        return _stats.exchange(self.dataset, self._cursor[0])
+
     def close(self) -> None:
         """Ends the threads and processes. Batches that were handed out stay; iterating starts others."""
         processes, self._processes = self._processes, None

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+
+if TYPE_CHECKING:
+    from ._dataset import StreamingDataset
 
 # What the threads of a loader count.
 COUNTED = ("steps", "samples", "waited_s", "kept_s", "network_s", "disk_s", "decode_s")
@@ -65,3 +71,17 @@ def waits_for(counts: Mapping[str, float]) -> str:
     if decode > network + disk:
         return "decode"
     return "network" if network > disk else "disk"
+
+
+# How many exchanges without nodes are told of, the last ones: each is worked out from the plan.
+_EXCHANGES = 4
+
+
+def exchange(dataset: StreamingDataset, epoch: int) -> dict[str, Any]:
+    """What the exchange has moved before ``epoch``: as nodes have counted it, else as the plan says it."""
+    if dataset._where["servers"]:
+        return json.loads(_native.exchanged(dataset._store, dataset.run or "python"))
+    moves = _native.moves(dataset._store, dataset.plan, max(0, epoch - _EXCHANGES), epoch) if dataset.shuffle else []
+    names = ("epoch", "grains", "samples", "bytes")
+    epochs = [{**dict(zip(names, moved)), "share": moved[2] / max(dataset._samples, 1)} for moved in moves]
+    return {"nodes": 0, "epochs": epochs}
