@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, make_array};
+use arrow::array::{Array, ArrayRef, AsArray, make_array, new_empty_array};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, FieldRef};
 use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, to_ffi};
@@ -64,6 +64,17 @@ impl Number {
         }
     }
 
+    /// Its name, as libraries of arrays have it: `uint8`, `float32`.
+    fn name(self) -> String {
+        let bits = 8 * self.bytes;
+        match self.kind {
+            b'b' => "bool".to_owned(),
+            b'i' => format!("int{bits}"),
+            b'u' => format!("uint{bits}"),
+            _ => format!("float{bits}"),
+        }
+    }
+
     /// As NumPy writes it.
     pub(crate) fn text(self) -> String {
         let order = if self.bytes == 1 { '|' } else { '<' };
@@ -112,6 +123,31 @@ impl Tensor {
     }
 }
 
+/// What a column's values are.
+pub(crate) struct Values {
+    /// The type of their numbers, if they are numbers of one shape.
+    pub(crate) number: Option<String>,
+    /// The shape of each value, if they are.
+    pub(crate) shape: Option<Vec<usize>>,
+    /// The type of their items, if they are lists of numbers that differ in length.
+    pub(crate) items: Option<String>,
+}
+
+impl Values {
+    pub(crate) fn of(field: &FieldRef) -> Self {
+        let tensor = Tensor::of(field, &new_empty_array(field.data_type()));
+        let items = match field.data_type() {
+            DataType::List(items) | DataType::LargeList(items) => Number::of(items.data_type()),
+            _ => None,
+        };
+        Self {
+            number: tensor.as_ref().map(|tensor| tensor.number.name()),
+            shape: tensor.map(|tensor| tensor.shape[1..].to_vec()),
+            items: items.map(Number::name),
+        }
+    }
+}
+
 /// The first `len` bytes of an array's values.
 fn plain(array: &ArrayRef, len: usize) -> Buffer {
     let data = array.to_data();
@@ -120,7 +156,7 @@ fn plain(array: &ArrayRef, len: usize) -> Buffer {
 }
 
 /// What an `arrow.fixed_shape_tensor` says of its shape.
-pub(crate) fn tensor_shape(field: &FieldRef) -> Option<Vec<usize>> {
+fn tensor_shape(field: &FieldRef) -> Option<Vec<usize>> {
     let metadata = field.metadata();
     if metadata.get("ARROW:extension:name")? != "arrow.fixed_shape_tensor" {
         return None;

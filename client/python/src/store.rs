@@ -13,7 +13,7 @@ use shardd_client::stores::StoreOptions;
 use shardfmt::plan::{Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape};
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 
-use crate::column::tensor_shape;
+use crate::column::Values;
 use crate::errors;
 
 /// Where datasets are.
@@ -134,7 +134,8 @@ impl Store {
         })
     }
 
-    /// The columns of a version: name, type, shape of a value if it is a tensor, and what was noted with it.
+    /// The columns of a version: name, type, shape and type of number of a value if it is a tensor, the type of its items if it is
+    /// a list of numbers, and what was noted with it.
     fn columns<'py>(&self, py: Python<'py>, version: &str) -> PyResult<Bound<'py, PyList>> {
         let version = parse(version)?;
         let manifest = py.detach(|| self.manifest(VersionId(version)))?;
@@ -144,7 +145,10 @@ impl Store {
             column.set_item("name", field.name())?;
             column.set_item("type", field.data_type().to_string())?;
             column.set_item("nullable", field.is_nullable())?;
-            column.set_item("shape", tensor_shape(field))?;
+            let Values { number, shape, items } = Values::of(field);
+            column.set_item("shape", shape)?;
+            column.set_item("number", number)?;
+            column.set_item("items", items)?;
             let metadata: HashMap<&str, &str> =
                 field.metadata().iter().map(|(name, value)| (name.as_ref(), value.as_ref())).collect();
             column.set_item("metadata", metadata)?;

@@ -14,6 +14,7 @@ from ._loader import DataLoader
 from ._ranks import Ranks
 from ._sampler import Sampler
 from ._state import StateMismatch
+from ._tf import as_tf_dataset
 
 __all__ = [
     "DataLoader",
@@ -21,6 +22,7 @@ __all__ = [
     "Sampler",
     "StateMismatch",
     "StreamingDataset",
+    "as_tf_dataset",
     "from_hf",
     "from_iter",
     "from_torch",
