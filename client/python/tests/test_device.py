@@ -147,7 +147,7 @@ def test_what_a_transform_makes_is_pinned_as_well(store, watched, monkeypatch):
 @pytest.mark.skipif(CUDA, reason="there is an accelerator")
 def test_without_an_accelerator_a_loader_says_that_it_does_not_pin_and_goes_on(store):
     own = loader(store, pin_memory=True)
-    with pytest.warns(UserWarning, match="pin_memory=True, but no accelerator is found: batches are not pinned"):
+    with pytest.warns(UserWarning, match="pin_memory=True, but no accelerator is found that reads pinned memory: batches are not pinned"):
         first = ids(own)
     assert sorted(first) == EVERY
     with warnings.catch_warnings():

@@ -86,6 +86,14 @@ def test_the_work_is_done_by_as_many_processes_and_not_by_this_one(store):
     own.close()
 
 
+def test_another_transform_is_called_from_then_on(store):
+    own = in_processes(store, double)
+    assert sorted(ids(own)) == [2 * number for number in EVERY]
+    own.transform = jitter
+    assert sorted(ids(own)) == EVERY
+    own.close()
+
+
 def test_a_collate_fn_without_a_transform_is_called_there_too(store):
     own = in_processes(store, collate_fn=listed)
     assert sorted(int(number) for batch in own for number in batch) == EVERY

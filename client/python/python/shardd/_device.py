@@ -31,13 +31,9 @@ def find_pinned() -> Pinned | None:
     """`None`, with a warning, if no accelerator would read it."""
     import torch
 
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if accelerator is not None and accelerator.type != "mps":
+    if torch.cuda.is_available() or (hasattr(torch, "xpu") and torch.xpu.is_available()):
         return Pinned()
-    warnings.warn(
-        f"pin_memory=True, but {'MPS has no pinned memory' if accelerator else 'no accelerator is found'}: batches are not pinned",
-        stacklevel=4,
-    )
+    warnings.warn("pin_memory=True, but no accelerator is found that reads pinned memory: batches are not pinned", stacklevel=4)
     return None
 
 

@@ -285,8 +285,11 @@ class DataLoader:
         return self.transform is not None or self.collate_fn is not None
 
     def _own_processes(self) -> _transform.Processes:
+        work = _transform.Work(self.transform, self.collate_fn)
+        if self._processes is not None and self._processes.work != work:
+            self._processes.kill()
         if self._processes is None or not self._processes.can_be_used():
-            self._processes = _transform.Processes(self.transform_processes, _transform.Work(self.transform, self.collate_fn))
+            self._processes = _transform.Processes(self.transform_processes, work)
         return self._processes
 
     def _reached(self, step: _native.Step) -> None:

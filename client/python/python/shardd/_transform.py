@@ -29,6 +29,9 @@ class Work:
         self.transform = transform
         self.collate_fn = collate_fn
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Work) and other.transform is self.transform and other.collate_fn is self.collate_fn
+
     def __call__(self, batch: dict[str, Any]) -> Any:
         samples: list[Any] = [dict(zip(batch, values)) for values in zip(*batch.values())]
         if self.transform is not None:
@@ -64,6 +67,7 @@ class Processes:
         if method == "forkserver":
             # Loaded once, and forked.
             context.set_forkserver_preload(["__main__", "shardd._transform", *(["torch"] if torch is not None else [])])
+        self.work = work
         self._started = _Started(context)
         self._executor = ProcessPoolExecutor(count, self._started, _start, (work,))
         self._owner = os.getpid()
