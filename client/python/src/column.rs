@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, make_array};
+use arrow::array::{Array, ArrayRef, AsArray, make_array, new_empty_array};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, FieldRef};
 use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, to_ffi};
@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyList, PyString, PyTuple};
 
 use crate::dlpack;
+use crate::memory::TorchMemory;
 
 /// A column of a batch. Its memory goes back to the loader with the last array or tensor that was made of it.
 #[pyclass(frozen, module = "shardd._native")]
@@ -19,6 +20,8 @@ pub(crate) struct Column {
     array: ArrayRef,
     /// How its values lie, if they are numbers of one shape and none is null.
     tensor: Option<Tensor>,
+    /// The tensor of PyTorch's in whose memory the values lie, from its first byte on.
+    block: Option<Py<PyAny>>,
 }
 
 /// Numbers one after the other.
@@ -58,6 +61,17 @@ impl Number {
             DataType::Float32 => number(b'f', 4),
             DataType::Float64 => number(b'f', 8),
             _ => None,
+        }
+    }
+
+    /// Its name, as libraries of arrays have it: `uint8`, `float32`.
+    fn name(self) -> String {
+        let bits = 8 * self.bytes;
+        match self.kind {
+            b'b' => "bool".to_owned(),
+            b'i' => format!("int{bits}"),
+            b'u' => format!("uint{bits}"),
+            _ => format!("float{bits}"),
         }
     }
 
@@ -109,6 +123,31 @@ impl Tensor {
     }
 }
 
+/// What a column's values are.
+pub(crate) struct Values {
+    /// The type of their numbers, if they are numbers of one shape.
+    pub(crate) number: Option<String>,
+    /// The shape of each value, if they are.
+    pub(crate) shape: Option<Vec<usize>>,
+    /// The type of their items, if they are lists of numbers that differ in length.
+    pub(crate) items: Option<String>,
+}
+
+impl Values {
+    pub(crate) fn of(field: &FieldRef) -> Self {
+        let tensor = Tensor::of(field, &new_empty_array(field.data_type()));
+        let items = match field.data_type() {
+            DataType::List(items) | DataType::LargeList(items) => Number::of(items.data_type()),
+            _ => None,
+        };
+        Self {
+            number: tensor.as_ref().map(|tensor| tensor.number.name()),
+            shape: tensor.map(|tensor| tensor.shape[1..].to_vec()),
+            items: items.map(Number::name),
+        }
+    }
+}
+
 /// The first `len` bytes of an array's values.
 fn plain(array: &ArrayRef, len: usize) -> Buffer {
     let data = array.to_data();
@@ -117,7 +156,7 @@ fn plain(array: &ArrayRef, len: usize) -> Buffer {
 }
 
 /// What an `arrow.fixed_shape_tensor` says of its shape.
-pub(crate) fn tensor_shape(field: &FieldRef) -> Option<Vec<usize>> {
+fn tensor_shape(field: &FieldRef) -> Option<Vec<usize>> {
     let metadata = field.metadata();
     if metadata.get("ARROW:extension:name")? != "arrow.fixed_shape_tensor" {
         return None;
@@ -128,7 +167,15 @@ pub(crate) fn tensor_shape(field: &FieldRef) -> Option<Vec<usize>> {
 
 impl Column {
     pub(crate) fn new(field: &FieldRef, array: &ArrayRef) -> Self {
-        Self { field: Arc::clone(field), array: Arc::clone(array), tensor: Tensor::of(field, array) }
+        let tensor = Tensor::of(field, array);
+        Self { field: Arc::clone(field), array: Arc::clone(array), tensor, block: None }
+    }
+
+    /// The same, which knows where it lies.
+    pub(crate) fn lies_in(self, py: Python<'_>, memory: Option<&TorchMemory>) -> Self {
+        let address = self.tensor.as_ref().map(|tensor| tensor.values.as_ptr().addr());
+        let block = memory.zip(address).and_then(|(memory, address)| memory.tensor(py, address));
+        Self { block, ..self }
     }
 
     fn tensor(&self) -> PyResult<&Tensor> {
@@ -170,6 +217,12 @@ impl Column {
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.tensor()?.shape)
+    }
+
+    /// The tensor of PyTorch's in whose memory the values lie, from its first byte on, if PyTorch has allocated it.
+    #[getter]
+    fn block(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.block.as_ref().map(|block| block.clone_ref(py))
     }
 
     /// As NumPy takes it, without a copy.

@@ -4,10 +4,13 @@
 mod column;
 mod dlpack;
 mod errors;
+mod exchange;
 mod ingest;
 mod loader;
+mod memory;
 mod mixture;
 mod order;
+mod ranks;
 mod samples;
 mod store;
 
@@ -18,6 +21,8 @@ mod native {
     #[pymodule_export]
     use super::column::Column;
     #[pymodule_export]
+    use super::exchange::{exchanged, moves};
+    #[pymodule_export]
     use super::ingest::{Rows, ingest};
     #[pymodule_export]
     use super::loader::{Loader, Step};
@@ -25,6 +30,8 @@ mod native {
     use super::mixture::Mixture;
     #[pymodule_export]
     use super::order::Order;
+    #[pymodule_export]
+    use super::ranks::data_rank;
     #[pymodule_export]
     use super::samples::Samples;
     #[pymodule_export]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use arrow::datatypes::FieldRef;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use shardd_client::fork::Own;
 use shardd_client::loader::{self, CacheChoice, Follow, LastBatch, LoaderConfig, LoaderSource, Next};
 use shardd_client::protocol::RunId;
@@ -16,6 +17,7 @@ use shardfmt::{ByteSize, PlanId};
 
 use crate::column::Column;
 use crate::errors;
+use crate::memory::TorchMemory;
 use crate::mixture::Mixture;
 use crate::store::{Place, Store, parse};
 
@@ -27,6 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) struct Loader {
     /// `None` once it is closed.
     inner: Own<Mutex<Option<loader::Loader>>>,
+    /// What batches are gathered into, if it is not the loader's own.
+    memory: Own<Option<TorchMemory>>,
     virtual_ranks: u32,
     samples: u64,
     steps_per_epoch: u64,
@@ -62,13 +66,14 @@ impl Order {
 #[pyclass(frozen, module = "shardd._native")]
 pub(crate) struct Step {
     step: loader::Step,
+    memory: Option<TorchMemory>,
 }
 
 #[pymethods]
 impl Loader {
     #[new]
-    #[pyo3(signature = (order, *, batch_size, rank=0, world=1, virtual_ranks=None, last_batch="short", shuffle=true, epoch=0, position=0, stride=1,
-                        read_ahead=8, threads=2, audit=false, cache_dir=None, cache_limit=None, run=None))]
+    #[pyo3(signature = (order, *, batch_size, rank=0, world=1, virtual_ranks=None, last_batch="short", shuffle=true, limit=None, epoch=0, position=0, stride=1,
+                        read_ahead=8, threads=2, audit=false, cache_dir=None, cache_limit=None, run=None, allocate=None))]
     #[expect(clippy::too_many_arguments, reason = "each is a choice of the user's, given by name")]
     fn new(
         py: Python<'_>,
@@ -79,6 +84,7 @@ impl Loader {
         virtual_ranks: Option<u32>,
         last_batch: &str,
         shuffle: bool,
+        limit: Option<u64>,
         epoch: u32,
         position: u64,
         stride: u64,
@@ -88,6 +94,7 @@ impl Loader {
         cache_dir: Option<PathBuf>,
         cache_limit: Option<&str>,
         run: Option<&str>,
+        allocate: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let mut config = LoaderConfig::following(order.follow(run)?, batch_size);
         config.rank = rank;
@@ -111,13 +118,16 @@ impl Loader {
         config.threads = threads;
         config.audit = audit;
         config.shuffle = shuffle;
+        config.limit = limit;
         config.cache = cache(cache_dir, cache_limit)?;
-        let opened = open(py, config)?;
+        let memory = allocate.map(TorchMemory::new);
+        let opened = open(py, config, memory.clone())?;
         Ok(Self {
             virtual_ranks: opened.virtual_ranks(),
             samples: opened.steps().sample_count,
             steps_per_epoch: opened.steps().per_epoch(),
             inner: Own::new(Mutex::new(Some(opened))),
+            memory: Own::new(memory),
         })
     }
 
@@ -131,7 +141,13 @@ impl Loader {
             });
             match next {
                 None => return Err(PyRuntimeError::new_err("the loader is closed")),
-                Some(Ok(Next::Step(step))) => return Ok(Some(Step { step: *step })),
+                Some(Ok(Next::Step(step))) => {
+                    let memory = self.memory.get().cloned().flatten();
+                    if let Some(memory) = &memory {
+                        memory.fill(py)?;
+                    }
+                    return Ok(Some(Step { step: *step, memory }));
+                }
                 Some(Ok(Next::End)) => return Ok(None),
                 Some(Ok(Next::NotYet)) => py.check_signals()?,
                 Some(Err(error)) => return Err(errors::load(&error)),
@@ -169,11 +185,23 @@ impl Loader {
         self.steps_per_epoch
     }
 
-    /// Steps and samples handed out, and seconds that the user waited for them.
-    fn stats(&self) -> PyResult<(u64, u64, f64)> {
-        let inner = self.inner()?.lock().expect("no panic while held");
-        let stats = inner.as_ref().map(loader::Loader::stats).unwrap_or_default();
-        Ok((stats.steps, stats.samples, stats.waited_s))
+    /// Steps and samples handed out, and what time went by with, in seconds.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let inner = self.inner()?;
+        // Another thread may be waiting for a step.
+        let stats = py.detach(|| {
+            let inner = inner.lock().expect("no panic while held");
+            inner.as_ref().map(loader::Loader::stats).unwrap_or_default()
+        });
+        let told = PyDict::new(py);
+        told.set_item("steps", stats.steps)?;
+        told.set_item("samples", stats.samples)?;
+        told.set_item("waited_s", stats.waited_s)?;
+        told.set_item("kept_s", stats.kept_s)?;
+        told.set_item("network_s", stats.network_s)?;
+        told.set_item("disk_s", stats.disk_s)?;
+        told.set_item("decode_s", stats.decode_s)?;
+        Ok(told)
     }
 }
 
@@ -184,11 +212,16 @@ pub(crate) fn cache(dir: Option<PathBuf>, limit: Option<&str>) -> PyResult<Cache
 }
 
 /// Opens it on a thread of its own: a store out of reach is asked for a minute, and the user may not want to wait that long.
-fn open(py: Python<'_>, config: LoaderConfig) -> PyResult<loader::Loader> {
+fn open(py: Python<'_>, config: LoaderConfig, memory: Option<TorchMemory>) -> PyResult<loader::Loader> {
     let (give, opened) = sync_channel(1);
     let opened = Mutex::new(opened);
     // Nobody takes it after an interruption.
-    let work = move || drop(give.send(loader::Loader::open(config)));
+    let work = move || {
+        drop(give.send(match memory {
+            Some(memory) => loader::Loader::open_into(config, Box::new(memory)),
+            None => loader::Loader::open(config),
+        }));
+    };
     let _detached = thread::Builder::new().name("shardd-open".to_owned()).spawn(work)?;
     loop {
         match py.detach(|| opened.lock().expect("no panic while held").recv_timeout(LOOK_EVERY)) {
@@ -199,6 +232,16 @@ fn open(py: Python<'_>, config: LoaderConfig) -> PyResult<loader::Loader> {
                     "the loader could not be opened: its thread stopped unexpectedly",
                 ));
             }
+        }
+    }
+}
+
+impl Drop for Loader {
+    /// Ends its threads, one of which may be waiting for the interpreter.
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.get() {
+            let close = || drop(inner.lock().expect("no panic while held").take());
+            let _ = Python::try_attach(|py| py.detach(close));
         }
     }
 }
@@ -264,10 +307,11 @@ impl Step {
     }
 
     /// The columns of a micro-batch.
-    fn columns(&self, index: usize) -> PyResult<Vec<Column>> {
+    fn columns(&self, py: Python<'_>, index: usize) -> PyResult<Vec<Column>> {
         let batch = &self.at(index)?.batch;
         let schema = batch.schema();
-        let column = |(field, array): (&FieldRef, _)| Column::new(field, array);
+        let memory = self.memory.as_ref();
+        let column = |(field, array): (&FieldRef, _)| Column::new(field, array).lies_in(py, memory);
         Ok(schema.fields().iter().zip(batch.columns()).map(column).collect())
     }
 }

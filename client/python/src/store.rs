@@ -14,7 +14,7 @@ use shardd_client::stores::StoreOptions;
 use shardfmt::plan::{Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape};
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 
-use crate::column::tensor_shape;
+use crate::column::Values;
 use crate::errors;
 
 /// Where datasets are.
@@ -55,6 +55,19 @@ impl Store {
         let manifest = Arc::new(manifest);
         self.manifests.lock().expect("no panic while held").insert(version, Arc::clone(&manifest));
         Ok(manifest)
+    }
+
+    /// A plan over a version, and its manifest.
+    pub(crate) fn plan(&self, id: PlanId) -> PyResult<(Plan, Arc<Manifest>)> {
+        let known = self.plans.lock().expect("no panic while held").get(&id).cloned();
+        let document = match known {
+            Some(document) => document,
+            None => self.catalog()?.plan(id).map_err(|error| errors::catalog(&error))?,
+        };
+        let manifest = self.manifest(document.version)?;
+        let rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
+        let plan = Plan::new(document, &rows).map_err(|error| errors::value(&error))?;
+        Ok((plan, manifest))
     }
 
     pub(crate) fn plan_ref(&self, id: PlanId) -> PlanRef {
@@ -122,7 +135,8 @@ impl Store {
         })
     }
 
-    /// The columns of a version: name, type, shape of a value if it is a tensor, and what was noted with it.
+    /// The columns of a version: name, type, shape and type of number of a value if it is a tensor, the type of its items if it is
+    /// a list of numbers, and what was noted with it.
     fn columns<'py>(&self, py: Python<'py>, version: &str) -> PyResult<Bound<'py, PyList>> {
         let version = parse(version)?;
         let manifest = py.detach(|| self.manifest(VersionId(version)))?;
@@ -183,15 +197,8 @@ impl Store {
     fn describe_plan(&self, py: Python<'_>, id: &str, world: u32) -> PyResult<(String, u32, u64, u32)> {
         let id = PlanId(parse(id)?);
         py.detach(|| {
-            let known = self.plans.lock().expect("no panic while held").get(&id).cloned();
-            let document = match known {
-                Some(document) => document,
-                None => self.catalog()?.plan(id).map_err(|error| errors::catalog(&error))?,
-            };
-            let manifest = self.manifest(document.version)?;
-            let rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
-            let version = document.version.to_string();
-            let plan = Plan::new(document, &rows).map_err(|error| errors::value(&error))?;
+            let (plan, _) = self.plan(id)?;
+            let version = plan.document().version.to_string();
             let virtual_ranks = plan.default_virtual_ranks(world);
             Ok((version, plan.document().partitions, plan.sample_count(), virtual_ranks))
         })
@@ -206,7 +213,10 @@ pub(crate) fn describe<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<
         column.set_item("name", field.name())?;
         column.set_item("type", field.data_type().to_string())?;
         column.set_item("nullable", field.is_nullable())?;
-        column.set_item("shape", tensor_shape(field))?;
+        let Values { number, shape, items } = Values::of(field);
+        column.set_item("shape", shape)?;
+        column.set_item("number", number)?;
+        column.set_item("items", items)?;
         let metadata: HashMap<&str, &str> =
             field.metadata().iter().map(|(name, value)| (name.as_ref(), value.as_ref())).collect();
         column.set_item("metadata", metadata)?;

@@ -17,6 +17,8 @@ class Bucket:
         self._answers.set()
         self._kept_back: tuple[str, ...] = ()
         self._gives_parts = False
+        # For how many seconds every answer is kept back.
+        self.lateness = 0.0
         # Somebody waits for an answer that is kept back.
         self.is_waited_for = threading.Event()
         self.reads: dict[str, int] = {}
@@ -50,6 +52,8 @@ class Bucket:
         if is_kept_back and not self._answers.is_set():
             self.is_waited_for.set()
             self._answers.wait()
+        if self.lateness:
+            threading.Event().wait(self.lateness)
 
     def close(self) -> None:
         self.go_on()

@@ -180,7 +180,7 @@ def test_ranks_are_found_in_the_environment_and_mistakes_in_it_named(store, monk
     assert dataset.ranks == shardd.Ranks(1, 2)
     assert ids(shardd.DataLoader(dataset, batch_size=8)) == ids(loader(store, 1, 2, batch_size=8))
     monkeypatch.setenv("RANK", "x")
-    with pytest.raises(ValueError, match="RANK='x' is not a number"):
+    with pytest.raises(ValueError, match='RANK="x" in the environment is not a whole number'):
         dataset.ranks
     monkeypatch.setenv("RANK", "2")
     with pytest.raises(ValueError, match="rank 2 is outside a world of 2"):

@@ -4,6 +4,7 @@
 //! cursor; where the bytes come from (nodes of a cluster, or the shards of stores without any daemon) changes only how long it
 //! takes. The API blocks; a thread reads ahead and another tells the nodes how far the user has come.
 
+mod clocks;
 mod columns;
 mod embedded;
 mod nodes;
@@ -29,6 +30,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
 use shardfmt::plan::{Mixture, MixtureError, Plan, PlanDocument, PlanError, SourceNo, VirtualRank};
+use shardfmt::row::Memory;
 use shardfmt::{ByteSize, DigestSum, PlanId};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -50,6 +52,7 @@ use crate::origin::OriginError;
 use crate::protocol::{AuditReport, CreateRun, RunId, RunRecord};
 use crate::shared_cache::{SharedCache, SharedCacheError};
 use crate::spread::Origins;
+use clocks::{Clocks, On};
 use embedded::{ShardFiles, Shards};
 use nodes::{NodeRows, Nodes};
 use order::Order;
@@ -138,6 +141,8 @@ pub struct LoaderConfig {
     pub start: (u32, u64),
     /// The epoch before which to stop.
     pub end_epoch: u32,
+    /// How many samples an epoch has: the first of its order. `None`: all there are, as with more than that.
+    pub limit: Option<u64>,
     /// Whether files of nodes on this machine are mapped; else their bytes are sent, as from nodes elsewhere. Found out where
     /// files cannot be opened, so there is little reason to say no.
     pub map_files: bool,
@@ -192,6 +197,7 @@ impl LoaderConfig {
             last_batch: LastBatch::Short,
             start: (0, 0),
             end_epoch: 1,
+            limit: None,
             map_files: true,
             stride: 1,
             audit: false,
@@ -286,6 +292,14 @@ pub struct LoaderStats {
     pub samples: u64,
     /// Time the user waited for steps, in seconds.
     pub waited_s: f64,
+    /// Time that the next step lay finished before the user asked for it, in seconds.
+    pub kept_s: f64,
+    /// Time that was spent on asking the store or nodes and waiting for what they send, in seconds.
+    pub network_s: f64,
+    /// Time that was spent on opening, reading and checking files of this machine, in seconds.
+    pub disk_s: f64,
+    /// Time that was spent on gathering and decoding, in seconds: the mean of the threads that do so.
+    pub decode_s: f64,
 }
 
 /// Why a loader cannot go on.
@@ -383,6 +397,7 @@ pub struct Loader {
     reporter: Option<JoinHandle<()>>,
     audits: Vec<EpochAudit>,
     stats: LoaderStats,
+    clocks: Arc<Clocks>,
     /// The last chunk boundary that was reported, as (epoch, chunks due).
     reported: (u32, u32),
 }
@@ -405,6 +420,16 @@ impl Loader {
     /// # Errors
     /// A plan that does not exist, ranks that do not fit it, a start outside it, no node that answers, a damaged store.
     pub fn open(config: LoaderConfig) -> Result<Self, LoadError> {
+        // What is on its way, and what the user has and has just let go of.
+        let memory = Pool::new(config.read_ahead + config.threads + 2);
+        Self::open_into(config, Box::new(memory))
+    }
+
+    /// As [`open`](Self::open), with batches gathered into memory that `memory` lends.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_into(config: LoaderConfig, memory: Box<dyn Memory + Send + Sync>) -> Result<Self, LoadError> {
         let Opened { sources, stored, order, schema } = Opened::open(&config.follow, config.shuffle)?;
         let schema = Arc::new(schema);
         let virtual_ranks = config.virtual_ranks.unwrap_or_else(|| order.default_virtual_ranks(config.world));
@@ -413,7 +438,7 @@ impl Loader {
             warn!("{risk}");
         }
         let steps = Steps {
-            sample_count: order.sample_count(),
+            sample_count: config.limit.map_or(order.sample_count(), |limit| limit.min(order.sample_count())),
             global_batch: u64::from(virtual_ranks) * u64::from(config.batch_size),
             last_batch: config.last_batch,
         };
@@ -425,6 +450,7 @@ impl Loader {
         }
 
         let stop = CancellationToken::new();
+        let clocks = Arc::new(Clocks::default());
         let mut nodes = None;
         let rows: Box<dyn RowSource> = match &config.follow {
             Follow::Plan { source: LoaderSource::Nodes { servers, run, credentials }, .. } => {
@@ -445,10 +471,11 @@ impl Loader {
                 )?;
                 let attached = Arc::new(attached);
                 nodes = Some(Arc::clone(&attached));
-                Box::new(NodeRows::new(attached, plan, manifest, stop.clone()))
+                Box::new(NodeRows::new(attached, plan, manifest, Arc::clone(&clocks), stop.clone()))
             }
             Follow::Plan { source: LoaderSource::Store(_), .. } | Follow::Mixture { .. } => {
-                let files = ShardFiles::new(stored, Arc::new(config.cache.open()?), stop.clone())?;
+                let (cache, clocks) = (Arc::new(config.cache.open()?), Arc::clone(&clocks));
+                let files = ShardFiles::new(stored, cache, clocks, stop.clone())?;
                 let plans = sources.iter().map(|source| Arc::clone(&source.plan)).collect();
                 Box::new(Shards::new(files, plans))
             }
@@ -464,10 +491,8 @@ impl Loader {
             window: config.read_ahead,
             audit: config.audit,
         };
-        // What is on its way, and what the user has and has just let go of.
-        let memory = Box::new(Pool::new(config.read_ahead + config.threads + 2));
         let prefetch = Prefetch::new(share, order.clone(), Arc::clone(&schema), steps, rows, memory)?;
-        let ahead = Ahead::start(prefetch, config.read_ahead, config.threads, stop)?;
+        let ahead = Ahead::start(prefetch, config.read_ahead, config.threads, Arc::clone(&clocks), stop)?;
         let mut loader = Self {
             sources,
             order,
@@ -481,6 +506,7 @@ impl Loader {
             reporter: None,
             audits: Vec::new(),
             stats: LoaderStats::default(),
+            clocks,
             reported: (config.start.0, 0),
             config,
         };
@@ -519,6 +545,7 @@ impl Loader {
         let began = Instant::now();
         let next = ahead.next(wait);
         self.stats.waited_s += began.elapsed().as_secs_f64();
+        self.stats.kept_s = ahead.kept().as_secs_f64();
         let step = match next {
             Ok(Next::Step(step)) => step,
             Ok(Next::NotYet) => return Ok(Next::NotYet),
@@ -541,7 +568,13 @@ impl Loader {
 
     /// How the loader fared so far.
     pub fn stats(&self) -> LoaderStats {
-        self.stats
+        let spent = |on| self.clocks.spent(on).as_secs_f64();
+        LoaderStats {
+            network_s: spent(On::Network),
+            disk_s: spent(On::Disk),
+            decode_s: spent(On::Gathering) / self.config.threads as f64,
+            ..self.stats
+        }
     }
 
     /// The columns of every batch.
@@ -682,8 +715,11 @@ fn check(config: &LoaderConfig, order: &Order, virtual_ranks: u32) -> Result<(),
         "nodes give the plan's order; read the store without them for its own".into()
     } else if config.threads == 0 {
         "0 threads gather nothing; use at least 1".into()
-    } else if position > order.sample_count() {
-        format!("position {position} is beyond the {} samples of an epoch", order.sample_count())
+    } else if config.limit == Some(0) {
+        "a limit of 0 samples reads nothing; use at least 1".into()
+    } else if position > config.limit.unwrap_or(u64::MAX).min(order.sample_count()) {
+        let samples = config.limit.unwrap_or(u64::MAX).min(order.sample_count());
+        format!("position {position} is beyond the {samples} samples of an epoch")
     } else if epoch > config.end_epoch {
         format!("the start, epoch {epoch}, is after the end, epoch {}", config.end_epoch)
     } else if epoch > order.epochs() {

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::LoadError;
+use super::clocks::{Clocks, On};
 use super::order::SourceRead;
 use super::source::{Reads, Ready, RowSource};
 use crate::http::{Credentials, HttpClient, HttpError};
@@ -277,6 +278,7 @@ pub(crate) struct NodeRows {
     /// A node gave wrong bytes: it is told so when it is asked again.
     doubts: bool,
     maps: HashMap<String, Arc<Mmap>>,
+    clocks: Arc<Clocks>,
     /// What is asked for is not wanted any more.
     stop: CancellationToken,
 }
@@ -286,10 +288,11 @@ impl NodeRows {
         nodes: Arc<Nodes>,
         plan: Arc<Plan>,
         manifest: Arc<Manifest>,
+        clocks: Arc<Clocks>,
         stop: CancellationToken,
     ) -> Self {
         let (known, maps) = (HashMap::new(), HashMap::new());
-        Self { nodes, plan, manifest, epoch: 0, known, doubts: false, maps, stop }
+        Self { nodes, plan, manifest, epoch: 0, known, doubts: false, maps, clocks, stop }
     }
 
     /// Whether these bytes are the grain, by the manifest: no other word is taken, not a file's either.
@@ -411,7 +414,12 @@ impl NodeRows {
                     at = end;
                     bytes.map(GrainBytes::Owned)
                 }
-                Located::File { segment, offset, len } => self.map(segment, *offset, *len),
+                Located::File { segment, offset, len } => {
+                    let began = Instant::now();
+                    let mapped = self.map(segment, *offset, *len);
+                    self.clocks.add(On::Disk, began.elapsed());
+                    mapped
+                }
             };
             match bytes {
                 Some(bytes) if self.is_genuine(wanted.grain, bytes.as_slice()) => {
@@ -496,7 +504,10 @@ impl RowSource for NodeRows {
         self.trim(&wanted);
         let missing =
             wanted.iter().filter(|wanted| !self.known.contains_key(&wanted.grain)).copied().collect();
+        let (began, of_files) = (Instant::now(), self.clocks.spent(On::Disk));
         self.bring(missing)?;
+        let of_files = self.clocks.spent(On::Disk) - of_files;
+        self.clocks.add(On::Network, began.elapsed().saturating_sub(of_files));
         let ready = |wanted: Wanted| (wanted.grain, self.known[&wanted.grain].clone());
         Ok(Arc::new(Grains(wanted.into_iter().map(ready).collect())))
     }

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
+use super::clocks::{Clocks, On};
 use super::prefetch::{Prefetch, Task};
 use super::{LoadError, Next, Step, spawn};
 
-/// What comes of a step.
-type Built = Result<Step, LoadError>;
+/// What comes of a step, and when it did.
+type Built = (Result<Step, LoadError>, Instant);
 
 /// Steps on their way, in order. Dropping it ends the threads, which are waited for.
 pub(crate) struct Ahead {
@@ -20,6 +21,10 @@ pub(crate) struct Ahead {
     /// The first of them, once it is taken.
     next: Option<Receiver<Built>>,
     threads: Vec<JoinHandle<()>>,
+    /// When the last step was taken.
+    taken: Instant,
+    /// How long steps lay finished before they were asked for, counted once however many of them.
+    kept: Duration,
     /// What is on its way is not wanted any more.
     stop: CancellationToken,
 }
@@ -31,23 +36,32 @@ impl Ahead {
         prefetch: Prefetch,
         depth: usize,
         threads: usize,
+        clocks: Arc<Clocks>,
         stop: CancellationToken,
     ) -> Result<Self, LoadError> {
         let (give_step, steps) = sync_channel::<Receiver<Built>>(depth);
         let (give_task, tasks) = sync_channel::<(Task, SyncSender<Built>)>(depth);
         let tasks = Arc::new(Mutex::new(tasks));
-        let mut ahead =
-            Self { steps: Some(steps), next: None, threads: Vec::with_capacity(threads + 1), stop };
+        let mut ahead = Self {
+            steps: Some(steps),
+            next: None,
+            threads: Vec::with_capacity(threads + 1),
+            taken: Instant::now(),
+            kept: Duration::ZERO,
+            stop,
+        };
         for _ in 0..threads {
-            let (tasks, stop) = (Arc::clone(&tasks), ahead.stop.clone());
-            ahead.threads.push(spawn("shardd-gather", move || gather(&tasks, &stop))?);
+            let (tasks, clocks, stop) = (Arc::clone(&tasks), Arc::clone(&clocks), ahead.stop.clone());
+            ahead.threads.push(spawn("shardd-gather", move || gather(&tasks, &clocks, &stop))?);
         }
         ahead.threads.push(spawn("shardd-read", move || {
             prefetch.run(|task| {
                 let (done, built) = sync_channel(1);
                 match task {
                     Ok(task) => give_step.send(built).is_ok() && give_task.send((task, done)).is_ok(),
-                    Err(error) => done.send(Err(error)).is_ok() && give_step.send(built).is_ok(),
+                    Err(error) => {
+                        done.send((Err(error), Instant::now())).is_ok() && give_step.send(built).is_ok()
+                    }
                 }
             });
         })?);
@@ -56,7 +70,8 @@ impl Ahead {
 
     /// The next step, if it is gathered within `wait`.
     pub(crate) fn next(&mut self, wait: Duration) -> Result<Next, LoadError> {
-        let until = Instant::now() + wait;
+        let asked = Instant::now();
+        let until = asked + wait;
         let next = match &self.next {
             Some(next) => next,
             None => {
@@ -75,8 +90,13 @@ impl Ahead {
         }
         self.next = None;
         match built {
-            Ok(Ok(step)) => Ok(Next::Step(Box::new(step))),
-            Ok(Err(error)) => {
+            Ok((Ok(step), finished)) => {
+                // It could not be taken before the one before it was.
+                self.kept += asked.saturating_duration_since(finished.max(self.taken));
+                self.taken = Instant::now();
+                Ok(Next::Step(Box::new(step)))
+            }
+            Ok((Err(error), _)) => {
                 self.end();
                 Err(error)
             }
@@ -86,6 +106,11 @@ impl Ahead {
                 Err(LoadError::Stopped)
             }
         }
+    }
+
+    /// How long steps lay finished before they were asked for.
+    pub(crate) fn kept(&self) -> Duration {
+        self.kept
     }
 
     /// Ends the threads; whether none of them panicked.
@@ -103,14 +128,15 @@ impl Drop for Ahead {
     }
 }
 
-fn gather(tasks: &Mutex<Receiver<(Task, SyncSender<Built>)>>, stop: &CancellationToken) {
+fn gather(tasks: &Mutex<Receiver<(Task, SyncSender<Built>)>>, clocks: &Clocks, stop: &CancellationToken) {
     loop {
         let next = tasks.lock().expect("no panic while held").recv();
         let Ok((task, done)) = next else { return };
         if stop.is_cancelled() {
             return;
         }
+        let built = clocks.time(On::Gathering, || task.build());
         // Nobody may want it any more.
-        let _ = done.send(task.build());
+        let _ = done.send((built, Instant::now()));
     }
 }

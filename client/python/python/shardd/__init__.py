@@ -8,12 +8,14 @@ Nothing is started when this is imported or when a dataset or loader is made: th
 """
 
 from ._dataset import StreamingDataset
+from ._device import to_device
 from ._ingest import from_hf, from_iter, from_torch
 from ._loader import DataLoader
 from ._ranks import Ranks
 from ._sampler import Sampler
 from ._state import StateMismatch
 from ._streams import Stream
+from ._tf import as_tf_dataset
 
 __all__ = [
     "DataLoader",
@@ -22,7 +24,9 @@ __all__ = [
     "StateMismatch",
     "Stream",
     "StreamingDataset",
+    "as_tf_dataset",
     "from_hf",
     "from_iter",
     "from_torch",
+    "to_device",
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _formats, _native
 from ._epochs import SharedEpoch
-from ._ranks import Ranks
+from ._ranks import Ranks, place_in
 from ._state import State, StateMismatch
 from ._streams import Mixture, Stream, classes_of, refuse_beside_streams
 
@@ -30,9 +30,13 @@ class StreamingDataset:
     HTTP addresses of nodes as ``servers``. ``dataset`` names one of its datasets (``NAME``, ``NAME@TAG``), and may be left
     out if there is only one; ``split`` reads ``NAME-SPLIT``.
 
+    Ranks that read the same, as tensor- and pipeline-parallel peers do, are told by ``replication``, if they follow each other, or by
+    ``mesh``: the index along the data-parallel dimension and its size, or that part of a ``DeviceMesh`` of PyTorch's.
+
     ``q`` is the share of samples that partitions exchange after each epoch, or a list of shares for the first epochs, of
     which the last one holds on. ``partitions`` and ``shuffle_seed`` belong to the plan: another value is another order.
-    ``shuffle=False`` reads the samples as they are stored, for evaluation.
+    ``shuffle=False`` reads the samples as they are stored, for evaluation. ``limit`` ends every epoch after so many samples of
+    its order, however many ranks share them: for a quick try.
 
     ``streams`` reads several datasets as one, in place of ``remote``: see :class:`shardd.Stream`. An epoch has ``epoch_size``
     samples if the streams have proportions. Each stream has a plan of its own, made as said here.
@@ -69,7 +73,8 @@ class StreamingDataset:
         cache_limit: str | int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        replication: int = 1,
+        replication: int | None = None,
+        mesh: Any = None,
         token: str | None = None,
         ca: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -78,8 +83,8 @@ class StreamingDataset:
             raise ValueError(f"batch_size={batch_size} reads nothing; use at least 1")
         if selection not in ("cyclic", "independent"):
             raise ValueError(f'selection={selection!r}: use "cyclic" or "independent"')
-        if limit is not None:
-            raise ValueError("limit is not given with a plan; make a smaller version with shardctl ingest --limit")
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit={limit} leaves no samples; use at least 1")
         plan = dict(
             q=[float(share) for share in q] if isinstance(q, Sequence) else [float(q)],
             seed=shuffle_seed,
@@ -113,7 +118,8 @@ class StreamingDataset:
         self._image = (image_layout, image_dtype)
         _formats.image(*self._image)
         self._cache = (local, str(cache_limit) if cache_limit is not None else None)
-        self._given_ranks = (rank, world_size, replication)
+        self._limit = limit if limit is not None and limit < self._samples else None
+        self._given_ranks = (rank, world_size, replication, place_in(mesh))
         for column in self._columns or ():
             if column not in self._schema:
                 raise ValueError(f"no column {column!r}; there are {', '.join(self._schema)}")
@@ -160,20 +166,21 @@ class StreamingDataset:
 
     @property
     def num_samples(self) -> int:
-        """Samples that all ranks together read in an epoch: all of the version, or what the streams' shares come to."""
-        return self._samples
+        """Samples that all ranks together read in an epoch: all of the version, or what the streams' shares come to; or as many as
+        ``limit`` allows."""
+        return self._samples if self._limit is None else self._limit
 
     @property
     def ranks(self) -> Ranks:
         """Which rank reads here, of how many."""
-        rank, world, replication = self._given_ranks
-        return Ranks.find(rank, world, replication)
+        return Ranks.find(*self._given_ranks)
 
     def __repr__(self) -> str:
+        limited = "" if self._limit is None else f"{self.num_samples} in an epoch, "
         if self._mixture is not None:
-            return f"StreamingDataset({self._mixture!r})"
+            return f"StreamingDataset({limited}{self._mixture!r})"
         return (
-            f"StreamingDataset({self.name}, version {self.version[:12]}, {self._samples} samples, "
+            f"StreamingDataset({self.name}, version {self.version[:12]}, {self._samples} samples, {limited}"
             f"plan {self.plan[:12]} of {self.partitions} partitions)"
         )
 
@@ -248,14 +255,14 @@ class StreamingDataset:
             # Others may have some of this epoch left, and the next one is another iteration.
             epoch, position = begun, self.num_samples
         worker = loader._turn if loader._turn[1] > 1 else None
-        return State(self._order, epoch, position, loader.virtual_ranks, self.run, worker).as_dict()
+        return State(self._order, epoch, position, loader.virtual_ranks, self.run, worker, self._limit).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
         """The next iteration goes on where the state says. A state of a loader is for whoever iterates next, with as many
         workers as there may be; the state of a worker only for the same one of as many."""
         read = State.of(state)
         if not force:
-            read.check(self._order, repr(self))
+            read.check(self._order, repr(self), self._limit)
         worker = _worker()
         if read.worker is not None and read.worker != (worker or (0, 1))[:2]:
             raise StateMismatch(
@@ -290,7 +297,7 @@ class StreamingDataset:
         state["_reading"] = None
         # A worker is in no process group.
         if state["_given_ranks"][0] is None and (here := Ranks.of_group()) is not None:
-            state["_given_ranks"] = (here.rank, here.world, self._given_ranks[2])
+            state["_given_ranks"] = (here.rank, here.world, *self._given_ranks[2:])
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -306,7 +313,7 @@ class StreamingDataset:
 
     def _open(self, **how: Any) -> _native.Loader:
         local, cache_limit = self._cache
-        where = dict(cache_dir=local, cache_limit=cache_limit, run=self.run, shuffle=self.shuffle)
+        where = dict(cache_dir=local, cache_limit=cache_limit, run=self.run, shuffle=self.shuffle, limit=self._limit)
         return _native.Loader(self._mixture.native if self._mixture is not None else (self._store, self.plan), **where, **how)
 
     def _default_virtual_ranks(self, world: int) -> int:

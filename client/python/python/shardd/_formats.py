@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from . import _native
@@ -23,9 +24,23 @@ def converter(name: str) -> Callable[[_native.Column], Any]:
 
 
 def _torch() -> Callable[[_native.Column], Any]:
-    from torch import from_dlpack
+    import torch
 
-    return lambda column: from_dlpack(column) if column.is_tensor else column.to_list()
+    def convert(column: _native.Column) -> Any:
+        if not column.is_tensor:
+            return column.to_list()
+        if (block := column.block) is None:
+            return torch.from_dlpack(column)
+        # A view of PyTorch's own tensor: so it knows when the memory may be used again.
+        dtype, shape = getattr(torch, _TORCH_TYPES[column.__array_interface__["typestr"]]), column.shape
+        return block[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+
+    return convert
+
+
+_TORCH_TYPES = {"|b1": "bool", "|u1": "uint8", "|i1": "int8"} | {
+    f"<{kind}{bits // 8}": f"{name}{bits}" for kind, name in (("i", "int"), ("u", "uint"), ("f", "float")) for bits in (16, 32, 64)
+}
 
 
 def _numpy() -> Callable[[_native.Column], Any]:
@@ -66,6 +81,18 @@ def reader(
     return read
 
 
+def _is_image(shape: Sequence[int], number: str) -> bool:
+    return len(shape) == 3 and shape[-1] in (1, 3, 4) and number == "uint8"
+
+
+def image_spec(shape: Sequence[int], number: str, layout: str | None, dtype: str | None) -> tuple[Sequence[int], str]:
+    """The shape of a value and the type of its numbers after :func:`image` has changed it."""
+    if not _is_image(shape, number):
+        return shape, number
+    height, width, channels = shape
+    return (channels, height, width) if layout == "chw" else shape, dtype or number
+
+
 def image(layout: str | None, dtype: str | None) -> Callable[[Any], Any] | None:
     """What is done to tensors of images, ``[n, height, width, channels]`` of uint8: ``layout="chw"`` puts the channels first,
     ``dtype="float32"`` (or another floating type) makes them 0 to 1."""
@@ -75,9 +102,7 @@ def image(layout: str | None, dtype: str | None) -> Callable[[Any], Any] | None:
         return None
 
     def change(tensor: Any) -> Any:
-        shape = tuple(tensor.shape)
-        is_image = len(shape) == 4 and shape[-1] in (1, 3, 4) and str(tensor.dtype).removeprefix("torch.") == "uint8"
-        if not is_image:
+        if not _is_image(tensor.shape[1:], str(tensor.dtype).removeprefix("torch.")):
             return tensor
         is_torch = hasattr(tensor, "permute")
         if layout == "chw":

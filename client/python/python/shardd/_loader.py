@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from time import perf_counter
 from typing import Any
 
-from . import _native
+from . import _device, _formats, _native, _stats, _transform
 from ._dataset import StreamingDataset
 from ._ranks import Ranks
 from ._state import State, StateMismatch
@@ -28,8 +30,11 @@ class DataLoader:
     the step, however unequal the shares are. A weight of 0 marks a stand-in: one sample for a rank that has nothing to read in
     a short last step.
 
-    ``num_workers`` counts threads that gather batches, outside the interpreter's lock; processes are used for Python
-    transforms alone.
+    ``num_workers`` counts threads that gather batches, outside the interpreter's lock; processes are used for Python alone:
+    ``transform_processes`` of them call ``transform``, which sees single samples, and ``collate_fn``, which sees a micro-batch of
+    them, for several micro-batches at once. With none both are called here, one after the other.
+
+    ``pin_memory`` has batches gathered into pinned memory that PyTorch allocates; see :func:`shardd.to_device`.
 
     ``last_batch`` says what happens to samples that do not fill a last step: they are a ``"short"`` one, with smaller
     :attr:`weight`; they are left out (``"drop"``, which is ``drop_last=True``); it is filled up with the epoch's first samples
@@ -51,6 +56,8 @@ class DataLoader:
         last_batch: str | None = None,
         collate_fn: Callable[[list[dict[str, Any]]], Any] | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        transform_processes: int = 0,
+        pin_memory: bool = False,
         virtual_ranks: int | None = None,
         check_ranks: bool = True,
         _turn: tuple[int, int] = (0, 1),
@@ -64,13 +71,22 @@ class DataLoader:
                 raise ValueError(f"{name}={value} reads nothing; use at least 1")
         if num_workers < 0 or prefetch_factor < 1:
             raise ValueError("num_workers counts threads, from 0; prefetch_factor steps for each, from 1")
+        if transform_processes < 0:
+            raise ValueError("transform_processes counts processes, from 0: none, and transform is called here")
         if last_batch is None:
             last_batch = "drop" if drop_last else "short"
         if last_batch not in LAST_BATCH:
             raise ValueError(f"last_batch={last_batch!r}: use one of {', '.join(LAST_BATCH)}")
+        if pin_memory and (dataset._format or _formats.default_format()) != "torch":
+            raise ValueError(f'pin_memory=True pins tensors of PyTorch, and the dataset gives format={dataset._format or "numpy"!r}')
         self.dataset = dataset
+        self.pin_memory = pin_memory
+        # What pins, once it was looked for.
+        self._pinned: list[_device.Pinned | None] = []
         self.collate_fn = collate_fn
         self.transform = transform
+        self.transform_processes = transform_processes
+        self._processes: _transform.Processes | None = None
         self._batch_size = batch_size
         self._global_batch_size = global_batch_size
         self._last_batch = last_batch
@@ -87,7 +103,7 @@ class DataLoader:
         self._native: _native.Loader | None = None
         self._native_at = (0, 0)
         self._pending: _native.Step | None = None
-        self._stats = (0, 0, 0.0)
+        self._times = _stats.Times()
         self._last: Any = None
         # Of the micro-batch that was handed out last.
         self.epoch = 0
@@ -161,14 +177,14 @@ class DataLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """What was handed out: less than 300 bytes as JSON, the same on every rank."""
-        return State(self.dataset._order, *self._cursor, self.virtual_ranks, self.dataset.run).as_dict()
+        return State(self.dataset._order, *self._cursor, self.virtual_ranks, self.dataset.run, limit=self.dataset._limit).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
         """Goes on where the state says, with any number of ranks. A state of other data or another plan is refused, unless
         ``force`` says otherwise."""
         read = State.of(state)
         if not force:
-            read.check(self.dataset._order, repr(self.dataset))
+            read.check(self.dataset._order, repr(self.dataset), self.dataset._limit)
         if read.position > self.dataset.num_samples:
             raise StateMismatch(f"position {read.position} is beyond the {self.dataset.num_samples} samples of an epoch")
         if read.worker is not None:
@@ -204,37 +220,82 @@ class DataLoader:
         return self._epoch_from(*self._cursor)
 
     def _epoch_from(self, epoch: int, position: int) -> Iterator[Any]:
-        finish = self._finisher()
         position += self._turn[0] * self.global_batch_size
-        while (step := self._next(epoch, position)) is not None:
-            self._inside = True
-            whole, count = step.samples, len(step)
-            for index in range(count):
-                _, samples = step.micro_batch(index)
-                batch = finish(step, index) if samples else self._stand_in()
+        with closing(self._made(epoch, position)) as made:
+            for (step, index), make in made:
+                began = perf_counter()
+                batch = make()
+                self._times.python_s += perf_counter() - began
+                count, samples = len(step), step.micro_batch(index)[1]
+                self._inside = True
                 if index + 1 == count:
-                    position = self._reached(step)
+                    self._reached(step)
                 self.epoch, self.step, self.positions = epoch, step.number, step.parts[0][1:3]
                 self.streams = step.sources_of(index)
                 self.accumulation, self.is_last_micro = count, index + 1 == count
-                self.weight = samples * self.ranks.world / whole
+                self.weight = samples * self.ranks.world / step.samples
                 self._last = batch
+                began = perf_counter()
                 yield batch
-            if self._cursor[0] != epoch:
-                break
+                self._times.user_s += perf_counter() - began
+                if index + 1 == count and self._cursor[0] != epoch:
+                    break
         # The epoch is over, if nobody went elsewhere meanwhile.
         if self._cursor[0] == epoch:
             self._cursor = (epoch + 1, 0)
         self._inside = False
 
-    def _stand_in(self) -> Any:
-        """In a short last step a virtual rank may have nothing to read; but its peers wait for its gradient, and a mean over
-        nothing is no number. One sample, of weight 0, takes the place."""
-        batch = self._last if self._last is not None else self.dataset[:1]
-        return {name: values[:1] for name, values in batch.items()} if isinstance(batch, dict) else batch
+    def _read(self, epoch: int, position: int) -> Iterator[tuple[_native.Step, int]]:
+        """The micro-batches of the epoch, from a position on."""
+        while (step := self._next(epoch, position)) is not None:
+            for index in range(len(step)):
+                yield step, index
+            if step.next[0] != epoch:
+                return
+            position = step.next[1]
 
-    def _reached(self, step: _native.Step) -> int:
-        """Notes what is handed out; where the next step of this epoch begins."""
+    def _made(self, epoch: int, position: int) -> Iterator[tuple[tuple[_native.Step, int], Callable[[], Any]]]:
+        """The micro-batches of the epoch, each with what makes it what the user gets."""
+        read, pinned = self.dataset._reader(), self._pins()
+        work = _transform.Work(self.transform, self.collate_fn) if self._has_work() else None
+
+        def stand_in() -> Any:
+            # In a short last step a virtual rank may have nothing to read; but its peers wait for its gradient, and a mean over
+            # nothing is no number. One sample, of weight 0, takes the place.
+            batch = self._last
+            if batch is None:
+                batch = self.dataset[:1] if work is None else work(self.dataset[:1])
+            return {name: values[:1] for name, values in batch.items()} if isinstance(batch, dict) else batch
+
+        def pin(batch: Any) -> Any:
+            return batch if pinned is None else _device.apply(pinned.pin, batch)
+
+        def batch_of(step: _native.Step, index: int) -> Any:
+            return read(step.columns(index)) if step.micro_batch(index)[1] else None
+
+        every = self._read(epoch, position)
+        if self.transform_processes and work is not None:
+            batches = ((micro, batch_of(*micro)) for micro in every)
+            for micro, result in _transform.in_order(self._own_processes, batches):
+                yield micro, lambda: pin(stand_in() if result is None else result())
+        else:
+            for micro in every:
+                batch = batch_of(*micro)
+                yield micro, lambda: pin(stand_in() if batch is None else batch if work is None else work(batch))
+
+    def _has_work(self) -> bool:
+        return self.transform is not None or self.collate_fn is not None
+
+    def _own_processes(self) -> _transform.Processes:
+        work = _transform.Work(self.transform, self.collate_fn)
+        if self._processes is not None and self._processes.work != work:
+            self._processes.kill()
+        if self._processes is None or not self._processes.can_be_used():
+            self._processes = _transform.Processes(self.transform_processes, work)
+        return self._processes
+
+    def _reached(self, step: _native.Step) -> None:
+        """Notes what is handed out."""
         turn, turns = self._turn
         epoch, position = step.next
         self._inside = epoch == step.epoch
@@ -243,7 +304,6 @@ class DataLoader:
             first = step.parts[0][1]
             position = min(first + (turns - turn) * self.global_batch_size, self.dataset.num_samples)
         self._cursor = (epoch, position)
-        return step.next[1]
 
     def _next(self, epoch: int, position: int) -> _native.Step | None:
         """The next step of the epoch; `None` if it has no more."""
@@ -253,7 +313,7 @@ class DataLoader:
         try:
             step, self._pending = self._pending or native.next(), None
         except Exception:
-            self.close()  # one that has failed gives nothing any more; the next iteration opens another
+            self._end_threads()  # one that has failed gives nothing any more; the next iteration opens another
             raise
         if step is None or step.epoch != epoch:
             self._pending = step
@@ -261,11 +321,20 @@ class DataLoader:
         self._native_at = step.next
         return step
 
+    def _pins(self) -> _device.Pinned | None:
+        if not self.pin_memory:
+            return None
+        if not self._pinned:
+            self._pinned.append(_device.find_pinned())
+        return self._pinned[0]
+
     def _native_for(self, epoch: int, position: int) -> _native.Loader:
         if self._native is not None and (not self._native.is_own() or self._native_at != (epoch, position)):
-            self.close()
+            self._end_threads()
         if self._native is None:
-            ranks = self.ranks
+            ranks, pinned = self.ranks, self._pins()
+            if pinned is not None and not self._has_work():
+                _device.ends_at_exit(self)
             self._native = self.dataset._open(
                 batch_size=self.batch_size,
                 rank=ranks.rank,
@@ -277,24 +346,10 @@ class DataLoader:
                 stride=self._turn[1],
                 threads=self._threads,
                 read_ahead=self._ahead,
+                allocate=pinned.allocate if pinned is not None and not self._has_work() else None,
             )
             self._native_at = (epoch, position)
         return self._native
-
-    def _finisher(self) -> Callable[[_native.Step, int], Any]:
-        """What makes a micro-batch what the user gets."""
-        read = self.dataset._reader()
-
-        def finish(step: _native.Step, index: int) -> Any:
-            batch = read(step.columns(index))
-            if self.transform is None and self.collate_fn is None:
-                return batch
-            samples: list[Any] = [dict(zip(batch, values)) for values in zip(*batch.values())]
-            if self.transform is not None:
-                samples = [self.transform(sample) for sample in samples]
-            return (self.collate_fn or _default_collate())(samples)
-
-        return finish
 
     def _compare_ranks(self) -> None:
         """Ranks that follow different plans would train on a mixture without a word."""
@@ -306,37 +361,58 @@ class DataLoader:
         # Whoever gives ranks has groups of their own.
         if not group.is_initialized() or group.get_world_size() == 1 or self.dataset._given_ranks[0] is not None:
             return
-        own = (self.dataset.plan, self.virtual_ranks, self.batch_size, self._last_batch, self._cursor)
+        own = (self.dataset.plan, self.virtual_ranks, self.batch_size, self._last_batch, self._cursor, self.dataset._limit)
         every: list[Any] = [None] * group.get_world_size()
         group.all_gather_object(every, own)
         strange = [rank for rank, other in enumerate(every) if other != every[0]]
         if strange:
             raise StateMismatch(
-                f"ranks do not read the same: rank 0 has (plan, virtual ranks, batch size, last batch, cursor) {every[0]}, and "
+                f"ranks do not read the same: rank 0 has (plan, virtual ranks, batch size, last batch, cursor, limit) {every[0]}, and "
                 f"rank {strange[0]} has {every[strange[0]]}"
             )
 
     # --- the end ------------------------------------------------------------------------------------------------------------
 
-    def stats(self) -> dict[str, float]:
-        """Steps and samples of this rank since threads were started, and for how many seconds the user waited for them."""
-        steps, samples, waited = self._native.stats() if self._native is not None and self._native.is_own() else self._stats
-        return {"steps": steps, "samples": samples, "waited_s": waited}
+    def stats(self, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Steps and samples that this rank was given, what time went by with, and what the loop waits for; since the loader was
+        made, or since an earlier call gave ``since``.
+
+        In seconds: the loop waited for threads (``waited_s``), for ``transform`` and ``collate_fn`` (``python_s``), and did its own
+        work (``user_s``), for which the next batch lay ready part of the time (``kept_s``). Meanwhile a thread was busy with the store
+        and nodes (``network_s``) and with files of this machine (``disk_s``), and others, on average, with gathering (``decode_s``).
+        ``waits_for`` is what would have to be faster: ``"network"``, ``"disk"``, ``"decode"``, ``"python"`` or, if the loop takes its
+        time itself, ``"nothing"``; ``advice`` says in a sentence what helps.
+        """
+        own = self._native is not None and self._native.is_own()
+        return _stats.told(self._times.told(self._native.stats() if own else None), since)
+
+    def exchange_stats(self) -> dict[str, Any]:
+        """What was exchanged after the epochs before this one.
+
+        With nodes (``"nodes"`` says how many answered, ``"silent"`` which did not) what they have counted of the run since they were
+        started: for each epoch the grains due, received and not sent, bytes, seconds of sending and which part of these was hidden
+        behind reading; and over all runs what had to be brought otherwise (``"misses_from_peers"``, ``"misses_from_origin"``,
+        ``"miss_bytes"``), bytes read from the store, and seconds that loaders were kept waiting.
+
+        Without (``"nodes": 0``) nothing is sent anywhere: what the plan moves to another partition, for the last few epochs, and the
+        ``"share"`` of all samples that this is.
+        """
+        return _stats.exchange(self.dataset, self._cursor[0])
 
     def close(self) -> None:
-        """Ends the threads. Batches that were handed out stay; iterating starts threads again."""
+        """Ends the threads and processes. Batches that were handed out stay; iterating starts others."""
+        processes, self._processes = self._processes, None
+        if processes is not None:
+            processes.kill()
+        self._end_threads()
+
+    def _end_threads(self) -> None:
         native, self._native, self._pending = self._native, None, None
         if native is not None and native.is_own():
-            self._stats = native.stats()
+            self._times.keep(native.stats())
             native.close()
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state["_native"] = state["_pending"] = state["_last"] = None
+        state["_native"] = state["_pending"] = state["_last"] = state["_processes"] = None
         return state
-
-
-def _default_collate() -> Callable[[list[Any]], Any]:
-    from torch.utils.data import default_collate
-
-    return default_collate

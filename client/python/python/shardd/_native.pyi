@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any
 
@@ -12,6 +12,9 @@ class Column:
         """Whether its values are numbers of one shape, none of them null."""
     @property
     def shape(self) -> tuple[int, ...]: ...
+    @property
+    def block(self) -> Any:
+        """The tensor of PyTorch's in whose memory the values lie, from its first byte on; `None` if it has allocated none."""
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
     def __len__(self) -> int: ...
@@ -58,6 +61,7 @@ class Loader:
         virtual_ranks: int | None = None,
         last_batch: str = "short",
         shuffle: bool = True,
+        limit: int | None = None,
         epoch: int = 0,
         position: int = 0,
         stride: int = 1,
@@ -67,6 +71,7 @@ class Loader:
         cache_dir: str | PathLike[str] | None = None,
         cache_limit: str | None = None,
         run: str | None = None,
+        allocate: Callable[[int], Any] | None = None,
     ) -> None: ...
     def next(self) -> Step | None: ...
     def close(self) -> None: ...
@@ -77,7 +82,7 @@ class Loader:
     def samples(self) -> int: ...
     @property
     def steps_per_epoch(self) -> int: ...
-    def stats(self) -> tuple[int, int, float]: ...
+    def stats(self) -> dict[str, float]: ...
 
 class Store:
     def __init__(
@@ -160,3 +165,14 @@ def ingest(
     shard_size: str | None = None,
     message: str = "",
 ) -> str: ...
+
+def data_rank(
+    variable: Callable[[str], str | None],
+    *,
+    rank: int | None = None,
+    world: int | None = None,
+    replication: int | None = None,
+    mesh: tuple[int, int] | None = None,
+) -> tuple[int, int]: ...
+def moves(store: Store, plan: str, first: int, end: int) -> list[tuple[int, int, int, int]]: ...
+def exchanged(store: Store, run: str) -> str: ...

@@ -5,6 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from typing import Any
+
+from . import _native
+
+# What the dimensions of a mesh are called that all read different samples.
+_DATA_PARALLEL = {"dp", "ddp", "fsdp", "data", "batch", "dp_replicate", "dp_shard", "replicate", "shard"}
 
 
 @dataclass(frozen=True)
@@ -15,22 +21,21 @@ class Ranks:
     rank: int
     world: int
 
-    def __post_init__(self) -> None:
-        if self.world < 1 or not 0 <= self.rank < self.world:
-            raise ValueError(f"rank {self.rank} is outside a world of {self.world}")
-
     @classmethod
-    def find(cls, rank: int | None = None, world: int | None = None, replication: int = 1) -> Ranks:
+    def find(
+        cls, rank: int | None = None, world: int | None = None, replication: int | None = None, mesh: tuple[int, int] | None = None
+    ) -> Ranks:
         """What is given, else what ``torch.distributed`` says if it is initialised, else ``RANK`` and ``WORLD_SIZE``, else one
-        process alone. ``replication`` consecutive ranks read the same."""
+        process alone. ``replication`` consecutive ranks read the same; or those do that have the same index in ``mesh``, the
+        index along the data-parallel dimension and its size."""
         if (rank is None) != (world is None):
             raise ValueError("give both rank and world_size, or neither")
-        if rank is None or world is None:
-            group = cls.of_group()
-            rank, world = (group.rank, group.world) if group is not None else _environment()
-        if replication < 1 or world % replication != 0:
-            raise ValueError(f"replication={replication} does not divide a world of {world}")
-        return cls(rank // replication, world // replication)
+        for name, value in (("rank", rank), ("world_size", world), ("replication", replication)):
+            if value is not None and value < 0:
+                raise ValueError(f"{name} {value} is less than 0")
+        if rank is None and (group := cls.of_group()) is not None:
+            rank, world = group.rank, group.world
+        return cls(*_native.data_rank(os.environ.get, rank=rank, world=world, replication=replication, mesh=mesh))
 
     @classmethod
     def of_group(cls) -> Ranks | None:
@@ -42,13 +47,24 @@ class Ranks:
         return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
 
-def _environment() -> tuple[int, int]:
-    return _number("RANK", 0), _number("WORLD_SIZE", 1)
-
-
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, "")
-    try:
-        return int(text) if text else default
-    except ValueError:
-        raise ValueError(f"{name}={text!r} is not a number") from None
+def place_in(mesh: Any) -> tuple[int, int] | None:
+    """The index along the data-parallel dimension, and its size: given as such, or by a ``DeviceMesh`` of PyTorch that has this
+    dimension alone (``mesh["dp"]``), or it and others that read different samples (``mesh["dp_replicate", "dp_shard"]``)."""
+    if mesh is None:
+        return None
+    if isinstance(mesh, tuple | list):
+        if len(mesh) != 2 or any(not isinstance(number, int) or number < 0 for number in mesh):
+            raise ValueError(f"mesh={mesh!r}: give the index along the data-parallel dimension, from 0, and the size of it")
+        return mesh[0], mesh[1]
+    names, coordinate = mesh.mesh_dim_names or (), mesh.get_coordinate()
+    if mesh.ndim > 1 and not (names and set(names) <= _DATA_PARALLEL):
+        raise ValueError(
+            f"a mesh of dimensions {', '.join(names) or mesh.ndim} does not say which ranks read the same: give its data-parallel part, such "
+            'as mesh["dp"]'
+        )
+    if coordinate is None:
+        raise ValueError("this rank is not in the mesh")
+    index, size = 0, 1
+    for at, length in zip(coordinate, mesh.shape):
+        index, size = index * length + at, size * length
+    return index, size

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from . import _native
-from ._ranks import Ranks
+from ._ranks import Ranks, place_in
 from ._state import State, StateMismatch
 
 
@@ -31,14 +31,15 @@ class Sampler:
         partitions: int | None = None,
         virtual_ranks: int | None = None,
         drop_last: bool = False,
-        replication: int = 1,
+        replication: int | None = None,
+        mesh: Any = None,
     ) -> None:
         self.num_samples = dataset if isinstance(dataset, int) else len(dataset)
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size} reads nothing; use at least 1")
         shares = [float(share) for share in q] if isinstance(q, Sequence) else [float(q)]
         self._order = _native.Order(self.num_samples, q=shares, seed=seed, partitions=partitions)
-        self._given_ranks = (rank, num_replicas, replication)
+        self._given_ranks = (rank, num_replicas, replication, place_in(mesh))
         ranks = self.ranks
         self.virtual_ranks = virtual_ranks or self._order.default_virtual_ranks(ranks.world)
         self._order.check_ranks(ranks.world, self.virtual_ranks)
@@ -60,8 +61,7 @@ class Sampler:
     @property
     def ranks(self) -> Ranks:
         """Which rank this is, of how many."""
-        rank, world, replication = self._given_ranks
-        return Ranks.find(rank, world, replication)
+        return Ranks.find(*self._given_ranks)
 
     @property
     def global_batch_size(self) -> int:

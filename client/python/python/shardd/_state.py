@@ -25,6 +25,8 @@ class State:
     # Of a foreign loader: which of its workers, of how many. It begins its next step as many steps after ``position`` as there
     # are workers before it.
     worker: tuple[int, int] | None = None
+    # How many samples an epoch has, if not all of them.
+    limit: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {
@@ -38,6 +40,8 @@ class State:
             state["run"] = self.run
         if self.worker is not None:
             state["worker"] = list(self.worker)
+        if self.limit is not None:
+            state["limit"] = self.limit
         return state
 
     @classmethod
@@ -56,6 +60,7 @@ class State:
                 virtual_ranks=int(state["virtual_ranks"]),
                 run=state.get("run"),
                 worker=(int(worker[0]), int(worker[1])) if worker is not None else None,
+                limit=int(state["limit"]) if state.get("limit") is not None else None,
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise StateMismatch(f"the state is damaged: {error!r}") from None
@@ -63,13 +68,18 @@ class State:
             raise StateMismatch(f"the state is damaged: {dict(state)}")
         return read
 
-    def check(self, plan: str, what: str) -> None:
-        """Refuses a state of another plan."""
+    def check(self, plan: str, what: str, limit: int | None = None) -> None:
+        """Refuses a state of another plan, or of epochs that end elsewhere."""
         if self.plan != plan:
             raise StateMismatch(
                 f"the state is of {_told(self.plan)}, and {what} follows {_told(plan)}: another version of the data, seed, "
                 "q or number of partitions, or other streams or shares of them. Open what the state was saved with, or say force=True to go on at its epoch and "
                 "position all the same"
+            )
+        if self.limit != limit:
+            raise StateMismatch(
+                f"the state was saved with limit={self.limit}, and {what} has limit={limit}: epochs would end elsewhere. Give the limit "
+                "that the state was saved with, or say force=True to go on at its epoch and position all the same"
             )
 
 

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use shardfmt::row::RowEncoder;
 use shardfmt::shard::{are_resident, populate, will_need};
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::super::LoadError;
+use super::super::clocks::{Clocks, On};
 use super::bring::Bringer;
 use super::memory;
 use super::singles::{Singles, Size, Spent, Taken, Wanted};
@@ -81,6 +83,7 @@ pub(crate) struct ShardFiles {
     some_by_row: bool,
     /// Counts the calls of [`prepare`](Self::prepare), from 1.
     window: u64,
+    clocks: Arc<Clocks>,
 }
 
 /// The numbers of the shards of several versions, among all that are read.
@@ -110,6 +113,7 @@ impl ShardFiles {
     pub(crate) fn new(
         stored: Vec<Stored>,
         cache: Arc<SharedCache>,
+        clocks: Arc<Clocks>,
         stop: CancellationToken,
     ) -> Result<Self, LoadError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -151,6 +155,7 @@ impl ShardFiles {
             bringer: Bringer { cache, runtime: runtime.handle().clone(), stop },
             numbers: Arc::new(numbers),
             window: 0,
+            clocks,
             stored,
             listed,
             runtime,
@@ -189,7 +194,7 @@ impl ShardFiles {
         let mut taken = Taken::default();
         if !single.is_empty() {
             self.begin_to_bring(single.keys());
-            let Self { listed, stored, singles, bringer, .. } = self;
+            let Self { listed, stored, singles, bringer, clocks, .. } = self;
             let wanted = single.into_iter().map(|(number, rows)| {
                 let (version, shard) = listed[number as usize];
                 let Stored { origin, manifest } = &stored[version as usize];
@@ -197,7 +202,8 @@ impl ShardFiles {
                 Wanted { number, version: version as usize, origin, entry, rows }
             });
             let wanted: Vec<Wanted<'_>> = wanted.collect();
-            let (found, others) = bringer.unless_stopped(singles.take(&wanted))?;
+            let (found, others) =
+                clocks.time(On::Network, || bringer.unless_stopped(singles.take(&wanted)))?;
             taken = found;
             whole.extend(others);
         }
@@ -257,10 +263,17 @@ impl ShardFiles {
 
     /// Opens shards, several side by side.
     fn open_all(&mut self, numbers: &[u32]) -> Result<(), LoadError> {
+        let (began, of_threads) = (Instant::now(), Clocks::default());
+        let opened = self.open_timed(numbers, &of_threads);
+        self.clocks.add_shared(began.elapsed(), &of_threads);
+        opened
+    }
+
+    fn open_timed(&mut self, numbers: &[u32], clocks: &Clocks) -> Result<(), LoadError> {
         let mut left = numbers.to_vec();
         while !left.is_empty() {
             let opened: Vec<(u32, Option<Arc<Shard>>)> =
-                side_by_side(&left, |number| Ok((*number, self.open_one(*number)?)))?;
+                side_by_side(&left, |number| Ok((*number, self.open_one(*number, clocks)?)))?;
             let open = Arc::make_mut(&mut self.open.shards);
             left = Vec::new();
             for (number, shard) in opened {
@@ -273,7 +286,8 @@ impl ShardFiles {
                 // The cache is others', or too small for one window: these are read and not kept.
                 let fetched = side_by_side(&left, |number| {
                     let (origin, entry) = self.entry(*number);
-                    Ok((*number, Arc::new(Shard::from_bytes(self.bringer.fetch(origin, entry)?)?)))
+                    let fetched = clocks.time(On::Network, || self.bringer.fetch(origin, entry))?;
+                    Ok((*number, Arc::new(clocks.time(On::Disk, || Shard::from_bytes(fetched))?)))
                 })?;
                 let open = Arc::make_mut(&mut self.open.shards);
                 fetched.into_iter().for_each(|(number, shard)| open[number as usize] = Some(shard));
@@ -284,20 +298,23 @@ impl ShardFiles {
     }
 
     /// Opens a shard where it lies, or brings it to this machine; `None` if there is no room for it.
-    fn open_one(&self, number: u32) -> Result<Option<Arc<Shard>>, LoadError> {
+    fn open_one(&self, number: u32, clocks: &Clocks) -> Result<Option<Arc<Shard>>, LoadError> {
         let (origin, entry) = self.entry(number);
+        let open_file = |path: &Path| clocks.time(On::Disk, || self.open_file(number, path)).map(Some);
         if let Some(path) = origin.local_path(&entry.id) {
-            return self.open_file(number, &path).map(Some);
+            return open_file(&path);
         }
-        let Fetched::Here(path) = self.bringer.bring(origin, entry)? else { return Ok(None) };
-        match self.open_file(number, &path) {
+        // Another process may be fetching it.
+        let bring = || clocks.time(On::Network, || self.bringer.bring(origin, entry));
+        let Fetched::Here(path) = bring()? else { return Ok(None) };
+        match open_file(&path) {
             Err(LoadError::Shard(error @ (ShardError::Corrupt { .. } | ShardError::WrongDigest { .. }))) => {
                 warn!(path = %path.display(), %error, "a shard was damaged where it is kept; fetching it again");
                 self.bringer.cache.discard(&path)?;
-                let Fetched::Here(path) = self.bringer.bring(origin, entry)? else { return Ok(None) };
-                self.open_file(number, &path).map(Some)
+                let Fetched::Here(path) = bring()? else { return Ok(None) };
+                open_file(&path)
             }
-            opened => opened.map(Some),
+            opened => opened,
         }
     }
 
@@ -358,6 +375,7 @@ impl ShardFiles {
         let taken = if missing.is_empty() { Taken::default() } else { self.obtain(missing, rows.clone())? };
         while self.open.heap_bytes() > HEAP && self.make_room() {}
         if self.some_by_row {
+            let began = Instant::now();
             // Somebody waits for the first rows, and they are few.
             if self.window > FIRST {
                 self.look(&wanted);
@@ -366,6 +384,7 @@ impl ShardFiles {
                 let used = &self.used[*number as usize];
                 used.by_row && !used.is_resident && self.open.has(*number)
             }))?;
+            self.clocks.add(On::Disk, began.elapsed());
         }
         Ok(Open { shards: Arc::clone(&self.open.shards), taken: Arc::new(taken) })
     }

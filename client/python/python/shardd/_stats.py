@@ -1,0 +1,87 @@
+"""What time goes by with, and what a loader waits for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+
+if TYPE_CHECKING:
+    from ._dataset import StreamingDataset
+
+# What the threads of a loader count.
+COUNTED = ("steps", "samples", "waited_s", "kept_s", "network_s", "disk_s", "decode_s")
+
+ADVICE = {
+    "network": "it waits for what the store or nodes send: keep shards on this machine (local, cache_limit), read further ahead "
+    "(prefetch_factor), or start nodes near it",
+    "disk": "it waits for files of this machine: a faster disk or more memory for them helps; further read-ahead (prefetch_factor) evens "
+    "out a disk that is slow now and then",
+    "decode": "it waits for batches to be gathered: give it more threads (num_workers)",
+    "python": "it waits for transform and collate_fn: give them processes (transform_processes), or do once what they do, at ingest",
+    "nothing": "batches lie ready before they are asked for: what takes the time is done with them",
+}
+
+# Who waits for less than this part of the time waits for nothing worth a change.
+_LITTLE = 0.1
+
+
+class Times:
+    """Where the time of the thread that iterates goes, besides waiting for threads."""
+
+    def __init__(self) -> None:
+        self.counted: dict[str, float] = dict.fromkeys(COUNTED, 0)
+        # In Python code that makes batches, and in the loop's own.
+        self.python_s = 0.0
+        self.user_s = 0.0
+
+    def keep(self, counted: Mapping[str, float]) -> None:
+        """What threads counted that have ended."""
+        for name in COUNTED:
+            self.counted[name] += counted[name]
+
+    def told(self, running: Mapping[str, float] | None) -> dict[str, float]:
+        """All of it, with what threads have counted that are running."""
+        counted = {name: self.counted[name] + (running[name] if running else 0) for name in COUNTED}
+        return {**counted, "python_s": self.python_s, "user_s": self.user_s}
+
+
+def told(now: Mapping[str, float], since: Mapping[str, Any] | None) -> dict[str, Any]:
+    """``now``, less what had been counted before, and what follows from it."""
+    counts: dict[str, Any] = {name: value - (since[name] if since else 0) for name, value in now.items()}
+    counts["waits_for"] = waits_for(counts)
+    counts["advice"] = ADVICE[counts["waits_for"]]
+    return counts
+
+
+def waits_for(counts: Mapping[str, float]) -> str:
+    """What would have to be faster for the loop to be: ``"python"``, or what the threads spend most time with; ``"nothing"`` if the
+    loop itself takes nearly all of the time.
+
+    Files are read by one thread and batches gathered by others at the same time, so whichever takes longer is waited for.
+    """
+    waited, python, user = counts["waited_s"], counts["python_s"], counts["user_s"]
+    if waited + python <= _LITTLE * (waited + python + user):
+        return "nothing"
+    if python > waited:
+        return "python"
+    network, disk, decode = counts["network_s"], counts["disk_s"], counts["decode_s"]
+    if decode > network + disk:
+        return "decode"
+    return "network" if network > disk else "disk"
+
+
+# How many exchanges without nodes are told of, the last ones: each is worked out from the plan.
+_EXCHANGES = 4
+
+
+def exchange(dataset: StreamingDataset, epoch: int) -> dict[str, Any]:
+    """What the exchange has moved before ``epoch``: as nodes have counted it, else as the plan says it."""
+    if dataset._where["servers"]:
+        return json.loads(_native.exchanged(dataset._store, dataset.run or "python"))
+    moves = _native.moves(dataset._store, dataset.plan, max(0, epoch - _EXCHANGES), epoch) if dataset.shuffle else []
+    names = ("epoch", "grains", "samples", "bytes")
+    epochs = [{**dict(zip(names, moved)), "share": moved[2] / max(dataset._samples, 1)} for moved in moves]
+    return {"nodes": 0, "epochs": epochs}

@@ -1,0 +1,212 @@
+"""What users do to samples in Python: here, or in processes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_all_start_methods, get_context
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# How many micro-batches each process has before it.
+_AHEAD = 2
+
+
+class Work:
+    """Makes a batch of samples that ``transform`` has changed one by one, put together by ``collate_fn``."""
+
+    def __init__(self, transform: Callable[[dict[str, Any]], Any] | None, collate_fn: Callable[[list[Any]], Any] | None) -> None:
+        self.transform = transform
+        self.collate_fn = collate_fn
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Work) and other.transform is self.transform and other.collate_fn is self.collate_fn
+
+    def __call__(self, batch: dict[str, Any]) -> Any:
+        samples: list[Any] = [dict(zip(batch, values)) for values in zip(*batch.values())]
+        if self.transform is not None:
+            samples = [self.transform(sample) for sample in samples]
+        return (self.collate_fn or _default_collate())(samples)
+
+
+def _default_collate() -> Callable[[list[Any]], Any]:
+    from torch.utils.data import default_collate
+
+    return default_collate
+
+
+class TransformDied(RuntimeError):
+    """A process ended that was transforming samples."""
+
+
+class Processes:
+    """Processes that do some work to one batch after another. Tensors go there and back in shared memory that has no name."""
+
+    def __init__(self, count: int, work: Work) -> None:
+        try:
+            pickle.dumps(work)
+        except Exception as error:
+            raise TypeError(
+                f"transform and collate_fn cannot be sent to processes ({error}): define them at the top level of a module, or say "
+                "transform_processes=0"
+            ) from error
+        if (torch := sys.modules.get("torch")) is not None:
+            import torch.multiprocessing  # says how tensors are sent
+        method = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
+        context = get_context(method)
+        if method == "forkserver":
+            # Loaded once, and forked.
+            context.set_forkserver_preload(["__main__", "shardd._transform", *(["torch"] if torch is not None else [])])
+        self.work = work
+        self._started = _Started(context)
+        self._executor = ProcessPoolExecutor(count, self._started, _start, (work,))
+        self._owner = os.getpid()
+        self._were_killed = False
+        self.ahead = _AHEAD * count
+        _running.add(self)
+
+    def can_be_used(self) -> bool:
+        """Whether they are there, and are children of this process and not of one that this was forked from."""
+        return not self._were_killed and self._owner == os.getpid()
+
+    def begin(self, batch: Any) -> Future[Any]:
+        """What comes of a batch."""
+        try:
+            return self._executor.submit(_run, batch)
+        except BrokenProcessPool as error:
+            raise self._died() from error
+
+    def result(self, begun: Future[Any]) -> Any:
+        """What has come of it."""
+        try:
+            return begun.result()
+        except BrokenProcessPool as error:
+            raise self._died() from error
+
+    def _died(self) -> TransformDied:
+        """What has ended, now that the rest is of no use either."""
+        ends = [(process.pid, process.exitcode) for process in self._started.processes if process.exitcode]
+        # When one dies, the others are told to end.
+        first = [end for end in ends if end[1] != -signal.SIGTERM] or ends
+        self.kill()
+        return TransformDied("; ".join(_ended(pid, code) for pid, code in first) or "the processes of transform could not be started")
+
+    def kill(self) -> None:
+        """Ends them, whatever they are doing."""
+        if self.can_be_used():
+            self._were_killed = True
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            for process in self._started.processes:
+                process.kill()
+
+
+def _ended(pid: int | None, code: int) -> str:
+    if code >= 0:
+        return f"process {pid} of transform ended by itself, with exit status {code}"
+    name = signal.Signals(-code).name
+    hint = {"SIGKILL": "; is there too little memory?", "SIGBUS": "; is there too little room in /dev/shm?"}.get(name, "")
+    return f"process {pid} of transform was killed by {name}{hint}"
+
+
+class _Started:
+    """A context of multiprocessing that remembers the processes it makes."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.processes: list[Any] = []
+
+    def Process(self, *arguments: Any, **how: Any) -> Any:
+        process = self._context.Process(*arguments, **how)
+        self.processes.append(process)
+        return process
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+def in_order(
+    processes: Callable[[], Processes], items: Iterator[tuple[T, Any]]
+) -> Iterator[tuple[T, Callable[[], Any] | None]]:
+    """For each item, in order, how to get what comes of its batch, of which several are being worked on; `None` if it has none.
+
+    ``processes`` gives the same ones, or others if those were ended meanwhile, by whom what is left is done.
+    """
+    begun: deque[tuple[T, Any, Future[Any] | None]] = deque()
+    doing = processes()
+    is_over = False
+    try:
+        while True:
+            if (now := processes()) is not doing:
+                doing = now
+                begun = deque((item, batch, None if batch is None else doing.begin(batch)) for item, batch, _ in begun)
+            while not is_over and len(begun) < doing.ahead:
+                if (following := next(items, None)) is None:
+                    is_over = True
+                else:
+                    item, batch = following
+                    begun.append((item, batch, None if batch is None else doing.begin(batch)))
+            if not begun:
+                return
+            item, batch, _ = begun[0]
+            if batch is None:
+                begun.popleft()
+                yield item, None
+            else:
+                yield item, partial(_take, begun, doing)
+    finally:
+        if begun:
+            # What is being done is not wanted any more, and may take long.
+            doing.kill()
+
+
+def _take(begun: deque[tuple[T, Any, Future[Any] | None]], doing: Processes) -> Any:
+    _, _, future = begun[0]
+    assert future is not None
+    result = doing.result(future)
+    begun.popleft()
+    return result
+
+
+# --- in the processes -------------------------------------------------------------------------------------------------------
+
+_work: Work | None = None
+
+
+def _start(work: Work) -> None:
+    global _work
+    _work = work
+    # An interruption is meant for the process that trains, which ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
+
+
+def _run(batch: Any) -> Any:
+    assert _work is not None
+    return _work(batch)
+
+
+# --- at the end of the interpreter ------------------------------------------------------------------------------------------
+
+_running: weakref.WeakSet[Processes] = weakref.WeakSet()
+
+
+def _kill_all() -> None:
+    for processes in list(_running):
+        processes.kill()
+
+
+# Executors wait at exit for what is being done, in a function that is registered in this way; functions are called from the
+# last one on.
+if hasattr(threading, "_register_atexit"):
+    threading._register_atexit(_kill_all)

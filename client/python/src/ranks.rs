@@ -1,0 +1,27 @@
+//! Which part of the data a process reads: decided in Rust for all loaders alike.
+
+use pyo3::prelude::*;
+use shardd_client::loader::{DataRank, Layout, WorldRank};
+
+use crate::errors;
+
+/// The process as far as data is concerned, and of how many: by its rank, else by what `variable` says of the environment, and by
+/// `replication` or `mesh`, which say who reads the same.
+#[pyfunction]
+#[pyo3(signature = (variable, *, rank=None, world=None, replication=None, mesh=None))]
+pub(crate) fn data_rank(
+    variable: &Bound<'_, PyAny>,
+    rank: Option<u32>,
+    world: Option<u32>,
+    replication: Option<u32>,
+    mesh: Option<(u32, u32)>,
+) -> PyResult<(u32, u32)> {
+    let look_up = |name: &str| variable.call1((name,)).ok()?.extract().ok();
+    let found = match (rank, world) {
+        (Some(rank), Some(world)) => WorldRank::new(rank, world, None).map(Some),
+        _ => WorldRank::from_env(look_up),
+    };
+    let read = found.and_then(|found| DataRank::new(found, Layout::new(replication, mesh)?));
+    let DataRank { index, size } = read.map_err(|error| errors::value(&error))?;
+    Ok((index, size))
+}

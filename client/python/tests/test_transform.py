@@ -1,0 +1,225 @@
+"""Python's work in processes: the same batches, in the same order, and every end is a quick one."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+import shardd
+from helpers import EVERY, PLAN, ids, loader, own_threads
+
+
+def double(sample):
+    return {"id": sample["id"] * 2, "image": sample["image"].float() / 255}
+
+
+def jitter(sample):
+    """Later batches are often done before earlier ones."""
+    time.sleep(int(sample["id"]) % 7 * 1e-4)
+    return {"id": sample["id"]}
+
+
+def listed(samples):
+    return [sample["id"] for sample in samples]
+
+
+def fail(sample):
+    if int(sample["id"]) == 500:
+        raise LookupError("of sample 500")
+    return sample
+
+
+def die(sample):
+    if int(sample["id"]) == 500:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+
+
+def leave(sample):
+    os._exit(3)
+
+
+done = 0
+
+
+def slow_after_first(sample):
+    """Each process makes one batch, and takes a minute for a sample of the next."""
+    global done
+    if done == 32:
+        time.sleep(60)
+    done += 1
+    return sample
+
+
+def process(sample):
+    return {"id": torch.tensor(os.getpid())}
+
+
+def in_processes(store, transform=None, count=2, **how):
+    return loader(store, **{"batch_size": 32, "transform": transform, "transform_processes": count, **how})
+
+
+def end_within(began: float, seconds: float = 20) -> None:
+    """Nobody waited for what takes a minute."""
+    assert time.monotonic() - began < seconds
+
+
+def test_processes_make_the_same_batches_in_the_same_order(store):
+    inline = loader(store, batch_size=32, transform=double)
+    own = in_processes(store, double)
+    for _ in range(2):
+        for one, other in zip(inline, own, strict=True):
+            assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    own.close()
+    assert ids(in_processes(store, jitter, 3)) == ids(loader(store, batch_size=32))
+
+
+def test_the_work_is_done_by_as_many_processes_and_not_by_this_one(store):
+    own = in_processes(store, process, 2)
+    done_by = set(ids(own))
+    assert 1 <= len(done_by) <= 2 and os.getpid() not in done_by
+    assert set(ids(own)) <= done_by, "they stay for the next epoch"
+    own.close()
+    assert not done_by & set(ids(own))
+    own.close()
+
+
+def test_another_transform_is_called_from_then_on(store):
+    own = in_processes(store, double)
+    assert sorted(ids(own)) == [2 * number for number in EVERY]
+    own.transform = jitter
+    assert sorted(ids(own)) == EVERY
+    own.close()
+
+
+def test_a_collate_fn_without_a_transform_is_called_there_too(store):
+    own = in_processes(store, collate_fn=listed)
+    assert sorted(int(number) for batch in own for number in batch) == EVERY
+    own.close()
+
+
+def test_a_state_counts_what_was_handed_out_and_not_what_is_being_transformed(store):
+    own = in_processes(store, double)
+    batches = iter(own)
+    read = [next(batches)["id"] for _ in range(5)]
+    state = own.state_dict()
+    assert state["position"] == 5 * 32
+    restored = in_processes(store, double)
+    restored.load_state_dict(state)
+    assert [2 * number for number in EVERY] == sorted(torch.cat(read).tolist() + ids(restored))
+    # And a loader that was closed goes on, as without processes.
+    own.close()
+    assert sorted(torch.cat(read).tolist() + ids(batches)) == [2 * number for number in EVERY]
+    own.close()
+    restored.close()
+
+
+def test_an_error_comes_with_the_traceback_of_the_process_and_the_loader_can_be_used_again(store):
+    own = in_processes(store, fail)
+    with pytest.raises(LookupError, match="of sample 500") as raised:
+        list(own)
+    assert "in fail" in str(raised.value.__cause__) and "test_transform.py" in str(raised.value.__cause__)
+    own.transform = double
+    assert len(ids(own)) == len(EVERY)
+    own.close()
+
+
+def test_a_process_that_is_killed_is_named(store):
+    own = in_processes(store, die)
+    with pytest.raises(RuntimeError, match=r"process \d+ of transform was killed by SIGKILL; is there too little memory\?"):
+        list(own)
+    own.transform = double
+    assert len(ids(own)) == len(EVERY)
+    own.close()
+    own.transform = leave
+    with pytest.raises(RuntimeError, match=r"process \d+ of transform ended by itself, with exit status 3"):
+        list(own)
+    own.close()
+
+
+def test_what_cannot_be_sent_to_processes_is_refused_with_the_way_out(store):
+    with pytest.raises(TypeError, match="cannot be sent to processes.*top level of a module, or say transform_processes=0"):
+        next(iter(in_processes(store, lambda sample: sample)))
+    with pytest.raises(ValueError, match="transform_processes counts processes"):
+        in_processes(store, double, -1)
+
+
+def test_ranks_without_samples_in_a_last_step_get_a_stand_in_that_was_transformed(store):
+    dataset = shardd.StreamingDataset(store, limit=17, rank=0, world_size=1, **PLAN)
+    own = shardd.DataLoader(dataset, 1, virtual_ranks=16, transform=double, transform_processes=1)
+    batches = [(batch, own.weight) for batch in own]
+    assert len(batches) == len(own) == 32 and sum(weight > 0 for _, weight in batches) == 17
+    assert all(batch["image"].dtype == torch.float32 and len(batch["id"]) == 1 for batch, _ in batches)
+    own.close()
+
+
+PRELUDE = """
+import sys, time
+import shardd, test_transform
+dataset = shardd.StreamingDataset(sys.argv[1])
+own = shardd.DataLoader(dataset, 32, transform=getattr(test_transform, sys.argv[2]), transform_processes=2)
+"""
+
+
+def test_a_loop_that_is_left_does_not_wait_for_what_is_being_done(store):
+    own = in_processes(store, slow_after_first, 2)
+    batches = iter(own)
+    next(batches)
+    began = time.monotonic()
+    batches.close()
+    own.close()
+    end_within(began)
+
+
+@pytest.mark.parametrize("end", ["pass", "raise LookupError('of the loop')"])
+def test_an_interpreter_that_ends_does_not_wait_for_them(script, store, end):
+    done = script(PRELUDE + f"""
+batches = iter(own)
+next(batches)
+print(time.monotonic(), flush=True)
+{end}
+""", store, "slow_after_first", check=False, timeout=50)
+    assert done.returncode == (1 if "raise" in end else 0), done.stderr
+    end_within(float(done.stdout))
+
+
+def test_an_interruption_ends_a_loop_that_waits_for_processes(store):
+    import subprocess
+    import sys
+
+    code = PRELUDE + """
+batches = iter(own)
+next(batches)
+try:
+    print("reading", flush=True)
+    next(batches); next(batches); next(batches)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    command = [sys.executable, "-c", code, store, "slow_after_first"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
+    try:
+        assert process.stdout.readline() == "reading\n"
+        began = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everybody gets it
+        assert process.stdout.readline() == "interrupted\n" and process.wait(30) == 0
+        end_within(began)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_processes_and_threads_end_with_the_loader(store):
+    before = own_threads()
+    own = in_processes(store, process)
+    done_by = set(ids(own))
+    own.close()
+    for pid in done_by:
+        # Gone, or about to be waited for by who started it.
+        deadline = time.monotonic() + 20
+        while os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/stat").read().split()[2] != "Z":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert len(own_threads()) <= len(before) + 2, "at most those of multiprocessing stay"
