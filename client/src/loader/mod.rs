@@ -13,6 +13,7 @@ mod ranks;
 mod source;
 mod span;
 mod steps;
+mod tables;
 mod workers;
 
 use std::ops::Range;
@@ -138,7 +139,11 @@ pub struct CacheChoice {
 
 impl CacheChoice {
     fn open(&self) -> Result<SharedCache, SharedCacheError> {
-        SharedCache::open(self.dir.clone().unwrap_or_else(default_cache_dir), self.limit)
+        SharedCache::open(self.place(), self.limit)
+    }
+
+    fn place(&self) -> PathBuf {
+        self.dir.clone().unwrap_or_else(default_cache_dir)
     }
 }
 
@@ -430,7 +435,8 @@ impl Loader {
         };
         // What is on its way, and what the user has and has just let go of.
         let memory = Box::new(Pool::new(config.read_ahead + config.threads + 2));
-        let prefetch = Prefetch::new(share, Arc::clone(&plan), &manifest, steps, rows, memory)?;
+        let cache_dir = Some(config.cache.place());
+        let prefetch = Prefetch::new(share, Arc::clone(&plan), &manifest, steps, cache_dir, rows, memory)?;
         let ahead = Ahead::start(prefetch, config.read_ahead, config.threads, stop)?;
         let mut loader = Self {
             plan,
@@ -663,7 +669,10 @@ fn batch_norm_risk(
     labels.spread(plan, virtual_ranks, config.batch_size).batch_norm_risk(schedule)
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, LoadError> {
+fn spawn<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, LoadError> {
     std::thread::Builder::new().name(name.into()).spawn(body).map_err(|source| LoadError::Threads { source })
 }
 

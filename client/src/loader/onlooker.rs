@@ -108,7 +108,7 @@ pub async fn batches(
         known: Arc::default(),
     };
     let prefetch =
-        Prefetch::new(share, Arc::clone(&plan), &manifest, steps, Box::new(rows), Box::new(Fresh))?;
+        Prefetch::new(share, Arc::clone(&plan), &manifest, steps, None, Box::new(rows), Box::new(Fresh))?;
     let (give, take) = mpsc::channel(WAITING);
     engine.tasks.spawn_blocking(move || {
         prefetch.run(|task| {

@@ -3,14 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use shardfmt::plan::{Epoch, Partition, Plan, Read, SampleNo, SlotTable, VirtualRank, deal};
+use shardfmt::plan::{Epoch, Partition, Plan, Read, SampleNo, VirtualRank, deal};
 use shardfmt::row::{Memory, Rows};
 use shardfmt::{DigestSum, Manifest, PlanId, RowCodec, RowDigest};
 
 use super::source::{Reads, Ready, RowSource};
 use super::span::{Part, Spans, StepSpan};
+use super::tables::Tables;
 use super::{LoadError, MicroBatch, Step, Steps};
 use crate::protocol::Cursor;
 
@@ -30,6 +32,8 @@ pub(crate) struct Share {
 
 pub(crate) struct Prefetch {
     plan: Arc<Plan>,
+    /// Where slot tables are kept on this machine.
+    cache_dir: Option<PathBuf>,
     rows: Box<dyn RowSource>,
     /// The partitions of each of this rank's virtual ranks.
     partitions: Vec<Range<u32>>,
@@ -72,6 +76,7 @@ impl Prefetch {
         plan: Arc<Plan>,
         manifest: &Manifest,
         steps: Steps,
+        cache_dir: Option<PathBuf>,
         rows: Box<dyn RowSource>,
         memory: Box<dyn Memory + Send + Sync>,
     ) -> Result<Self, LoadError> {
@@ -88,6 +93,7 @@ impl Prefetch {
         let partitions = own.map(|v| plan.partitions_of(VirtualRank(v), virtual_ranks)).collect();
         Ok(Self {
             plan,
+            cache_dir,
             rows,
             partitions,
             start,
@@ -115,17 +121,17 @@ impl Prefetch {
         let spans = Spans { steps: self.builder.steps, end_epoch: self.end_epoch };
         let stride = usize::try_from(self.stride).unwrap_or(usize::MAX);
         let mut spans = spans.from(self.start.0, self.start.1).step_by(stride).peekable();
-        let mut table: Option<SlotTable> = None;
+        let mut tables = Tables::new(Arc::clone(&self.plan), self.cache_dir.take());
         // Somebody waits for the first step: it is not kept waiting for others.
         let mut length = 1;
         while let Some(first) = spans.next() {
             // A window never crosses into the next epoch, whose grains are still on their way; but for a step that does.
             let epoch = first.epoch;
-            let mut window = vec![self.planned(&mut table, first)];
+            let mut window = vec![self.planned(&mut tables, first)];
             while window.len() < length
                 && let Some(span) = spans.next_if(|span| span.parts.iter().all(|part| part.epoch == epoch))
             {
-                window.push(self.planned(&mut table, span));
+                window.push(self.planned(&mut tables, span));
             }
             let mut by_epoch: BTreeMap<u32, Vec<&Reads>> = BTreeMap::new();
             for Planned { span, reads } in &window {
@@ -148,19 +154,19 @@ impl Prefetch {
         Ok(())
     }
 
-    /// What each of this rank's virtual ranks reads of the step. The table moves on to the last epoch that it has part in.
-    fn planned(&self, table: &mut Option<SlotTable>, span: StepSpan) -> Planned {
+    /// What each of this rank's virtual ranks reads of the step. Tables move on to the last epoch that it has part in.
+    fn planned(&self, tables: &mut Tables, span: StepSpan) -> Planned {
         let reads = match &span.parts[..] {
-            [part] => vec![self.reads(table, part)],
-            parts => self.dealt(table, parts),
+            [part] => vec![self.reads(tables, part)],
+            parts => self.dealt(tables, parts),
         };
         Planned { span, reads }
     }
 
     /// What each virtual rank reads of one stretch: what its partitions have of it, or an equal part if it is not shuffled.
-    fn reads(&self, table: &mut Option<SlotTable>, part: &Part) -> Reads {
+    fn reads(&self, tables: &mut Tables, part: &Part) -> Reads {
         if self.shuffle {
-            let table = self.table(table, part.epoch);
+            let table = tables.of(Epoch(part.epoch));
             let of = |own: &Range<u32>| self.plan.step_reads(table, part.positions.clone(), own.clone());
             return self.partitions.iter().map(of).collect();
         }
@@ -171,16 +177,16 @@ impl Prefetch {
     }
 
     /// What each virtual rank reads of each of several stretches: together as much as the others, wherever these meet.
-    fn dealt(&self, table: &mut Option<SlotTable>, parts: &[Part]) -> Vec<Reads> {
+    fn dealt(&self, tables: &mut Tables, parts: &[Part]) -> Vec<Reads> {
         let every = 0..self.plan.document().partitions;
-        let all = |part: &Part| match self.shuffle {
+        let mut all = |part: &Part| match self.shuffle {
             true => {
-                let table = self.table(table, part.epoch);
+                let table = tables.of(Epoch(part.epoch));
                 self.plan.step_reads(table, part.positions.clone(), every.clone())
             }
             false => part.positions.clone().map(|position| self.stored(position)).collect(),
         };
-        let all: Vec<Vec<Read>> = parts.iter().map(all).collect();
+        let all: Vec<Vec<Read>> = parts.iter().map(&mut all).collect();
         let owner = |read: &Read| self.plan.virtual_rank_of(read.partition, self.virtual_ranks).0;
         let owners: Vec<u32> = all.iter().flatten().map(owner).collect();
         let (own, mut readers) = (self.own(), deal(&owners, self.virtual_ranks).into_iter());
@@ -205,15 +211,6 @@ impl Prefetch {
     fn own(&self) -> Range<u32> {
         let first = self.builder.first_virtual_rank;
         first..first + self.partitions.len() as u32
-    }
-
-    /// The table of an epoch, which is never before that of the last call.
-    fn table<'t>(&self, table: &'t mut Option<SlotTable>, epoch: u32) -> &'t SlotTable {
-        let table = table.get_or_insert_with(|| SlotTable::at(&self.plan, Epoch(epoch)));
-        while table.epoch() < Epoch(epoch) {
-            table.advance(&self.plan);
-        }
-        table
     }
 }
 
