@@ -5,6 +5,7 @@ pub mod block;
 pub mod cluster;
 pub mod collective;
 pub mod data;
+pub mod dataloader;
 pub mod device;
 pub mod engine;
 pub mod evaluate;

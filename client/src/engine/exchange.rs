@@ -248,7 +248,11 @@ impl Engine {
             for step in exchange.sends(due.chunk, Partition(partition)) {
                 let to = placement.host(step.to.0.0);
                 if *to != self.node {
-                    out.entry(to.clone()).or_default().push(view.table.grain(step.from.0, step.from.1));
+                    out.entry(to.clone()).or_default().push(view.table.grain(
+                        &run.plan,
+                        step.from.0,
+                        step.from.1,
+                    ));
                 }
             }
             let comes_in = |step: &Move| *placement.host(step.from.0.0) != self.node;

@@ -13,10 +13,12 @@ mod order;
 mod pool;
 mod prefetch;
 mod ranks;
+mod shares;
 mod source;
 mod sources;
 mod span;
 mod steps;
+mod tables;
 mod workers;
 
 use std::ops::Range;
@@ -169,7 +171,11 @@ pub struct CacheChoice {
 
 impl CacheChoice {
     fn open(&self) -> Result<SharedCache, SharedCacheError> {
-        SharedCache::open(self.dir.clone().unwrap_or_else(default_cache_dir), self.limit)
+        SharedCache::open(self.place(), self.limit)
+    }
+
+    fn place(&self) -> PathBuf {
+        self.dir.clone().unwrap_or_else(default_cache_dir)
     }
 }
 
@@ -491,7 +497,9 @@ impl Loader {
             window: config.read_ahead,
             audit: config.audit,
         };
-        let prefetch = Prefetch::new(share, order.clone(), Arc::clone(&schema), steps, rows, memory)?;
+        let cache_dir = Some(config.cache.place());
+        let prefetch =
+            Prefetch::new(share, order.clone(), Arc::clone(&schema), steps, cache_dir, rows, memory)?;
         let ahead = Ahead::start(prefetch, config.read_ahead, config.threads, Arc::clone(&clocks), stop)?;
         let mut loader = Self {
             sources,
@@ -743,7 +751,10 @@ fn batch_norm_risk(config: &LoaderConfig, sources: &[Source], virtual_ranks: u32
     labels.spread(plan, virtual_ranks, config.batch_size).batch_norm_risk(schedule)
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, LoadError> {
+fn spawn<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, LoadError> {
     std::thread::Builder::new().name(name.into()).spawn(body).map_err(|source| LoadError::Threads { source })
 }
 

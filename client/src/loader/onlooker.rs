@@ -108,7 +108,8 @@ pub async fn batches(
         known: Arc::default(),
     };
     let order = Order::of_plan(Arc::clone(&plan), true);
-    let prefetch = Prefetch::new(share, order, Arc::clone(&schema), steps, Box::new(rows), Box::new(Fresh))?;
+    let prefetch =
+        Prefetch::new(share, order, Arc::clone(&schema), steps, None, Box::new(rows), Box::new(Fresh))?;
     let (give, take) = mpsc::channel(WAITING);
     engine.tasks.spawn_blocking(move || {
         prefetch.run(|task| {

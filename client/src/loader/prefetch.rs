@@ -2,13 +2,15 @@
 //! building of their batches.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use shardfmt::row::{Memory, Rows};
 use shardfmt::{DigestSum, RowCodec, RowDigest};
 
-use super::order::{Cursor, Order, OrderId, Shares};
+use super::order::{Cursor, Order, OrderId};
+use super::shares::Shares;
 use super::source::{Reads, Ready, RowSource};
 use super::span::{Spans, StepSpan};
 use super::{LoadError, MicroBatch, Step, Steps};
@@ -67,11 +69,12 @@ impl Prefetch {
         order: Order,
         schema: SchemaRef,
         steps: Steps,
+        cache_dir: Option<PathBuf>,
         rows: Box<dyn RowSource>,
         memory: Box<dyn Memory + Send + Sync>,
     ) -> Result<Self, LoadError> {
         let Share { rank, world, virtual_ranks, start, end_epoch, stride, window, audit } = share;
-        let shares = Shares::new(order, rank, world, virtual_ranks);
+        let shares = Shares::new(order, rank, world, virtual_ranks, cache_dir);
         let builder = Builder {
             order: shares.order().id(),
             steps,

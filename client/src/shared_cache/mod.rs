@@ -7,6 +7,7 @@
 //! DIR/used/ID           nothing; when it was changed says when the shard was last asked for
 //! DIR/holds/NAME        what a process reads, locked by it for as long as it lives
 //! DIR/verified/BOOT     which files were checked since the machine was started
+//! DIR/slots/            slot tables, which have files and a limit of their own
 //! ```
 //!
 //! All locks are the kernel's (`flock`): they end with their process, however it ends, so there is nothing to clean up after
@@ -17,6 +18,7 @@
 //! Knows nothing of stores: what is not there is fetched by the caller.
 
 mod holds;
+mod slots;
 mod verified;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -33,6 +35,8 @@ use tracing::{debug, warn};
 
 use holds::Holds;
 use verified::Verified;
+
+pub use slots::{SlotTables, Turn};
 
 use crate::fork;
 
@@ -361,7 +365,8 @@ struct Kept {
     used: SystemTime,
 }
 
-/// A shard on its way, which this process fetches.
+/// A file on its way, which this process fetches or works out.
+#[derive(Debug)]
 struct Part {
     file: Locked,
     path: PathBuf,
@@ -374,15 +379,21 @@ impl Part {
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
         let Some(file) = Locked::new(file) else { return Ok(None) };
         // Between opening and locking it may have become the shard, or been removed to make room.
-        let is_at_path = fs::metadata(&path).is_ok_and(|there| {
-            file.file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (there.dev(), there.ino()))
-        });
-        Ok(is_at_path.then_some(Self { file, path }))
+        let part = Self { file, path };
+        Ok(part.is_at_path().then_some(part))
+    }
+
+    /// Whether the file still has this name.
+    fn is_at_path(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|there| {
+            self.file.file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (there.dev(), there.ino()))
+        })
     }
 }
 
 /// A file that this process has locked. A lock is the opened file's: a process that is forked meanwhile has it, too, and would
 /// keep it after this one has closed the file. So it is given up in so many words.
+#[derive(Debug)]
 struct Locked {
     file: File,
     generation: u32,

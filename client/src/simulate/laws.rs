@@ -56,7 +56,7 @@ fn plans() -> impl Strategy<Value = Plan> {
 /// The partition of every full grain, read off a table of slots.
 fn partitions_of_grains(plan: &Plan, table: &SlotTable) -> Vec<(u64, u32)> {
     let slots = plan.partitions().flat_map(|m| (0..plan.slot_count(m)).map(move |slot| (m, slot)));
-    let mut found: Vec<_> = slots.map(|(m, slot)| (table.grain(m, slot).0, m.0)).collect();
+    let mut found: Vec<_> = slots.map(|(m, slot)| (table.grain(plan, m, slot).0, m.0)).collect();
     found.sort_unstable();
     found
 }

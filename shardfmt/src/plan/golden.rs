@@ -111,7 +111,7 @@ fn again_epoch(plan: &Plan, epoch: Epoch) -> GoldenEpoch {
     let table = SlotTable::at(plan, epoch);
     let in_slots = |m| (0..plan.slot_count(m)).map(move |slot| (m, slot));
     let slots: Vec<u64> =
-        plan.partitions().flat_map(in_slots).map(|(m, slot)| table.grain(m, slot).0).collect();
+        plan.partitions().flat_map(in_slots).map(|(m, slot)| table.grain(plan, m, slot).0).collect();
     let chunks: Vec<Vec<[u64; 5]>> = (0..plan.document().chunks)
         .map(|chunk| {
             let numbers = |m: Move| [m.entry, m.from.0.0.into(), m.from.1, m.to.0.0.into(), m.to.1];

@@ -18,13 +18,13 @@ fn cases() -> u32 {
 
 /// A random version and document that fit each other.
 #[derive(Clone, Debug)]
-struct Config {
+pub(super) struct Config {
     document: PlanDocument,
     shard_rows: Vec<u32>,
 }
 
 impl Config {
-    fn plan(&self) -> Plan {
+    pub(super) fn plan(&self) -> Plan {
         Plan::new(self.document.clone(), &self.shard_rows).expect("the strategy makes fitting plans")
     }
 
@@ -72,7 +72,7 @@ fn shares() -> impl Strategy<Value = Schedule> {
     prop::collection::vec(share, 1..4).prop_map(|shares| shares.try_into().unwrap())
 }
 
-fn configs() -> impl Strategy<Value = Config> {
+pub(super) fn configs() -> impl Strategy<Value = Config> {
     let shape = (0..4_u32, prop::collection::vec(0..40_u32, 1..10), prop_oneof![2 => Just(0), 1 => 1..7_u16]);
     let choices = (any::<bool>(), any::<bool>(), prop_oneof![Just(0), 1..6_u32]);
     (any::<u64>(), shape, shares(), 1..20_u32, 1..6_u32, choices).prop_map(
@@ -121,7 +121,7 @@ fn held_by_stratum(plan: &Plan, table: &SlotTable, strata: &Strata) -> Vec<Vec<u
     let of = |m| {
         let mut held = vec![0; strata.names().len()];
         for slot in 0..plan.slot_count(m) {
-            held[usize::from(strata.of(plan.sample(table.grain(m, slot), 0)))] += 1;
+            held[usize::from(strata.of(plan.sample(table.grain(&plan, m, slot), 0)))] += 1;
         }
         held
     };
@@ -210,7 +210,7 @@ proptest! {
         let table = SlotTable::at(&plan, epoch);
         for m in plan.partitions() {
             for slot in 0..plan.slot_count(m) {
-                let grain = table.grain(m, slot);
+                let grain = table.grain(&plan, m, slot);
                 prop_assert_eq!(plan.grain_in_slot(epoch, m, slot), grain);
                 prop_assert_eq!(plan.partition_of_grain_at(epoch, grain), GrainHome::Slot(m, slot));
             }
@@ -234,7 +234,7 @@ proptest! {
         prop_assert!(plan.exchange(Epoch(epoch)).is_empty());
         prop_assert!(all_moves(&plan, Epoch(epoch)).iter().all(Vec::is_empty));
         let grain = plan.grain_in_slot(Epoch(epoch), Partition(0), 0);
-        prop_assert_eq!(grain, SlotTable::initial(&plan).grain(Partition(0), 0));
+        prop_assert_eq!(grain, SlotTable::initial(&plan).grain(&plan, Partition(0), 0));
         prop_assert_eq!(plan.departure(Partition(0), 0, Epoch(0)), None);
     }
 
@@ -348,7 +348,7 @@ proptest! {
         let table = SlotTable::initial(&plan);
         let mut home = BTreeMap::new();
         for m in plan.partitions() {
-            home.extend((0..plan.slot_count(m)).map(|slot| (table.grain(m, slot), m)));
+            home.extend((0..plan.slot_count(m)).map(|slot| (table.grain(&plan, m, slot), m)));
         }
         let first = *home.values().next().expect("a plan has full grains");
         let mut shorts = 0;
@@ -414,7 +414,7 @@ fn lookups_agree_with_a_table_of_a_million_grains() {
     for (m, slot) in
         plan.partitions().flat_map(|m| (0..plan.slot_count(m)).step_by(997).map(move |slot| (m, slot)))
     {
-        assert_eq!(plan.grain_in_slot(Epoch(3), m, slot), table.grain(m, slot));
+        assert_eq!(plan.grain_in_slot(Epoch(3), m, slot), table.grain(&plan, m, slot));
     }
     let mut held: Vec<GrainNo> =
         plan.partitions().flat_map(|m| table.grains_of(&plan, m).collect::<Vec<_>>()).collect();

@@ -33,6 +33,7 @@ mod permutation;
 mod ranks;
 mod rounds;
 mod share;
+mod slot_bytes;
 mod slots;
 mod split;
 mod strata;
@@ -60,6 +61,7 @@ pub use mixture::{
 pub use order::{Local, Read};
 pub use permutation::Permutation;
 pub use share::{Schedule, Share};
+pub use slot_bytes::{SlotBytes, SlotBytesError};
 pub use slots::SlotTable;
 pub use strata::{Strata, StrataOf};
 

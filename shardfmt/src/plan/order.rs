@@ -86,7 +86,7 @@ impl Plan {
 
     fn resolve(&self, table: &SlotTable, position: u64, partition: Partition, row: u64) -> Read {
         let (grain, row) = match self.locate_local(partition, row) {
-            Local::Slot { slot, row } => (table.grain(partition, slot), row),
+            Local::Slot { slot, row } => (table.grain(self, partition, slot), row),
             Local::Short { grain, row } => (grain, row),
         };
         Read { position, partition, grain, row }

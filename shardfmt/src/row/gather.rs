@@ -173,20 +173,25 @@ impl RowCodec {
 
     fn gather_canonical(&self, mut rows: Vec<&[u8]>, memory: &dyn Memory) -> Result<Vec<ArrayRef>, RowError> {
         let mut room = usize::try_from(MAX_SHARD_BYTES).unwrap_or(usize::MAX);
-        let columns = self.each_column(|_, shape| match Form::of(shape) {
-            Form::Flat { levels, width } if are_flat(&rows, levels, width) => {
-                let cells = rows.iter().map(|row| &row[levels..levels + width]);
-                let column = flat_column(shape, cells, width, memory);
-                rows.iter_mut().for_each(|row| *row = &row[levels + width..]);
-                column
+        let columns = self.each_column(|_, shape| {
+            match Form::of(shape) {
+                Form::Flat { levels, width } if are_flat(&rows, levels, width) => {
+                    let cells: Vec<&[u8]> = rows.iter().map(|row| &row[levels..levels + width]).collect();
+                    rows.iter_mut().for_each(|row| *row = &row[levels + width..]);
+                    return flat_column(shape, &cells, width, memory);
+                }
+                Form::Bytes { large } => {
+                    let split: Option<Vec<(&[u8], &[u8])>> =
+                        rows.iter().map(|row| split_bytes(row)).collect();
+                    if let Some(split) = split {
+                        let cells: Vec<&[u8]> = split.iter().map(|(cell, _)| *cell).collect();
+                        rows.iter_mut().zip(&split).for_each(|(row, (_, rest))| *row = rest);
+                        return bytes_column(shape, &cells, large, memory);
+                    }
+                }
+                Form::Flat { .. } | Form::Other => {}
             }
-            Form::Bytes { large } if rows.iter().all(|row| split_bytes(row).is_some()) => {
-                let cells = rows.iter().map(|row| split_bytes(row).expect("looked at above").0);
-                let column = bytes_column(shape, cells, large, memory);
-                rows.iter_mut().for_each(|row| *row = split_bytes(row).expect("looked at above").1);
-                column
-            }
-            _ => decode_column(shape, &mut rows, &mut room),
+            decode_column(shape, &mut rows, &mut room)
         })?;
         match rows.iter().position(|rest| !rest.is_empty()) {
             Some(row) => Err(RowError::TrailingBytes { row, bytes: rows[row].len() }),
@@ -194,35 +199,39 @@ impl RowCodec {
         }
     }
 
-    fn gather_columns(
+    fn gather_columns<'a>(
         &self,
-        rows: &[(&RowEncoder, usize)],
+        rows: &[(&'a RowEncoder, usize)],
         memory: &dyn Memory,
     ) -> Result<Vec<ArrayRef>, RowError> {
         let mut room = usize::try_from(MAX_SHARD_BYTES).unwrap_or(usize::MAX);
-        self.each_column(|index, shape| match Form::of(shape) {
-            Form::Flat { width, .. } if rows.iter().all(|(of, _)| of.flat(index).is_some()) => {
-                let cells = rows.iter().map(|(of, row)| {
-                    let values = of.flat(index).expect("looked at above");
-                    &values[row * width..][..width]
-                });
-                flat_column(shape, cells, width, memory)
-            }
-            Form::Bytes { large } if rows.iter().all(|(of, row)| of.bytes(index, *row).is_some()) => {
-                let cells = rows.iter().map(|(of, row)| of.bytes(index, *row).expect("looked at above"));
-                bytes_column(shape, cells, large, memory)
-            }
-            _ => {
-                let (mut canonical, mut ends) = (Vec::new(), Vec::with_capacity(rows.len()));
-                for (of, row) in rows {
-                    of.encode_cell(index, *row, &mut canonical);
-                    ends.push(canonical.len());
+        self.each_column(|index, shape| {
+            // Where each value lies is worked out before any is copied, and once.
+            match Form::of(shape) {
+                Form::Flat { width, .. } => {
+                    let cell =
+                        |(of, row): &(&'a RowEncoder, usize)| Some(&of.flat(index)?[row * width..][..width]);
+                    if let Some(cells) = rows.iter().map(cell).collect::<Option<Vec<&[u8]>>>() {
+                        return flat_column(shape, &cells, width, memory);
+                    }
                 }
-                let starts = [0].into_iter().chain(ends.iter().copied());
-                let mut cells: Vec<&[u8]> =
-                    starts.zip(&ends).map(|(start, end)| &canonical[start..*end]).collect();
-                decode_column(shape, &mut cells, &mut room)
+                Form::Bytes { large } => {
+                    let cells = rows.iter().map(|(of, row)| of.bytes(index, *row));
+                    if let Some(cells) = cells.collect::<Option<Vec<&[u8]>>>() {
+                        return bytes_column(shape, &cells, large, memory);
+                    }
+                }
+                Form::Other => {}
             }
+            let (mut canonical, mut ends) = (Vec::new(), Vec::with_capacity(rows.len()));
+            for (of, row) in rows {
+                of.encode_cell(index, *row, &mut canonical);
+                ends.push(canonical.len());
+            }
+            let starts = [0].into_iter().chain(ends.iter().copied());
+            let mut cells: Vec<&[u8]> =
+                starts.zip(&ends).map(|(start, end)| &canonical[start..*end]).collect();
+            decode_column(shape, &mut cells, &mut room)
         })
     }
 
@@ -276,9 +285,9 @@ fn split_bytes(row: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
 
-fn flat_column<'a>(
+fn flat_column(
     shape: &Shape,
-    cells: impl ExactSizeIterator<Item = &'a [u8]> + Clone,
+    cells: &[&[u8]],
     width: usize,
     memory: &dyn Memory,
 ) -> Result<ArrayRef, String> {
@@ -307,15 +316,15 @@ fn flat_data(shape: &Shape, values: Buffer, count: usize) -> Result<ArrayData, A
     }
 }
 
-fn bytes_column<'a>(
+fn bytes_column(
     shape: &Shape,
-    cells: impl ExactSizeIterator<Item = &'a [u8]> + Clone,
+    cells: &[&[u8]],
     large: bool,
     memory: &dyn Memory,
 ) -> Result<ArrayRef, String> {
     let count = cells.len();
     let mut end = 0u64;
-    let ends = cells.clone().map(|cell| {
+    let ends = cells.iter().map(|cell| {
         end += cell.len() as u64;
         end
     });
@@ -324,7 +333,7 @@ fn bytes_column<'a>(
     let len = usize::try_from(end).map_err(|_| "is too large for this machine")?;
     let mut lent = lend(memory, len)?;
     let mut rest = &mut lent.as_mut_slice()[..len];
-    let places = cells.clone().map(|cell| rest.split_off_mut(..cell.len()).expect("as long as all of them"));
+    let places = cells.iter().map(|cell| rest.split_off_mut(..cell.len()).expect("as long as all of them"));
     copy(cells, places);
     let array = ArrayData::builder(shape.data_type.clone()).len(count);
     finish(array.add_buffer(offsets).add_buffer(lent.into_buffer(len)).build())
@@ -341,22 +350,22 @@ fn finish(array: Result<ArrayData, ArrowError>) -> Result<ArrayRef, String> {
 }
 
 /// Values that fit a register.
-fn copy_small<'a, const WIDTH: usize>(cells: impl Iterator<Item = &'a [u8]>, out: &mut [u8]) {
+fn copy_small<const WIDTH: usize>(cells: &[&[u8]], out: &mut [u8]) {
     for (to, cell) in out.as_chunks_mut::<WIDTH>().0.iter_mut().zip(cells) {
         to.copy_from_slice(cell);
     }
 }
 
-/// How many values ahead are fetched into the processor's cache: they lie anywhere, which it cannot foresee.
-const AHEAD: usize = 4;
-/// Of a long value its beginning is enough; the processor goes on by itself.
-const FETCHED: usize = 1024;
+/// How many values ahead are fetched into the processor's cache: they lie anywhere, which it cannot foresee. So many cover the
+/// time that memory takes, of the smallest for which it matters.
+const AHEAD: usize = 8;
+/// Of a long value its beginning is enough; the processor goes on by itself, and has only so many requests on their way at once.
+const FETCHED: usize = 256;
 
-fn copy<'a, 'b>(cells: impl Iterator<Item = &'a [u8]> + Clone, places: impl Iterator<Item = &'b mut [u8]>) {
-    let mut ahead = cells.clone();
-    ahead.by_ref().take(AHEAD).for_each(fetch);
-    for (cell, to) in cells.zip(places) {
-        if let Some(next) = ahead.next() {
+fn copy<'b>(cells: &[&[u8]], places: impl Iterator<Item = &'b mut [u8]>) {
+    cells.iter().take(AHEAD).for_each(|cell| fetch(cell));
+    for (at, (cell, to)) in cells.iter().zip(places).enumerate() {
+        if let Some(next) = cells.get(at + AHEAD) {
             fetch(next);
         }
         to.copy_from_slice(cell);

@@ -47,7 +47,8 @@ impl Samples {
                 count += u64::from(shard.rows);
             }
         }
-        let files = ShardFiles::new(stored, Arc::new(cache.open()?), Arc::default(), CancellationToken::new())?;
+        let files =
+            ShardFiles::new(stored, Arc::new(cache.open()?), Arc::default(), CancellationToken::new())?;
         let files = files.for_some_samples();
         let codec = RowCodec::new(Arc::new(schema))?;
         Ok(Self { files: Mutex::new(files), starts, count, codec, memory: Pool::new(4) })
