@@ -1,0 +1,100 @@
+"""Two nodes on this machine. Needs the directory of `shardd` and `shardctl` in SHARDD_BIN."""
+
+import os
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+import shardd
+from helpers import run
+
+COUNT = 4000
+BINARIES = os.environ.get("SHARDD_BIN", "")
+
+pytestmark = pytest.mark.skipif(not BINARIES, reason="skipped: SHARDD_BIN does not say where shardd is")
+
+
+def serve(data: Path, join: Path | None) -> tuple[subprocess.Popen, str]:
+    """A node, and where it answers."""
+    how = ["--join", f"@{join}"] if join else []
+    command = [f"{BINARIES}/shardd", "serve", "--id", data.name, "--data", str(data), "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]
+    with open(data.with_suffix(".log"), "w") as log:
+        node = subprocess.Popen([*command, *how], stdout=subprocess.PIPE, stderr=log, text=True)
+    for line in node.stdout:
+        if " ready: " in line and " http " in line:
+            # Whatever else it says is read, so that it never waits for a reader.
+            threading.Thread(target=node.stdout.read, daemon=True).start()
+            return node, line.split(" http ")[1].replace(",", " ").split()[0]
+    raise AssertionError(data.with_suffix(".log").read_text())
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    root = tmp_path_factory.mktemp("nodes")
+    nodes = []
+    try:
+        nodes.append(serve(root / "n1", None))
+        nodes.append(serve(root / "n2", root / "n1" / "join-token"))
+        table = pyarrow.table({"id": list(range(COUNT)), "text": [f"row {number}" for number in range(COUNT)]})
+        pyarrow.parquet.write_table(table, root / "rows.parquet")
+        servers = [server for _, server in nodes]
+        run([f"{BINARIES}/shardctl", "ingest", "--server", servers[0], "--name", "rows", str(root / "rows.parquet")])
+        yield servers
+    finally:
+        for node, _ in nodes:
+            node.kill()
+            node.wait()
+
+
+def read(servers: list[str], epochs: int, **how) -> tuple[list[list[int]], list[shardd.DataLoader]]:
+    """What two ranks read together, each through a node of its own, epoch by epoch."""
+    loaders: list[shardd.DataLoader] = []
+    for rank in range(2):
+        own = servers[rank:] + servers[:rank]
+        dataset = shardd.StreamingDataset(servers=own, q=0.5, partitions=8, rank=rank, world_size=2, **how)
+        loaders.append(shardd.DataLoader(dataset, 50))
+    every: list[list[list[int]]] = [[], []]
+
+    def rank(number: int) -> None:
+        for _ in range(epochs):
+            every[number].append([sample for batch in loaders[number] for sample in batch["id"].tolist()])
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [sorted(one + other) for one, other in zip(*every, strict=True)], loaders
+
+
+def test_nodes_say_what_they_have_exchanged(servers):
+    epochs, loaders = read(servers, 3, run="exchanged")
+    assert epochs == [list(range(COUNT))] * 3
+    told = loaders[0].exchange_stats()
+    deadline = time.monotonic() + 60
+    # What was sent last may not be acknowledged yet.
+    while not any(moved["grains"] for moved in told["epochs"]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        told = loaders[0].exchange_stats()
+    assert told["nodes"] == 2 and told["silent"] == [] and told["origin_bytes"] > 0
+    assert {"misses_from_peers", "misses_from_origin", "miss_bytes", "stalled_s"} <= told.keys()
+    received = [moved for moved in told["epochs"] if moved["grains"]]
+    assert received and all(moved["bytes"] > 0 and moved["expected_grains"] >= moved["grains"] for moved in received)
+    assert all(moved["hidden"] is None or 0 <= moved["hidden"] <= 1 for moved in told["epochs"])
+    stats = loaders[0].stats()
+    assert stats["samples"] >= COUNT and stats["network_s"] > 0
+    for own in loaders:
+        own.close()
+
+
+def test_epochs_that_nodes_give_can_be_limited(servers):
+    epochs, loaders = read(servers, 2, run="limited", limit=1000)
+    assert [len(set(epoch)) for epoch in epochs] == [1000, 1000] and epochs[0] != epochs[1]
+    assert loaders[0].state_dict()["limit"] == 1000
+    for own in loaders:
+        own.close()
