@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use arrow::array::{Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
-use shardd_client::catalog::{Catalog, LocalCatalog};
+use shardd_client::catalog::{Catalog, CommitNote, LocalCatalog};
 use shardd_client::loader::{CacheChoice, Loader, LoaderConfig, LoaderSource};
 use shardd_client::shared_cache::SlotTables;
 use shardfmt::plan::{Epoch, Plan, PlanDocument, PlanOptions, Shape, SlotTable};
-use shardfmt::{Manifest, ShardEntry, ShardWriter};
+use shardfmt::{Manifest, Operation, ShardEntry, ShardWriter};
 
 const SHARDS: usize = 5_000;
 const SHARD_ROWS: u32 = 20_000;
@@ -27,9 +27,11 @@ fn main() {
         "{:<58} {:>10} {:>10} {:>10}",
         "10^8 samples, from opening to the first step, ms", "open", "first", "both"
     );
+    let manifest = Manifest::new(schema(), vec![entry; SHARDS], serde_json::json!({}), vec![]);
+    let note = CommitNote::of(Operation::INGEST);
+    store.commit(&"rows".parse().expect("a name"), None, &manifest, &note).expect("disk space");
+    let version = manifest.id();
     for grain_rows in [1, 16] {
-        let manifest = Manifest::new(schema(), vec![entry.clone(); SHARDS], serde_json::json!({}), vec![]);
-        let version = store.put_manifest(&manifest).expect("disk space");
         let shape = Shape { shard_rows: vec![SHARD_ROWS; SHARDS], row_bytes: manifest.row_bytes() };
         let options = PlanOptions {
             partitions: Some(PARTITIONS),
