@@ -5,8 +5,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use shardd_client::loader::{Follow, MixedSource, common_columns};
-use shardfmt::plan::{MixtureDocument, MixtureSource, Take};
-use shardfmt::{MixtureId, PlanId, VersionId};
+use shardfmt::plan::{self, Epoch, MixtureDocument, MixtureSource, SourceNo, Take};
+use shardfmt::{PlanId, VersionId};
 
 use crate::errors;
 use crate::store::{Place, Store, describe, parse};
@@ -19,9 +19,8 @@ type Said = (Py<Store>, String, String, String, String, String);
 #[pyclass(frozen, module = "shardd._native")]
 pub(crate) struct Mixture {
     sources: Vec<MixedSource>,
-    epoch_size: u64,
     given_epoch_size: Option<u64>,
-    id: MixtureId,
+    mixture: plan::Mixture,
     schema: SchemaRef,
 }
 
@@ -53,13 +52,13 @@ impl Mixture {
             schemas.push((name, manifest));
         }
         let document = MixtureDocument::new(described, epoch_size).map_err(|error| errors::value(&error))?;
+        let mixture = plan::Mixture::new(document).map_err(|error| errors::value(&error))?;
         let schemas = schemas.iter().map(|(name, manifest)| (name.clone(), &*manifest.schema));
         let schema = common_columns(schemas).map_err(|error| errors::load(&error))?;
         Ok(Self {
             sources: mixed,
-            epoch_size: document.epoch_size,
             given_epoch_size: epoch_size,
-            id: document.id(),
+            mixture,
             schema: schema.into(),
         })
     }
@@ -67,13 +66,20 @@ impl Mixture {
     /// The digest that names it.
     #[getter]
     fn id(&self) -> String {
-        self.id.to_string()
+        self.mixture.id().to_string()
     }
 
     /// Samples of an epoch.
     #[getter]
     fn samples(&self) -> u64 {
-        self.epoch_size
+        self.mixture.epoch_size()
+    }
+
+    /// Which of its own epochs each source is in when an epoch begins.
+    fn epochs_of_sources(&self, epoch: u32) -> PyResult<Vec<u32>> {
+        let begin = self.mixture.position(Epoch(epoch), 0).map_err(|error| errors::value(&error))?;
+        let before = (0..).zip(self.mixture.before(begin));
+        Ok(before.map(|(source, read)| self.mixture.in_plan(SourceNo(source), read).0.0).collect())
     }
 
     /// The columns that all sources have.

@@ -282,3 +282,21 @@ def test_the_example_of_the_page_runs(stores, monkeypatch, tmp_path):
     exec(example, names)
     assert names["dataset"].num_samples == 10_000
     assert [samples for samples, _ in names["totals"].values()] == [7000, 3000]
+
+
+def test_what_moved_is_told_of_each_stream_in_its_own_epochs(stores):
+    loader = shardd.DataLoader(proportions(stores, q=0.5, partitions=5), batch_size=16)
+    assert loader.exchange_stats() == {"nodes": 0, "streams": [{"stream": name, "epochs": []} for name, *_ in (BOOKS, CODE, MATHS)]}
+    for _ in range(5):
+        read(loader)
+    told = loader.exchange_stats()["streams"]
+    # 1000 samples are 600 of 400 books, 300 of 100 of code, and 100 of 30 of maths.
+    assert [len(stream["epochs"]) for stream in told] == [1, 3, 3]
+    assert all(0.2 < moved["share"] < 0.6 for stream in told for moved in stream["epochs"]), told
+
+
+def test_epochs_of_a_mixture_can_be_limited(stores):
+    whole, limited = (shardd.DataLoader(proportions(stores, **how), batch_size=16) for how in ({}, {"limit": 50}))
+    assert read(limited) == read(whole)[:50]
+    assert read(limited) == read(whole)[:50]
+    assert limited.dataset.num_samples == 50 and len(limited) == 4

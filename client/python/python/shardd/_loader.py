@@ -395,7 +395,7 @@ class DataLoader:
         ``"miss_bytes"``), bytes read from the store, and seconds that loaders were kept waiting.
 
         Without (``"nodes": 0``) nothing is sent anywhere: what the plan moves to another partition, for the last few epochs, and the
-        ``"share"`` of all samples that this is.
+        ``"share"`` of all samples that this is; of a mixture that of each of its ``"streams"``.
         """
         return _stats.exchange(self.dataset, self._cursor[0])
 

@@ -79,9 +79,21 @@ _EXCHANGES = 4
 
 def exchange(dataset: StreamingDataset, epoch: int) -> dict[str, Any]:
     """What the exchange has moved before ``epoch``: as nodes have counted it, else as the plan says it."""
+    mixture = dataset._mixture
+    if mixture is not None:
+        epochs = mixture.native.epochs_of_sources(epoch)
+        streams = [
+            {"stream": source.name, "epochs": _moved(store, plan, source.samples, own, dataset.shuffle)}
+            for source, (store, _), plan, own in zip(mixture.sources, mixture.versions, mixture.plans, epochs)
+        ]
+        return {"nodes": 0, "streams": streams}
     if dataset._where["servers"]:
         return json.loads(_native.exchanged(dataset._store, dataset.run or "python"))
-    moves = _native.moves(dataset._store, dataset.plan, max(0, epoch - _EXCHANGES), epoch) if dataset.shuffle else []
+    return {"nodes": 0, "epochs": _moved(dataset._store, dataset.plan, dataset._samples, epoch, dataset.shuffle)}
+
+
+def _moved(store: _native.Store, plan: str, samples: int, epoch: int, shuffle: bool) -> list[dict[str, Any]]:
+    """What a plan moves after the last epochs before ``epoch``."""
+    moves = _native.moves(store, plan, max(0, epoch - _EXCHANGES), epoch) if shuffle else []
     names = ("epoch", "grains", "samples", "bytes")
-    epochs = [{**dict(zip(names, moved)), "share": moved[2] / max(dataset._samples, 1)} for moved in moves]
-    return {"nodes": 0, "epochs": epochs}
+    return [{**dict(zip(names, moved)), "share": moved[2] / max(samples, 1)} for moved in moves]

@@ -107,6 +107,7 @@ class Mixture:
         stores = [_native.Store(**source.where) for source in self.sources]
         plans = [store.make_plan(source.version, **self._plan) for store, source in zip(stores, self.sources)]
         self._stores = stores
+        self.plans = [plan for plan, _ in plans]
         self.partitions = [partitions for _, partitions in plans]
         self.native = _native.Mixture(
             [
