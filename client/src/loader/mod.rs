@@ -5,6 +5,7 @@
 //! another tells the nodes how far the user has come.
 
 mod embedded;
+mod lent;
 mod nodes;
 mod onlooker;
 mod pool;
@@ -15,6 +16,7 @@ mod span;
 mod steps;
 mod workers;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,6 +41,7 @@ pub use steps::{LastBatch, Steps};
 use crate::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog, StorePlace};
 use crate::engine::{EngineError, first_due};
 use crate::http::{Credentials, HttpClient, HttpError};
+use crate::lend::Transport;
 use crate::lookup::LookupError;
 use crate::origin::OriginError;
 use crate::protocol::{AuditReport, CreateRun, Cursor, RunId, RunRecord};
@@ -112,8 +115,8 @@ pub struct LoaderConfig {
     pub start: (u32, u64),
     /// The epoch before which to stop.
     pub end_epoch: u32,
-    /// Whether files of nodes on this machine are mapped; else their bytes are sent, as from nodes elsewhere. Found out where
-    /// files cannot be opened, so there is little reason to say no.
+    /// Whether segments, or a ring, are borrowed from nodes on this machine; else bytes are sent, as from nodes elsewhere. Which of
+    /// these works is found out, so there is little reason to say no.
     pub map_files: bool,
     /// Only every how manieth step is read, from the start on, at least 1: where others read those between. With nodes 1.
     pub stride: u64,
@@ -505,6 +508,11 @@ impl Loader {
     /// How the loader fared so far.
     pub fn stats(&self) -> LoaderStats {
         self.stats
+    }
+
+    /// How the grains of each node are got, by the nodes' addresses, as far as any were; without nodes there are none.
+    pub fn transports(&self) -> BTreeMap<String, Transport> {
+        self.nodes.as_ref().map(|nodes| nodes.transports()).unwrap_or_default()
     }
 
     /// The columns of every batch.
