@@ -12,6 +12,7 @@ pub mod fork;
 pub mod health;
 pub mod http;
 pub mod inputs;
+pub mod lend;
 pub mod loader;
 pub mod lookup;
 pub mod metastore;

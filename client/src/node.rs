@@ -65,6 +65,19 @@ pub struct NodeRecord {
     pub cache_bytes: u64,
     /// When this process of the node started, in seconds since 1970: tells a restarted node from the one before.
     pub started_at: u64,
+    /// Where it lends to loaders of its machine what is in its cache, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub socket: Option<LocalSocket>,
+}
+
+/// A Unix-domain socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct LocalSocket {
+    /// The machine it is on, by the name of its running kernel.
+    pub host: String,
+    /// Its path there.
+    pub path: String,
 }
 
 impl NodeRecord {

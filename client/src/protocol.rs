@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use shardfmt::{DigestSum, PlanId, VersionId};
 
 use crate::engine::Room;
+use crate::lend::Transport;
 use crate::node::{NodeId, NodeRecord};
 use crate::text::as_text;
 
@@ -180,8 +181,9 @@ pub struct LocateRequest {
     pub for_epoch: u32,
     /// Grain numbers of the plan. Empty: only a report.
     pub grains: Vec<u64>,
-    /// The asker's [`host_identity`]: if it is the node's own, files are named instead of bytes sent.
-    pub host: Option<String>,
+    /// How the asker gets grains from this node: to all but a stream, passes for segments are told instead of bytes sent.
+    #[serde(default)]
+    pub transport: Transport,
     /// What was given before was wrong: whatever was checked lately has to be checked again.
     #[serde(default)]
     pub doubted: bool,
@@ -200,9 +202,9 @@ pub struct LocateReply {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Located {
-    /// In a file of this machine. The file is never rewritten or truncated; it may be unlinked, which an open map survives.
+    /// In a segment. It is never rewritten or truncated; it may be unlinked, which an open map survives.
     File {
-        /// The segment's path.
+        /// The segment's pass, for the node's socket ([`crate::lend`]).
         segment: String,
         /// Where the grain begins, in bytes.
         offset: u64,
@@ -242,8 +244,7 @@ pub struct AuditReport {
     pub digest_sum: DigestSum,
 }
 
-/// A name for the running kernel of this machine. Two processes with the same one may hope to open each other's files; a
-/// container's may still fail to, and then asks for bytes instead.
+/// A name for the running kernel of this machine. Processes with the same one may hope to find each other's sockets.
 pub fn host_identity() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(boot.trim().to_owned())

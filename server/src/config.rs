@@ -15,6 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use shardd_client::certificates::{Host, LIFETIME};
 use shardd_client::engine::ExchangeRate;
+use shardd_client::lend::Share;
 use shardd_client::nearest::nearest;
 use shardd_client::node::NodeId;
 use shardd_client::span::Span;
@@ -104,6 +105,16 @@ pub struct Settings {
     /// Space the cache may use, never exceeded [default: 64GiB]
     #[arg(long, value_name = "SIZE", env = "SHARDD_CACHE_SIZE")]
     pub cache_size: Option<ByteSize>,
+
+    /// Where loaders of this machine connect to be lent what is in the cache: a Unix-domain socket, made when the node starts.
+    /// Name a place that containers mount for those in them [default: shardd.sock in the data directory]
+    #[arg(long, value_name = "FILE", env = "SHARDD_SOCKET")]
+    pub socket: Option<PathBuf>,
+
+    /// What loaders of this machine are lent: the files of the cache, to be read; a ring of memory into which what they ask
+    /// for is copied; or nothing, so that they are sent bytes over HTTP [default: files]
+    #[arg(long, value_name = "files|ring|none", env = "SHARDD_SHARE")]
+    pub share: Option<Share>,
 
     /// How fast the exchange may send: `auto` is as fast as the ranks read and no faster, a size such as 50MiB the same and at
     /// most so many bytes a second, `unlimited` as fast as it goes [default: auto]
@@ -274,6 +285,10 @@ pub struct Config {
     pub metastore: Option<MetastoreUrl>,
     /// Space the cache may use.
     pub cache_size: ByteSize,
+    /// Where loaders of this machine are to connect; without it in the data directory.
+    pub socket: Option<PathBuf>,
+    /// What they are lent.
+    pub share: Share,
     /// How fast the exchange may send.
     pub exchange_rate: ExchangeRate,
     /// The cluster to join.
@@ -403,6 +418,7 @@ impl Settings {
             cache_size: Some(DEFAULT_CACHE_SIZE),
             on_sigterm: Some(OnSigterm::default()),
             grace: Some(Span(GRACE)),
+            share: Some(Share::default()),
             exchange_rate: Some(ExchangeRate::default()),
             log_format: Some(LogFormat::default()),
             log_level: Some(LogLevel::default()),
@@ -439,6 +455,8 @@ impl Settings {
             store_bandwidth: self.store_bandwidth.or(fallback.store_bandwidth),
             metastore: self.metastore.or(fallback.metastore),
             cache_size: self.cache_size.or(fallback.cache_size),
+            socket: self.socket.or(fallback.socket),
+            share: self.share.or(fallback.share),
             exchange_rate: self.exchange_rate.or(fallback.exchange_rate),
             join: self.join.or(fallback.join),
             ready_file: self.ready_file.or(fallback.ready_file),
@@ -502,6 +520,8 @@ impl Settings {
                 .map(|url| url.parse().map_err(ConfigError::BadMetastore))
                 .transpose()?,
             cache_size,
+            socket: settings.socket,
+            share: settings.share.expect(known),
             exchange_rate: settings.exchange_rate.expect(known),
             join,
             ready_file: settings.ready_file,

@@ -294,6 +294,7 @@ mod tests {
             quic: ([127, 0, 0, 1], port).into(),
             cache_bytes: 0,
             started_at: 0,
+            socket: None,
         };
         let (key, revoked) = (Digest::of(key), Arc::default());
         Membership { metastore: Arc::clone(metastore), record, key, revoked, keeper: None }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use shardd_client::cache::{Cache, CacheConfig, CacheError};
 use shardd_client::catalog::{CatalogBackend, CatalogError};
 use shardd_client::certificates::{Authority, CA_CERTIFICATE, CertificateError, write_private};
-use shardd_client::engine::{Drain, Engine, EngineError, ExchangeSettings};
+use shardd_client::engine::{Drain, Engine, EngineError, ExchangeSettings, Passes};
+use shardd_client::lend::Share;
 use shardd_client::metastore::{MetaError, Metastore};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardd_client::origin::{Origin, OriginError};
@@ -27,6 +28,7 @@ use crate::desk::{Desk, Revoked};
 use crate::http::{self, Access, Api, Door, Front};
 use crate::https::{self, HttpsError};
 use crate::identity::{self, Cluster, Identity, IdentityError, JoinToken, Site, Standing, Term};
+use crate::lend::Counter;
 use crate::membership::{self, Finder, Membership, MembershipError};
 use crate::metastore::{self, MetastoreUrl, OpenError, RemoteMetastore, SledMetastore};
 use crate::renewal::{Renewal, Signer};
@@ -41,6 +43,8 @@ const STORE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long everything together may take to end.
 const GRACE: Duration = Duration::from_millis(4500);
+/// The socket for loaders of this machine, in the data directory.
+const SOCKET: &str = "shardd.sock";
 /// The name of a first node that was given none.
 const FIRST: &str = "n1";
 
@@ -94,6 +98,9 @@ pub enum ServeError {
     /// No cache.
     #[error("the cache cannot be used")]
     Cache(#[from] CacheError),
+    /// Loaders of this machine cannot connect.
+    #[error("--socket {path} cannot be used; name a place of at most 107 bytes where a socket can be made")]
+    Socket { path: PathBuf, source: io::Error },
     /// The node's name is somebody else's.
     #[error(transparent)]
     Membership(#[from] MembershipError),
@@ -174,6 +181,7 @@ async fn serve_locked(
     check_store(&catalog).await?;
     let (directory, limit) = (config.data.join("cache"), config.cache_size);
     let cache = tokio::task::spawn_blocking(move || Cache::open(directory, CacheConfig { limit })).await??;
+    let counter = open_counter(&config)?;
 
     let record = NodeRecord {
         id: identity.node().clone(),
@@ -181,6 +189,7 @@ async fn serve_locked(
         quic: transport.address(),
         cache_bytes: config.cache_size.0,
         started_at: now(),
+        socket: counter.as_ref().and_then(Counter::record),
     };
     let membership = Membership {
         metastore: Arc::clone(&metastore),
@@ -226,6 +235,10 @@ async fn serve_locked(
     );
     engine.set_exchange(ExchangeSettings { rate: config.exchange_rate, ..ExchangeSettings::default() });
     let (tasks, inner) = (TaskTracker::new(), CancellationToken::new());
+    if let Some(counter) = counter {
+        engine.lend(passes());
+        tasks.spawn(counter.serve(Arc::clone(&engine), config.share, inner.clone()));
+    }
     let services =
         Services { peers: Arc::new(Arc::clone(&engine)), metastore: kept, desk: front.desk.clone() };
     tasks.spawn(Arc::clone(&transport).serve(services, inner.clone()));
@@ -361,6 +374,32 @@ pub fn check_protection(config: &Config) -> Result<(), ConfigError> {
         None if config.join.is_some() => Ok(()),
         None => config.check_protection(false, false),
     }
+}
+
+/// Where loaders of this machine connect, if anything is lent to them. They can do without, so that only what was asked for in
+/// words is an error.
+fn open_counter(config: &Config) -> Result<Option<Counter>, ServeError> {
+    if config.share == Share::None {
+        return Ok(None);
+    }
+    let path = config.socket.clone().unwrap_or_else(|| config.data.join(SOCKET));
+    match Counter::open(&path) {
+        Ok(counter) => Ok(Some(counter)),
+        Err(source) if config.socket.is_some() => Err(ServeError::Socket { path, source }),
+        Err(error) => {
+            warn!(path = %path.display(), %error,
+                  "loaders of this machine are sent bytes instead of being lent files; name another place by --socket");
+            Ok(None)
+        }
+    }
+}
+
+/// The passes of this process: of a key that nobody else has.
+fn passes() -> Passes {
+    let mut key = [0; 32];
+    let random = rustls::crypto::ring::default_provider().secure_random;
+    random.fill(&mut key).expect("the system gives random bytes");
+    Passes::new(key)
 }
 
 /// Holds the data directory for this process, as long as the file lives.

@@ -190,6 +190,11 @@ impl Node {
         (began.elapsed(), status.success())
     }
 
+    /// Its process, which runs.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("running").id()
+    }
+
     /// Whether the process runs.
     pub fn is_running(&self) -> bool {
         self.child.is_some()

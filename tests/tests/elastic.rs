@@ -1,5 +1,5 @@
 //! One run, any number of ranks: what each step reads is the same, and it is gone on with at the very sample. Without any
-//! node, with nodes whose files are mapped, and with nodes that send bytes.
+//! node, with nodes that lend files, with nodes that lend a ring, and with nodes that send bytes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 use shardd_client::catalog::StorePlace;
 use shardd_client::http::Credentials;
+use shardd_client::lend::Transport;
 use shardd_client::loader::{Cursor, LastBatch, Loader, LoaderConfig, LoaderSource};
 use shardd_tests::{Cluster, binary, is_quick, run};
 use shardfmt::{PlanId, RowCodec, RowDigest};
@@ -27,7 +28,8 @@ struct How {
 struct Place {
     source: Box<dyn Fn(&str) -> LoaderSource + Sync>,
     plan: PlanId,
-    maps: bool,
+    /// How nodes give it, if it is from nodes.
+    transport: Option<Transport>,
 }
 
 impl Place {
@@ -59,7 +61,7 @@ impl Place {
         let mut config = LoaderConfig::new((self.source)(run), self.plan, how.batch_size);
         (config.rank, config.world, config.virtual_ranks) = (rank, world, Some(how.virtual_ranks));
         (config.last_batch, config.start, config.end_epoch) = (how.last_batch, start, start.0 + 1);
-        config.map_files = self.maps;
+        config.map_files = self.transport != Some(Transport::Stream);
         let mut loader = Loader::open(config).expect("opens");
         let codec = RowCodec::new(loader.schema().clone()).expect("rows");
         let mut steps = Epoch::new();
@@ -75,6 +77,9 @@ impl Place {
             }
             steps.insert(step.positions().start, (rows, step.cursor));
         }
+        let others =
+            loader.transports().into_iter().find(|(_, transport)| Some(*transport) != self.transport);
+        assert_eq!(others, None, "everything came by {:?}", self.transport);
         steps
     }
 
@@ -144,7 +149,7 @@ fn any_number_of_ranks_reads_the_same_steps_and_goes_on_anywhere_without_a_node(
     let plan = plan_of(&run(shardctl().args(PARTITION)));
     let store = home.path().join("store");
     let source = move |_: &str| LoaderSource::Store(StorePlace::Directory(store.clone()));
-    let place = Place { source: Box::new(source), plan, maps: true };
+    let place = Place { source: Box::new(source), plan, transport: None };
     let worlds = [1, 2, 3, 4, 6, 8, 12, 16];
     for (virtual_ranks, batch_size, last_batch) in [
         (16, 3, LastBatch::Short),
@@ -162,18 +167,27 @@ fn any_number_of_ranks_reads_the_same_steps_and_goes_on_anywhere_with_nodes() {
     if is_quick() {
         return;
     }
-    let cluster = Cluster::start(2);
-    run(cluster.shardctl().arg("ingest").arg(digits()).args(["--name", "digits", "--shard-size", "8KiB"]));
-    let plan = plan_of(&run(cluster.shardctl().args(PARTITION)));
-    for maps in [true, false] {
-        let servers: Vec<String> = cluster.nodes.iter().map(|node| node.http.clone()).collect();
-        let source = move |run: &str| LoaderSource::Nodes {
-            servers: servers.clone(),
-            run: format!("{run}-{maps}").parse().expect("a name"),
-            credentials: Credentials::default(),
-        };
-        let place = Place { source: Box::new(source), plan, maps };
-        let how = How { virtual_ranks: 16, batch_size: 5, last_batch: LastBatch::Short };
-        place.check(how, &[1, 3, 8, 16], &[&[8, 2, 8, 3]]);
+    for (share, transports) in
+        [("files", &[Transport::Files, Transport::Stream][..]), ("ring", &[Transport::Ring][..])]
+    {
+        let cluster = Cluster::start_with(2, &[("SHARDD_SHARE", share.to_owned())]);
+        run(cluster.shardctl().arg("ingest").arg(digits()).args([
+            "--name",
+            "digits",
+            "--shard-size",
+            "8KiB",
+        ]));
+        let plan = plan_of(&run(cluster.shardctl().args(PARTITION)));
+        for &transport in transports {
+            let servers: Vec<String> = cluster.nodes.iter().map(|node| node.http.clone()).collect();
+            let source = move |run: &str| LoaderSource::Nodes {
+                servers: servers.clone(),
+                run: format!("{run}-{transport}").parse().expect("a name"),
+                credentials: Credentials::default(),
+            };
+            let place = Place { source: Box::new(source), plan, transport: Some(transport) };
+            let how = How { virtual_ranks: 16, batch_size: 5, last_batch: LastBatch::Short };
+            place.check(how, &[1, 3, 8, 16], &[&[8, 2, 8, 3]]);
+        }
     }
 }

@@ -583,7 +583,7 @@ fn a_settings_file_is_made_checked_and_shown() {
     };
     let write = |text: &str| fs::write(home.path("shardd.toml"), text).expect("it can be written");
     write(&run(&mut shardd(&["show", "--default"])));
-    assert_eq!(run(&mut shardd(&["check", "shardd.toml"])), "shardd.toml is good: 11 settings\n");
+    assert_eq!(run(&mut shardd(&["check", "shardd.toml"])), "shardd.toml is good: 12 settings\n");
 
     write("log-level = \"debug\"\ncache-size = \"2GiB\"\n");
     assert_eq!(

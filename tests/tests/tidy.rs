@@ -79,6 +79,7 @@ const PURE: &[&str] = &[
     "shardfmt/src/plan",
     "client/src/placement",
     "client/src/health.rs",
+    "client/src/lend.rs",
     "client/src/engine/pace.rs",
     "client/src/loader/columns.rs",
     "client/src/loader/order.rs",

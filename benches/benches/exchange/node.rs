@@ -12,6 +12,7 @@ use shardd::identity::{Identity, Standing};
 use shardd::transport::{Services, Transport};
 use shardd_client::cache::{Cache, CacheConfig};
 use shardd_client::engine::{Engine, EpochExchange, ExchangeRate, ExchangeSettings};
+use shardd_client::lend::Transport;
 use shardd_client::metastore::{Expected, FilesMetastore, Metastore};
 use shardd_client::node::NodeRecord;
 use shardd_client::origin::Origin;
@@ -67,6 +68,7 @@ impl Node {
             quic: transport.address(),
             cache_bytes: 1 << 30,
             started_at: 0,
+            socket: None,
         };
         metastore.put(&NodeRecord::key(&name), serde_json::to_vec(&record)?, Expected::Any, None).await?;
         let engine = Engine::new(name.clone(), origin, cache, metastore, transport.clone());
@@ -105,7 +107,7 @@ impl Node {
             position,
             for_epoch: epoch,
             grains: Vec::new(),
-            host: None,
+            transport: Transport::Stream,
             doubted: false,
         };
         self.engine.locate(&self.run, request).await?;

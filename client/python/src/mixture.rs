@@ -55,12 +55,7 @@ impl Mixture {
         let mixture = plan::Mixture::new(document).map_err(|error| errors::value(&error))?;
         let schemas = schemas.iter().map(|(name, manifest)| (name.clone(), &*manifest.schema));
         let schema = common_columns(schemas).map_err(|error| errors::load(&error))?;
-        Ok(Self {
-            sources: mixed,
-            given_epoch_size: epoch_size,
-            mixture,
-            schema: schema.into(),
-        })
+        Ok(Self { sources: mixed, given_epoch_size: epoch_size, mixture, schema: schema.into() })
     }
 
     /// The digest that names it.

@@ -349,6 +349,11 @@ impl Cache {
         classes
     }
 
+    /// Where a segment of this file name lies, or lay.
+    pub(crate) fn segment_path(&self, name: &str) -> PathBuf {
+        self.dir.join("segments").join(name)
+    }
+
     /// The directory of this cache.
     pub fn dir(&self) -> &Path {
         &self.dir

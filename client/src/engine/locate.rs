@@ -1,4 +1,4 @@
-//! Answers loaders: where are these grains? Files of this machine where possible, bytes otherwise; what is not here is brought
+//! Answers loaders: where are these grains? In which segment where that is lent to them, bytes otherwise; what is not here is brought
 //! here first. Every grain's bytes are checked against the manifest the first time they are asked for in an epoch.
 
 use std::collections::HashMap;
@@ -17,6 +17,7 @@ use super::misses::Wanted;
 use super::run::RunState;
 use super::{Counters, Engine, EngineError, MAX_EPOCH, blocking};
 use crate::cache::{CacheError, Location};
+use crate::lend::Transport;
 use crate::protocol::{LocateReply, LocateRequest, Located, RunId};
 
 /// How long a grain is waited for that the exchange has yet to bring, while the rank that asks is still in the epoch before.
@@ -48,6 +49,7 @@ impl Engine {
         }
         self.know_placement(&run, 1).await;
         run.report(request.rank, request.world, request.epoch, request.position);
+        run.note_transport(request.rank, request.transport);
 
         let grains: Vec<GrainNo> = request.grains.iter().copied().map(GrainNo).collect();
         if request.doubted {
@@ -58,12 +60,14 @@ impl Engine {
             self.obtain_for(Wanted::ToRead, &run, request.for_epoch, grains.iter().copied()).await?;
         self.check(&run, request.for_epoch, &grains, &mut loose).await?;
 
-        let same_host = request.host.is_some() && request.host == self.host;
+        let is_lent = request.transport != Transport::Stream;
         let mut reply = Vec::with_capacity(grains.len());
         let mut inline = Vec::new();
         for grain in grains {
             let located = match self.cache.get(&run.key(grain)) {
-                Some(at) if same_host => file(&at),
+                Some(at) if is_lent && let Some(segment) = self.pass(&at.segment) => {
+                    Located::File { segment, offset: at.offset, len: at.len }
+                }
                 _ => {
                     let bytes = match loose.get(&grain) {
                         Some(bytes) => bytes.clone(),
@@ -255,8 +259,4 @@ impl Engine {
             }
         }
     }
-}
-
-fn file(at: &Location) -> Located {
-    Located::File { segment: at.segment.display().to_string(), offset: at.offset, len: at.len }
 }

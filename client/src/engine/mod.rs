@@ -22,6 +22,7 @@ mod misses;
 mod obtain;
 mod outbox;
 mod pace;
+mod passes;
 mod reader;
 mod run;
 #[cfg(test)]
@@ -31,7 +32,7 @@ mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -51,6 +52,8 @@ pub use explain::{MoveExplained, NodeExplained, PartitionExplained, PlacementExp
 pub use filled::Filled;
 pub use misses::{Giver, MissCount, MissedGrain, MissesExplained, Wanted};
 pub use pace::{ExchangeRate, ExchangeSettings};
+pub use passes::{PassError, Passes};
+pub use run::Reader;
 pub use wishes::{ChangeExchange, ExchangeNow, ExchangeWaiting, ExchangeWish, ExchangeWishes, RateWish};
 
 use counters::Counters;
@@ -68,9 +71,7 @@ use crate::node::{NodeId, NodeRecord};
 use crate::origin::{Origin, OriginError};
 use crate::peers::{Ack, Effort, FetchRequest, PeerError, PeerService, Peers, SendHeader};
 use crate::problem::Kind;
-use crate::protocol::{
-    Attach, AuditReport, CreateRun, Placement, RanksRecord, RunId, RunRecord, RunView, host_identity,
-};
+use crate::protocol::{Attach, AuditReport, CreateRun, Placement, RanksRecord, RunId, RunRecord, RunView};
 use crate::stores::WireCounts;
 
 /// How long a rank waits at attach for the other ranks of its launch.
@@ -92,7 +93,8 @@ const WHOLE_SHARDS: usize = 4;
 /// A node's engine. Create it with [`Engine::new`], keep [`Engine::run_until`] running, and call the rest from anywhere.
 pub struct Engine {
     node: NodeId,
-    host: Option<String>,
+    /// By which loaders of this machine ask for segments, if any are lent.
+    passes: OnceLock<Passes>,
     origin: Arc<Origin>,
     cache: Arc<Cache>,
     meta: Arc<dyn Metastore>,
@@ -222,6 +224,9 @@ pub struct NodeStatus {
     /// How its exchange goes on.
     #[serde(default)]
     pub exchange_now: ExchangeNow,
+    /// The ranks that read here, and how they get what they read.
+    #[serde(default)]
+    pub readers: Vec<Reader>,
     /// What the engine counted.
     #[serde(flatten)]
     pub counters: CounterView,
@@ -238,7 +243,7 @@ impl Engine {
     ) -> Arc<Self> {
         Arc::new(Self {
             node,
-            host: host_identity(),
+            passes: OnceLock::new(),
             origin,
             cache,
             meta,
@@ -467,8 +472,17 @@ impl Engine {
             measured: self.health.measured(),
             troubles: self.health.says(),
             exchange_now: self.exchange_now(),
+            readers: self.readers(),
             counters: self.counters.view(),
         }
+    }
+
+    /// The ranks that read here, by run.
+    fn readers(&self) -> Vec<Reader> {
+        let mut readers: Vec<Reader> =
+            self.active_run_states().iter().flat_map(|run| run.readers()).collect();
+        readers.sort_by(|one, other| (&one.run, one.rank).cmp(&(&other.run, other.rank)));
+        readers
     }
 
     /// What keeps this node from taking new work, if anything does: others do not see it yet, or it is bringing grains that it

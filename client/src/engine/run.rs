@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 
+use serde::{Deserialize, Serialize};
 use shardfmt::grain::GrainError;
 use shardfmt::plan::{GrainNo, Plan};
 use shardfmt::{Grain, GrainKey, Manifest, ShardEntry, ShardId, Sidecar};
@@ -16,8 +17,9 @@ use super::misses::Misses;
 use super::outbox::Outbox;
 use super::reader::Reading;
 use crate::cache::Class;
+use crate::lend::Transport;
 use crate::node::NodeId;
-use crate::protocol::{Placement, RanksRecord, RunRecord};
+use crate::protocol::{Placement, RanksRecord, RunId, RunRecord};
 
 pub(crate) struct RunState {
     pub(crate) record: RunRecord,
@@ -51,6 +53,21 @@ pub(crate) struct RunState {
     pub(crate) misses: Misses,
     /// What has yet to be sent, while the run is being driven.
     outbox: Mutex<Weak<Outbox>>,
+    /// How the ranks that read here get their grains.
+    transports: Mutex<BTreeMap<u32, Transport>>,
+}
+
+/// A rank that reads at a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Reader {
+    /// The run.
+    pub run: RunId,
+    /// The rank.
+    pub rank: u32,
+    /// The epoch that it has come to.
+    pub epoch: u32,
+    /// How it gets this node's grains.
+    pub transport: Transport,
 }
 
 /// The epoch and the generation for which what is hosted here is brought, and whether the last attempt at it has ended.
@@ -128,6 +145,7 @@ impl RunState {
             filling: Mutex::default(),
             misses: Misses::default(),
             outbox: Mutex::default(),
+            transports: Mutex::default(),
         }
     }
 
@@ -292,6 +310,23 @@ impl RunState {
             progress.furthest = progress.furthest.max(now);
             now != before
         });
+    }
+
+    /// How a rank gets its grains from here, as it says itself.
+    pub(crate) fn note_transport(&self, rank: u32, transport: Transport) {
+        self.transports.lock().expect("no panic while held").insert(rank, transport);
+    }
+
+    /// The ranks of which was heard here, in their order.
+    pub(crate) fn readers(&self) -> Vec<Reader> {
+        let transports = self.transports.lock().expect("no panic while held").clone();
+        let reader = |(rank, (epoch, _)): (&u32, &(u32, u64))| Reader {
+            run: self.record.id.clone(),
+            rank: *rank,
+            epoch: *epoch,
+            transport: transports.get(rank).copied().unwrap_or_default(),
+        };
+        self.progress.borrow().ranks.iter().map(reader).collect()
     }
 
     /// How long ago a rank was heard of on this node.

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::cache::CacheConfig;
 use crate::health::Ailment;
+use crate::lend::Transport;
 use crate::metastore::MemoryMetastore;
 use crate::peers::{Pace, Purpose};
 use crate::protocol::{LocateRequest, Located};
@@ -177,12 +178,14 @@ impl World {
         let link = Link { me: id.clone(), network: Arc::clone(&self.network) };
         let meta: Arc<dyn Metastore> = Arc::clone(&self.meta) as _;
         let engine = Engine::new(id.clone(), Arc::clone(&origin), Arc::new(cache), meta, Arc::new(link));
+        engine.lend(Passes::new([7; 32]));
         let record = NodeRecord {
             id: id.clone(),
             http: format!("http://127.0.0.1:{number}"),
             quic: ([127, 0, 0, 1], number as u16).into(),
             cache_bytes: 1 << 30,
             started_at: 0,
+            socket: None,
         };
         let value = serde_json::to_vec(&record).expect("plain data");
         self.meta.put(&NodeRecord::key(&id), value, Expected::Any, None).await.expect("stored");
@@ -236,7 +239,8 @@ impl World {
                         };
                         if !is_good(&bytes) {
                             // As a loader that was given wrong bytes asks again.
-                            let doubting = LocateRequest { host: None, doubted: true, ..ask };
+                            let doubting =
+                                LocateRequest { transport: Transport::Stream, doubted: true, ..ask };
                             bytes = self.locate(run, read.partition.0, doubting).await;
                         }
                         let grain = Grain::parse(&bytes).expect("a grain");
@@ -292,7 +296,7 @@ impl World {
                 Located::File { segment, offset, len } => {
                     let mut bytes = vec![0; *len as usize];
                     // A segment may be dropped before it is opened: then a loader asks again.
-                    let Ok(file) = File::open(segment) else { continue };
+                    let Ok(file) = engine.open_segment(segment) else { continue };
                     file.read_exact_at(&mut bytes, *offset).expect("a segment is not truncated");
                     return bytes;
                 }
@@ -322,7 +326,7 @@ fn request(rank: (u32, u32), at: (u32, u64), for_epoch: u32, grain: Option<Grain
         position: at.1,
         for_epoch,
         grains: grain.into_iter().map(|grain| grain.0).collect(),
-        host: host_identity(),
+        transport: Transport::Files,
         doubted: false,
     }
 }
@@ -465,7 +469,11 @@ async fn what_a_disk_spoils_after_it_was_checked_is_checked_again_when_it_is_dou
     file.read_exact_at(&mut byte, at.offset + 9).expect("readable");
     file.write_all_at(&[byte[0] ^ 0x40], at.offset + 9).expect("writable");
 
-    let doubting = LocateRequest { host: None, doubted: true, ..request((0, 1), (0, 0), 0, Some(grain)) };
+    let doubting = LocateRequest {
+        transport: Transport::Stream,
+        doubted: true,
+        ..request((0, 1), (0, 0), 0, Some(grain))
+    };
     let (_, given) = cluster.engines[0].locate(&name, doubting).await.expect("located");
     assert_eq!(state.verify(grain, &given[0]), Ok(()));
     assert_eq!(cluster.engines[0].counters.view().corrupt_on_disk, 1);

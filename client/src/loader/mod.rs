@@ -7,6 +7,7 @@
 mod clocks;
 mod columns;
 mod embedded;
+mod lent;
 mod nodes;
 mod onlooker;
 mod order;
@@ -21,6 +22,7 @@ mod steps;
 mod tables;
 mod workers;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,6 +51,7 @@ pub use steps::{LastBatch, Steps};
 use crate::catalog::{CatalogError, StorePlace};
 use crate::engine::{EngineError, first_due};
 use crate::http::{Credentials, HttpClient, HttpError};
+use crate::lend::Transport;
 use crate::lookup::LookupError;
 use crate::origin::OriginError;
 use crate::protocol::{AuditReport, CreateRun, RunId, RunRecord};
@@ -145,8 +148,8 @@ pub struct LoaderConfig {
     pub end_epoch: u32,
     /// How many samples an epoch has: the first of its order. `None`: all there are, as with more than that.
     pub limit: Option<u64>,
-    /// Whether files of nodes on this machine are mapped; else their bytes are sent, as from nodes elsewhere. Found out where
-    /// files cannot be opened, so there is little reason to say no.
+    /// Whether segments, or a ring, are borrowed from nodes on this machine; else bytes are sent, as from nodes elsewhere. Which of
+    /// these works is found out, so there is little reason to say no.
     pub map_files: bool,
     /// Only every how manieth step is read, from the start on, at least 1: where others read those between. With nodes 1.
     pub stride: u64,
@@ -583,6 +586,11 @@ impl Loader {
             decode_s: spent(On::Gathering) / self.config.threads as f64,
             ..self.stats
         }
+    }
+
+    /// How the grains of each node are got, by the nodes' addresses, as far as any were; without nodes there are none.
+    pub fn transports(&self) -> BTreeMap<String, Transport> {
+        self.nodes.as_ref().map(|nodes| nodes.transports()).unwrap_or_default()
     }
 
     /// The columns of every batch.

@@ -1,8 +1,7 @@
-//! Rows from nodes: asks the host of each partition where its grains are, maps their files where they are on this machine and
-//! takes their bytes where not. A node that does not answer is passed over for another: any node can give any grain.
+//! Rows from nodes: asks the host of each partition where its grains are, maps their segments or has them copied where the node
+//! lends that (`lent.rs`), and takes their bytes where not. A node that does not answer is passed over for another: any node can give any grain.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fs::File;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,10 +16,12 @@ use tracing::{debug, warn};
 
 use super::LoadError;
 use super::clocks::{Clocks, On};
+use super::lent::{Lenders, Place};
 use super::order::SourceRead;
 use super::source::{Reads, Ready, RowSource};
 use crate::http::{Credentials, HttpClient, HttpError};
-use crate::node::NodeId;
+use crate::lend::Transport;
+use crate::node::{NodeId, NodeRecord};
 use crate::protocol::{
     Attach, AuditReport, LocateReply, LocateRequest, Located, RunId, RunView, host_identity,
 };
@@ -54,7 +55,10 @@ pub(crate) struct Nodes {
     world: u32,
     /// Where the user said nodes are; the first is the rank's own.
     servers: Vec<String>,
-    host: Mutex<Option<String>>,
+    /// This machine; `None` if nothing is to be borrowed from nodes.
+    host: Option<String>,
+    /// How each node's grains are got, as far as any were.
+    transports: Mutex<BTreeMap<String, Transport>>,
     view: Mutex<RunView>,
     avoided: Mutex<HashMap<String, Instant>>,
     /// Epoch and position up to which the user has taken samples.
@@ -70,7 +74,7 @@ impl Nodes {
         rank: u32,
         world: u32,
         start: (u32, u64),
-        map_files: bool,
+        borrows: bool,
     ) -> Result<Self, LoadError> {
         let http = HttpClient::with(ANSWER_WITHIN, credentials);
         let attach = Attach { world, epoch: start.0 };
@@ -85,7 +89,8 @@ impl Nodes {
                         rank,
                         world,
                         servers,
-                        host: Mutex::new(host_identity().filter(|_| map_files)),
+                        host: host_identity().filter(|_| borrows),
+                        transports: Mutex::default(),
                         view: Mutex::new(view),
                         avoided: Mutex::default(),
                         consumed: Mutex::new(start),
@@ -117,7 +122,8 @@ impl Nodes {
             if self.is_avoided(&server) {
                 continue;
             }
-            if let Err(error) = self.ask(&server, epoch, &[], false) {
+            let transport = self.transports().get(&server).copied().unwrap_or_default();
+            if let Err(error) = self.ask(&server, transport, epoch, &[], false) {
                 debug!(server, %error, "a node could not be told how far this rank is");
                 self.avoid(&server);
             }
@@ -144,6 +150,7 @@ impl Nodes {
     fn ask(
         &self,
         server: &str,
+        transport: Transport,
         for_epoch: u32,
         grains: &[GrainNo],
         doubted: bool,
@@ -156,7 +163,7 @@ impl Nodes {
             position,
             for_epoch,
             grains: grains.iter().map(|grain| grain.0).collect(),
-            host: self.host(),
+            transport,
             doubted,
         };
         let url = format!("{server}/v1/runs/{}/locate", self.run);
@@ -179,6 +186,12 @@ impl Nodes {
         drop(view);
         all.sort_by_key(|server| self.is_avoided(server)); // stable: the order is kept otherwise
         all
+    }
+
+    /// What the node at an address says of itself.
+    fn record(&self, server: &str) -> Option<NodeRecord> {
+        let view = self.view.lock().expect("no panic while held");
+        view.nodes.iter().find(|node| node.http == server).cloned()
     }
 
     fn refresh(&self) {
@@ -205,8 +218,13 @@ impl Nodes {
         avoided.get(server).is_some_and(|since| since.elapsed() < AVOID_FOR)
     }
 
-    fn host(&self) -> Option<String> {
-        self.host.lock().expect("no panic while held").clone()
+    /// How each node's grains are got, by the nodes' addresses, as far as any were.
+    pub(crate) fn transports(&self) -> BTreeMap<String, Transport> {
+        self.transports.lock().expect("no panic while held").clone()
+    }
+
+    fn took(&self, server: &str, transport: Transport) {
+        self.transports.lock().expect("no panic while held").insert(server.to_owned(), transport);
     }
 }
 
@@ -277,7 +295,11 @@ pub(crate) struct NodeRows {
     known: HashMap<GrainNo, GrainBytes>,
     /// A node gave wrong bytes: it is told so when it is asked again.
     doubts: bool,
+    /// By the segments' passes.
     maps: HashMap<String, Arc<Mmap>>,
+    lenders: Lenders,
+    /// Passes of segments that were not to be had, in this epoch.
+    in_vain: HashSet<String>,
     clocks: Arc<Clocks>,
     /// What is asked for is not wanted any more.
     stop: CancellationToken,
@@ -292,7 +314,9 @@ impl NodeRows {
         stop: CancellationToken,
     ) -> Self {
         let (known, maps) = (HashMap::new(), HashMap::new());
-        Self { nodes, plan, manifest, epoch: 0, known, doubts: false, maps, clocks, stop }
+        let lenders = Lenders::default();
+        let in_vain = HashSet::new();
+        Self { nodes, plan, manifest, epoch: 0, known, doubts: false, maps, lenders, in_vain, clocks, stop }
     }
 
     /// Whether these bytes are the grain, by the manifest: no other word is taken, not a file's either.
@@ -330,17 +354,21 @@ impl NodeRows {
                 std::thread::sleep(AGAIN_AFTER);
             }
             let by_server = self.choose(&left, attempt)?;
+            let by_server: Vec<_> = by_server
+                .into_iter()
+                .map(|(server, wanted)| (self.transport(&server), server, wanted))
+                .collect();
             let (nodes, question_size) = (&self.nodes, self.question_size());
             let (epoch, doubted) = (self.epoch, std::mem::take(&mut self.doubts));
             let answers: Vec<_> = std::thread::scope(|scope| {
                 let asks: Vec<_> = by_server
                     .into_iter()
-                    .map(|(server, wanted)| {
+                    .map(|(transport, server, wanted)| {
                         scope.spawn(move || {
                             let ask = |wanted: &[Wanted]| {
                                 let grains: Vec<GrainNo> = wanted.iter().map(|wanted| wanted.grain).collect();
-                                let answer = nodes.ask(&server, epoch, &grains, doubted);
-                                (server.clone(), wanted.to_vec(), answer)
+                                let answer = nodes.ask(&server, transport, epoch, &grains, doubted);
+                                (server.clone(), transport, wanted.to_vec(), answer)
                             };
                             wanted.chunks(question_size).map(ask).collect::<Vec<_>>()
                         })
@@ -350,11 +378,12 @@ impl NodeRows {
             });
             left = Vec::new();
             let mut stale = attempt > 0;
-            for (server, wanted, answer) in answers {
+            for (server, transport, wanted, answer) in answers {
                 match answer {
                     Ok((reply, body)) => {
                         stale |= reply.generation != self.generation();
-                        left.extend(self.take(wanted, &reply, &body, doubted));
+                        self.nodes.took(&server, transport);
+                        left.extend(self.take(&server, wanted, &reply, &body, doubted));
                     }
                     Err(error) if error.is_final() => return Err(error.into()),
                     Err(error) => {
@@ -401,44 +430,87 @@ impl NodeRows {
         Ok(by_server)
     }
 
+    /// How the grains of a node are got from now on.
+    fn transport(&mut self, server: &str) -> Transport {
+        let Some(host) = &self.nodes.host else { return Transport::Stream };
+        match self.nodes.record(server) {
+            Some(record) => self.lenders.transport(server, &record, host),
+            None => Transport::Stream,
+        }
+    }
+
     /// Takes an answer's grains, to a question that `doubted` what was given before or did not; returns those that must be asked
     /// for again.
-    fn take(&mut self, wanted: Vec<Wanted>, reply: &LocateReply, body: &[u8], doubted: bool) -> Vec<Wanted> {
+    fn take(
+        &mut self,
+        server: &str,
+        wanted: Vec<Wanted>,
+        reply: &LocateReply,
+        body: &[u8],
+        doubted: bool,
+    ) -> Vec<Wanted> {
         let mut again = Vec::new();
-        let mut at = 0usize;
+        let (mut strange, mut lost, mut at) = (false, Vec::new(), 0usize);
+        let (mut lying, mut places) = (Vec::new(), Vec::new());
+        let mut given = Vec::with_capacity(wanted.len());
         for (wanted, located) in wanted.into_iter().zip(&reply.grains) {
-            let bytes = match located {
+            match located {
                 Located::Inline { len } => {
                     let end = at + *len as usize;
                     let bytes = body.get(at..end).map(Bytes::copy_from_slice);
                     at = end;
-                    bytes.map(GrainBytes::Owned)
+                    given.push((wanted, bytes.map(GrainBytes::Owned)));
                 }
                 Located::File { segment, offset, len } => {
-                    let began = Instant::now();
-                    let mapped = self.map(segment, *offset, *len);
-                    self.clocks.add(On::Disk, began.elapsed());
-                    mapped
+                    lying.push(wanted);
+                    places.push(Place { segment: segment.clone(), offset: *offset, len: *len });
                 }
-            };
+            }
+        }
+        let sent = given.len();
+        let began = Instant::now();
+        let lent = self.borrow(server, &places);
+        self.clocks.add(On::Disk, began.elapsed());
+        given.extend(lying.into_iter().zip(lent));
+        for (number, (wanted, bytes)) in given.into_iter().enumerate() {
             match bytes {
                 Some(bytes) if self.is_genuine(wanted.grain, bytes.as_slice()) => {
                     self.known.insert(wanted.grain, bytes);
                 }
-                Some(given) => {
-                    // Damaged since it was checked; or, where that is checked again, another machine's path that means another
-                    // file here.
-                    let is_strange = doubted && matches!(given, GrainBytes::Mapped(..));
-                    if is_strange && self.nodes.host.lock().expect("no panic while held").take().is_some() {
-                        warn!(grain = %wanted.grain, "a mapped grain does not match the manifest; taking bytes instead of files");
-                    }
+                Some(_) => {
+                    // Damaged since it was checked. Where that was checked again, what is lent is not what the node reads.
+                    strange |= doubted && number >= sent;
                     self.doubts = true;
                     again.push(wanted);
                 }
-                None => again.push(wanted),
+                None => {
+                    // Dropped since, and then it is not named again.
+                    let named = number.checked_sub(sent).and_then(|lent| places.get(lent));
+                    lost.extend(named.map(|place| place.segment.clone()));
+                    again.push(wanted);
+                }
             }
         }
+        let is_known = lost.iter().any(|segment| self.in_vain.contains(segment));
+        self.in_vain.extend(lost);
+        if is_known {
+            self.lenders.stream(server, &"what it names is not to be had, time and again");
+        }
+        if strange {
+            warn!(server, "what the node lends does not match the manifest");
+            self.lenders.stream(server, &"wrong bytes, time and again");
+        }
         again
+    }
+
+    /// The grains that lie at these places of a node's segments, by whatever way is open; `None` for those that cannot be had
+    /// that way, now or ever.
+    fn borrow(&mut self, server: &str, places: &[Place]) -> Vec<Option<GrainBytes>> {
+        if self.lenders.is_ring(server) {
+            let copies = self.lenders.copies(server, places);
+            return copies.into_iter().map(|copy| copy.map(|copy| GrainBytes::Owned(copy.into()))).collect();
+        }
+        places.iter().map(|place| self.map(server, place)).collect()
     }
 
     /// Lets go of what came over the network when it has become too much, but not of what is wanted now.
@@ -452,26 +524,25 @@ impl NodeRows {
         self.maps.retain(|_, map| Arc::strong_count(map) > 1);
     }
 
-    /// The bytes of a file of this machine; `None` if they cannot be had that way, now or ever.
-    fn map(&mut self, segment: &str, offset: u64, len: u32) -> Option<GrainBytes> {
-        let range = usize::try_from(offset).ok()?..usize::try_from(offset + u64::from(len)).ok()?;
+    /// A stretch of a segment that is mapped, or is from now on.
+    fn map(&mut self, server: &str, place: &Place) -> Option<GrainBytes> {
+        let Place { segment, offset, len } = place;
+        let range =
+            usize::try_from(*offset).ok()?..usize::try_from(offset.checked_add((*len).into())?).ok()?;
         let map = match self.maps.get(segment) {
             Some(map) if map.len() >= range.end => Arc::clone(map),
             _ => {
-                let map = match File::open(segment).and_then(|file| {
-                    // SAFETY: a segment is only ever appended to, never truncated or rewritten (docs/ARCHITECTURE.md), so
-                    // the mapped bytes stay what they are for as long as the map lives, also when the file is unlinked.
-                    unsafe { Mmap::map(&file) }
-                }) {
+                let file = self.lenders.file(server, segment)?;
+                // SAFETY: a segment is only ever appended to, never truncated or rewritten (docs/ARCHITECTURE.md), so the
+                // mapped bytes stay what they are for as long as the map lives, also when the file is unlinked.
+                let map = match unsafe { Mmap::map(&file) } {
                     Ok(map) => Arc::new(map),
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None, // dropped since: ask again
                     Err(error) => {
-                        warn!(segment, %error, "a node's files cannot be opened from here; taking bytes instead");
-                        *self.nodes.host.lock().expect("no panic while held") = None;
+                        self.lenders.no_files(server, &error);
                         return None;
                     }
                 };
-                self.maps.insert(segment.to_owned(), Arc::clone(&map));
+                self.maps.insert(segment.clone(), Arc::clone(&map));
                 map
             }
         };
@@ -485,7 +556,8 @@ impl NodeRows {
                 Some(GrainBytes::Mapped(map, range)) // a kernel before 5.14 does not know the advice
             }
             Err(error) => {
-                warn!(segment, %error, "a segment cannot be read; asking again");
+                warn!(server, %error, "a segment cannot be read; asking again");
+                self.doubts = true;
                 None
             }
         }
@@ -498,6 +570,8 @@ impl RowSource for NodeRows {
             self.epoch = epoch;
             self.known.clear();
             self.maps.clear();
+            self.lenders.forgive();
+            self.in_vain.clear();
         }
         let wanted: BTreeSet<Wanted> =
             window.iter().copied().flatten().flatten().map(|of| Wanted::of(&of.read)).collect();

@@ -20,7 +20,9 @@ fn open(dir: &TempDir, limit: u64) -> SharedCache {
 }
 
 fn get(cache: &SharedCache, (id, bytes): &(ShardId, Bytes)) -> Fetched {
-    let got = cache.get(*id, bytes.len() as u64, || Ok(()), || Ok::<_, Error>(bytes.clone())).expect("no errors here");
+    let got = cache
+        .get(*id, bytes.len() as u64, || Ok(()), || Ok::<_, Error>(bytes.clone()))
+        .expect("no errors here");
     if let Fetched::Here(path) = &got {
         assert_eq!(fs::read(path).expect("it is there"), **bytes);
     }
@@ -75,7 +77,8 @@ fn a_shard_is_fetched_once_however_many_ask() {
                     fetched.fetch_add(1, Relaxed);
                     Ok::<_, Error>(wanted.1.clone())
                 };
-                let got = cache.get(wanted.0, wanted.1.len() as u64, || Ok(()), fetch).expect("no errors here");
+                let got =
+                    cache.get(wanted.0, wanted.1.len() as u64, || Ok(()), fetch).expect("no errors here");
                 assert!(is_here(&got));
             });
         }
@@ -107,7 +110,8 @@ fn what_cannot_be_fetched_leaves_nothing() {
     let dir = TempDir::new().expect("a temporary directory");
     let cache = open(&dir, 2000);
     let (id, bytes) = shard(1, 1500);
-    let failed = cache.get(id, 1500, || Ok(()), || Err(cache.failed("store", io::ErrorKind::TimedOut.into())));
+    let failed =
+        cache.get(id, 1500, || Ok(()), || Err(cache.failed("store", io::ErrorKind::TimedOut.into())));
     assert!(failed.is_err() && cache.used().expect("reads") == 0);
     assert_eq!(get(&cache, &shard(2, 2001)), Fetched::NoRoom);
     assert!(is_here(&get(&cache, &(id, bytes))));
@@ -145,7 +149,8 @@ fn who_waits_for_another_can_be_told_not_to() {
     let dir = TempDir::new().expect("a temporary directory");
     let (one, other, wanted) = (open(&dir, 2000), open(&dir, 2000), shard(1, 100));
     let fetch = || {
-        let given_up = || Err(SharedCacheError::TooSmall { limit: ByteSize(0), shard: ByteSize(0), least: ByteSize(0) });
+        let given_up =
+            || Err(SharedCacheError::TooSmall { limit: ByteSize(0), shard: ByteSize(0), least: ByteSize(0) });
         let waited = other.get(wanted.0, 100, given_up, || panic!("it is on its way"));
         assert!(matches!(waited, Err(SharedCacheError::TooSmall { .. })));
         Ok::<_, Error>(wanted.1.clone())

@@ -80,6 +80,7 @@ impl Server {
             quic: address,
             cache_bytes: 0,
             started_at: 0,
+            socket: None,
         };
         let pem = signer.pem().to_owned();
         let desk = Desk {

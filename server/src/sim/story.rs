@@ -1,7 +1,6 @@
 //! What a seed decides to go wrong, and what must hold after every step: each sample once in each epoch, with its own bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +9,8 @@ use std::time::Duration;
 
 use shardd_client::engine::Drain;
 use shardd_client::health::Ailment;
-use shardd_client::protocol::{Attach, CreateRun, LocateRequest, Located, RunId, host_identity};
+use shardd_client::lend::Transport;
+use shardd_client::protocol::{Attach, CreateRun, LocateRequest, Located, RunId};
 use shardfmt::plan::{Epoch, GrainNo, Plan, SlotTable, VirtualRank};
 use shardfmt::{Grain, RowDigest};
 use tokio::time::{Instant, timeout};
@@ -176,7 +176,7 @@ impl Story {
             // The host first; if it cannot answer, one after the other.
             let asked = if attempt == 0 { host.unwrap_or(own) } else { running[attempt % running.len()] };
             let engine = Arc::clone(self.world.engine(asked));
-            let request = self.request(rank, at, grain, host_identity());
+            let request = self.request(rank, at, grain, Transport::Files);
             let located = timeout(PATIENCE, engine.locate(&self.run, request)).await;
             let located = located.unwrap_or_else(|_| panic!("grain {} hangs at {at:?}", grain.0));
             // A node that came while the metastore is away does not know the run yet: another one does, or it will.
@@ -192,7 +192,7 @@ impl Story {
             match &reply.grains[0] {
                 Located::File { segment, offset, len } => {
                     // A segment may be dropped before it is opened: then a loader asks again.
-                    let Ok(file) = File::open(segment) else { continue };
+                    let Ok(file) = engine.open_segment(segment) else { continue };
                     let mut bytes = vec![0; *len as usize];
                     if file.read_exact_at(&mut bytes, *offset).is_err() || !self.is_good(grain, &bytes) {
                         // Spoilt under the node's feet: a loader verifies, says so, and takes bytes. Here it asks another node.
@@ -206,10 +206,10 @@ impl Story {
         unreachable!("attempts do not end");
     }
 
-    fn request(&self, rank: u32, at: (u32, u64), grain: GrainNo, host: Option<String>) -> LocateRequest {
+    fn request(&self, rank: u32, at: (u32, u64), grain: GrainNo, transport: Transport) -> LocateRequest {
         let ((epoch, position), world) = (at, self.ranks);
-        let (for_epoch, grains, doubted) = (epoch, vec![grain.0], host.is_none());
-        LocateRequest { rank, world, epoch, position, for_epoch, grains, host, doubted }
+        let (for_epoch, grains, doubted) = (epoch, vec![grain.0], transport == Transport::Stream);
+        LocateRequest { rank, world, epoch, position, for_epoch, grains, transport, doubted }
     }
 
     fn is_good(&self, grain: GrainNo, bytes: &[u8]) -> bool {
@@ -223,7 +223,7 @@ impl Story {
     /// Bytes instead of a file, as for a loader on another machine.
     async fn read_elsewhere(&self, rank: u32, at: (u32, u64), grain: GrainNo) -> Vec<u8> {
         for number in self.world.running() {
-            let request = self.request(rank, at, grain, None);
+            let request = self.request(rank, at, grain, Transport::Stream);
             let engine = self.world.engine(number);
             let located = timeout(PATIENCE, engine.locate(&self.run, request)).await;
             if let Ok(Ok((_, inline))) = located

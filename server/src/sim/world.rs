@@ -11,7 +11,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use async_trait::async_trait;
 use bytes::Bytes;
 use shardd_client::cache::{Cache, CacheConfig};
-use shardd_client::engine::Engine;
+use shardd_client::engine::{Engine, Passes};
 use shardd_client::metastore::{Entry, Expected, LeaseId, Listing, MemoryMetastore, MetaError, Metastore};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardd_client::origin::Origin;
@@ -288,12 +288,14 @@ impl World {
         let cache = Arc::new(Cache::open(node.disk.path(), CacheConfig::default()).expect("a cache"));
         let peers = Arc::new(Liar { truth: Arc::clone(&transport), lies: Arc::clone(&node.lies) });
         let engine = Engine::new(node.id.clone(), Arc::clone(&origin), cache, Arc::clone(&meta), peers);
+        engine.lend(Passes::new([number as u8; 32]));
         let record = NodeRecord {
             id: node.id.clone(),
             http: format!("http://{}", node.address),
             quic: node.address,
             cache_bytes: 1 << 30,
             started_at: node.started,
+            socket: None,
         };
         let member = Membership {
             metastore: Arc::clone(&meta),

@@ -264,6 +264,7 @@ fn print_end(loader: &Loader, steps: u64, samples: u64, took: Duration, json: bo
             "seconds": took.as_secs_f64(),
             "samples_per_s": speed,
             "waited_s": stats.waited_s,
+            "transports": loader.transports(),
             "audits": audits,
         }));
         return;
@@ -276,6 +277,9 @@ fn print_end(loader: &Loader, steps: u64, samples: u64, took: Duration, json: bo
         duration(took),
         duration(Duration::from_secs_f64(stats.waited_s))
     );
+    for (node, transport) in loader.transports() {
+        text.push_str(&format!("from {node} by {transport}\n"));
+    }
     for audit in audits {
         text.push_str(&format!(
             "epoch {}: {}, digest sum {}\n",

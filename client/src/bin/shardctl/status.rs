@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use shardd_client::engine::{EpochCount, EpochExchange, NodeState, NodeStatus};
+use shardd_client::engine::{EpochCount, EpochExchange, NodeState, NodeStatus, Reader};
 use shardd_client::http::{HttpClient, HttpError};
 use shardd_client::protocol::{RunId, RunRecord, RunView};
 use shardfmt::ByteSize;
@@ -144,6 +144,9 @@ fn render(picture: &Picture) -> String {
         return page;
     }
     page.push_str(&runs(picture).render());
+    if let Some(readers) = readers(&picture.nodes) {
+        page.push_str(&format!("\n{}", readers.render()));
+    }
     for run in exchanged(&picture.nodes).chunk_by(|one, other| one.run == other.run) {
         page.push_str(&format!("\nexchange of {}\n{}", run[0].run, Exchanged::table(run)));
     }
@@ -201,6 +204,29 @@ fn runs(picture: &Picture) -> Table {
         table.row([run.id.to_string(), run.plan.short(), run.virtual_ranks.to_string(), generation, spread]);
     }
     table
+}
+
+/// How each rank gets what it reads at each node.
+fn readers(nodes: &[NodePicture]) -> Option<Table> {
+    let mut table = Table::new(&["run", "rank", "reads at", "epoch", "by"]);
+    let mut readers: Vec<_> = nodes
+        .iter()
+        .filter_map(|node| node.status.as_ref())
+        .flat_map(|status| status.readers.iter().map(move |reader| (reader, &status.node)))
+        .collect();
+    readers
+        .sort_by(|(one, at), (other, there)| (&one.run, one.rank, at).cmp(&(&other.run, other.rank, there)));
+    let any = !readers.is_empty();
+    for (Reader { run, rank, epoch, transport }, node) in readers {
+        table.row([
+            run.to_string(),
+            rank.to_string(),
+            node.to_string(),
+            epoch.to_string(),
+            transport.to_string(),
+        ]);
+    }
+    any.then_some(table)
 }
 
 /// One epoch's exchange of a run, added up over the nodes.

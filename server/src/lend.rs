@@ -1,0 +1,597 @@
+//! Lends loaders of this machine what is in the cache, over a Unix-domain socket: descriptors of segments, or rings into which
+//! grains are copied. Who is told a segment's pass over HTTP may have it; who shows another is sent away. What is said is in
+//! `shardd_client::lend`.
+//!
+//! Connections, their users' shares of them, rings, frames and waits are bounded. A ring is memory of the connection that it was
+//! lent over: when either side ends, however it does, the kernel takes it back.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, ErrorKind, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde::Serialize;
+use shardd_client::engine::{Engine, PassError};
+use shardd_client::lend::{
+    self, Answer, Ask, BadFrame, FORMAT, Hello, MAGIC, MAX_PIECES, Piece, RING_BYTES, Share,
+};
+use shardd_client::node::LocalSocket;
+use shardd_client::protocol::host_identity;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+/// How much is copied at once.
+const COPY_BYTES: usize = 256 << 10;
+
+/// How much there may be of everything. A node has the defaults; tests have less of it.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// Connections at once. 1024...
+    connections: usize,
+    /// ...and those of one user, so that others find a place. 256.
+    a_user: usize,
+    /// Rings at once, of 16 MiB each. 64.
+    rings: usize,
+    /// How long a loader may say nothing before it is cut off; it connects again when it wants something. 5 min.
+    quiet: Duration,
+    /// How long it may take over a frame that it has begun, or to take an answer. 10 s.
+    prompt: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let [quiet, prompt] = [300, 10].map(Duration::from_secs);
+        Self { connections: 1024, a_user: 256, rings: 64, quiet, prompt }
+    }
+}
+
+/// A socket that listens. Its file goes away with it.
+pub(crate) struct Counter {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Counter {
+    /// Listens at `path`. What a node left there that does not run any more is replaced.
+    ///
+    /// # Errors
+    /// Something else is there, another node listens, or what binding gives: a path of more than 107 bytes is too long for a
+    /// socket.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let path = std::path::absolute(path)?;
+        match std::fs::symlink_metadata(&path) {
+            Ok(there) if !there.file_type().is_socket() => {
+                return Err(io::Error::new(ErrorKind::AlreadyExists, "something else is there"));
+            }
+            Ok(_) => match std::os::unix::net::UnixStream::connect(&path) {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(&path)?,
+                Ok(_) => return Err(io::Error::new(ErrorKind::AddrInUse, "another process listens there")),
+                Err(error) => return Err(error),
+            },
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let counter = Self { listener: UnixListener::bind(&path)?, path };
+        // Other users may ask: what they get is decided by the passes that they show.
+        std::fs::set_permissions(&counter.path, std::fs::Permissions::from_mode(0o666))?;
+        Ok(counter)
+    }
+
+    /// What loaders are told of it; `None` where that cannot be said in text, or the machine has no name.
+    pub(crate) fn record(&self) -> Option<LocalSocket> {
+        Some(LocalSocket { host: host_identity()?, path: self.path.to_str()?.to_owned() })
+    }
+
+    /// Lends until `stop`.
+    pub(crate) async fn serve(self, engine: Arc<Engine>, share: Share, stop: CancellationToken) {
+        self.serve_within(Limits::default(), engine, share, stop).await;
+    }
+
+    async fn serve_within(self, limits: Limits, engine: Arc<Engine>, share: Share, stop: CancellationToken) {
+        let tasks = TaskTracker::new();
+        let lender = Arc::new(Lender {
+            engine,
+            share,
+            limits,
+            connections: Semaphore::new(limits.connections),
+            users: Mutex::default(),
+            rings: Arc::new(Semaphore::new(limits.rings)),
+        });
+        loop {
+            let accepted = tokio::select! {
+                () = stop.cancelled() => break,
+                accepted = self.listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    let (lender, stop) = (Arc::clone(&lender), stop.clone());
+                    tasks.spawn(async move {
+                        tokio::select! {
+                            () = stop.cancelled() => {}
+                            () = lender.attend(stream) => {}
+                        }
+                    });
+                }
+                Err(error) => {
+                    // Out of file descriptors, most likely: others must end before it is worth trying again.
+                    warn!(%error, "a loader could not be let in");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+        tasks.close();
+        tasks.wait().await;
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            debug!(path = %self.path.display(), %error, "the socket's file is not removed");
+        }
+    }
+}
+
+/// Why a connection ends before the loader ends it.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Frame(#[from] BadFrame),
+    #[error("{0}")]
+    Refused(String),
+    #[error("it takes too long")]
+    TooSlow,
+}
+
+impl From<tokio::time::error::Elapsed> for Ended {
+    fn from(_: tokio::time::error::Elapsed) -> Self {
+        Self::TooSlow
+    }
+}
+
+struct Lender {
+    engine: Arc<Engine>,
+    share: Share,
+    limits: Limits,
+    connections: Semaphore,
+    /// How many connections each user has.
+    users: Mutex<HashMap<u32, usize>>,
+    rings: Arc<Semaphore>,
+}
+
+/// One of a user's connections.
+struct Seat<'a> {
+    lender: &'a Lender,
+    user: u32,
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        let mut users = self.lender.users.lock().expect("no panic while held");
+        if let Some(seats) = users.get_mut(&self.user) {
+            *seats -= 1;
+            if *seats == 0 {
+                users.remove(&self.user);
+            }
+        }
+    }
+}
+
+impl Lender {
+    fn seat(&self, user: u32) -> Option<Seat<'_>> {
+        let mut users = self.users.lock().expect("no panic while held");
+        let seats = users.entry(user).or_default();
+        if *seats >= self.limits.a_user {
+            return None;
+        }
+        *seats += 1;
+        Some(Seat { lender: self, user })
+    }
+
+    async fn attend(&self, mut stream: UnixStream) {
+        let Ok(peer) = stream.peer_cred() else { return };
+        let (user, process) = (peer.uid(), peer.pid());
+        let (Ok(_place), Some(_seat)) = (self.connections.try_acquire(), self.seat(user)) else {
+            debug!(user, process, "no more loaders are let in");
+            return;
+        };
+        debug!(user, process, "a loader has come");
+        match self.converse(&mut stream).await {
+            Ok(()) => debug!(user, process, "a loader has gone"),
+            Err(ended) => {
+                debug!(user, process, error = %ended, "a loader is sent away");
+                if let Ended::Refused(_) | Ended::Frame(_) = &ended {
+                    // It hears why, if it listens.
+                    let reason = ended.to_string();
+                    let _ = self.say(&mut stream, &Answer::Refused { reason }, None).await;
+                }
+            }
+        }
+    }
+
+    /// Answers one question after the other until the loader has no more.
+    async fn converse(&self, stream: &mut UnixStream) -> Result<(), Ended> {
+        let hello = Hello { format: FORMAT, node: self.engine.node().clone(), share: self.share };
+        tokio::time::timeout(self.limits.prompt, stream.write_all(&MAGIC)).await??;
+        self.say(stream, &hello, None).await?;
+        let mut copier: Option<Copier> = None;
+        while let Some(ask) = self.hear(stream).await? {
+            match ask {
+                Ask::File { .. } if self.share != Share::Files => {
+                    return Err(Ended::Refused("this node lends no files, by --share".to_owned()));
+                }
+                Ask::File { segment } => {
+                    let engine = Arc::clone(&self.engine);
+                    match blocking(move || engine.open_segment(&segment)).await? {
+                        Ok(file) => self.say(stream, &Answer::File, Some(file.as_fd())).await?,
+                        Err(PassError::Gone) => self.say(stream, &Answer::Gone, None).await?,
+                        Err(error) => return Err(refusal(&error)),
+                    }
+                }
+                Ask::Ring if copier.is_some() => {
+                    return Err(Ended::Refused("a connection has one ring".to_owned()));
+                }
+                Ask::Ring => {
+                    let Ok(place) = Arc::clone(&self.rings).try_acquire_owned() else {
+                        let reason = format!("{} rings are lent, and no more are made", self.limits.rings);
+                        self.say(stream, &Answer::Refused { reason }, None).await?;
+                        continue;
+                    };
+                    let ring = make_ring()?;
+                    self.say(stream, &Answer::Ring { bytes: RING_BYTES }, Some(ring.as_fd())).await?;
+                    copier = Some(Copier { ring, buffer: vec![0; COPY_BYTES], last: None, _place: place });
+                }
+                Ask::Copy { pieces } => {
+                    let Some(mut mine) = copier.take() else {
+                        return Err(Ended::Refused("there is no ring to copy into".to_owned()));
+                    };
+                    if pieces.len() > MAX_PIECES || !pieces.iter().all(Piece::fits) {
+                        return Err(Ended::Refused("the pieces do not fit into the ring".to_owned()));
+                    }
+                    let engine = Arc::clone(&self.engine);
+                    let copied = blocking(move || {
+                        let done: Result<Vec<bool>, PassError> =
+                            pieces.iter().map(|piece| mine.copy(&engine, piece)).collect();
+                        (mine, done)
+                    });
+                    let (mine, done) = copied.await?;
+                    let done = done.map_err(|error| refusal(&error))?;
+                    self.say(stream, &Answer::Copied { done }, None).await?;
+                    copier = Some(mine);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The next question; `None` when there are no more.
+    async fn hear(&self, stream: &mut UnixStream) -> Result<Option<Ask>, Ended> {
+        let mut head = [0; 4];
+        match tokio::time::timeout(self.limits.quiet, stream.read(&mut head[..1])).await?? {
+            0 => return Ok(None),
+            _ => {
+                tokio::time::timeout(self.limits.prompt, stream.read_exact(&mut head[1..])).await??;
+            }
+        }
+        let mut body = vec![0; lend::frame_len(head)?];
+        tokio::time::timeout(self.limits.prompt, stream.read_exact(&mut body)).await??;
+        Ok(Some(lend::parse(&body)?))
+    }
+
+    /// Says something; a descriptor goes with its first bytes.
+    async fn say(
+        &self,
+        stream: &mut UnixStream,
+        said: &impl Serialize,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Ended> {
+        let bytes = lend::frame(said);
+        let saying = async {
+            let sent = match descriptor {
+                None => 0,
+                Some(descriptor) => {
+                    stream.async_io(Interest::WRITABLE, || send(stream, &bytes, descriptor)).await?
+                }
+            };
+            stream.write_all(&bytes[sent..]).await
+        };
+        Ok(tokio::time::timeout(self.limits.prompt, saying).await??)
+    }
+}
+
+fn refusal(error: &PassError) -> Ended {
+    Ended::Refused(error.to_string())
+}
+
+/// Sends the beginning of `bytes`, and a descriptor.
+fn send(stream: &UnixStream, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<usize> {
+    let descriptors = [descriptor];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is space for one");
+    Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
+}
+
+/// Memory of a size that nobody can change, so that whoever maps it can touch all of it.
+fn make_ring() -> io::Result<File> {
+    let ring = rustix::fs::memfd_create("shardd-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&ring, RING_BYTES)?;
+    rustix::fs::fcntl_add_seals(&ring, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(ring.into())
+}
+
+/// Copies from segments into a ring.
+struct Copier {
+    ring: File,
+    buffer: Vec<u8>,
+    /// The segment that was read last, by its pass: the next piece is often of the same.
+    last: Option<(String, File)>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Copier {
+    /// Whether a piece is in the ring now; if not, its segment has gone or cannot be read.
+    fn copy(&mut self, engine: &Engine, piece: &Piece) -> Result<bool, PassError> {
+        let last = self.last.take().filter(|(pass, _)| *pass == piece.segment);
+        let (pass, file) = match last {
+            Some(last) => last,
+            None => match engine.open_segment(&piece.segment) {
+                Ok(file) => (piece.segment.clone(), file),
+                Err(PassError::Gone) => return Ok(false),
+                Err(error) => return Err(error),
+            },
+        };
+        let done = self.copy_from(&file, piece);
+        self.last = Some((pass, file));
+        // Nothing is wrong with the disk if there is nothing where somebody wants to read.
+        let is_elsewhere =
+            |error: &io::Error| matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidInput);
+        if let Some(error) = done.as_ref().err().filter(|error| !is_elsewhere(error)) {
+            warn!(offset = piece.offset, len = piece.len, %error, "a grain could not be copied for a loader");
+        }
+        Ok(done.is_ok())
+    }
+
+    fn copy_from(&mut self, segment: &File, piece: &Piece) -> io::Result<()> {
+        let (mut offset, mut at, mut left) = (piece.offset, piece.at, piece.len as usize);
+        while left > 0 {
+            let part = &mut self.buffer[..left.min(COPY_BYTES)];
+            segment.read_exact_at(part, offset)?;
+            self.ring.write_all_at(part, at)?;
+            let len = part.len();
+            left -= len;
+            at += len as u64;
+            offset = offset.saturating_add(len as u64);
+        }
+        Ok(())
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Ended> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Ended::Io(io::Error::other(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream as Stream;
+
+    use proptest::prelude::*;
+    use shardd_client::cache::{Cache, CacheConfig};
+    use shardd_client::engine::Passes;
+    use shardd_client::metastore::MemoryMetastore;
+    use shardd_client::origin::Origin;
+    use shardd_client::peers::Alone;
+    use tempfile::TempDir;
+    use tokio::runtime::Runtime;
+
+    use super::*;
+
+    /// A node's counter, and nothing else of it.
+    struct Shop {
+        root: TempDir,
+        stop: CancellationToken,
+        serving: Option<tokio::task::JoinHandle<()>>,
+        runtime: Runtime,
+    }
+
+    impl Shop {
+        fn open(share: Share, limits: Limits) -> Shop {
+            let root = TempDir::new().expect("a temporary directory can be made");
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+            let runtime = runtime.expect("threads");
+            let _inside = runtime.enter();
+            let store = root.path().join("store").display().to_string();
+            let origin = Arc::new(Origin::open(&store).expect("a store"));
+            let cache = Cache::open(root.path().join("cache"), CacheConfig::default()).expect("a cache");
+            let meta = Arc::new(MemoryMetastore::new());
+            let engine =
+                Engine::new("n1".parse().expect("a name"), origin, Arc::new(cache), meta, Arc::new(Alone));
+            engine.lend(Passes::new([1; 32]));
+            let counter = Counter::open(&root.path().join("socket")).expect("a socket");
+            let stop = CancellationToken::new();
+            let serving = tokio::spawn(counter.serve_within(limits, engine, share, stop.clone()));
+            drop(_inside);
+            Shop { root, stop, serving: Some(serving), runtime }
+        }
+
+        /// Comes in and hears the node's first word; `None` if nobody is let in.
+        fn enter(&self) -> Option<Stream> {
+            let mut stream = Stream::connect(self.root.path().join("socket")).expect("it listens");
+            stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a time");
+            let mut magic = [0; 8];
+            stream.read_exact(&mut magic).ok()?;
+            assert_eq!(magic, MAGIC);
+            let hello: Hello = hear(&mut stream).expect("it says who it is");
+            assert_eq!((hello.format, hello.node.as_str()), (FORMAT, "n1"));
+            Some(stream)
+        }
+
+        /// What a question is answered with.
+        fn ask(&self, stream: &mut Stream, ask: &Ask) -> Option<Answer> {
+            stream.write_all(&lend::frame(ask)).ok()?;
+            hear(stream)
+        }
+    }
+
+    impl Drop for Shop {
+        fn drop(&mut self) {
+            self.stop.cancel();
+            if let Some(serving) = self.serving.take() {
+                self.runtime.block_on(serving).expect("no panic");
+            }
+        }
+    }
+
+    /// The next frame; `None` at the end.
+    fn hear<T: serde::de::DeserializeOwned>(stream: &mut Stream) -> Option<T> {
+        let mut head = [0; 4];
+        stream.read_exact(&mut head).ok()?;
+        let mut body = vec![0; lend::frame_len(head).expect("no longer than may be")];
+        stream.read_exact(&mut body).ok()?;
+        Some(lend::parse(&body).expect("understood"))
+    }
+
+    /// Looks again and again until something is so.
+    fn until(mut is_so: impl FnMut() -> bool) {
+        let began = std::time::Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < Duration::from_secs(30), "waited in vain");
+            std::thread::yield_now();
+        }
+    }
+
+    fn refused(answer: Option<Answer>) -> String {
+        match answer {
+            Some(Answer::Refused { reason }) => reason,
+            other => panic!("{other:?} is no refusal"),
+        }
+    }
+
+    fn piece(segment: &str, len: u32, at: u64) -> Ask {
+        Ask::Copy { pieces: vec![Piece { segment: segment.to_owned(), offset: 0, len, at }] }
+    }
+
+    #[test]
+    fn only_passes_that_were_given_open_anything() {
+        let shop = Shop::open(Share::Files, Limits::default());
+        let seal = "0".repeat(64);
+        let names = ["/etc/passwd", "../lock", "00000001-00000000.seg", "", "\0"];
+        for name in names.iter().flat_map(|name| [(*name).to_owned(), format!("{name}:{seal}")]) {
+            let mut stream = shop.enter().expect("let in");
+            let reason = refused(shop.ask(&mut stream, &Ask::File { segment: name.clone() }));
+            assert!(reason.contains("no pass"), "{name:?}: {reason}");
+            assert_eq!(stream.read(&mut [0]).expect("closed"), 0, "who shows one is sent away");
+            let mut stream = shop.enter().expect("let in");
+            assert!(matches!(shop.ask(&mut stream, &Ask::Ring), Some(Answer::Ring { bytes: RING_BYTES })));
+            assert!(refused(shop.ask(&mut stream, &piece(&name, 1, 0))).contains("no pass"));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_and_others_go_on() {
+        let shop = Shop::open(Share::Ring, Limits { rings: 1, ..Limits::default() });
+        let mut other = shop.enter().expect("let in");
+        let mut stream = shop.enter().expect("let in");
+        let reason = refused(shop.ask(&mut stream, &Ask::File { segment: "x".to_owned() }));
+        assert!(reason.contains("--share"), "{reason}");
+        let mut stream = shop.enter().expect("let in");
+        assert!(refused(shop.ask(&mut stream, &piece("x", 1, 0))).contains("no ring"));
+        for outside in [piece("x", 1, RING_BYTES), piece("x", u32::MAX, 0), piece("x", 1, u64::MAX)] {
+            let mut stream = shop.enter().expect("let in");
+            // The ring of who was sent away before is given back.
+            until(|| matches!(shop.ask(&mut stream, &Ask::Ring), Some(Answer::Ring { .. })));
+            assert!(refused(shop.ask(&mut stream, &outside)).contains("do not fit"));
+        }
+        until(|| matches!(shop.ask(&mut other, &Ask::Ring), Some(Answer::Ring { .. })));
+        assert_eq!(
+            shop.ask(&mut other, &Ask::Copy { pieces: vec![] }),
+            Some(Answer::Copied { done: vec![] })
+        );
+        let mut late = shop.enter().expect("let in");
+        assert!(refused(shop.ask(&mut late, &Ask::Ring)).contains("1 rings are lent"));
+        assert!(refused(shop.ask(&mut other, &Ask::Ring)).contains("one ring"));
+    }
+
+    #[test]
+    fn who_says_nothing_or_only_half_is_sent_away() {
+        let quick = Duration::from_millis(20);
+        let shop = Shop::open(Share::Files, Limits { quiet: quick, prompt: quick, ..Limits::default() });
+        let half = lend::frame(&Ask::Ring);
+        for said in [&[][..], &half[..2], &half[..half.len() - 1]] {
+            let mut stream = shop.enter().expect("let in");
+            // It may be sent away before it has said anything.
+            let _ = stream.write_all(said);
+            match stream.read_to_end(&mut Vec::new()) {
+                Ok(heard) => assert_eq!(heard, 0),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+            }
+        }
+    }
+
+    #[test]
+    fn a_user_has_so_many_connections_and_no_more() {
+        let shop = Shop::open(Share::Files, Limits { a_user: 2, ..Limits::default() });
+        let (first, _second) = (shop.enter().expect("let in"), shop.enter().expect("let in"));
+        assert!(shop.enter().is_none());
+        drop(first);
+        until(|| shop.enter().is_some());
+    }
+
+    #[test]
+    fn a_socket_is_taken_over_from_the_dead_only() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("threads");
+        let _inside = runtime.enter();
+        let root = TempDir::new().expect("a temporary directory can be made");
+        let path = root.path().join("socket");
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
+        let counter = Counter::open(&path).expect("nobody listens there any more");
+        let error = Counter::open(&path).err().expect("refused");
+        assert!(error.to_string().contains("another process listens"), "{error}");
+        drop(counter);
+        assert!(!path.exists());
+        std::fs::write(&path, "precious").expect("written");
+        let error = Counter::open(&path).err().expect("refused");
+        assert!(error.to_string().contains("something else is there"), "{error}");
+        assert_eq!(std::fs::read(&path).expect("still there"), b"precious");
+        assert!(Counter::open(&root.path().join("x".repeat(200))).is_err());
+    }
+
+    #[test]
+    fn garbage_is_refused_and_the_next_one_is_served() {
+        let shop = Shop::open(Share::Files, Limits::default());
+        let mut runner = proptest::test_runner::TestRunner::default();
+        let framed = (proptest::collection::vec(any::<u8>(), 0..200), any::<bool>());
+        let outcome = runner.run(&framed, |(bytes, is_framed)| {
+            let mut stream = shop.enter().expect("let in");
+            let mut said = bytes;
+            if is_framed {
+                let len = u32::try_from(said.len()).expect("short");
+                said.splice(..0, len.to_le_bytes());
+            }
+            // It may be sent away before it has said all.
+            let _ = stream.write_all(&said);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let mut heard = Vec::new();
+            let _ = stream.read_to_end(&mut heard);
+            prop_assert!(heard.is_empty() || String::from_utf8_lossy(&heard).contains("refused"));
+            Ok(())
+        });
+        outcome.expect("a law");
+        let mut stream = shop.enter().expect("let in");
+        assert!(matches!(shop.ask(&mut stream, &Ask::Ring), Some(Answer::Ring { .. })));
+    }
+}
