@@ -17,8 +17,7 @@ use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor};
 use shardd_client::catalog::{Catalog, LocalCatalog};
-use shardd_client::loader::{LastBatch, LoadError, LoaderConfig, LoaderSource, MicroBatch, PlanRef};
-use shardd_client::protocol::Cursor;
+use shardd_client::loader::{Cursor, LastBatch, LoadError, LoaderConfig, LoaderSource, MicroBatch, OrderId};
 use shardd_trainer::data::InputOptions;
 use shardd_trainer::dataloader::{BurnLoader, EachRow, TensorBatch};
 use shardfmt::plan::{PlanDocument, PlanOptions, Shape};
@@ -46,9 +45,12 @@ impl Perceptron {
     }
 }
 
+fn source(store: &DigitsStore) -> LoaderSource {
+    LoaderSource::Store(store.path().to_owned().into())
+}
+
 fn config(store: &DigitsStore) -> LoaderConfig {
-    let source = LoaderSource::Store(store.path().to_owned().into());
-    LoaderConfig { end_epoch: EPOCHS, ..LoaderConfig::new(source, store.plan, 32) }
+    LoaderConfig { end_epoch: EPOCHS, ..LoaderConfig::new(source(store), store.plan, 32) }
 }
 
 /// The test digits, as they are stored.
@@ -61,7 +63,7 @@ fn validation(store: &DigitsStore) -> LoaderConfig {
         row_bytes: manifest.row_bytes(),
     };
     let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default()).unwrap();
-    LoaderConfig { plan: PlanRef::from(document), shuffle: false, end_epoch: 1, ..config(store) }
+    LoaderConfig { shuffle: false, ..LoaderConfig::new(source(store), document, 32) }
 }
 
 fn tensors(config: LoaderConfig) -> BurnLoader<TensorBatch> {
@@ -108,10 +110,11 @@ fn a_model_learns_the_digits_from_a_plan() {
     );
     println!("accuracy after each epoch: {accuracies:.3?}");
     assert!(accuracies[EPOCHS as usize - 1] >= 0.85, "{accuracies:?}");
-    let end = Cursor { plan: store.plan, epoch: EPOCHS, position: 0 };
+    let end = Cursor { order: OrderId::Plan(store.plan), epoch: EPOCHS, position: 0 };
     assert_eq!(train.cursor(), end, "every epoch was read to its end");
     assert_eq!(valid.cursor().epoch, EPOCHS, "the test set once for each epoch");
-    let beyond = train.iter().next().unwrap().err().expect("there are no more epochs").to_string();
+    let Some(Err(beyond)) = train.iter().next() else { panic!("there are no more epochs") };
+    let beyond = beyond.to_string();
     assert!(beyond.contains(&format!("epoch {EPOCHS}")) && beyond.contains("end_epoch"), "{beyond}");
 }
 

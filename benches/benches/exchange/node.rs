@@ -12,7 +12,7 @@ use shardd::identity::{Identity, Standing};
 use shardd::transport::{Services, Transport};
 use shardd_client::cache::{Cache, CacheConfig};
 use shardd_client::engine::{Engine, EpochExchange, ExchangeRate, ExchangeSettings};
-use shardd_client::lend::Transport;
+use shardd_client::lend;
 use shardd_client::metastore::{Expected, FilesMetastore, Metastore};
 use shardd_client::node::NodeRecord;
 use shardd_client::origin::Origin;
@@ -107,7 +107,7 @@ impl Node {
             position,
             for_epoch: epoch,
             grains: Vec::new(),
-            transport: Transport::Stream,
+            transport: lend::Transport::Stream,
             doubted: false,
         };
         self.engine.locate(&self.run, request).await?;

@@ -101,7 +101,7 @@ impl Shares {
 mod tests {
     use proptest::prelude::*;
     use shardfmt::VersionId;
-    use shardfmt::plan::{MixtureDocument, MixtureSource, PlanDocument, PlanOptions, Shape, Take};
+    use shardfmt::plan::{Mixture, MixtureDocument, MixtureSource, PlanDocument, PlanOptions, Shape, Take};
 
     use super::super::{LastBatch, Spans, Steps};
     use super::*;

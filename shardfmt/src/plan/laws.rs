@@ -121,7 +121,7 @@ fn held_by_stratum(plan: &Plan, table: &SlotTable, strata: &Strata) -> Vec<Vec<u
     let of = |m| {
         let mut held = vec![0; strata.names().len()];
         for slot in 0..plan.slot_count(m) {
-            held[usize::from(strata.of(plan.sample(table.grain(&plan, m, slot), 0)))] += 1;
+            held[usize::from(strata.of(plan.sample(table.grain(plan, m, slot), 0)))] += 1;
         }
         held
     };

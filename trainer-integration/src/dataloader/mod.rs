@@ -13,10 +13,9 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::DatasetError;
 use burn::tensor::Device;
-use shardd_client::loader::{LastBatch, LoadError, Loader, LoaderConfig, LoaderSource, MicroBatch, Spans};
-use shardd_client::protocol::Cursor;
-use shardfmt::PlanId;
-use shardfmt::plan::Plan;
+use shardd_client::loader::{
+    Cursor, Follow, LastBatch, LoadError, Loader, LoaderConfig, LoaderSource, MicroBatch, OrderId, Spans,
+};
 use thiserror::Error;
 
 pub use batcher::{EachRow, TensorBatch, TensorBatcher};
@@ -85,7 +84,7 @@ pub struct BurnLoader<O> {
 struct Reader {
     config: LoaderConfig,
     stretch: Stretch,
-    plan: PlanId,
+    order: OrderId,
     state: Mutex<State>,
 }
 
@@ -119,9 +118,9 @@ impl<O: Send + 'static> BurnLoader<O> {
         config.virtual_ranks = Some(loader.virtual_ranks());
         let spans = Spans { steps: loader.steps(), end_epoch: config.end_epoch };
         let stretch = Stretch { first: 0, spans, is_slice: false };
-        let (start, plan) = (config.start, loader.plan().id());
+        let (start, order) = (config.start, loader.order());
         let state = State { next: start, cursor: start, idle: Some((start, loader)) };
-        let reader = Reader { config, stretch, plan, state: Mutex::new(state) };
+        let reader = Reader { config, stretch, order, state: Mutex::new(state) };
         Self { reader: Arc::new(reader), make, device: device.clone() }
     }
 
@@ -129,7 +128,7 @@ impl<O: Send + 'static> BurnLoader<O> {
     /// size. That of a slice says where its parent began.
     pub fn cursor(&self) -> Cursor {
         let (epoch, position) = self.reader.state().cursor;
-        Cursor { plan: self.reader.plan, epoch, position }
+        Cursor { order: self.reader.order, epoch, position }
     }
 
     /// Has the next iterator read this epoch, from its start.
@@ -180,7 +179,7 @@ impl<O: Send + 'static> DataLoader<O> for BurnLoader<O> {
         };
         let config = self.reader.config.clone();
         let state = Mutex::new(State { next, cursor, idle: None });
-        let reader = Reader { config, stretch, plan: self.reader.plan, state };
+        let reader = Reader { config, stretch, order: self.reader.order, state };
         Arc::new(BurnLoader {
             reader: Arc::new(reader),
             make: Arc::clone(&self.make),
@@ -198,7 +197,7 @@ impl Reader {
     fn open(&self, from: (u32, u64)) -> Result<Loader, BurnLoaderError> {
         let mut config = LoaderConfig { start: from, ..self.config.clone() };
         if self.stretch.is_slice {
-            if matches!(config.source, LoaderSource::Nodes { .. }) {
+            if matches!(config.follow, Follow::Plan { source: LoaderSource::Nodes { .. }, .. }) {
                 return Err(BurnLoaderError::SliceOfRun);
             }
             // What goes beyond the slice is cut off here.
@@ -336,12 +335,13 @@ fn end_of(config: &LoaderConfig) -> u32 {
 /// Whether this rank reads any of a step's samples.
 fn has_rows(loader: &Loader, config: &LoaderConfig, positions: std::ops::Range<u64>) -> bool {
     let (own, of) = (loader.own_virtual_ranks(), loader.virtual_ranks());
-    if !config.shuffle {
+    // What is dealt is in equal shares.
+    if !config.shuffle || loader.mixture().is_some() {
         let all = positions.end - positions.start;
         let bound = |virtual_rank: u32| all * u64::from(virtual_rank) / u64::from(of);
         return bound(own.start) < bound(own.end);
     }
-    let plan: &Plan = loader.plan();
+    let plan = &loader.sources()[0].plan;
     let mut readers = positions.map(|position| plan.virtual_rank_of(plan.at_position(position).0, of).0);
     readers.any(|reader| own.contains(&reader))
 }
@@ -351,6 +351,7 @@ fn cut(micro_batch: &mut MicroBatch, end: u64) {
     let rows = micro_batch.positions.partition_point(|position| *position < end);
     if rows < micro_batch.positions.len() {
         micro_batch.positions.truncate(rows);
+        micro_batch.sources.truncate(rows);
         micro_batch.ends.iter_mut().for_each(|end| *end = rows.min(*end));
         micro_batch.batch = micro_batch.batch.slice(0, rows);
     }
