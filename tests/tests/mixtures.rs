@@ -158,7 +158,9 @@ impl Story {
         let step = |span: shardd_client::loader::StepSpan| {
             let mut rows = BTreeMap::new();
             for (number, part) in span.parts.iter().enumerate() {
-                let first = u64::from(part.epoch) * self.mixture.epoch_size() + part.positions.start;
+                // What is not shuffled is the same in every epoch.
+                let epoch = if self.shuffle { u64::from(part.epoch) } else { 0 };
+                let first = epoch * self.mixture.epoch_size() + part.positions.start;
                 for (position, read) in part.positions.clone().zip(self.mixture.walk(first)) {
                     let known = &self.known[read.source.0 as usize];
                     let (epoch, at) = self.mixture.in_plan(read.source, read.nth);

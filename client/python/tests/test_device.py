@@ -184,6 +184,13 @@ def test_every_batch_arrives_with_what_is_told_of_it_and_the_state_of_the_one_ha
         assert own.state_dict() == reference.state_dict()
 
 
+def test_the_streams_of_a_mixture_are_those_of_the_batch_that_was_handed_out(store):
+    streams = [shardd.Stream(store, dataset="digits", choose=number) for number in (60, 30)]
+    own, reference = (shardd.DataLoader(shardd.StreamingDataset(streams=streams, **PLAN), 16) for _ in range(2))
+    told = _device.ToDevice(own, torch.device("meta"))
+    assert [told.streams for _ in told] == [reference.streams for _ in reference]
+
+
 def test_the_loader_is_one_batch_ahead(store):
     own = loader(store, batch_size=10)
     there = iter(shardd.to_device(own, META))

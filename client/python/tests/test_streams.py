@@ -206,6 +206,13 @@ def test_stored_order_is_that_of_each_stream(stores):
         assert [number for number in epoch if first <= number < first + samples] == stored
 
 
+def test_who_evaluates_reads_the_same_of_every_stream_in_every_epoch(stores):
+    dataset = mixed(stores, {"code": {"choose": 40}, "books": {"choose": 7}}, shuffle=False)
+    loader = shardd.DataLoader(dataset, batch_size=16)
+    first = read(loader)
+    assert len(first) == 47 and read(loader) == read(loader) == first
+
+
 def test_samples_by_number_count_through_the_streams(stores):
     dataset = mixed(stores, {"maths": {"choose": 7}, "code": {"choose": 7}})
     single = {name: shardd.StreamingDataset(stores[name], dataset=name)[:]["id"].tolist() for name in ("maths", "code")}

@@ -484,7 +484,10 @@ impl Loader {
             }
             Follow::Plan { source: LoaderSource::Store(_), .. } | Follow::Mixture { .. } => {
                 let (cache, clocks) = (Arc::new(config.cache.open()?), Arc::clone(&clocks));
-                let files = ShardFiles::new(stored, cache, clocks, stop.clone())?;
+                let mut files = ShardFiles::new(stored, cache, clocks, stop.clone())?;
+                if steps.sample_count < order.sample_count() {
+                    files = files.for_some_samples();
+                }
                 let plans = sources.iter().map(|source| Arc::clone(&source.plan)).collect();
                 Box::new(Shards::new(files, plans))
             }
@@ -706,12 +709,13 @@ fn create_run(servers: &[String], credentials: &Credentials, create: CreateRun) 
 }
 
 /// The directory for what loaders keep on this machine: `$SHARDD_CACHE_DIR`, or `shardd` in the user's cache directory
-/// (`$XDG_CACHE_HOME` or `~/.cache`), or in that for temporary files.
+/// (`$XDG_CACHE_HOME` or `~/.cache`), or, for users who have none, one of their own among temporary files.
 pub fn default_cache_dir() -> PathBuf {
     let named = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
     named("SHARDD_CACHE_DIR").unwrap_or_else(|| {
         let home = || Some(named("HOME")?.join(".cache"));
-        named("XDG_CACHE_HOME").or_else(home).unwrap_or_else(std::env::temp_dir).join("shardd")
+        let own = || std::env::temp_dir().join(format!("shardd-{}", rustix::process::getuid().as_raw()));
+        named("XDG_CACHE_HOME").or_else(home).map_or_else(own, |caches| caches.join("shardd"))
     })
 }
 

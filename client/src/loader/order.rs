@@ -124,7 +124,9 @@ impl Order {
             let turn = |position| Turn { source: SourceNo(0), epoch: Epoch(part.epoch), position };
             return part.positions.clone().map(turn).collect();
         };
-        let start = mixture.position(Epoch(part.epoch), part.positions.start);
+        // Who evaluates reads the same in every epoch.
+        let epoch = if self.shuffle { part.epoch } else { 0 };
+        let start = mixture.position(Epoch(epoch), part.positions.start);
         let reads = mixture.walk(start.expect("no epoch is read that cannot be counted to"));
         let turn = |(_, read): (u64, shardfmt::plan::MixtureRead)| {
             let (epoch, position) = mixture.in_plan(read.source, read.nth);

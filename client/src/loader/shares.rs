@@ -151,7 +151,8 @@ mod tests {
         let (source, epoch, at) = match &order.mixture {
             None => (SourceNo(0), Epoch(epoch), position),
             Some(mixture) => {
-                let read = mixture.at(u64::from(epoch) * mixture.epoch_size() + position);
+                let epoch = if order.shuffle { u64::from(epoch) } else { 0 };
+                let read = mixture.at(epoch * mixture.epoch_size() + position);
                 let (epoch, at) = mixture.in_plan(read.source, read.nth);
                 (read.source, epoch, at)
             }

@@ -9,7 +9,7 @@ use std::cell::OnceCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shardfmt::plan::{Epoch, Plan, SlotTable};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +23,9 @@ const QUICK: u128 = 1 << 20;
 
 /// How often it is looked whether another process has worked a table out.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How long another process may take before this one works it out for itself.
+const LEASE: Duration = Duration::from_secs(30);
 
 /// The tables of one plan, of which the present one is at hand.
 pub(crate) struct Tables {
@@ -60,6 +63,11 @@ impl Tables {
             (Some(now), _) if now.epoch() == epoch && !now.is_traced() => now,
             (_, Some(done)) if done.epoch() == epoch => done,
             (Some(now), None) if now.epoch() == epoch => now,
+            (Some(now), Some(done))
+                if (done.epoch()..epoch).contains(&now.epoch()) && now.is_worked_out() =>
+            {
+                self.begin(Some(now), epoch)
+            }
             // A thread that took longer than an epoch has at least come nearer.
             (_, Some(done)) if done.epoch() < epoch => self.begin(Some(done), epoch),
             (now, _) => {
@@ -159,9 +167,11 @@ fn brought(
     stop: &CancellationToken,
 ) -> Option<SlotTable> {
     let Some(kept) = kept else { return worked_out(plan, base, epoch, stop) };
+    let began = Instant::now();
     let turn = loop {
         match kept.begin(plan.id(), epoch) {
             Ok(None) if stop.is_cancelled() => return None,
+            Ok(None) if began.elapsed() > LEASE => break None,
             Ok(None) => std::thread::sleep(LOOK_EVERY),
             Ok(turn) => break turn,
             Err(error) => {

@@ -231,7 +231,13 @@ impl<'a, O> Epoch<'a, O> {
         let mut state = reader.state();
         let start = reader.stretch.beginning(state.next);
         state.next = reader.stretch.after(start);
-        let loader = state.idle.take_if(|(at, _)| *at == start).map(|(_, loader)| loader);
+        // One that stands elsewhere ends before another is opened: a run has one reader for each rank.
+        let (loader, other) = match state.idle.take() {
+            Some((at, loader)) if at == start => (Some(loader), None),
+            other => (None, other),
+        };
+        drop(state);
+        drop(other); // outside the lock: it waits for its threads
         let end = reader.stretch.end(start.1);
         Self {
             reader,
@@ -285,7 +291,6 @@ impl<'a, O> Epoch<'a, O> {
     fn put_back(&mut self) {
         let idle = self.loader.take().map(|loader| (self.at, loader));
         if idle.is_some() && !self.reader.stretch.is_slice {
-            // What lay there ends outside the lock: it waits for its threads.
             let _old = std::mem::replace(&mut self.reader.state().idle, idle);
         }
     }

@@ -71,7 +71,7 @@ def apply(change: Callable[[torch.Tensor], Any], batch: Any) -> Any:
 
 
 # What a loader says of the micro-batch that it has given last.
-_TOLD = ("epoch", "step", "accumulation", "is_last_micro", "weight", "positions")
+_TOLD = ("epoch", "step", "accumulation", "is_last_micro", "weight", "positions", "streams")
 
 
 def to_device(loader: DataLoader, device: Any) -> ToDevice | DataLoader:

@@ -280,8 +280,12 @@ class DataLoader:
                 yield micro, lambda: pin(stand_in() if result is None else result())
         else:
             for micro in every:
-                batch = batch_of(*micro)
-                yield micro, lambda: pin(stand_in() if batch is None else batch if work is None else work(batch))
+
+                def make() -> Any:
+                    batch = batch_of(*micro)
+                    return pin(stand_in() if batch is None else batch if work is None else work(batch))
+
+                yield micro, make
 
     def _has_work(self) -> bool:
         return self.transform is not None or self.collate_fn is not None
@@ -361,13 +365,13 @@ class DataLoader:
         # Whoever gives ranks has groups of their own.
         if not group.is_initialized() or group.get_world_size() == 1 or self.dataset._given_ranks[0] is not None:
             return
-        own = (self.dataset.plan, self.virtual_ranks, self.batch_size, self._last_batch, self._cursor, self.dataset._limit)
+        own = (self.dataset._order, self.virtual_ranks, self.batch_size, self._last_batch, self._cursor, self.dataset._limit)
         every: list[Any] = [None] * group.get_world_size()
         group.all_gather_object(every, own)
         strange = [rank for rank, other in enumerate(every) if other != every[0]]
         if strange:
             raise StateMismatch(
-                f"ranks do not read the same: rank 0 has (plan, virtual ranks, batch size, last batch, cursor, limit) {every[0]}, and "
+                f"ranks do not read the same: rank 0 has (order, virtual ranks, batch size, last batch, cursor, limit) {every[0]}, and "
                 f"rank {strange[0]} has {every[strange[0]]}"
             )
 

@@ -13,6 +13,7 @@ use shardfmt::row::RowEncoder;
 use shardfmt::shard::{are_resident, populate, will_need};
 use shardfmt::{ByteSize, Manifest, Shard, ShardEntry, ShardError};
 use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -67,14 +68,16 @@ pub(crate) struct ShardFiles {
     listed: Vec<(u32, u32)>,
     numbers: Arc<Numbers>,
     bringer: Bringer,
-    /// Ends its threads when it is dropped.
-    runtime: Runtime,
+    /// There until it is dropped.
+    runtime: Option<Runtime>,
     open: Open,
     singles: Singles,
     spent: Spent,
     /// Shards that are brought while single rows of them are read; `None` if that would be for nothing: the cache does not hold all
     /// of them, or nobody reads them to the end.
     coming: Option<HashMap<u32, JoinHandle<()>>>,
+    /// How many of them are brought at once.
+    at_once: Arc<Semaphore>,
     /// The memory holds all of them.
     fits: bool,
     /// How each shard is used.
@@ -118,7 +121,6 @@ impl ShardFiles {
     ) -> Result<Self, LoadError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
-            .max_blocking_threads(AT_ONCE)
             .thread_name("shardd-fetch")
             .enable_all()
             .build()
@@ -152,13 +154,15 @@ impl ShardFiles {
         Ok(Self {
             singles: Singles::new(stored.iter().map(|stored| &stored.manifest.schema))?,
             spent: Spent::none(listed.len()),
-            bringer: Bringer { cache, runtime: runtime.handle().clone(), stop },
+            // Not the loader's own: whoever has given all rows lets go of what is on its way, and batches are still gathered.
+            bringer: Bringer { cache, runtime: runtime.handle().clone(), stop: stop.child_token() },
+            at_once: Arc::new(Semaphore::new(AT_ONCE)),
             numbers: Arc::new(numbers),
             window: 0,
             clocks,
             stored,
             listed,
-            runtime,
+            runtime: Some(runtime),
             open,
             coming,
             fits,
@@ -168,8 +172,9 @@ impl ShardFiles {
     }
 
     /// Of whoever asks for some samples and perhaps never for others: what is not asked for is not brought.
-    pub(crate) fn for_some_samples(self) -> Self {
-        Self { coming: None, ..self }
+    pub(crate) fn for_some_samples(mut self) -> Self {
+        self.coming = None;
+        self
     }
 
     /// The numbers by which shards are asked for.
@@ -250,10 +255,15 @@ impl ShardFiles {
             coming.entry(*number).or_insert_with(|| {
                 let (origin, entry) = self.entry(*number);
                 let (bringer, origin, entry) = (self.bringer.clone(), Arc::clone(origin), entry.clone());
-                self.runtime.spawn_blocking(move || {
+                let (at_once, runtime) = (Arc::clone(&self.at_once), bringer.runtime.clone());
+                // The threads that wait are others than those of which the runtime itself has some do what takes time.
+                self.bringer.runtime.spawn(async move {
+                    let Ok(_turn) = at_once.acquire_owned().await else { return };
+                    let shard = entry.id;
+                    let brought = runtime.spawn_blocking(move || bringer.bring(&origin, &entry)).await;
                     // Whoever wants it next tries again, and says what is wrong.
-                    if let Err(error) = bringer.bring(&origin, &entry) {
-                        debug!(shard = %entry.id, %error, "a shard could not be brought ahead of time");
+                    if let Ok(Err(error)) = brought {
+                        debug!(%shard, %error, "a shard could not be brought ahead of time");
                     }
                 })
             });
@@ -416,6 +426,16 @@ impl ShardFiles {
             encoder.memory_of(row).try_for_each(populate).map_err(failed)?;
         }
         Ok(())
+    }
+}
+
+impl Drop for ShardFiles {
+    /// What is on its way is given up, and not waited for.
+    fn drop(&mut self) {
+        self.bringer.stop.cancel();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
