@@ -29,7 +29,7 @@ def large(bucket):
 @pytest.fixture(scope="module")
 def many(bucket):
     """More shards than are brought at once."""
-    yield from made(bucket, "many", 260, "4MiB")
+    yield from made(bucket, "many", 480, "8MiB")
 
 
 def given(bucket, keys) -> int:
