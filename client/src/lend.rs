@@ -86,7 +86,7 @@ pub enum Ask {
     Ring,
     /// That these be copied into the connection's ring. Where there, is for the asker to say, who knows what it has read.
     Copy {
-        /// At most [`MAX_PIECES`].
+        /// At most [`MAX_PIECES`], and no more bytes of them together than [`RING_BYTES`].
         pieces: Vec<Piece>,
     },
 }

@@ -2,20 +2,20 @@
 //! grains are copied. Who is told a segment's pass over HTTP may have it; who shows another is sent away. What is said is in
 //! `shardd_client::lend`.
 //!
-//! Connections, their users' shares of them, rings, frames and waits are bounded. A ring is memory of the connection that it was
-//! lent over: when either side ends, however it does, the kernel takes it back.
+//! Connections, rings, their users' shares of both, frames and waits are bounded. A ring belongs to the connection that it was
+//! lent over: when that ends, the node empties it, also where somebody keeps its descriptor.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::Serialize;
 use shardd_client::engine::{Engine, PassError};
@@ -41,8 +41,10 @@ struct Limits {
     connections: usize,
     /// ...and those of one user, so that others find a place. 256.
     a_user: usize,
-    /// Rings at once, of 16 MiB each. 64.
+    /// Rings at once, of 16 MiB each. 64...
     rings: usize,
+    /// ...and those of one user. 32.
+    rings_a_user: usize,
     /// How long a loader may say nothing before it is cut off; it connects again when it wants something. 5 min.
     quiet: Duration,
     /// How long it may take over a frame that it has begun, or to take an answer. 10 s.
@@ -52,7 +54,7 @@ struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let [quiet, prompt] = [300, 10].map(Duration::from_secs);
-        Self { connections: 1024, a_user: 256, rings: 64, quiet, prompt }
+        Self { connections: 1024, a_user: 256, rings: 64, rings_a_user: 32, quiet, prompt }
     }
 }
 
@@ -60,6 +62,8 @@ impl Default for Limits {
 pub(crate) struct Counter {
     listener: UnixListener,
     path: PathBuf,
+    /// Tells its file from another one at the same path.
+    file: (u64, u64),
 }
 
 impl Counter {
@@ -82,7 +86,8 @@ impl Counter {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        let counter = Self { listener: UnixListener::bind(&path)?, path };
+        let listener = UnixListener::bind(&path)?;
+        let counter = Self { listener, file: device_and_inode(&path)?, path };
         // Other users may ask: what they get is decided by the passes that they show.
         std::fs::set_permissions(&counter.path, std::fs::Permissions::from_mode(0o666))?;
         Ok(counter)
@@ -137,10 +142,22 @@ impl Counter {
 
 impl Drop for Counter {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.path) {
+        // While it listens, no other file gets the number of its own, not even when that was removed.
+        let removed = match device_and_inode(&self.path) {
+            Ok(file) if file != self.file => Err(io::Error::other("it is somebody else's now")),
+            Ok(_) => std::fs::remove_file(&self.path),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
             debug!(path = %self.path.display(), %error, "the socket's file is not removed");
         }
     }
+}
+
+/// What tells a file from others, whatever they are called.
+fn device_and_inode(path: &Path) -> io::Result<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
 }
 
 /// Why a connection ends before the loader ends it.
@@ -167,8 +184,16 @@ struct Lender {
     share: Share,
     limits: Limits,
     connections: Semaphore,
-    /// How many connections each user has.
-    users: Mutex<HashMap<u32, usize>>,
+    /// Those who have connections.
+    users: Mutex<HashMap<u32, User>>,
+    rings: Arc<Semaphore>,
+}
+
+/// What one user has.
+struct User {
+    /// How many connections.
+    seats: usize,
+    /// The rings that it may still have.
     rings: Arc<Semaphore>,
 }
 
@@ -176,14 +201,16 @@ struct Lender {
 struct Seat<'a> {
     lender: &'a Lender,
     user: u32,
+    /// The rings that its user may still have.
+    rings: Arc<Semaphore>,
 }
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         let mut users = self.lender.users.lock().expect("no panic while held");
-        if let Some(seats) = users.get_mut(&self.user) {
-            *seats -= 1;
-            if *seats == 0 {
+        if let Some(user) = users.get_mut(&self.user) {
+            user.seats -= 1;
+            if user.seats == 0 {
                 users.remove(&self.user);
             }
         }
@@ -193,23 +220,36 @@ impl Drop for Seat<'_> {
 impl Lender {
     fn seat(&self, user: u32) -> Option<Seat<'_>> {
         let mut users = self.users.lock().expect("no panic while held");
-        let seats = users.entry(user).or_default();
-        if *seats >= self.limits.a_user {
+        let new = || User { seats: 0, rings: Arc::new(Semaphore::new(self.limits.rings_a_user)) };
+        let known = users.entry(user).or_insert_with(new);
+        if known.seats >= self.limits.a_user {
             return None;
         }
-        *seats += 1;
-        Some(Seat { lender: self, user })
+        known.seats += 1;
+        Some(Seat { lender: self, user, rings: Arc::clone(&known.rings) })
+    }
+
+    /// A place for one more ring of a user, or why there is none.
+    fn ring_place(&self, seat: &Seat<'_>) -> Result<[OwnedSemaphorePermit; 2], String> {
+        let Ok(of_user) = Arc::clone(&seat.rings).try_acquire_owned() else {
+            let most = self.limits.rings_a_user;
+            return Err(format!("{most} rings are lent to user {}, and no more are made", seat.user));
+        };
+        let Ok(of_all) = Arc::clone(&self.rings).try_acquire_owned() else {
+            return Err(format!("{} rings are lent, and no more are made", self.limits.rings));
+        };
+        Ok([of_user, of_all])
     }
 
     async fn attend(&self, mut stream: UnixStream) {
         let Ok(peer) = stream.peer_cred() else { return };
         let (user, process) = (peer.uid(), peer.pid());
-        let (Ok(_place), Some(_seat)) = (self.connections.try_acquire(), self.seat(user)) else {
+        let (Ok(_place), Some(seat)) = (self.connections.try_acquire(), self.seat(user)) else {
             debug!(user, process, "no more loaders are let in");
             return;
         };
         debug!(user, process, "a loader has come");
-        match self.converse(&mut stream).await {
+        match self.converse(&mut stream, &seat).await {
             Ok(()) => debug!(user, process, "a loader has gone"),
             Err(ended) => {
                 debug!(user, process, error = %ended, "a loader is sent away");
@@ -223,7 +263,7 @@ impl Lender {
     }
 
     /// Answers one question after the other until the loader has no more.
-    async fn converse(&self, stream: &mut UnixStream) -> Result<(), Ended> {
+    async fn converse(&self, stream: &mut UnixStream, seat: &Seat<'_>) -> Result<(), Ended> {
         let hello = Hello { format: FORMAT, node: self.engine.node().clone(), share: self.share };
         tokio::time::timeout(self.limits.prompt, stream.write_all(&MAGIC)).await??;
         self.say(stream, &hello, None).await?;
@@ -245,20 +285,26 @@ impl Lender {
                     return Err(Ended::Refused("a connection has one ring".to_owned()));
                 }
                 Ask::Ring => {
-                    let Ok(place) = Arc::clone(&self.rings).try_acquire_owned() else {
-                        let reason = format!("{} rings are lent, and no more are made", self.limits.rings);
-                        self.say(stream, &Answer::Refused { reason }, None).await?;
-                        continue;
+                    let place = match self.ring_place(seat) {
+                        Ok(place) => place,
+                        Err(reason) => {
+                            self.say(stream, &Answer::Refused { reason }, None).await?;
+                            continue;
+                        }
                     };
                     let ring = make_ring()?;
-                    self.say(stream, &Answer::Ring { bytes: RING_BYTES }, Some(ring.as_fd())).await?;
-                    copier = Some(Copier { ring, buffer: vec![0; COPY_BYTES], last: None, _place: place });
+                    let mine = Copier { ring, buffer: vec![0; COPY_BYTES], last: None, _place: place };
+                    self.say(stream, &Answer::Ring { bytes: RING_BYTES }, Some(mine.ring.as_fd())).await?;
+                    copier = Some(mine);
                 }
                 Ask::Copy { pieces } => {
                     let Some(mut mine) = copier.take() else {
                         return Err(Ended::Refused("there is no ring to copy into".to_owned()));
                     };
-                    if pieces.len() > MAX_PIECES || !pieces.iter().all(Piece::fits) {
+                    // More than a ring at once can only be copied over what was copied before.
+                    let bytes: u64 = pieces.iter().map(|piece| u64::from(piece.len)).sum();
+                    let is_too_much = pieces.len() > MAX_PIECES || bytes > RING_BYTES;
+                    if is_too_much || !pieces.iter().all(Piece::fits) {
                         return Err(Ended::Refused("the pieces do not fit into the ring".to_owned()));
                     }
                     let engine = Arc::clone(&self.engine);
@@ -339,7 +385,17 @@ struct Copier {
     buffer: Vec<u8>,
     /// The segment that was read last, by its pass: the next piece is often of the same.
     last: Option<(String, File)>,
-    _place: OwnedSemaphorePermit,
+    _place: [OwnedSemaphorePermit; 2],
+}
+
+impl Drop for Copier {
+    /// Gives the ring's memory back, before its place: it would stay for as long as the loader keeps the descriptor.
+    fn drop(&mut self) {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if let Err(error) = rustix::fs::fallocate(&self.ring, hole, 0, RING_BYTES) {
+            warn!(%error, "a ring could not be emptied");
+        }
+    }
 }
 
 impl Copier {
@@ -510,7 +566,9 @@ mod tests {
         assert!(reason.contains("--share"), "{reason}");
         let mut stream = shop.enter().expect("let in");
         assert!(refused(shop.ask(&mut stream, &piece("x", 1, 0))).contains("no ring"));
-        for outside in [piece("x", 1, RING_BYTES), piece("x", u32::MAX, 0), piece("x", 1, u64::MAX)] {
+        let half = Piece { segment: "x".to_owned(), offset: 0, len: (RING_BYTES / 2 + 1) as u32, at: 0 };
+        let over = Ask::Copy { pieces: vec![half.clone(), half] };
+        for outside in [piece("x", 1, RING_BYTES), piece("x", u32::MAX, 0), piece("x", 1, u64::MAX), over] {
             let mut stream = shop.enter().expect("let in");
             // The ring of who was sent away before is given back.
             until(|| matches!(shop.ask(&mut stream, &Ask::Ring), Some(Answer::Ring { .. })));
@@ -552,6 +610,16 @@ mod tests {
     }
 
     #[test]
+    fn a_user_has_so_many_rings_and_no_more() {
+        let shop = Shop::open(Share::Ring, Limits { rings_a_user: 1, ..Limits::default() });
+        let (mut first, mut second) = (shop.enter().expect("let in"), shop.enter().expect("let in"));
+        assert!(matches!(shop.ask(&mut first, &Ask::Ring), Some(Answer::Ring { .. })));
+        assert!(refused(shop.ask(&mut second, &Ask::Ring)).contains("1 rings are lent to user"));
+        drop(first);
+        until(|| matches!(shop.ask(&mut second, &Ask::Ring), Some(Answer::Ring { .. })));
+    }
+
+    #[test]
     fn a_socket_is_taken_over_from_the_dead_only() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("threads");
         let _inside = runtime.enter();
@@ -563,7 +631,11 @@ mod tests {
         assert!(error.to_string().contains("another process listens"), "{error}");
         drop(counter);
         assert!(!path.exists());
+        let counter = Counter::open(&path).expect("nobody listens there any more");
+        std::fs::remove_file(&path).expect("there");
         std::fs::write(&path, "precious").expect("written");
+        drop(counter);
+        assert!(path.exists(), "what somebody else has put there stays");
         let error = Counter::open(&path).err().expect("refused");
         assert!(error.to_string().contains("something else is there"), "{error}");
         assert_eq!(std::fs::read(&path).expect("still there"), b"precious");

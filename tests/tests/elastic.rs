@@ -77,6 +77,10 @@ impl Place {
             }
             steps.insert(step.positions().start, (rows, step.cursor));
         }
+        let has_read = steps.values().any(|(rows, _)| !rows.is_empty());
+        if let Some(transport) = self.transport.filter(|_| has_read) {
+            assert!(!loader.transports().is_empty(), "what was read came by {transport}");
+        }
         let others =
             loader.transports().into_iter().find(|(_, transport)| Some(*transport) != self.transport);
         assert_eq!(others, None, "everything came by {:?}", self.transport);

@@ -4,7 +4,7 @@
 use std::fs::{File, Permissions};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -274,6 +274,11 @@ fn who_may_read_is_lent_what_was_told_to_read_only_and_nothing_else() {
     let mut copied = vec![0; len as usize];
     ring.read_exact_at(&mut copied, at).expect("there");
     assert!(copied == grain);
+    // Who keeps the descriptor keeps no memory.
+    let blocks = || ring.metadata().expect("it is still ours").blocks();
+    assert!(blocks() > 0);
+    drop(stranger);
+    wait_until("the ring is emptied", || blocks() == 0);
 
     // The same seal on other files, and what is no pass at all.
     let seal = segment.split_once(':').expect("a name and a seal").1;

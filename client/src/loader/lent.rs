@@ -5,12 +5,17 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags,
+    SocketType, recvmsg, socket_with,
+};
 use serde::de::DeserializeOwned;
 use tracing::{debug, info};
 
@@ -22,6 +27,9 @@ use crate::node::{LocalSocket, NodeId, NodeRecord};
 /// How long a node may take for a word. What it is asked for lies on its disk, and is checked lately.
 const WORD_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long it may take to let us in. Only where very many wait already, as at a process that is stopped, does it take any time.
+const LET_IN_WITHIN: Duration = Duration::from_secs(1);
+
 /// Why something is not lent.
 #[derive(Debug, thiserror::Error)]
 enum LendError {
@@ -31,6 +39,14 @@ enum LendError {
     /// What comes is not what nodes say.
     #[error(transparent)]
     Frame(#[from] BadFrame),
+    /// Its process is stopped, or cannot keep up.
+    #[error("nobody is let in, and too many wait already")]
+    Full,
+    /// Somebody who may have put himself between us and the node.
+    #[error(
+        "who listens there is user {0}, and neither root, nor ourselves, nor the owner of the socket's file"
+    )]
+    OtherUser(u32),
     /// Somebody else's socket.
     #[error("what listens there is not node {0}")]
     OtherNode(NodeId),
@@ -228,7 +244,8 @@ struct Connection {
 
 impl Connection {
     fn open(socket: &LocalSocket, node: &NodeId) -> Result<(Self, Share), LendError> {
-        let stream = UnixStream::connect(&socket.path)?;
+        let stream = connect(&socket.path)?;
+        check_user(&stream, &socket.path)?;
         stream.set_read_timeout(Some(WORD_WITHIN))?;
         stream.set_write_timeout(Some(WORD_WITHIN))?;
         let mut connection = Self { stream };
@@ -320,6 +337,41 @@ impl Connection {
     }
 }
 
+/// Connects; waits for a little while, but not for ever, where others wait already.
+fn connect(path: &str) -> Result<UnixStream, LendError> {
+    let address = SocketAddrUnix::new(path).map_err(io::Error::from)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(io::Error::from)?;
+    // To connect counts as sending.
+    set_socket_timeout(&socket, Timeout::Send, Some(LET_IN_WITHIN)).map_err(io::Error::from)?;
+    match retry_on_intr(|| rustix::net::connect(&socket, &address)) {
+        Ok(()) => Ok(UnixStream::from(socket)),
+        Err(Errno::AGAIN) => Err(LendError::Full),
+        Err(error) => Err(io::Error::from(error).into()),
+    }
+}
+
+/// Refuses who listens at a path and has nothing to say there: we would map files of that user, who can cut them.
+fn check_user(stream: &UnixStream, path: &str) -> Result<(), LendError> {
+    let user = listener_user(stream)?;
+    let own = rustix::process::geteuid().as_raw();
+    let is_owner = || std::fs::metadata(path).is_ok_and(|file| file.uid() == user);
+    if user == 0 || user == own || is_owner() { Ok(()) } else { Err(LendError::OtherUser(user)) }
+}
+
+/// The user whose process listens at the other end. Not by rustix, which takes it that a process has a number: that of a process
+/// outside our container is 0.
+fn listener_user(stream: &UnixStream) -> io::Result<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).expect("a few bytes");
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: the descriptor is open for as long as `stream` is borrowed; `peer` and `len` are our own and are not moved in the
+    // meantime, and no more than `len` bytes, the size of `peer`, are written. Any bytes are a `ucred`: it is three integers.
+    let outcome =
+        unsafe { libc::getsockopt(stream.as_raw_fd(), level, name, (&raw mut peer).cast(), &raw mut len) };
+    if outcome == 0 { Ok(peer.uid) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Cuts places into loads of a ring, each piece with the number of its place, in order. Pure.
 fn loads(places: &[Place]) -> Vec<Vec<(usize, Piece)>> {
     let mut loads: Vec<Vec<(usize, Piece)>> = Vec::new();
@@ -348,6 +400,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn who_lets_nobody_in_is_not_waited_for() {
+        let root = tempfile::TempDir::new().expect("a temporary directory can be made");
+        let path = root.path().join("socket").display().to_string();
+        let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let listener = listener.expect("a socket");
+        rustix::net::bind(&listener, &SocketAddrUnix::new(path.as_str()).expect("short")).expect("bound");
+        rustix::net::listen(&listener, 0).expect("it listens");
+        let first = connect(&path).expect("one may wait");
+        check_user(&first, &path).expect("it is ourselves who listen");
+        assert!(matches!(connect(&path), Err(LendError::Full)));
+    }
 
     proptest! {
         #[test]

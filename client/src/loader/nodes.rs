@@ -44,6 +44,12 @@ const BYTES_A_QUESTION: u64 = 32 << 20;
 /// How many bytes of grains that came over the network are kept for later steps of their epoch.
 const KEPT_BYTES: usize = 512 << 20;
 
+/// No pass is longer, in bytes.
+const MAX_PASS: usize = 256;
+
+/// The most that a grain has before the ends of its rows: two counts, and a path of 32 hashes.
+const MAX_GRAIN_HEAD_BYTES: u64 = 8 + 32 * 32;
+
 /// How long a node that did not answer is not asked first again.
 const AVOID_FOR: Duration = Duration::from_secs(3);
 
@@ -298,8 +304,10 @@ pub(crate) struct NodeRows {
     /// By the segments' passes.
     maps: HashMap<String, Arc<Mmap>>,
     lenders: Lenders,
-    /// Passes of segments that were not to be had, in this epoch.
+    /// Passes of segments that were not to be had in this epoch, before the questions that were asked last...
     in_vain: HashSet<String>,
+    /// ...and after them: several answers may name a segment that was dropped since they were given.
+    just_lost: HashSet<String>,
     clocks: Arc<Clocks>,
     /// What is asked for is not wanted any more.
     stop: CancellationToken,
@@ -315,8 +323,30 @@ impl NodeRows {
     ) -> Self {
         let (known, maps) = (HashMap::new(), HashMap::new());
         let lenders = Lenders::default();
-        let in_vain = HashSet::new();
-        Self { nodes, plan, manifest, epoch: 0, known, doubts: false, maps, lenders, in_vain, clocks, stop }
+        let (in_vain, just_lost) = (HashSet::new(), HashSet::new());
+        Self {
+            nodes,
+            plan,
+            manifest,
+            epoch: 0,
+            known,
+            doubts: false,
+            maps,
+            lenders,
+            in_vain,
+            just_lost,
+            clocks,
+            stop,
+        }
+    }
+
+    /// Whether a grain may lie so: passes are short and plain, and no grain is larger than all rows of its shard.
+    fn is_plausible(&self, grain: GrainNo, segment: &str, len: u32) -> bool {
+        let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+        let shard = &self.manifest.shards[self.plan.locate_grain(grain).shard as usize];
+        let ends = 4 * u64::from(self.plan.document().grain_rows.min(shard.rows));
+        let most = shard.row_bytes.saturating_add(MAX_GRAIN_HEAD_BYTES + ends);
+        segment.len() <= MAX_PASS && segment.bytes().all(is_plain) && u64::from(len) <= most
     }
 
     /// Whether these bytes are the grain, by the manifest: no other word is taken, not a file's either.
@@ -353,6 +383,7 @@ impl NodeRows {
                 }
                 std::thread::sleep(AGAIN_AFTER);
             }
+            self.in_vain.extend(std::mem::take(&mut self.just_lost));
             let by_server = self.choose(&left, attempt)?;
             let by_server: Vec<_> = by_server
                 .into_iter()
@@ -382,8 +413,13 @@ impl NodeRows {
                 match answer {
                     Ok((reply, body)) => {
                         stale |= reply.generation != self.generation();
-                        self.nodes.took(&server, transport);
-                        left.extend(self.take(&server, wanted, &reply, &body, doubted));
+                        let (again, lent) = self.take(&server, wanted, &reply, &body, doubted);
+                        // What no segment has comes along in the answer, however grains are got.
+                        let is_sent = !reply.grains.iter().any(|at| matches!(at, Located::File { .. }));
+                        if let Some(by) = lent.or(is_sent.then_some(transport)) {
+                            self.nodes.took(&server, by);
+                        }
+                        left.extend(again);
                     }
                     Err(error) if error.is_final() => return Err(error.into()),
                     Err(error) => {
@@ -440,7 +476,7 @@ impl NodeRows {
     }
 
     /// Takes an answer's grains, to a question that `doubted` what was given before or did not; returns those that must be asked
-    /// for again.
+    /// for again, and how those came that were lent, if any were.
     fn take(
         &mut self,
         server: &str,
@@ -448,9 +484,10 @@ impl NodeRows {
         reply: &LocateReply,
         body: &[u8],
         doubted: bool,
-    ) -> Vec<Wanted> {
+    ) -> (Vec<Wanted>, Option<Transport>) {
         let mut again = Vec::new();
         let (mut strange, mut lost, mut at) = (false, Vec::new(), 0usize);
+        let (mut is_nonsense, mut came) = (false, None);
         let (mut lying, mut places) = (Vec::new(), Vec::new());
         let mut given = Vec::with_capacity(wanted.len());
         for (wanted, located) in wanted.into_iter().zip(&reply.grains) {
@@ -461,6 +498,10 @@ impl NodeRows {
                     at = end;
                     given.push((wanted, bytes.map(GrainBytes::Owned)));
                 }
+                Located::File { segment, len, .. } if !self.is_plausible(wanted.grain, segment, *len) => {
+                    is_nonsense = true;
+                    again.push(wanted);
+                }
                 Located::File { segment, offset, len } => {
                     lying.push(wanted);
                     places.push(Place { segment: segment.clone(), offset: *offset, len: *len });
@@ -468,6 +509,7 @@ impl NodeRows {
             }
         }
         let sent = given.len();
+        let by = if self.lenders.is_ring(server) { Transport::Ring } else { Transport::Files };
         let began = Instant::now();
         let lent = self.borrow(server, &places);
         self.clocks.add(On::Disk, began.elapsed());
@@ -475,6 +517,7 @@ impl NodeRows {
         for (number, (wanted, bytes)) in given.into_iter().enumerate() {
             match bytes {
                 Some(bytes) if self.is_genuine(wanted.grain, bytes.as_slice()) => {
+                    came = came.or((number >= sent).then_some(by));
                     self.known.insert(wanted.grain, bytes);
                 }
                 Some(_) => {
@@ -492,7 +535,10 @@ impl NodeRows {
             }
         }
         let is_known = lost.iter().any(|segment| self.in_vain.contains(segment));
-        self.in_vain.extend(lost);
+        self.just_lost.extend(lost);
+        if is_nonsense {
+            self.lenders.stream(server, &"what it names cannot be a segment, or a grain in one");
+        }
         if is_known {
             self.lenders.stream(server, &"what it names is not to be had, time and again");
         }
@@ -500,7 +546,7 @@ impl NodeRows {
             warn!(server, "what the node lends does not match the manifest");
             self.lenders.stream(server, &"wrong bytes, time and again");
         }
-        again
+        (again, came)
     }
 
     /// The grains that lie at these places of a node's segments, by whatever way is open; `None` for those that cannot be had
@@ -572,6 +618,7 @@ impl RowSource for NodeRows {
             self.maps.clear();
             self.lenders.forgive();
             self.in_vain.clear();
+            self.just_lost.clear();
         }
         let wanted: BTreeSet<Wanted> =
             window.iter().copied().flatten().flatten().map(|of| Wanted::of(&of.read)).collect();
