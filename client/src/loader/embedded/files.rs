@@ -68,8 +68,7 @@ pub(crate) struct ShardFiles {
     listed: Vec<(u32, u32)>,
     numbers: Arc<Numbers>,
     bringer: Bringer,
-    /// There until it is dropped.
-    runtime: Option<Runtime>,
+    runtime: Runtime,
     open: Open,
     singles: Singles,
     spent: Spent,
@@ -162,7 +161,7 @@ impl ShardFiles {
             clocks,
             stored,
             listed,
-            runtime: Some(runtime),
+            runtime,
             open,
             coming,
             fits,
@@ -259,6 +258,9 @@ impl ShardFiles {
                 // The threads that wait are others than those of which the runtime itself has some do what takes time.
                 self.bringer.runtime.spawn(async move {
                     let Ok(_turn) = at_once.acquire_owned().await else { return };
+                    if bringer.stop.is_cancelled() {
+                        return;
+                    }
                     let shard = entry.id;
                     let brought = runtime.spawn_blocking(move || bringer.bring(&origin, &entry)).await;
                     // Whoever wants it next tries again, and says what is wrong.
@@ -430,12 +432,16 @@ impl ShardFiles {
 }
 
 impl Drop for ShardFiles {
-    /// What is on its way is given up, and not waited for.
+    /// What is on its way is given up. That is waited for, which takes a moment: nothing may be left that works on a runtime which
+    /// ends.
     fn drop(&mut self) {
         self.bringer.stop.cancel();
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
+        let coming = self.coming.take().unwrap_or_default();
+        self.runtime.block_on(async {
+            for task in coming.into_values() {
+                let _ = task.await; // it has told what went wrong
+            }
+        });
     }
 }
 
