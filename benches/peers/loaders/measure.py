@@ -15,6 +15,7 @@ import os
 import platform
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -106,6 +107,13 @@ class Session:
                 shutil.rmtree(self.folders.root)
 
     def measure(self):
+        for name, found in list(self.systems.items()):
+            if self.bucket and hasattr(found, "fill"):
+                with self.trying(name):
+                    try:
+                        found.fill(self.folders.place(name, found, self.kind, None, self.bucket))
+                    except subprocess.CalledProcessError as error:
+                        raise Failed(f"the bucket could not be filled: {error}") from error
         settings = {}
         for name, found in list(self.systems.items()):
             with self.trying(name):

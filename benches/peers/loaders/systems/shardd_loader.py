@@ -4,16 +4,28 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pyarrow
 import shardd
 import torch
+from bucket import environment
 
 from . import System
 from .arrows import tables
 
 NAME = "rows"
+
+
+def arrow_file(folder):
+    """What is ingested; beside what buckets serve."""
+    return folder.parent.parent / "shardd.arrow"
+
+
+def ingest(file, store, environment=None):
+    command = [os.environ.get("SHARDD_SHARDCTL", "shardctl"), "ingest", file, "--name", NAME, "--store", store]
+    subprocess.run(command, check=True, env=environment)
 
 
 class Shardd(System):
@@ -24,22 +36,18 @@ class Shardd(System):
     @staticmethod
     def prepare(source, folder):
         kind = source.kind
-        file = folder.parent / "shardd.arrow"
+        file = arrow_file(folder)
         x = pyarrow.large_binary()
         if not kind.varied:
             x = pyarrow.fixed_shape_tensor(pyarrow.from_numpy_dtype(kind.dtype), kind.shape)
         schema = pyarrow.schema([pyarrow.field("x", x, False), pyarrow.field("y", pyarrow.int64(), False)])
-        try:
-            with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_file(sink, schema) as writer:
-                for table in tables(source, not kind.varied):
-                    rows, numbers = (column.combine_chunks() for column in table.columns)
-                    if not kind.varied:
-                        rows = pyarrow.ExtensionArray.from_storage(x, rows)
-                    writer.write_table(pyarrow.table([rows, numbers], schema=schema))
-            command = [os.environ.get("SHARDD_SHARDCTL", "shardctl"), "ingest", file, "--name", NAME, "--store", folder]
-            subprocess.run(command, check=True)
-        finally:
-            file.unlink()
+        with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_file(sink, schema) as writer:
+            for table in tables(source, not kind.varied):
+                rows, numbers = (column.combine_chunks() for column in table.columns)
+                if not kind.varied:
+                    rows = pyarrow.ExtensionArray.from_storage(x, rows)
+                writer.write_table(pyarrow.table([rows, numbers], schema=schema))
+        ingest(file, folder)
 
     def __init__(self, place, workers):
         self.kind = place.kind
@@ -80,8 +88,13 @@ class SharddBucket(Shardd):
     title = "shardd, bucket"
     streams = "bucket"
 
+    @staticmethod
+    def fill(place):
+        """A bucket keeps the names of datasets otherwise than a directory, so it is filled as users fill one."""
+        ingest(arrow_file(Path(place["folder"])), f"{place['bucket']['url']}/shardd-bucket", environment(place["bucket"]))
+
     def where(self, place):
-        return f"{place.bucket['url']}/{place.folder.name}"
+        return f"{place.bucket['url']}/shardd-bucket"
 
     def cached(self, place):
         return {"local": str(place.cache)}
