@@ -57,27 +57,19 @@ pub(crate) fn exchanged(py: Python<'_>, store: &Store, run: &str) -> PyResult<St
         let mut epochs = BTreeMap::<u32, EpochExchange>::new();
         let counted = nodes.iter().flat_map(|status| &status.counters.exchange);
         for count in counted.filter(|count| count.run == run) {
-            let (sum, counts) = (epochs.entry(count.epoch).or_default(), &count.counts);
-            sum.expected_grains += counts.expected_grains;
-            sum.received_grains += counts.received_grains;
-            sum.received_bytes += counts.received_bytes;
-            sum.unsent_grains += counts.unsent_grains;
-            sum.sending_micros += counts.sending_micros;
-            // What was waited for longer than it was sent was not waiting for the sending.
-            sum.waited_micros += counts.waited_micros.min(counts.sending_micros);
+            epochs.entry(count.epoch).or_default().add_node(&count.counts);
         }
         let epochs: Vec<_> = epochs
             .iter()
             .map(|(epoch, counts)| {
-                let sending = counts.sending_micros;
                 json!({
                     "epoch": epoch,
                     "expected_grains": counts.expected_grains,
                     "grains": counts.received_grains,
                     "bytes": counts.received_bytes,
                     "unsent_grains": counts.unsent_grains,
-                    "sending_s": sending as f64 / 1e6,
-                    "hidden": (sending > 0).then(|| 1.0 - counts.waited_micros as f64 / sending as f64),
+                    "sending_s": counts.sending_micros as f64 / 1e6,
+                    "hidden": counts.hidden(),
                 })
             })
             .collect();

@@ -50,6 +50,26 @@ pub struct EpochExchange {
     pub waited_micros: u64,
 }
 
+impl EpochExchange {
+    /// Adds what another node saw of the same epoch.
+    pub fn add_node(&mut self, node: &EpochExchange) {
+        self.expected_grains += node.expected_grains;
+        self.received_grains += node.received_grains;
+        self.received_bytes += node.received_bytes;
+        self.sent_grains += node.sent_grains;
+        self.sent_bytes += node.sent_bytes;
+        self.unsent_grains += node.unsent_grains;
+        self.sending_micros += node.sending_micros;
+        // What was waited for longer than it was sent was not waiting for the sending.
+        self.waited_micros += node.waited_micros.min(node.sending_micros);
+    }
+
+    /// Which part of the time of sending was hidden behind reading; `None` if nothing was sent.
+    pub fn hidden(&self) -> Option<f64> {
+        (self.sending_micros > 0).then(|| 1.0 - self.waited_micros as f64 / self.sending_micros as f64)
+    }
+}
+
 /// What a node has counted since its start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct CounterView {

@@ -447,7 +447,7 @@ impl Loader {
             warn!("{risk}");
         }
         let steps = Steps {
-            sample_count: config.limit.map_or(order.sample_count(), |limit| limit.min(order.sample_count())),
+            sample_count: samples_of_epoch(&config, &order),
             global_batch: u64::from(virtual_ranks) * u64::from(config.batch_size),
             last_batch: config.last_batch,
         };
@@ -719,6 +719,11 @@ pub fn default_cache_dir() -> PathBuf {
     })
 }
 
+/// How many samples an epoch has.
+fn samples_of_epoch(config: &LoaderConfig, order: &Order) -> u64 {
+    config.limit.unwrap_or(u64::MAX).min(order.sample_count())
+}
+
 fn check(config: &LoaderConfig, order: &Order, virtual_ranks: u32) -> Result<(), LoadError> {
     order.check_ranks(config.world, virtual_ranks)?;
     let (epoch, position) = config.start;
@@ -737,9 +742,8 @@ fn check(config: &LoaderConfig, order: &Order, virtual_ranks: u32) -> Result<(),
         "0 threads gather nothing; use at least 1".into()
     } else if config.limit == Some(0) {
         "a limit of 0 samples reads nothing; use at least 1".into()
-    } else if position > config.limit.unwrap_or(u64::MAX).min(order.sample_count()) {
-        let samples = config.limit.unwrap_or(u64::MAX).min(order.sample_count());
-        format!("position {position} is beyond the {samples} samples of an epoch")
+    } else if position > samples_of_epoch(config, order) {
+        format!("position {position} is beyond the {} samples of an epoch", samples_of_epoch(config, order))
     } else if epoch > config.end_epoch {
         format!("the start, epoch {epoch}, is after the end, epoch {}", config.end_epoch)
     } else if epoch > order.epochs() {

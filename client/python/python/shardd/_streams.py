@@ -93,6 +93,7 @@ class Mixture:
     ) -> None:
         self._epoch_size, self._plan = epoch_size, dict(plan)
         self.sources: list[_Source] = []
+        stores = []
         for stream in streams:
             if not isinstance(stream, Stream):
                 raise TypeError(f"streams are a list of shardd.Stream, and {stream!r} is a {type(stream).__name__}")
@@ -101,10 +102,10 @@ class Mixture:
             store = _native.Store(**where)
             name, version, samples = store.resolve(name_of(store, stream.dataset, stream.split))
             self.sources.append(_Source(where, name, version, samples, stream.kind, stream.amount))
-        self._connect()
+            stores.append(store)
+        self._mix(stores)
 
-    def _connect(self) -> None:
-        stores = [_native.Store(**source.where) for source in self.sources]
+    def _mix(self, stores: list[_native.Store]) -> None:
         plans = [store.make_plan(source.version, **self._plan) for store, source in zip(stores, self.sources)]
         self._stores = stores
         self.plans = [plan for plan, _ in plans]
@@ -152,7 +153,7 @@ class Mixture:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._connect()
+        self._mix([_native.Store(**source.where) for source in self.sources])
 
 
 def classes_of(columns: Sequence[Mapping[str, Any]]) -> list[str] | None:

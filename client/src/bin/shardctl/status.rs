@@ -243,15 +243,7 @@ pub(crate) fn exchanged(nodes: &[NodePicture]) -> Vec<Exchanged> {
     let mut epochs = BTreeMap::<(&str, u32), EpochExchange>::new();
     let statuses = nodes.iter().filter_map(|node| node.status.as_ref());
     for EpochCount { run, epoch, counts } in statuses.flat_map(|status| &status.counters.exchange) {
-        let sums = epochs.entry((run, *epoch)).or_default();
-        sums.expected_grains += counts.expected_grains;
-        sums.received_grains += counts.received_grains;
-        sums.received_bytes += counts.received_bytes;
-        sums.sent_grains += counts.sent_grains;
-        sums.sent_bytes += counts.sent_bytes;
-        sums.unsent_grains += counts.unsent_grains;
-        sums.sending_micros += counts.sending_micros;
-        sums.waited_micros += counts.waited_micros.min(counts.sending_micros);
+        epochs.entry((run, *epoch)).or_default().add_node(counts);
     }
     let line = |((run, epoch), counts): ((&str, u32), _)| Exchanged { run: run.to_owned(), epoch, counts };
     epochs.into_iter().map(line).collect()
@@ -263,10 +255,7 @@ impl Exchanged {
         let headings = ["after epoch", "grains due", "received", "size", "not sent", "sending", "hidden"];
         let mut table = Table::new(&headings);
         for Exchanged { epoch, counts, .. } in epochs {
-            let hidden = match counts.sending_micros {
-                0 => String::new(),
-                sending => format!("{:.0} %", 100.0 * (1.0 - counts.waited_micros as f64 / sending as f64)),
-            };
+            let hidden = counts.hidden().map(|part| format!("{:.0} %", 100.0 * part)).unwrap_or_default();
             table.row([
                 epoch.to_string(),
                 count(counts.expected_grains),
