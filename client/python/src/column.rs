@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, make_array, new_empty_array};
-use arrow::buffer::Buffer;
-use arrow::datatypes::{DataType, FieldRef};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, UInt8Array, make_array, new_empty_array};
+use arrow::buffer::{Buffer, OffsetBuffer};
+use arrow::datatypes::{DataType, Field, FieldRef};
 use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, to_ffi};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -173,7 +173,11 @@ impl Column {
 
     /// The same, which knows where it lies.
     pub(crate) fn lies_in(self, py: Python<'_>, memory: Option<&TorchMemory>) -> Self {
-        let address = self.tensor.as_ref().map(|tensor| tensor.values.as_ptr().addr());
+        let address = match self.array.data_type() {
+            DataType::Binary => Some(self.array.as_binary::<i32>().values().as_ptr().addr()),
+            DataType::LargeBinary => Some(self.array.as_binary::<i64>().values().as_ptr().addr()),
+            _ => self.tensor.as_ref().map(|tensor| tensor.values.as_ptr().addr()),
+        };
         let block = memory.zip(address).and_then(|(memory, address)| memory.tensor(py, address));
         Self { block, ..self }
     }
@@ -183,7 +187,7 @@ impl Column {
             let (name, data_type) = (self.field.name(), self.field.data_type());
             match self.array.null_count() {
                 0 => PyTypeError::new_err(format!(
-                    "column {name:?} ({data_type}) is no tensor: its values differ in length; use to_list() or Arrow"
+                    "column {name:?} ({data_type}) is no tensor: its values differ in length; use ragged(), to_list() or Arrow"
                 )),
                 nulls => PyValueError::new_err(format!(
                     "column {name:?} has {nulls} nulls in this batch, which tensors cannot say; fill or drop such rows at \
@@ -286,28 +290,55 @@ impl Column {
         list(py, &self.array)
     }
 
-    /// The items of lists that differ in length: all of them one after the other, and where each list ends.
-    fn ragged(&self) -> PyResult<(Column, Vec<i64>)> {
-        let (items, ends): (ArrayRef, Vec<i64>) = match self.array.data_type() {
+    /// Of binaries, or lists of numbers, that differ in length: all of them one after the other, where each begins and the last
+    /// one ends, which rows are null, and whether they are binaries. Without a copy, if offsets have 64 bits and begin with 0.
+    fn ragged(&self, py: Python<'_>) -> Option<(Self, Self, Vec<usize>, bool)> {
+        let (values, offsets, is_bytes) = match self.array.data_type() {
+            DataType::Binary => {
+                let binaries = self.array.as_binary::<i32>();
+                (bytes(binaries.values()), wide(binaries.offsets()), true)
+            }
+            DataType::LargeBinary => {
+                let binaries = self.array.as_binary::<i64>();
+                (bytes(binaries.values()), binaries.offsets().clone(), true)
+            }
             DataType::List(_) => {
                 let lists = self.array.as_list::<i32>();
-                (
-                    Arc::clone(lists.values()),
-                    lists.offsets().iter().skip(1).map(|end| i64::from(*end)).collect(),
-                )
+                (Arc::clone(lists.values()), wide(lists.offsets()), false)
             }
             DataType::LargeList(_) => {
                 let lists = self.array.as_list::<i64>();
-                (Arc::clone(lists.values()), lists.offsets().iter().skip(1).copied().collect())
+                (Arc::clone(lists.values()), lists.offsets().clone(), false)
             }
-            other => {
-                let name = self.field.name();
-                return Err(PyTypeError::new_err(format!("column {name:?} ({other}) has no lists")));
-            }
+            _ => return None,
         };
-        let field = arrow::datatypes::Field::new(self.field.name(), items.data_type().clone(), true);
-        Ok((Column::new(&Arc::new(field), &items), ends))
+        let (start, end) = (offsets[0], offsets[offsets.len() - 1]);
+        let values = values.slice(usize::try_from(start).ok()?, usize::try_from(end - start).ok()?);
+        let offsets = match start {
+            0 => offsets.into_inner(),
+            _ => offsets.iter().map(|offset| offset - start).collect(),
+        };
+        let column = |values: ArrayRef| {
+            let field = Field::new(self.field.name(), values.data_type().clone(), true);
+            Self::new(&Arc::new(field), &values)
+        };
+        let values = column(values);
+        if values.tensor.as_ref()?.shape.len() > 1 {
+            return None;
+        }
+        // Only what begins where PyTorch's tensor does is a part of it by its length alone.
+        let block = self.block.as_ref().filter(|_| start == 0).map(|block| block.clone_ref(py));
+        let nulls = (0..self.array.len()).filter(|row| self.array.is_null(*row)).collect();
+        Some((Self { block, ..values }, column(Arc::new(Int64Array::new(offsets, None))), nulls, is_bytes))
     }
+}
+
+fn bytes(values: &Buffer) -> ArrayRef {
+    Arc::new(UInt8Array::new(values.clone().into(), None))
+}
+
+fn wide(offsets: &OffsetBuffer<i32>) -> OffsetBuffer<i64> {
+    OffsetBuffer::new(offsets.iter().map(|offset| i64::from(*offset)).collect())
 }
 
 fn list<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> {

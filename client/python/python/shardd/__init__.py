@@ -11,6 +11,7 @@ from ._dataset import StreamingDataset
 from ._device import to_device
 from ._ingest import from_hf, from_iter, from_torch
 from ._loader import DataLoader
+from ._ragged import Ragged
 from ._ranks import Ranks
 from ._sampler import Sampler
 from ._state import StateMismatch
@@ -19,6 +20,7 @@ from ._tf import as_tf_dataset
 
 __all__ = [
     "DataLoader",
+    "Ragged",
     "Ranks",
     "Sampler",
     "StateMismatch",

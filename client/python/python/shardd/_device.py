@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ._ragged import Ragged
+
 if TYPE_CHECKING:
     import torch
 
@@ -60,6 +62,8 @@ def apply(change: Callable[[torch.Tensor], Any], batch: Any) -> Any:
 
     if isinstance(batch, torch.Tensor):
         return change(batch)
+    if isinstance(batch, Ragged):
+        return batch.map(change)
     if isinstance(batch, Mapping):
         changed = {name: apply(change, value) for name, value in batch.items()}
         return changed if type(batch) is dict else type(batch)(changed)

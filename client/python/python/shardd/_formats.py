@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from . import _native
+from . import _native, _ragged
 
 FORMATS = ("torch", "numpy", "jax", "arrow")
 
@@ -17,18 +17,27 @@ def default_format() -> str:
 
 
 def converter(name: str) -> Callable[[_native.Column], Any]:
-    """What makes a column a tensor of the library, without a copy. Columns that are no tensor become lists."""
+    """What makes a column a tensor of the library, without a copy. Values that differ in length become :class:`shardd.Ragged`, and
+    what is no number a list."""
     if name not in FORMATS:
         raise ValueError(f"format={name!r}: use one of {', '.join(FORMATS)}")
-    return _CONVERTERS[name]()
+    convert = _CONVERTERS[name]()
+    if name == "arrow":
+        return convert
+
+    def of_any(column: _native.Column) -> Any:
+        if column.is_tensor:
+            return convert(column)
+        found = _ragged.of_column(column, convert)
+        return found if found is not None else column.to_list()
+
+    return of_any
 
 
 def _torch() -> Callable[[_native.Column], Any]:
     import torch
 
     def convert(column: _native.Column) -> Any:
-        if not column.is_tensor:
-            return column.to_list()
         if (block := column.block) is None:
             return torch.from_dlpack(column)
         # A view of PyTorch's own tensor: so it knows when the memory may be used again.
@@ -46,13 +55,13 @@ _TORCH_TYPES = {"|b1": "bool", "|u1": "uint8", "|i1": "int8"} | {
 def _numpy() -> Callable[[_native.Column], Any]:
     from numpy import asarray
 
-    return lambda column: asarray(column) if column.is_tensor else column.to_list()
+    return asarray
 
 
 def _jax() -> Callable[[_native.Column], Any]:
     from jax.dlpack import from_dlpack
 
-    return lambda column: from_dlpack(column) if column.is_tensor else column.to_list()
+    return from_dlpack
 
 
 def _arrow() -> Callable[[_native.Column], Any]:

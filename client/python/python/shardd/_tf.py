@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _formats
+from ._ragged import Ragged
 
 if TYPE_CHECKING:
     import tensorflow
@@ -21,6 +22,7 @@ def as_tf_dataset(loader: DataLoader) -> tensorflow.data.Dataset:
     ``collate_fn`` may give anything, so a loader that has one is refused: ``map`` the dataset.
     """
     import tensorflow as tf
+    from numpy import asarray
 
     if loader.transform is not None or loader.collate_fn is not None:
         raise ValueError("TensorFlow has to know types and shapes before the first batch: map the tf.data.Dataset rather than transform")
@@ -34,7 +36,9 @@ def as_tf_dataset(loader: DataLoader) -> tensorflow.data.Dataset:
     def convert(name: str, values: Any) -> Any:
         spec = specs[name]
         if isinstance(spec, tf.RaggedTensorSpec):
-            return tf.ragged.constant(values, dtype=spec.dtype, ragged_rank=1)
+            return tf.RaggedTensor.from_row_splits(asarray(values.values), asarray(values.offsets), validate=False)
+        if isinstance(values, Ragged):
+            return values.to_list()
         return values.numpy() if hasattr(values, "numpy") else values
 
     def batches() -> Iterator[dict[str, Any]]:

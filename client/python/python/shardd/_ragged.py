@@ -1,0 +1,90 @@
+"""Values that differ in length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from . import _native
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Ragged(Sequence[Any]):
+    """A batch's binaries, or lists of numbers that differ in length, as they lie in the batch's memory: one after the other in
+    :attr:`values`, value ``i`` from ``offsets[i]`` up to ``offsets[i + 1]``. Both are tensors of the library that was asked for, without a copy.
+
+    Taken one at a time, by an index or in a loop, binaries are ``bytes`` and lists are views of :attr:`values`; a value that is missing
+    (a null) is ``None``.
+    """
+
+    __slots__ = ("is_bytes", "nulls", "offsets", "values")
+
+    def __init__(self, values: Any, offsets: Any, *, is_bytes: bool, nulls: frozenset[int] = frozenset()) -> None:
+        #: All numbers, of shape ``[numbers]``; of binaries uint8.
+        self.values = values
+        #: From 0 on, of shape ``[len(self) + 1]``, int64.
+        self.offsets = offsets
+        #: Whether these are binaries.
+        self.is_bytes = is_bytes
+        #: The numbers of those that are missing, which take no room in :attr:`values`.
+        self.nulls = nulls
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Ragged: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                raise ValueError("a slice of a Ragged is what lies together: leave out the step, or take values one at a time")
+            stop = max(start, stop)
+            offsets = self.offsets[start : stop + 1]
+            first, end = int(offsets[0]), int(offsets[-1])
+            nulls = frozenset(number - start for number in self.nulls if start <= number < stop)
+            return Ragged(self.values[first:end], offsets - first, is_bytes=self.is_bytes, nulls=nulls)
+        number = index + len(self) if index < 0 else index
+        if not 0 <= number < len(self):
+            raise IndexError(f"there is no value {index} of {len(self)}")
+        if number in self.nulls:
+            return None
+        value = self.values[int(self.offsets[number]) : int(self.offsets[number + 1])]
+        return _array(value).tobytes() if self.is_bytes else value
+
+    def __iter__(self) -> Iterator[Any]:
+        values = memoryview(_array(self.values)) if self.is_bytes else self.values
+        ends = self.offsets.tolist()
+        for number, (start, end) in enumerate(zip(ends, ends[1:])):
+            value = values[start:end]
+            yield None if number in self.nulls else value.tobytes() if self.is_bytes else value
+
+    def to_list(self) -> list[Any]:
+        """As Python objects: ``bytes``, or lists of numbers."""
+        return [value if value is None or self.is_bytes else value.tolist() for value in self]
+
+    def map(self, change: Callable[[Any], Any]) -> Ragged:
+        """With values and offsets changed each: moved to a device, say."""
+        return Ragged(change(self.values), change(self.offsets), is_bytes=self.is_bytes, nulls=self.nulls)
+
+    def __repr__(self) -> str:
+        what = "binaries" if self.is_bytes else f"lists of {self.values.dtype}"
+        return f"Ragged({len(self)} {what}, {len(self.values)} values)"
+
+
+def _array(values: Any) -> np.ndarray[Any, Any]:
+    from numpy import asarray
+
+    return values.cpu().numpy() if hasattr(values, "cpu") else asarray(values)
+
+
+def of_column(column: _native.Column, convert: Callable[[_native.Column], Any]) -> Ragged | None:
+    """What a column has, if it is of binaries or of lists of numbers."""
+    if (parts := column.ragged()) is None:
+        return None
+    values, offsets, nulls, is_bytes = parts
+    return Ragged(convert(values), convert(offsets), is_bytes=is_bytes, nulls=frozenset(nulls))
