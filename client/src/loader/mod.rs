@@ -58,7 +58,7 @@ use crate::protocol::{AuditReport, CreateRun, RunId, RunRecord};
 use crate::shared_cache::{SharedCache, SharedCacheError};
 use crate::spread::Origins;
 use clocks::{Clocks, On};
-use embedded::{ShardFiles, Shards};
+use embedded::{ShardFiles, Shards, room};
 use nodes::{NodeRows, Nodes};
 use order::Order;
 use pool::Pool;
@@ -484,12 +484,12 @@ impl Loader {
             }
             Follow::Plan { source: LoaderSource::Store(_), .. } | Follow::Mixture { .. } => {
                 let (cache, clocks) = (Arc::new(config.cache.open()?), Arc::clone(&clocks));
-                let mut files = ShardFiles::new(stored, cache, clocks, stop.clone())?;
+                let mut files = ShardFiles::new(stored, cache, clocks, stop.clone(), room())?;
                 if steps.sample_count < order.sample_count() {
                     files = files.for_some_samples();
                 }
                 let plans = sources.iter().map(|source| Arc::clone(&source.plan)).collect();
-                Box::new(Shards::new(files, plans))
+                Box::new(Shards::new(files, plans, config.shuffle))
             }
         };
 

@@ -1,7 +1,7 @@
 //! What a loader does ahead of its user: works out which rows the next steps need, has them made ready, and hands out the
 //! building of their batches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -101,42 +101,80 @@ impl Prefetch {
         let spans = Spans { steps: self.builder.steps, end_epoch: self.end_epoch };
         let stride = usize::try_from(self.stride).unwrap_or(usize::MAX);
         let mut spans = spans.from(self.start.0, self.start.1).step_by(stride).peekable();
+        let mut planned = |shares: &mut Shares, epoch: Option<u32>| {
+            let span = spans.next_if(|span| epoch.is_none_or(|epoch| is_of(span, epoch)))?;
+            let reads = shares.of_step(&span.parts);
+            Some(Planned { span, reads })
+        };
+        // What the source was told of.
+        let mut ahead: VecDeque<Planned> = VecDeque::new();
         // Somebody waits for the first step: it is not kept waiting for others.
         let mut length = 1;
-        while let Some(first) = spans.next() {
-            // A window never crosses into the next epoch, whose grains are still on their way; but for a step that does.
-            let epoch = first.epoch;
-            let mut window = vec![self.planned(first)];
+        while let Some(first) = ahead.pop_front().or_else(|| planned(&mut self.shares, None)) {
+            // A window never crosses into the next epoch, whose grains are still on their way; but for a step that does. Nor
+            // does it have more rows than are read ahead.
+            let (epoch, horizon) = (first.span.epoch, self.rows.horizon());
+            let mut room = horizon.saturating_sub(first.rows());
+            let mut window = vec![first];
             while window.len() < length
-                && let Some(span) = spans.next_if(|span| span.parts.iter().all(|part| part.epoch == epoch))
+                && ahead.front().is_none_or(|next| horizon == 0 || next.rows() <= room)
+                && let Some(next) = ahead.pop_front().or_else(|| planned(&mut self.shares, Some(epoch)))
             {
-                window.push(self.planned(span));
+                room = room.saturating_sub(next.rows());
+                window.push(next);
             }
-            let mut by_epoch: BTreeMap<u32, Vec<&Reads>> = BTreeMap::new();
-            for Planned { span, reads } in &window {
-                for (part, reads) in span.parts.iter().zip(reads) {
-                    by_epoch.entry(part.epoch).or_default().push(reads);
+            let mut rows_ahead: u64 = ahead.iter().map(Planned::rows).sum();
+            while length > 1
+                && rows_ahead < horizon
+                && let Some(next) = planned(&mut self.shares, Some(epoch))
+            {
+                for (part, reads) in next.span.parts.iter().zip(&next.reads) {
+                    self.rows.expect(part.epoch, reads);
                 }
+                rows_ahead += next.rows();
+                ahead.push_back(next);
             }
-            let ready = by_epoch.iter().map(|(epoch, reads)| Ok((*epoch, self.rows.prepare(*epoch, reads)?)));
-            let ready: BTreeMap<u32, Arc<dyn Ready>> =
-                ready.collect::<Result<_, LoadError>>().map_err(Some)?;
-            for Planned { span, reads } in window {
-                let parts = reads.into_iter().zip(&span.parts);
-                let pieces = parts.map(|(reads, part)| (reads, Arc::clone(&ready[&part.epoch]))).collect();
-                if !give(Ok(Task { span, pieces, builder: Arc::clone(&self.builder) })) {
-                    return Err(None);
-                }
-            }
+            self.give_window(window, give)?;
             length = (2 * length).min(self.window);
         }
         Ok(())
     }
 
-    fn planned(&mut self, span: StepSpan) -> Planned {
-        let reads = self.shares.of_step(&span.parts);
-        Planned { span, reads }
+    /// Has the rows of some steps made ready, and gives the steps.
+    fn give_window(
+        &mut self,
+        window: Vec<Planned>,
+        give: &mut impl FnMut(Result<Task, LoadError>) -> bool,
+    ) -> Result<(), Option<LoadError>> {
+        let mut by_epoch: BTreeMap<u32, Vec<&Reads>> = BTreeMap::new();
+        for Planned { span, reads } in &window {
+            for (part, reads) in span.parts.iter().zip(reads) {
+                by_epoch.entry(part.epoch).or_default().push(reads);
+            }
+        }
+        let ready = by_epoch.iter().map(|(epoch, reads)| Ok((*epoch, self.rows.prepare(*epoch, reads)?)));
+        let ready: BTreeMap<u32, Arc<dyn Ready>> = ready.collect::<Result<_, LoadError>>().map_err(Some)?;
+        for Planned { span, reads } in window {
+            let parts = reads.into_iter().zip(&span.parts);
+            let pieces = parts.map(|(reads, part)| (reads, Arc::clone(&ready[&part.epoch]))).collect();
+            if !give(Ok(Task { span, pieces, builder: Arc::clone(&self.builder) })) {
+                return Err(None);
+            }
+        }
+        Ok(())
     }
+}
+
+impl Planned {
+    /// How many rows this rank reads.
+    fn rows(&self) -> u64 {
+        self.reads.iter().flatten().map(|reads| reads.len() as u64).sum()
+    }
+}
+
+/// Whether a step reads rows of this epoch alone.
+fn is_of(span: &StepSpan, epoch: u32) -> bool {
+    span.parts.iter().all(|part| part.epoch == epoch)
 }
 
 impl Task {

@@ -12,6 +12,14 @@ pub(crate) trait RowSource: Send {
     /// Makes ready what is read in a window of steps of one epoch; blocks until it is. What earlier windows read may be let
     /// go of, but for what their own [`Ready`] holds.
     fn prepare(&mut self, epoch: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError>;
+
+    /// How many rows it wants to know of beyond those that are prepared: none, if it would do nothing about them.
+    fn horizon(&self) -> u64 {
+        0
+    }
+
+    /// What a step reads that will be prepared some time after those that it was told of before. Does not wait for it.
+    fn expect(&mut self, _epoch: u32, _reads: &Reads) {}
 }
 
 /// What each of a rank's virtual ranks reads in one step.

@@ -32,7 +32,7 @@ pub async fn all(make: impl AsyncFn() -> Origin) {
 }
 
 /// A shard of so many numbers.
-pub(super) fn shard(rows: i64) -> FinishedShard {
+pub(crate) fn shard(rows: i64) -> FinishedShard {
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
     let batch = RecordBatch::try_from_iter([("number", numbers)]).expect("one column");
     let mut writer = ShardWriter::new(batch.schema()).expect("plain columns");
@@ -40,7 +40,7 @@ pub(super) fn shard(rows: i64) -> FinishedShard {
     writer.finish().expect("rows")
 }
 
-pub(super) fn manifest(shard: &FinishedShard) -> Manifest {
+pub(crate) fn manifest(shard: &FinishedShard) -> Manifest {
     let schema = Shard::from_bytes(shard.bytes.clone()).expect("own shard").schema().clone();
     Manifest::new(schema, vec![shard.entry.clone()], serde_json::json!({}), Vec::new())
 }

@@ -77,14 +77,14 @@ impl RowEncoder {
         }
     }
 
-    /// The memory that a row's values lie in, as far as they are bytes or of one size.
-    pub fn memory_of(&self, row: usize) -> impl Iterator<Item = &[u8]> {
+    /// The memory that the values of consecutive rows lie in, as far as they are bytes or of one size.
+    pub fn memory_of(&self, rows: Range<usize>) -> impl Iterator<Item = &[u8]> {
         self.columns.iter().filter_map(move |column| match (&column.flat, &column.values) {
             (Some(flat), _) => {
                 let width = column.flat_width();
-                Some(&flat[row * width..][..width])
+                Some(&flat[rows.start * width..rows.end * width])
             }
-            (None, Values::Bytes { offsets, values }) => Some(&values[offsets.range(row)]),
+            (None, Values::Bytes { offsets, values }) => Some(&values[offsets.of_all(&rows)]),
             _ => None,
         })
     }
@@ -123,9 +123,14 @@ enum Offsets {
 
 impl Offsets {
     fn range(&self, index: usize) -> Range<usize> {
+        self.of_all(&(index..index + 1))
+    }
+
+    /// From where the first of several begins to where the last ends.
+    fn of_all(&self, values: &Range<usize>) -> Range<usize> {
         match self {
-            Self::Small(offsets) => offsets[index].as_usize()..offsets[index + 1].as_usize(),
-            Self::Large(offsets) => offsets[index].as_usize()..offsets[index + 1].as_usize(),
+            Self::Small(offsets) => offsets[values.start].as_usize()..offsets[values.end].as_usize(),
+            Self::Large(offsets) => offsets[values.start].as_usize()..offsets[values.end].as_usize(),
         }
     }
 }

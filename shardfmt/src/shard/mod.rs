@@ -32,7 +32,7 @@ use crate::row::{RowCodec, RowDigest, RowEncoder, RowError};
 
 pub use compression::{Compression, CompressionError, ZstdLevel};
 pub(crate) use ipc::{BlockPlace, IpcFile, TRAILER_BYTES, decode_block, schema_from};
-pub use pages::{are_resident, populate, will_need};
+pub use pages::{are_resident, nothing_beside, populate, will_need};
 pub use ranges::RangePlan;
 pub use sidecar::Sidecar;
 pub use writer::{FinishedShard, ShardWriter};
@@ -198,6 +198,21 @@ impl Shard {
         assert!(row < self.rows(), "row {row} of {}", self.rows());
         let batch = self.starts.partition_point(|start| *start <= row) - 1;
         (&self.encoders[batch], (row - self.starts[batch]) as usize)
+    }
+
+    /// The memory that the values of consecutive rows lie in, as far as they are bytes or of one size.
+    ///
+    /// # Panics
+    ///
+    /// If there are no such rows.
+    pub fn memory_of(&self, rows: Range<u32>) -> impl Iterator<Item = &[u8]> {
+        assert!(rows.end <= self.rows(), "rows {rows:?} of {}", self.rows());
+        let first = self.starts.partition_point(|start| *start <= rows.start).saturating_sub(1);
+        let batches = self.encoders.iter().zip(self.starts.windows(2)).skip(first);
+        batches.take_while(move |(_, starts)| starts[0] < rows.end).flat_map(move |(encoder, starts)| {
+            let within = rows.start.max(starts[0])..rows.end.min(starts[1]);
+            encoder.memory_of((within.start - starts[0]) as usize..(within.end - starts[0]) as usize)
+        })
     }
 
     /// The digests of all rows, computed.

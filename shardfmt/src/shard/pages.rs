@@ -26,6 +26,12 @@ pub fn will_need(bytes: &[u8]) {
     let _ = advise(bytes, Advice::WillNeed);
 }
 
+/// Says of mapped `bytes` that who touches a page wants this page alone. Else the kernel reads as many beside it as it has been
+/// told to, which may be megabytes, in place of others that were asked for.
+pub fn nothing_beside(bytes: &[u8]) {
+    let _ = advise(bytes, Advice::Random);
+}
+
 fn advise(bytes: &[u8], advice: Advice) -> io::Result<()> {
     let pages = pages_of(bytes);
     if pages.is_empty() {

@@ -4,12 +4,17 @@
 //! empty record batches, decodes these with all of Arrow's checks, and cuts out the rows. What it gives is valid Arrow
 //! data, but only as true as what was fetched: the caller compares row digests.
 
-use std::ops::Range;
+use std::io;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::buffer::Buffer;
 use arrow::datatypes::SchemaRef;
+#[cfg(target_os = "linux")]
+use memmap2::Advice;
+use memmap2::MmapMut;
 
 use super::ipc::{self, ColumnPlace, Layout};
 use super::sidecar::{self, Block, Sidecar};
@@ -131,8 +136,8 @@ impl RangePlan {
         let block = &read.block;
         let corrupt = |reason| ShardError::Corrupt { shard: self.shard.clone(), reason };
         let length = block.body_bytes as usize; // checked with the sidecar to be below 4 GiB
-        // Not touched where nothing is put: a sidecar that lies about lengths costs no memory.
-        let mut body = vec![0u8; length];
+        let mut body =
+            Sparse::new(length).map_err(|error| corrupt(format!("no memory for {length} bytes: {error}")))?;
         for small in &block.small {
             body[small.offset as usize..][..small.bytes.len()].copy_from_slice(&small.bytes);
         }
@@ -143,7 +148,7 @@ impl RangePlan {
             let length = (piece.end - piece.start) as usize;
             body[(piece.start - body_start) as usize..][..length].copy_from_slice(&source[..length]);
         }
-        let batch = ipc::unpack_block(&self.schema, &block.metadata, &Buffer::from_vec(body), unpacked);
+        let batch = ipc::unpack_block(&self.schema, &block.metadata, &body.into_buffer(), unpacked);
         let batch = batch.map_err(corrupt)?;
         match batch.num_rows() == block.rows as usize {
             true => Ok(batch),
@@ -153,6 +158,44 @@ impl RangePlan {
                 block.rows
             ))),
         }
+    }
+}
+
+/// Zeros, of which only the pages take memory that something is put into: most of a record batch is not read, and a sidecar that
+/// lies about lengths costs nothing. An allocator promises that for fresh memory alone.
+struct Sparse(Option<MmapMut>);
+
+impl Sparse {
+    fn new(length: usize) -> io::Result<Self> {
+        if length == 0 {
+            return Ok(Self(None));
+        }
+        let memory = MmapMut::map_anon(length)?;
+        // A huge page is two megabytes, whatever is put into it. Kernels without any refuse the advice.
+        #[cfg(target_os = "linux")]
+        let _ = memory.advise(Advice::NoHugePage);
+        Ok(Self(Some(memory)))
+    }
+
+    fn into_buffer(self) -> Buffer {
+        let Some(memory) = self.0 else { return Buffer::from_vec(Vec::<u8>::new()) };
+        let (start, length) = (NonNull::from(&memory[..]).cast(), memory.len());
+        // SAFETY: the memory is mapped for as long as its owner lives, and nobody writes to it any more.
+        unsafe { Buffer::from_custom_allocation(start, length, Arc::new(memory)) }
+    }
+}
+
+impl Deref for Sparse {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl DerefMut for Sparse {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.0.as_deref_mut().unwrap_or_default()
     }
 }
 

@@ -40,6 +40,7 @@ SYSTEMS = {
     "webdataset_bucket": ("webdataset", "WebDatasetBucket"),
     "hf_bucket": ("hf", "ParquetBucket"),
     "shardd": ("shardd_loader", "Shardd"),
+    "shardd_blocked": ("shardd_loader", "SharddBlocked"),
     "shardd_bucket": ("shardd_loader", "SharddBucket"),
     "sequential": ("plain", "Sequential"),  # for cold.py: reads, but is no loader
 }

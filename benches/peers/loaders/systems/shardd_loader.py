@@ -6,10 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pyarrow
 import shardd
-import torch
 from bucket import environment
 
 from . import System
@@ -51,7 +49,8 @@ class Shardd(System):
 
     def __init__(self, place, workers):
         self.kind = place.kind
-        dataset = shardd.StreamingDataset(self.where(place), dataset=NAME, q=0.1, shuffle_seed=1, **self.cached(place))
+        how = {**self.cached(place), **self.plan(place.kind)}
+        dataset = shardd.StreamingDataset(self.where(place), dataset=NAME, q=0.1, shuffle_seed=1, **how)
         self.loader = shardd.DataLoader(dataset, batch_size=place.kind.batch, num_workers=workers)
 
     def where(self, place):
@@ -60,21 +59,17 @@ class Shardd(System):
     def cached(self, _place):
         return {}
 
+    def plan(self, _kind):
+        return {}
+
     def epoch(self, seed):
         self.loader.set_epoch(seed)
         return self.batches()
 
     def batches(self):
         for batch in self.loader:
-            yield self.joined(batch["x"]) if self.kind.varied else batch["x"], batch["y"]
-
-    def joined(self, rows):
-        """Binaries as one tensor and offsets, if that is not how they come."""
-        if isinstance(rows, tuple):
-            return rows
-        rows = [row if torch.is_tensor(row) else torch.frombuffer(row, dtype=torch.uint8) for row in rows]
-        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-        return torch.cat(rows), torch.from_numpy(offsets)
+            x = batch["x"]
+            yield (x.values, x.offsets) if self.kind.varied else x, batch["y"]
 
     def state(self):
         return self.loader.state_dict()
@@ -82,6 +77,16 @@ class Shardd(System):
     def resume(self, state):
         self.loader.load_state_dict(state)
         return self.batches()
+
+
+class SharddBlocked(Shardd):
+    """With an order for data that memory does not hold: of every partition some grains of a quarter of a megabyte at a time."""
+
+    title = "shardd, in blocks"
+
+    def plan(self, kind):
+        rows = max(1, (256 << 10) // kind.row_bytes)
+        return {"grain_rows": 1 << (rows.bit_length() - 1), "block_slots": 4}
 
 
 class SharddBucket(Shardd):

@@ -62,6 +62,7 @@ class StreamingDataset:
         shuffle: bool = True,
         shuffle_seed: int = 0,
         selection: str = "cyclic",
+        grain_rows: int | None = None,
         block_slots: int | None = None,
         virtual_ranks: int | None = None,
         columns: Sequence[str] | None = None,
@@ -89,6 +90,7 @@ class StreamingDataset:
             q=[float(share) for share in q] if isinstance(q, Sequence) else [float(q)],
             seed=shuffle_seed,
             partitions=partitions,
+            grain_rows=grain_rows,
             block_slots=block_slots,
             independent=selection == "independent",
         )

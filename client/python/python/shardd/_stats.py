@@ -17,8 +17,8 @@ COUNTED = ("steps", "samples", "waited_s", "kept_s", "network_s", "disk_s", "dec
 ADVICE = {
     "network": "it waits for what the store or nodes send: keep shards on this machine (local, cache_limit), read further ahead "
     "(prefetch_factor), or start nodes near it",
-    "disk": "it waits for files of this machine: a faster disk or more memory for them helps; further read-ahead (prefetch_factor) evens "
-    "out a disk that is slow now and then",
+    "disk": "it waits for files of this machine: a faster disk or more memory for them helps, and of small rows that the memory does not "
+    "hold an order in blocks (grain_rows, block_slots); further read-ahead (prefetch_factor) evens out a disk that is slow now and then",
     "decode": "it waits for batches to be gathered: give it more threads (num_workers)",
     "python": "it waits for transform and collate_fn: give them processes (transform_processes), or do once what they do, at ingest",
     "nothing": "batches lie ready before they are asked for: what takes the time is done with them",

@@ -1,15 +1,23 @@
-//! Brings whole shards of stores to this machine, once for all its processes.
+//! Brings whole shards of stores to this machine, once for all its processes, and checks those that are here, once.
 
+use std::fs::File;
+use std::io::Read;
+use std::num::NonZeroU64;
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use shardfmt::ShardEntry;
+use rustix::fs::{Advice, fadvise};
+use shardfmt::{Digest, ShardEntry, ShardError, ShardId};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::super::LoadError;
 use crate::origin::Origin;
 use crate::shared_cache::{Fetched, SharedCache};
+
+/// How much of a file is read at once.
+const PIECE: usize = 1 << 20;
 
 /// Where shards are kept here, what works in the meantime, and what says that they are not wanted any more.
 #[derive(Clone)]
@@ -28,6 +36,31 @@ impl Bringer {
     /// A shard from its store, whole; not, once nobody wants it any more. Blocks.
     pub(super) fn fetch(&self, origin: &Origin, entry: &ShardEntry) -> Result<Bytes, LoadError> {
         self.unless_stopped(async { Ok(origin.shard(entry).await?) })
+    }
+
+    /// Reads a file from its begin to its end, and notes that it is the shard; not, once nobody wants that any more. Blocks. What was
+    /// read makes room in memory for what others wait for, unless all of it `fits`.
+    pub(super) fn verify(&self, shard: ShardId, path: &Path, fits: bool) -> Result<(), LoadError> {
+        let failed = |source| ShardError::Io { shard: path.display().to_string(), source };
+        let mut file = File::open(path).map_err(failed)?;
+        let (mut hasher, mut piece, mut at) = (blake3::Hasher::new(), vec![0; PIECE], 0);
+        loop {
+            self.go_on()?;
+            let read = file.read(&mut piece).map_err(failed)?;
+            let Some(length) = NonZeroU64::new(read as u64) else { break };
+            hasher.update(&piece[..read]);
+            if !fits {
+                // A wish.
+                let _ = fadvise(&file, at, Some(length), Advice::DontNeed);
+            }
+            at += length.get();
+        }
+        let found = ShardId(Digest(*hasher.finalize().as_bytes()));
+        if found != shard {
+            return Err(ShardError::WrongDigest { expected: shard, found }.into());
+        }
+        self.cache.note_verified(shard, path);
+        Ok(())
     }
 
     /// What comes of `work`, unless nobody wants it any more. Blocks.

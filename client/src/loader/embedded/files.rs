@@ -1,16 +1,21 @@
 //! Shards of stores that are read without any node, mapped.
 //!
 //! The shards of a directory are read where they are. Those of a store elsewhere are fetched whole, once, into a directory
-//! that all processes of the machine share ([`SharedCache`]). Until they are here, or where there is no room for them, few rows of
-//! large shards are asked for one by one ([`singles`](super::singles)).
+//! that all processes of the machine share ([`SharedCache`]). Until they are here and checked, or where there is no room for them,
+//! rows of large shards are asked for one by one ([`singles`](super::singles)). Of shards that the memory does not hold, or whose
+//! rows are large, the disk is asked for what the order is about to read ([`units`](super::units)), and for nothing beside it.
+
+mod disk;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use shardfmt::row::RowEncoder;
-use shardfmt::shard::{are_resident, populate, will_need};
+use shardfmt::shard::{are_resident, nothing_beside, populate, will_need};
 use shardfmt::{ByteSize, Manifest, Shard, ShardEntry, ShardError};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
@@ -21,8 +26,8 @@ use tracing::{debug, warn};
 use super::super::LoadError;
 use super::super::clocks::{Clocks, On};
 use super::bring::Bringer;
-use super::memory;
 use super::singles::{Singles, Size, Spent, Taken, Wanted};
+use super::units::Met;
 use crate::origin::Origin;
 use crate::shared_cache::{Fetched, SharedCache};
 
@@ -40,11 +45,9 @@ const HEAP: u64 = 1 << 30;
 /// In the first windows nothing is looked for that the rows at hand do not need.
 const FIRST: u64 = 3;
 
-/// After how many windows it is looked again whether a shard is in memory.
-const LOOK_EVERY: u64 = 64;
-
-/// How many shards are fetched or checked at once.
+/// How many shards are fetched or opened at once, and checked while rows of them are read.
 const AT_ONCE: usize = 8;
+const CHECKED_AT_ONCE: usize = 2;
 
 /// A version, and the store that has its shards.
 #[derive(Clone)]
@@ -60,7 +63,7 @@ impl Stored {
     }
 }
 
-/// The shards of one or several versions, mapped. Each is checked whole when this machine first reads it, and again after it
+/// The shards of one or several versions, mapped. Each is checked whole once this machine reads it, and again after it
 /// was changed or the machine was started. One that several versions have is there once.
 pub(crate) struct ShardFiles {
     stored: Vec<Stored>,
@@ -79,6 +82,15 @@ pub(crate) struct ShardFiles {
     at_once: Arc<Semaphore>,
     /// The memory holds all of them.
     fits: bool,
+    /// Some shard was compressed, so others are, too, and are read whole when they are opened.
+    are_packed: AtomicBool,
+    /// How many rows to know of ahead of those that are prepared.
+    horizon: u64,
+    /// Of each version how many rows are read together that are asked for one by one.
+    units: Vec<u32>,
+    /// What the disk was asked for, and what of it was waited for.
+    asked: Met,
+    there: Met,
     /// How each shard is used.
     used: Vec<Used>,
     /// Some shard is read row by row.
@@ -112,11 +124,13 @@ struct Used {
 }
 
 impl ShardFiles {
+    /// Files of which pages find `room` in memory.
     pub(crate) fn new(
         stored: Vec<Stored>,
         cache: Arc<SharedCache>,
         clocks: Arc<Clocks>,
         stop: CancellationToken,
+        room: u64,
     ) -> Result<Self, LoadError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -140,19 +154,26 @@ impl ShardFiles {
             }
         }
         let bytes: u64 = listed.iter().map(|shard| entry(shard).bytes).sum();
-        let fits = memory::available().is_none_or(|room| bytes <= room / 5 * 4);
+        let fits = bytes <= room / 5 * 4;
         let row_bytes: Vec<u64> = stored
             .iter()
             .map(|Stored { manifest, .. }| manifest.row_bytes() / manifest.sample_count().max(1))
             .collect();
+        let largest_row = row_bytes.iter().copied().max().unwrap_or_default().max(1);
+        let horizon = if fits { 0 } else { disk::horizon(room, largest_row) };
         let by_row = |(version, _): &(u32, u32)| !fits || row_bytes[*version as usize] >= LARGE_ROW;
         let used: Vec<Used> =
             listed.iter().map(|shard| Used { by_row: by_row(shard), ..Used::default() }).collect();
         let (open, some_by_row) = (Open::none(listed.len()), used.iter().any(|used| used.by_row));
-        let coming = (needed > 0 && needed <= cache.limit().0).then(HashMap::new);
+        let coming = (needed <= cache.limit().0).then(HashMap::new);
         Ok(Self {
             singles: Singles::new(stored.iter().map(|stored| &stored.manifest.schema))?,
             spent: Spent::none(listed.len()),
+            units: vec![1; stored.len()],
+            are_packed: AtomicBool::new(false),
+            asked: Met::default(),
+            there: Met::default(),
+            horizon,
             // Not the loader's own: whoever has given all rows lets go of what is on its way, and batches are still gathered.
             bringer: Bringer { cache, runtime: runtime.handle().clone(), stop: stop.child_token() },
             at_once: Arc::new(Semaphore::new(AT_ONCE)),
@@ -174,6 +195,17 @@ impl ShardFiles {
     pub(crate) fn for_some_samples(mut self) -> Self {
         self.coming = None;
         self
+    }
+
+    /// Of rows that are asked for one by one, so many are read together of each version: its order uses them soon after each other.
+    pub(crate) fn in_units(mut self, rows: Vec<u32>) -> Self {
+        self.units = rows;
+        self
+    }
+
+    /// How many rows it wants to [know of](Self::expect) before they are prepared.
+    pub(crate) fn horizon(&self) -> u64 {
+        self.horizon
     }
 
     /// The numbers by which shards are asked for.
@@ -232,7 +264,9 @@ impl ShardFiles {
         }
         single.retain(|number, rows| {
             let size = Size::from(self.entry(*number).1);
-            let is_worthwhile = self.spent.is_worthwhile(*number, size, rows.len() as u64);
+            // A file of this machine is checked in the meantime, if it is known that others of its rows will be wanted, too.
+            let is_worthwhile = self.coming.is_some() && self.local_path(*number).is_some()
+                || self.spent.is_worthwhile(*number, size, rows.len() as u64);
             if !is_worthwhile {
                 whole.push(*number);
             }
@@ -241,13 +275,24 @@ impl ShardFiles {
         (single, whole)
     }
 
-    /// Whether a shard lies on this machine.
-    fn is_here(&self, number: u32) -> bool {
+    /// Where a shard lies, if its store is of this machine.
+    fn local_path(&self, number: u32) -> Option<PathBuf> {
         let (origin, entry) = self.entry(number);
-        origin.local_path(&entry.id).is_some() || self.bringer.cache.has(entry.id, entry.bytes)
+        origin.local_path(&entry.id)
     }
 
-    /// Has shards brought while somebody reads rows of them, if it is known that others will be wanted, too.
+    /// Whether a shard lies on this machine, ready to be opened: one that is read row by row is checked first, which takes longer
+    /// than its first rows should.
+    fn is_here(&self, number: u32) -> bool {
+        let entry = self.entry(number).1;
+        let by_row = self.used[number as usize].by_row;
+        match self.local_path(number) {
+            Some(path) => !by_row || self.bringer.cache.is_verified(entry.id, &path),
+            None => self.bringer.cache.has(entry.id, entry.bytes),
+        }
+    }
+
+    /// Has shards brought, or checked, while somebody reads rows of them, if it is known that others will be wanted, too.
     fn begin_to_bring<'a>(&mut self, numbers: impl Iterator<Item = &'a u32>) {
         let Some(mut coming) = self.coming.take() else { return };
         for number in numbers {
@@ -255,16 +300,21 @@ impl ShardFiles {
                 let (origin, entry) = self.entry(*number);
                 let (bringer, origin, entry) = (self.bringer.clone(), Arc::clone(origin), entry.clone());
                 let (at_once, runtime) = (Arc::clone(&self.at_once), bringer.runtime.clone());
+                let (path, fits) = (self.local_path(*number), self.fits);
+                let turns = if path.is_some() { AT_ONCE / CHECKED_AT_ONCE } else { 1 } as u32;
                 // The threads that wait are others than those of which the runtime itself has some do what takes time.
                 self.bringer.runtime.spawn(async move {
-                    let Ok(_turn) = at_once.acquire_owned().await else { return };
+                    let Ok(_turns) = at_once.acquire_many_owned(turns).await else { return };
                     if bringer.stop.is_cancelled() {
                         return;
                     }
                     let shard = entry.id;
-                    let brought = runtime.spawn_blocking(move || bringer.bring(&origin, &entry)).await;
+                    let brought = runtime.spawn_blocking(move || match path {
+                        Some(path) => bringer.verify(entry.id, &path, fits),
+                        None => bringer.bring(&origin, &entry).map(|_| ()),
+                    });
                     // Whoever wants it next tries again, and says what is wrong.
-                    if let Ok(Err(error)) = brought {
+                    if let Ok(Err(error)) = brought.await {
                         debug!(%shard, %error, "a shard could not be brought ahead of time");
                     }
                 })
@@ -313,7 +363,7 @@ impl ShardFiles {
     fn open_one(&self, number: u32, clocks: &Clocks) -> Result<Option<Arc<Shard>>, LoadError> {
         let (origin, entry) = self.entry(number);
         let open_file = |path: &Path| clocks.time(On::Disk, || self.open_file(number, path)).map(Some);
-        if let Some(path) = origin.local_path(&entry.id) {
+        if let Some(path) = self.local_path(number) {
             return open_file(&path);
         }
         // Another process may be fetching it.
@@ -333,10 +383,24 @@ impl ShardFiles {
     fn open_file(&self, number: u32, path: &Path) -> Result<Arc<Shard>, LoadError> {
         let id = self.entry(number).1.id;
         let is_verified = self.bringer.cache.is_verified(id, path);
-        let shard = Shard::open_with(path, |bytes| {
-            if is_verified && self.used[number as usize].by_row {
-                return populate(&bytes[bytes.len().saturating_sub(FOOTER)..]);
+        if self.used[number as usize].by_row {
+            if !is_verified {
+                self.bringer.verify(id, path, self.fits)?;
             }
+            let are_packed = self.are_packed.load(Ordering::Relaxed);
+            let shard = Shard::open_with(path, |bytes| {
+                let footer = bytes.len().saturating_sub(FOOTER);
+                if !are_packed {
+                    nothing_beside(bytes);
+                }
+                let needed = if are_packed { bytes } else { &bytes[footer..] };
+                will_need(needed);
+                populate(needed)
+            })?;
+            self.are_packed.fetch_or(shard.heap_bytes() > 0, Ordering::Relaxed);
+            return Ok(Arc::new(shard));
+        }
+        let shard = Shard::open_with(path, |bytes| {
             if is_verified && are_resident(bytes) {
                 return Ok(());
             }
@@ -372,6 +436,7 @@ impl ShardFiles {
     /// be let go of, but for what they have given.
     pub(crate) fn prepare(
         &mut self,
+        epoch: u32,
         rows: impl Iterator<Item = (u32, u32)> + Clone,
     ) -> Result<Open, LoadError> {
         self.window += 1;
@@ -392,42 +457,13 @@ impl ShardFiles {
             if self.window > FIRST {
                 self.look(&wanted);
             }
-            self.read_rows(rows.filter(|(number, _)| {
-                let used = &self.used[*number as usize];
-                used.by_row && !used.is_resident && self.open.has(*number)
-            }))?;
+            let mut there = std::mem::take(&mut self.there);
+            let read = self.read(&self.units_of(&mut there, epoch, rows));
+            self.there = there;
+            read?;
             self.clocks.add(On::Disk, began.elapsed());
         }
         Ok(Open { shards: Arc::clone(&self.open.shards), taken: Arc::new(taken) })
-    }
-
-    /// Finds out now and then which shards are in memory, if it has room for all of them.
-    fn look(&mut self, wanted: &[u32]) {
-        for number in wanted.iter().filter(|_| self.fits) {
-            let used = &mut self.used[*number as usize];
-            if used.by_row
-                && !used.is_resident
-                && used.look_again <= self.window
-                && let Some(shard) = &self.open.shards[*number as usize]
-            {
-                used.is_resident = are_resident(shard.bytes());
-                used.look_again = self.window + LOOK_EVERY;
-            }
-        }
-    }
-
-    /// Has rows read: all are asked for before any is waited for.
-    fn read_rows(&self, rows: impl Iterator<Item = (u32, u32)> + Clone) -> Result<(), LoadError> {
-        for (shard, row) in rows.clone() {
-            let (encoder, row) = self.open.place(shard, row);
-            encoder.memory_of(row).for_each(will_need);
-        }
-        for (number, row) in rows {
-            let (encoder, row) = self.open.place(number, row);
-            let failed = |source| ShardError::Io { shard: self.entry(number).1.id.to_string(), source };
-            encoder.memory_of(row).try_for_each(populate).map_err(failed)?;
-        }
-        Ok(())
     }
 }
 
@@ -464,6 +500,12 @@ impl Open {
     /// How much memory of their own the shards take.
     fn heap_bytes(&self) -> u64 {
         self.shards.iter().flatten().map(|shard| shard.heap_bytes()).sum()
+    }
+
+    /// The memory that rows of a shard lie in that is open.
+    fn memory_of(&self, shard: u32, rows: Range<u32>) -> impl Iterator<Item = &[u8]> {
+        let shard = self.shards[shard as usize].as_deref();
+        shard.into_iter().flat_map(move |shard| shard.memory_of(rows.clone()))
     }
 
     /// Where a row lies that was made ready.
@@ -510,3 +552,6 @@ fn side_by_side<T: Sync, R: Send>(
         Ok(parts.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,10 +5,11 @@ mod files;
 mod memory;
 mod samples;
 mod singles;
+mod units;
 
 use std::sync::Arc;
 
-use shardfmt::plan::Plan;
+use shardfmt::plan::{Order, Plan};
 use shardfmt::row::Rows;
 
 use super::LoadError;
@@ -17,6 +18,7 @@ use super::source::{Reads, Ready, RowSource};
 use files::{Numbers, Open};
 
 pub(crate) use files::{ShardFiles, Stored};
+pub(crate) use memory::room;
 pub use samples::Samples;
 
 /// The rows of one plan, or of the several of a mixture.
@@ -26,19 +28,31 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    /// Those of `plans`, one for each version that `files` has, in the same order.
-    pub(crate) fn new(files: ShardFiles, plans: Vec<Arc<Plan>>) -> Self {
+    /// Those of `plans`, one for each version that `files` has, in the same order. Not `shuffle`d, they are read as they are stored.
+    pub(crate) fn new(files: ShardFiles, plans: Vec<Arc<Plan>>, shuffle: bool) -> Self {
         let numbers = files.numbers();
+        let stays = |plan: &Plan| !shuffle || matches!(plan.document().order, Order::Blocked { .. });
+        let unit = |plan: &Arc<Plan>| if stays(plan) { plan.document().grain_rows } else { 1 };
+        let files = files.in_units(plans.iter().map(unit).collect());
         Self { files, lying: Arc::new(Lying { plans, numbers }) }
     }
 }
 
 impl RowSource for Shards {
-    fn prepare(&mut self, _epoch: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError> {
+    fn prepare(&mut self, epoch: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError> {
         let lying = &self.lying;
         let rows = window.iter().copied().flatten().flatten().map(|read| lying.place(read));
-        let open = self.files.prepare(rows)?;
+        let open = self.files.prepare(epoch, rows)?;
         Ok(Arc::new(Window { lying: Arc::clone(lying), open }))
+    }
+
+    fn horizon(&self) -> u64 {
+        self.files.horizon()
+    }
+
+    fn expect(&mut self, epoch: u32, reads: &Reads) {
+        let Self { files, lying } = self;
+        files.expect(epoch, reads.iter().flatten().map(|read| lying.place(read)));
     }
 }
 

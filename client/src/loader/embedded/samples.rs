@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::pool::Pool;
 use super::super::sources::Stores;
 use super::super::{CacheChoice, LoadError, columns};
-use super::{ShardFiles, Stored};
+use super::{ShardFiles, Stored, room};
 use crate::catalog::{Catalog, StorePlace};
 
 /// The samples of a version, or of several one after the other, by number: they count through the shards in the manifests'
@@ -47,8 +47,13 @@ impl Samples {
                 count += u64::from(shard.rows);
             }
         }
-        let files =
-            ShardFiles::new(stored, Arc::new(cache.open()?), Arc::default(), CancellationToken::new())?;
+        let files = ShardFiles::new(
+            stored,
+            Arc::new(cache.open()?),
+            Arc::default(),
+            CancellationToken::new(),
+            room(),
+        )?;
         let files = files.for_some_samples();
         let codec = RowCodec::new(Arc::new(schema))?;
         Ok(Self { files: Mutex::new(files), starts, count, codec, memory: Pool::new(4) })
@@ -79,7 +84,7 @@ impl Samples {
             (shards.of(version as usize, shard), (*number - start) as u32)
         };
         let places: Vec<(u32, u32)> = numbers.iter().map(place).collect();
-        let open = files.prepare(places.iter().copied())?;
+        let open = files.prepare(0, places.iter().copied())?;
         drop(files);
         let rows = places.iter().map(|(shard, row)| open.place(*shard, *row));
         let memory: &dyn Memory = &self.memory;

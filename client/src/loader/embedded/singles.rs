@@ -1,4 +1,4 @@
-//! Single rows of shards that are not on this machine, by byte range: a window may want a few rows of each of many shards, and
+//! Single rows of shards that are not on this machine, or not checked yet, by byte range: a window may want a few rows of each of many shards, and
 //! whoever waits for them should not have to wait for all of these.
 //!
 //! A shard's sidecar says where its rows lie and what their digests are; it is checked against the manifest, and the rows against

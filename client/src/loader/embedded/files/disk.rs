@@ -1,0 +1,86 @@
+//! What the disk is asked for: ahead of its use, and nothing beside it.
+
+use std::time::Instant;
+
+use shardfmt::ShardError;
+use shardfmt::shard::{are_resident, populate, will_need};
+
+use super::super::super::LoadError;
+use super::super::super::clocks::On;
+use super::super::units::{Met, Rows};
+use super::ShardFiles;
+
+/// Of shards that the memory does not hold, no more than so much is read ahead of its use, nor than this part of the memory.
+const AHEAD: u64 = 64 << 20;
+const AHEAD_OF_MEMORY: u64 = 8;
+
+/// After how many windows it is looked again whether a shard is in memory.
+const LOOK_EVERY: u64 = 64;
+
+/// How many rows to know of ahead of those that are prepared, where the memory does not hold everything but has this room.
+pub(super) fn horizon(room: u64, row_bytes: u64) -> u64 {
+    (AHEAD.min(room / AHEAD_OF_MEMORY) / row_bytes.max(1)).max(1)
+}
+
+impl ShardFiles {
+    /// Finds out now and then which shards are in memory, if it has room for all of them.
+    pub(super) fn look(&mut self, wanted: &[u32]) {
+        for number in wanted.iter().filter(|_| self.fits) {
+            let used = &mut self.used[*number as usize];
+            if used.by_row
+                && !used.is_resident
+                && used.look_again <= self.window
+                && let Some(shard) = &self.open.shards[*number as usize]
+            {
+                used.is_resident = are_resident(shard.bytes());
+                used.look_again = self.window + LOOK_EVERY;
+            }
+        }
+    }
+
+    /// Has rows read that will be prepared later, if the memory does not hold everything; does not wait for them.
+    pub(crate) fn expect(&mut self, epoch: u32, rows: impl Iterator<Item = (u32, u32)>) {
+        if self.horizon == 0 {
+            return;
+        }
+        let began = Instant::now();
+        let mut asked = std::mem::take(&mut self.asked);
+        self.ask_for(&self.units_of(&mut asked, epoch, rows));
+        self.asked = asked;
+        self.clocks.add(On::Disk, began.elapsed());
+    }
+
+    /// The units, not met before, of those rows that are read one by one and may not be in memory.
+    pub(super) fn units_of(
+        &self,
+        met: &mut Met,
+        epoch: u32,
+        rows: impl Iterator<Item = (u32, u32)>,
+    ) -> Vec<Rows> {
+        let from_disk = rows.filter(|(number, _)| {
+            let used = &self.used[*number as usize];
+            used.by_row && !used.is_resident && self.open.has(*number)
+        });
+        let first = |at: (u32, u32)| {
+            let unit = self.units[self.listed[at.0 as usize].0 as usize];
+            met.first(epoch, at, unit, self.entry(at.0).1.rows)
+        };
+        from_disk.filter_map(first).collect()
+    }
+
+    /// Has units read; does not wait for them.
+    fn ask_for(&self, units: &[Rows]) {
+        let memory = |(number, rows): &Rows| self.open.memory_of(*number, rows.clone());
+        units.iter().flat_map(memory).for_each(will_need);
+    }
+
+    /// Has units read: all are asked for before any is waited for.
+    pub(super) fn read(&self, units: &[Rows]) -> Result<(), LoadError> {
+        self.ask_for(units);
+        for (number, rows) in units {
+            let failed = |source| ShardError::Io { shard: self.entry(*number).1.id.to_string(), source };
+            self.open.memory_of(*number, rows.clone()).try_for_each(populate).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
