@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use shardfmt::row::RowEncoder;
-use shardfmt::shard::{are_resident, nothing_beside, populate, will_need};
+use shardfmt::shard::{nothing_beside, populate, seem_resident, will_need};
 use shardfmt::{ByteSize, Manifest, Shard, ShardEntry, ShardError};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
@@ -401,7 +401,7 @@ impl ShardFiles {
             return Ok(Arc::new(shard));
         }
         let shard = Shard::open_with(path, |bytes| {
-            if is_verified && are_resident(bytes) {
+            if is_verified && seem_resident(bytes) {
                 return Ok(());
             }
             will_need(bytes);

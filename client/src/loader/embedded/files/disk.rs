@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use shardfmt::ShardError;
-use shardfmt::shard::{are_resident, populate, will_need};
+use shardfmt::shard::{populate, seem_resident, will_need};
 
 use super::super::super::LoadError;
 use super::super::super::clocks::On;
@@ -32,7 +32,7 @@ impl ShardFiles {
                 && used.look_again <= self.window
                 && let Some(shard) = &self.open.shards[*number as usize]
             {
-                used.is_resident = are_resident(shard.bytes());
+                used.is_resident = seem_resident(shard.bytes());
                 used.look_again = self.window + LOOK_EVERY;
             }
         }
