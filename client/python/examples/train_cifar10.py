@@ -2,6 +2,10 @@
 
     shardctl --store cifar10-store ingest --name cifar10-train --under train --decode cifar10-jpeg.tar.gz
     shardctl --store cifar10-store ingest --name cifar10-test --under test --decode cifar10-jpeg.tar.gz
+
+Then, for five epochs:
+
+    python train_cifar10.py cifar10-store 5
 """
 
 import sys
