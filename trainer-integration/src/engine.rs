@@ -14,7 +14,7 @@ use crate::collective::CollectiveError;
 use crate::data::Samples;
 use crate::loss::{Loss, cross_entropy};
 use crate::model::Model;
-use crate::optim::{Moments, Optimizer};
+use crate::optim::{Moments, Norm, Optimizer, Rule};
 use crate::reduce::{Comm, Partials, Pending, VirtualRanks, all_reduce};
 use crate::weights::{Statistics, Weights, ranges};
 
@@ -24,7 +24,7 @@ pub struct Engine {
     model: Model,
     device: Device,
     ranks: VirtualRanks,
-    optimizer: Optimizer,
+    rule: Rule,
     blocks: Vec<BlockState>,
     /// By virtual rank of this rank, then by block.
     statistics: Vec<Vec<Statistics>>,
@@ -40,6 +40,12 @@ struct BlockState {
     moments: Moments,
 }
 
+impl BlockState {
+    fn update(&mut self, optimizer: Optimizer, rate: f32, gradient: &[f32]) {
+        self.moments.update(optimizer, rate, &self.decays, &mut self.weights, gradient);
+    }
+}
+
 /// What a step came to, on all ranks alike.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLoss {
@@ -49,6 +55,8 @@ pub struct StepLoss {
     pub correct: u64,
     /// How many samples there were.
     pub samples: u64,
+    /// Length of the gradient, all blocks together, before it was clipped.
+    pub gradient_norm: f64,
 }
 
 /// Which block's gradient, and the sum of it over all virtual ranks when it is there.
@@ -64,7 +72,7 @@ impl Engine {
         weights: Vec<Vec<f32>>,
         device: Device,
         ranks: VirtualRanks,
-        optimizer: Optimizer,
+        rule: impl Into<Rule>,
         comm: Arc<Comm>,
     ) -> Engine {
         assert_eq!(ranks.world, comm.world(), "the virtual ranks are shared by this world");
@@ -80,7 +88,8 @@ impl Engine {
         let blocks =
             model.blocks.iter().zip(weights).map(|(block, weights)| state(&**block, weights)).collect();
         let statistics = ranks.of(comm.rank()).map(|_| model.initial_statistics()).collect();
-        Engine { model, device, ranks, optimizer, blocks, statistics, comm, updating: Duration::ZERO }
+        let rule = rule.into();
+        Engine { model, device, ranks, rule, blocks, statistics, comm, updating: Duration::ZERO }
     }
 
     /// How much of the last step came after its last backward pass: waiting for the sums of all ranks, and the update.
@@ -146,14 +155,33 @@ impl Engine {
 
         let computed = Instant::now();
         let totals = reduce(&self.comm, self.ranks, scalars);
-        for (block, reduction) in reductions {
-            let gradient = reduction.wait()?;
-            let BlockState { weights, decays, moments } = &mut self.blocks[block];
-            moments.update(self.optimizer, rate, decays, weights, &gradient);
-        }
+        let gradient_norm = self.update(reductions, rate)?;
         let totals = totals.wait()?;
         self.updating = computed.elapsed();
-        Ok(StepLoss { sum: totals[0], correct: totals[1] as u64, samples: totals[2] as u64 })
+        Ok(StepLoss { sum: totals[0], correct: totals[1] as u64, samples: totals[2] as u64, gradient_norm })
+    }
+
+    /// Moves the weights against the gradients, each block's as soon as its sum is there; if they are clipped, when all are. Gives
+    /// the length of all.
+    fn update(&mut self, reductions: Vec<Reduction>, rate: f32) -> Result<f64, CollectiveError> {
+        let (mut norm, Rule { optimizer, clip }) = (Norm::default(), self.rule);
+        let mut waiting = Vec::new();
+        for (block, reduction) in reductions {
+            let gradient = reduction.wait()?;
+            norm.add(&gradient);
+            match clip {
+                None => self.blocks[block].update(optimizer, rate, &gradient),
+                Some(_) => waiting.push((block, gradient)),
+            }
+        }
+        let factor = clip.map_or(1.0, |limit| norm.factor(limit));
+        for (block, mut gradient) in waiting {
+            if factor != 1.0 {
+                gradient.iter_mut().for_each(|number| *number *= factor);
+            }
+            self.blocks[block].update(optimizer, rate, &gradient);
+        }
+        Ok(norm.value())
     }
 
     /// The running statistics averaged over all virtual ranks, in the order of the tree: the same on every rank.

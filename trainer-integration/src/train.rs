@@ -16,7 +16,7 @@ use crate::device::{DeviceError, DeviceName};
 use crate::engine::Engine;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::model::Model;
-use crate::optim::{Optimizer, Schedule};
+use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::reduce::{Comm, VirtualRanks};
 use crate::source::{Audit, SourceError, Step, StepSource};
 use crate::weights::Weights;
@@ -32,8 +32,12 @@ pub struct TrainConfig {
     pub virtual_ranks: u32,
     /// How weights move. Default gradient descent with momentum .9 and weight decay 5e-4.
     pub optimizer: Optimizer,
+    /// The length that a longer gradient, all blocks together, is brought to. Default none.
+    pub clip: Option<f32>,
     /// The highest learning rate. Default 0.1.
     pub rate: f32,
+    /// How it falls. Default half a cosine.
+    pub decline: Decline,
     /// Epochs until it is reached. Default 1.
     pub warm_up_epochs: f32,
     /// What the schema does not say.
@@ -52,7 +56,9 @@ impl Default for TrainConfig {
             epochs: 10,
             virtual_ranks: 1,
             optimizer: Optimizer::sgd(5e-4),
+            clip: None,
             rate: 0.1,
+            decline: Decline::default(),
             warm_up_epochs: 1.0,
             input: InputOptions::default(),
             device: DeviceName::default(),
@@ -119,6 +125,8 @@ pub struct Progress {
     pub loss: f64,
     /// Share of the step's samples answered rightly before the update.
     pub accuracy: f64,
+    /// Length of the gradient, all blocks together, before it was clipped.
+    pub gradient_norm: f64,
     /// Learning rate.
     pub rate: f32,
     /// All ranks' samples per second since training began.
@@ -219,10 +227,18 @@ impl Training<'_> {
 
         let weights = self.first_weights(&model)?;
         let device = config.device.open()?;
-        let mut engine = Engine::new(model, weights, device, ranks, config.optimizer, Arc::clone(comm));
+        let rule = Rule { optimizer: config.optimizer, clip: config.clip };
+        let mut engine = Engine::new(model, weights, device, ranks, rule, Arc::clone(comm));
         let steps = per_epoch * u64::from(config.epochs);
         let warm_up_steps = (f64::from(config.warm_up_epochs) * per_epoch as f64).round() as u64;
-        let schedule = Schedule { peak: config.rate, warm_up_steps: warm_up_steps.min(steps), steps };
+        let warm_up_steps = warm_up_steps.min(steps);
+        let schedule = Schedule {
+            peak: config.rate,
+            warm_up_steps,
+            steps,
+            steps_per_epoch: per_epoch,
+            decline: config.decline,
+        };
 
         let started = Instant::now();
         let mut account = Account::default();
@@ -251,6 +267,7 @@ impl Training<'_> {
                 steps: per_epoch,
                 loss: mean,
                 accuracy: loss.correct as f64 / loss.samples as f64,
+                gradient_norm: loss.gradient_norm,
                 rate,
                 samples_per_s: account.samples as f64 / started.elapsed().as_secs_f64(),
                 time: StepTime { wait_s, decode_s, compute_s, update_s },
@@ -297,10 +314,13 @@ impl Training<'_> {
 
     /// Compares everything that must be equal on all ranks before anything is computed.
     fn agree(&self, spec: &InputSpec, per_epoch: u64) -> Result<(), TrainError> {
-        let TrainConfig { seed, epochs, virtual_ranks, optimizer, rate, warm_up_epochs, .. } = self.config;
+        let TrainConfig {
+            seed, epochs, virtual_ranks, optimizer, clip, rate, decline, warm_up_epochs, ..
+        } = self.config;
         let mine = json!({
             "version": env!("CARGO_PKG_VERSION"), "seed": seed, "epochs": epochs, "virtual ranks": virtual_ranks,
-            "optimizer": optimizer, "learning rate": rate, "warm-up epochs": warm_up_epochs,
+            "optimizer": optimizer, "clipping": clip, "learning rate": rate, "schedule": decline,
+            "warm-up epochs": warm_up_epochs,
             "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": self.config.device.to_string(),
         });
         let bytes = mine.to_string().into_bytes();

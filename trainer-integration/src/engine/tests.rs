@@ -153,3 +153,38 @@ fn shares_weigh_by_their_samples() {
         assert!((one - two).abs() <= 1e-6, "{one} and {two}");
     }
 }
+
+#[test]
+fn a_clipped_step_is_as_long_as_it_may_be_and_goes_the_same_way() {
+    let moved = |clip: Option<f32>| {
+        spawn(1, |collective| {
+            let (model, ranks) = (model(), VirtualRanks { count: 2, world: 1 });
+            let weights = model.initial(5);
+            let first = weights.concat();
+            let rule = Rule { optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 }, clip };
+            let comm = Arc::new(Comm::new(Box::new(collective)));
+            let mut engine = Engine::new(model, weights, Device::flex(), ranks, rule, comm);
+            let loss = engine.step(&[samples(8, 9), samples(8, 10)], 16, 1.0).unwrap();
+            let moves: Vec<f64> = engine
+                .parameters()
+                .concat()
+                .iter()
+                .zip(&first)
+                .map(|(after, before)| f64::from(before - after))
+                .collect();
+            (loss.gradient_norm, moves)
+        })
+        .remove(0)
+    };
+    let length = |moves: &[f64]| moves.iter().map(|number| number * number).sum::<f64>().sqrt();
+    let (norm, free) = moved(None);
+    assert!((length(&free) - norm).abs() < 1e-4 * norm, "{} of {norm}", length(&free));
+    let limit = (norm / 4.0) as f32;
+    let (same, clipped) = moved(Some(limit));
+    assert_eq!(same, norm, "told as it was before");
+    assert!((length(&clipped) - norm / 4.0).abs() < 1e-4 * norm);
+    for (free, clipped) in free.iter().zip(&clipped) {
+        assert!((free / 4.0 - clipped).abs() < 1e-6 * norm.max(1.0));
+    }
+    assert_eq!(moved(Some(limit * 8.0)).1, free, "a short one is left alone");
+}

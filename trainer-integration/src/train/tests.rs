@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::collective::tcp::{Rendezvous, TcpOptions, connect};
 use crate::collective::{ThreadCollective, spawn};
@@ -101,11 +103,22 @@ fn the_same_weights_on_any_number_of_threads() {
 }
 
 #[test]
-fn adam_and_another_seed_give_other_weights_but_the_same_everywhere() {
-    let adam = TrainConfig { optimizer: Optimizer::adam(0.0), rate: 1e-3, seed: 9, ..config() };
-    let alone = on_threads(1, &adam).remove(0);
-    assert_ne!(alone.digest, on_threads(1, &config()).remove(0).digest);
-    assert!(on_threads(3, &adam).iter().all(|rank| rank.digest == alone.digest));
+fn every_rule_gives_its_own_weights_and_the_same_on_any_number_of_ranks() {
+    let rules = [
+        TrainConfig { seed: 9, ..config() },
+        TrainConfig { optimizer: Optimizer::adam(0.0), rate: 1e-3, ..config() },
+        TrainConfig { optimizer: Optimizer::adamw(0.01), rate: 1e-3, ..config() },
+        TrainConfig { optimizer: Optimizer::lion(0.1), rate: 1e-4, ..config() },
+        TrainConfig { clip: Some(0.05), ..config() },
+        TrainConfig { decline: Decline::Linear, ..config() },
+        TrainConfig { decline: Decline::Step { epochs: 1, factor: 0.5 }, ..config() },
+    ];
+    let mut digests = BTreeSet::from([on_threads(1, &config()).remove(0).digest]);
+    for rule in &rules {
+        let alone = on_threads(1, rule).remove(0);
+        assert!(digests.insert(alone.digest), "{rule:?} changes nothing");
+        assert!(on_threads(3, rule).iter().all(|rank| rank.digest == alone.digest), "{rule:?}");
+    }
 }
 
 #[test]

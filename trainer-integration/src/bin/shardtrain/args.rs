@@ -9,7 +9,7 @@ use shardd_client::protocol::RunId;
 use shardd_client::stores::StoreArgs;
 use shardd_trainer::data::InputOptions;
 use shardd_trainer::device::DeviceName;
-use shardd_trainer::optim::Optimizer;
+use shardd_trainer::optim::{Decline, Optimizer, Scaling};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
@@ -87,19 +87,45 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = OptimizerName::Sgd)]
     pub(crate) optimizer: OptimizerName,
 
-    /// Highest learning rate [default: 0.1 for sgd, 0.001 for adam]
+    /// Highest learning rate [default: 0.1 for sgd, 0.001 for adam and adamw, 0.0001 for lion]
     #[arg(long, value_name = "RATE")]
     pub(crate) lr: Option<f32>,
+
+    /// What becomes of the learning rate when a step has other than --lr-samples samples
+    #[arg(long, value_enum, default_value_t = ScalingName::None)]
+    pub(crate) lr_scaling: ScalingName,
+
+    /// Samples of the steps that --lr was found with
+    #[arg(long, value_name = "SAMPLES", default_value_t = 256)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) lr_samples: u64,
+
+    /// How the learning rate falls after warm-up
+    #[arg(long, value_enum, default_value_t = DeclineName::Cosine)]
+    pub(crate) schedule: DeclineName,
+
+    /// With --schedule step: epochs after which the learning rate falls
+    #[arg(long, value_name = "EPOCHS", default_value_t = 30)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) step_epochs: u32,
+
+    /// With --schedule step: what it is multiplied by
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.1)]
+    pub(crate) step_factor: f32,
+
+    /// Bring a longer gradient, all layers together, to this length
+    #[arg(long, value_name = "LENGTH")]
+    pub(crate) clip: Option<f32>,
 
     /// Share of the last update that sgd keeps
     #[arg(long, default_value_t = 0.9)]
     pub(crate) momentum: f32,
 
-    /// Pull of weights (not biases and normalisation) towards zero [default: 0.0005 for sgd, 0 for adam]
+    /// Pull of weights (not biases and normalisation) towards zero [default: 0.0005 for sgd, 0 for adam, 0.01 for adamw, 0.1 for lion]
     #[arg(long, value_name = "DECAY")]
     pub(crate) weight_decay: Option<f32>,
 
-    /// Epochs until the highest rate is reached; then half a cosine to zero
+    /// Epochs until the highest rate is reached
     #[arg(long, value_name = "EPOCHS", default_value_t = 1.0)]
     pub(crate) warm_up: f32,
 
@@ -170,6 +196,33 @@ pub(crate) enum OptimizerName {
     Sgd,
     /// Adam
     Adam,
+    /// Adam with its weight decay apart from the gradient
+    #[value(name = "adamw")]
+    AdamW,
+    /// Steps by the sign of the momentum
+    Lion,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DeclineName {
+    /// Half a cosine to zero
+    Cosine,
+    /// A line to zero
+    Linear,
+    /// Not at all
+    Constant,
+    /// By a factor every few epochs
+    Step,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ScalingName {
+    /// Nothing
+    None,
+    /// It grows with them
+    Linear,
+    /// It grows with their square root
+    Sqrt,
 }
 
 /// Arguments that are well-formed but cannot be meant.
@@ -190,6 +243,10 @@ impl Args {
             "--warm-up must not be negative".to_owned()
         } else if !self.rate().is_finite() || self.rate() <= 0.0 {
             "--lr must be above 0".to_owned()
+        } else if !(self.step_factor.is_finite() && self.step_factor > 0.0) {
+            "--step-factor must be above 0".to_owned()
+        } else if self.clip.is_some_and(|clip| !(clip.is_finite() && clip > 0.0)) {
+            "--clip must be above 0; leave it out to clip nothing".to_owned()
         } else if self.threads == Some(0) {
             "--threads must be at least 1".to_owned()
         } else {
@@ -198,20 +255,41 @@ impl Args {
         Err(UsageError(complaint))
     }
 
-    pub(crate) fn rate(&self) -> f32 {
+    fn rate(&self) -> f32 {
         self.lr.unwrap_or(match self.optimizer {
             OptimizerName::Sgd => 0.1,
-            OptimizerName::Adam => 0.001,
+            OptimizerName::Adam | OptimizerName::AdamW => 0.001,
+            OptimizerName::Lion => 0.0001,
         })
     }
 
+    /// The highest rate for steps of `virtual_ranks` shares.
+    pub(crate) fn scaled_rate(&self, virtual_ranks: u32) -> f32 {
+        let scaling = match self.lr_scaling {
+            ScalingName::None => Scaling::None,
+            ScalingName::Linear => Scaling::Linear,
+            ScalingName::Sqrt => Scaling::Sqrt,
+        };
+        scaling.rate(self.rate(), u64::from(virtual_ranks) * u64::from(self.batch_size), self.lr_samples)
+    }
+
+    /// How the rate falls.
+    pub(crate) fn decline(&self) -> Decline {
+        match self.schedule {
+            DeclineName::Cosine => Decline::Cosine,
+            DeclineName::Linear => Decline::Linear,
+            DeclineName::Constant => Decline::Constant,
+            DeclineName::Step => Decline::Step { epochs: self.step_epochs, factor: self.step_factor },
+        }
+    }
+
     pub(crate) fn optimizer(&self) -> Optimizer {
+        let decay = |default| self.weight_decay.unwrap_or(default);
         match self.optimizer {
-            OptimizerName::Sgd => {
-                let weight_decay = self.weight_decay.unwrap_or(5e-4);
-                Optimizer::Sgd { momentum: self.momentum, weight_decay }
-            }
-            OptimizerName::Adam => Optimizer::adam(self.weight_decay.unwrap_or(0.0)),
+            OptimizerName::Sgd => Optimizer::Sgd { momentum: self.momentum, weight_decay: decay(5e-4) },
+            OptimizerName::Adam => Optimizer::adam(decay(0.0)),
+            OptimizerName::AdamW => Optimizer::adamw(decay(0.01)),
+            OptimizerName::Lion => Optimizer::lion(decay(0.1)),
         }
     }
 

@@ -1,4 +1,11 @@
-//! Optimizers on flat buffers, element by element and therefore in any order; and the learning rate over time.
+//! Optimizers on flat buffers, element by element and therefore in any order; the learning rate over time ([`schedule`]), and the
+//! length of gradients ([`clip`]).
+
+pub mod clip;
+pub mod schedule;
+
+pub use clip::Norm;
+pub use schedule::{Decline, Scaling, Schedule};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +20,7 @@ pub enum Optimizer {
         /// Pull of decaying parameters towards zero.
         weight_decay: f32,
     },
-    /// Adam (Kingma and Ba), weight decay added to the gradient.
+    /// Adam (Kingma and Ba, ICLR 2015), weight decay added to the gradient.
     Adam {
         /// Memory of the first moment.
         beta1: f32,
@@ -21,6 +28,28 @@ pub enum Optimizer {
         beta2: f32,
         /// Keeps the division finite.
         epsilon: f32,
+        /// Pull of decaying parameters towards zero.
+        weight_decay: f32,
+    },
+    /// Adam with its weight decay apart from the gradient (Loshchilov and Hutter, ICLR 2019): w -= rate decay w before the step.
+    AdamW {
+        /// Memory of the first moment.
+        beta1: f32,
+        /// Memory of the second moment.
+        beta2: f32,
+        /// Keeps the division finite.
+        epsilon: f32,
+        /// Pull of decaying parameters towards zero.
+        weight_decay: f32,
+    },
+    /// Steps of one size, by the sign of the momentum (Chen et al., "Symbolic discovery of optimization algorithms", 2023):
+    /// w -= rate (sign(beta1 m + (1 - beta1) g) + decay w), then m = beta2 m + (1 - beta2) g. Wants a rate 3 to 10 times
+    /// smaller than Adam's, and as much more decay.
+    Lion {
+        /// Share of the momentum in a step.
+        beta1: f32,
+        /// Memory of the momentum.
+        beta2: f32,
         /// Pull of decaying parameters towards zero.
         weight_decay: f32,
     },
@@ -35,6 +64,32 @@ impl Optimizer {
     /// Adam with its authors' constants.
     pub fn adam(weight_decay: f32) -> Optimizer {
         Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay }
+    }
+
+    /// AdamW with Adam's constants.
+    pub fn adamw(weight_decay: f32) -> Optimizer {
+        Optimizer::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay }
+    }
+
+    /// Lion with its authors' constants.
+    pub fn lion(weight_decay: f32) -> Optimizer {
+        Optimizer::Lion { beta1: 0.9, beta2: 0.99, weight_decay }
+    }
+}
+
+/// How a step's gradient moves the weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rule {
+    /// By which rule of each number.
+    pub optimizer: Optimizer,
+    /// A longer gradient, all blocks together, is brought to this length first.
+    pub clip: Option<f32>,
+}
+
+impl From<Optimizer> for Rule {
+    /// Without clipping.
+    fn from(optimizer: Optimizer) -> Rule {
+        Rule { optimizer, clip: None }
     }
 }
 
@@ -71,19 +126,38 @@ impl Moments {
                     *weight -= rate * *velocity;
                 }
             }
-            Optimizer::Adam { beta1, beta2, epsilon, weight_decay } => {
+            Optimizer::Adam { beta1, beta2, epsilon, weight_decay }
+            | Optimizer::AdamW { beta1, beta2, epsilon, weight_decay } => {
+                let is_apart = matches!(optimizer, Optimizer::AdamW { .. });
                 self.second.resize(gradient.len(), 0.0);
                 let correct1 = 1.0 - power(beta1, self.steps);
                 let correct2 = 1.0 - power(beta2, self.steps);
                 for ((((weight, &gradient), &decays), first), second) in numbers.zip(&mut self.second) {
-                    let gradient = gradient + if decays { weight_decay * *weight } else { 0.0 };
+                    let mut gradient = gradient;
+                    match (decays, is_apart) {
+                        (false, _) => {}
+                        (true, false) => gradient += weight_decay * *weight,
+                        (true, true) => *weight -= rate * weight_decay * *weight,
+                    }
                     *first = beta1 * *first + (1.0 - beta1) * gradient;
                     *second = beta2 * *second + (1.0 - beta2) * gradient * gradient;
                     *weight -= rate * (*first / correct1) / ((*second / correct2).sqrt() + epsilon);
                 }
             }
+            Optimizer::Lion { beta1, beta2, weight_decay } => {
+                for (((weight, &gradient), &decays), momentum) in numbers {
+                    let pull = if decays { weight_decay * *weight } else { 0.0 };
+                    *weight -= rate * (sign(beta1 * *momentum + (1.0 - beta1) * gradient) + pull);
+                    *momentum = beta2 * *momentum + (1.0 - beta2) * gradient;
+                }
+            }
         }
     }
+}
+
+/// -1, 0 or 1; of what is not a number, that.
+fn sign(number: f32) -> f32 {
+    if number == 0.0 { 0.0 } else { number.signum() }
 }
 
 /// By repeated squaring of doubles, the same on every machine; the platform's `powi` need not be.
@@ -97,32 +171,6 @@ fn power(base: f32, exponent: u32) -> f32 {
         left >>= 1;
     }
     result as f32
-}
-
-/// The learning rate: a linear rise, then half a cosine down to zero.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Schedule {
-    /// The highest rate.
-    pub peak: f32,
-    /// Steps until it is reached.
-    pub warm_up_steps: u64,
-    /// Steps in all; the rate after the last is zero.
-    pub steps: u64,
-}
-
-impl Schedule {
-    /// The rate of `step`, from 0.
-    pub fn rate(&self, step: u64) -> f32 {
-        let peak = f64::from(self.peak);
-        let rate = if step < self.warm_up_steps {
-            peak * (step + 1) as f64 / self.warm_up_steps as f64
-        } else {
-            let length = self.steps.saturating_sub(self.warm_up_steps).max(1);
-            let done = ((step - self.warm_up_steps) as f64 / length as f64).min(1.0);
-            peak * 0.5 * (1.0 + (std::f64::consts::PI * done).cos())
-        };
-        rate as f32
-    }
 }
 
 #[cfg(test)]
@@ -172,18 +220,33 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_rises_then_falls_to_zero() {
-        let schedule = Schedule { peak: 0.4, warm_up_steps: 4, steps: 20 };
-        let rates: Vec<f32> = (0..=20).map(|step| schedule.rate(step)).collect();
-        assert_eq!(rates[..5], [0.1, 0.2, 0.3, 0.4, 0.4]);
-        assert!(rates[4..].windows(2).all(|pair| pair[1] < pair[0]));
-        assert!((rates[12] - 0.2).abs() < 1e-6, "half-way down at half time");
-        assert_eq!(rates[20], 0.0);
+    fn decay_apart_from_the_gradient_by_hand() {
+        // Without a gradient the moments stay zero, and only decay moves: 1 (1 - .01 x .5) three times.
+        let gradients = [[0.0, 0.0]; 3];
+        assert_close(after(Optimizer::adamw(0.5), 0.01, &gradients), [0.995f64.powi(3), 1.0]);
+        // With one, the step is Adam's without decay.
+        let step = |optimizer| after(optimizer, 0.01, &[[0.5, -3.0], [1.0, -3.0]]);
+        let [decayed, kept] = step(Optimizer::adamw(0.5));
+        assert_eq!(kept, step(Optimizer::adam(0.0))[1]);
+        assert!(decayed < step(Optimizer::adam(0.0))[0]);
     }
 
     #[test]
-    fn a_schedule_without_warm_up_or_steps_is_fine() {
-        assert_eq!(Schedule { peak: 1.0, warm_up_steps: 0, steps: 0 }.rate(0), 1.0);
-        assert_eq!(Schedule { peak: 1.0, warm_up_steps: 2, steps: 1 }.rate(0), 0.5);
+    fn lion_by_hand() {
+        let lion = Optimizer::Lion { beta1: 0.9, beta2: 0.99, weight_decay: 0.1 };
+        // sign(.1 x .5) = 1, decay .1: w = 1 - .01 x 1.1. Then m = .005, and .9 x .005 - .1 x .04 = .0005 is still above zero.
+        assert_close(after(lion, 0.01, &[[0.5, -3.0]]), [0.989, 1.01]);
+        assert_close(after(lion, 0.01, &[[0.5, -3.0], [-0.04, 0.0]]), [0.989 - 0.01 * (1.0 + 0.0989), 1.02]);
+        // Against a larger gradient the momentum loses; without any nothing moves.
+        assert_close(after(lion, 0.01, &[[0.5, 0.0], [-0.05, 0.0]]), [0.989 + 0.01 * (1.0 - 0.0989), 1.0]);
+    }
+
+    #[test]
+    fn what_is_not_a_number_stays_one_and_is_not_hidden() {
+        for optimizer in
+            [Optimizer::sgd(0.0), Optimizer::adam(0.0), Optimizer::adamw(0.0), Optimizer::lion(0.0)]
+        {
+            assert!(after(optimizer, 0.01, &[[f32::NAN, 1.0]])[0].is_nan(), "{optimizer:?}");
+        }
     }
 }

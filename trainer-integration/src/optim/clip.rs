@@ -1,0 +1,88 @@
+//! How long the gradient of a step is, all blocks together, and what is left of it if that is too long (Pascanu et al., "On
+//! the difficulty of training recurrent neural networks", ICML 2013).
+//!
+//! Squares are added in stretches of a fixed length, and the stretches in order, so the bits depend neither on threads nor on who adds
+//! which stretch.
+
+use rayon::prelude::*;
+
+/// Numbers of a stretch.
+const STRETCH: usize = 1 << 14;
+
+/// Adds up the squares of a gradient, block by block.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Norm {
+    squares: f64,
+}
+
+impl Norm {
+    /// Adds a block's gradient. Blocks come in the same order on every rank.
+    pub fn add(&mut self, gradient: &[f32]) {
+        let square = |number: &f32| f64::from(*number) * f64::from(*number);
+        let stretches: Vec<f64> =
+            gradient.par_chunks(STRETCH).map(|stretch| stretch.iter().map(square).sum()).collect();
+        self.squares += stretches.iter().sum::<f64>();
+    }
+
+    /// The length.
+    pub fn value(self) -> f64 {
+        self.squares.sqrt()
+    }
+
+    /// What every number is multiplied by for the length to be at most `limit`: 1 if it is. Of a length that is infinite or no number,
+    /// 1 too: nothing would make a gradient of that.
+    pub fn factor(self, limit: f32) -> f32 {
+        let (length, limit) = (self.value(), f64::from(limit));
+        if length.is_finite() && length > limit { (limit / length) as f32 } else { 1.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn norm(blocks: &[Vec<f32>]) -> Norm {
+        let mut norm = Norm::default();
+        blocks.iter().for_each(|block| norm.add(block));
+        norm
+    }
+
+    #[test]
+    fn the_length_is_that_of_all_blocks() {
+        let norm = norm(&[vec![3.0], vec![], vec![0.0, -4.0]]);
+        assert_eq!(norm.value(), 5.0);
+        assert_eq!((norm.factor(10.0), norm.factor(5.0), norm.factor(2.5)), (1.0, 1.0, 0.5));
+    }
+
+    #[test]
+    fn a_length_that_is_none_is_left_for_others_to_see() {
+        for broken in [f32::NAN, f32::INFINITY] {
+            assert_eq!(norm(&[vec![1.0, broken]]).factor(1.0), 1.0);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_number_of_threads_gives_the_same_bits(length in 0..5 * STRETCH, seed in any::<u32>()) {
+            let number = |index: usize| ((index as u32).wrapping_mul(seed | 1) as f32 / 1e6).sin() * 1e3;
+            let gradient: Vec<f32> = (0..length).map(number).collect();
+            let on = |threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+                pool.install(|| norm(std::slice::from_ref(&gradient)).value().to_bits())
+            };
+            prop_assert_eq!(on(1), on(3));
+        }
+
+        #[test]
+        fn what_is_clipped_has_the_length_that_was_asked_for(numbers in prop::collection::vec(-1e3f32..1e3, 1..500), limit in 0.01f32..1e3) {
+            let before = norm(std::slice::from_ref(&numbers));
+            let factor = before.factor(limit);
+            let after: Vec<f32> = numbers.iter().map(|number| number * factor).collect();
+            let length = norm(&[after]).value();
+            prop_assert!(length <= f64::from(limit) * (1.0 + 1e-5));
+            prop_assert!(factor == 1.0 || length >= f64::from(limit) * (1.0 - 1e-5));
+        }
+    }
+}
