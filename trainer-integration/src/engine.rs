@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor, TensorData};
+use shardfmt::digest::Digest;
 
 use crate::block::{Block, Mode, to_numbers};
 use crate::collective::CollectiveError;
 use crate::data::Samples;
 use crate::loss::{Loss, cross_entropy};
 use crate::model::Model;
-use crate::optim::{Moments, Norm, Optimizer, Rule};
+use crate::optim::{Moments, Norm, Rule};
 use crate::reduce::{Comm, Partials, Pending, VirtualRanks, all_reduce};
 use crate::weights::{Statistics, Weights, ranges};
 
@@ -38,12 +39,6 @@ struct BlockState {
     weights: Vec<f32>,
     decays: Vec<bool>,
     moments: Moments,
-}
-
-impl BlockState {
-    fn update(&mut self, optimizer: Optimizer, rate: f32, gradient: &[f32]) {
-        self.moments.update(optimizer, rate, &self.decays, &mut self.weights, gradient);
-    }
 }
 
 /// What a step came to, on all ranks alike.
@@ -110,7 +105,8 @@ impl Engine {
     /// Trains on one step: one share for each virtual rank of this rank, in order.
     ///
     /// Gradients are those of the mean loss over `global_samples`, the samples of all ranks: a virtual rank with fewer
-    /// rows weighs less, one without any adds zeros.
+    /// rows weighs less, one without any adds zeros. What the step came to, which is the same on every rank, is shown to `take`
+    /// before anything is changed: if it says no, weights, moments and statistics stay as they were.
     ///
     /// # Errors
     /// When another rank is gone or late; the weights are then of no further use.
@@ -122,8 +118,10 @@ impl Engine {
         shares: &[Samples],
         global_samples: u64,
         rate: f32,
+        take: impl FnOnce(&StepLoss) -> bool,
     ) -> Result<StepLoss, CollectiveError> {
         let hosted = self.ranks.of(self.comm.rank());
+        let before = self.statistics.clone();
         assert_eq!(shares.len(), hosted.len(), "a share for every virtual rank");
         let parameters = self.tensors();
         let count = self.ranks.count;
@@ -155,33 +153,40 @@ impl Engine {
 
         let computed = Instant::now();
         let totals = reduce(&self.comm, self.ranks, scalars);
-        let gradient_norm = self.update(reductions, rate)?;
-        let totals = totals.wait()?;
-        self.updating = computed.elapsed();
-        Ok(StepLoss { sum: totals[0], correct: totals[1] as u64, samples: totals[2] as u64, gradient_norm })
-    }
-
-    /// Moves the weights against the gradients, each block's as soon as its sum is there; if they are clipped, when all are. Gives
-    /// the length of all.
-    fn update(&mut self, reductions: Vec<Reduction>, rate: f32) -> Result<f64, CollectiveError> {
-        let (mut norm, Rule { optimizer, clip }) = (Norm::default(), self.rule);
-        let mut waiting = Vec::new();
+        let mut norm = Norm::default();
+        let mut sums = Vec::with_capacity(reductions.len());
         for (block, reduction) in reductions {
             let gradient = reduction.wait()?;
             norm.add(&gradient);
-            match clip {
-                None => self.blocks[block].update(optimizer, rate, &gradient),
-                Some(_) => waiting.push((block, gradient)),
-            }
+            sums.push((block, gradient));
         }
+        let totals = totals.wait()?;
+        let loss = StepLoss {
+            sum: totals[0],
+            correct: totals[1] as u64,
+            samples: totals[2] as u64,
+            gradient_norm: norm.value(),
+        };
+        if take(&loss) {
+            self.update(sums, norm, rate);
+        } else {
+            self.statistics = before;
+        }
+        self.updating = computed.elapsed();
+        Ok(loss)
+    }
+
+    /// Moves the weights against the gradient.
+    fn update(&mut self, gradient: Vec<(usize, Vec<f32>)>, norm: Norm, rate: f32) {
+        let Rule { optimizer, clip } = self.rule;
         let factor = clip.map_or(1.0, |limit| norm.factor(limit));
-        for (block, mut gradient) in waiting {
+        for (block, mut gradient) in gradient {
             if factor != 1.0 {
                 gradient.iter_mut().for_each(|number| *number *= factor);
             }
-            self.blocks[block].update(optimizer, rate, &gradient);
+            let BlockState { weights, decays, moments } = &mut self.blocks[block];
+            moments.update(optimizer, rate, decays, weights, &gradient);
         }
-        Ok(norm.value())
     }
 
     /// The running statistics averaged over all virtual ranks, in the order of the tree: the same on every rank.
@@ -203,6 +208,11 @@ impl Engine {
             }
         }
         Ok(averaged)
+    }
+
+    /// The digest of each block's parameters.
+    pub fn digests(&self) -> Vec<Digest> {
+        self.blocks.iter().map(|block| Digest::of(bytemuck::cast_slice(&block.weights))).collect()
     }
 
     /// The weights as they stand, with averaged statistics: what is hashed, saved and evaluated.

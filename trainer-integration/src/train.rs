@@ -1,6 +1,8 @@
 //! A whole training: agree on the settings, start from the same weights, follow the source step by step, compare at the
 //! end. Knows the engine and its neighbours; where data comes from and who connects the ranks is the caller's.
 
+pub mod guard;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,6 +11,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use shardfmt::digest::Digest;
 use thiserror::Error;
+use tracing::warn;
+
+pub use guard::{BadStep, GuardConfig, OnBadStep};
 
 use crate::collective::{Collective, CollectiveError};
 use crate::data::{InputError, InputOptions, InputSpec, Rows, RowsError, Samples};
@@ -20,6 +25,7 @@ use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::reduce::{Comm, VirtualRanks};
 use crate::source::{Audit, SourceError, Step, StepSource};
 use crate::weights::Weights;
+use guard::{Guard, Verdict};
 
 /// What decides the weights, apart from the data; and how they are computed.
 #[derive(Clone, Debug)]
@@ -32,6 +38,10 @@ pub struct TrainConfig {
     pub virtual_ranks: u32,
     /// How weights move. Default gradient descent with momentum .9 and weight decay 5e-4.
     pub optimizer: Optimizer,
+    /// What to do about a step whose loss is no number, or far too high. Default stop at what is no number.
+    pub guard: GuardConfig,
+    /// After every how many steps ranks compare their weights, besides the first and the last. Default 100; 0 is never.
+    pub compare_every: u64,
     /// The length that a longer gradient, all blocks together, is brought to. Default none.
     pub clip: Option<f32>,
     /// The highest learning rate. Default 0.1.
@@ -56,6 +66,8 @@ impl Default for TrainConfig {
             epochs: 10,
             virtual_ranks: 1,
             optimizer: Optimizer::sgd(5e-4),
+            guard: GuardConfig::default(),
+            compare_every: 100,
             clip: None,
             rate: 0.1,
             decline: Decline::default(),
@@ -81,12 +93,12 @@ pub enum TrainError {
     Settings { rank: u32, differences: String },
     /// Ranks hold different weights though they must not: a fault in hardware or in this program.
     #[error(
-        "rank {rank} holds other weights than rank 0 at the {moment} ({theirs} against {ours}); the machines compute differently"
+        "rank {rank} holds other weights than rank 0 in block {block} of the model {moment} ({theirs} against {ours}); the machines compute differently"
     )]
-    Diverged { rank: u32, moment: &'static str, ours: Digest, theirs: Digest },
-    /// The loss is infinite or not a number; learn more slowly.
-    #[error("the loss is {loss} in epoch {epoch}, step {step}; lower the learning rate (--lr)")]
-    NotFinite { epoch: u32, step: u64, loss: f64 },
+    Diverged { rank: u32, block: usize, moment: String, ours: Digest, theirs: Digest },
+    /// A step came to nothing that can be learnt from; the weights are those before it.
+    #[error("epoch {epoch}, step {step}: {what}")]
+    BadStep { epoch: u32, step: u64, what: BadStep },
     /// Another rank is gone or late.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
@@ -125,6 +137,8 @@ pub struct Progress {
     pub loss: f64,
     /// Share of the step's samples answered rightly before the update.
     pub accuracy: f64,
+    /// The step was bad, and the weights are those before it.
+    pub is_skipped: bool,
     /// Length of the gradient, all blocks together, before it was clipped.
     pub gradient_norm: f64,
     /// Learning rate.
@@ -163,8 +177,10 @@ pub struct Trained {
     pub evaluation: Option<Evaluation>,
     /// What this rank read.
     pub audits: Vec<Audit>,
-    /// Steps taken.
+    /// Steps, those that were skipped among them.
     pub steps: u64,
+    /// Of these, how many were bad and left the weights as they were.
+    pub skipped_steps: u64,
     /// All ranks' samples, all epochs.
     pub samples: u64,
     /// Seconds from the first step to the last.
@@ -241,14 +257,18 @@ impl Training<'_> {
         };
 
         let started = Instant::now();
-        let mut account = Account::default();
+        let (mut account, mut guard) = (Account::default(), Guard::new(config.guard));
         let mut laps = Laps(started);
         while let Some(step) = source.next_step().map_err(TrainError::Source)? {
             let wait_s = laps.next();
             let rate = schedule.rate(u64::from(step.epoch) * per_epoch + step.step);
             let shares = read_shares(&step, &spec, ranks, comm.rank())?;
             let decode_s = laps.next();
-            let loss = engine.step(&shares, step.global_samples, rate)?;
+            let mut verdict = Verdict::Take;
+            let loss = engine.step(&shares, step.global_samples, rate, |loss| {
+                verdict = guard.judge(loss);
+                verdict == Verdict::Take
+            })?;
             let update_s = engine.updating().as_secs_f64();
             let compute_s = laps.next() - update_s;
             if loss.samples != step.global_samples {
@@ -256,10 +276,20 @@ impl Training<'_> {
                 return Err(TrainError::Share(message));
             }
             let mean = loss.sum / loss.samples as f64;
-            if !mean.is_finite() {
-                return Err(TrainError::NotFinite { epoch: step.epoch, step: step.step, loss: mean });
+            match verdict {
+                Verdict::Take => account.add(&step, loss.sum),
+                Verdict::Skip(what) => {
+                    warn!(epoch = step.epoch, step = step.step, %what, "a step is skipped");
+                    account.skip(&step);
+                }
+                Verdict::Stop(what) => {
+                    return Err(TrainError::BadStep { epoch: step.epoch, step: step.step, what });
+                }
             }
-            account.add(&step, loss.sum);
+            if config.compare_every > 0 && account.steps.is_multiple_of(config.compare_every) {
+                let moment = format!("after step {} of epoch {}", step.step, step.epoch);
+                compare(comm, &engine.digests(), &moment)?;
+            }
             observe(Progress {
                 rank: comm.rank(),
                 epoch: step.epoch,
@@ -267,6 +297,7 @@ impl Training<'_> {
                 steps: per_epoch,
                 loss: mean,
                 accuracy: loss.correct as f64 / loss.samples as f64,
+                is_skipped: verdict != Verdict::Take,
                 gradient_norm: loss.gradient_norm,
                 rate,
                 samples_per_s: account.samples as f64 / started.elapsed().as_secs_f64(),
@@ -278,7 +309,8 @@ impl Training<'_> {
         let statistics = engine.averaged_statistics()?;
         let weights = engine.model().name_weights(&engine.parameters(), &statistics);
         let digest = weights.digest();
-        self.compare(digest, "end")?;
+        compare(comm, &engine.digests(), "at the end")?;
+        compare(comm, &[digest], "at the end, with its statistics")?;
         let evaluation = match (test, &test_spec) {
             (Some(test), Some(spec)) if test.row_count() > 0 => {
                 Some(evaluate(&engine, &statistics, spec, test, comm)?)
@@ -292,6 +324,7 @@ impl Training<'_> {
             evaluation,
             audits: source.audits(),
             steps: account.steps,
+            skipped_steps: account.skipped,
             samples: account.samples,
             train_s,
             wait_s: source.waited().as_secs_f64(),
@@ -314,14 +347,13 @@ impl Training<'_> {
 
     /// Compares everything that must be equal on all ranks before anything is computed.
     fn agree(&self, spec: &InputSpec, per_epoch: u64) -> Result<(), TrainError> {
-        let TrainConfig {
-            seed, epochs, virtual_ranks, optimizer, clip, rate, decline, warm_up_epochs, ..
-        } = self.config;
+        let config = self.config;
         let mine = json!({
-            "version": env!("CARGO_PKG_VERSION"), "seed": seed, "epochs": epochs, "virtual ranks": virtual_ranks,
-            "optimizer": optimizer, "clipping": clip, "learning rate": rate, "schedule": decline,
-            "warm-up epochs": warm_up_epochs,
-            "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": self.config.device.to_string(),
+            "version": env!("CARGO_PKG_VERSION"), "seed": config.seed, "epochs": config.epochs,
+            "virtual ranks": config.virtual_ranks, "optimizer": config.optimizer, "clipping": config.clip,
+            "learning rate": config.rate, "schedule": config.decline, "warm-up epochs": config.warm_up_epochs,
+            "bad steps": config.guard, "steps between comparisons": config.compare_every,
+            "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.to_string(),
         });
         let bytes = mine.to_string().into_bytes();
         let all = self.comm.run(move |collective| collective.all_gather(&bytes))?;
@@ -356,23 +388,32 @@ impl Training<'_> {
         let mut take = |count: usize| flat.by_ref().take(count).collect::<Vec<f32>>();
         let lengths = model.blocks.iter().map(|block| block.parameters().iter().map(|it| it.len()).sum());
         let weights: Vec<Vec<f32>> = lengths.map(&mut take).collect();
-        let named = model.name_weights(&weights, &model.initial_statistics());
-        self.compare(named.digest(), "start")?;
+        let digests: Vec<Digest> =
+            weights.iter().map(|block| Digest::of(bytemuck::cast_slice(block))).collect();
+        compare(&self.comm, &digests, "at the start")?;
         Ok(weights)
     }
+}
 
-    fn compare(&self, ours: Digest, moment: &'static str) -> Result<(), TrainError> {
-        let all = self.comm.run(move |collective| collective.all_gather(&ours.0))?;
-        let digests = all.iter().map(|message| message.bytes().try_into().map(Digest));
-        let digests: Vec<Digest> = digests.map(|digest| digest.unwrap_or(Digest([0; 32]))).collect();
-        match digests.iter().position(|digest| *digest != digests[0]) {
-            None => Ok(()),
-            Some(rank) => {
-                let (ours, theirs) = (digests[0], digests[rank]);
-                Err(TrainError::Diverged { rank: rank as u32, moment, ours, theirs })
-            }
+/// Compares the digests of all blocks on all ranks.
+fn compare(comm: &Comm, ours: &[Digest], moment: &str) -> Result<(), TrainError> {
+    let mine: Vec<u8> = ours.iter().flat_map(|digest| digest.0).collect();
+    let all = comm.run(move |collective| collective.all_gather(&mine))?;
+    let digest = |bytes: &[u8]| Digest(bytes.try_into().unwrap_or_default());
+    for (rank, theirs) in all.iter().enumerate() {
+        let pairs = all[0].bytes().chunks(32).zip(theirs.bytes().chunks(32)).enumerate();
+        if let Some((block, (ours, theirs))) = pairs.into_iter().find(|(_, (ours, theirs))| ours != theirs) {
+            let (ours, theirs) = (digest(ours), digest(theirs));
+            return Err(TrainError::Diverged {
+                rank: rank as u32,
+                block,
+                moment: moment.to_owned(),
+                ours,
+                theirs,
+            });
         }
     }
+    Ok(())
 }
 
 /// The samples of this rank's virtual ranks, checked to be theirs.
@@ -413,6 +454,7 @@ impl Laps {
 #[derive(Debug, Default)]
 struct Account {
     steps: u64,
+    skipped: u64,
     samples: u64,
     /// By epoch: sum of losses, samples.
     epochs: BTreeMap<u32, (f64, u64)>,
@@ -425,6 +467,13 @@ impl Account {
         let (sum, samples) = self.epochs.entry(step.epoch).or_default();
         *sum += loss;
         *samples += step.global_samples;
+    }
+
+    /// A step that nothing was learnt from: it is counted, its loss is not.
+    fn skip(&mut self, step: &Step) {
+        self.steps += 1;
+        self.skipped += 1;
+        self.samples += step.global_samples;
     }
 
     fn means(&self) -> Vec<f64> {

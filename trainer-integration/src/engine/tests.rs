@@ -2,6 +2,7 @@ use burn::tensor::activation::log_softmax;
 
 use super::*;
 use crate::collective::spawn;
+use crate::optim::Optimizer;
 use crate::testkit::digits_like;
 
 const RATE: f32 = 0.1;
@@ -113,7 +114,7 @@ fn trained(world: u32) -> Vec<(StepLoss, Weights)> {
             };
             let shares: Vec<Samples> = ranks.of(comm.rank()).map(share).collect();
             let global = rows.iter().sum::<usize>() as u64;
-            let loss = engine.step(&shares, global, RATE).unwrap();
+            let loss = engine.step(&shares, global, RATE, |_| true).unwrap();
             assert_eq!(loss.samples, global);
             last = Some(loss);
         }
@@ -144,7 +145,7 @@ fn shares_weigh_by_their_samples() {
             let comm = Arc::new(Comm::new(Box::new(collective)));
             let mut engine = Engine::new(model, weights, Device::flex(), ranks, Optimizer::sgd(0.0), comm);
             let shares = vec![samples(8, 9); count as usize];
-            engine.step(&shares, 8 * u64::from(count), RATE).unwrap();
+            engine.step(&shares, 8 * u64::from(count), RATE, |_| true).unwrap();
             engine.parameters().concat()
         })
         .remove(0)
@@ -164,7 +165,7 @@ fn a_clipped_step_is_as_long_as_it_may_be_and_goes_the_same_way() {
             let rule = Rule { optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 }, clip };
             let comm = Arc::new(Comm::new(Box::new(collective)));
             let mut engine = Engine::new(model, weights, Device::flex(), ranks, rule, comm);
-            let loss = engine.step(&[samples(8, 9), samples(8, 10)], 16, 1.0).unwrap();
+            let loss = engine.step(&[samples(8, 9), samples(8, 10)], 16, 1.0, |_| true).unwrap();
             let moves: Vec<f64> = engine
                 .parameters()
                 .concat()
@@ -187,4 +188,28 @@ fn a_clipped_step_is_as_long_as_it_may_be_and_goes_the_same_way() {
         assert!((free / 4.0 - clipped).abs() < 1e-6 * norm.max(1.0));
     }
     assert_eq!(moved(Some(limit * 8.0)).1, free, "a short one is left alone");
+}
+
+#[test]
+fn a_step_that_is_not_taken_changes_nothing() {
+    spawn(2, |collective| {
+        let (model, ranks) = (model(), VirtualRanks { count: 4, world: 2 });
+        let weights = model.initial(5);
+        let comm = Arc::new(Comm::new(Box::new(collective)));
+        let mut engine =
+            Engine::new(model, weights, Device::flex(), ranks, Optimizer::sgd(5e-4), Arc::clone(&comm));
+        let shares = |step: u64| -> Vec<Samples> {
+            ranks
+                .of(comm.rank())
+                .map(|virtual_rank| samples(8, step << 8 | u64::from(virtual_rank)))
+                .collect()
+        };
+        engine.step(&shares(1), 32, RATE, |_| true).unwrap();
+        let before = engine.weights().unwrap();
+        let refused = engine.step(&shares(2), 32, RATE, |_| false).unwrap();
+        assert!(engine.weights().unwrap() == before, "neither weights nor statistics");
+        let again = engine.step(&shares(2), 32, RATE, |_| true).unwrap();
+        assert_eq!(refused, again);
+        assert!(engine.weights().unwrap() != before);
+    });
 }

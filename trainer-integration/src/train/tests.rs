@@ -166,6 +166,43 @@ fn a_rate_that_is_too_high_is_said_so() {
     assert!(errors[0].to_string().contains("--lr"), "{}", errors[0]);
 }
 
+#[test]
+fn bad_steps_are_skipped_until_nothing_gets_better() {
+    let skip = GuardConfig { on_bad_step: OnBadStep::Skip, spike: None };
+    let config = TrainConfig { rate: 1e20, warm_up_epochs: 0.0, guard: skip, epochs: 4, ..config() };
+    let errors = spawn(2, |collective: ThreadCollective| {
+        let rank = collective.rank();
+        let ranks = VirtualRanks { count: config.virtual_ranks, world: 2 };
+        let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, config.epochs);
+        let mut skipped = Vec::new();
+        let mut observe = |progress: Progress| skipped.push(progress.is_skipped);
+        let error = train(&config, Box::new(collective), &mut source, None, &mut observe).unwrap_err();
+        (error.to_string(), skipped)
+    });
+    for (error, skipped) in &errors {
+        assert!(error.contains("lower the learning rate (--lr)"), "{error}");
+        assert_eq!(skipped.iter().filter(|is_skipped| **is_skipped).count(), 9, "the tenth ends it");
+        assert!(!skipped[0], "the first was a good one");
+    }
+    assert_eq!(errors[0], errors[1]);
+}
+
+#[test]
+fn what_differs_between_ranks_is_named_with_rank_and_block() {
+    let errors = spawn(3, |collective: ThreadCollective| {
+        let rank = collective.rank();
+        let comm = Comm::new(Box::new(collective));
+        let block = |block: u8| Digest::of(&[block, if block == 2 && rank == 1 { 1 } else { 0 }]);
+        let digests: Vec<Digest> = (0..4).map(block).collect();
+        compare(&comm, &digests[..2], "at the start").expect("these are the same");
+        compare(&comm, &digests, "at the end").unwrap_err()
+    });
+    for error in errors {
+        assert!(matches!(&error, TrainError::Diverged { rank: 1, block: 2, .. }), "{error}");
+        assert!(error.to_string().contains("rank 1 holds other weights than rank 0 in block 2"), "{error}");
+    }
+}
+
 /// Gives some steps, then fails.
 struct Broken<'a> {
     source: &'a mut MemorySteps,

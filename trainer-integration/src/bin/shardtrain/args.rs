@@ -10,6 +10,7 @@ use shardd_client::stores::StoreArgs;
 use shardd_trainer::data::InputOptions;
 use shardd_trainer::device::DeviceName;
 use shardd_trainer::optim::{Decline, Optimizer, Scaling};
+use shardd_trainer::train::{GuardConfig, OnBadStep};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
@@ -129,6 +130,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "EPOCHS", default_value_t = 1.0)]
     pub(crate) warm_up: f32,
 
+    /// What to do about a step whose loss or gradient is infinite or no number, or above --spike
+    #[arg(long, value_enum, default_value_t = OnBad::Stop)]
+    pub(crate) on_bad_step: OnBad,
+
+    /// A loss is bad that is so many times the mean of the 100 steps before [default: however high it is]
+    #[arg(long, value_name = "TIMES")]
+    pub(crate) spike: Option<f32>,
+
+    /// Compare the weights of all ranks after every so many steps; 0 for at the start and the end alone
+    #[arg(long, value_name = "STEPS", default_value_t = 100)]
+    pub(crate) compare_every: u64,
+
     /// Decides the first weights (and the plan, if --dataset makes one)
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
@@ -204,6 +217,14 @@ pub(crate) enum OptimizerName {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnBad {
+    /// End the training
+    Stop,
+    /// Go on with the weights from before it; end the training after ten in a row
+    Skip,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DeclineName {
     /// Half a cosine to zero
     Cosine,
@@ -245,6 +266,8 @@ impl Args {
             "--lr must be above 0".to_owned()
         } else if !(self.step_factor.is_finite() && self.step_factor > 0.0) {
             "--step-factor must be above 0".to_owned()
+        } else if self.spike.is_some_and(|times| !(times.is_finite() && times > 1.0)) {
+            "--spike must be above 1".to_owned()
         } else if self.clip.is_some_and(|clip| !(clip.is_finite() && clip > 0.0)) {
             "--clip must be above 0; leave it out to clip nothing".to_owned()
         } else if self.threads == Some(0) {
@@ -271,6 +294,14 @@ impl Args {
             ScalingName::Sqrt => Scaling::Sqrt,
         };
         scaling.rate(self.rate(), u64::from(virtual_ranks) * u64::from(self.batch_size), self.lr_samples)
+    }
+
+    pub(crate) fn guard(&self) -> GuardConfig {
+        let on_bad_step = match self.on_bad_step {
+            OnBad::Stop => OnBadStep::Stop,
+            OnBad::Skip => OnBadStep::Skip,
+        };
+        GuardConfig { on_bad_step, spike: self.spike }
     }
 
     /// How the rate falls.

@@ -34,6 +34,7 @@ pub(crate) struct Report<'a> {
     device: String,
     epochs: u32,
     steps: u64,
+    skipped_steps: u64,
     samples: u64,
     parameters: usize,
     /// BLAKE3 of the weights: the same on all ranks and for all world sizes.
@@ -61,6 +62,7 @@ impl<'a> Report<'a> {
             device: args.device.to_string(),
             epochs: args.epochs,
             steps: trained.steps,
+            skipped_steps: trained.skipped_steps,
             samples: trained.samples,
             parameters: trained.parameters,
             weights_digest: trained.digest.to_string(),

@@ -53,6 +53,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         epochs: args.epochs,
         virtual_ranks,
         optimizer: args.optimizer(),
+        guard: args.guard(),
+        compare_every: args.compare_every,
         clip: args.clip,
         rate: args.scaled_rate(virtual_ranks),
         decline: args.decline(),

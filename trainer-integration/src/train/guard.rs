@@ -1,0 +1,162 @@
+//! What to do about a step whose loss or gradient is infinite, no number, or far above what came before. Pure: it sees what is
+//! the same on every rank, so all of them decide alike.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::StepLoss;
+
+/// How many losses make up what is usual, and how many there must be before anything is unusual.
+const USUAL: usize = 100;
+const AT_LEAST: usize = 20;
+
+/// After so many skipped steps in a row nothing will get better.
+const IN_A_ROW: u32 = 10;
+
+/// What to do about a bad step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnBadStep {
+    /// End the training; the weights are those before the step.
+    #[default]
+    Stop,
+    /// Leave the weights as they were before the step and go on; end it after ten in a row.
+    Skip,
+}
+
+/// Which steps are bad, besides those that are no numbers, and what to do about them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GuardConfig {
+    /// What to do.
+    pub on_bad_step: OnBadStep,
+    /// A loss is bad that is so many times the mean of the last 100 (once there were 20). `None`: however high it is.
+    pub spike: Option<f32>,
+}
+
+/// What is wrong with a step.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum BadStep {
+    /// The loss, or the length of the gradient, is infinite or no number.
+    #[error(
+        "the loss is {loss} and its gradient {gradient_norm} long; lower the learning rate (--lr), or clip (--clip)"
+    )]
+    NotFinite { loss: f64, gradient_norm: f64 },
+    /// The loss is far above what came before.
+    #[error(
+        "the loss is {loss}, more than {factor} times the {usual} of the steps before; look at the data, or clip (--clip)"
+    )]
+    Spike { loss: f64, usual: f64, factor: f32 },
+}
+
+/// What becomes of a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Verdict {
+    Take,
+    Skip(BadStep),
+    Stop(BadStep),
+}
+
+/// Watches the steps of a training.
+#[derive(Debug)]
+pub(super) struct Guard {
+    config: GuardConfig,
+    /// Of the last steps that were taken.
+    losses: VecDeque<f64>,
+    skipped_in_a_row: u32,
+}
+
+impl Guard {
+    pub(super) fn new(config: GuardConfig) -> Guard {
+        Guard { config, losses: VecDeque::with_capacity(USUAL), skipped_in_a_row: 0 }
+    }
+
+    /// What becomes of a step that came to this.
+    pub(super) fn judge(&mut self, step: &StepLoss) -> Verdict {
+        let loss = step.sum / step.samples as f64;
+        let Some(bad) = self.wrong(loss, step.gradient_norm) else {
+            if self.losses.len() == USUAL {
+                self.losses.pop_front();
+            }
+            self.losses.push_back(loss);
+            self.skipped_in_a_row = 0;
+            return Verdict::Take;
+        };
+        self.skipped_in_a_row += 1;
+        match self.config.on_bad_step {
+            OnBadStep::Skip if self.skipped_in_a_row < IN_A_ROW => Verdict::Skip(bad),
+            _ => Verdict::Stop(bad),
+        }
+    }
+
+    fn wrong(&self, loss: f64, gradient_norm: f64) -> Option<BadStep> {
+        if !loss.is_finite() || !gradient_norm.is_finite() {
+            return Some(BadStep::NotFinite { loss, gradient_norm });
+        }
+        let factor = self.config.spike?;
+        if self.losses.len() < AT_LEAST {
+            return None;
+        }
+        let usual = self.losses.iter().sum::<f64>() / self.losses.len() as f64;
+        (loss > usual * f64::from(factor)).then_some(BadStep::Spike { loss, usual, factor })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(loss: f64, gradient_norm: f64) -> StepLoss {
+        StepLoss { sum: loss * 8.0, correct: 0, samples: 8, gradient_norm }
+    }
+
+    fn guard(on_bad_step: OnBadStep, spike: Option<f32>) -> Guard {
+        Guard::new(GuardConfig { on_bad_step, spike })
+    }
+
+    #[test]
+    fn what_is_no_number_stops_the_training_or_is_skipped() {
+        for (loss, norm) in [(f64::NAN, 1.0), (f64::INFINITY, 1.0), (1.0, f64::NAN), (1.0, f64::INFINITY)] {
+            assert!(matches!(guard(OnBadStep::Stop, None).judge(&step(loss, norm)), Verdict::Stop(_)));
+            assert!(matches!(guard(OnBadStep::Skip, None).judge(&step(loss, norm)), Verdict::Skip(_)));
+        }
+        assert_eq!(
+            guard(OnBadStep::Stop, None).judge(&step(1e300, 1e300)),
+            Verdict::Take,
+            "large, but a number"
+        );
+    }
+
+    #[test]
+    fn ten_in_a_row_are_too_many_and_one_good_one_begins_anew() {
+        let mut guard = guard(OnBadStep::Skip, None);
+        for _ in 0..3 {
+            for _ in 1..IN_A_ROW {
+                assert!(matches!(guard.judge(&step(f64::NAN, 1.0)), Verdict::Skip(_)));
+            }
+            assert_eq!(guard.judge(&step(1.0, 1.0)), Verdict::Take);
+        }
+        for _ in 1..IN_A_ROW {
+            guard.judge(&step(f64::NAN, 1.0));
+        }
+        assert!(matches!(guard.judge(&step(f64::NAN, 1.0)), Verdict::Stop(_)));
+    }
+
+    #[test]
+    fn a_spike_is_far_above_what_is_usual_by_then() {
+        let mut guard = guard(OnBadStep::Skip, Some(3.0));
+        assert_eq!(guard.judge(&step(100.0, 1.0)), Verdict::Take, "nothing is usual yet");
+        for _ in 0..USUAL {
+            assert_eq!(guard.judge(&step(2.0, 1.0)), Verdict::Take);
+        }
+        assert_eq!(guard.judge(&step(5.9, 1.0)), Verdict::Take);
+        let spike = guard.judge(&step(6.5, 1.0));
+        assert!(
+            matches!(spike, Verdict::Skip(BadStep::Spike { usual, .. }) if (2.0..2.1).contains(&usual)),
+            "{spike:?}"
+        );
+        // What was skipped is not usual.
+        assert!(matches!(guard.judge(&step(6.5, 1.0)), Verdict::Skip(_)));
+    }
+}
