@@ -8,17 +8,19 @@ use burn::tensor::module::{batch_norm, batch_norm_train, conv2d};
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Tensor, TensorData};
 
+use crate::random::Key;
 use crate::weights::{Init, Parameter, Statistics};
 
 /// How much a micro-batch moves the running statistics.
 const MOMENTUM: f32 = 0.1;
 const EPSILON: f64 = 1e-5;
 
-/// Which statistics normalisation uses.
+/// What a pass is for: which statistics normalisation uses, and whether anything is dropped.
 #[derive(Debug)]
 pub enum Mode<'a> {
-    /// Those of the micro-batch, which then move the virtual rank's running statistics.
-    Train(&'a mut Statistics),
+    /// Those of the micro-batch, which then move the virtual rank's running statistics; and random numbers for this step, virtual rank
+    /// and block.
+    Train(&'a mut Statistics, Key),
     /// The running ones, unchanged.
     Evaluate(&'a Statistics),
 }
@@ -48,8 +50,8 @@ fn normalise<const D: usize>(
     let dims = input.dims();
     let values = dims.iter().product::<usize>() / dims[1];
     let running: &Statistics = match mode {
-        Mode::Train(running) if values >= 2 => return normalise_by_batch(input, scale, shift, running),
-        Mode::Train(running) => running,
+        Mode::Train(running, _) if values >= 2 => return normalise_by_batch(input, scale, shift, running),
+        Mode::Train(running, _) => running,
         Mode::Evaluate(running) => running,
     };
     let constant = |values: &Vec<f32>| {
@@ -219,6 +221,45 @@ impl Block for StandardiseBlock {
     }
 }
 
+/// While training, leaves each number out with the same chance, and makes the others so much larger that their sum stays as it is to be
+/// expected (Srivastava et al., "Dropout", JMLR 2014). Which ones follows from the key of the pass, so a virtual rank leaves out the same ones
+/// wherever it is computed.
+#[derive(Debug)]
+pub struct DropoutBlock {
+    share: f32,
+}
+
+impl DropoutBlock {
+    /// Leaves out this share of the numbers, from 0 and below 1.
+    ///
+    /// # Panics
+    /// If it is another share.
+    pub fn new(share: f32) -> DropoutBlock {
+        assert!((0.0..1.0).contains(&share), "a share of {share} leaves nothing, or is none");
+        DropoutBlock { share }
+    }
+}
+
+impl Block for DropoutBlock {
+    fn parameters(&self) -> &[Parameter] {
+        &[]
+    }
+
+    fn normalisation(&self) -> Option<(&str, usize)> {
+        None
+    }
+
+    fn forward(&self, _: &[Tensor<1>], input: Tensor<2>, mode: Mode<'_>) -> Tensor<2> {
+        let Mode::Train(_, key) = mode else { return input };
+        let [rows, features] = input.dims();
+        let kept = 1.0 / (1.0 - self.share);
+        let factor = |place| if key.uniform(place) < self.share { 0.0 } else { kept };
+        let factors: Vec<f32> = (0..(rows * features) as u64).map(factor).collect();
+        let device = input.device();
+        input * Tensor::from_data(TensorData::new(factors, [rows, features]), &device)
+    }
+}
+
 /// The last linear layer, with bias: one output per class.
 #[derive(Debug)]
 pub struct HeadBlock {
@@ -274,7 +315,7 @@ mod tests {
     fn training_normalises_by_the_micro_batch_and_remembers_it() {
         let mut running = Statistics::new(1);
         let input = tensor(&[1.0, 2.0, 3.0, 6.0], [4, 1]);
-        let output = StandardiseBlock::new(1).forward(&[], input, Mode::Train(&mut running));
+        let output = StandardiseBlock::new(1).forward(&[], input, Mode::Train(&mut running, Key::new(0)));
         let output = to_numbers(output);
         let deviation = (14.0f32 / 4.0).sqrt(); // mean 3, squares 4 + 1 + 0 + 9
         for (value, expected) in output.iter().zip([-2.0, -1.0, 0.0, 3.0]) {
@@ -297,9 +338,24 @@ mod tests {
         let mut running = Statistics { mean: vec![10.0], variance: vec![4.0] };
         let before = running.clone();
         let block = StandardiseBlock::new(1);
-        let output = block.forward(&[], tensor(&[12.0], [1, 1]), Mode::Train(&mut running));
+        let output = block.forward(&[], tensor(&[12.0], [1, 1]), Mode::Train(&mut running, Key::new(0)));
         assert!((to_numbers(output)[0] - 1.0).abs() < 1e-5);
         assert_eq!(running, before);
+    }
+
+    #[test]
+    fn dropout_keeps_the_mean_and_is_the_same_for_the_same_key() {
+        let block = DropoutBlock::new(0.3);
+        let pass = |mode: Mode<'_>| to_numbers(block.forward(&[], tensor(&[1.0; 40_000], [200, 200]), mode));
+        let train = |key| pass(Mode::Train(&mut Statistics::new(0), key));
+        let (key, other) = (Key::new(1).of(5), Key::new(1).of(6));
+        let once = train(key);
+        assert_eq!(once, train(key));
+        assert_ne!(once, train(other));
+        let dropped = once.iter().filter(|number| **number == 0.0).count() as f32 / 40_000.0;
+        assert!((dropped - 0.3).abs() < 0.01, "{dropped}");
+        assert!((once.iter().sum::<f32>() / 40_000.0 - 1.0).abs() < 0.02);
+        assert!(pass(Mode::Evaluate(&Statistics::new(0))).iter().all(|number| *number == 1.0));
     }
 
     #[test]
@@ -313,7 +369,7 @@ mod tests {
                 .map(|parameter| tensor(&parameter.initial(1), [parameter.len()]))
                 .collect();
             let input = tensor(&vec![0.5; 2 * 2 * size * size], [2, 2 * size * size]);
-            let output = block.forward(&parameters, input, Mode::Train(&mut Statistics::new(3)));
+            let output = block.forward(&parameters, input, Mode::Train(&mut Statistics::new(3), Key::new(0)));
             assert_eq!(output.dims(), [2, 3 * half * half]);
         }
     }

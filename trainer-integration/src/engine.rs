@@ -16,6 +16,7 @@ use crate::data::Samples;
 use crate::loss::{Loss, cross_entropy};
 use crate::model::Model;
 use crate::optim::{Moments, Norm, Rule};
+use crate::random::Key;
 use crate::reduce::{Comm, Partials, Pending, VirtualRanks, all_reduce};
 use crate::weights::{Statistics, Weights, ranges};
 
@@ -26,6 +27,7 @@ pub struct Engine {
     device: Device,
     ranks: VirtualRanks,
     rule: Rule,
+    key: Key,
     blocks: Vec<BlockState>,
     /// By virtual rank of this rank, then by block.
     statistics: Vec<Vec<Statistics>>,
@@ -39,6 +41,17 @@ struct BlockState {
     weights: Vec<f32>,
     decays: Vec<bool>,
     moments: Moments,
+}
+
+/// What all ranks know of a step before it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepPlan {
+    /// How many steps of the training came before it.
+    pub number: u64,
+    /// Samples of all ranks.
+    pub samples: u64,
+    /// Learning rate.
+    pub rate: f32,
 }
 
 /// What a step came to, on all ranks alike.
@@ -58,7 +71,7 @@ pub struct StepLoss {
 type Reduction = (usize, Pending<Vec<f32>>);
 
 impl Engine {
-    /// A model with these first weights (by block, the same on every rank).
+    /// A model with these first weights (by block, the same on every rank), which draws the random numbers of `key`.
     ///
     /// # Panics
     /// If the weights are not the model's, or the world larger than the number of virtual ranks.
@@ -68,6 +81,7 @@ impl Engine {
         device: Device,
         ranks: VirtualRanks,
         rule: impl Into<Rule>,
+        key: Key,
         comm: Arc<Comm>,
     ) -> Engine {
         assert_eq!(ranks.world, comm.world(), "the virtual ranks are shared by this world");
@@ -84,7 +98,7 @@ impl Engine {
             model.blocks.iter().zip(weights).map(|(block, weights)| state(&**block, weights)).collect();
         let statistics = ranks.of(comm.rank()).map(|_| model.initial_statistics()).collect();
         let rule = rule.into();
-        Engine { model, device, ranks, rule, blocks, statistics, comm, updating: Duration::ZERO }
+        Engine { model, device, ranks, rule, key, blocks, statistics, comm, updating: Duration::ZERO }
     }
 
     /// How much of the last step came after its last backward pass: waiting for the sums of all ranks, and the update.
@@ -102,9 +116,9 @@ impl Engine {
         self.blocks.iter().map(|block| block.weights.clone()).collect()
     }
 
-    /// Trains on one step: one share for each virtual rank of this rank, in order.
+    /// Trains on a step: one share for each virtual rank of this rank, in order.
     ///
-    /// Gradients are those of the mean loss over `global_samples`, the samples of all ranks: a virtual rank with fewer
+    /// Gradients are those of the mean loss over `samples`, those of all ranks: a virtual rank with fewer
     /// rows weighs less, one without any adds zeros. What the step came to, which is the same on every rank, is shown to `take`
     /// before anything is changed: if it says no, weights, moments and statistics stay as they were.
     ///
@@ -116,8 +130,7 @@ impl Engine {
     pub fn step(
         &mut self,
         shares: &[Samples],
-        global_samples: u64,
-        rate: f32,
+        StepPlan { number, samples: global_samples, rate }: StepPlan,
         take: impl FnOnce(&StepLoss) -> bool,
     ) -> Result<StepLoss, CollectiveError> {
         let hosted = self.ranks.of(self.comm.rank());
@@ -145,7 +158,8 @@ impl Engine {
                 }
                 Loss { sum: 0.0, correct: 0, gradient: Vec::new() }
             } else {
-                let pass = Pass { model: &self.model, device: &self.device, parameters: &parameters };
+                let key = self.key.of(number).of(virtual_rank.into());
+                let pass = Pass { model: &self.model, device: &self.device, parameters: &parameters, key };
                 pass.run(samples, global_samples, &mut self.statistics[index], &mut submit)
             };
             scalars.push(virtual_rank, vec![loss.sum, loss.correct as f64, samples.labels.len() as f64]);
@@ -265,6 +279,7 @@ struct Pass<'a> {
     model: &'a Model,
     device: &'a Device,
     parameters: &'a [Vec<Tensor<1>>],
+    key: Key,
 }
 
 /// A block between forward and backward.
@@ -293,7 +308,8 @@ impl Pass<'_> {
             let parameters: Vec<Tensor<1>> = parameters.iter().map(leaf).collect();
             let input = activation.autodiff();
             let input = if index > first { input.require_grad() } else { input };
-            let output = block.forward(&parameters, input.clone(), Mode::Train(&mut statistics[index]));
+            let mode = Mode::Train(&mut statistics[index], self.key.of(index as u64));
+            let output = block.forward(&parameters, input.clone(), mode);
             activation = output.clone().inner();
             kept.push(Kept { parameters, input, output });
         }

@@ -12,6 +12,7 @@ pub mod evaluate;
 pub mod loss;
 pub mod model;
 pub mod optim;
+pub mod random;
 pub mod reduce;
 pub mod source;
 pub mod testkit;

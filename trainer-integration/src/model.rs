@@ -1,6 +1,6 @@
 //! The models: ordered blocks, chosen by the shape of the input.
 
-use crate::block::{Block, ConvBlock, DenseBlock, HeadBlock, ImageShape, StandardiseBlock};
+use crate::block::{Block, ConvBlock, DenseBlock, DropoutBlock, HeadBlock, ImageShape, StandardiseBlock};
 use crate::weights::{Named, Statistics, Weights, ranges};
 
 /// What a sample looks like to a model.
@@ -73,6 +73,19 @@ impl Model {
             inputs: features,
             classes,
         }
+    }
+
+    /// The same, with dropout before its last block; as it is, of a share of 0.
+    ///
+    /// # Panics
+    /// As [`DropoutBlock::new`].
+    #[must_use]
+    pub fn with_dropout(mut self, share: f32) -> Model {
+        let dropout = DropoutBlock::new(share);
+        if share > 0.0 {
+            self.blocks.insert(self.blocks.len() - 1, Box::new(dropout));
+        }
+        self
     }
 
     /// How many parameters there are.

@@ -18,10 +18,11 @@ pub use guard::{BadStep, GuardConfig, OnBadStep};
 use crate::collective::{Collective, CollectiveError};
 use crate::data::{InputError, InputOptions, InputSpec, Rows, RowsError, Samples};
 use crate::device::{DeviceError, DeviceName};
-use crate::engine::Engine;
+use crate::engine::{Engine, StepPlan};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::model::Model;
 use crate::optim::{Decline, Optimizer, Rule, Schedule};
+use crate::random::Key;
 use crate::reduce::{Comm, VirtualRanks};
 use crate::source::{Audit, SourceError, Step, StepSource};
 use crate::weights::Weights;
@@ -44,6 +45,8 @@ pub struct TrainConfig {
     pub compare_every: u64,
     /// The length that a longer gradient, all blocks together, is brought to. Default none.
     pub clip: Option<f32>,
+    /// Which share of what enters the last layer is left out while training, from 0 and below 1. Default 0.
+    pub dropout: f32,
     /// The highest learning rate. Default 0.1.
     pub rate: f32,
     /// How it falls. Default half a cosine.
@@ -69,6 +72,7 @@ impl Default for TrainConfig {
             guard: GuardConfig::default(),
             compare_every: 100,
             clip: None,
+            dropout: 0.0,
             rate: 0.1,
             decline: Decline::default(),
             warm_up_epochs: 1.0,
@@ -236,7 +240,7 @@ impl Training<'_> {
         let ranks = VirtualRanks { count: virtual_ranks, world };
         let spec = InputSpec::from_schema(&source.schema(), &config.input)?;
         let test_spec = test.map(|test| self.test_spec(&spec, test)).transpose()?;
-        let model = Model::for_input(spec.shape(), spec.classes());
+        let model = Model::for_input(spec.shape(), spec.classes()).with_dropout(config.dropout);
         let parameters = model.parameter_count();
         let per_epoch = source.steps_per_epoch();
         self.agree(&spec, per_epoch)?;
@@ -244,7 +248,8 @@ impl Training<'_> {
         let weights = self.first_weights(&model)?;
         let device = config.device.open()?;
         let rule = Rule { optimizer: config.optimizer, clip: config.clip };
-        let mut engine = Engine::new(model, weights, device, ranks, rule, Arc::clone(comm));
+        let mut engine =
+            Engine::new(model, weights, device, ranks, rule, Key::new(config.seed), Arc::clone(comm));
         let steps = per_epoch * u64::from(config.epochs);
         let warm_up_steps = (f64::from(config.warm_up_epochs) * per_epoch as f64).round() as u64;
         let warm_up_steps = warm_up_steps.min(steps);
@@ -261,11 +266,12 @@ impl Training<'_> {
         let mut laps = Laps(started);
         while let Some(step) = source.next_step().map_err(TrainError::Source)? {
             let wait_s = laps.next();
-            let rate = schedule.rate(u64::from(step.epoch) * per_epoch + step.step);
+            let number = u64::from(step.epoch) * per_epoch + step.step;
+            let plan = StepPlan { number, samples: step.global_samples, rate: schedule.rate(number) };
             let shares = read_shares(&step, &spec, ranks, comm.rank())?;
             let decode_s = laps.next();
             let mut verdict = Verdict::Take;
-            let loss = engine.step(&shares, step.global_samples, rate, |loss| {
+            let loss = engine.step(&shares, plan, |loss| {
                 verdict = guard.judge(loss);
                 verdict == Verdict::Take
             })?;
@@ -299,7 +305,7 @@ impl Training<'_> {
                 accuracy: loss.correct as f64 / loss.samples as f64,
                 is_skipped: verdict != Verdict::Take,
                 gradient_norm: loss.gradient_norm,
-                rate,
+                rate: plan.rate,
                 samples_per_s: account.samples as f64 / started.elapsed().as_secs_f64(),
                 time: StepTime { wait_s, decode_s, compute_s, update_s },
             });
@@ -350,7 +356,7 @@ impl Training<'_> {
         let config = self.config;
         let mine = json!({
             "version": env!("CARGO_PKG_VERSION"), "seed": config.seed, "epochs": config.epochs,
-            "virtual ranks": config.virtual_ranks, "optimizer": config.optimizer, "clipping": config.clip,
+            "virtual ranks": config.virtual_ranks, "optimizer": config.optimizer, "clipping": config.clip, "dropout": config.dropout,
             "learning rate": config.rate, "schedule": config.decline, "warm-up epochs": config.warm_up_epochs,
             "bad steps": config.guard, "steps between comparisons": config.compare_every,
             "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.to_string(),

@@ -143,3 +143,58 @@ def test_a_short_last_step_has_a_stand_in(store):
         dataset = shardd.StreamingDataset(store, rank=rank, world_size=4, limit=COUNT - 3, partitions=4)
         *_, last = shardd.DataLoader(dataset, 14)
         assert len(last["binary"]) == len(last["id"]) == 1
+
+
+class Lengths(torch.nn.Module):
+    """Notes what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.seen: dict[int, bytes | None] = {}
+
+    def forward(self, batch) -> torch.Tensor:
+        assert isinstance(batch["binary"], shardd.Ragged) and isinstance(batch["tokens"], shardd.Ragged)
+        self.seen |= dict(zip(batch["id"].tolist(), batch["binary"]))
+        return self.weight * batch["tokens"].values.float().sum()
+
+
+EVERY_BINARY = {number: binary(number) for number in range(COUNT)}
+
+
+def test_lightning_moves_them_as_they_are(store, tmp_path):
+    lightning = pytest.importorskip("lightning")
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Lengths()
+
+        def training_step(self, batch, _):
+            return self.model(batch)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    module = Module()
+    trainer = lightning.Trainer(
+        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, default_root_dir=tmp_path
+    )
+    trainer.fit(module, opened(store))
+    assert module.model.seen == EVERY_BINARY
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_torch_loader_gives_them_as_they_are(store, workers):
+    dataset = shardd.StreamingDataset(store, batch_size=16)
+    model = Lengths()
+    for batch in torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context="forkserver" if workers else None):
+        model(batch)
+    assert model.seen == EVERY_BINARY
+
+
+def test_accelerate_moves_them(store):
+    accelerate = pytest.importorskip("accelerate.utils")
+    batch = next(iter(opened(store)))
+    moved = accelerate.send_to_device(batch, "meta")
+    assert moved["id"].device.type == moved["binary"].values.device.type == moved["tokens"].offsets.device.type == "meta"

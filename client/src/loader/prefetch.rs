@@ -117,7 +117,7 @@ impl Prefetch {
             let mut room = horizon.saturating_sub(first.rows());
             let mut window = vec![first];
             while window.len() < length
-                && ahead.front().is_none_or(|next| horizon == 0 || next.rows() <= room)
+                && (horizon == 0 || ahead.front().map_or(room > 0, |next| next.rows() <= room))
                 && let Some(next) = ahead.pop_front().or_else(|| planned(&mut self.shares, Some(epoch)))
             {
                 room = room.saturating_sub(next.rows());

@@ -21,6 +21,8 @@ mod holds;
 mod slots;
 mod verified;
 
+pub use verified::Seen;
+
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -189,9 +191,9 @@ impl SharedCache {
         self.verified.lock().expect("no panic while held").has(id, path)
     }
 
-    /// The file was found to be the shard.
-    pub fn note_verified(&self, id: ShardId, path: &Path) {
-        self.verified.lock().expect("no panic while held").note(id, path);
+    /// The file was found to be the shard, which it may not be any more if it has changed since it was seen.
+    pub fn note_verified(&self, id: ShardId, path: &Path, seen: Seen) {
+        self.verified.lock().expect("no panic while held").note(id, path, seen);
     }
 
     /// Bytes of all shards, whole or on their way.

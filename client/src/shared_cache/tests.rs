@@ -125,7 +125,7 @@ fn asking_for_a_shard_does_not_make_it_another_file() {
     let dir = TempDir::new().expect("a temporary directory");
     let (first, wanted) = (open(&dir, 2000), shard(1, 100));
     let Fetched::Here(path) = get(&first, &wanted) else { panic!("there is room") };
-    first.note_verified(wanted.0, &path);
+    first.note_verified(wanted.0, &path, Seen::now(&path));
     let second = open(&dir, 2000);
     assert!(is_here(&get(&second, &wanted)) && second.is_verified(wanted.0, &path));
 }
@@ -137,7 +137,7 @@ fn a_file_is_believed_until_it_changes() {
     let (id, bytes) = shard(1, 100);
     fs::write(&second, &bytes).expect("writes");
     assert!(!first.is_verified(id, &second));
-    first.note_verified(id, &second);
+    first.note_verified(id, &second, Seen::now(&second));
     assert!(first.is_verified(id, &second) && !first.is_verified(shard(2, 1).0, &second));
     assert!(open(&dir, 2000).is_verified(id, &second), "the others learn of it");
     fs::write(&second, vec![2; 101]).expect("writes");

@@ -52,8 +52,9 @@ impl Verified {
         self.known.get(&id).is_some_and(|known| traits(path).is_some_and(|now| now == *known))
     }
 
-    pub(super) fn note(&mut self, id: ShardId, path: &Path) {
-        let Some(traits) = traits(path) else { return };
+    /// Unless the file has changed since it was seen like that.
+    pub(super) fn note(&mut self, id: ShardId, path: &Path, Seen(seen): Seen) {
+        let Some(traits) = traits(path).filter(|traits| Some(*traits) == seen) else { return };
         self.known.insert(id, traits);
         if let Some(log) = &mut self.log {
             let entry = [id.0.0.as_slice(), &traits].concat();
@@ -63,6 +64,17 @@ impl Verified {
                 self.log = None;
             }
         }
+    }
+}
+
+/// What a file looked like before it was read.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen(Option<Traits>);
+
+impl Seen {
+    /// Now.
+    pub fn now(path: &Path) -> Self {
+        Self(traits(path))
     }
 }
 

@@ -85,6 +85,7 @@ impl RowEncoder {
                 Some(&flat[rows.start * width..rows.end * width])
             }
             (None, Values::Bytes { offsets, values }) => Some(&values[offsets.of_all(&rows)]),
+            (None, Values::Fixed { width, values }) => Some(&values[rows.start * width..rows.end * width]),
             _ => None,
         })
     }

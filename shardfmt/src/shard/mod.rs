@@ -32,7 +32,7 @@ use crate::row::{RowCodec, RowDigest, RowEncoder, RowError};
 
 pub use compression::{Compression, CompressionError, ZstdLevel};
 pub(crate) use ipc::{BlockPlace, IpcFile, TRAILER_BYTES, decode_block, schema_from};
-pub use pages::{nothing_beside, populate, seem_resident, will_need};
+pub use pages::{are_resident, nothing_beside, populate, seem_resident, will_need};
 pub use ranges::RangePlan;
 pub use sidecar::Sidecar;
 pub use writer::{FinishedShard, ShardWriter};

@@ -41,9 +41,15 @@ fn advise(bytes: &[u8], advice: Advice) -> io::Result<()> {
     Ok(unsafe { madvise(std::ptr::without_provenance_mut(pages.start), pages.len(), advice) }?)
 }
 
-/// Whether the kernel seems to have the pages of mapped `bytes` in memory: whether it says so of some, evenly spread, since files
-/// come and go in pieces of many pages, and looking at each takes as long as reading thousands of rows. It may say yes of files that are
-/// not the user's.
+/// Whether the kernel has all pages of mapped `bytes` in memory, by what it says now. It may say yes of files that are not the user's.
+pub fn are_resident(bytes: &[u8]) -> bool {
+    let pages = pages_of(bytes);
+    let mut told = vec![0u8; pages.len() / rustix::param::page_size()];
+    told_of(pages, &mut told) && told.iter().all(|page| page & 1 == 1)
+}
+
+/// Whether the kernel [has them all](are_resident), as it seems by some, evenly spread: of a file that is read whole, since such files come
+/// and go in pieces of many pages, and looking at each takes as long as reading thousands of rows.
 pub fn seem_resident(bytes: &[u8]) -> bool {
     let (pages, page) = (pages_of(bytes), rustix::param::page_size());
     let count = pages.len() / page;
@@ -58,10 +64,17 @@ pub fn seem_resident(bytes: &[u8]) -> bool {
 const LOOKED_AT: usize = 16;
 
 fn is_resident(page: usize) -> bool {
-    let mut told = 0u8;
-    // SAFETY: the page is of memory that a slice lies in, and there is a byte for it.
-    let done = unsafe { libc::mincore(std::ptr::without_provenance_mut(page), 1, &raw mut told) };
-    done == 0 && told & 1 == 1
+    let mut told = [0u8];
+    told_of(page..page + rustix::param::page_size(), &mut told) && told[0] & 1 == 1
+}
+
+/// Has the kernel say of each page whether it is there.
+fn told_of(pages: Range<usize>, told: &mut [u8]) -> bool {
+    assert_eq!(told.len(), pages.len() / rustix::param::page_size(), "a byte for every page");
+    // SAFETY: the pages are of memory that a slice lies in, and there is a byte in `told` for every one.
+    unsafe {
+        libc::mincore(std::ptr::without_provenance_mut(pages.start), pages.len(), told.as_mut_ptr()) == 0
+    }
 }
 
 /// The addresses of the whole pages that `bytes` lie in.

@@ -136,8 +136,8 @@ impl RangePlan {
         let block = &read.block;
         let corrupt = |reason| ShardError::Corrupt { shard: self.shard.clone(), reason };
         let length = block.body_bytes as usize; // checked with the sidecar to be below 4 GiB
-        let mut body =
-            Sparse::new(length).map_err(|error| corrupt(format!("no memory for {length} bytes: {error}")))?;
+        let no_memory = |source| ShardError::Io { shard: self.shard.clone(), source };
+        let mut body = Sparse::new(length).map_err(no_memory)?;
         for small in &block.small {
             body[small.offset as usize..][..small.bytes.len()].copy_from_slice(&small.bytes);
         }

@@ -432,3 +432,27 @@ fn a_shard_has_rows_and_columns() {
     writer.push_row(&[0]).expect("told later");
     assert!(matches!(writer.finish(), Err(ShardError::Row { .. })), "a null where none may be");
 }
+
+#[test]
+fn the_memory_of_rows_is_where_their_values_lie_across_record_batches() {
+    let rows = large(20_000);
+    let shard = Shard::from_bytes(finished(std::slice::from_ref(&rows)).bytes).expect("a shard");
+    assert!(shard.record_batches().len() > 1, "several");
+    let tensors = rows.column(0).as_fixed_size_list().values().as_primitive::<arrow::datatypes::UInt8Type>();
+    let labels = rows.column(3).as_primitive::<arrow::datatypes::Int64Type>();
+    for (start, end) in [(0, 1), (0, 20_000), (13, 14), (5_000, 17_001), (19_999, 20_000), (7, 7)] {
+        // Of each record batch: tensors, texts and labels; what is true or false has no bytes of its own.
+        let parts: Vec<&[u8]> = shard.memory_of(start..end).collect();
+        assert_eq!(parts.len() % 3, 0);
+        let column = |at: usize| parts.iter().skip(at).step_by(3).copied().collect::<Vec<_>>().concat();
+        let (start, end) = (start as usize, end as usize);
+        assert_eq!(column(0), &tensors.values()[start * 300..end * 300]);
+        let texts = rows.column(1).as_string::<i32>();
+        let expected: String =
+            (start..end).map(|row| if texts.is_null(row) { "" } else { texts.value(row) }).collect();
+        assert_eq!(column(1), expected.as_bytes());
+        let expected: Vec<u8> =
+            labels.values()[start..end].iter().flat_map(|label| label.to_le_bytes()).collect();
+        assert_eq!(column(2), expected);
+    }
+}

@@ -23,7 +23,7 @@ fn pass_gradients(model: &Model, samples: &Samples, global: u64) -> (Loss, Vec<V
     let parameters = tensors_of(model, &device);
     let mut gradients = vec![Vec::new(); model.blocks.len()];
     let mut order = Vec::new();
-    let pass = Pass { model, device: &device, parameters: &parameters };
+    let pass = Pass { model, device: &device, parameters: &parameters, key: Key::new(0) };
     let loss = pass.run(samples, global, &mut model.initial_statistics(), &mut |block, gradient| {
         order.push(block);
         gradients[block] = gradient;
@@ -56,7 +56,7 @@ fn monolithic_gradients(
     let mut statistics = model.initial_statistics();
     let mut activation = rows(samples.features.clone(), model.inputs, &device).autodiff();
     for ((block, parameters), statistics) in model.blocks.iter().zip(&parameters).zip(&mut statistics) {
-        activation = block.forward(parameters, activation, Mode::Train(statistics));
+        activation = block.forward(parameters, activation, Mode::Train(statistics, Key::new(0)));
     }
     let mut found = root(activation).backward();
     let flat = |block: &Vec<Tensor<1>>| {
@@ -98,6 +98,10 @@ fn the_gradient_of_the_loss_is_the_one_autodiff_finds() {
     }
 }
 
+fn plan(number: u64, samples: u64) -> StepPlan {
+    StepPlan { number, samples, rate: RATE }
+}
+
 /// Some steps over four virtual ranks, the last of them short: a virtual rank with one row, one with none.
 fn trained(world: u32) -> Vec<(StepLoss, Weights)> {
     let ranks = VirtualRanks { count: 4, world };
@@ -105,8 +109,15 @@ fn trained(world: u32) -> Vec<(StepLoss, Weights)> {
         let comm = Arc::new(Comm::new(Box::new(collective)));
         let model = model();
         let weights = model.initial(5);
-        let mut engine =
-            Engine::new(model, weights, Device::flex(), ranks, Optimizer::sgd(5e-4), Arc::clone(&comm));
+        let mut engine = Engine::new(
+            model,
+            weights,
+            Device::flex(),
+            ranks,
+            Optimizer::sgd(5e-4),
+            Key::new(0),
+            Arc::clone(&comm),
+        );
         let mut last = None;
         for (step, rows) in [[8; 4], [8; 4], [8; 4], [8, 3, 1, 0]].iter().enumerate() {
             let share = |virtual_rank: u32| {
@@ -114,7 +125,7 @@ fn trained(world: u32) -> Vec<(StepLoss, Weights)> {
             };
             let shares: Vec<Samples> = ranks.of(comm.rank()).map(share).collect();
             let global = rows.iter().sum::<usize>() as u64;
-            let loss = engine.step(&shares, global, RATE, |_| true).unwrap();
+            let loss = engine.step(&shares, plan(step as u64, global), |_| true).unwrap();
             assert_eq!(loss.samples, global);
             last = Some(loss);
         }
@@ -143,9 +154,10 @@ fn shares_weigh_by_their_samples() {
             let (model, ranks) = (model(), VirtualRanks { count, world: 1 });
             let weights = model.initial(5);
             let comm = Arc::new(Comm::new(Box::new(collective)));
-            let mut engine = Engine::new(model, weights, Device::flex(), ranks, Optimizer::sgd(0.0), comm);
+            let mut engine =
+                Engine::new(model, weights, Device::flex(), ranks, Optimizer::sgd(0.0), Key::new(0), comm);
             let shares = vec![samples(8, 9); count as usize];
-            engine.step(&shares, 8 * u64::from(count), RATE, |_| true).unwrap();
+            engine.step(&shares, plan(0, 8 * u64::from(count)), |_| true).unwrap();
             engine.parameters().concat()
         })
         .remove(0)
@@ -164,8 +176,14 @@ fn a_clipped_step_is_as_long_as_it_may_be_and_goes_the_same_way() {
             let first = weights.concat();
             let rule = Rule { optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 }, clip };
             let comm = Arc::new(Comm::new(Box::new(collective)));
-            let mut engine = Engine::new(model, weights, Device::flex(), ranks, rule, comm);
-            let loss = engine.step(&[samples(8, 9), samples(8, 10)], 16, 1.0, |_| true).unwrap();
+            let mut engine = Engine::new(model, weights, Device::flex(), ranks, rule, Key::new(0), comm);
+            let loss = engine
+                .step(
+                    &[samples(8, 9), samples(8, 10)],
+                    StepPlan { number: 0, samples: 16, rate: 1.0 },
+                    |_| true,
+                )
+                .unwrap();
             let moves: Vec<f64> = engine
                 .parameters()
                 .concat()
@@ -196,19 +214,26 @@ fn a_step_that_is_not_taken_changes_nothing() {
         let (model, ranks) = (model(), VirtualRanks { count: 4, world: 2 });
         let weights = model.initial(5);
         let comm = Arc::new(Comm::new(Box::new(collective)));
-        let mut engine =
-            Engine::new(model, weights, Device::flex(), ranks, Optimizer::sgd(5e-4), Arc::clone(&comm));
+        let mut engine = Engine::new(
+            model,
+            weights,
+            Device::flex(),
+            ranks,
+            Optimizer::sgd(5e-4),
+            Key::new(0),
+            Arc::clone(&comm),
+        );
         let shares = |step: u64| -> Vec<Samples> {
             ranks
                 .of(comm.rank())
                 .map(|virtual_rank| samples(8, step << 8 | u64::from(virtual_rank)))
                 .collect()
         };
-        engine.step(&shares(1), 32, RATE, |_| true).unwrap();
+        engine.step(&shares(1), plan(1, 32), |_| true).unwrap();
         let before = engine.weights().unwrap();
-        let refused = engine.step(&shares(2), 32, RATE, |_| false).unwrap();
+        let refused = engine.step(&shares(2), plan(2, 32), |_| false).unwrap();
         assert!(engine.weights().unwrap() == before, "neither weights nor statistics");
-        let again = engine.step(&shares(2), 32, RATE, |_| true).unwrap();
+        let again = engine.step(&shares(2), plan(2, 32), |_| true).unwrap();
         assert_eq!(refused, again);
         assert!(engine.weights().unwrap() != before);
     });

@@ -110,6 +110,8 @@ fn every_rule_gives_its_own_weights_and_the_same_on_any_number_of_ranks() {
         TrainConfig { optimizer: Optimizer::adamw(0.01), rate: 1e-3, ..config() },
         TrainConfig { optimizer: Optimizer::lion(0.1), rate: 1e-4, ..config() },
         TrainConfig { clip: Some(0.05), ..config() },
+        TrainConfig { dropout: 0.2, ..config() },
+        TrainConfig { dropout: 0.2, seed: 9, ..config() },
         TrainConfig { decline: Decline::Linear, ..config() },
         TrainConfig { decline: Decline::Step { epochs: 1, factor: 0.5 }, ..config() },
     ];

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, overload
 
 from . import _native
@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class Ragged(Sequence[Any]):
+class Ragged:
     """A batch's binaries, or lists of numbers that differ in length, as they lie in the batch's memory: one after the other in
     :attr:`values`, value ``i`` from ``offsets[i]`` up to ``offsets[i + 1]``. Both are tensors of the library that was asked for, without a copy.
 
     Taken one at a time, by an index or in a loop, binaries are ``bytes`` and lists are views of :attr:`values`; a value that is missing
-    (a null) is ``None``.
+    (a null) is ``None``. It is no ``Sequence``, and has what tensors have to be moved, because libraries that move batches make sequences
+    anew from their items.
     """
 
     __slots__ = ("is_bytes", "nulls", "offsets", "values")
@@ -70,6 +71,14 @@ class Ragged(Sequence[Any]):
     def map(self, change: Callable[[Any], Any]) -> Ragged:
         """With values and offsets changed each: moved to a device, say."""
         return Ragged(change(self.values), change(self.offsets), is_bytes=self.is_bytes, nulls=self.nulls)
+
+    def to(self, *where: Any, **how: Any) -> Ragged:
+        """On a device, as ``Tensor.to`` says it; as it is, if it is of another library."""
+        return self.map(lambda tensor: tensor.to(*where, **how)) if hasattr(self.values, "to") else self
+
+    def pin_memory(self, *device: Any) -> Ragged:
+        """In pinned memory, as ``Tensor.pin_memory`` says it; as it is, if it is of another library."""
+        return self.map(lambda tensor: tensor.pin_memory(*device)) if hasattr(self.values, "pin_memory") else self
 
     def __repr__(self) -> str:
         what = "binaries" if self.is_bytes else f"lists of {self.values.dtype}"

@@ -36,6 +36,8 @@ def as_tf_dataset(loader: DataLoader) -> tensorflow.data.Dataset:
     def convert(name: str, values: Any) -> Any:
         spec = specs[name]
         if isinstance(spec, tf.RaggedTensorSpec):
+            if not isinstance(values, Ragged) or values.nulls:
+                raise ValueError(f"column {name!r} has nulls in this batch, which TensorFlow's ragged tensors cannot say; fill them at ingest")
             return tf.RaggedTensor.from_row_splits(asarray(values.values), asarray(values.offsets), validate=False)
         if isinstance(values, Ragged):
             return values.to_list()

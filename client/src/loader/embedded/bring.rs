@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::LoadError;
 use crate::origin::Origin;
-use crate::shared_cache::{Fetched, SharedCache};
+use crate::shared_cache::{Fetched, Seen, SharedCache};
 
 /// How much of a file is read at once.
 const PIECE: usize = 1 << 20;
@@ -41,7 +41,11 @@ impl Bringer {
     /// Reads a file from its begin to its end, and notes that it is the shard; not, once nobody wants that any more. Blocks. What was
     /// read makes room in memory for what others wait for, unless all of it `fits`.
     pub(super) fn verify(&self, shard: ShardId, path: &Path, fits: bool) -> Result<(), LoadError> {
+        if self.cache.is_verified(shard, path) {
+            return Ok(()); // by another process, or somebody who could not wait
+        }
         let failed = |source| ShardError::Io { shard: path.display().to_string(), source };
+        let seen = Seen::now(path);
         let mut file = File::open(path).map_err(failed)?;
         let (mut hasher, mut piece, mut at) = (blake3::Hasher::new(), vec![0; PIECE], 0);
         loop {
@@ -59,7 +63,7 @@ impl Bringer {
         if found != shard {
             return Err(ShardError::WrongDigest { expected: shard, found }.into());
         }
-        self.cache.note_verified(shard, path);
+        self.cache.note_verified(shard, path, seen);
         Ok(())
     }
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use arrow::datatypes::DataType;
 use shardfmt::row::RowEncoder;
 use shardfmt::shard::{nothing_beside, populate, seem_resident, will_need};
 use shardfmt::{ByteSize, Manifest, Shard, ShardEntry, ShardError};
@@ -21,7 +22,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::super::LoadError;
 use super::super::clocks::{Clocks, On};
@@ -29,7 +30,7 @@ use super::bring::Bringer;
 use super::singles::{Singles, Size, Spent, Taken, Wanted};
 use super::units::Met;
 use crate::origin::Origin;
-use crate::shared_cache::{Fetched, SharedCache};
+use crate::shared_cache::{Fetched, Seen, SharedCache};
 
 /// Rows of at least so many bytes are read from a disk one by one; of smaller ones the whole shard, since a disk takes as
 /// long for a row as for many in a row.
@@ -48,6 +49,15 @@ const FIRST: u64 = 3;
 /// How many shards are fetched or opened at once, and checked while rows of them are read.
 const AT_ONCE: usize = 8;
 const CHECKED_AT_ONCE: usize = 2;
+
+/// Rows that are read together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unit {
+    /// How many.
+    pub(crate) rows: u32,
+    /// How many rows are in use at a time, of all units that are.
+    pub(crate) stay: u64,
+}
 
 /// A version, and the store that has its shards.
 #[derive(Clone)]
@@ -84,6 +94,8 @@ pub(crate) struct ShardFiles {
     fits: bool,
     /// Some shard was compressed, so others are, too, and are read whole when they are opened.
     are_packed: AtomicBool,
+    /// How many bytes there is room for in memory.
+    room: u64,
     /// How many rows to know of ahead of those that are prepared.
     horizon: u64,
     /// Of each version how many rows are read together that are asked for one by one.
@@ -173,6 +185,7 @@ impl ShardFiles {
             are_packed: AtomicBool::new(false),
             asked: Met::default(),
             there: Met::default(),
+            room,
             horizon,
             // Not the loader's own: whoever has given all rows lets go of what is on its way, and batches are still gathered.
             bringer: Bringer { cache, runtime: runtime.handle().clone(), stop: stop.child_token() },
@@ -197,9 +210,14 @@ impl ShardFiles {
         self
     }
 
-    /// Of rows that are asked for one by one, so many are read together of each version: its order uses them soon after each other.
-    pub(crate) fn in_units(mut self, rows: Vec<u32>) -> Self {
-        self.units = rows;
+    /// Of rows that are asked for one by one, so many are read together of each version, since its order uses them soon after each
+    /// other, if the memory has room for twice as many as `stay` until then.
+    pub(crate) fn in_units(mut self, units: impl IntoIterator<Item = Unit>) -> Self {
+        let fits = |(Unit { rows, stay }, Stored { manifest, .. }): (Unit, &Stored)| {
+            let row_bytes = manifest.row_bytes() / manifest.sample_count().max(1);
+            if stay.saturating_mul(row_bytes) <= self.room / 2 { rows } else { 1 }
+        };
+        self.units = units.into_iter().zip(&self.stored).map(fits).collect();
         self
     }
 
@@ -238,8 +256,9 @@ impl ShardFiles {
                 Wanted { number, version: version as usize, origin, entry, rows }
             });
             let wanted: Vec<Wanted<'_>> = wanted.collect();
-            let (found, others) =
-                clocks.time(On::Network, || bringer.unless_stopped(singles.take(&wanted)))?;
+            let is_far = wanted.iter().any(|wanted| wanted.origin.local_path(&wanted.entry.id).is_none());
+            let on = if is_far { On::Network } else { On::Disk };
+            let (found, others) = clocks.time(on, || bringer.unless_stopped(singles.take(&wanted)))?;
             taken = found;
             whole.extend(others);
         }
@@ -265,8 +284,8 @@ impl ShardFiles {
         single.retain(|number, rows| {
             let size = Size::from(self.entry(*number).1);
             // A file of this machine is checked in the meantime, if it is known that others of its rows will be wanted, too.
-            let is_worthwhile = self.coming.is_some() && self.local_path(*number).is_some()
-                || self.spent.is_worthwhile(*number, size, rows.len() as u64);
+            let is_worthwhile =
+                self.is_being_checked(*number) || self.spent.is_worthwhile(*number, size, rows.len() as u64);
             if !is_worthwhile {
                 whole.push(*number);
             }
@@ -279,6 +298,14 @@ impl ShardFiles {
     fn local_path(&self, number: u32) -> Option<PathBuf> {
         let (origin, entry) = self.entry(number);
         origin.local_path(&entry.id)
+    }
+
+    /// Whether a shard of this machine is being checked, or is about to be. If that has failed, who wants it next is told why.
+    fn is_being_checked(&self, number: u32) -> bool {
+        let goes_on = |coming: &HashMap<u32, JoinHandle<()>>| {
+            coming.get(&number).is_none_or(|check| !check.is_finished())
+        };
+        self.coming.as_ref().is_some_and(goes_on) && self.local_path(number).is_some()
     }
 
     /// Whether a shard lies on this machine, ready to be opened: one that is read row by row is checked first, which takes longer
@@ -314,8 +341,10 @@ impl ShardFiles {
                         None => bringer.bring(&origin, &entry).map(|_| ()),
                     });
                     // Whoever wants it next tries again, and says what is wrong.
-                    if let Ok(Err(error)) = brought.await {
-                        debug!(%shard, %error, "a shard could not be brought ahead of time");
+                    if let Ok(Err(error)) = brought.await
+                        && !matches!(error, LoadError::Stopped)
+                    {
+                        warn!(%shard, %error, "a shard could not be brought or checked ahead of time");
                     }
                 })
             });
@@ -390,7 +419,7 @@ impl ShardFiles {
             let are_packed = self.are_packed.load(Ordering::Relaxed);
             let shard = Shard::open_with(path, |bytes| {
                 let footer = bytes.len().saturating_sub(FOOTER);
-                if !are_packed {
+                if !are_packed && self.is_plain(number) {
                     nothing_beside(bytes);
                 }
                 let needed = if are_packed { bytes } else { &bytes[footer..] };
@@ -400,6 +429,7 @@ impl ShardFiles {
             self.are_packed.fetch_or(shard.heap_bytes() > 0, Ordering::Relaxed);
             return Ok(Arc::new(shard));
         }
+        let seen = Seen::now(path);
         let shard = Shard::open_with(path, |bytes| {
             if is_verified && seem_resident(bytes) {
                 return Ok(());
@@ -409,9 +439,22 @@ impl ShardFiles {
         })?;
         if !is_verified {
             shard.verify(id)?;
-            self.bringer.cache.note_verified(id, path);
+            self.bringer.cache.note_verified(id, path, seen);
         }
         Ok(Arc::new(shard))
+    }
+
+    /// Whether all columns of a shard lie where it is [known](Shard::memory_of), and none has to be read to be opened, as text has.
+    fn is_plain(&self, number: u32) -> bool {
+        fn is_plain(data_type: &DataType) -> bool {
+            match data_type {
+                DataType::Binary | DataType::LargeBinary | DataType::FixedSizeBinary(_) => true,
+                DataType::FixedSizeList(items, _) => is_plain(items.data_type()),
+                other => other.is_primitive(),
+            }
+        }
+        let fields = self.stored[self.listed[number as usize].0 as usize].manifest.schema.fields();
+        fields.iter().all(|field| is_plain(field.data_type()))
     }
 
     /// Lets go of the shards that were read longest ago, but not of those of this window; whether there were any.

@@ -3,15 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that the kernel can still give, by what it says of the machine, and what this process's control groups, of either
-/// version, allow it; any number, if it says nothing.
+/// Bytes that the kernel can still give, by what it says of the machine, and what the control groups around this process, of either
+/// version, have left; any number, if it says nothing.
 pub(crate) fn room() -> u64 {
-    let read = |path: &str| fs::read_to_string(path).ok();
-    let machine = read("/proc/meminfo").and_then(|text| of_machine(&text));
-    let groups = read("/proc/self/cgroup").zip(read("/proc/self/mounts"));
-    let files = groups.map_or_else(Vec::new, |(groups, mounts)| limits_of(&groups, &mounts));
-    let limits = files.iter().filter_map(|file| limit(&fs::read_to_string(file).ok()?));
-    machine.into_iter().chain(limits).min().unwrap_or(u64::MAX)
+    let read = |path: &Path| fs::read_to_string(path).ok();
+    let machine = read(Path::new("/proc/meminfo")).and_then(|text| of_machine(&text));
+    let groups = read(Path::new("/proc/self/cgroup")).zip(read(Path::new("/proc/self/mounts")));
+    let groups = groups.map_or_else(Vec::new, |(groups, mounts)| groups_of(&groups, &mounts));
+    let left = groups.iter().filter_map(|group| group.left(read));
+    machine.into_iter().chain(left).min().unwrap_or(u64::MAX)
 }
 
 fn of_machine(meminfo: &str) -> Option<u64> {
@@ -19,10 +19,44 @@ fn of_machine(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The files that say how much memory a process may have that is in `groups` (`/proc/self/cgroup`), by where control groups are
-/// mounted (`/proc/self/mounts`): those of each group and of all that it is in.
-fn limits_of(groups: &str, mounts: &str) -> Vec<PathBuf> {
-    let mut files = Vec::new();
+/// A control group of memory.
+#[derive(Debug, PartialEq, Eq)]
+struct Group {
+    dir: PathBuf,
+    files: &'static Files,
+}
+
+/// What a version calls its files.
+#[derive(Debug, PartialEq, Eq)]
+struct Files {
+    /// How much the group may have. `max` is no limit.
+    limit: &'static str,
+    /// How much it has.
+    usage: &'static str,
+    /// What in `memory.stat` says how much of that are pages of files.
+    cached: &'static str,
+}
+
+static FIRST: Files =
+    Files { limit: "memory.limit_in_bytes", usage: "memory.usage_in_bytes", cached: "total_cache" };
+static SECOND: Files = Files { limit: "memory.max", usage: "memory.current", cached: "file" };
+
+impl Group {
+    /// Bytes that it may still have, pages of files counted, which make room for others; `None` without a limit.
+    fn left(&self, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+        let number = |file: &str| read(&self.dir.join(file))?.trim().parse::<u64>().ok();
+        let limit = number(self.files.limit)?;
+        let stat = read(&self.dir.join("memory.stat")).unwrap_or_default();
+        let cached = stat.lines().find_map(|line| line.strip_prefix(self.files.cached)?.trim().parse().ok());
+        let held = number(self.files.usage).unwrap_or(0).saturating_sub(cached.unwrap_or(0));
+        Some(limit.saturating_sub(held))
+    }
+}
+
+/// The control groups of a process that is in `groups` (`/proc/self/cgroup`), by where they are mounted (`/proc/self/mounts`), and those
+/// around them.
+fn groups_of(groups: &str, mounts: &str) -> Vec<Group> {
+    let mut found = Vec::new();
     for group in groups.lines() {
         let mut parts = group.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
@@ -33,22 +67,17 @@ fn limits_of(groups: &str, mounts: &str) -> Vec<PathBuf> {
                 continue;
             };
             let has_memory = |list: &str| list.split(',').any(|name| name == "memory");
-            let file = match kind {
-                "cgroup2" if controllers.is_empty() => "memory.max",
-                "cgroup" if has_memory(controllers) && has_memory(options) => "memory.limit_in_bytes",
+            let files = match kind {
+                "cgroup2" if controllers.is_empty() => &SECOND,
+                "cgroup" if has_memory(controllers) && has_memory(options) => &FIRST,
                 _ => continue,
             };
             // In a container the path may be that outside, and only its own group be mounted.
             let around = Path::new(path).ancestors().filter_map(|path| path.strip_prefix("/").ok());
-            files.extend(around.map(|path| Path::new(place).join(path).join(file)));
+            found.extend(around.map(|path| Group { dir: Path::new(place).join(path), files }));
         }
     }
-    files
-}
-
-/// `max` is no limit.
-fn limit(said: &str) -> Option<u64> {
-    said.trim().parse().ok()
+    found
 }
 
 #[cfg(test)]
@@ -58,7 +87,6 @@ mod tests {
     #[test]
     fn what_the_kernel_says_is_understood() {
         assert_eq!(of_machine("MemTotal:  9 kB\nMemAvailable:   2048 kB\n"), Some(2 << 20));
-        assert_eq!((limit("1048576\n"), limit("max\n")), (Some(1 << 20), None));
         assert!(room() < u64::MAX);
     }
 
@@ -68,15 +96,43 @@ mod tests {
                       cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
                       cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0\n\
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
-        let files = limits_of("9:name=systemd:/\n4:memory:/jobs/7\n1:cpu:/jobs/8\n0::/a\n", mounts);
+        let found = groups_of("9:name=systemd:/\n4:memory:/jobs/7\n1:cpu:/jobs/8\n0::/a\n", mounts);
         let expected = [
-            "memory/jobs/7/memory.limit_in_bytes",
-            "memory/jobs/memory.limit_in_bytes",
-            "memory/memory.limit_in_bytes",
-            "unified/a/memory.max",
-            "unified/memory.max",
+            ("memory/jobs/7", &FIRST),
+            ("memory/jobs", &FIRST),
+            ("memory", &FIRST),
+            ("unified/a", &SECOND),
+            ("unified", &SECOND),
         ];
-        assert_eq!(files, expected.map(|file| Path::new("/sys/fs/cgroup").join(file)));
-        assert_eq!(limits_of("nonsense\n0::\n:", "x\ncgroup2 /c cgroup2\n"), Vec::<PathBuf>::new());
+        let expected =
+            expected.map(|(dir, files)| Group { dir: Path::new("/sys/fs/cgroup").join(dir), files });
+        assert_eq!(found, expected);
+        assert_eq!(groups_of("nonsense\n0::\n:", "x\ncgroup2 /c cgroup2\n"), []);
+    }
+
+    #[test]
+    fn what_a_group_has_left_counts_files_as_room() {
+        let read = |files: &'static [(&str, &str)]| {
+            move |path: &Path| {
+                let found = files.iter().find(|(file, _)| Path::new("/g").join(file) == path)?;
+                Some(found.1.to_owned())
+            }
+        };
+        let group = |files| Group { dir: "/g".into(), files };
+        let second =
+            [("memory.max", "1000\n"), ("memory.current", "700\n"), ("memory.stat", "anon 400\nfile 250\n")];
+        assert_eq!(group(&SECOND).left(read(Box::leak(Box::new(second)))), Some(550));
+        let first = [
+            ("memory.limit_in_bytes", "1000\n"),
+            ("memory.usage_in_bytes", "1200\n"),
+            ("memory.stat", "cache 1\ntotal_cache 100\n"),
+        ];
+        assert_eq!(group(&FIRST).left(read(Box::leak(Box::new(first)))), Some(0));
+        assert_eq!(group(&SECOND).left(read(&[("memory.max", "max\n")])), None);
+        assert_eq!(
+            group(&SECOND).left(read(&[("memory.max", "9\n")])),
+            Some(9),
+            "what is not said is nothing"
+        );
     }
 }

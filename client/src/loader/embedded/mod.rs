@@ -9,13 +9,13 @@ mod units;
 
 use std::sync::Arc;
 
-use shardfmt::plan::{Order, Plan};
+use shardfmt::plan::{Order, Plan, PlanDocument};
 use shardfmt::row::Rows;
 
 use super::LoadError;
 use super::order::SourceRead;
 use super::source::{Reads, Ready, RowSource};
-use files::{Numbers, Open};
+use files::{Numbers, Open, Unit};
 
 pub(crate) use files::{ShardFiles, Stored};
 pub(crate) use memory::room;
@@ -31,9 +31,18 @@ impl Shards {
     /// Those of `plans`, one for each version that `files` has, in the same order. Not `shuffle`d, they are read as they are stored.
     pub(crate) fn new(files: ShardFiles, plans: Vec<Arc<Plan>>, shuffle: bool) -> Self {
         let numbers = files.numbers();
-        let stays = |plan: &Plan| !shuffle || matches!(plan.document().order, Order::Blocked { .. });
-        let unit = |plan: &Arc<Plan>| if stays(plan) { plan.document().grain_rows } else { 1 };
-        let files = files.in_units(plans.iter().map(unit).collect());
+        let unit = |plan: &Arc<Plan>| {
+            let PlanDocument { order, grain_rows, partitions, .. } = plan.document();
+            let grain = u64::from(*grain_rows);
+            match order {
+                _ if !shuffle => Unit { rows: *grain_rows, stay: grain },
+                Order::Blocked { slots } => {
+                    Unit { rows: *grain_rows, stay: u64::from(*partitions) * u64::from(*slots) * grain }
+                }
+                Order::Samples => Unit { rows: 1, stay: 1 },
+            }
+        };
+        let files = files.in_units(plans.iter().map(unit));
         Self { files, lying: Arc::new(Lying { plans, numbers }) }
     }
 }

@@ -114,6 +114,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FACTOR", default_value_t = 0.1)]
     pub(crate) step_factor: f32,
 
+    /// Leave out this share of what enters the last layer, other numbers in every step
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub(crate) dropout: f32,
+
     /// Bring a longer gradient, all layers together, to this length
     #[arg(long, value_name = "LENGTH")]
     pub(crate) clip: Option<f32>,
@@ -266,6 +270,8 @@ impl Args {
             "--lr must be above 0".to_owned()
         } else if !(self.step_factor.is_finite() && self.step_factor > 0.0) {
             "--step-factor must be above 0".to_owned()
+        } else if !(0.0..1.0).contains(&self.dropout) {
+            "--dropout must be at least 0 and below 1".to_owned()
         } else if self.spike.is_some_and(|times| !(times.is_finite() && times > 1.0)) {
             "--spike must be above 1".to_owned()
         } else if self.clip.is_some_and(|clip| !(clip.is_finite() && clip > 0.0)) {

@@ -56,6 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         guard: args.guard(),
         compare_every: args.compare_every,
         clip: args.clip,
+        dropout: args.dropout,
         rate: args.scaled_rate(virtual_ranks),
         decline: args.decline(),
         warm_up_epochs: args.warm_up,

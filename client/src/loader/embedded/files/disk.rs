@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use shardfmt::ShardError;
-use shardfmt::shard::{populate, seem_resident, will_need};
+use shardfmt::shard::{are_resident, populate, will_need};
 
 use super::super::super::LoadError;
 use super::super::super::clocks::On;
@@ -14,12 +14,15 @@ use super::ShardFiles;
 const AHEAD: u64 = 64 << 20;
 const AHEAD_OF_MEMORY: u64 = 8;
 
+/// Nor more than so many rows, which have to be planned first.
+const ROWS_AHEAD: u64 = 32 << 10;
+
 /// After how many windows it is looked again whether a shard is in memory.
 const LOOK_EVERY: u64 = 64;
 
 /// How many rows to know of ahead of those that are prepared, where the memory does not hold everything but has this room.
 pub(super) fn horizon(room: u64, row_bytes: u64) -> u64 {
-    (AHEAD.min(room / AHEAD_OF_MEMORY) / row_bytes.max(1)).max(1)
+    (AHEAD.min(room / AHEAD_OF_MEMORY) / row_bytes.max(1)).clamp(1, ROWS_AHEAD)
 }
 
 impl ShardFiles {
@@ -32,7 +35,7 @@ impl ShardFiles {
                 && used.look_again <= self.window
                 && let Some(shard) = &self.open.shards[*number as usize]
             {
-                used.is_resident = seem_resident(shard.bytes());
+                used.is_resident = are_resident(shard.bytes());
                 used.look_again = self.window + LOOK_EVERY;
             }
         }
