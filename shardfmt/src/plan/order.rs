@@ -2,6 +2,7 @@
 //! Knows which slot or short grain a sample of a partition lies in, and takes a slot table for what the slot holds.
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex};
 
 use super::key::{Tag, block_key, key};
 use super::{Epoch, GrainNo, Order, Partition, Permutation, Plan, SlotTable};
@@ -58,7 +59,10 @@ impl Plan {
     /// The sample read at `position` of the table's epoch.
     pub fn read(&self, table: &SlotTable, position: u64) -> Read {
         let (partition, j) = self.at_position(position);
-        let row = table.order(self, partition).row(j, &mut None);
+        let order = table.order(self, partition);
+        let mut block = order.last_block();
+        let row = order.row(j, &mut block);
+        order.keep_block(block);
         self.resolve(table, position, partition, row)
     }
 
@@ -74,11 +78,13 @@ impl Plan {
             if visits.is_empty() {
                 continue;
             }
-            let (order, mut block) = (table.order(self, partition), None);
+            let order = table.order(self, partition);
+            let mut block = order.last_block();
             reads.extend(visits.map(|j| {
                 let row = order.row(j, &mut block);
                 self.resolve(table, self.rounds.position(partition, j), partition, row)
             }));
+            order.keep_block(block);
         }
         reads.sort_unstable_by_key(|read| read.position);
         reads
@@ -119,6 +125,7 @@ impl Plan {
             unit_rows,
             block_rows: unit_rows * u64::from(slots),
             hole: unit_start + (samples - last * unit_rows)..unit_start + unit_rows,
+            last: Arc::default(),
             seed,
             epoch,
             partition,
@@ -146,6 +153,22 @@ impl LocalOrder {
         }
     }
 
+    /// What was kept of the block met last, if nobody else has it just now.
+    pub(super) fn last_block(&self) -> LastBlock {
+        match self {
+            LocalOrder::Samples(_) => None,
+            LocalOrder::Blocked(blocked) => blocked.last.lock().expect("no panic while held").take(),
+        }
+    }
+
+    /// Keeps it for who reads on: a step reads few rows of each partition, and making the permutation of a block takes longer than
+    /// using it.
+    pub(super) fn keep_block(&self, block: LastBlock) {
+        if let LocalOrder::Blocked(blocked) = self {
+            *blocked.last.lock().expect("no panic while held") = block;
+        }
+    }
+
     /// As which a row is read.
     pub(super) fn turn_of(&self, row: u64) -> u64 {
         match self {
@@ -163,6 +186,8 @@ pub(super) struct Blocked {
     unit_rows: u64,
     block_rows: u64,
     hole: Range<u64>,
+    /// The permutation within the block met last, if nobody uses it.
+    last: Arc<Mutex<LastBlock>>,
     seed: u64,
     epoch: Epoch,
     partition: Partition,
