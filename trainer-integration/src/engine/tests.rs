@@ -98,6 +98,13 @@ fn the_gradient_of_the_loss_is_the_one_autodiff_finds() {
     }
 }
 
+/// An engine with the model's first weights.
+fn engine(ranks: VirtualRanks, rule: impl Into<Rule>, comm: &Arc<Comm>) -> Engine {
+    let model = model();
+    let weights = model.initial(5);
+    Engine::new(model, weights, Device::flex(), ranks, rule, Key::new(0), Arc::clone(comm))
+}
+
 fn plan(number: u64, samples: u64) -> StepPlan {
     StepPlan { number, samples, rate: RATE }
 }
@@ -107,17 +114,7 @@ fn trained(world: u32) -> Vec<(StepLoss, Weights)> {
     let ranks = VirtualRanks { count: 4, world };
     spawn(world, |collective| {
         let comm = Arc::new(Comm::new(Box::new(collective)));
-        let model = model();
-        let weights = model.initial(5);
-        let mut engine = Engine::new(
-            model,
-            weights,
-            Device::flex(),
-            ranks,
-            Optimizer::sgd(5e-4),
-            Key::new(0),
-            Arc::clone(&comm),
-        );
+        let mut engine = engine(ranks, Optimizer::sgd(5e-4), &comm);
         let mut last = None;
         for (step, rows) in [[8; 4], [8; 4], [8; 4], [8, 3, 1, 0]].iter().enumerate() {
             let share = |virtual_rank: u32| {
@@ -151,11 +148,8 @@ fn shares_weigh_by_their_samples() {
     // ranks of eight are one of eight, whatever the weights.
     let step = |count: u32| {
         spawn(1, |collective| {
-            let (model, ranks) = (model(), VirtualRanks { count, world: 1 });
-            let weights = model.initial(5);
             let comm = Arc::new(Comm::new(Box::new(collective)));
-            let mut engine =
-                Engine::new(model, weights, Device::flex(), ranks, Optimizer::sgd(0.0), Key::new(0), comm);
+            let mut engine = engine(VirtualRanks { count, world: 1 }, Optimizer::sgd(0.0), &comm);
             let shares = vec![samples(8, 9); count as usize];
             engine.step(&shares, plan(0, 8 * u64::from(count)), |_| true).unwrap();
             engine.parameters().concat()
@@ -171,12 +165,10 @@ fn shares_weigh_by_their_samples() {
 fn a_clipped_step_is_as_long_as_it_may_be_and_goes_the_same_way() {
     let moved = |clip: Option<f32>| {
         spawn(1, |collective| {
-            let (model, ranks) = (model(), VirtualRanks { count: 2, world: 1 });
-            let weights = model.initial(5);
-            let first = weights.concat();
             let rule = Rule { optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 }, clip };
             let comm = Arc::new(Comm::new(Box::new(collective)));
-            let mut engine = Engine::new(model, weights, Device::flex(), ranks, rule, Key::new(0), comm);
+            let mut engine = engine(VirtualRanks { count: 2, world: 1 }, rule, &comm);
+            let first = engine.parameters().concat();
             let loss = engine
                 .step(
                     &[samples(8, 9), samples(8, 10)],
@@ -211,18 +203,9 @@ fn a_clipped_step_is_as_long_as_it_may_be_and_goes_the_same_way() {
 #[test]
 fn a_step_that_is_not_taken_changes_nothing() {
     spawn(2, |collective| {
-        let (model, ranks) = (model(), VirtualRanks { count: 4, world: 2 });
-        let weights = model.initial(5);
+        let ranks = VirtualRanks { count: 4, world: 2 };
         let comm = Arc::new(Comm::new(Box::new(collective)));
-        let mut engine = Engine::new(
-            model,
-            weights,
-            Device::flex(),
-            ranks,
-            Optimizer::sgd(5e-4),
-            Key::new(0),
-            Arc::clone(&comm),
-        );
+        let mut engine = engine(ranks, Optimizer::sgd(5e-4), &comm);
         let shares = |step: u64| -> Vec<Samples> {
             ranks
                 .of(comm.rank())

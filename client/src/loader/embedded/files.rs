@@ -67,6 +67,11 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
+    /// How large a row is on average.
+    fn row_bytes(&self) -> u64 {
+        self.manifest.row_bytes() / self.manifest.sample_count().max(1)
+    }
+
     /// Its shards are brought to this machine first.
     fn is_elsewhere(&self) -> bool {
         self.manifest.shards.first().is_some_and(|shard| self.origin.local_path(&shard.id).is_none())
@@ -167,10 +172,7 @@ impl ShardFiles {
         }
         let bytes: u64 = listed.iter().map(|shard| entry(shard).bytes).sum();
         let fits = bytes <= room / 5 * 4;
-        let row_bytes: Vec<u64> = stored
-            .iter()
-            .map(|Stored { manifest, .. }| manifest.row_bytes() / manifest.sample_count().max(1))
-            .collect();
+        let row_bytes: Vec<u64> = stored.iter().map(Stored::row_bytes).collect();
         let largest_row = row_bytes.iter().copied().max().unwrap_or_default().max(1);
         let horizon = if fits { 0 } else { disk::horizon(room, largest_row) };
         let by_row = |(version, _): &(u32, u32)| !fits || row_bytes[*version as usize] >= LARGE_ROW;
@@ -213,9 +215,8 @@ impl ShardFiles {
     /// Of rows that are asked for one by one, so many are read together of each version, since its order uses them soon after each
     /// other, if the memory has room for twice as many as `stay` until then.
     pub(crate) fn in_units(mut self, units: impl IntoIterator<Item = Unit>) -> Self {
-        let fits = |(Unit { rows, stay }, Stored { manifest, .. }): (Unit, &Stored)| {
-            let row_bytes = manifest.row_bytes() / manifest.sample_count().max(1);
-            if stay.saturating_mul(row_bytes) <= self.room / 2 { rows } else { 1 }
+        let fits = |(Unit { rows, stay }, stored): (Unit, &Stored)| {
+            if stay.saturating_mul(stored.row_bytes()) <= self.room / 2 { rows } else { 1 }
         };
         self.units = units.into_iter().zip(&self.stored).map(fits).collect();
         self
