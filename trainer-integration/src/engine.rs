@@ -1,24 +1,32 @@
 //! One training step: every virtual rank's forward and backward, the reduction of their gradients, the update.
 //!
-//! Each virtual rank is computed on its own, with its own micro-batch and statistics, also where one process hosts many:
-//! that is what makes the bits independent of the number of processes. Gradients travel block by block: while the last
-//! virtual rank of this process still goes backward through the earlier blocks, the later ones are already being reduced.
+//! Each virtual rank is computed on its own, with its own micro-batch and running numbers, also where one process hosts many: that is what
+//! makes the bits independent of the number of processes. Gradients travel in buckets of blocks: while the last virtual rank of this process
+//! still goes backward through the earlier blocks, the later ones are already being reduced.
 
+mod buckets;
+mod walk;
+
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor, TensorData};
 use shardfmt::digest::Digest;
 
-use crate::block::{Block, Mode, to_numbers};
+use crate::block::Pass;
 use crate::collective::CollectiveError;
-use crate::data::Samples;
-use crate::loss::{Loss, cross_entropy};
+use crate::flow::Part;
+use crate::loss::Measured;
 use crate::model::Model;
 use crate::optim::{Moments, Norm, Rule};
 use crate::random::Key;
 use crate::reduce::{Comm, Partials, Pending, VirtualRanks, all_reduce};
-use crate::weights::{Statistics, Weights, ranges};
+use crate::stage::{Stage, to_numbers};
+use crate::weights::{Running, Weights, ranges};
+pub use buckets::BucketSizes;
+use buckets::Buckets;
+use walk::{Open, Walk};
 
 /// A model being trained, as one rank holds it.
 #[derive(Debug)]
@@ -29,16 +37,20 @@ pub struct Engine {
     rule: Rule,
     key: Key,
     blocks: Vec<BlockState>,
-    /// By virtual rank of this rank, then by block.
-    statistics: Vec<Vec<Statistics>>,
+    buckets: Buckets,
+    /// By virtual rank of this rank.
+    running: Vec<Running>,
     comm: Arc<Comm>,
+    begun: Option<Begun>,
     updating: Duration,
 }
 
 /// The numbers of one block.
 #[derive(Debug)]
 struct BlockState {
+    /// The trained ones, then the frozen ones.
     weights: Vec<f32>,
+    /// Of the trained ones.
     decays: Vec<bool>,
     moments: Moments,
 }
@@ -48,8 +60,6 @@ struct BlockState {
 pub struct StepPlan {
     /// How many steps of the training came before it.
     pub number: u64,
-    /// Samples of all ranks.
-    pub samples: u64,
     /// Learning rate.
     pub rate: f32,
 }
@@ -63,12 +73,44 @@ pub struct StepLoss {
     pub correct: u64,
     /// How many samples there were.
     pub samples: u64,
-    /// Length of the gradient, all blocks together, before it was clipped.
+    /// Length of the gradient of the mean loss, all blocks together, before it was clipped.
     pub gradient_norm: f64,
 }
 
-/// Which block's gradient, and the sum of it over all virtual ranks when it is there.
-type Reduction = (usize, Pending<Vec<f32>>);
+impl StepLoss {
+    /// Of a sample, on average.
+    pub fn mean(&self) -> f64 {
+        self.sum / self.samples.max(1) as f64
+    }
+}
+
+/// A micro-batch: what goes into the model, and what is made of its output.
+pub struct MicroBatch<'a> {
+    /// What the first block is given, at least one row of it.
+    pub input: Vec<Part>,
+    /// By which objective the output is measured against what.
+    pub measure: Box<dyn FnOnce(Vec<Part>) -> Measured + 'a>,
+}
+
+/// The micro-batches of a virtual rank, one after the other; none if it has no sample in a step.
+pub type Share<'a> = Vec<MicroBatch<'a>>;
+
+/// A step whose gradients are not all there.
+#[derive(Debug)]
+struct Begun {
+    number: u64,
+    /// The running numbers before it.
+    running: Vec<Running>,
+    /// By virtual rank of this rank, then by bucket: the sum over the micro-batches so far.
+    carried: Vec<Vec<Option<Vec<f32>>>>,
+    /// By virtual rank of this rank: losses, right answers, samples.
+    scalars: Vec<[f64; 3]>,
+    /// By virtual rank of this rank: micro-batches so far.
+    micro_batches: Vec<u64>,
+    /// By bucket.
+    partials: Vec<Partials<f32>>,
+    reductions: Vec<Pending<Vec<f32>>>,
+}
 
 impl Engine {
     /// A model with these first weights (by block, the same on every rank), which draws the random numbers of `key`.
@@ -85,20 +127,31 @@ impl Engine {
         comm: Arc<Comm>,
     ) -> Engine {
         assert_eq!(ranks.world, comm.world(), "the virtual ranks are shared by this world");
-        assert_eq!(weights.len(), model.blocks.len(), "weights for every block");
-        let state = |block: &dyn Block, weights: Vec<f32>| {
-            let parameters = block.parameters().iter();
-            let decays: Vec<bool> = parameters
+        assert_eq!(weights.len(), model.stages.len(), "weights for every block");
+        let state = |stage: &dyn Stage, weights: Vec<f32>| {
+            let parameters = stage.parameters().iter();
+            let count: usize = parameters.clone().map(|parameter| parameter.len()).sum();
+            assert_eq!(weights.len(), count, "weights for every parameter");
+            let trained = parameters.filter(|parameter| parameter.is_trained);
+            let decays = trained
                 .flat_map(|parameter| std::iter::repeat_n(parameter.decays, parameter.len()))
                 .collect();
-            assert_eq!(weights.len(), decays.len(), "weights for every parameter");
             BlockState { weights, decays, moments: Moments::default() }
         };
-        let blocks =
-            model.blocks.iter().zip(weights).map(|(block, weights)| state(&**block, weights)).collect();
-        let statistics = ranks.of(comm.rank()).map(|_| model.initial_statistics()).collect();
+        let stages = model.stages.iter().zip(weights);
+        let blocks: Vec<BlockState> = stages.map(|(stage, weights)| state(&**stage, weights)).collect();
+        let running = ranks.of(comm.rank()).map(|_| model.initial_running()).collect();
         let rule = rule.into();
-        Engine { model, device, ranks, rule, key, blocks, statistics, comm, updating: Duration::ZERO }
+        let buckets = buckets_of(&blocks, BucketSizes::default());
+        let updating = Duration::ZERO;
+        Engine { model, device, ranks, rule, key, blocks, buckets, running, comm, begun: None, updating }
+    }
+
+    /// With buckets of other sizes. The weights do not depend on them.
+    #[must_use]
+    pub fn with_buckets(mut self, sizes: BucketSizes) -> Engine {
+        self.buckets = buckets_of(&self.blocks, sizes);
+        self
     }
 
     /// How much of the last step came after its last backward pass: waiting for the sums of all ranks, and the update.
@@ -111,115 +164,349 @@ impl Engine {
         &self.model
     }
 
+    /// Where it is computed.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The virtual ranks of this rank.
+    pub fn virtual_ranks(&self) -> Range<u32> {
+        self.ranks.of(self.comm.rank())
+    }
+
     /// The parameters, by block.
     pub fn parameters(&self) -> Vec<Vec<f32>> {
         self.blocks.iter().map(|block| block.weights.clone()).collect()
     }
 
-    /// Trains on a step: one share for each virtual rank of this rank, in order.
+    /// Forward and backward for micro-batches of a step that is not complete with them: one share for each virtual rank of this rank, in
+    /// order. Gradients are added up by virtual rank, and nothing is sent (but what blocks sum over all virtual ranks).
     ///
-    /// Gradients are those of the mean loss over `samples`, those of all ranks: a virtual rank with fewer
-    /// rows weighs less, one without any adds zeros. What the step came to, which is the same on every rank, is shown to `take`
-    /// before anything is changed: if it says no, weights, moments and statistics stay as they were.
+    /// # Errors
+    /// When another rank is gone or late.
+    ///
+    /// # Panics
+    /// If there is not one share for each virtual rank, or a step of another number is begun.
+    pub fn accumulate(&mut self, shares: Vec<Share<'_>>, number: u64) -> Result<(), CollectiveError> {
+        self.run(shares, number, false)
+    }
+
+    /// Trains on a step: one share for each virtual rank of this rank, in order, besides those that were accumulated.
+    ///
+    /// Gradients are those of the mean loss over the samples of all ranks: a virtual rank with fewer samples weighs less, one without
+    /// any adds zeros. What the step came to, which is the same on every rank, is shown to `take` before anything is changed: if it says
+    /// no, weights, moments and running numbers stay as they were.
     ///
     /// # Errors
     /// When another rank is gone or late; the weights are then of no further use.
     ///
     /// # Panics
-    /// If there is not one share for each virtual rank.
+    /// As [`Engine::accumulate`].
     pub fn step(
         &mut self,
-        shares: &[Samples],
-        StepPlan { number, samples: global_samples, rate }: StepPlan,
+        shares: Vec<Share<'_>>,
+        StepPlan { number, rate }: StepPlan,
         take: impl FnOnce(&StepLoss) -> bool,
     ) -> Result<StepLoss, CollectiveError> {
-        let hosted = self.ranks.of(self.comm.rank());
-        let before = self.statistics.clone();
-        assert_eq!(shares.len(), hosted.len(), "a share for every virtual rank");
-        let parameters = self.tensors();
-        let count = self.ranks.count;
-        let mut gradients: Vec<Partials<f32>> =
-            (0..self.blocks.len()).map(|_| Partials::new(count)).collect();
-        let mut scalars = Partials::<f64>::new(count);
-        let mut reductions: Vec<Reduction> = Vec::with_capacity(self.blocks.len());
-
-        for (index, (virtual_rank, samples)) in hosted.clone().zip(shares).enumerate() {
-            let is_last = virtual_rank + 1 == hosted.end;
-            let mut submit = |block: usize, gradient: Vec<f32>| {
-                gradients[block].push(virtual_rank, gradient);
-                if is_last {
-                    let partials = std::mem::replace(&mut gradients[block], Partials::new(count));
-                    reductions.push((block, reduce(&self.comm, self.ranks, partials)));
-                }
-            };
-            let loss = if samples.labels.is_empty() {
-                for block in (0..self.blocks.len()).rev() {
-                    submit(block, vec![0.0; self.blocks[block].weights.len()]);
-                }
-                Loss { sum: 0.0, correct: 0, gradient: Vec::new() }
-            } else {
-                let key = self.key.of(number).of(virtual_rank.into());
-                let pass = Pass { model: &self.model, device: &self.device, parameters: &parameters, key };
-                pass.run(samples, global_samples, &mut self.statistics[index], &mut submit)
-            };
-            scalars.push(virtual_rank, vec![loss.sum, loss.correct as f64, samples.labels.len() as f64]);
-        }
-
+        self.run(shares, number, true)?;
         let computed = Instant::now();
-        let totals = reduce(&self.comm, self.ranks, scalars);
+        let Begun { running, scalars, reductions, .. } = self.begun.take().expect("a step is under way");
+        let mut sums = Partials::<f64>::new(self.ranks.count);
+        for (virtual_rank, scalars) in self.virtual_ranks().zip(scalars) {
+            sums.push(virtual_rank, scalars.to_vec());
+        }
+        let totals = reduce(&self.comm, self.ranks, sums);
         let mut norm = Norm::default();
-        let mut sums = Vec::with_capacity(reductions.len());
-        for (block, reduction) in reductions {
-            let gradient = reduction.wait()?;
-            norm.add(&gradient);
-            sums.push((block, gradient));
+        let mut gradient = Vec::with_capacity(reductions.len());
+        for (bucket, reduction) in reductions.into_iter().enumerate() {
+            let sum = reduction.wait()?;
+            self.buckets.places(bucket).for_each(|(_, range)| norm.add(&sum[range]));
+            gradient.push(sum);
         }
         let totals = totals.wait()?;
-        let loss = StepLoss {
-            sum: totals[0],
-            correct: totals[1] as u64,
-            samples: totals[2] as u64,
-            gradient_norm: norm.value(),
-        };
+        let (sum, correct, samples) = (totals[0], totals[1] as u64, totals[2] as u64);
+        let share = 1.0 / samples.max(1) as f64;
+        let norm = norm.times(share);
+        let loss = StepLoss { sum, correct, samples, gradient_norm: norm.value() };
         if take(&loss) {
-            self.update(sums, norm, rate);
+            let factor = share * self.rule.clip.map_or(1.0, |limit| f64::from(norm.factor(limit)));
+            self.update(gradient, factor as f32, rate);
         } else {
-            self.statistics = before;
+            self.running = running;
         }
         self.updating = computed.elapsed();
         Ok(loss)
     }
 
     /// Moves the weights against the gradient.
-    fn update(&mut self, gradient: Vec<(usize, Vec<f32>)>, norm: Norm, rate: f32) {
-        let Rule { optimizer, clip } = self.rule;
-        let factor = clip.map_or(1.0, |limit| norm.factor(limit));
-        for (block, mut gradient) in gradient {
-            if factor != 1.0 {
-                gradient.iter_mut().for_each(|number| *number *= factor);
+    fn update(&mut self, gradient: Vec<Vec<f32>>, factor: f32, rate: f32) {
+        for (bucket, mut sum) in gradient.into_iter().enumerate() {
+            sum.iter_mut().for_each(|number| *number *= factor);
+            for (block, range) in self.buckets.places(bucket) {
+                let BlockState { weights, decays, moments } = &mut self.blocks[block];
+                let trained = &mut weights[..decays.len()];
+                moments.update(self.rule.optimizer, rate, decays, trained, &sum[range]);
             }
-            let BlockState { weights, decays, moments } = &mut self.blocks[block];
-            moments.update(optimizer, rate, decays, weights, &gradient);
         }
     }
 
-    /// The running statistics averaged over all virtual ranks, in the order of the tree: the same on every rank.
+    /// Forward and backward of these micro-batches.
+    fn run(&mut self, shares: Vec<Share<'_>>, number: u64, is_complete: bool) -> Result<(), CollectiveError> {
+        assert_eq!(shares.len(), self.virtual_ranks().len(), "a share for every virtual rank");
+        let mut begun = self.begun.take().unwrap_or_else(|| self.begin(number));
+        assert_eq!(begun.number, number, "the step begun is completed first");
+        let parameters = self.tensors();
+        if self.model.stages.iter().any(|stage| stage.summary_len() > 0) {
+            self.run_side_by_side(shares, &parameters, &mut begun, is_complete)?;
+        } else {
+            self.run_one_by_one(shares, &parameters, &mut begun, is_complete);
+        }
+        self.begun = Some(begun);
+        Ok(())
+    }
+
+    fn begin(&self, number: u64) -> Begun {
+        let (hosted, buckets) = (self.virtual_ranks().len(), self.buckets.count());
+        Begun {
+            number,
+            running: self.running.clone(),
+            carried: vec![vec![None; buckets]; hosted],
+            scalars: vec![[0.0; 3]; hosted],
+            micro_batches: vec![0; hosted],
+            partials: (0..buckets).map(|_| Partials::new(self.ranks.count)).collect(),
+            reductions: Vec::with_capacity(buckets),
+        }
+    }
+
+    /// A virtual rank goes all the way forward and back before the next one begins: only one graph exists at a time.
+    fn run_one_by_one(
+        &mut self,
+        shares: Vec<Share<'_>>,
+        parameters: &[Vec<Tensor<1>>],
+        begun: &mut Begun,
+        is_complete: bool,
+    ) {
+        for (index, share) in shares.into_iter().enumerate() {
+            let last = share.len().wrapping_sub(1);
+            if share.is_empty() && is_complete {
+                (0..self.buckets.count()).for_each(|bucket| self.deliver(begun, index, bucket, None, true));
+            }
+            for (at, micro_batch) in share.into_iter().enumerate() {
+                let is_last = is_complete && at == last;
+                let key = self.next_key(begun, index);
+                let mut walk = Walk::new(micro_batch.input, key);
+                for (block, parameters) in parameters.iter().enumerate() {
+                    self.forward(&mut walk, index, block, parameters, None);
+                }
+                begun.measure(index, walk.turn(micro_batch.measure));
+                for block in (0..self.model.stages.len()).rev() {
+                    let open = walk.backward();
+                    debug_assert!(open.is_none(), "no block has a summary");
+                    if let Some(bucket) = self.buckets.completed_by(block) {
+                        self.deliver(begun, index, bucket, Some(std::mem::take(&mut walk.gradient)), is_last);
+                    }
+                }
+            }
+        }
+    }
+
+    /// All virtual ranks, of this rank and of the others, go through a block before any enters the next: for blocks that need sums over
+    /// them all.
+    fn run_side_by_side(
+        &mut self,
+        shares: Vec<Share<'_>>,
+        parameters: &[Vec<Tensor<1>>],
+        begun: &mut Begun,
+        is_complete: bool,
+    ) -> Result<(), CollectiveError> {
+        let longest = shares.iter().map(Vec::len).max().unwrap_or(0);
+        let rounds = self.largest(longest as u64)?;
+        let mut shares: Vec<_> = shares.into_iter().map(Vec::into_iter).collect();
+        for round in 0..rounds {
+            let is_last = is_complete && round + 1 == rounds;
+            let (mut walks, mut measures) = (Vec::new(), Vec::new());
+            for (index, share) in shares.iter_mut().enumerate() {
+                let (walk, measure) = match share.next() {
+                    Some(MicroBatch { input, measure }) => {
+                        (Some(Walk::new(input, self.next_key(begun, index))), Some(measure))
+                    }
+                    None => (None, None),
+                };
+                walks.push(walk);
+                measures.push(measure);
+            }
+            for (block, parameters) in parameters.iter().enumerate() {
+                let total = self.summary(block, parameters, &walks)?;
+                for (index, walk) in walks.iter_mut().enumerate() {
+                    let Some(walk) = walk else { continue };
+                    self.forward(walk, index, block, parameters, total.clone());
+                }
+            }
+            for (index, (walk, measure)) in walks.iter_mut().zip(measures).enumerate() {
+                if let (Some(walk), Some(measure)) = (walk, measure) {
+                    begun.measure(index, walk.turn(measure));
+                }
+            }
+            for block in (0..self.model.stages.len()).rev() {
+                let open: Vec<Option<Open>> =
+                    walks.iter_mut().map(|walk| walk.as_mut().and_then(Walk::backward)).collect();
+                self.close(block, &mut walks, open)?;
+                let Some(bucket) = self.buckets.completed_by(block) else { continue };
+                for (index, walk) in walks.iter_mut().enumerate() {
+                    let gradient = walk.as_mut().map(|walk| std::mem::take(&mut walk.gradient));
+                    self.deliver(begun, index, bucket, gradient, is_last);
+                }
+            }
+        }
+        if rounds == 0 && is_complete {
+            for bucket in 0..self.buckets.count() {
+                for index in 0..shares.len() {
+                    self.deliver(begun, index, bucket, None, true);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The largest of what all ranks bring.
+    fn largest(&self, mine: u64) -> Result<u64, CollectiveError> {
+        let all = self.comm.run(move |collective| collective.all_gather(&mine.to_le_bytes()))?;
+        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes);
+        let malformed = |rank: usize| CollectiveError::Malformed {
+            rank: rank as u32,
+            what: "not a number of micro-batches".to_owned(),
+        };
+        let numbers =
+            all.iter().enumerate().map(|(rank, it)| number(it.bytes()).map_err(|_| malformed(rank)));
+        numbers.collect::<Result<Vec<u64>, _>>().map(|all| all.into_iter().max().unwrap_or(mine))
+    }
+
+    /// Of a block that asks for one, the sum over all virtual ranks.
+    fn summary(
+        &self,
+        block: usize,
+        parameters: &[Tensor<1>],
+        walks: &[Option<Walk>],
+    ) -> Result<Option<Tensor<1>>, CollectiveError> {
+        let stage = &self.model.stages[block];
+        let length = stage.summary_len();
+        if length == 0 {
+            return Ok(None);
+        }
+        let summary = |(index, walk): (usize, &Option<Walk>)| match walk {
+            Some(walk) => {
+                let loaded = stage.load(parameters, &self.running[index][block], true);
+                to_numbers(walk.summary(&*loaded))
+            }
+            None => vec![0.0; length],
+        };
+        self.sum_over_all(walks.iter().enumerate().map(summary)).map(Some)
+    }
+
+    /// Sends back what flows through the sums of a block's summaries.
+    fn close(
+        &self,
+        block: usize,
+        walks: &mut [Option<Walk>],
+        open: Vec<Option<Open>>,
+    ) -> Result<(), CollectiveError> {
+        let length = self.model.stages[block].summary_len();
+        if length == 0 {
+            return Ok(());
+        }
+        let shares = open.iter().map(|open| match open {
+            Some(open) => to_numbers(open.share.clone()),
+            None => vec![0.0; length],
+        });
+        let gradient = self.sum_over_all(shares)?;
+        for (walk, open) in walks.iter_mut().zip(open) {
+            if let (Some(walk), Some(open)) = (walk, open) {
+                walk.close(open, gradient.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The sum of the numbers of all virtual ranks, in the order of the tree.
+    fn sum_over_all(&self, mine: impl Iterator<Item = Vec<f32>>) -> Result<Tensor<1>, CollectiveError> {
+        let mut partials = Partials::new(self.ranks.count);
+        for (virtual_rank, numbers) in self.virtual_ranks().zip(mine) {
+            partials.push(virtual_rank, numbers);
+        }
+        let total = reduce(&self.comm, self.ranks, partials).wait()?;
+        let count = [total.len()];
+        Ok(Tensor::from_data(TensorData::new(total, count), &self.device))
+    }
+
+    /// The key of a virtual rank's next micro-batch: of the training, the step, the virtual rank, and the place in the step.
+    fn next_key(&self, begun: &mut Begun, index: usize) -> Key {
+        let virtual_rank = self.virtual_ranks().start + index as u32;
+        let place = &mut begun.micro_batches[index];
+        *place += 1;
+        self.key.of(begun.number).of(virtual_rank.into()).of(*place - 1)
+    }
+
+    fn forward(
+        &mut self,
+        walk: &mut Walk,
+        index: usize,
+        block: usize,
+        parameters: &[Tensor<1>],
+        total: Option<Tensor<1>>,
+    ) {
+        let running = &mut self.running[index][block];
+        let loaded = self.model.stages[block].load(parameters, running, true);
+        // Before the first trained parameters there is nothing to go back for.
+        let first = self.blocks.iter().position(|block| !block.decays.is_empty()).unwrap_or(0);
+        *running = walk.forward(loaded, block > first, total);
+    }
+
+    /// Takes a micro-batch's gradient of a bucket (`None` without a sample). With the last micro-batch of the last virtual rank, the bucket
+    /// goes to the other ranks.
+    fn deliver(
+        &self,
+        begun: &mut Begun,
+        index: usize,
+        bucket: usize,
+        gradient: Option<Vec<f32>>,
+        is_last: bool,
+    ) {
+        let carried = &mut begun.carried[index][bucket];
+        let sum = match (carried.take(), gradient) {
+            (Some(mut sum), Some(gradient)) => {
+                sum.iter_mut().zip(gradient).for_each(|(sum, number)| *sum += number);
+                Some(sum)
+            }
+            (one, other) => one.or(other),
+        };
+        if !is_last {
+            *carried = sum;
+            return;
+        }
+        let hosted = self.virtual_ranks();
+        let virtual_rank = hosted.start + index as u32;
+        let sum = sum.unwrap_or_else(|| vec![0.0; self.buckets.len(bucket)]);
+        begun.partials[bucket].push(virtual_rank, sum);
+        if virtual_rank + 1 == hosted.end {
+            let partials = std::mem::replace(&mut begun.partials[bucket], Partials::new(self.ranks.count));
+            begun.reductions.push(reduce(&self.comm, self.ranks, partials));
+        }
+    }
+
+    /// The running numbers averaged over all virtual ranks, in the order of the tree: the same on every rank.
     ///
     /// # Errors
     /// As [`Engine::step`].
-    pub fn averaged_statistics(&self) -> Result<Vec<Statistics>, CollectiveError> {
+    pub fn averaged_running(&self) -> Result<Running, CollectiveError> {
         let mut sums = Partials::new(self.ranks.count);
-        for (virtual_rank, blocks) in self.ranks.of(self.comm.rank()).zip(&self.statistics) {
-            let flat = blocks.iter().flat_map(|block| block.mean.iter().chain(&block.variance));
-            sums.push(virtual_rank, flat.copied().collect());
+        for (virtual_rank, blocks) in self.virtual_ranks().zip(&self.running) {
+            sums.push(virtual_rank, blocks.iter().flatten().flatten().copied().collect());
         }
         let total = reduce(&self.comm, self.ranks, sums).wait()?;
         let mut averages = total.iter().map(|sum| sum / self.ranks.count as f32);
-        let mut averaged = self.model.initial_statistics();
-        for block in &mut averaged {
-            for value in block.mean.iter_mut().chain(&mut block.variance) {
-                *value = averages.next().expect("as many sums as statistics");
-            }
+        let mut averaged = self.model.initial_running();
+        for value in averaged.iter_mut().flatten().flatten() {
+            *value = averages.next().expect("as many sums as running numbers");
         }
         Ok(averaged)
     }
@@ -229,36 +516,50 @@ impl Engine {
         self.blocks.iter().map(|block| Digest::of(bytemuck::cast_slice(&block.weights))).collect()
     }
 
-    /// The weights as they stand, with averaged statistics: what is hashed, saved and evaluated.
+    /// The weights as they stand, with averaged running numbers: what is hashed, saved and evaluated.
     ///
     /// # Errors
     /// As [`Engine::step`].
     pub fn weights(&self) -> Result<Weights, CollectiveError> {
-        Ok(self.model.name_weights(&self.parameters(), &self.averaged_statistics()?))
+        Ok(self.model.name_weights(&self.parameters(), &self.averaged_running()?))
     }
 
-    /// The logits of some rows, by these statistics.
-    pub fn logits(&self, features: Vec<f32>, statistics: &[Statistics]) -> Vec<f32> {
-        let parameters = self.tensors();
-        let mut activation = rows(features, self.model.inputs, &self.device);
-        for ((block, parameters), statistics) in self.model.blocks.iter().zip(&parameters).zip(statistics) {
-            activation = block.forward(parameters, activation, Mode::Evaluate(statistics));
+    /// What the model makes of an input, by these running numbers.
+    pub fn output(&self, input: Vec<Part>, running: &Running) -> Vec<Part> {
+        let (mut activation, mut shelf) = (input, std::collections::BTreeMap::new());
+        for ((stage, parameters), running) in self.model.stages.iter().zip(self.tensors()).zip(running) {
+            let mut pass = Pass::new(None, shelf, None);
+            activation = stage.load(&parameters, running, false).forward(activation, &mut pass);
+            (shelf, _) = pass.leave();
         }
-        to_numbers(activation)
+        activation
     }
 
     /// One flat tensor per parameter, by block.
     fn tensors(&self) -> Vec<Vec<Tensor<1>>> {
-        let tensors = |block: &dyn Block, state: &BlockState| {
-            let tensor = |range: std::ops::Range<usize>| {
+        let tensors = |stage: &dyn Stage, state: &BlockState| {
+            let tensor = |range: Range<usize>| {
                 let values = state.weights[range].to_vec();
                 let length = values.len();
                 Tensor::from_data(TensorData::new(values, [length]), &self.device)
             };
-            ranges(block.parameters()).into_iter().map(tensor).collect()
+            ranges(stage.parameters()).into_iter().map(tensor).collect()
         };
-        self.model.blocks.iter().zip(&self.blocks).map(|(block, state)| tensors(&**block, state)).collect()
+        self.model.stages.iter().zip(&self.blocks).map(|(stage, state)| tensors(&**stage, state)).collect()
     }
+}
+
+impl Begun {
+    fn measure(&mut self, index: usize, Measured { sum, correct, samples, .. }: Measured) {
+        let scalars = &mut self.scalars[index];
+        for (scalar, more) in scalars.iter_mut().zip([sum, correct as f64, samples as f64]) {
+            *scalar += more;
+        }
+    }
+}
+
+fn buckets_of(blocks: &[BlockState], sizes: BucketSizes) -> Buckets {
+    Buckets::new(blocks.iter().map(|block| block.decays.len()).collect(), sizes)
 }
 
 fn reduce<T: bytemuck::Pod + Send + std::ops::Add<Output = T>>(
@@ -267,78 +568,6 @@ fn reduce<T: bytemuck::Pod + Send + std::ops::Add<Output = T>>(
     partials: Partials<T>,
 ) -> Pending<Vec<T>> {
     comm.submit(move |collective| all_reduce(collective, ranks, partials))
-}
-
-fn rows(features: Vec<f32>, width: usize, device: &Device) -> Tensor<2> {
-    let count = features.len() / width;
-    Tensor::from_data(TensorData::new(features, [count, width]), device)
-}
-
-/// One virtual rank's way forward and back.
-struct Pass<'a> {
-    model: &'a Model,
-    device: &'a Device,
-    parameters: &'a [Vec<Tensor<1>>],
-    key: Key,
-}
-
-/// A block between forward and backward.
-struct Kept {
-    parameters: Vec<Tensor<1>>,
-    input: Tensor<2>,
-    output: Tensor<2>,
-}
-
-impl Pass<'_> {
-    /// Hands each block's flat gradient to `submit`, the last block's first.
-    fn run(
-        &self,
-        samples: &Samples,
-        global_samples: u64,
-        statistics: &mut [Statistics],
-        submit: &mut dyn FnMut(usize, Vec<f32>),
-    ) -> Loss {
-        // Before the first parameters there is nothing to go back for.
-        let first = self.parameters.iter().position(|parameters| !parameters.is_empty()).unwrap_or(0);
-        let mut kept: Vec<Kept> = Vec::with_capacity(self.model.blocks.len());
-        let mut activation = rows(samples.features.clone(), self.model.inputs, self.device);
-        for (index, (block, parameters)) in self.model.blocks.iter().zip(self.parameters).enumerate() {
-            // Leaves of this block's own graph: nothing connects it to its neighbours but values.
-            let leaf = |tensor: &Tensor<1>| tensor.clone().autodiff().require_grad();
-            let parameters: Vec<Tensor<1>> = parameters.iter().map(leaf).collect();
-            let input = activation.autodiff();
-            let input = if index > first { input.require_grad() } else { input };
-            let mode = Mode::Train(&mut statistics[index], self.key.of(index as u64));
-            let output = block.forward(&parameters, input.clone(), mode);
-            activation = output.clone().inner();
-            kept.push(Kept { parameters, input, output });
-        }
-
-        let loss =
-            cross_entropy(&to_numbers(activation), &samples.labels, self.model.classes, global_samples);
-        let mut upstream = rows(loss.gradient.clone(), self.model.classes, self.device);
-        while let Some(Kept { parameters, input, output }) = kept.pop() {
-            let index = kept.len();
-            if index < first {
-                submit(index, Vec::new());
-                continue;
-            }
-            // The product's gradient with respect to the output is `upstream`; its value is of no interest.
-            let mut found = (output * upstream.clone().autodiff()).sum().backward();
-            let mut gradient = Vec::new();
-            for parameter in &parameters {
-                match parameter.grad_remove(&mut found) {
-                    Some(values) => gradient.extend(to_numbers(values)),
-                    None => gradient.resize(gradient.len() + parameter.dims()[0], 0.0),
-                }
-            }
-            if index > first {
-                upstream = input.grad_remove(&mut found).expect("every block depends on its input");
-            }
-            submit(index, gradient);
-        }
-        loss
-    }
 }
 
 #[cfg(test)]

@@ -9,10 +9,12 @@ use serde::Serialize;
 use crate::collective::CollectiveError;
 use crate::data::{InputSpec, Rows};
 use crate::engine::Engine;
+use crate::flow::{Part, from_parts};
 use crate::loss::cross_entropy;
 use crate::reduce::{Comm, slice_of};
+use crate::stage::to_numbers;
 use crate::train::TrainError;
-use crate::weights::Statistics;
+use crate::weights::Running;
 
 const CHUNK_ROWS: u64 = 256;
 
@@ -42,13 +44,13 @@ struct Chunk {
     loss: f64,
 }
 
-/// Evaluates `engine` with these statistics on all rows, this rank its share of them.
+/// Evaluates `engine` with these running numbers on all rows, this rank its share of them.
 ///
 /// # Errors
 /// When rows cannot be read or used, or another rank is gone.
 pub fn evaluate(
     engine: &Engine,
-    statistics: &[Statistics],
+    running: &Running,
     spec: &InputSpec,
     rows: &dyn Rows,
     comm: &Comm,
@@ -68,8 +70,10 @@ pub fn evaluate(
         }
         let positions: Vec<u64> = range.collect();
         let samples = spec.read(&batch, &positions)?;
-        let logits = engine.logits(samples.features, statistics);
-        let loss = cross_entropy(&logits, &samples.labels, spec.classes(), 1);
+        let shape = spec.shape().rows(samples.labels.len());
+        let input = Part::floats(samples.features, &shape, engine.device());
+        let logits = from_parts::<burn::tensor::Tensor<2>>(engine.output(vec![input], running));
+        let loss = cross_entropy(&to_numbers(logits), &samples.labels, spec.classes());
         found.push(Chunk { correct: loss.correct, loss: loss.sum });
     }
     let all = comm.run(move |collective| {

@@ -1,155 +1,102 @@
-//! The models: ordered blocks, chosen by the shape of the input.
+//! A model: blocks in the order in which a sample passes them, each with a name.
 
-use crate::block::{Block, ConvBlock, DenseBlock, DropoutBlock, HeadBlock, ImageShape, StandardiseBlock};
-use crate::weights::{Named, Statistics, Weights, ranges};
+use std::marker::PhantomData;
 
-/// What a sample looks like to a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InputShape {
-    /// Channels, height, width.
-    Image(ImageShape),
-    /// So many columns.
-    Features(usize),
-}
+use crate::block::Block;
+use crate::flow::Flow;
+use crate::stage::{Stage, stage};
+use crate::weights::{Named, Running, Weights, ranges};
 
-impl InputShape {
-    /// Numbers per sample.
-    pub fn len(self) -> usize {
-        match self {
-            InputShape::Image(shape) => shape.iter().product(),
-            InputShape::Features(count) => count,
-        }
-    }
-
-    /// Whether a sample has no numbers at all.
-    pub fn is_empty(self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// Blocks in the order in which a sample passes them; the last one has an output per class.
+/// Blocks that fit together: each takes what the one before it makes, which the compiler checks.
+///
+/// ```
+/// # use burn::module::Module;
+/// # use burn::nn::{Linear, LinearConfig};
+/// # use burn::tensor::{Device, Tensor};
+/// # use shardd_trainer::model::Chain;
+/// # #[derive(Module, Debug)]
+/// # struct Dense { linear: Linear }
+/// # shardd_trainer::block!(Dense, |self, input: Tensor<2>| -> Tensor<2> { self.linear.forward(input) });
+/// let device = Device::flex();
+/// let dense = |from, to| Dense { linear: LinearConfig::new(from, to).init(&device) };
+/// let model = Chain::start(dense(64, 32)).then(dense(32, 10)).named("head").into_model();
+/// assert_eq!(model.parameter_count(), 64 * 32 + 32 + 32 * 10 + 10);
+/// assert_eq!(model.stages[1].parameters()[0].name, "head.linear.weight");
+/// ```
 #[derive(Debug)]
-pub struct Model {
-    /// The blocks.
-    pub blocks: Vec<Box<dyn Block>>,
-    /// Numbers per sample.
-    pub inputs: usize,
-    /// Outputs of the last block.
-    pub classes: usize,
+pub struct Chain<Input, Output> {
+    stages: Vec<Box<dyn Stage>>,
+    types: PhantomData<fn(Input) -> Output>,
 }
 
-impl Model {
-    /// The small model for this kind of input: [`Model::conv_net`] or [`Model::perceptron`].
-    pub fn for_input(shape: InputShape, classes: usize) -> Model {
-        match shape {
-            InputShape::Image(shape) => Model::conv_net(shape, classes),
-            InputShape::Features(count) => Model::perceptron(count, classes),
-        }
+impl<Input: Flow, Output: Flow> Chain<Input, Output> {
+    /// The first block. A block's name is its place, from 0, unless it is given [another](Chain::named).
+    pub fn start<B: Block<Input = Input, Output = Output>>(block: B) -> Chain<Input, Output> {
+        Chain { stages: vec![stage(block, "0")], types: PhantomData }
     }
 
-    /// Two 3x3 convolutions with stride 2 (24 and 48 channels), each with batch normalisation and ReLU, then one linear
-    /// layer.
-    pub fn conv_net(input: ImageShape, classes: usize) -> Model {
-        let first = ConvBlock::new(1, input, 24);
-        let second = ConvBlock::new(2, first.output(), 48);
-        let features = second.output().iter().product();
-        Model {
-            blocks: vec![Box::new(first), Box::new(second), Box::new(HeadBlock::new(features, classes))],
-            inputs: input.iter().product(),
-            classes,
-        }
-    }
-
-    /// Standardised columns, two linear layers of 64 with batch normalisation and ReLU, then one linear layer.
-    pub fn perceptron(features: usize, classes: usize) -> Model {
-        const WIDTH: usize = 64;
-        Model {
-            blocks: vec![
-                Box::new(StandardiseBlock::new(features)),
-                Box::new(DenseBlock::new(1, features, WIDTH)),
-                Box::new(DenseBlock::new(2, WIDTH, WIDTH)),
-                Box::new(HeadBlock::new(WIDTH, classes)),
-            ],
-            inputs: features,
-            classes,
-        }
-    }
-
-    /// The same, with dropout before its last block; as it is, of a share of 0.
-    ///
-    /// # Panics
-    /// As [`DropoutBlock::new`].
+    /// The next block.
     #[must_use]
-    pub fn with_dropout(mut self, share: f32) -> Model {
-        let dropout = DropoutBlock::new(share);
-        if share > 0.0 {
-            self.blocks.insert(self.blocks.len() - 1, Box::new(dropout));
+    pub fn then<B: Block<Input = Output>>(mut self, block: B) -> Chain<Input, B::Output> {
+        self.stages.push(stage(block, &self.stages.len().to_string()));
+        Chain { stages: self.stages, types: PhantomData }
+    }
+
+    /// Names the last block: its parameters are saved as `name.path`.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Chain<Input, Output> {
+        if let Some(last) = self.stages.last_mut() {
+            last.rename(name);
         }
         self
     }
 
+    /// The model, without its types.
+    pub fn into_model(self) -> Model {
+        Model { stages: self.stages }
+    }
+}
+
+/// Blocks in the order in which a sample passes them.
+#[derive(Debug)]
+pub struct Model {
+    /// The blocks.
+    pub stages: Vec<Box<dyn Stage>>,
+}
+
+impl Model {
     /// How many parameters there are.
     pub fn parameter_count(&self) -> usize {
-        self.blocks.iter().flat_map(|block| block.parameters()).map(|parameter| parameter.len()).sum()
+        self.stages.iter().flat_map(|stage| stage.parameters()).map(|parameter| parameter.len()).sum()
     }
 
     /// The first values of every block's flat buffer.
     pub fn initial(&self, seed: u64) -> Vec<Vec<f32>> {
-        let flat = |block: &dyn Block| {
-            block.parameters().iter().flat_map(|parameter| parameter.initial(seed)).collect()
-        };
-        self.blocks.iter().map(|block| flat(&**block)).collect()
+        self.stages.iter().map(|stage| stage.initial(seed)).collect()
     }
 
-    /// What every block's normalisation starts with; empty for a block without.
-    pub fn initial_statistics(&self) -> Vec<Statistics> {
-        let channels = |block: &dyn Block| block.normalisation().map_or(0, |(_, channels)| channels);
-        self.blocks.iter().map(|block| Statistics::new(channels(&**block))).collect()
+    /// What every block's running numbers start with.
+    pub fn initial_running(&self) -> Running {
+        let initial =
+            |stage: &dyn Stage| stage.buffers().iter().map(|buffer| buffer.initial.clone()).collect();
+        self.stages.iter().map(|stage| initial(&**stage)).collect()
     }
 
-    /// Names for the numbers: all parameters, then all statistics.
-    pub fn name_weights(&self, parameters: &[Vec<f32>], statistics: &[Statistics]) -> Weights {
+    /// Names for the numbers: all parameters, then all running numbers.
+    pub fn name_weights(&self, parameters: &[Vec<f32>], running: &Running) -> Weights {
         let mut named = Vec::new();
-        for (block, flat) in self.blocks.iter().zip(parameters) {
-            for (parameter, range) in block.parameters().iter().zip(ranges(block.parameters())) {
+        for (stage, flat) in self.stages.iter().zip(parameters) {
+            for (parameter, range) in stage.parameters().iter().zip(ranges(stage.parameters())) {
                 let (name, shape) = (parameter.name.clone(), parameter.shape.clone());
                 named.push(Named { name, shape, values: flat[range].to_vec() });
             }
         }
-        for (block, statistics) in self.blocks.iter().zip(statistics) {
-            let Some((norm, channels)) = block.normalisation() else { continue };
-            let mut push = |suffix: &str, values: &[f32]| {
-                let name = format!("{norm}.{suffix}");
-                named.push(Named { name, shape: vec![channels], values: values.to_vec() });
-            };
-            push("running_mean", &statistics.mean);
-            push("running_var", &statistics.variance);
+        for (stage, running) in self.stages.iter().zip(running) {
+            for (buffer, values) in stage.buffers().iter().zip(running) {
+                let (name, shape) = (buffer.name.clone(), buffer.shape.clone());
+                named.push(Named { name, shape, values: values.clone() });
+            }
         }
         Weights(named)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_small_conv_net_has_the_size_of_its_description() {
-        let digits = Model::conv_net([1, 8, 8], 10);
-        assert_eq!(digits.parameter_count(), 9 * 24 + 48 + 24 * 9 * 48 + 96 + 192 * 10 + 10);
-        let pooled = Model::conv_net([3, 16, 16], 10);
-        assert_eq!(pooled.blocks[2].parameters()[0].shape, [768, 10]);
-    }
-
-    #[test]
-    fn names_are_unique() {
-        for model in [Model::conv_net([3, 32, 32], 10), Model::perceptron(5, 3)] {
-            let weights = model.name_weights(&model.initial(0), &model.initial_statistics());
-            let names: std::collections::BTreeSet<&str> =
-                weights.0.iter().map(|named| &named.name[..]).collect();
-            assert_eq!(names.len(), weights.0.len());
-            let parameters: usize = model.initial(0).iter().map(Vec::len).sum();
-            assert_eq!(parameters, model.parameter_count());
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! A whole training: agree on the settings, start from the same weights, follow the source step by step, compare at the
 //! end. Knows the engine and its neighbours; where data comes from and who connects the ranks is the caller's.
 
+pub(crate) mod agree;
 pub mod guard;
 
 use std::collections::BTreeMap;
@@ -18,14 +19,17 @@ pub use guard::{BadStep, GuardConfig, OnBadStep};
 use crate::collective::{Collective, CollectiveError};
 use crate::data::{InputError, InputOptions, InputSpec, Rows, RowsError, Samples};
 use crate::device::{DeviceError, DeviceName};
-use crate::engine::{Engine, StepPlan};
+use crate::engine::{Engine, MicroBatch, Share, StepPlan};
 use crate::evaluate::{Evaluation, evaluate};
-use crate::model::Model;
+use crate::flow::{Part, from_parts};
+use crate::loss::{CrossEntropy, Objective};
+use crate::models::{InputShape, Norm, small};
 use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::random::Key;
 use crate::reduce::{Comm, VirtualRanks};
 use crate::source::{Audit, SourceError, Step, StepSource};
 use crate::weights::Weights;
+use agree::{compare, first_weights};
 use guard::{Guard, Verdict};
 
 /// What decides the weights, apart from the data; and how they are computed.
@@ -45,6 +49,8 @@ pub struct TrainConfig {
     pub compare_every: u64,
     /// The length that a longer gradient, all blocks together, is brought to. Default none.
     pub clip: Option<f32>,
+    /// What normalises between the layers of an image model. Default batch normalisation by virtual rank.
+    pub norm: Norm,
     /// Which share of what enters the last layer is left out while training, from 0 and below 1. Default 0.
     pub dropout: f32,
     /// The highest learning rate. Default 0.1.
@@ -72,6 +78,7 @@ impl Default for TrainConfig {
             guard: GuardConfig::default(),
             compare_every: 100,
             clip: None,
+            norm: Norm::default(),
             dropout: 0.0,
             rate: 0.1,
             decline: Decline::default(),
@@ -103,6 +110,9 @@ pub enum TrainError {
     /// A step came to nothing that can be learnt from; the weights are those before it.
     #[error("epoch {epoch}, step {step}: {what}")]
     BadStep { epoch: u32, step: u64, what: BadStep },
+    /// A block of the model would compute other numbers on another number of ranks.
+    #[error("{0}")]
+    Block(String),
     /// Another rank is gone or late.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
@@ -171,7 +181,7 @@ pub struct StepTime {
 /// A finished training.
 #[derive(Clone, Debug)]
 pub struct Trained {
-    /// The weights with averaged statistics, the same on every rank.
+    /// The weights with averaged running numbers, the same on every rank.
     pub weights: Weights,
     /// Their digest.
     pub digest: Digest,
@@ -240,13 +250,13 @@ impl Training<'_> {
         let ranks = VirtualRanks { count: virtual_ranks, world };
         let spec = InputSpec::from_schema(&source.schema(), &config.input)?;
         let test_spec = test.map(|test| self.test_spec(&spec, test)).transpose()?;
-        let model = Model::for_input(spec.shape(), spec.classes()).with_dropout(config.dropout);
+        let device = config.device.open()?;
+        let model = small(spec.shape(), spec.classes(), config.norm, config.dropout, &device);
         let parameters = model.parameter_count();
         let per_epoch = source.steps_per_epoch();
         self.agree(&spec, per_epoch)?;
 
-        let weights = self.first_weights(&model)?;
-        let device = config.device.open()?;
+        let weights = first_weights(&model, config.seed, comm)?;
         let rule = Rule { optimizer: config.optimizer, clip: config.clip };
         let mut engine =
             Engine::new(model, weights, device, ranks, rule, Key::new(config.seed), Arc::clone(comm));
@@ -267,11 +277,13 @@ impl Training<'_> {
         while let Some(step) = source.next_step().map_err(TrainError::Source)? {
             let wait_s = laps.next();
             let number = u64::from(step.epoch) * per_epoch + step.step;
-            let plan = StepPlan { number, samples: step.global_samples, rate: schedule.rate(number) };
+            let plan = StepPlan { number, rate: schedule.rate(number) };
             let shares = read_shares(&step, &spec, ranks, comm.rank())?;
+            let shares =
+                shares.into_iter().map(|samples| share_of(samples, spec.shape(), engine.device())).collect();
             let decode_s = laps.next();
             let mut verdict = Verdict::Take;
-            let loss = engine.step(&shares, plan, |loss| {
+            let loss = engine.step(shares, plan, |loss| {
                 verdict = guard.judge(loss);
                 verdict == Verdict::Take
             })?;
@@ -312,14 +324,14 @@ impl Training<'_> {
         }
         let train_s = started.elapsed().as_secs_f64();
 
-        let statistics = engine.averaged_statistics()?;
-        let weights = engine.model().name_weights(&engine.parameters(), &statistics);
+        let running = engine.averaged_running()?;
+        let weights = engine.model().name_weights(&engine.parameters(), &running);
         let digest = weights.digest();
         compare(comm, &engine.digests(), "at the end")?;
-        compare(comm, &[digest], "at the end, with its statistics")?;
+        compare(comm, &[digest], "at the end, with its running numbers")?;
         let evaluation = match (test, &test_spec) {
             (Some(test), Some(spec)) if test.row_count() > 0 => {
-                Some(evaluate(&engine, &statistics, spec, test, comm)?)
+                Some(evaluate(&engine, &running, spec, test, comm)?)
             }
             _ => None,
         };
@@ -357,6 +369,7 @@ impl Training<'_> {
         let mine = json!({
             "version": env!("CARGO_PKG_VERSION"), "seed": config.seed, "epochs": config.epochs,
             "virtual ranks": config.virtual_ranks, "optimizer": config.optimizer, "clipping": config.clip, "dropout": config.dropout,
+            "normalisation": config.norm,
             "learning rate": config.rate, "schedule": config.decline, "warm-up epochs": config.warm_up_epochs,
             "bad steps": config.guard, "steps between comparisons": config.compare_every,
             "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.to_string(),
@@ -379,47 +392,6 @@ impl Training<'_> {
         }
         Ok(())
     }
-
-    /// Rank 0's, by block, compared on all ranks.
-    fn first_weights(&self, model: &Model) -> Result<Vec<Vec<f32>>, TrainError> {
-        let mine = if self.comm.rank() == 0 { model.initial(self.config.seed).concat() } else { Vec::new() };
-        let received =
-            self.comm.run(move |collective| collective.broadcast(0, bytemuck::cast_slice(&mine)))?;
-        let count = model.parameter_count();
-        let flat = received.numbers::<f32>().filter(|numbers| numbers.len() == count).ok_or_else(|| {
-            let what = format!("{} bytes for {count} parameters", received.bytes().len());
-            CollectiveError::Malformed { rank: 0, what }
-        })?;
-        let mut flat = flat.iter().copied();
-        let mut take = |count: usize| flat.by_ref().take(count).collect::<Vec<f32>>();
-        let lengths = model.blocks.iter().map(|block| block.parameters().iter().map(|it| it.len()).sum());
-        let weights: Vec<Vec<f32>> = lengths.map(&mut take).collect();
-        let digests: Vec<Digest> =
-            weights.iter().map(|block| Digest::of(bytemuck::cast_slice(block))).collect();
-        compare(&self.comm, &digests, "at the start")?;
-        Ok(weights)
-    }
-}
-
-/// Compares the digests of all blocks on all ranks.
-fn compare(comm: &Comm, ours: &[Digest], moment: &str) -> Result<(), TrainError> {
-    let mine: Vec<u8> = ours.iter().flat_map(|digest| digest.0).collect();
-    let all = comm.run(move |collective| collective.all_gather(&mine))?;
-    let digest = |bytes: &[u8]| Digest(bytes.try_into().unwrap_or_default());
-    for (rank, theirs) in all.iter().enumerate() {
-        let pairs = all[0].bytes().chunks(32).zip(theirs.bytes().chunks(32)).enumerate();
-        if let Some((block, (ours, theirs))) = pairs.into_iter().find(|(_, (ours, theirs))| ours != theirs) {
-            let (ours, theirs) = (digest(ours), digest(theirs));
-            return Err(TrainError::Diverged {
-                rank: rank as u32,
-                block,
-                moment: moment.to_owned(),
-                ours,
-                theirs,
-            });
-        }
-    }
-    Ok(())
 }
 
 /// The samples of this rank's virtual ranks, checked to be theirs.
@@ -444,6 +416,20 @@ fn read_shares(
         Ok(spec.read(&batch.rows, &batch.positions)?)
     };
     step.micro_batches.iter().map(read).collect()
+}
+
+/// Samples as a virtual rank's only micro-batch, if there are any: rows of this shape to logits, measured by cross-entropy.
+pub(crate) fn share_of(
+    Samples { features, labels }: Samples,
+    shape: InputShape,
+    device: &burn::tensor::Device,
+) -> Share<'static> {
+    if labels.is_empty() {
+        return Vec::new();
+    }
+    let input = vec![Part::floats(features, &shape.rows(labels.len()), device)];
+    let measure = Box::new(move |output| CrossEntropy.measure(from_parts(output), &labels));
+    vec![MicroBatch { input, measure }]
 }
 
 /// Times that follow each other without a gap, in seconds; holds when the last one ended.

@@ -28,11 +28,27 @@ pub struct Parameter {
     pub name: String,
     /// Its dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// How it starts.
-    pub init: Init,
+    /// How it starts; `None` as its module was made.
+    pub init: Option<Init>,
     /// Whether weight decay applies; not to biases and normalisation.
     pub decays: bool,
+    /// Whether it is trained, or frozen.
+    pub is_trained: bool,
 }
+
+/// Running numbers of a model, such as the mean of a normalisation layer: each virtual rank has its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Buffer {
+    /// Unique in the model, such as `conv1.norm.running_mean`.
+    pub name: String,
+    /// Its dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// What it starts with.
+    pub initial: Vec<f32>,
+}
+
+/// The running numbers of a virtual rank: by block, then by buffer.
+pub type Running = Vec<Vec<Vec<f32>>>;
 
 impl Parameter {
     /// How many numbers it has.
@@ -45,12 +61,12 @@ impl Parameter {
         self.len() == 0
     }
 
-    /// Its first values. A function of seed and name alone, the same on every machine: the k-th number is made of the
-    /// k-th four bytes of a BLAKE3 output stream, so neither order nor thread count enters.
-    pub fn initial(&self, seed: u64) -> Vec<f32> {
-        let bound = match self.init {
-            Init::Zeros => return vec![0.0; self.len()],
-            Init::Ones => return vec![1.0; self.len()],
+    /// Its first values, `None` if they are those of its module. A function of seed and name alone, the same on every machine: the k-th number
+    /// is made of the k-th four bytes of a BLAKE3 output stream, so neither order nor thread count enters.
+    pub fn initial(&self, seed: u64) -> Option<Vec<f32>> {
+        let bound = match self.init? {
+            Init::Zeros => return Some(vec![0.0; self.len()]),
+            Init::Ones => return Some(vec![1.0; self.len()]),
             Init::Uniform { bound } => bound,
         };
         let mut hasher = blake3::Hasher::new_derive_key("shardd 2026 parameter initialisation v1");
@@ -63,7 +79,7 @@ impl Parameter {
             let unit = (u32::from_le_bytes(*bytes) >> 8) as f32 / (1 << 23) as f32 - 1.0;
             unit * bound
         };
-        stream.as_chunks().0.iter().map(uniform).collect()
+        Some(stream.as_chunks().0.iter().map(uniform).collect())
     }
 }
 
@@ -77,22 +93,6 @@ pub fn ranges(parameters: &[Parameter]) -> Vec<Range<usize>> {
     parameters.iter().map(range).collect()
 }
 
-/// Running mean and variance of one normalisation layer, by channel.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Statistics {
-    /// Running mean.
-    pub mean: Vec<f32>,
-    /// Running variance (unbiased).
-    pub variance: Vec<f32>,
-}
-
-impl Statistics {
-    /// What a layer starts with: mean 0, variance 1.
-    pub fn new(channels: usize) -> Statistics {
-        Statistics { mean: vec![0.0; channels], variance: vec![1.0; channels] }
-    }
-}
-
 /// A named tensor with its values, in the model's order: what is hashed and saved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Named {
@@ -104,7 +104,7 @@ pub struct Named {
     pub values: Vec<f32>,
 }
 
-/// All parameters of a trained model, then its averaged running statistics.
+/// All parameters of a trained model, then its averaged running numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights(pub Vec<Named>);
 
@@ -196,8 +196,9 @@ mod tests {
         Parameter {
             name: name.to_owned(),
             shape: vec![40, 50],
-            init: Init::Uniform { bound: 0.5 },
+            init: Some(Init::Uniform { bound: 0.5 }),
             decays: true,
+            is_trained: true,
         }
     }
 
@@ -205,17 +206,17 @@ mod tests {
         let named = |name: &str| Named {
             name: name.to_owned(),
             shape: vec![40, 50],
-            values: parameter(name).initial(1),
+            values: parameter(name).initial(1).unwrap(),
         };
         Weights(vec![named("zebra"), named("ant")])
     }
 
     #[test]
     fn initial_values_follow_from_seed_and_name() {
-        let first = parameter("a").initial(7);
-        assert_eq!(first, parameter("a").initial(7));
-        assert_ne!(first, parameter("b").initial(7));
-        assert_ne!(first, parameter("a").initial(8));
+        let first = parameter("a").initial(7).unwrap();
+        assert_eq!(first, parameter("a").initial(7).unwrap());
+        assert_ne!(first, parameter("b").initial(7).unwrap());
+        assert_ne!(first, parameter("a").initial(8).unwrap());
         // A golden value: weights must not change between releases.
         assert_eq!(first[..3].iter().map(|value| value.to_bits()).collect::<Vec<_>>(), GOLDEN);
     }
@@ -223,7 +224,7 @@ mod tests {
 
     #[test]
     fn initial_values_are_uniform() {
-        let values = parameter("a").initial(7);
+        let values = parameter("a").initial(7).unwrap();
         assert!(values.iter().all(|value| (-0.5..0.5).contains(value)));
         let mean = values.iter().sum::<f32>() / 2_000.0;
         let variance = values.iter().map(|value| value * value).sum::<f32>() / 2_000.0;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::decode;
-use crate::model::InputShape;
+use crate::models::InputShape;
 
 /// What the schema does not say.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use shardd_client::loader::MicroBatch;
 
 use crate::data::{InputError, InputSpec, Samples};
-use crate::model::InputShape;
+use crate::models::InputShape;
 
 /// What a step reads, as tensors.
 #[derive(Clone, Debug)]

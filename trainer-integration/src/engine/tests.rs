@@ -1,129 +1,291 @@
-use burn::tensor::activation::log_softmax;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::activation::{log_softmax, relu};
 
 use super::*;
+use crate::block::Block;
 use crate::collective::spawn;
+use crate::data::Samples;
+use crate::flow::from_parts;
+use crate::loss::{Objective, SampleLosses};
+use crate::model::Chain;
+use crate::models::{InputShape, Norm, conv_net};
 use crate::optim::Optimizer;
 use crate::testkit::digits_like;
+use crate::train::share_of;
 
 const RATE: f32 = 0.1;
+const DIGITS: InputShape = InputShape::Image([1, 8, 8]);
 
 fn samples(count: usize, seed: u64) -> Samples {
-    let model_inputs = 64;
     let (features, labels) = digits_like(count, seed);
-    assert_eq!(features.len(), count * model_inputs);
     Samples { features, labels }
 }
 
-fn model() -> Model {
-    Model::conv_net([1, 8, 8], 10)
+fn share(count: usize, seed: u64) -> Share<'static> {
+    share_of(samples(count, seed), DIGITS, &Device::flex())
 }
 
-fn pass_gradients(model: &Model, samples: &Samples, global: u64) -> (Loss, Vec<Vec<f32>>) {
-    let device = Device::flex();
-    let parameters = tensors_of(model, &device);
-    let mut gradients = vec![Vec::new(); model.blocks.len()];
-    let mut order = Vec::new();
-    let pass = Pass { model, device: &device, parameters: &parameters, key: Key::new(0) };
-    let loss = pass.run(samples, global, &mut model.initial_statistics(), &mut |block, gradient| {
-        order.push(block);
-        gradients[block] = gradient;
-    });
-    assert!(order.is_sorted_by(|later, earlier| later > earlier), "last block first: {order:?}");
-    (loss, gradients)
+/// As rows of 64 columns.
+fn columns(count: usize, seed: u64) -> Share<'static> {
+    share_of(samples(count, seed), InputShape::Features(64), &Device::flex())
 }
 
-fn tensors_of(model: &Model, device: &Device) -> Vec<Vec<Tensor<1>>> {
-    let block = |block: &dyn Block| {
-        let tensor = |values: Vec<f32>| {
-            let length = values.len();
-            Tensor::from_data(TensorData::new(values, [length]), device)
-        };
-        block.parameters().iter().map(|parameter| tensor(parameter.initial(3))).collect()
-    };
-    model.blocks.iter().map(|it| block(&**it)).collect()
+fn model(norm: Norm) -> Model {
+    conv_net([1, 8, 8], 10, norm, 0.2, &Device::flex()).into_model()
 }
 
-/// Forward through all blocks in one graph; what `root` makes of the logits goes backward.
-fn monolithic_gradients(
-    model: &Model,
-    samples: &Samples,
-    root: impl Fn(Tensor<2>) -> Tensor<1>,
-) -> Vec<Vec<f32>> {
-    let device = Device::flex();
-    let leaf = |tensor: Tensor<1>| tensor.autodiff().require_grad();
-    let parameters: Vec<Vec<Tensor<1>>> =
-        tensors_of(model, &device).into_iter().map(|block| block.into_iter().map(leaf).collect()).collect();
-    let mut statistics = model.initial_statistics();
-    let mut activation = rows(samples.features.clone(), model.inputs, &device).autodiff();
-    for ((block, parameters), statistics) in model.blocks.iter().zip(&parameters).zip(&mut statistics) {
-        activation = block.forward(parameters, activation, Mode::Train(statistics, Key::new(0)));
-    }
-    let mut found = root(activation).backward();
-    let flat = |block: &Vec<Tensor<1>>| {
-        block.iter().flat_map(|parameter| to_numbers(parameter.grad_remove(&mut found).unwrap())).collect()
-    };
-    parameters.iter().map(flat).collect()
-}
-
-#[test]
-fn blocks_with_a_graph_each_give_the_gradients_of_one_graph() {
-    for model in [model(), Model::perceptron(64, 10)] {
-        let samples = samples(16, 1);
-        let (loss, by_block) = pass_gradients(&model, &samples, 40);
-        let whole = monolithic_gradients(&model, &samples, |logits| {
-            let upstream = rows(loss.gradient.clone(), 10, &Device::flex()).autodiff();
-            (logits * upstream).sum()
-        });
-        assert_eq!(by_block, whole, "to the last bit");
-    }
-}
-
-#[test]
-fn the_gradient_of_the_loss_is_the_one_autodiff_finds() {
-    let model = model();
-    let samples = samples(16, 2);
-    let (_, by_block) = pass_gradients(&model, &samples, 16);
-    let whole = monolithic_gradients(&model, &samples, |logits| {
-        let mut targets = vec![0.0; 160];
-        samples
-            .labels
-            .iter()
-            .enumerate()
-            .for_each(|(row, &label)| targets[row * 10 + label as usize] = -1.0 / 16.0);
-        let targets = rows(targets, 10, &Device::flex()).autodiff();
-        (log_softmax(logits, 1) * targets).sum()
-    });
-    for (block, whole) in by_block.iter().flatten().zip(whole.iter().flatten()) {
-        assert!((block - whole).abs() <= 1e-4 * whole.abs().max(1e-3), "{block} instead of {whole}");
-    }
-}
-
-/// An engine with the model's first weights.
-fn engine(ranks: VirtualRanks, rule: impl Into<Rule>, comm: &Arc<Comm>) -> Engine {
-    let model = model();
+/// An engine with the model's first weights, on a step of which `shares` are this rank's.
+fn engine(model: Model, ranks: VirtualRanks, rule: impl Into<Rule>, comm: &Arc<Comm>) -> Engine {
     let weights = model.initial(5);
     Engine::new(model, weights, Device::flex(), ranks, rule, Key::new(0), Arc::clone(comm))
 }
 
-fn plan(number: u64, samples: u64) -> StepPlan {
-    StepPlan { number, samples, rate: RATE }
+fn alone() -> Arc<Comm> {
+    Arc::new(Comm::new(Box::new(
+        crate::collective::threads::world(1, std::time::Duration::from_secs(60)).remove(0),
+    )))
 }
 
-/// Some steps over four virtual ranks, the last of them short: a virtual rank with one row, one with none.
-fn trained(world: u32) -> Vec<(StepLoss, Weights)> {
+/// Plain gradient descent of rate 1: the weights move by the gradient.
+const PLAIN: Optimizer = Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 };
+
+fn plan(number: u64) -> StepPlan {
+    StepPlan { number, rate: RATE }
+}
+
+/// By how much one step with these shares moves each parameter: the gradient of the mean loss.
+fn gradient(model: Model, shares: Vec<Share<'_>>) -> Vec<f32> {
+    let ranks = VirtualRanks { count: shares.len() as u32, world: 1 };
+    let mut engine = engine(model, ranks, PLAIN, &alone());
+    let before = engine.parameters().concat();
+    engine.step(shares, StepPlan { number: 0, rate: 1.0 }, |_| true).unwrap();
+    let after = engine.parameters().concat();
+    before.iter().zip(after).map(|(before, after)| before - after).collect()
+}
+
+fn assert_close(found: &[f32], expected: &[f32], tolerance: f32) {
+    assert_eq!(found.len(), expected.len());
+    let scale = expected.iter().fold(0.0f32, |largest, number| largest.max(number.abs()));
+    assert!(scale > 0.0, "a gradient of nothing says nothing");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(
+            (found - expected).abs() <= tolerance * scale,
+            "{found} instead of {expected}, scale {scale}"
+        );
+    }
+}
+
+#[derive(Module, Debug)]
+struct Dense {
+    linear: Linear,
+}
+crate::block!(Dense, |self, input: Tensor<2>| -> Tensor<2> { relu(self.linear.forward(input)) });
+
+#[derive(Module, Debug)]
+struct Logits {
+    linear: Linear,
+}
+crate::block!(Logits, |self, input: Tensor<2>| -> Tensor<2> { self.linear.forward(input) });
+
+/// The same layers as a single block, with a single graph.
+#[derive(Module, Debug)]
+struct Whole {
+    first: Dense,
+    second: Dense,
+    head: Logits,
+}
+
+impl Block for Whole {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>, pass: &mut Pass) -> Tensor<2> {
+        let hidden = self.first.forward(input, pass);
+        let hidden = self.second.forward(hidden, pass);
+        self.head.forward(hidden, pass)
+    }
+}
+
+fn linear(from: usize, to: usize) -> Linear {
+    LinearConfig::new(from, to).init(&Device::flex())
+}
+
+#[test]
+fn blocks_with_a_graph_each_give_the_gradients_of_one_graph() {
+    let whole = Whole {
+        first: Dense { linear: linear(64, 32) },
+        second: Dense { linear: linear(32, 32) },
+        head: Logits { linear: linear(32, 10) },
+    };
+    let chain = Chain::start(whole.first.clone()).then(whole.second.clone()).then(whole.head.clone());
+    let (chain, whole) = (chain.into_model(), Chain::start(whole).into_model());
+    assert_eq!(chain.initial(0).concat(), whole.initial(0).concat(), "the weights as the modules were made");
+    assert_eq!(
+        gradient(chain, vec![columns(16, 1)]),
+        gradient(whole, vec![columns(16, 1)]),
+        "to the last bit"
+    );
+}
+
+#[test]
+fn the_gradient_of_the_loss_is_the_one_autodiff_finds() {
+    let by_autodiff = |Samples { features, labels }: Samples| -> Share<'static> {
+        let input = vec![Part::floats(features, &DIGITS.rows(labels.len()), &Device::flex())];
+        let objective = SampleLosses::new(|logits: Tensor<2>, labels: &Vec<u32>| {
+            let labels: Vec<i64> = labels.iter().map(|&label| label.into()).collect();
+            let count = labels.len();
+            let labels = Tensor::<2, burn::tensor::Int>::from_data(
+                TensorData::new(labels, [count, 1]),
+                &logits.device(),
+            );
+            -log_softmax(logits, 1).gather(1, labels).squeeze_dim::<1>(1)
+        });
+        let measure = Box::new(move |output| objective.measure(from_parts(output), &labels));
+        vec![MicroBatch { input, measure }]
+    };
+    let expected = gradient(model(Norm::Batch), vec![by_autodiff(samples(16, 2))]);
+    assert_close(&gradient(model(Norm::Batch), vec![share(16, 2)]), &expected, 1e-5);
+}
+
+/// Hidden features, and the input for a later block to look at again.
+#[derive(Module, Debug)]
+struct Fork {
+    linear: Linear,
+}
+
+impl Block for Fork {
+    type Input = Tensor<2>;
+    type Output = (Tensor<2>, Tensor<2>);
+
+    fn forward(&self, input: Tensor<2>, pass: &mut Pass) -> (Tensor<2>, Tensor<2>) {
+        pass.keep("weight", self.linear.weight.val());
+        let hidden = relu(self.linear.forward(input));
+        (hidden.clone() * 2.0, hidden)
+    }
+}
+
+/// Passes the skip connection by, and keeps something of its own.
+#[derive(Module, Debug)]
+struct Middle {
+    linear: Linear,
+    /// Takes no part.
+    unused: Linear,
+}
+
+impl Block for Middle {
+    type Input = (Tensor<2>, Tensor<2>);
+    type Output = (Tensor<2>, Tensor<2>);
+
+    fn forward(&self, (hidden, skip): (Tensor<2>, Tensor<2>), pass: &mut Pass) -> (Tensor<2>, Tensor<2>) {
+        let hidden = relu(self.linear.forward(hidden));
+        pass.keep("hidden", hidden.clone());
+        (hidden, skip)
+    }
+}
+
+/// Joins all, with the first block's weight used again.
+#[derive(Module, Debug)]
+struct Join {
+    linear: Linear,
+}
+
+impl Block for Join {
+    type Input = (Tensor<2>, Tensor<2>);
+    type Output = Tensor<2>;
+
+    fn forward(&self, (hidden, skip): (Tensor<2>, Tensor<2>), pass: &mut Pass) -> Tensor<2> {
+        let (weight, kept): (Tensor<2>, Tensor<2>) = (pass.recall("weight"), pass.recall("hidden"));
+        let again = (hidden + skip + kept).matmul(weight.transpose());
+        self.linear.forward(again)
+    }
+}
+
+/// The same in one graph.
+#[derive(Module, Debug)]
+struct Joined {
+    fork: Fork,
+    middle: Middle,
+    join: Join,
+}
+
+impl Block for Joined {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>, _: &mut Pass) -> Tensor<2> {
+        let skip = relu(self.fork.linear.forward(input));
+        let hidden = relu(self.middle.linear.forward(skip.clone() * 2.0));
+        let again = (hidden.clone() + skip + hidden).matmul(self.fork.linear.weight.val().transpose());
+        self.join.linear.forward(again)
+    }
+}
+
+fn joined() -> Joined {
+    Joined {
+        fork: Fork { linear: linear(64, 16) },
+        middle: Middle { linear: linear(16, 16), unused: linear(3, 3) },
+        join: Join { linear: linear(64, 10) },
+    }
+}
+
+#[test]
+fn skipped_tied_and_unused_tensors_have_the_gradients_of_one_graph() {
+    let whole = joined();
+    let chain = Chain::start(whole.fork.clone()).then(whole.middle.clone()).then(whole.join.clone());
+    let expected = gradient(Chain::start(whole).into_model(), vec![columns(16, 1)]);
+    let found = gradient(chain.into_model(), vec![columns(16, 1)]);
+    assert_close(&found, &expected, 1e-6);
+    let unused = 64 * 16 + 16 + 16 * 16 + 16;
+    assert!(
+        found[unused..unused + 12].iter().all(|number| *number == 0.0),
+        "what is not used stays as it is"
+    );
+}
+
+#[test]
+fn what_is_frozen_stays_and_is_saved() {
+    let frozen = Dense { linear: linear(64, 32) }.no_grad();
+    let half = Dense { linear: linear(32, 32) };
+    let half = Dense {
+        linear: Linear { bias: half.linear.bias.map(|bias| bias.set_require_grad(false)), ..half.linear },
+    };
+    let chain = Chain::start(frozen).then(half).then(Logits { linear: linear(32, 10) });
+    let mut engine =
+        engine(chain.into_model(), VirtualRanks { count: 1, world: 1 }, Optimizer::adamw(0.1), &alone());
+    let before = engine.weights().unwrap();
+    engine.step(vec![columns(16, 1)], plan(0), |_| true).unwrap();
+    let after = engine.weights().unwrap();
+    let moved: Vec<&str> = before
+        .0
+        .iter()
+        .zip(&after.0)
+        .filter_map(|(before, after)| (before != after).then_some(before.name.as_str()))
+        .collect();
+    assert_eq!(moved, ["1.linear.weight", "2.linear.weight", "2.linear.bias"]);
+    assert_eq!(after.0.len(), 6);
+}
+
+/// Some steps over four virtual ranks, of which the last is short: a virtual rank with one row, one with none; by the gradient of two micro-batches
+/// each, if asked for.
+fn trained(world: u32, norm: Norm, micro_batches: u64, sizes: BucketSizes) -> Vec<(StepLoss, Weights)> {
     let ranks = VirtualRanks { count: 4, world };
     spawn(world, |collective| {
         let comm = Arc::new(Comm::new(Box::new(collective)));
-        let mut engine = engine(ranks, Optimizer::sgd(5e-4), &comm);
+        let mut engine = engine(model(norm), ranks, Optimizer::sgd(5e-4), &comm).with_buckets(sizes);
         let mut last = None;
         for (step, rows) in [[8; 4], [8; 4], [8; 4], [8, 3, 1, 0]].iter().enumerate() {
-            let share = |virtual_rank: u32| {
-                samples(rows[virtual_rank as usize], (step as u64) << 8 | u64::from(virtual_rank))
+            let shares = |micro_batch: u64| -> Vec<Share<'static>> {
+                let seed =
+                    |virtual_rank: u32| (step as u64) << 16 | micro_batch << 8 | u64::from(virtual_rank);
+                ranks.of(comm.rank()).map(|it| share(rows[it as usize], seed(it))).collect()
             };
-            let shares: Vec<Samples> = ranks.of(comm.rank()).map(share).collect();
-            let global = rows.iter().sum::<usize>() as u64;
-            let loss = engine.step(&shares, plan(step as u64, global), |_| true).unwrap();
-            assert_eq!(loss.samples, global);
+            let step = step as u64;
+            for micro_batch in 1..micro_batches {
+                engine.accumulate(shares(micro_batch), step).unwrap();
+            }
+            let loss = engine.step(shares(0), plan(step), |_| true).unwrap();
+            assert_eq!(loss.samples, rows.iter().sum::<usize>() as u64 * micro_batches);
             last = Some(loss);
         }
         (last.unwrap(), engine.weights().unwrap())
@@ -132,60 +294,97 @@ fn trained(world: u32) -> Vec<(StepLoss, Weights)> {
 
 #[test]
 fn any_world_trains_the_same_weights() {
-    let alone = trained(1).remove(0);
-    for world in 2..=4 {
-        for (loss, weights) in trained(world) {
-            assert_eq!(loss, alone.0, "W={world}");
-            assert!(weights == alone.1, "W={world}: weights differ");
-            assert_eq!(weights.digest(), alone.1.digest());
+    for norm in [Norm::Batch, Norm::Group, Norm::Sync] {
+        for micro_batches in [1, 2] {
+            let alone = trained(1, norm, micro_batches, BucketSizes::default()).remove(0);
+            for world in 2..=4 {
+                // Buckets are nobody's business either.
+                let sizes = BucketSizes { first: 1 << (world * 4), others: 1 << 14 };
+                for (loss, weights) in trained(world, norm, micro_batches, sizes) {
+                    assert_eq!(loss, alone.0, "{norm}, W={world}");
+                    assert!(weights == alone.1, "{norm}, W={world}: weights differ");
+                    assert_eq!(weights.digest(), alone.1.digest());
+                }
+            }
         }
     }
 }
 
 #[test]
 fn shares_weigh_by_their_samples() {
-    // A model without batch normalisation would do; with it, give every virtual rank the same rows: then two virtual
-    // ranks of eight are one of eight, whatever the weights.
-    let step = |count: u32| {
-        spawn(1, |collective| {
-            let comm = Arc::new(Comm::new(Box::new(collective)));
-            let mut engine = engine(VirtualRanks { count, world: 1 }, Optimizer::sgd(0.0), &comm);
-            let shares = vec![samples(8, 9); count as usize];
-            engine.step(&shares, plan(0, 8 * u64::from(count)), |_| true).unwrap();
-            engine.parameters().concat()
-        })
-        .remove(0)
+    // With the same rows for every virtual rank, two of eight are one of eight, whatever normalises.
+    let equal = |count: usize| {
+        gradient(no_dropout(Norm::Batch), vec![(); count].iter().map(|()| share(8, 9)).collect())
     };
-    for (one, two) in step(1).iter().zip(step(2)) {
-        assert!((one - two).abs() <= 1e-6, "{one} and {two}");
-    }
+    assert_close(&equal(2), &equal(1), 1e-6);
+    // Without, five and three samples are eight.
+    let Samples { features, labels } = samples(8, 9);
+    let cut = |rows: std::ops::Range<usize>| {
+        let samples = Samples {
+            features: features[rows.start * 64..rows.end * 64].to_vec(),
+            labels: labels[rows].to_vec(),
+        };
+        share_of(samples, DIGITS, &Device::flex())
+    };
+    let expected = gradient(no_dropout(Norm::Group), vec![cut(0..8)]);
+    assert_close(&gradient(no_dropout(Norm::Group), vec![cut(0..5), cut(5..8), Vec::new()]), &expected, 1e-5);
+    // As micro-batches of one virtual rank, too.
+    let in_turn = vec![cut(0..5).remove(0), cut(5..8).remove(0)];
+    assert_close(&gradient(no_dropout(Norm::Group), vec![in_turn]), &expected, 1e-5);
+}
+
+fn no_dropout(norm: Norm) -> Model {
+    conv_net([1, 8, 8], 10, norm, 0.0, &Device::flex()).into_model()
+}
+
+#[test]
+fn normalisation_by_all_virtual_ranks_is_that_of_one_large_batch() {
+    let Samples { features, labels } = samples(24, 9);
+    let cut = |rows: std::ops::Range<usize>| {
+        let samples = Samples {
+            features: features[rows.start * 64..rows.end * 64].to_vec(),
+            labels: labels[rows].to_vec(),
+        };
+        share_of(samples, DIGITS, &Device::flex())
+    };
+    // The layers of both are the same, in the same order: so are their gradients.
+    let whole = gradient(no_dropout(Norm::Batch), vec![cut(0..24)]);
+    let parts = vec![cut(0..8), cut(8..9), Vec::new(), cut(9..24)];
+    assert_close(&gradient(no_dropout(Norm::Sync), parts), &whole, 1e-4);
+}
+
+#[test]
+fn nothing_is_sent_before_the_last_micro_batch() {
+    let sent = |micro_batches: u64| {
+        spawn(2, |collective| {
+            let ranks = VirtualRanks { count: 2, world: 2 };
+            let comm = Arc::new(Comm::new(Box::new(collective)));
+            let mut engine = engine(model(Norm::Batch), ranks, PLAIN, &comm);
+            let shares = |seed: u64| vec![share(4, seed + u64::from(comm.rank()))];
+            let bytes = || comm.run(|collective| Ok(collective.bytes_sent())).unwrap();
+            for micro_batch in 1..micro_batches {
+                engine.accumulate(shares(micro_batch), 0).unwrap();
+                assert_eq!(bytes(), 0);
+            }
+            engine.step(shares(0), plan(0), |_| true).unwrap();
+            bytes()
+        })
+    };
+    assert_eq!(sent(4), sent(1));
 }
 
 #[test]
 fn a_clipped_step_is_as_long_as_it_may_be_and_goes_the_same_way() {
     let moved = |clip: Option<f32>| {
-        spawn(1, |collective| {
-            let rule = Rule { optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 }, clip };
-            let comm = Arc::new(Comm::new(Box::new(collective)));
-            let mut engine = engine(VirtualRanks { count: 2, world: 1 }, rule, &comm);
-            let first = engine.parameters().concat();
-            let loss = engine
-                .step(
-                    &[samples(8, 9), samples(8, 10)],
-                    StepPlan { number: 0, samples: 16, rate: 1.0 },
-                    |_| true,
-                )
-                .unwrap();
-            let moves: Vec<f64> = engine
-                .parameters()
-                .concat()
-                .iter()
-                .zip(&first)
-                .map(|(after, before)| f64::from(before - after))
-                .collect();
-            (loss.gradient_norm, moves)
-        })
-        .remove(0)
+        let rule = Rule { optimizer: PLAIN, clip };
+        let mut engine = engine(model(Norm::Batch), VirtualRanks { count: 2, world: 1 }, rule, &alone());
+        let first = engine.parameters().concat();
+        let shares = vec![share(8, 9), share(8, 10)];
+        let loss = engine.step(shares, StepPlan { number: 0, rate: 1.0 }, |_| true).unwrap();
+        let after = engine.parameters().concat();
+        let moves: Vec<f64> =
+            after.iter().zip(&first).map(|(after, before)| f64::from(before - after)).collect();
+        (loss.gradient_norm, moves)
     };
     let length = |moves: &[f64]| moves.iter().map(|number| number * number).sum::<f64>().sqrt();
     let (norm, free) = moved(None);
@@ -205,18 +404,18 @@ fn a_step_that_is_not_taken_changes_nothing() {
     spawn(2, |collective| {
         let ranks = VirtualRanks { count: 4, world: 2 };
         let comm = Arc::new(Comm::new(Box::new(collective)));
-        let mut engine = engine(ranks, Optimizer::sgd(5e-4), &comm);
-        let shares = |step: u64| -> Vec<Samples> {
-            ranks
-                .of(comm.rank())
-                .map(|virtual_rank| samples(8, step << 8 | u64::from(virtual_rank)))
-                .collect()
+        let mut engine = engine(model(Norm::Batch), ranks, Optimizer::sgd(5e-4), &comm);
+        let shares = |step: u64| -> Vec<Share<'static>> {
+            ranks.of(comm.rank()).map(|virtual_rank| share(8, step << 8 | u64::from(virtual_rank))).collect()
         };
-        engine.step(&shares(1), plan(1, 32), |_| true).unwrap();
+        engine.step(shares(1), plan(1), |_| true).unwrap();
         let before = engine.weights().unwrap();
-        let refused = engine.step(&shares(2), plan(2, 32), |_| false).unwrap();
-        assert!(engine.weights().unwrap() == before, "neither weights nor statistics");
-        let again = engine.step(&shares(2), plan(2, 32), |_| true).unwrap();
+        engine.accumulate(shares(3), 2).unwrap();
+        engine.step(shares(2), plan(2), |_| false).unwrap();
+        assert!(engine.weights().unwrap() == before, "neither weights nor running numbers");
+        let refused = engine.step(shares(2), plan(2), |_| false).unwrap();
+        assert!(engine.weights().unwrap() == before);
+        let again = engine.step(shares(2), plan(2), |_| true).unwrap();
         assert_eq!(refused, again);
         assert!(engine.weights().unwrap() != before);
     });

@@ -24,6 +24,12 @@ impl Norm {
         self.squares += stretches.iter().sum::<f64>();
     }
 
+    /// That of the gradient multiplied by a factor.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Norm {
+        Norm { squares: self.squares * factor * factor }
+    }
+
     /// The length.
     pub fn value(self) -> f64 {
         self.squares.sqrt()

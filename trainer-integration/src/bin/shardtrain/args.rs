@@ -9,6 +9,7 @@ use shardd_client::protocol::RunId;
 use shardd_client::stores::StoreArgs;
 use shardd_trainer::data::InputOptions;
 use shardd_trainer::device::DeviceName;
+use shardd_trainer::models::Norm;
 use shardd_trainer::optim::{Decline, Optimizer, Scaling};
 use shardd_trainer::train::{GuardConfig, OnBadStep};
 use shardfmt::DatasetRef;
@@ -117,6 +118,9 @@ pub(crate) struct Args {
     /// Leave out this share of what enters the last layer, other numbers in every step
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(crate) dropout: f32,
+    /// What normalises between the layers of an image model: batch (by virtual rank), sync (by the global batch) or group
+    #[arg(long, value_name = "NORM", default_value_t)]
+    pub(crate) norm: Norm,
 
     /// Bring a longer gradient, all layers together, to this length
     #[arg(long, value_name = "LENGTH")]

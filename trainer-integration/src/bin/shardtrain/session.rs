@@ -57,6 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         compare_every: args.compare_every,
         clip: args.clip,
         dropout: args.dropout,
+        norm: args.norm,
         rate: args.scaled_rate(virtual_ranks),
         decline: args.decline(),
         warm_up_epochs: args.warm_up,

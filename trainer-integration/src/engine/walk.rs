@@ -1,0 +1,150 @@
+//! A virtual rank's way through the model and back: one autodiff graph for each block, gradients handed from block to block as values.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::{Gradients, Tensor};
+
+use crate::block::Pass;
+use crate::flow::Part;
+use crate::loss::Measured;
+use crate::random::Key;
+use crate::stage::Loaded;
+
+/// A micro-batch on its way.
+#[derive(Debug)]
+pub(super) struct Walk {
+    key: Key,
+    activation: Vec<Part>,
+    shelf: BTreeMap<&'static str, Part>,
+    kept: Vec<Kept>,
+    /// Of the loss, with respect to what the last block on the way back was given.
+    upstream: Vec<Option<Tensor<1>>>,
+    shelf_gradients: BTreeMap<&'static str, Tensor<1>>,
+    /// Of the blocks of the bucket that is being filled.
+    pub(super) gradient: Vec<f32>,
+}
+
+/// A block between forward and backward.
+#[derive(Debug)]
+struct Kept {
+    loaded: Box<dyn Loaded>,
+    input: Vec<Part>,
+    output: Vec<Part>,
+    pass: Pass,
+    total: Option<Tensor<1>>,
+}
+
+/// A block whose gradient with respect to a sum over all virtual ranks is not complete.
+#[derive(Debug)]
+pub(super) struct Open {
+    loaded: Box<dyn Loaded>,
+    input: Vec<Part>,
+    /// This virtual rank's share of it.
+    pub(super) share: Tensor<1>,
+}
+
+impl Walk {
+    pub(super) fn new(input: Vec<Part>, key: Key) -> Walk {
+        Walk {
+            key,
+            activation: input,
+            shelf: BTreeMap::new(),
+            kept: Vec::new(),
+            upstream: Vec::new(),
+            shelf_gradients: BTreeMap::new(),
+            gradient: Vec::new(),
+        }
+    }
+
+    /// What the next block sums over all virtual ranks.
+    pub(super) fn summary(&self, next: &dyn Loaded) -> Tensor<1> {
+        let input = self.activation.iter().map(|part| part.clone().leaf(false)).collect();
+        next.summarise(input).inner()
+    }
+
+    /// Through the next block; says what became of its running numbers.
+    pub(super) fn forward(
+        &mut self,
+        loaded: Box<dyn Loaded>,
+        wants_gradient: bool,
+        total: Option<Tensor<1>>,
+    ) -> Vec<Vec<f32>> {
+        let key = self.key.of(self.kept.len() as u64);
+        let activation = std::mem::take(&mut self.activation);
+        let input: Vec<Part> = activation.into_iter().map(|part| part.leaf(wants_gradient)).collect();
+        let total = total.map(|total| total.autodiff().require_grad());
+        let mut pass = Pass::new(Some(key), std::mem::take(&mut self.shelf), total.clone());
+        let output = loaded.forward(input.clone(), &mut pass);
+        let (shelf, pass) = pass.leave();
+        self.shelf = shelf;
+        self.activation = output.iter().map(|part| part.clone().inner()).collect();
+        let running = loaded.buffers();
+        self.kept.push(Kept { loaded, input, output, pass, total });
+        running
+    }
+
+    /// Turns round where the objective stands.
+    pub(super) fn turn(&mut self, measure: impl FnOnce(Vec<Part>) -> Measured) -> Measured {
+        self.shelf.clear();
+        let mut measured = measure(std::mem::take(&mut self.activation));
+        self.upstream = std::mem::take(&mut measured.gradient);
+        measured
+    }
+
+    /// Back through the last block that has not been gone back through, whose gradient is added to the bucket that is being filled.
+    pub(super) fn backward(&mut self) -> Option<Open> {
+        let Kept { loaded, input, output, pass, total } = self.kept.pop().expect("as often back as forward");
+        let mut found = self.graph(output, pass.kept);
+        loaded.take_gradient(found.as_mut(), &mut self.gradient);
+        let mut of = |tensor: &Tensor<1>| tensor.grad_remove(found.as_mut()?);
+        self.upstream = input.iter().map(|part| of(part.float()?)).collect();
+        for (name, part) in &pass.recalled {
+            let Some(gradient) = part.float().and_then(&mut of) else { continue };
+            match self.shelf_gradients.remove(name) {
+                Some(earlier) => self.shelf_gradients.insert(name, earlier + gradient),
+                None => self.shelf_gradients.insert(name, gradient),
+            };
+        }
+        let total = total?;
+        let share = of(&total).unwrap_or_else(|| total.inner().zeros_like());
+        Some(Open { loaded, input, share })
+    }
+
+    /// Adds what flows back through the sum over all virtual ranks, of which `gradient` is that of the loss.
+    pub(super) fn close(&mut self, open: Open, gradient: Tensor<1>) {
+        let input: Vec<Part> = open.input.into_iter().map(|part| part.leaf(true)).collect();
+        let summary = open.loaded.summarise(input.clone());
+        let mut found = (summary * gradient.autodiff()).sum().backward();
+        for (part, upstream) in input.iter().zip(&mut self.upstream) {
+            let Some(more) = part.float().and_then(|tensor| tensor.grad_remove(&mut found)) else { continue };
+            *upstream = Some(match upstream.take() {
+                Some(direct) => direct + more,
+                None => more,
+            });
+        }
+    }
+
+    /// The gradients of a block's graph, if anything of it has a part in the loss. Each output's gradient is `upstream`: the product's value is of
+    /// no interest.
+    fn graph(&mut self, output: Vec<Part>, kept: BTreeMap<&'static str, Part>) -> Option<Gradients> {
+        let upstream = std::mem::take(&mut self.upstream);
+        let mut root: Option<Tensor<1>> = None;
+        let mut add = |part: &Part, gradient: Option<Tensor<1>>| {
+            let (Some(tensor), Some(gradient)) = (part.float(), gradient) else { return };
+            if tensor.is_tracked() {
+                let term = (tensor.clone() * gradient.autodiff()).sum();
+                root = Some(match root.take() {
+                    Some(root) => root + term,
+                    None => term,
+                });
+            }
+        };
+        for (part, gradient) in output.iter().zip(upstream) {
+            add(part, gradient);
+        }
+        for (name, part) in &kept {
+            add(part, self.shelf_gradients.remove(name));
+        }
+        root.map(|root| root.backward())
+    }
+}

@@ -1,0 +1,68 @@
+//! The small network for columns.
+
+use burn::module::Module;
+use burn::nn::{Initializer, Linear, LinearConfig};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor};
+
+use super::conv::{Head, before_relu};
+use crate::block::{Block, Pass};
+use crate::model::Chain;
+use crate::nn::BatchNorm;
+use crate::weights::Init;
+
+/// Standardised columns, two linear layers of 64 with batch normalisation and ReLU, then one linear layer: `[rows, features]` to logits
+/// `[rows, classes]`.
+pub fn perceptron(
+    features: usize,
+    classes: usize,
+    dropout: f32,
+    device: &Device,
+) -> Chain<Tensor<2>, Tensor<2>> {
+    const WIDTH: usize = 64;
+    Chain::start(Standardise { norm: BatchNorm::new(features, device).without_affine() })
+        .named("input")
+        .then(Dense::new(features, WIDTH, device))
+        .named("1")
+        .then(Dense::new(WIDTH, WIDTH, device))
+        .named("2")
+        .then(Head::<2>::new(WIDTH, classes, dropout, device))
+        .named("head")
+}
+
+/// Brings columns of any scale to mean 0 and variance 1.
+#[derive(Module, Debug)]
+struct Standardise {
+    norm: BatchNorm,
+}
+crate::block!(Standardise, |self, input: Tensor<2>, pass| -> Tensor<2> { self.norm.forward(input, pass) });
+
+/// Linear layer, batch normalisation, ReLU.
+#[derive(Module, Debug)]
+struct Dense {
+    linear: Linear,
+    norm: BatchNorm,
+}
+
+impl Dense {
+    fn new(inputs: usize, outputs: usize, device: &Device) -> Dense {
+        let linear = LinearConfig::new(inputs, outputs).with_bias(false);
+        Dense {
+            linear: linear.with_initializer(Initializer::Zeros).init(device),
+            norm: BatchNorm::new(outputs, device),
+        }
+    }
+}
+
+impl Block for Dense {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>, pass: &mut Pass) -> Tensor<2> {
+        relu(self.norm.forward(self.linear.forward(input), pass))
+    }
+
+    fn init(&self, path: &str, shape: &[usize]) -> Option<Init> {
+        before_relu(path, shape)
+    }
+}

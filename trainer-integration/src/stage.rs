@@ -1,0 +1,353 @@
+//! A block as the engine sees it: lists of numbers, and a pass from parts to parts. Here burn's modules meet the flat buffers in which numbers are
+//! reduced, updated and saved.
+
+use std::fmt::Debug;
+
+use burn::module::{Flag, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Gradients, Tensor, TensorData};
+
+use crate::block::{Block, Pass};
+use crate::flow::{Part, from_parts, parts_of};
+use crate::weights::{Buffer, Parameter};
+
+/// A [`Block`] without its types.
+pub trait Stage: Send + Debug {
+    /// Its parameters in the order of its flat buffer: first those that are trained, then those that are frozen.
+    fn parameters(&self) -> &[Parameter];
+
+    /// Its running numbers.
+    fn buffers(&self) -> &[Buffer];
+
+    /// How many numbers of an input are summed over all virtual ranks before the pass; 0 if none.
+    fn summary_len(&self) -> usize;
+
+    /// The first values of its flat buffer.
+    fn initial(&self, seed: u64) -> Vec<f32>;
+
+    /// What keeps it from giving the same numbers wherever it is computed.
+    fn objection(&self) -> Option<String>;
+
+    /// The block with these numbers: one flat tensor for each parameter, and each buffer's values; for training as the beginning of
+    /// a graph.
+    fn load(&self, parameters: &[Tensor<1>], buffers: &[Vec<f32>], is_training: bool) -> Box<dyn Loaded>;
+
+    /// Gives it a name, which its parameters' names begin with.
+    fn rename(&mut self, name: &str);
+}
+
+/// A block with its numbers.
+pub trait Loaded: Debug {
+    /// See [`Block::forward`].
+    fn forward(&self, input: Vec<Part>, pass: &mut Pass) -> Vec<Part>;
+
+    /// See [`Block::summarise`].
+    ///
+    /// # Panics
+    /// If the block has a [`Block::summary_len`], but no summary.
+    fn summarise(&self, input: Vec<Part>) -> Tensor<1>;
+
+    /// Adds the gradients of the trained parameters, flat and in order, to the end of a buffer; zeros for what had no part in the loss.
+    fn take_gradient(&self, found: Option<&mut Gradients>, into: &mut Vec<f32>);
+
+    /// The values of its buffers after the passes it has made.
+    fn buffers(&self) -> Vec<Vec<f32>>;
+}
+
+/// Makes a stage of a block.
+pub(crate) fn stage(block: impl Block, name: &str) -> Box<dyn Stage> {
+    Box::new(ModuleStage::new(block, name))
+}
+
+/// What a float tensor of a module is, in the order in which burn visits them.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Of [`Stage::parameters`].
+    Parameter(usize),
+    /// Of [`Stage::buffers`].
+    Buffer(usize),
+}
+
+#[derive(Debug)]
+struct ModuleStage<B> {
+    module: B,
+    name: String,
+    /// Names without that of the block.
+    paths: Vec<String>,
+    parameters: Vec<Parameter>,
+    /// As the module was made.
+    made: Vec<f32>,
+    trained: usize,
+    buffers: Vec<Buffer>,
+    places: Vec<Place>,
+    objection: Option<String>,
+}
+
+/// One float tensor of a module.
+struct Found {
+    path: String,
+    shape: Vec<usize>,
+    values: Vec<f32>,
+    is_trained: bool,
+}
+
+impl Found {
+    fn is_running(&self) -> bool {
+        !self.is_trained && self.path.rsplit('.').next().is_some_and(|name| name.starts_with("running_"))
+    }
+}
+
+impl<B: Block> ModuleStage<B> {
+    fn new(module: B, name: &str) -> ModuleStage<B> {
+        // Running state is shared by the clones of a module: `valid` makes one of its own, `train` shows what is frozen.
+        let module = module.valid().train();
+        let mut survey = Survey::default();
+        module.visit(&mut survey);
+        let Survey { found, objection, .. } = survey;
+
+        let (mut trained, mut frozen, mut buffers) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, found) in found.iter().enumerate() {
+            match found.is_running() {
+                true => &mut buffers,
+                false if found.is_trained => &mut trained,
+                false => &mut frozen,
+            }
+            .push(place);
+        }
+        let ordered: Vec<usize> = trained.iter().chain(&frozen).copied().collect();
+        let mut places = vec![Place::Parameter(0); found.len()];
+        for (index, &place) in ordered.iter().enumerate() {
+            places[place] = Place::Parameter(index);
+        }
+        for (index, &place) in buffers.iter().enumerate() {
+            places[place] = Place::Buffer(index);
+        }
+        let parameter = |place: &usize| {
+            let Found { path, shape, is_trained, .. } = &found[*place];
+            Parameter {
+                name: String::new(),
+                shape: shape.clone(),
+                init: module.init(path, shape),
+                decays: *is_trained && module.decays(path, shape),
+                is_trained: *is_trained,
+            }
+        };
+        let buffer = |place: &usize| {
+            let Found { shape, values, .. } = &found[*place];
+            Buffer { name: String::new(), shape: shape.clone(), initial: values.clone() }
+        };
+        let in_order = ordered.iter().chain(&buffers);
+        let mut stage = ModuleStage {
+            name: String::new(),
+            paths: in_order.map(|place| found[*place].path.clone()).collect(),
+            parameters: ordered.iter().map(parameter).collect(),
+            made: ordered.iter().flat_map(|place| found[*place].values.iter().copied()).collect(),
+            trained: trained.len(),
+            buffers: buffers.iter().map(buffer).collect(),
+            places,
+            objection,
+            module,
+        };
+        stage.rename(name);
+        stage
+    }
+}
+
+impl<B: Block> Stage for ModuleStage<B> {
+    fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    fn buffers(&self) -> &[Buffer] {
+        &self.buffers
+    }
+
+    fn summary_len(&self) -> usize {
+        self.module.summary_len()
+    }
+
+    fn initial(&self, seed: u64) -> Vec<f32> {
+        let mut values = Vec::with_capacity(self.made.len());
+        for parameter in &self.parameters {
+            match parameter.initial(seed) {
+                Some(initial) => values.extend(initial),
+                None => values.extend_from_slice(&self.made[values.len()..values.len() + parameter.len()]),
+            }
+        }
+        values
+    }
+
+    fn objection(&self) -> Option<String> {
+        self.objection.as_ref().map(|what| format!("block {}: {what}", self.name))
+    }
+
+    fn load(&self, parameters: &[Tensor<1>], buffers: &[Vec<f32>], is_training: bool) -> Box<dyn Loaded> {
+        let module = if is_training { self.module.clone() } else { self.module.valid() };
+        let module = module.map(&mut Load {
+            places: self.places.iter(),
+            parameters,
+            buffers,
+            stage: self,
+            is_training,
+        });
+        let places = if self.buffers.is_empty() { Vec::new() } else { self.places.clone() };
+        Box::new(LoadedModule { module, places })
+    }
+
+    fn rename(&mut self, name: &str) {
+        name.clone_into(&mut self.name);
+        let mut names = self.paths.iter().map(|path| format!("{name}.{path}"));
+        for (parameter, name) in self.parameters.iter_mut().zip(&mut names) {
+            parameter.name = name;
+        }
+        for (buffer, name) in self.buffers.iter_mut().zip(&mut names) {
+            buffer.name = name;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct LoadedModule<B> {
+    module: B,
+    /// None without buffers.
+    places: Vec<Place>,
+}
+
+impl<B: Block> Loaded for LoadedModule<B> {
+    fn forward(&self, input: Vec<Part>, pass: &mut Pass) -> Vec<Part> {
+        parts_of(self.module.forward(from_parts(input), pass))
+    }
+
+    fn summarise(&self, input: Vec<Part>) -> Tensor<1> {
+        let summary = self.module.summarise(&from_parts(input));
+        summary.expect("a block with a length of its summary summarises")
+    }
+
+    fn take_gradient(&self, found: Option<&mut Gradients>, into: &mut Vec<f32>) {
+        self.module.visit(&mut TakeGradient { found, into });
+    }
+
+    fn buffers(&self) -> Vec<Vec<f32>> {
+        if self.places.is_empty() {
+            return Vec::new();
+        }
+        let mut read = ReadBuffers { places: self.places.iter(), values: Vec::new() };
+        // A running state shows its last update only when it is asked to take stock, which `valid` does.
+        self.module.valid().visit(&mut read);
+        read.values
+    }
+}
+
+/// Lists a module's float tensors.
+#[derive(Default)]
+struct Survey {
+    /// Names of the modules on the way, and their containers'.
+    path: Vec<(String, String)>,
+    found: Vec<Found>,
+    objection: Option<String>,
+}
+
+impl ModuleVisitor for Survey {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.push((name.to_owned(), container.to_owned()));
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let names: Vec<&str> = self.path.iter().map(|(name, _)| name.as_str()).collect();
+        let tensor = param.val();
+        self.found.push(Found {
+            path: names.join("."),
+            shape: tensor.dims().to_vec(),
+            is_trained: tensor.is_require_grad(),
+            values: to_numbers(tensor),
+        });
+    }
+
+    fn visit_flag(&mut self, flag: &Param<Flag>) {
+        if flag.is_enabled() && self.path.last().is_some_and(|(_, container)| container == "Struct:Dropout") {
+            self.objection = Some(
+                "burn's Dropout draws from the random numbers of the process; use shardd_trainer::nn::Dropout"
+                    .to_owned(),
+            );
+        }
+    }
+}
+
+/// Puts numbers into a module.
+struct Load<'a, B> {
+    places: std::slice::Iter<'a, Place>,
+    parameters: &'a [Tensor<1>],
+    buffers: &'a [Vec<f32>],
+    stage: &'a ModuleStage<B>,
+    is_training: bool,
+}
+
+impl<B: Block> ModuleMapper for Load<'_, B> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let place = *self.places.next().expect("a module is visited as often as it is mapped");
+        let (id, old, mapper) = param.consume();
+        let dims = old.dims();
+        let tensor = match place {
+            Place::Parameter(index) => {
+                let tensor = self.parameters[index].clone().reshape(dims);
+                match (self.is_training, index < self.stage.trained) {
+                    (true, true) => tensor.autodiff().require_grad(),
+                    (true, false) => tensor.autodiff(),
+                    (false, _) => tensor,
+                }
+            }
+            Place::Buffer(index) => {
+                let values = self.buffers[index].clone();
+                let tensor = Tensor::from_data(TensorData::new(values, dims), &old.device().inner());
+                if self.is_training { tensor.autodiff() } else { tensor }
+            }
+        };
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}
+
+struct TakeGradient<'a> {
+    found: Option<&'a mut Gradients>,
+    into: &'a mut Vec<f32>,
+}
+
+impl ModuleVisitor for TakeGradient<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let tensor = param.base();
+        if !tensor.is_require_grad() {
+            return;
+        }
+        match self.found.as_mut().and_then(|found| tensor.grad_remove(found)) {
+            Some(gradient) => {
+                let gradient = gradient.into_data();
+                self.into.extend_from_slice(gradient.as_slice().expect("the trainer computes in f32"));
+            }
+            None => self.into.resize(self.into.len() + tensor.dims().iter().product::<usize>(), 0.0),
+        }
+    }
+}
+
+struct ReadBuffers<'a> {
+    places: std::slice::Iter<'a, Place>,
+    values: Vec<Vec<f32>>,
+}
+
+impl ModuleVisitor for ReadBuffers<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let place = self.places.next().expect("a module is visited as often as it is mapped");
+        if let Place::Buffer(_) = place {
+            self.values.push(to_numbers(param.base()));
+        }
+    }
+}
+
+/// A tensor's values on the host.
+pub(crate) fn to_numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.inner().into_data().try_into_vec_as().expect("the trainer computes in f32")
+}
+
+#[cfg(test)]
+mod tests;

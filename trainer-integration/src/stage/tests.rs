@@ -1,0 +1,122 @@
+use burn::module::Module;
+use burn::nn::{BatchNormConfig, DropoutConfig, Linear, LinearConfig};
+use burn::tensor::Device;
+
+use super::*;
+use crate::nn::BatchNorm;
+
+/// Names that burn's visitor must find: nested, in lists, optional.
+#[derive(Module, Debug)]
+struct Layers {
+    list: Vec<Linear>,
+    norm: BatchNorm,
+    frozen: Option<Linear>,
+}
+crate::block!(Layers, |self, input: Tensor<2>, pass| -> Tensor<2> {
+    let hidden = self.list.iter().fold(input, |input, linear| linear.forward(input));
+    self.norm.forward(hidden, pass)
+});
+
+fn layers() -> Layers {
+    let device = Device::flex();
+    let linear = || LinearConfig::new(2, 2).init(&device);
+    Layers {
+        list: vec![linear(), linear()],
+        norm: BatchNorm::new(2, &device),
+        frozen: Some(linear().no_grad()),
+    }
+}
+
+fn names(named: &[Parameter]) -> Vec<(&str, bool, bool)> {
+    named.iter().map(|it| (it.name.as_str(), it.is_trained, it.decays)).collect()
+}
+
+#[test]
+fn parameters_are_found_with_their_paths_the_trained_ones_first() {
+    let stage = stage(layers(), "body");
+    assert_eq!(
+        names(stage.parameters()),
+        [
+            ("body.list.0.weight", true, true),
+            ("body.list.0.bias", true, false),
+            ("body.list.1.weight", true, true),
+            ("body.list.1.bias", true, false),
+            ("body.norm.weight", true, false),
+            ("body.norm.bias", true, false),
+            ("body.frozen.weight", false, false),
+            ("body.frozen.bias", false, false),
+        ]
+    );
+    let buffers: Vec<&str> = stage.buffers().iter().map(|buffer| buffer.name.as_str()).collect();
+    assert_eq!(buffers, ["body.norm.running_mean", "body.norm.running_var"]);
+    assert_eq!(stage.initial(0).len(), 4 + 2 + 4 + 2 + 2 + 2 + 4 + 2);
+}
+
+#[test]
+fn what_is_loaded_is_what_computes_and_what_comes_back() {
+    let stage = stage(layers(), "body");
+    let device = Device::flex();
+    let tensor = |parameter: &Parameter| {
+        let values: Vec<f32> = (0..parameter.len()).map(|at| at as f32 + 1.0).collect();
+        Tensor::from_data(TensorData::new(values, [parameter.len()]), &device)
+    };
+    let parameters: Vec<Tensor<1>> = stage.parameters().iter().map(tensor).collect();
+    let running = vec![vec![5.0, 6.0], vec![1.0, 4.0]];
+    let loaded = stage.load(&parameters, &running, false);
+    let mut pass = Pass::new(None, std::collections::BTreeMap::new(), None);
+    let input = Part::floats(vec![1.0, 1.0], &[1, 2], &device);
+    let output: Tensor<2> = from_parts(loaded.forward(vec![input], &mut pass));
+    // [1, 1] [[1, 2], [3, 4]] + [1, 2] = [5, 8]; again [29, 42] + [1, 2] = [30, 44]; (30 - 5) / 1 x 1 + 1, (44 - 6) / 2 x 2 + 2.
+    for (found, expected) in to_numbers(output).iter().zip([26.0, 40.0]) {
+        assert!((found - expected).abs() < 1e-2, "{found} instead of {expected}");
+    }
+    assert_eq!(loaded.buffers(), running, "an evaluation moves nothing");
+}
+
+#[test]
+fn two_stages_of_one_module_share_no_running_numbers() {
+    let module = layers();
+    let (one, other) = (stage(module.clone(), "one"), stage(module, "other"));
+    let device = Device::flex();
+    let parameters = |stage: &dyn Stage| -> Vec<Tensor<1>> {
+        let ones = |parameter: &Parameter| Tensor::ones([parameter.len()], &device);
+        stage.parameters().iter().map(ones).collect()
+    };
+    let first = vec![vec![0.0; 2], vec![1.0; 2]];
+    let (one, other) =
+        (one.load(&parameters(&*one), &first, true), other.load(&parameters(&*other), &first, true));
+    let input = vec![Part::floats(vec![1.0, 2.0, 3.0, 4.0], &[2, 2], &device).leaf(false)];
+    let mut pass = Pass::new(Some(crate::random::Key::new(0)), std::collections::BTreeMap::new(), None);
+    let _ = one.forward(input, &mut pass);
+    assert_ne!(one.buffers(), first);
+    assert_eq!(other.buffers(), first);
+}
+
+#[derive(Module, Debug)]
+struct Random {
+    dropout: burn::nn::Dropout,
+}
+crate::block!(Random, |self, input: Tensor<2>| -> Tensor<2> { self.dropout.forward(input) });
+
+#[derive(Module, Debug)]
+struct Foreign {
+    norm: burn::nn::BatchNorm,
+}
+crate::block!(Foreign, |self, input: Tensor<2>| -> Tensor<2> { self.norm.forward(input) });
+
+#[test]
+fn layers_that_draw_from_the_process_are_objected_to() {
+    let objection = stage(Random { dropout: DropoutConfig::new(0.5).init() }, "noise").objection().unwrap();
+    assert!(
+        objection.contains("block noise") && objection.contains("shardd_trainer::nn::Dropout"),
+        "{objection}"
+    );
+    assert_eq!(stage(layers(), "body").objection(), None);
+    let foreign = stage(Foreign { norm: BatchNormConfig::new(3).init(&Device::flex()) }, "norm");
+    assert_eq!(
+        foreign.objection(),
+        None,
+        "burn's normalisation keeps its running numbers where they are found"
+    );
+    assert_eq!(foreign.buffers().len(), 2);
+}

@@ -1,0 +1,47 @@
+//! What ranks must have in common, and how they find out that they have not.
+
+use shardfmt::digest::Digest;
+
+use super::TrainError;
+use crate::collective::CollectiveError;
+use crate::model::Model;
+use crate::reduce::Comm;
+
+/// Rank 0's first weights, by block, on all ranks.
+pub(crate) fn first_weights(model: &Model, seed: u64, comm: &Comm) -> Result<Vec<Vec<f32>>, TrainError> {
+    let mine = if comm.rank() == 0 { model.initial(seed).concat() } else { Vec::new() };
+    let received = comm.run(move |collective| collective.broadcast(0, bytemuck::cast_slice(&mine)))?;
+    let count = model.parameter_count();
+    let flat = received.numbers::<f32>().filter(|numbers| numbers.len() == count).ok_or_else(|| {
+        let what = format!("{} bytes for {count} parameters", received.bytes().len());
+        CollectiveError::Malformed { rank: 0, what }
+    })?;
+    let mut flat = flat.iter().copied();
+    let mut take = |count: usize| flat.by_ref().take(count).collect::<Vec<f32>>();
+    let lengths = model.stages.iter().map(|stage| stage.parameters().iter().map(|it| it.len()).sum());
+    let weights: Vec<Vec<f32>> = lengths.map(&mut take).collect();
+    let digests: Vec<Digest> = weights.iter().map(|block| Digest::of(bytemuck::cast_slice(block))).collect();
+    compare(comm, &digests, "at the start")?;
+    Ok(weights)
+}
+
+/// Compares the digests of all blocks on all ranks.
+pub(crate) fn compare(comm: &Comm, ours: &[Digest], moment: &str) -> Result<(), TrainError> {
+    let mine: Vec<u8> = ours.iter().flat_map(|digest| digest.0).collect();
+    let all = comm.run(move |collective| collective.all_gather(&mine))?;
+    let digest = |bytes: &[u8]| Digest(bytes.try_into().unwrap_or_default());
+    for (rank, theirs) in all.iter().enumerate() {
+        let pairs = all[0].bytes().chunks(32).zip(theirs.bytes().chunks(32)).enumerate();
+        if let Some((block, (ours, theirs))) = pairs.into_iter().find(|(_, (ours, theirs))| ours != theirs) {
+            let (ours, theirs) = (digest(ours), digest(theirs));
+            return Err(TrainError::Diverged {
+                rank: rank as u32,
+                block,
+                moment: moment.to_owned(),
+                ours,
+                theirs,
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,254 @@
+//! The trainer for models of one's own.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::Device;
+
+use crate::collective::{Collective, CollectiveError};
+use crate::engine::{BucketSizes, Engine, MicroBatch, Share, StepLoss, StepPlan};
+use crate::flow::{Flow, from_parts, parts_of};
+use crate::loss::Objective;
+use crate::model::Chain;
+use crate::optim::{Optimizer, Rule};
+use crate::random::Key;
+use crate::reduce::{Comm, VirtualRanks};
+use crate::train::TrainError;
+use crate::train::agree::{compare, first_weights};
+use crate::weights::Weights;
+
+/// Trains a model of one's own, together with the other ranks of a world: the same weights to the last bit on any number of ranks.
+///
+/// A step is made of V virtual ranks' micro-batches, whoever computes them; every rank is asked for those of its own.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Tensor, activation::relu};
+/// use shardd_trainer::{Chain, CrossEntropy, Optimizer, Trainer, block, spawn};
+///
+/// #[derive(Module, Debug)]
+/// struct Hidden {
+///     linear: Linear,
+/// }
+/// block!(Hidden, |self, input: Tensor<2>| -> Tensor<2> { relu(self.linear.forward(input)) });
+///
+/// #[derive(Module, Debug)]
+/// struct Logits {
+///     linear: Linear,
+/// }
+/// block!(Logits, |self, input: Tensor<2>| -> Tensor<2> { self.linear.forward(input) });
+///
+/// /// Which of two numbers is larger: inputs `[rows, 2]`, and the answers.
+/// fn rows(step: u64, virtual_rank: u32) -> (Tensor<2>, Vec<u32>) {
+///     let at = |row: u64| ((step * 64 + u64::from(virtual_rank) * 16 + row) as f32 * 0.7).sin();
+///     let inputs: Vec<[f32; 2]> = (0..16).map(|row| [at(row), at(row + 1)]).collect();
+///     let answers = inputs.iter().map(|[one, other]| u32::from(other > one)).collect();
+///     (Tensor::<1>::from_floats(inputs.as_flattened(), &Device::flex()).reshape([16, 2]), answers)
+/// }
+///
+/// let train = |world| {
+///     spawn(world, |collective| {
+///         let linear = |from, to| LinearConfig::new(from, to).init(&Device::flex());
+///         let model = Chain::start(Hidden { linear: linear(2, 16) }).then(Logits { linear: linear(16, 2) });
+///         let mut trainer = Trainer::new(model, CrossEntropy, Box::new(collective))
+///             .virtual_ranks(4)
+///             .optimizer(Optimizer::adam(0.0))
+///             .build()?;
+///         let mut loss = f64::INFINITY;
+///         for step in 0..100 {
+///             loss = trainer.step(0.02, |virtual_rank| [rows(step, virtual_rank)])?.mean();
+///         }
+///         Ok::<_, shardd_trainer::TrainError>((loss, trainer.weights()?))
+///     })
+/// };
+/// let (loss, weights) = train(2).remove(0).unwrap();
+/// assert!(loss < 0.3, "{loss}");
+/// assert_eq!(weights.0.len(), 4);
+/// ```
+#[derive(Debug)]
+pub struct Trainer<Input, Output, O> {
+    engine: Engine,
+    comm: Arc<Comm>,
+    objective: O,
+    number: u64,
+    types: PhantomData<fn(Input) -> Output>,
+}
+
+/// How a [`Trainer`] trains.
+#[must_use = "nothing happens before `build`"]
+pub struct TrainerBuilder<Input, Output, O> {
+    chain: Chain<Input, Output>,
+    objective: O,
+    collective: Box<dyn Collective>,
+    virtual_ranks: Option<u32>,
+    rule: Rule,
+    seed: u64,
+    device: Device,
+    buckets: BucketSizes,
+}
+
+impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> {
+    /// A trainer for this model, which all ranks of the collective make in the same way. Rank 0's weights are everyone's.
+    #[expect(clippy::new_ret_no_self, reason = "a trainer has settings")]
+    pub fn new(
+        model: Chain<Input, Output>,
+        objective: O,
+        collective: Box<dyn Collective>,
+    ) -> TrainerBuilder<Input, Output, O> {
+        TrainerBuilder {
+            chain: model,
+            objective,
+            collective,
+            virtual_ranks: None,
+            rule: Optimizer::sgd(0.0).into(),
+            seed: 0,
+            device: Device::flex(),
+            buckets: BucketSizes::default(),
+        }
+    }
+
+    /// The virtual ranks that this rank is asked for.
+    pub fn virtual_ranks(&self) -> Range<u32> {
+        self.engine.virtual_ranks()
+    }
+
+    /// One update at this learning rate, on the micro-batches that each virtual rank of this rank has: an input and its target, or several, or
+    /// none. Those of [`Trainer::no_sync`] before it count as well.
+    ///
+    /// # Errors
+    /// When another rank is gone or late; the weights are then of no further use.
+    pub fn step<B>(&mut self, rate: f32, batches: impl FnMut(u32) -> B) -> Result<StepLoss, CollectiveError>
+    where
+        B: IntoIterator<Item = (Input, O::Target)>,
+    {
+        let plan = StepPlan { number: self.number, rate };
+        self.number += 1;
+        let shares = shares(&self.objective, self.engine.virtual_ranks(), batches);
+        self.engine.step(shares, plan, |_| true)
+    }
+
+    /// Forward and backward for a part of the next step, without a word to other ranks: gradients are added up here until [`Trainer::step`] or
+    /// [`Trainer::sync_now`].
+    ///
+    /// # Errors
+    /// Only with blocks that sum something over all virtual ranks: as [`Trainer::step`].
+    pub fn no_sync<B>(&mut self, batches: impl FnMut(u32) -> B) -> Result<(), CollectiveError>
+    where
+        B: IntoIterator<Item = (Input, O::Target)>,
+    {
+        let shares = shares(&self.objective, self.engine.virtual_ranks(), batches);
+        self.engine.accumulate(shares, self.number)
+    }
+
+    /// One update at this learning rate, on what [`Trainer::no_sync`] has added up.
+    ///
+    /// # Errors
+    /// As [`Trainer::step`].
+    pub fn sync_now(&mut self, rate: f32) -> Result<StepLoss, CollectiveError> {
+        self.step(rate, |_| [])
+    }
+
+    /// Returns once all ranks have come here.
+    ///
+    /// # Errors
+    /// As [`Trainer::step`].
+    pub fn barrier(&self) -> Result<(), CollectiveError> {
+        self.comm.run(|collective| collective.barrier())
+    }
+
+    /// What the model makes of an input, by its running numbers averaged over all virtual ranks; all ranks call it together.
+    ///
+    /// # Errors
+    /// As [`Trainer::step`].
+    pub fn output(&self, input: Input) -> Result<Output, CollectiveError> {
+        let running = self.engine.averaged_running()?;
+        Ok(from_parts(self.engine.output(parts_of(input), &running)))
+    }
+
+    /// All parameters and averaged running numbers, the same on every rank, which compare them here.
+    ///
+    /// # Errors
+    /// [`TrainError::Diverged`] if they are not, and as [`Trainer::step`].
+    pub fn weights(&self) -> Result<Weights, TrainError> {
+        compare(&self.comm, &self.engine.digests(), &format!("after step {}", self.number))?;
+        Ok(self.engine.weights()?)
+    }
+}
+
+fn shares<'a, Input: Flow, Output: Flow, O: Objective<Output>, B>(
+    objective: &'a O,
+    virtual_ranks: Range<u32>,
+    mut batches: impl FnMut(u32) -> B,
+) -> Vec<Share<'a>>
+where
+    B: IntoIterator<Item = (Input, O::Target)>,
+    O::Target: 'a,
+{
+    let micro_batch = |(input, target): (Input, O::Target)| MicroBatch {
+        input: parts_of(input),
+        measure: Box::new(move |output| objective.measure(from_parts(output), &target)),
+    };
+    virtual_ranks.map(|virtual_rank| batches(virtual_rank).into_iter().map(micro_batch).collect()).collect()
+}
+
+impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Output, O> {
+    /// V: of how many micro-batches a step is made, whoever computes them. The weights depend on it, and not on the number of ranks, which may
+    /// be any up to V. Default the number of ranks.
+    pub fn virtual_ranks(self, count: u32) -> Self {
+        TrainerBuilder { virtual_ranks: Some(count), ..self }
+    }
+
+    /// How a gradient moves the weights. Default gradient descent with momentum 0.9.
+    pub fn optimizer(self, rule: impl Into<Rule>) -> Self {
+        TrainerBuilder { rule: rule.into(), ..self }
+    }
+
+    /// Brings a longer gradient, all blocks together, to this length. Default none.
+    pub fn clip(mut self, length: f32) -> Self {
+        self.rule.clip = Some(length);
+        self
+    }
+
+    /// Of random numbers, and of first weights that blocks leave to the trainer. Default 0.
+    pub fn seed(self, seed: u64) -> Self {
+        TrainerBuilder { seed, ..self }
+    }
+
+    /// Where it is computed; the model and its inputs are there. Default the CPU.
+    pub fn device(self, device: Device) -> Self {
+        TrainerBuilder { device, ..self }
+    }
+
+    /// How much travels at once. Default 25 MiB, the first time 1 MiB.
+    pub fn buckets(self, buckets: BucketSizes) -> Self {
+        TrainerBuilder { buckets, ..self }
+    }
+
+    /// The trainer, once all ranks have the same weights.
+    ///
+    /// # Errors
+    /// When there are more ranks than virtual ranks, a block would compute other numbers elsewhere, or another rank is gone or late.
+    pub fn build(self) -> Result<Trainer<Input, Output, O>, TrainError> {
+        let comm = Arc::new(Comm::new(self.collective));
+        let world = comm.world();
+        let virtual_ranks = self.virtual_ranks.unwrap_or(world);
+        if world > virtual_ranks {
+            return Err(TrainError::TooManyRanks { world, virtual_ranks });
+        }
+        let model = self.chain.into_model();
+        if let Some(objection) = model.stages.iter().find_map(|stage| stage.objection()) {
+            return Err(TrainError::Block(objection));
+        }
+        let weights = first_weights(&model, self.seed, &comm)?;
+        let ranks = VirtualRanks { count: virtual_ranks, world };
+        let (key, engine_comm) = (Key::new(self.seed), Arc::clone(&comm));
+        let engine = Engine::new(model, weights, self.device, ranks, self.rule, key, engine_comm)
+            .with_buckets(self.buckets);
+        Ok(Trainer { engine, comm, objective: self.objective, number: 0, types: PhantomData })
+    }
+}
+
+#[cfg(test)]
+mod tests;

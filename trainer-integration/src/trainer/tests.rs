@@ -1,0 +1,105 @@
+use burn::module::Module;
+use burn::nn::{DropoutConfig, Linear, LinearConfig};
+use burn::tensor::{Tensor, TensorData};
+
+use super::*;
+use crate::collective::{ThreadCollective, spawn};
+use crate::loss::CrossEntropy;
+use crate::models::{Norm, conv_net, perceptron};
+use crate::testkit::digits_like;
+
+type Digits = Trainer<Tensor<4>, Tensor<2>, CrossEntropy>;
+
+fn digits(count: usize, seed: u64) -> (Tensor<4>, Vec<u32>) {
+    let (features, labels) = digits_like(count, seed);
+    (Tensor::from_data(TensorData::new(features, [count, 1, 8, 8]), &Device::flex()), labels)
+}
+
+fn trainer(collective: ThreadCollective) -> Digits {
+    let model = conv_net([1, 8, 8], 10, Norm::Group, 0.0, &Device::flex());
+    Trainer::new(model, CrossEntropy, Box::new(collective))
+        .virtual_ranks(4)
+        .optimizer(Optimizer::adamw(0.01))
+        .clip(1.0)
+        .seed(3)
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn accumulated_and_whole_steps_are_the_same_and_any_world_agrees() {
+    let train = |world: u32, in_turn: bool| {
+        let trained = spawn(world, |collective| {
+            let mut trainer = trainer(collective);
+            for step in 0..5u64 {
+                let halves = |half: u64| {
+                    move |virtual_rank: u32| [digits(8, step << 8 | half << 4 | u64::from(virtual_rank))]
+                };
+                if in_turn {
+                    trainer.no_sync(halves(0)).unwrap();
+                    trainer.no_sync(halves(1)).unwrap();
+                    trainer.sync_now(0.01).unwrap();
+                } else {
+                    trainer.step(0.01, |it| [halves(0)(it), halves(1)(it)].map(|[half]| half)).unwrap();
+                }
+            }
+            trainer.barrier().unwrap();
+            let output = trainer.output(digits(3, 99).0).unwrap();
+            (trainer.weights().unwrap().digest(), output.into_data().try_into_vec::<f32>().unwrap())
+        });
+        assert!(trained.iter().all(|rank| *rank == trained[0]));
+        trained[0].clone()
+    };
+    let expected = train(1, false);
+    assert_eq!(expected.1.len(), 30);
+    for world in 1..=4 {
+        assert!(train(world, true) == expected, "W={world}");
+        assert!(train(world, false) == expected, "W={world}");
+    }
+}
+
+#[test]
+fn a_model_of_ones_own_learns() {
+    let losses = spawn(2, |collective| {
+        let mut trainer = trainer(collective);
+        let loss = |step: u64, trainer: &mut Digits| {
+            trainer
+                .step(0.01, |virtual_rank| [digits(16, step << 8 | u64::from(virtual_rank))])
+                .unwrap()
+                .mean()
+        };
+        let first = loss(0, &mut trainer);
+        let last = (1..40).map(|step| loss(step, &mut trainer)).last();
+        (first, last.unwrap())
+    });
+    assert_eq!(losses[0], losses[1]);
+    assert!(losses[0].1 < losses[0].0 / 10.0, "{losses:?}");
+}
+
+#[derive(Module, Debug)]
+struct Noisy {
+    linear: Linear,
+    dropout: burn::nn::Dropout,
+}
+crate::block!(Noisy, |self, input: Tensor<2>| -> Tensor<2> {
+    self.dropout.forward(self.linear.forward(input))
+});
+
+#[test]
+fn what_cannot_be_trained_is_refused_with_the_way_out() {
+    let refused = spawn(1, |collective| {
+        let noisy = Noisy {
+            linear: LinearConfig::new(2, 2).init(&Device::flex()),
+            dropout: DropoutConfig::new(0.5).init(),
+        };
+        let model = Chain::start(noisy);
+        Trainer::new(model, CrossEntropy, Box::new(collective)).build().unwrap_err().to_string()
+    });
+    assert!(refused[0].contains("use shardd_trainer::nn::Dropout"), "{refused:?}");
+    let refused = spawn(3, |collective| {
+        let model = perceptron(3, 2, 0.0, &Device::flex());
+        let builder = Trainer::new(model, CrossEntropy, Box::new(collective)).virtual_ranks(2);
+        builder.build().unwrap_err().to_string()
+    });
+    assert!(refused[1].contains("3 ranks cannot share 2 virtual ranks"), "{refused:?}");
+}
