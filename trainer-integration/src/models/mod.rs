@@ -1,12 +1,16 @@
 //! Models for common kinds of data.
 
 mod conv;
+mod gpt;
 mod perceptron;
+mod resnet;
 
 use burn::tensor::Device;
 
 pub use conv::{Norm, conv_net};
+pub use gpt::{GptSize, gpt};
 pub use perceptron::perceptron;
+pub use resnet::resnet18;
 
 use crate::model::Model;
 

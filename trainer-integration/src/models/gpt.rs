@@ -1,0 +1,231 @@
+//! A language model in the manner of GPT.
+
+use burn::module::{Module, Param};
+use burn::nn::{Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::tensor::activation::{gelu, softmax};
+use burn::tensor::module::embedding;
+use burn::tensor::{Bool, Device, Int, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::block::{Block, Pass};
+use crate::model::Chain;
+use crate::nn::Dropout;
+use crate::weights::Init;
+
+/// How large a [`gpt`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GptSize {
+    /// Transformer layers, each a block. Default 4.
+    pub layers: usize,
+    /// Attention heads. Default 4.
+    pub heads: usize,
+    /// Numbers per token, a multiple of the heads. Default 128.
+    pub width: usize,
+}
+
+impl Default for GptSize {
+    /// 0.8 million parameters: a small model for bytes.
+    fn default() -> GptSize {
+        GptSize { layers: 4, heads: 4, width: 128 }
+    }
+}
+
+/// A decoder of transformer layers (Radford et al., "Language models are unsupervised multitask learners", 2019): tokens `[rows, length]` to logits
+/// `[rows x length, vocabulary]` of the token that follows each. Normalisation before attention and before the perceptron of four times the width (GELU), learned
+/// positions, the matrix of the tokens used again for the logits.
+///
+/// # Panics
+/// If the width is not a multiple of the heads.
+pub fn gpt(
+    vocabulary: usize,
+    length: usize,
+    size: GptSize,
+    dropout: f32,
+    device: &Device,
+) -> Chain<Tensor<2, Int>, Tensor<2>> {
+    let GptSize { layers, heads, width } = size;
+    assert!(
+        heads > 0 && width.is_multiple_of(heads),
+        "a width of {width} is not a multiple of {heads} heads"
+    );
+    let zeros = |shape: [usize; 2]| Param::from_tensor(Tensor::zeros(shape, device));
+    let embed = Embed {
+        tokens: zeros([vocabulary, width]),
+        positions: zeros([length, width]),
+        dropout: Dropout::new(dropout),
+    };
+    let mut chain = Chain::start(embed).named("embed");
+    for layer in 0..layers {
+        chain = chain.then(Layer::new(size, dropout, device)).named(&format!("layer{layer}"));
+    }
+    chain.then(TiedHead { norm: LayerNormConfig::new(width).init(device) }).named("head")
+}
+
+/// Of about a normal distribution of deviation 0.02.
+const SMALL: Init = Init::Uniform { bound: 0.034_641_016 };
+
+/// Under which name the matrix of the tokens is kept for the head.
+const TOKENS: &str = "tokens";
+
+#[derive(Module, Debug)]
+struct Embed {
+    tokens: Param<Tensor<2>>,
+    positions: Param<Tensor<2>>,
+    dropout: Dropout,
+}
+
+impl Block for Embed {
+    type Input = Tensor<2, Int>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, input: Tensor<2, Int>, pass: &mut Pass) -> Tensor<3> {
+        let [_, length] = input.dims();
+        pass.keep(TOKENS, self.tokens.val());
+        let positions = self.positions.val().slice(0..length).unsqueeze_dim(0);
+        self.dropout.forward(embedding(self.tokens.val(), input) + positions, pass)
+    }
+
+    fn init(&self, _: &str, _: &[usize]) -> Option<Init> {
+        Some(SMALL)
+    }
+}
+
+#[derive(Module, Debug)]
+struct Layer {
+    norm1: LayerNorm,
+    attention: Attention,
+    norm2: LayerNorm,
+    widen: Linear,
+    narrow: Linear,
+    dropout: Dropout,
+    layers: usize,
+}
+
+impl Layer {
+    fn new(GptSize { layers, heads, width }: GptSize, dropout: f32, device: &Device) -> Layer {
+        let norm = || LayerNormConfig::new(width).init(device);
+        Layer {
+            norm1: norm(),
+            attention: Attention {
+                mix: linear(width, 3 * width, device),
+                project: linear(width, width, device),
+                heads,
+            },
+            norm2: norm(),
+            widen: linear(width, 4 * width, device),
+            narrow: linear(4 * width, width, device),
+            dropout: Dropout::new(dropout),
+            layers,
+        }
+    }
+}
+
+fn linear(from: usize, to: usize, device: &Device) -> Linear {
+    LinearConfig::new(from, to).with_initializer(Initializer::Zeros).init(device)
+}
+
+impl Block for Layer {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, input: Tensor<3>, pass: &mut Pass) -> Tensor<3> {
+        let attended = self.attention.forward(self.norm1.forward(input.clone()));
+        let hidden = input + self.dropout.forward(attended, pass);
+        let thought = self.narrow.forward(gelu(self.widen.forward(self.norm2.forward(hidden.clone()))));
+        hidden + self.dropout.forward(thought, pass)
+    }
+
+    fn init(&self, path: &str, shape: &[usize]) -> Option<Init> {
+        let adds_to_the_input = path.starts_with("attention.project") || path.starts_with("narrow");
+        match (shape.len(), SMALL) {
+            (2, Init::Uniform { bound }) if adds_to_the_input => {
+                Some(Init::Uniform { bound: bound / (2.0 * self.layers as f32).sqrt() })
+            }
+            (2, small) => Some(small),
+            _ => None,
+        }
+    }
+}
+
+/// Each token looks at those before it and at itself.
+#[derive(Module, Debug)]
+struct Attention {
+    /// To queries, keys and values.
+    mix: Linear,
+    project: Linear,
+    heads: usize,
+}
+
+impl Attention {
+    fn forward(&self, input: Tensor<3>) -> Tensor<3> {
+        let [rows, length, width] = input.dims();
+        let by_head = width / self.heads;
+        let mixed = self.mix.forward(input).reshape([rows, length, 3 * self.heads, by_head]).swap_dims(1, 2);
+        let part = |at: usize| mixed.clone().narrow(1, at * self.heads, self.heads);
+        let (queries, keys, values) = (part(0), part(1), part(2));
+        let scores = queries.matmul(keys.transpose()) * (by_head as f32).sqrt().recip();
+        let later = Tensor::<2, Bool>::tril_mask([length, length], 0, &scores.device());
+        let scores = scores.mask_fill(later.unsqueeze::<4>(), f32::NEG_INFINITY);
+        let attended = softmax(scores, 3).matmul(values);
+        self.project.forward(attended.swap_dims(1, 2).reshape([rows, length, width]))
+    }
+}
+
+/// Normalisation, and logits by the matrix of the tokens.
+#[derive(Module, Debug)]
+struct TiedHead {
+    norm: LayerNorm,
+}
+crate::block!(TiedHead, |self, input: Tensor<3>, pass| -> Tensor<2> {
+    let [rows, length, width] = input.dims();
+    let tokens: Tensor<2> = pass.recall(TOKENS);
+    self.norm.forward(input).reshape([rows * length, width]).matmul(tokens.transpose())
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::threads;
+    use crate::loss::CrossEntropy;
+    use crate::optim::Optimizer;
+    use crate::trainer::Trainer;
+
+    fn trainer() -> Trainer<Tensor<2, Int>, Tensor<2>, CrossEntropy> {
+        let size = GptSize { layers: 2, heads: 2, width: 32 };
+        let alone = threads::world(1, crate::collective::DEFAULT_TIMEOUT).remove(0);
+        Trainer::new(gpt(11, 12, size, 0.0, &Device::flex()), CrossEntropy, Box::new(alone))
+            .optimizer(Optimizer::adamw(0.01))
+            .build()
+            .unwrap()
+    }
+
+    fn tokens(values: [i32; 12]) -> Tensor<2, Int> {
+        Tensor::<1, Int>::from_ints(values, &Device::flex()).reshape([1, 12])
+    }
+
+    #[test]
+    fn no_token_looks_ahead() {
+        let trainer = trainer();
+        let logits =
+            |values| trainer.output(tokens(values)).unwrap().into_data().try_into_vec::<f32>().unwrap();
+        let (one, other) =
+            (logits([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1]), logits([1, 2, 3, 4, 5, 6, 0, 0, 0, 0, 0, 0]));
+        assert_eq!(one[..6 * 11], other[..6 * 11]);
+        assert_ne!(one[6 * 11..], other[6 * 11..]);
+        assert!(one.iter().all(|number| number.is_finite()));
+    }
+
+    #[test]
+    fn it_learns_what_follows() {
+        // Three more than the last, modulo 11: the first token decides all others.
+        let mut trainer = trainer();
+        let row = |first: i32| [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11].map(|at| (first + 3 * at) % 11);
+        let mut loss = f64::INFINITY;
+        for step in 0..150 {
+            let row = row(step % 11);
+            let next = row.map(|token| (token as u32 + 3) % 11).to_vec();
+            loss = trainer.step(0.01, |_| [(tokens(row), next.clone())]).unwrap().mean();
+        }
+        assert!(loss < 0.1, "{loss}");
+    }
+}

@@ -1,0 +1,152 @@
+//! ResNet-18 for small images.
+
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{Initializer, PaddingConfig2d};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor};
+
+use super::ImageShape;
+use super::conv::{Head, LocalNorm, Norm, before_relu};
+use crate::block::{Block, Pass};
+use crate::model::Chain;
+use crate::weights::Init;
+
+/// ResNet-18 (He et al., CVPR 2016) as it is used for images of 32 pixels: a 3x3 convolution to 64 channels, four times two residual blocks of 64, 128,
+/// 256 and 512 channels, of which all but the first begin with stride 2, the mean over all pixels, one linear layer. Images `[rows, channels, height,
+/// width]` to logits `[rows, classes]`; 11.2 million parameters for ten classes. Ten blocks.
+///
+/// # Panics
+/// If the norm is [`Norm::Sync`], for which the blocks would have to end in other places.
+pub fn resnet18(
+    input: ImageShape,
+    classes: usize,
+    norm: Norm,
+    dropout: f32,
+    device: &Device,
+) -> Chain<Tensor<4>, Tensor<2>> {
+    let stem = Stem { conv: conv(input[0], 64, 3, 1, device), norm: LocalNorm::new(norm, 64, device) };
+    let mut chain = Chain::start(stem).named("stem");
+    let mut from = 64;
+    for (layer, to) in [64, 128, 256, 512].into_iter().enumerate() {
+        for index in 0..2 {
+            let stride = if layer > 0 && index == 0 { 2 } else { 1 };
+            let block = Residual::new(from, to, stride, norm, device);
+            chain = chain.then(block).named(&format!("layer{}.{index}", layer + 1));
+            from = to;
+        }
+    }
+    chain.then(PooledHead { head: Head::new(from, classes, dropout, device) }).named("head")
+}
+
+fn conv(from: usize, to: usize, kernel: usize, stride: usize, device: &Device) -> Conv2d {
+    let padding = kernel / 2;
+    Conv2dConfig::new([from, to], [kernel, kernel])
+        .with_stride([stride, stride])
+        .with_padding(PaddingConfig2d::Explicit(padding, padding, padding, padding))
+        .with_bias(false)
+        .with_initializer(Initializer::Zeros)
+        .init(device)
+}
+
+#[derive(Module, Debug)]
+struct Stem {
+    conv: Conv2d,
+    norm: LocalNorm,
+}
+
+impl Block for Stem {
+    type Input = Tensor<4>;
+    type Output = Tensor<4>;
+
+    fn forward(&self, input: Tensor<4>, pass: &mut Pass) -> Tensor<4> {
+        relu(self.norm.forward(self.conv.forward(input), pass))
+    }
+
+    fn init(&self, path: &str, shape: &[usize]) -> Option<Init> {
+        before_relu(path, shape)
+    }
+}
+
+/// Two 3x3 convolutions around which the input goes on as it is, or through a 1x1 convolution where its shape changes.
+#[derive(Module, Debug)]
+struct Residual {
+    conv1: Conv2d,
+    norm1: LocalNorm,
+    conv2: Conv2d,
+    norm2: LocalNorm,
+    shortcut: Option<Shortcut>,
+}
+
+#[derive(Module, Debug)]
+struct Shortcut {
+    conv: Conv2d,
+    norm: LocalNorm,
+}
+
+impl Residual {
+    fn new(from: usize, to: usize, stride: usize, norm: Norm, device: &Device) -> Residual {
+        let local = || LocalNorm::new(norm, to, device);
+        let shortcut = || Shortcut { conv: conv(from, to, 1, stride, device), norm: local() };
+        Residual {
+            conv1: conv(from, to, 3, stride, device),
+            norm1: local(),
+            conv2: conv(to, to, 3, 1, device),
+            norm2: local(),
+            shortcut: (stride > 1 || from != to).then(shortcut),
+        }
+    }
+}
+
+impl Block for Residual {
+    type Input = Tensor<4>;
+    type Output = Tensor<4>;
+
+    fn forward(&self, input: Tensor<4>, pass: &mut Pass) -> Tensor<4> {
+        let hidden = relu(self.norm1.forward(self.conv1.forward(input.clone()), pass));
+        let hidden = self.norm2.forward(self.conv2.forward(hidden), pass);
+        let around = match &self.shortcut {
+            Some(Shortcut { conv, norm }) => norm.forward(conv.forward(input), pass),
+            None => input,
+        };
+        relu(hidden + around)
+    }
+
+    fn init(&self, path: &str, shape: &[usize]) -> Option<Init> {
+        before_relu(path, shape)
+    }
+}
+
+/// The mean over all pixels, then the head.
+#[derive(Module, Debug)]
+struct PooledHead {
+    head: Head<2>,
+}
+
+impl Block for PooledHead {
+    type Input = Tensor<4>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<4>, pass: &mut Pass) -> Tensor<2> {
+        let [rows, channels, height, width] = input.dims();
+        let means = input.reshape([rows, channels, height * width]).mean_dim(2).squeeze_dim(2);
+        self.head.forward(means, pass)
+    }
+
+    fn init(&self, path: &str, shape: &[usize]) -> Option<Init> {
+        self.head.init(path, shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_has_the_parameters_and_names_of_its_description() {
+        let model = resnet18([3, 32, 32], 10, Norm::Batch, 0.0, &Device::flex()).into_model();
+        assert_eq!(model.parameter_count(), 11_173_962, "that of the usual implementation in PyTorch");
+        assert_eq!(model.stages.len(), 10);
+        assert_eq!(model.stages[3].parameters()[0].name, "layer2.0.conv1.weight");
+    }
+}
