@@ -108,6 +108,16 @@ impl Pass {
         Pass { key, draws: 0, total, shelf, kept: BTreeMap::new(), recalled: BTreeMap::new() }
     }
 
+    /// One that trains a whole model as a single block, outside a trainer.
+    pub fn training(key: Key) -> Pass {
+        Pass::new(Some(key), BTreeMap::new(), None)
+    }
+
+    /// One that evaluates a whole model as a single block, outside a trainer.
+    pub fn evaluation() -> Pass {
+        Pass::new(None, BTreeMap::new(), None)
+    }
+
     /// The shelf with what was kept on it, and the rest of the pass.
     pub(crate) fn leave(mut self) -> (BTreeMap<&'static str, Part>, Pass) {
         let mut shelf = std::mem::take(&mut self.shelf);
@@ -145,11 +155,14 @@ impl Pass {
         self.kept.insert(name, part);
     }
 
-    /// What an earlier block has kept.
+    /// What an earlier block has kept, or this one.
     ///
     /// # Panics
     /// If none has, or it is of another shape.
     pub fn recall<F: Flow>(&mut self, name: &'static str) -> F {
+        if let Some(own) = self.kept.get(name) {
+            return from_parts(vec![own.clone()]);
+        }
         let part = self.recalled.entry(name).or_insert_with(|| {
             let part = self.shelf.get(name);
             let part = part.unwrap_or_else(|| panic!("no earlier block keeps {name:?}")).clone();

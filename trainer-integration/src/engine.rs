@@ -50,8 +50,8 @@ pub struct Engine {
 struct BlockState {
     /// The trained ones, then the frozen ones.
     weights: Vec<f32>,
-    /// Of the trained ones.
-    decays: Vec<bool>,
+    /// The trained parameters, and whether weight decay applies.
+    trained: Vec<(Range<usize>, bool)>,
     moments: Moments,
 }
 
@@ -132,11 +132,9 @@ impl Engine {
             let parameters = stage.parameters().iter();
             let count: usize = parameters.clone().map(|parameter| parameter.len()).sum();
             assert_eq!(weights.len(), count, "weights for every parameter");
-            let trained = parameters.filter(|parameter| parameter.is_trained);
-            let decays = trained
-                .flat_map(|parameter| std::iter::repeat_n(parameter.decays, parameter.len()))
-                .collect();
-            BlockState { weights, decays, moments: Moments::default() }
+            let trained = parameters.zip(ranges(stage.parameters())).filter(|(it, _)| it.is_trained);
+            let trained = trained.map(|(parameter, range)| (range, parameter.decays)).collect();
+            BlockState { weights, trained, moments: Moments::default() }
         };
         let stages = model.stages.iter().zip(weights);
         let blocks: Vec<BlockState> = stages.map(|(stage, weights)| state(&**stage, weights)).collect();
@@ -240,12 +238,11 @@ impl Engine {
 
     /// Moves the weights against the gradient.
     fn update(&mut self, gradient: Vec<Vec<f32>>, factor: f32, rate: f32) {
-        for (bucket, mut sum) in gradient.into_iter().enumerate() {
-            sum.iter_mut().for_each(|number| *number *= factor);
+        for (bucket, sum) in gradient.into_iter().enumerate() {
             for (block, range) in self.buckets.places(bucket) {
-                let BlockState { weights, decays, moments } = &mut self.blocks[block];
-                let trained = &mut weights[..decays.len()];
-                moments.update(self.rule.optimizer, rate, decays, trained, &sum[range]);
+                let BlockState { weights, trained, moments } = &mut self.blocks[block];
+                let weights = &mut weights[..range.len()];
+                moments.update(self.rule.optimizer, rate, trained, weights, &sum[range], factor);
             }
         }
     }
@@ -457,7 +454,7 @@ impl Engine {
         let running = &mut self.running[index][block];
         let loaded = self.model.stages[block].load(parameters, running, true);
         // Before the first trained parameters there is nothing to go back for.
-        let first = self.blocks.iter().position(|block| !block.decays.is_empty()).unwrap_or(0);
+        let first = self.blocks.iter().position(|block| !block.trained.is_empty()).unwrap_or(0);
         *running = walk.forward(loaded, block > first, total);
     }
 
@@ -559,7 +556,8 @@ impl Begun {
 }
 
 fn buckets_of(blocks: &[BlockState], sizes: BucketSizes) -> Buckets {
-    Buckets::new(blocks.iter().map(|block| block.decays.len()).collect(), sizes)
+    let length = |block: &BlockState| block.trained.last().map_or(0, |(range, _)| range.end);
+    Buckets::new(blocks.iter().map(length).collect(), sizes)
 }
 
 fn reduce<T: bytemuck::Pod + Send + std::ops::Add<Output = T>>(

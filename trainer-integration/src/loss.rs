@@ -3,9 +3,13 @@
 use std::marker::PhantomData;
 
 use burn::tensor::{Tensor, TensorData};
+use rayon::prelude::*;
 
 use crate::flow::{Flow, Part, from_parts, parts_of};
 use crate::stage::to_numbers;
+
+/// Rows whose losses are added before those of others: a fixed number, so that the bits depend on no threads.
+const STRETCH: usize = 64;
 
 /// What a micro-batch's output came to.
 #[derive(Clone, Debug)]
@@ -99,23 +103,47 @@ pub struct Loss {
 /// If lengths do not match or a label is not a class.
 pub fn cross_entropy(logits: &[f32], labels: &[u32], classes: usize) -> Loss {
     assert_eq!(logits.len(), labels.len() * classes, "a row of logits for every label");
-    let mut loss = Loss { sum: 0.0, correct: 0, gradient: Vec::with_capacity(logits.len()) };
-    for (row, &label) in logits.chunks_exact(classes).zip(labels) {
+    let mut gradient = vec![0.0; logits.len()];
+    let stretches: Vec<(f64, u64)> = gradient
+        .par_chunks_mut(STRETCH * classes)
+        .zip(logits.par_chunks(STRETCH * classes))
+        .zip(labels.par_chunks(STRETCH))
+        .map(|((gradient, logits), labels)| cross_entropy_of_stretch(gradient, logits, labels, classes))
+        .collect();
+    let sum = stretches.iter().map(|(sum, _)| sum).sum();
+    let correct = stretches.iter().map(|(_, correct)| correct).sum();
+    Loss { sum, correct, gradient }
+}
+
+/// Writes the gradient of some rows; their losses and how many are answered rightly.
+fn cross_entropy_of_stretch(
+    gradient: &mut [f32],
+    logits: &[f32],
+    labels: &[u32],
+    classes: usize,
+) -> (f64, u64) {
+    let (mut sum, mut correct) = (0.0, 0);
+    let mut shares = vec![0.0f64; classes];
+    let rows = logits.chunks_exact(classes).zip(gradient.chunks_exact_mut(classes));
+    for ((row, gradient), &label) in rows.zip(labels) {
         let label = label as usize;
         let (largest, top) =
             row.iter().enumerate().fold((0, f32::NEG_INFINITY), |(at, top), (index, &logit)| {
                 if logit > top { (index, logit) } else { (at, top) }
             });
         let shifted = |logit: f32| f64::from(logit) - f64::from(top);
-        let total: f64 = row.iter().map(|&logit| shifted(logit).exp()).sum();
-        loss.sum += total.ln() - shifted(row[label]);
-        loss.correct += u64::from(largest == label);
-        loss.gradient.extend(row.iter().enumerate().map(|(class, &logit)| {
-            let target = if class == label { 1.0 } else { 0.0 };
-            (shifted(logit).exp() / total - target) as f32
-        }));
+        for (share, &logit) in shares.iter_mut().zip(row) {
+            *share = shifted(logit).exp();
+        }
+        let total: f64 = shares.iter().sum();
+        sum += total.ln() - shifted(row[label]);
+        correct += u64::from(largest == label);
+        for (gradient, share) in gradient.iter_mut().zip(&shares) {
+            *gradient = (share / total) as f32;
+        }
+        gradient[label] = (shares[label] / total - 1.0) as f32;
     }
-    loss
+    (sum, correct)
 }
 
 #[cfg(test)]

@@ -43,22 +43,68 @@ pub fn gpt(
     dropout: f32,
     device: &Device,
 ) -> Chain<Tensor<2, Int>, Tensor<2>> {
-    let GptSize { layers, heads, width } = size;
-    assert!(
-        heads > 0 && width.is_multiple_of(heads),
-        "a width of {width} is not a multiple of {heads} heads"
-    );
-    let zeros = |shape: [usize; 2]| Param::from_tensor(Tensor::zeros(shape, device));
-    let embed = Embed {
-        tokens: zeros([vocabulary, width]),
-        positions: zeros([length, width]),
-        dropout: Dropout::new(dropout),
-    };
-    let mut chain = Chain::start(embed).named("embed");
-    for layer in 0..layers {
-        chain = chain.then(Layer::new(size, dropout, device)).named(&format!("layer{layer}"));
+    Gpt::new(vocabulary, length, size, dropout, device).into_chain()
+}
+
+/// [`gpt`] as one module, which is also a block: in one piece it has one graph, and nothing of it travels before all of it is differentiated.
+#[derive(Module, Debug)]
+pub struct Gpt {
+    embed: Embed,
+    layers: Vec<Layer>,
+    head: TiedHead,
+}
+
+impl Gpt {
+    /// See [`gpt`].
+    ///
+    /// # Panics
+    /// As [`gpt`].
+    pub fn new(vocabulary: usize, length: usize, size: GptSize, dropout: f32, device: &Device) -> Gpt {
+        let GptSize { layers, heads, width } = size;
+        assert!(
+            heads > 0 && width.is_multiple_of(heads),
+            "a width of {width} is not a multiple of {heads} heads"
+        );
+        let zeros = |shape: [usize; 2]| Param::from_tensor(Tensor::zeros(shape, device));
+        let embed = Embed {
+            tokens: zeros([vocabulary, width]),
+            positions: zeros([length, width]),
+            dropout: Dropout::new(dropout),
+        };
+        let layers = (0..layers).map(|_| Layer::new(size, dropout, device)).collect();
+        Gpt { embed, layers, head: TiedHead { norm: LayerNormConfig::new(width).init(device) } }
     }
-    chain.then(TiedHead { norm: LayerNormConfig::new(width).init(device) }).named("head")
+
+    /// A block for the tokens, one for each layer, one for the logits.
+    pub fn into_chain(self) -> Chain<Tensor<2, Int>, Tensor<2>> {
+        let mut chain = Chain::start(self.embed).named("embed");
+        for (index, layer) in self.layers.into_iter().enumerate() {
+            chain = chain.then(layer).named(&format!("layer{index}"));
+        }
+        chain.then(self.head).named("head")
+    }
+}
+
+impl Block for Gpt {
+    type Input = Tensor<2, Int>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2, Int>, pass: &mut Pass) -> Tensor<2> {
+        let hidden = self.embed.forward(input, pass);
+        let hidden = self.layers.iter().fold(hidden, |hidden, layer| layer.forward(hidden, pass));
+        self.head.forward(hidden, pass)
+    }
+
+    fn init(&self, path: &str, shape: &[usize]) -> Option<Init> {
+        match path.split_once('.') {
+            Some(("embed", path)) => self.embed.init(path, shape),
+            Some(("layers", path)) => {
+                let (index, path) = path.split_once('.')?;
+                self.layers.get(index.parse::<usize>().ok()?)?.init(path, shape)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Of about a normal distribution of deviation 0.02.

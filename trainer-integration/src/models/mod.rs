@@ -2,15 +2,17 @@
 
 mod conv;
 mod gpt;
+mod mlp;
 mod perceptron;
 mod resnet;
 
 use burn::tensor::Device;
 
 pub use conv::{Norm, conv_net};
-pub use gpt::{GptSize, gpt};
+pub use gpt::{Gpt, GptSize, gpt};
+pub use mlp::Mlp;
 pub use perceptron::perceptron;
-pub use resnet::resnet18;
+pub use resnet::{Resnet18, resnet18};
 
 use crate::model::Model;
 

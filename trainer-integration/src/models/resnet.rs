@@ -25,18 +25,62 @@ pub fn resnet18(
     dropout: f32,
     device: &Device,
 ) -> Chain<Tensor<4>, Tensor<2>> {
-    let stem = Stem { conv: conv(input[0], 64, 3, 1, device), norm: LocalNorm::new(norm, 64, device) };
-    let mut chain = Chain::start(stem).named("stem");
-    let mut from = 64;
-    for (layer, to) in [64, 128, 256, 512].into_iter().enumerate() {
-        for index in 0..2 {
-            let stride = if layer > 0 && index == 0 { 2 } else { 1 };
-            let block = Residual::new(from, to, stride, norm, device);
-            chain = chain.then(block).named(&format!("layer{}.{index}", layer + 1));
-            from = to;
+    Resnet18::new(input, classes, norm, dropout, device).into_chain()
+}
+
+/// [`resnet18`] as one module, which is also a block: in one piece it has one graph, and nothing of it travels before all of it is differentiated.
+#[derive(Module, Debug)]
+pub struct Resnet18 {
+    stem: Stem,
+    layers: Vec<Residual>,
+    head: PooledHead,
+}
+
+impl Resnet18 {
+    /// See [`resnet18`].
+    ///
+    /// # Panics
+    /// As [`resnet18`].
+    pub fn new(input: ImageShape, classes: usize, norm: Norm, dropout: f32, device: &Device) -> Resnet18 {
+        let stem = Stem { conv: conv(input[0], 64, 3, 1, device), norm: LocalNorm::new(norm, 64, device) };
+        let mut layers = Vec::new();
+        let mut from = 64;
+        for to in [64, 128, 256, 512] {
+            for stride in [if from == to { 1 } else { 2 }, 1] {
+                layers.push(Residual::new(from, to, stride, norm, device));
+                from = to;
+            }
+        }
+        let head = PooledHead { head: Head::new(from, classes, dropout, device) };
+        Resnet18 { stem, layers, head }
+    }
+
+    /// In ten blocks.
+    pub fn into_chain(self) -> Chain<Tensor<4>, Tensor<2>> {
+        let mut chain = Chain::start(self.stem).named("stem");
+        for (index, block) in self.layers.into_iter().enumerate() {
+            chain = chain.then(block).named(&format!("layer{}.{}", index / 2 + 1, index % 2));
+        }
+        chain.then(self.head).named("head")
+    }
+}
+
+impl Block for Resnet18 {
+    type Input = Tensor<4>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<4>, pass: &mut Pass) -> Tensor<2> {
+        let hidden = self.stem.forward(input, pass);
+        let hidden = self.layers.iter().fold(hidden, |hidden, block| block.forward(hidden, pass));
+        self.head.forward(hidden, pass)
+    }
+
+    fn init(&self, path: &str, shape: &[usize]) -> Option<Init> {
+        match path.strip_prefix("head.") {
+            Some(path) => self.head.init(path, shape),
+            None => before_relu(path, shape),
         }
     }
-    chain.then(PooledHead { head: Head::new(from, classes, dropout, device) }).named("head")
 }
 
 fn conv(from: usize, to: usize, kernel: usize, stride: usize, device: &Device) -> Conv2d {

@@ -7,7 +7,13 @@ pub mod schedule;
 pub use clip::Norm;
 pub use schedule::{Decline, Scaling, Schedule};
 
+use std::ops::Range;
+
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+
+/// Numbers that a thread moves at a time. They are moved one by one, so the bits do not depend on it.
+const STRETCH: usize = 1 << 14;
 
 /// Which optimizer, with its constants.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,7 +108,8 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Moves `weights` against `gradient`; `decays` says of each number whether weight decay applies.
+    /// Moves `weights` against `gradient` multiplied by `factor`; weight decay applies to the ranges that say so, which follow each other from the first
+    /// number to the last.
     ///
     /// # Panics
     /// If lengths differ.
@@ -110,47 +117,111 @@ impl Moments {
         &mut self,
         optimizer: Optimizer,
         rate: f32,
-        decays: &[bool],
+        ranges: &[(Range<usize>, bool)],
         weights: &mut [f32],
         gradient: &[f32],
+        factor: f32,
     ) {
-        assert!(weights.len() == gradient.len() && weights.len() == decays.len(), "one gradient per weight");
+        let count = ranges.last().map_or(0, |(range, _)| range.end);
+        assert!(weights.len() == gradient.len() && weights.len() == count, "one gradient per weight");
         self.steps += 1;
-        self.first.resize(weights.len(), 0.0);
-        let numbers = weights.iter_mut().zip(gradient).zip(decays).zip(&mut self.first);
-        match optimizer {
+        self.first.resize(count, 0.0);
+        if matches!(optimizer, Optimizer::Adam { .. } | Optimizer::AdamW { .. }) {
+            self.second.resize(count, 0.0);
+        }
+        let steps = self.steps;
+        for (range, decays) in ranges {
+            // Optimizers of one moment have no second to move.
+            let second = self.second.get_mut(range.clone()).unwrap_or_default();
+            let stretches = weights[range.clone()]
+                .par_chunks_mut(STRETCH)
+                .zip(gradient[range.clone()].par_chunks(STRETCH))
+                .zip(self.first[range.clone()].par_chunks_mut(STRETCH));
+            if second.is_empty() {
+                stretches.for_each(|((weights, gradient), first)| {
+                    optimizer.by_one_moment(rate, *decays, weights, gradient, factor, first);
+                });
+            } else {
+                stretches.zip(second.par_chunks_mut(STRETCH)).for_each(
+                    |(((weights, gradient), first), second)| {
+                        optimizer.by_two_moments(
+                            rate,
+                            *decays,
+                            weights,
+                            gradient,
+                            factor,
+                            (first, second),
+                            steps,
+                        );
+                    },
+                );
+            }
+        }
+    }
+}
+
+impl Optimizer {
+    fn by_one_moment(
+        self,
+        rate: f32,
+        decays: bool,
+        weights: &mut [f32],
+        gradient: &[f32],
+        factor: f32,
+        first: &mut [f32],
+    ) {
+        let numbers = weights.iter_mut().zip(gradient).zip(first);
+        match self {
             Optimizer::Sgd { momentum, weight_decay } => {
-                for (((weight, &gradient), &decays), velocity) in numbers {
-                    let pull = if decays { weight_decay * *weight } else { 0.0 };
-                    *velocity = momentum * *velocity + (gradient + pull);
+                let decay = if decays { weight_decay } else { 0.0 };
+                for ((weight, &gradient), velocity) in numbers {
+                    *velocity = momentum * *velocity + (gradient * factor + decay * *weight);
                     *weight -= rate * *velocity;
                 }
             }
-            Optimizer::Adam { beta1, beta2, epsilon, weight_decay }
-            | Optimizer::AdamW { beta1, beta2, epsilon, weight_decay } => {
-                let is_apart = matches!(optimizer, Optimizer::AdamW { .. });
-                self.second.resize(gradient.len(), 0.0);
-                let correct1 = 1.0 - power(beta1, self.steps);
-                let correct2 = 1.0 - power(beta2, self.steps);
-                for ((((weight, &gradient), &decays), first), second) in numbers.zip(&mut self.second) {
-                    let mut gradient = gradient;
-                    match (decays, is_apart) {
-                        (false, _) => {}
-                        (true, false) => gradient += weight_decay * *weight,
-                        (true, true) => *weight -= rate * weight_decay * *weight,
-                    }
-                    *first = beta1 * *first + (1.0 - beta1) * gradient;
-                    *second = beta2 * *second + (1.0 - beta2) * gradient * gradient;
-                    *weight -= rate * (*first / correct1) / ((*second / correct2).sqrt() + epsilon);
-                }
-            }
             Optimizer::Lion { beta1, beta2, weight_decay } => {
-                for (((weight, &gradient), &decays), momentum) in numbers {
-                    let pull = if decays { weight_decay * *weight } else { 0.0 };
-                    *weight -= rate * (sign(beta1 * *momentum + (1.0 - beta1) * gradient) + pull);
+                let decay = if decays { weight_decay } else { 0.0 };
+                for ((weight, &gradient), momentum) in numbers {
+                    let gradient = gradient * factor;
+                    let step = sign(beta1 * *momentum + (1.0 - beta1) * gradient);
+                    *weight -= rate * (step + decay * *weight);
                     *momentum = beta2 * *momentum + (1.0 - beta2) * gradient;
                 }
             }
+            Optimizer::Adam { .. } | Optimizer::AdamW { .. } => unreachable!("they have two moments"),
+        }
+    }
+
+    fn by_two_moments(
+        self,
+        rate: f32,
+        decays: bool,
+        weights: &mut [f32],
+        gradient: &[f32],
+        factor: f32,
+        (first, second): (&mut [f32], &mut [f32]),
+        steps: u32,
+    ) {
+        let (Optimizer::Adam { beta1, beta2, epsilon, weight_decay }
+        | Optimizer::AdamW { beta1, beta2, epsilon, weight_decay }) = self
+        else {
+            unreachable!("the others have one moment")
+        };
+        let is_apart = matches!(self, Optimizer::AdamW { .. });
+        let (inside, apart) = match (decays, is_apart) {
+            (false, _) => (0.0, 0.0),
+            (true, false) => (weight_decay, 0.0),
+            (true, true) => (0.0, rate * weight_decay),
+        };
+        let correct1 = 1.0 - power(beta1, steps);
+        let correct2 = 1.0 - power(beta2, steps);
+        for (((weight, &gradient), first), second) in weights.iter_mut().zip(gradient).zip(first).zip(second)
+        {
+            let gradient = gradient * factor + inside * *weight;
+            *weight -= apart * *weight;
+            *first = beta1 * *first + (1.0 - beta1) * gradient;
+            *second = beta2 * *second + (1.0 - beta2) * gradient * gradient;
+            *weight -= rate * (*first / correct1) / ((*second / correct2).sqrt() + epsilon);
         }
     }
 }
@@ -181,7 +252,7 @@ mod tests {
         let mut weights = [1.0, 1.0];
         let mut moments = Moments::default();
         for gradient in gradients {
-            moments.update(optimizer, rate, &[true, false], &mut weights, gradient);
+            moments.update(optimizer, rate, &[(0..1, true), (1..2, false)], &mut weights, gradient, 1.0);
         }
         weights
     }
