@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::collective::CollectiveError;
 use crate::data::{InputSpec, Rows};
 use crate::engine::Engine;
-use crate::flow::{Part, from_parts};
+use crate::flow::from_parts;
 use crate::loss::cross_entropy;
 use crate::reduce::{Comm, slice_of};
 use crate::stage::to_numbers;
@@ -21,16 +21,16 @@ const CHUNK_ROWS: u64 = 256;
 /// Figures over a whole data set.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// Rows.
+    /// Samples; of sequences, tokens.
     pub samples: u64,
-    /// Rows whose class was found.
+    /// Those that were answered rightly.
     pub correct: u64,
     /// Mean loss.
     pub loss: f64,
 }
 
 impl Evaluation {
-    /// Share of rows whose class was found.
+    /// Share of samples that were answered rightly.
     pub fn accuracy(&self) -> f64 {
         self.correct as f64 / self.samples as f64
     }
@@ -55,13 +55,13 @@ pub fn evaluate(
     rows: &dyn Rows,
     comm: &Comm,
 ) -> Result<Evaluation, TrainError> {
-    let samples = rows.row_count();
-    let chunks = samples.div_ceil(CHUNK_ROWS);
+    let count = rows.row_count();
+    let chunks = count.div_ceil(CHUNK_ROWS);
     let mine = slice_of(chunks as usize, comm.rank(), comm.world());
     let mut found = Vec::with_capacity(mine.len());
     for chunk in mine {
         let start = chunk as u64 * CHUNK_ROWS;
-        let range = start..(start + CHUNK_ROWS).min(samples);
+        let range = start..(start + CHUNK_ROWS).min(count);
         let parts = rows.read(range.clone()).map_err(TrainError::Rows)?;
         let batch = concat_batches(&rows.schema(), &parts).map_err(|error| TrainError::Rows(error.into()))?;
         if batch.num_rows() as u64 != range.end - range.start {
@@ -70,8 +70,7 @@ pub fn evaluate(
         }
         let positions: Vec<u64> = range.collect();
         let samples = spec.read(&batch, &positions)?;
-        let shape = spec.shape().rows(samples.labels.len());
-        let input = Part::floats(samples.features, &shape, engine.device());
+        let input = spec.shape().part(samples.features, batch.num_rows(), engine.device());
         let logits = from_parts::<burn::tensor::Tensor<2>>(engine.output(vec![input], running));
         let loss = cross_entropy(&to_numbers(logits), &samples.labels, spec.classes());
         found.push(Chunk { correct: loss.correct, loss: loss.sum });
@@ -88,6 +87,7 @@ pub fn evaluate(
         }
         Ok(all)
     })?;
+    let samples = count * spec.shape().answers() as u64;
     let correct = all.iter().map(|chunk| chunk.correct).sum();
     let loss = all.iter().map(|chunk| chunk.loss).sum::<f64>() / samples as f64;
     Ok(Evaluation { samples, correct, loss })

@@ -30,6 +30,16 @@ impl Part {
         Part { shape: shape.to_vec(), values }
     }
 
+    /// An integer tensor, likewise.
+    ///
+    /// # Panics
+    /// If there are not as many values as the shape says.
+    pub fn ints(values: Vec<i64>, shape: &[usize], device: &Device) -> Part {
+        let count: usize = shape.iter().product();
+        let values = Values::Int(Tensor::from_data(TensorData::new(values, [count]), device));
+        Part { shape: shape.to_vec(), values }
+    }
+
     /// Its dimensions, outermost first.
     pub fn shape(&self) -> &[usize] {
         &self.shape

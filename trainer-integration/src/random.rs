@@ -14,7 +14,16 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 impl Key {
     /// That of a training.
     pub fn new(seed: u64) -> Key {
-        let digest = blake3::derive_key("shardd trainer 2026 random numbers", &seed.to_le_bytes());
+        Key::derived("shardd trainer 2026 random numbers", seed)
+    }
+
+    /// That of what is done to the images of a training, which comes before its steps.
+    pub fn for_augmentation(seed: u64) -> Key {
+        Key::derived("shardd trainer 2026 augmentation", seed)
+    }
+
+    fn derived(context: &str, seed: u64) -> Key {
+        let digest = blake3::derive_key(context, &seed.to_le_bytes());
         let (first, _) = digest.split_first_chunk().expect("32 bytes");
         Key(u64::from_le_bytes(*first))
     }

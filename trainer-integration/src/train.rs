@@ -17,13 +17,13 @@ use tracing::warn;
 pub use guard::{BadStep, GuardConfig, OnBadStep};
 
 use crate::collective::{Collective, CollectiveError};
-use crate::data::{InputError, InputOptions, InputSpec, Rows, RowsError, Samples};
+use crate::data::{Augmentation, InputError, InputOptions, InputSpec, Rows, RowsError, Samples};
 use crate::device::{DeviceError, DeviceName};
-use crate::engine::{Engine, MicroBatch, Share, StepPlan};
+use crate::engine::{Engine, MicroBatch, Share, StepLoss, StepPlan};
 use crate::evaluate::{Evaluation, evaluate};
-use crate::flow::{Part, from_parts};
+use crate::flow::from_parts;
 use crate::loss::{CrossEntropy, Objective};
-use crate::models::{InputShape, Norm, small};
+use crate::models::{InputShape, ModelError, ModelOptions, model};
 use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::random::Key;
 use crate::reduce::{Comm, VirtualRanks};
@@ -49,10 +49,10 @@ pub struct TrainConfig {
     pub compare_every: u64,
     /// The length that a longer gradient, all blocks together, is brought to. Default none.
     pub clip: Option<f32>,
-    /// What normalises between the layers of an image model. Default batch normalisation by virtual rank.
-    pub norm: Norm,
-    /// Which share of what enters the last layer is left out while training, from 0 and below 1. Default 0.
-    pub dropout: f32,
+    /// What is trained. Default the small model for the kind of data.
+    pub model: ModelOptions,
+    /// What is done to images while training. Default nothing.
+    pub augmentation: Augmentation,
     /// The highest learning rate. Default 0.1.
     pub rate: f32,
     /// How it falls. Default half a cosine.
@@ -78,8 +78,8 @@ impl Default for TrainConfig {
             guard: GuardConfig::default(),
             compare_every: 100,
             clip: None,
-            norm: Norm::default(),
-            dropout: 0.0,
+            model: ModelOptions::default(),
+            augmentation: Augmentation::default(),
             rate: 0.1,
             decline: Decline::default(),
             warm_up_epochs: 1.0,
@@ -110,6 +110,9 @@ pub enum TrainError {
     /// A step came to nothing that can be learnt from; the weights are those before it.
     #[error("epoch {epoch}, step {step}: {what}")]
     BadStep { epoch: u32, step: u64, what: BadStep },
+    /// The model does not fit the data.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// A block of the model would compute other numbers on another number of ranks.
     #[error("{0}")]
     Block(String),
@@ -251,7 +254,7 @@ impl Training<'_> {
         let spec = InputSpec::from_schema(&source.schema(), &config.input)?;
         let test_spec = test.map(|test| self.test_spec(&spec, test)).transpose()?;
         let device = config.device.open()?;
-        let model = small(spec.shape(), spec.classes(), config.norm, config.dropout, &device);
+        let model = model(spec.shape(), spec.classes(), config.model, &device)?;
         let parameters = model.parameter_count();
         let per_epoch = source.steps_per_epoch();
         self.agree(&spec, per_epoch)?;
@@ -278,7 +281,7 @@ impl Training<'_> {
             let wait_s = laps.next();
             let number = u64::from(step.epoch) * per_epoch + step.step;
             let plan = StepPlan { number, rate: schedule.rate(number) };
-            let shares = read_shares(&step, &spec, ranks, comm.rank())?;
+            let shares = read_shares(&step, &spec, ranks, comm.rank(), config)?;
             let shares =
                 shares.into_iter().map(|samples| share_of(samples, spec.shape(), engine.device())).collect();
             let decode_s = laps.next();
@@ -289,13 +292,14 @@ impl Training<'_> {
             })?;
             let update_s = engine.updating().as_secs_f64();
             let compute_s = laps.next() - update_s;
-            if loss.samples != step.global_samples {
-                let message = format!("{} samples read of a step of {}", loss.samples, step.global_samples);
+            let answers = step.global_samples * spec.shape().answers() as u64;
+            if loss.samples != answers {
+                let message = format!("{} answers to a step that asks for {answers}", loss.samples);
                 return Err(TrainError::Share(message));
             }
-            let mean = loss.sum / loss.samples as f64;
+            let mean = loss.mean();
             match verdict {
-                Verdict::Take => account.add(&step, loss.sum),
+                Verdict::Take => account.add(&step, &loss),
                 Verdict::Skip(what) => {
                     warn!(epoch = step.epoch, step = step.step, %what, "a step is skipped");
                     account.skip(&step);
@@ -368,8 +372,8 @@ impl Training<'_> {
         let config = self.config;
         let mine = json!({
             "version": env!("CARGO_PKG_VERSION"), "seed": config.seed, "epochs": config.epochs,
-            "virtual ranks": config.virtual_ranks, "optimizer": config.optimizer, "clipping": config.clip, "dropout": config.dropout,
-            "normalisation": config.norm,
+            "virtual ranks": config.virtual_ranks, "optimizer": config.optimizer, "clipping": config.clip, "dropout": config.model.dropout,
+            "model": config.model.kind, "normalisation": config.model.norm, "augmentation": config.augmentation,
             "learning rate": config.rate, "schedule": config.decline, "warm-up epochs": config.warm_up_epochs,
             "bad steps": config.guard, "steps between comparisons": config.compare_every,
             "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.to_string(),
@@ -400,6 +404,7 @@ fn read_shares(
     spec: &InputSpec,
     ranks: VirtualRanks,
     rank: u32,
+    config: &TrainConfig,
 ) -> Result<Vec<Samples>, TrainError> {
     let given = step.micro_batches.iter().map(|micro_batch| micro_batch.virtual_rank);
     if !given.clone().eq(ranks.of(rank)) {
@@ -413,7 +418,12 @@ fn read_shares(
             let (rows, positions) = (batch.rows.num_rows(), batch.positions.len());
             return Err(TrainError::Share(format!("{rows} rows at {positions} positions")));
         }
-        Ok(spec.read(&batch.rows, &batch.positions)?)
+        let mut samples = spec.read(&batch.rows, &batch.positions)?;
+        if let InputShape::Image(shape) = spec.shape() {
+            let positions = &batch.positions;
+            config.augmentation.apply(&mut samples.features, shape, config.seed, step.epoch, positions);
+        }
+        Ok(samples)
     };
     step.micro_batches.iter().map(read).collect()
 }
@@ -427,7 +437,7 @@ pub(crate) fn share_of(
     if labels.is_empty() {
         return Vec::new();
     }
-    let input = vec![Part::floats(features, &shape.rows(labels.len()), device)];
+    let input = vec![shape.part(features, labels.len() / shape.answers(), device)];
     let measure = Box::new(move |output| CrossEntropy.measure(from_parts(output), &labels));
     vec![MicroBatch { input, measure }]
 }
@@ -448,17 +458,17 @@ struct Account {
     steps: u64,
     skipped: u64,
     samples: u64,
-    /// By epoch: sum of losses, samples.
+    /// By epoch: sum of losses, of so many answers.
     epochs: BTreeMap<u32, (f64, u64)>,
 }
 
 impl Account {
-    fn add(&mut self, step: &Step, loss: f64) {
+    fn add(&mut self, step: &Step, loss: &StepLoss) {
         self.steps += 1;
         self.samples += step.global_samples;
-        let (sum, samples) = self.epochs.entry(step.epoch).or_default();
-        *sum += loss;
-        *samples += step.global_samples;
+        let (sum, answers) = self.epochs.entry(step.epoch).or_default();
+        *sum += loss.sum;
+        *answers += loss.samples;
     }
 
     /// A step that nothing was learnt from: it is counted, its loss is not.
@@ -469,7 +479,7 @@ impl Account {
     }
 
     fn means(&self) -> Vec<f64> {
-        self.epochs.values().map(|(sum, samples)| sum / *samples as f64).collect()
+        self.epochs.values().map(|(sum, answers)| sum / *answers as f64).collect()
     }
 }
 

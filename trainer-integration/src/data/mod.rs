@@ -1,8 +1,10 @@
 //! From Arrow rows to the numbers a model takes. Knows schemas and images, not loaders or models' layers.
 
+mod augment;
 mod decode;
 mod evaluation;
 mod spec;
 
+pub use augment::Augmentation;
 pub use evaluation::{MemoryRows, Rows, RowsError};
 pub use spec::{InputError, InputOptions, InputSpec, Samples};

@@ -59,6 +59,14 @@ pub enum InputError {
         "tensor column {column:?} has its dimensions permuted ({permutation}); write it in the order of its shape"
     )]
     TensorOrder { column: String, permutation: String },
+    /// Nothing says how many tokens there are.
+    #[error("nothing says how many tokens the vocabulary of column {column:?} has; give --classes")]
+    Vocabulary { column: String },
+    /// A sequence of which no token follows another, or of a vocabulary that is too large.
+    #[error(
+        "sequences of {width} tokens out of {vocabulary} cannot be learnt: at least 2, out of at most 16,777,216"
+    )]
+    Sequence { width: usize, vocabulary: usize },
     /// A sample has a class that does not exist.
     #[error("label {label} of the sample at position {position} is not one of the {classes} classes (0 to {})", classes - 1)]
     Label { label: i64, position: u64, classes: usize },
@@ -83,6 +91,7 @@ enum Source {
     Image { column: String, size: usize },
     Tensor { column: String, width: usize, max: f32 },
     Columns(Vec<String>),
+    Tokens { column: String, width: usize },
 }
 
 /// How to make numbers of rows.
@@ -97,14 +106,15 @@ pub struct InputSpec {
 /// Rows as numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples {
-    /// One row of [`InputSpec::shape`] after the other.
+    /// One row of [`InputSpec::shape`] after the other; tokens are whole numbers, which are exact up to 2^24.
     pub features: Vec<f32>,
-    /// The class of each.
+    /// The class of each; of tokens, what follows each of them.
     pub labels: Vec<u32>,
 }
 
 impl InputSpec {
-    /// Finds the label, and as input the first of: a column of encoded images, a fixed-shape tensor, all numeric columns.
+    /// Finds the label, and as input the first of: a column of encoded images, a fixed-shape tensor, all numeric columns. Without the label,
+    /// a column `tokens` of sequences of one length is a text to continue.
     ///
     /// # Errors
     /// Says what is missing and which option supplies it.
@@ -112,6 +122,11 @@ impl InputSpec {
         let columns =
             || schema.fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>().join(", ");
         let label = options.label.clone();
+        if schema.field_with_name(&label).is_err()
+            && let Some(spec) = sequences(schema, options)?
+        {
+            return Ok(spec);
+        }
         let Ok(label_field) = schema.field_with_name(&label) else {
             return Err(InputError::NoLabel { label, columns: columns() });
         };
@@ -155,8 +170,12 @@ impl InputSpec {
                 None => Ok(array),
             }
         };
+        if let Source::Tokens { column, width } = &self.source {
+            return self.tokens(column, present(column)?, *width, positions);
+        }
         let labels = self.labels(present(&self.label)?, positions)?;
         let features = match &self.source {
+            Source::Tokens { .. } => unreachable!("read above"),
             Source::Image { column, size } => decode::images(present(column)?, positions, *size)?,
             Source::Tensor { column, width, max } => {
                 tensor_values(column, present(column)?, *width)?.iter().map(|value| value / max).collect()
@@ -172,6 +191,27 @@ impl InputSpec {
         Ok(Samples { features, labels })
     }
 
+    /// All but the last of each sequence, and all but the first.
+    fn tokens(
+        &self,
+        column: &str,
+        array: &ArrayRef,
+        width: usize,
+        positions: &[u64],
+    ) -> Result<Samples, InputError> {
+        let tokens = tensor_values(column, array, width)?;
+        let classes = self.classes;
+        let mut samples = Samples { features: Vec::new(), labels: Vec::new() };
+        for (row, &position) in tokens.chunks_exact(width).zip(positions) {
+            if let Some(&label) = row.iter().find(|&&token| token < 0.0 || token as usize >= classes) {
+                return Err(InputError::Label { label: label as i64, position, classes });
+            }
+            samples.features.extend_from_slice(&row[..width - 1]);
+            samples.labels.extend(row[1..].iter().map(|&token| token as u32));
+        }
+        Ok(samples)
+    }
+
     fn labels(&self, array: &ArrayRef, positions: &[u64]) -> Result<Vec<u32>, InputError> {
         let classes = self.classes;
         let array = converted::<Int64Array>(&self.label, array, &DataType::Int64)?;
@@ -181,6 +221,24 @@ impl InputSpec {
         };
         array.values().iter().zip(positions).map(check).collect()
     }
+}
+
+/// Sequences of tokens of one length, if there are any.
+fn sequences(schema: &Schema, options: &InputOptions) -> Result<Option<InputSpec>, InputError> {
+    let Ok(field) = schema.field_with_name("tokens") else { return Ok(None) };
+    let DataType::FixedSizeList(item, width) = field.data_type() else { return Ok(None) };
+    if !item.data_type().is_integer() {
+        return Ok(None);
+    }
+    let (column, width) = (field.name().clone(), *width as usize);
+    let of_type = (*item.data_type() == DataType::UInt8).then_some(256);
+    let Some(vocabulary) = options.classes.or(of_type) else { return Err(InputError::Vocabulary { column }) };
+    if width < 2 || vocabulary == 0 || vocabulary > 1 << 24 {
+        return Err(InputError::Sequence { width, vocabulary });
+    }
+    let shape = InputShape::Tokens(width - 1);
+    let source = Source::Tokens { column, width };
+    Ok(Some(InputSpec { source, label: String::new(), shape, classes: vocabulary }))
 }
 
 fn find_source(

@@ -11,9 +11,9 @@ use crate::models::InputShape;
 /// What a step reads, as tensors.
 #[derive(Clone, Debug)]
 pub struct TensorBatch {
-    /// A row of numbers for each sample: `[rows, features]`.
+    /// A row of numbers for each sample: `[rows, features]`; tokens are whole numbers.
     pub inputs: Tensor<2>,
-    /// The class of each: `[rows]`.
+    /// The class of each: `[rows]`; of sequences, what follows each token: `[rows x length]`.
     pub targets: Tensor<1, Int>,
     /// What the features of a sample are.
     pub shape: InputShape,
@@ -59,11 +59,12 @@ impl TensorBatcher {
                 all.labels.extend(samples.labels);
             }
         }
-        let (rows, shape) = (all.labels.len(), self.spec.shape());
+        let (answers, shape) = (all.labels.len(), self.spec.shape());
+        let rows = answers / shape.answers();
         let targets: Vec<i64> = all.labels.into_iter().map(i64::from).collect();
         Ok(TensorBatch {
             inputs: Tensor::from_data(TensorData::new(all.features, [rows, shape.len()]), device),
-            targets: Tensor::from_data(TensorData::new(targets, [rows]), device),
+            targets: Tensor::from_data(TensorData::new(targets, [answers]), device),
             shape,
         })
     }

@@ -30,12 +30,23 @@ impl Default for GptSize {
     }
 }
 
+impl GptSize {
+    /// Why there is no model of this size.
+    pub fn refusal(self) -> Option<String> {
+        let GptSize { layers, heads, width } = self;
+        let is_whole = layers > 0 && heads > 0 && width > 0 && width.is_multiple_of(heads);
+        (!is_whole).then(|| {
+            format!("a transformer of {layers} layers, {heads} heads and width {width} cannot be made: all are at least 1, and the width is a multiple of the heads")
+        })
+    }
+}
+
 /// A decoder of transformer layers (Radford et al., "Language models are unsupervised multitask learners", 2019): tokens `[rows, length]` to logits
 /// `[rows x length, vocabulary]` of the token that follows each. Normalisation before attention and before the perceptron of four times the width (GELU), learned
 /// positions, the matrix of the tokens used again for the logits.
 ///
 /// # Panics
-/// If the width is not a multiple of the heads.
+/// If there is no model of this size ([`GptSize::refusal`]).
 pub fn gpt(
     vocabulary: usize,
     length: usize,
@@ -60,11 +71,8 @@ impl Gpt {
     /// # Panics
     /// As [`gpt`].
     pub fn new(vocabulary: usize, length: usize, size: GptSize, dropout: f32, device: &Device) -> Gpt {
-        let GptSize { layers, heads, width } = size;
-        assert!(
-            heads > 0 && width.is_multiple_of(heads),
-            "a width of {width} is not a multiple of {heads} heads"
-        );
+        let GptSize { layers, width, .. } = size;
+        assert_eq!(size.refusal(), None);
         let zeros = |shape: [usize; 2]| Param::from_tensor(Tensor::zeros(shape, device));
         let embed = Embed {
             tokens: zeros([vocabulary, width]),

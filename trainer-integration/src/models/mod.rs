@@ -14,6 +14,10 @@ pub use mlp::Mlp;
 pub use perceptron::perceptron;
 pub use resnet::{Resnet18, resnet18};
 
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::flow::Part;
 use crate::model::Model;
 
 /// Channels, height and width of an image.
@@ -26,6 +30,8 @@ pub enum InputShape {
     Image(ImageShape),
     /// So many columns.
     Features(usize),
+    /// So many tokens, of each of which the next is to be told.
+    Tokens(usize),
 }
 
 impl InputShape {
@@ -33,7 +39,7 @@ impl InputShape {
     pub fn len(self) -> usize {
         match self {
             InputShape::Image(shape) => shape.iter().product(),
-            InputShape::Features(count) => count,
+            InputShape::Features(count) | InputShape::Tokens(count) => count,
         }
     }
 
@@ -47,14 +53,100 @@ impl InputShape {
         match self {
             InputShape::Image([channels, height, width]) => vec![count, channels, height, width],
             InputShape::Features(columns) => vec![count, columns],
+            InputShape::Tokens(length) => vec![count, length],
+        }
+    }
+
+    /// How many answers a sample asks for.
+    pub fn answers(self) -> usize {
+        if let InputShape::Tokens(length) = self { length } else { 1 }
+    }
+
+    /// So many samples for a model's first block: floats, and tokens as integers.
+    pub fn part(self, values: Vec<f32>, count: usize, device: &Device) -> Part {
+        match self {
+            InputShape::Image(_) | InputShape::Features(_) => Part::floats(values, &self.rows(count), device),
+            InputShape::Tokens(_) => {
+                let tokens = values.into_iter().map(|token| token as i64).collect();
+                Part::ints(tokens, &self.rows(count), device)
+            }
         }
     }
 }
 
-/// The small model for this kind of input: [`conv_net`] or [`perceptron`], with dropout of a share before its last layer.
-pub fn small(shape: InputShape, classes: usize, norm: Norm, dropout: f32, device: &Device) -> Model {
-    match shape {
-        InputShape::Image(shape) => conv_net(shape, classes, norm, dropout, device).into_model(),
-        InputShape::Features(count) => perceptron(count, classes, dropout, device).into_model(),
+/// Which model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// The small one for the kind of input: [`conv_net`], [`perceptron`] or [`gpt`].
+    #[default]
+    Small,
+    /// [`resnet18`].
+    Resnet18,
+    /// [`gpt`] of this size.
+    Gpt(GptSize),
+}
+
+/// A model that does not fit.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ModelError {
+    /// It takes another kind of samples.
+    #[error("{model} takes {takes}, and the samples are {given:?}; give --model small, or another data set")]
+    Input {
+        /// Which model.
+        model: &'static str,
+        /// What it takes.
+        takes: &'static str,
+        /// What there is.
+        given: InputShape,
+    },
+    /// It cannot be made.
+    #[error("{0}")]
+    Size(String),
+}
+
+/// How a model is to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ModelOptions {
+    /// Which. Default the small one for the kind of input.
+    pub kind: ModelKind,
+    /// What normalises between the layers of a model for images. Default batch normalisation by virtual rank.
+    pub norm: Norm,
+    /// Which share of what enters the last layer, or what a transformer's layers add, is left out while training. Default 0.
+    pub dropout: f32,
+}
+
+/// A model from samples of this shape to logits of so many classes, or tokens.
+///
+/// # Errors
+/// When it does not fit the samples, or cannot be made.
+pub fn model(
+    shape: InputShape,
+    classes: usize,
+    ModelOptions { kind, norm, dropout }: ModelOptions,
+    device: &Device,
+) -> Result<Model, ModelError> {
+    let input = |model, takes| Err(ModelError::Input { model, takes, given: shape });
+    let gpt = |length, size: GptSize| match size.refusal() {
+        None => Ok(gpt(classes, length, size, dropout, device).into_model()),
+        Some(refusal) => Err(ModelError::Size(refusal)),
+    };
+    match (kind, shape) {
+        (ModelKind::Small, InputShape::Image(shape)) => {
+            Ok(conv_net(shape, classes, norm, dropout, device).into_model())
+        }
+        (ModelKind::Small, InputShape::Features(count)) => {
+            Ok(perceptron(count, classes, dropout, device).into_model())
+        }
+        (ModelKind::Small, InputShape::Tokens(length)) => gpt(length, GptSize::default()),
+        (ModelKind::Resnet18, InputShape::Image(_)) if norm == Norm::Sync => Err(ModelError::Size(
+            "resnet18 has no synchronised normalisation; give --norm batch or group".to_owned(),
+        )),
+        (ModelKind::Resnet18, InputShape::Image(shape)) => {
+            Ok(resnet18(shape, classes, norm, dropout, device).into_model())
+        }
+        (ModelKind::Gpt(size), InputShape::Tokens(length)) => gpt(length, size),
+        (ModelKind::Resnet18, _) => input("resnet18", "images"),
+        (ModelKind::Gpt(_), _) => input("gpt", "sequences of tokens"),
     }
 }

@@ -131,6 +131,7 @@ impl Moments {
         }
         let steps = self.steps;
         for (range, decays) in ranges {
+            let turn = Turn { rate, decays: *decays, factor, steps };
             // Optimizers of one moment have no second to move.
             let second = self.second.get_mut(range.clone()).unwrap_or_default();
             let stretches = weights[range.clone()]
@@ -139,20 +140,12 @@ impl Moments {
                 .zip(self.first[range.clone()].par_chunks_mut(STRETCH));
             if second.is_empty() {
                 stretches.for_each(|((weights, gradient), first)| {
-                    optimizer.by_one_moment(rate, *decays, weights, gradient, factor, first);
+                    optimizer.by_one_moment(turn, weights, gradient, first);
                 });
             } else {
                 stretches.zip(second.par_chunks_mut(STRETCH)).for_each(
                     |(((weights, gradient), first), second)| {
-                        optimizer.by_two_moments(
-                            rate,
-                            *decays,
-                            weights,
-                            gradient,
-                            factor,
-                            (first, second),
-                            steps,
-                        );
+                        optimizer.by_two_moments(turn, weights, gradient, first, second);
                     },
                 );
             }
@@ -160,16 +153,20 @@ impl Moments {
     }
 }
 
+/// How a parameter is moved this time.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    rate: f32,
+    decays: bool,
+    /// By which the gradient is multiplied.
+    factor: f32,
+    /// Updates so far, with this one.
+    steps: u32,
+}
+
 impl Optimizer {
-    fn by_one_moment(
-        self,
-        rate: f32,
-        decays: bool,
-        weights: &mut [f32],
-        gradient: &[f32],
-        factor: f32,
-        first: &mut [f32],
-    ) {
+    fn by_one_moment(self, turn: Turn, weights: &mut [f32], gradient: &[f32], first: &mut [f32]) {
+        let Turn { rate, decays, factor, .. } = turn;
         let numbers = weights.iter_mut().zip(gradient).zip(first);
         match self {
             Optimizer::Sgd { momentum, weight_decay } => {
@@ -194,14 +191,13 @@ impl Optimizer {
 
     fn by_two_moments(
         self,
-        rate: f32,
-        decays: bool,
+        turn: Turn,
         weights: &mut [f32],
         gradient: &[f32],
-        factor: f32,
-        (first, second): (&mut [f32], &mut [f32]),
-        steps: u32,
+        first: &mut [f32],
+        second: &mut [f32],
     ) {
+        let Turn { rate, decays, factor, steps } = turn;
         let (Optimizer::Adam { beta1, beta2, epsilon, weight_decay }
         | Optimizer::AdamW { beta1, beta2, epsilon, weight_decay }) = self
         else {

@@ -4,6 +4,7 @@ use super::*;
 use crate::collective::tcp::{Rendezvous, TcpOptions, connect};
 use crate::collective::{ThreadCollective, spawn};
 use crate::data::MemoryRows;
+use crate::models::{ModelOptions, Norm};
 use crate::testkit::{MemorySteps, digits_like_rows, pattern_images, pattern_vectors};
 
 const ROWS: usize = 333; // the last step is short: 333 = 10 x 32 + 13
@@ -36,6 +37,22 @@ fn the_same_weights_and_figures_on_any_number_of_ranks() {
             assert_eq!(rank.digest, alone.digest, "W={world}");
             assert_eq!(rank.loss_per_epoch, alone.loss_per_epoch);
             assert_eq!(rank.evaluation, alone.evaluation);
+        }
+    }
+}
+
+#[test]
+fn the_same_weights_with_all_that_is_random_or_joined() {
+    for (norm, dropout) in [(Norm::Batch, 0.3), (Norm::Sync, 0.0), (Norm::Group, 0.2)] {
+        let model = ModelOptions { norm, dropout, ..ModelOptions::default() };
+        let config = TrainConfig { model, augmentation: Augmentation::CropFlip, ..config() };
+        let alone = on_threads(1, &config).remove(0);
+        let plain = TrainConfig { augmentation: Augmentation::None, ..config.clone() };
+        assert_ne!(on_threads(1, &plain)[0].digest, alone.digest);
+        for world in 2..=4 {
+            for rank in on_threads(world, &config) {
+                assert_eq!(rank.digest, alone.digest, "{norm}, W={world}");
+            }
         }
     }
 }
@@ -111,8 +128,8 @@ fn every_rule_gives_its_own_weights_and_the_same_on_any_number_of_ranks() {
         TrainConfig { optimizer: Optimizer::adamw(0.01), rate: 1e-3, ..config() },
         TrainConfig { optimizer: Optimizer::lion(0.1), rate: 1e-4, ..config() },
         TrainConfig { clip: Some(0.05), ..config() },
-        TrainConfig { dropout: 0.2, ..config() },
-        TrainConfig { dropout: 0.2, seed: 9, ..config() },
+        TrainConfig { model: ModelOptions { dropout: 0.2, ..ModelOptions::default() }, ..config() },
+        TrainConfig { model: ModelOptions { dropout: 0.2, ..ModelOptions::default() }, seed: 9, ..config() },
         TrainConfig { decline: Decline::Linear, ..config() },
         TrainConfig { decline: Decline::Step { epochs: 1, factor: 0.5 }, ..config() },
     ];

@@ -9,7 +9,7 @@ use shardd_client::protocol::RunId;
 use shardd_client::stores::StoreArgs;
 use shardd_trainer::data::InputOptions;
 use shardd_trainer::device::DeviceName;
-use shardd_trainer::models::Norm;
+use shardd_trainer::models::{GptSize, ModelKind, ModelOptions, Norm};
 use shardd_trainer::optim::{Decline, Optimizer, Scaling};
 use shardd_trainer::train::{GuardConfig, OnBadStep};
 use shardfmt::DatasetRef;
@@ -118,9 +118,29 @@ pub(crate) struct Args {
     /// Leave out this share of what enters the last layer, other numbers in every step
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(crate) dropout: f32,
+    /// Which model: the small one for the kind of data, or one of these
+    #[arg(long, value_name = "MODEL", default_value = "small")]
+    pub(crate) model: ModelName,
+
+    /// Transformer layers of gpt
+    #[arg(long, value_name = "COUNT", default_value_t = GptSize::default().layers)]
+    pub(crate) layers: usize,
+
+    /// Attention heads of gpt
+    #[arg(long, value_name = "COUNT", default_value_t = GptSize::default().heads)]
+    pub(crate) heads: usize,
+
+    /// Numbers per token of gpt, a multiple of the heads
+    #[arg(long, value_name = "COUNT", default_value_t = GptSize::default().width)]
+    pub(crate) width: usize,
+
     /// What normalises between the layers of an image model: batch (by virtual rank), sync (by the global batch) or group
     #[arg(long, value_name = "NORM", default_value_t)]
     pub(crate) norm: Norm,
+
+    /// Cut training images out at random places of a margin of black, and mirror every second one
+    #[arg(long)]
+    pub(crate) augment: bool,
 
     /// Bring a longer gradient, all layers together, to this length
     #[arg(long, value_name = "LENGTH")]
@@ -230,6 +250,16 @@ pub(crate) enum OnBad {
     Stop,
     /// Go on with the weights from before it; end the training after ten in a row
     Skip,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModelName {
+    /// Two convolutions for images, two hidden layers for columns, a small gpt for sequences of tokens
+    Small,
+    /// ResNet-18 for images
+    Resnet18,
+    /// A transformer that continues sequences of tokens
+    Gpt,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -356,6 +386,16 @@ impl Args {
             format!("{}:{}", variable("MASTER_ADDR", "127.0.0.1"), variable("MASTER_PORT", "29500"))
         };
         self.master.clone().unwrap_or_else(from_environment)
+    }
+
+    pub(crate) fn model_options(&self) -> ModelOptions {
+        let &Args { layers, heads, width, norm, dropout, .. } = self;
+        let kind = match self.model {
+            ModelName::Small => ModelKind::Small,
+            ModelName::Resnet18 => ModelKind::Resnet18,
+            ModelName::Gpt => ModelKind::Gpt(GptSize { layers, heads, width }),
+        };
+        ModelOptions { kind, norm, dropout }
     }
 
     pub(crate) fn timeouts(&self) -> (Duration, Duration) {

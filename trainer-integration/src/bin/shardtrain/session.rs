@@ -10,7 +10,7 @@ use shardd_client::stores::StoreOptions;
 use shardd_trainer::cluster::CatalogRows;
 use shardd_trainer::collective::tcp::{TcpOptions, connect};
 use shardd_trainer::collective::{Collective, threads};
-use shardd_trainer::data::Rows;
+use shardd_trainer::data::{Augmentation, Rows};
 use shardd_trainer::train::{TrainConfig, train};
 use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
@@ -56,8 +56,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         guard: args.guard(),
         compare_every: args.compare_every,
         clip: args.clip,
-        dropout: args.dropout,
-        norm: args.norm,
+        model: args.model_options(),
+        augmentation: if args.augment { Augmentation::CropFlip } else { Augmentation::None },
         rate: args.scaled_rate(virtual_ranks),
         decline: args.decline(),
         warm_up_epochs: args.warm_up,

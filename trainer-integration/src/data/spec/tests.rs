@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::io::Cursor;
 
-use arrow::array::{BinaryArray, Float64Array, StringArray};
+use arrow::array::{BinaryArray, FixedSizeListArray, Float64Array, StringArray, UInt8Array};
 
 use super::*;
 use crate::testkit::{digits_like, digits_like_rows};
@@ -137,4 +137,27 @@ fn a_tensor_whose_shape_does_not_fit_is_refused() {
         let spec = InputSpec::from_schema(&Schema::new(fields.clone()), &InputOptions::default());
         assert_eq!(spec.is_ok(), accepted, "{shape}");
     }
+}
+
+fn sequences(values: Vec<u8>, width: i32) -> RecordBatch {
+    let item = Arc::new(Field::new("item", DataType::UInt8, false));
+    let tokens = FixedSizeListArray::new(Arc::clone(&item), width, Arc::new(UInt8Array::from(values)), None);
+    let schema = Schema::new(vec![Field::new("tokens", DataType::FixedSizeList(item, width), false)]);
+    RecordBatch::try_new(Arc::new(schema), vec![Arc::new(tokens)]).unwrap()
+}
+
+#[test]
+fn sequences_ask_for_the_next_of_each_token() {
+    let rows = sequences(vec![1, 2, 3, 4, 5, 6, 7, 8], 4);
+    let spec = InputSpec::from_schema(&rows.schema(), &InputOptions::default()).unwrap();
+    assert_eq!((spec.shape(), spec.classes()), (InputShape::Tokens(3), 256));
+    let samples = spec.read(&rows, &[0, 1]).unwrap();
+    assert_eq!(samples.features, [1.0, 2.0, 3.0, 5.0, 6.0, 7.0]);
+    assert_eq!(samples.labels, [2, 3, 4, 6, 7, 8]);
+    let few = InputOptions { classes: Some(7), ..InputOptions::default() };
+    let spec = InputSpec::from_schema(&rows.schema(), &few).unwrap();
+    let error = spec.read(&rows, &[4, 5]).unwrap_err().to_string();
+    assert!(error.contains("position 5") && error.contains('7'), "{error}");
+    let short = InputSpec::from_schema(&sequences(vec![1, 2], 1).schema(), &InputOptions::default());
+    assert!(matches!(short, Err(InputError::Sequence { width: 1, vocabulary: 256 })), "{short:?}");
 }
