@@ -8,7 +8,7 @@ mod buckets;
 mod walk;
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor, TensorData};
@@ -16,12 +16,14 @@ use shardfmt::digest::Digest;
 
 use crate::block::Pass;
 use crate::collective::CollectiveError;
+use crate::compress::{Circumstances, Compression, CompressionReport, Compressor};
 use crate::flow::Part;
 use crate::loss::Measured;
 use crate::model::Model;
-use crate::optim::{Moments, Norm, Rule};
+use crate::optim::{Moments, Norm, Optimizer, Rule};
 use crate::random::Key;
-use crate::reduce::{Comm, Partials, Pending, VirtualRanks, all_reduce};
+use crate::reduce::fast::sum_all;
+use crate::reduce::{Comm, Partials, Pending, Reduction, VirtualRanks, all_reduce};
 use crate::stage::{Stage, to_numbers};
 use crate::weights::{Running, Weights, ranges};
 pub use buckets::BucketSizes;
@@ -38,6 +40,9 @@ pub struct Engine {
     key: Key,
     blocks: Vec<BlockState>,
     buckets: Buckets,
+    reduction: Reduction,
+    /// By bucket; none if nothing is compressed.
+    compressors: Vec<Arc<Mutex<Compressor>>>,
     /// By virtual rank of this rank.
     running: Vec<Running>,
     comm: Arc<Comm>,
@@ -60,6 +65,8 @@ struct BlockState {
 pub struct StepPlan {
     /// How many steps of the training came before it.
     pub number: u64,
+    /// From 0.
+    pub epoch: u32,
     /// Learning rate.
     pub rate: f32,
 }
@@ -99,6 +106,7 @@ pub type Share<'a> = Vec<MicroBatch<'a>>;
 #[derive(Debug)]
 struct Begun {
     number: u64,
+    epoch: u32,
     /// The running numbers before it.
     running: Vec<Running>,
     /// By virtual rank of this rank, then by bucket: the sum over the micro-batches so far.
@@ -108,8 +116,15 @@ struct Begun {
     /// By virtual rank of this rank: micro-batches so far.
     micro_batches: Vec<u64>,
     /// By bucket.
-    partials: Vec<Partials<f32>>,
+    sums: Vec<BucketSum>,
     reductions: Vec<Pending<Vec<f32>>>,
+}
+
+/// The gradients of a bucket, of the virtual ranks so far.
+#[derive(Debug)]
+enum BucketSum {
+    Exact(Partials<f32>),
+    Fast(Vec<f32>),
 }
 
 impl Engine {
@@ -142,13 +157,52 @@ impl Engine {
         let rule = rule.into();
         let buckets = buckets_of(&blocks, BucketSizes::default());
         let updating = Duration::ZERO;
-        Engine { model, device, ranks, rule, key, blocks, buckets, running, comm, begun: None, updating }
+        let (reduction, compressors) = (Reduction::Exact, Vec::new());
+        Engine {
+            model,
+            device,
+            ranks,
+            rule,
+            key,
+            blocks,
+            buckets,
+            reduction,
+            compressors,
+            running,
+            comm,
+            begun: None,
+            updating,
+        }
+    }
+
+    /// With another way to add gradients up, which all ranks choose alike.
+    #[must_use]
+    pub fn with_reduction(mut self, reduction: Reduction) -> Engine {
+        self.reduction = reduction;
+        self.prepare_compressors();
+        self
+    }
+
+    fn prepare_compressors(&mut self) {
+        let compression = match self.reduction {
+            Reduction::Fast(compression) if self.comm.world() > 1 => compression,
+            _ => Compression::None,
+        };
+        let count = if compression == Compression::None { 0 } else { self.buckets.count() };
+        let compressor = |_| Arc::new(Mutex::new(Compressor::new(compression)));
+        self.compressors = (0..count).map(compressor).collect();
+    }
+
+    /// What compression has cost and saved on this rank; `None` if nothing is compressed.
+    pub fn compression(&self) -> Option<CompressionReport> {
+        self.compressors.iter().map(|it| lock(it).report()).reduce(CompressionReport::with)
     }
 
     /// With buckets of other sizes. The weights do not depend on them.
     #[must_use]
     pub fn with_buckets(mut self, sizes: BucketSizes) -> Engine {
         self.buckets = buckets_of(&self.blocks, sizes);
+        self.prepare_compressors();
         self
     }
 
@@ -185,8 +239,8 @@ impl Engine {
     ///
     /// # Panics
     /// If there is not one share for each virtual rank, or a step of another number is begun.
-    pub fn accumulate(&mut self, shares: Vec<Share<'_>>, number: u64) -> Result<(), CollectiveError> {
-        self.run(shares, number, false)
+    pub fn accumulate(&mut self, shares: Vec<Share<'_>>, plan: StepPlan) -> Result<(), CollectiveError> {
+        self.run(shares, plan, false)
     }
 
     /// Trains on a step: one share for each virtual rank of this rank, in order, besides those that were accumulated.
@@ -203,10 +257,10 @@ impl Engine {
     pub fn step(
         &mut self,
         shares: Vec<Share<'_>>,
-        StepPlan { number, rate }: StepPlan,
+        plan: StepPlan,
         take: impl FnOnce(&StepLoss) -> bool,
     ) -> Result<StepLoss, CollectiveError> {
-        self.run(shares, number, true)?;
+        self.run(shares, plan, true)?;
         let computed = Instant::now();
         let Begun { running, scalars, reductions, .. } = self.begun.take().expect("a step is under way");
         let mut sums = Partials::<f64>::new(self.ranks.count);
@@ -226,9 +280,12 @@ impl Engine {
         let share = 1.0 / samples.max(1) as f64;
         let norm = norm.times(share);
         let loss = StepLoss { sum, correct, samples, gradient_norm: norm.value() };
-        if take(&loss) {
-            let factor = share * self.rule.clip.map_or(1.0, |limit| f64::from(norm.factor(limit)));
-            self.update(gradient, factor as f32, rate);
+        let is_taken = take(&loss);
+        self.compressors.iter().for_each(|compressor| lock(compressor).conclude(is_taken));
+        if is_taken {
+            let rule = self.rule_here();
+            let factor = share * rule.clip.map_or(1.0, |limit| f64::from(norm.factor(limit)));
+            self.update(rule.optimizer, gradient, factor as f32, plan.rate);
         } else {
             self.running = running;
         }
@@ -236,22 +293,38 @@ impl Engine {
         Ok(loss)
     }
 
+    /// The rule without what deep gradient compression does before the gradients are sent: momentum, and clipping.
+    fn rule_here(&self) -> Rule {
+        let is_deep = matches!(self.reduction, Reduction::Fast(Compression::Dgc(_)));
+        match self.rule.optimizer {
+            Optimizer::Sgd { weight_decay, .. } if is_deep && !self.compressors.is_empty() => {
+                Rule { optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay }, clip: None }
+            }
+            _ => self.rule,
+        }
+    }
+
     /// Moves the weights against the gradient.
-    fn update(&mut self, gradient: Vec<Vec<f32>>, factor: f32, rate: f32) {
+    fn update(&mut self, optimizer: Optimizer, gradient: Vec<Vec<f32>>, factor: f32, rate: f32) {
         for (bucket, sum) in gradient.into_iter().enumerate() {
             for (block, range) in self.buckets.places(bucket) {
                 let BlockState { weights, trained, moments } = &mut self.blocks[block];
                 let weights = &mut weights[..range.len()];
-                moments.update(self.rule.optimizer, rate, trained, weights, &sum[range], factor);
+                moments.update(optimizer, rate, trained, weights, &sum[range], factor);
             }
         }
     }
 
     /// Forward and backward of these micro-batches.
-    fn run(&mut self, shares: Vec<Share<'_>>, number: u64, is_complete: bool) -> Result<(), CollectiveError> {
+    fn run(
+        &mut self,
+        shares: Vec<Share<'_>>,
+        plan: StepPlan,
+        is_complete: bool,
+    ) -> Result<(), CollectiveError> {
         assert_eq!(shares.len(), self.virtual_ranks().len(), "a share for every virtual rank");
-        let mut begun = self.begun.take().unwrap_or_else(|| self.begin(number));
-        assert_eq!(begun.number, number, "the step begun is completed first");
+        let mut begun = self.begun.take().unwrap_or_else(|| self.begin(plan));
+        assert_eq!(begun.number, plan.number, "the step begun is completed first");
         let parameters = self.tensors();
         if self.model.stages.iter().any(|stage| stage.summary_len() > 0) {
             self.run_side_by_side(shares, &parameters, &mut begun, is_complete)?;
@@ -262,15 +335,16 @@ impl Engine {
         Ok(())
     }
 
-    fn begin(&self, number: u64) -> Begun {
+    fn begin(&self, StepPlan { number, epoch, .. }: StepPlan) -> Begun {
         let (hosted, buckets) = (self.virtual_ranks().len(), self.buckets.count());
         Begun {
             number,
+            epoch,
             running: self.running.clone(),
             carried: vec![vec![None; buckets]; hosted],
             scalars: vec![[0.0; 3]; hosted],
             micro_batches: vec![0; hosted],
-            partials: (0..buckets).map(|_| Partials::new(self.ranks.count)).collect(),
+            sums: (0..buckets).map(|bucket| self.no_sum(bucket)).collect(),
             reductions: Vec::with_capacity(buckets),
         }
     }
@@ -483,11 +557,43 @@ impl Engine {
         let hosted = self.virtual_ranks();
         let virtual_rank = hosted.start + index as u32;
         let sum = sum.unwrap_or_else(|| vec![0.0; self.buckets.len(bucket)]);
-        begun.partials[bucket].push(virtual_rank, sum);
-        if virtual_rank + 1 == hosted.end {
-            let partials = std::mem::replace(&mut begun.partials[bucket], Partials::new(self.ranks.count));
-            begun.reductions.push(reduce(&self.comm, self.ranks, partials));
+        match &mut begun.sums[bucket] {
+            BucketSum::Exact(partials) => partials.push(virtual_rank, sum),
+            BucketSum::Fast(total) => total.iter_mut().zip(sum).for_each(|(total, number)| *total += number),
         }
+        if virtual_rank + 1 == hosted.end {
+            let sum = std::mem::replace(&mut begun.sums[bucket], self.no_sum(bucket));
+            let samples: f64 = begun.scalars.iter().map(|[_, _, samples]| samples).sum();
+            begun.reductions.push(self.reduce(bucket, sum, begun.epoch, samples));
+        }
+    }
+
+    /// Of no virtual rank.
+    fn no_sum(&self, bucket: usize) -> BucketSum {
+        match self.reduction {
+            Reduction::Exact => BucketSum::Exact(Partials::new(self.ranks.count)),
+            Reduction::Fast(_) => BucketSum::Fast(vec![0.0; self.buckets.len(bucket)]),
+        }
+    }
+
+    /// Sends a bucket on its way, with the gradients of so many samples of this rank.
+    fn reduce(&self, bucket: usize, sum: BucketSum, epoch: u32, samples: f64) -> Pending<Vec<f32>> {
+        let sum = match sum {
+            BucketSum::Exact(partials) => return reduce(&self.comm, self.ranks, partials),
+            BucketSum::Fast(sum) => sum,
+        };
+        let Some(compressor) = self.compressors.get(bucket) else {
+            return self.comm.submit(move |collective| sum_all(collective, sum));
+        };
+        let momentum = match self.rule.optimizer {
+            Optimizer::Sgd { momentum, .. } => momentum,
+            _ => 0.0,
+        };
+        // The limit is for the mean over the samples of all ranks, of which this rank knows its own.
+        let all = samples * f64::from(self.comm.world());
+        let clip = self.rule.clip.map(|limit| (f64::from(limit) * all) as f32);
+        let (compressor, circumstances) = (Arc::clone(compressor), Circumstances { epoch, momentum, clip });
+        self.comm.submit(move |collective| lock(&compressor).all_reduce(collective, sum, circumstances))
     }
 
     /// The running numbers averaged over all virtual ranks, in the order of the tree: the same on every rank.
@@ -553,6 +659,10 @@ impl Begun {
             *scalar += more;
         }
     }
+}
+
+fn lock(compressor: &Mutex<Compressor>) -> MutexGuard<'_, Compressor> {
+    compressor.lock().expect("no panic while gradients are compressed")
 }
 
 fn buckets_of(blocks: &[BlockState], sizes: BucketSizes) -> Buckets {

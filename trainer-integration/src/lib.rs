@@ -4,6 +4,7 @@
 pub mod block;
 pub mod cluster;
 pub mod collective;
+pub mod compress;
 pub mod data;
 pub mod dataloader;
 pub mod device;

@@ -17,6 +17,7 @@ use tracing::warn;
 pub use guard::{BadStep, GuardConfig, OnBadStep};
 
 use crate::collective::{Collective, CollectiveError};
+use crate::compress::CompressionReport;
 use crate::data::{Augmentation, InputError, InputOptions, InputSpec, Rows, RowsError, Samples};
 use crate::device::{DeviceError, DeviceName};
 use crate::engine::{Engine, MicroBatch, Share, StepLoss, StepPlan};
@@ -26,7 +27,7 @@ use crate::loss::{CrossEntropy, Objective};
 use crate::models::{InputShape, ModelError, ModelOptions, model};
 use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::random::Key;
-use crate::reduce::{Comm, VirtualRanks};
+use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::source::{Audit, SourceError, Step, StepSource};
 use crate::weights::Weights;
 use agree::{compare, first_weights};
@@ -43,6 +44,8 @@ pub struct TrainConfig {
     pub virtual_ranks: u32,
     /// How weights move. Default gradient descent with momentum .9 and weight decay 5e-4.
     pub optimizer: Optimizer,
+    /// How gradients are added up. Default exactly.
+    pub reduction: Reduction,
     /// What to do about a step whose loss is no number, or far too high. Default stop at what is no number.
     pub guard: GuardConfig,
     /// After every how many steps ranks compare their weights, besides the first and the last. Default 100; 0 is never.
@@ -75,6 +78,7 @@ impl Default for TrainConfig {
             epochs: 10,
             virtual_ranks: 1,
             optimizer: Optimizer::sgd(5e-4),
+            reduction: Reduction::default(),
             guard: GuardConfig::default(),
             compare_every: 100,
             clip: None,
@@ -110,6 +114,9 @@ pub enum TrainError {
     /// A step came to nothing that can be learnt from; the weights are those before it.
     #[error("epoch {epoch}, step {step}: {what}")]
     BadStep { epoch: u32, step: u64, what: BadStep },
+    /// Gradients cannot be added up so for this optimizer.
+    #[error("{0}")]
+    Reduction(&'static str),
     /// The model does not fit the data.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -206,6 +213,8 @@ pub struct Trained {
     pub wait_s: f64,
     /// Payload bytes this rank sent to others.
     pub bytes_sent: u64,
+    /// What compression has cost and saved on this rank.
+    pub compression: Option<CompressionReport>,
     /// Numbers in the model.
     pub parameters: usize,
 }
@@ -250,6 +259,9 @@ impl Training<'_> {
         if world > virtual_ranks {
             return Err(TrainError::TooManyRanks { world, virtual_ranks });
         }
+        if let Some(refusal) = config.reduction.refusal(config.optimizer) {
+            return Err(TrainError::Reduction(refusal));
+        }
         let ranks = VirtualRanks { count: virtual_ranks, world };
         let spec = InputSpec::from_schema(&source.schema(), &config.input)?;
         let test_spec = test.map(|test| self.test_spec(&spec, test)).transpose()?;
@@ -262,7 +274,8 @@ impl Training<'_> {
         let weights = first_weights(&model, config.seed, comm)?;
         let rule = Rule { optimizer: config.optimizer, clip: config.clip };
         let mut engine =
-            Engine::new(model, weights, device, ranks, rule, Key::new(config.seed), Arc::clone(comm));
+            Engine::new(model, weights, device, ranks, rule, Key::new(config.seed), Arc::clone(comm))
+                .with_reduction(config.reduction);
         let steps = per_epoch * u64::from(config.epochs);
         let warm_up_steps = (f64::from(config.warm_up_epochs) * per_epoch as f64).round() as u64;
         let warm_up_steps = warm_up_steps.min(steps);
@@ -280,7 +293,7 @@ impl Training<'_> {
         while let Some(step) = source.next_step().map_err(TrainError::Source)? {
             let wait_s = laps.next();
             let number = u64::from(step.epoch) * per_epoch + step.step;
-            let plan = StepPlan { number, rate: schedule.rate(number) };
+            let plan = StepPlan { number, epoch: step.epoch, rate: schedule.rate(number) };
             let shares = read_shares(&step, &spec, ranks, comm.rank(), config)?;
             let shares =
                 shares.into_iter().map(|samples| share_of(samples, spec.shape(), engine.device())).collect();
@@ -350,6 +363,7 @@ impl Training<'_> {
             samples: account.samples,
             train_s,
             wait_s: source.waited().as_secs_f64(),
+            compression: engine.compression(),
             bytes_sent: comm.run(|collective| Ok(collective.bytes_sent()))?,
             parameters,
         })
@@ -372,7 +386,7 @@ impl Training<'_> {
         let config = self.config;
         let mine = json!({
             "version": env!("CARGO_PKG_VERSION"), "seed": config.seed, "epochs": config.epochs,
-            "virtual ranks": config.virtual_ranks, "optimizer": config.optimizer, "clipping": config.clip, "dropout": config.model.dropout,
+            "virtual ranks": config.virtual_ranks, "reduction": config.reduction, "optimizer": config.optimizer, "clipping": config.clip, "dropout": config.model.dropout,
             "model": config.model.kind, "normalisation": config.model.norm, "augmentation": config.augmentation,
             "learning rate": config.rate, "schedule": config.decline, "warm-up epochs": config.warm_up_epochs,
             "bad steps": config.guard, "steps between comparisons": config.compare_every,

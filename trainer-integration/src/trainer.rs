@@ -13,7 +13,7 @@ use crate::loss::Objective;
 use crate::model::Chain;
 use crate::optim::{Optimizer, Rule};
 use crate::random::Key;
-use crate::reduce::{Comm, VirtualRanks};
+use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::train::TrainError;
 use crate::train::agree::{compare, first_weights};
 use crate::weights::Weights;
@@ -73,6 +73,7 @@ pub struct Trainer<Input, Output, O> {
     comm: Arc<Comm>,
     objective: O,
     number: u64,
+    epoch: u32,
     types: PhantomData<fn(Input) -> Output>,
 }
 
@@ -87,6 +88,7 @@ pub struct TrainerBuilder<Input, Output, O> {
     seed: u64,
     device: Device,
     buckets: BucketSizes,
+    reduction: Reduction,
 }
 
 impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> {
@@ -106,6 +108,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
             seed: 0,
             device: Device::flex(),
             buckets: BucketSizes::default(),
+            reduction: Reduction::default(),
         }
     }
 
@@ -123,7 +126,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     where
         B: IntoIterator<Item = (Input, O::Target)>,
     {
-        let plan = StepPlan { number: self.number, rate };
+        let plan = self.plan(rate);
         self.number += 1;
         let shares = shares(&self.objective, self.engine.virtual_ranks(), batches);
         self.engine.step(shares, plan, |_| true)
@@ -139,7 +142,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
         B: IntoIterator<Item = (Input, O::Target)>,
     {
         let shares = shares(&self.objective, self.engine.virtual_ranks(), batches);
-        self.engine.accumulate(shares, self.number)
+        self.engine.accumulate(shares, self.plan(0.0))
     }
 
     /// One update at this learning rate, on what [`Trainer::no_sync`] has added up.
@@ -148,6 +151,16 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     /// As [`Trainer::step`].
     pub fn sync_now(&mut self, rate: f32) -> Result<StepLoss, CollectiveError> {
         self.step(rate, |_| [])
+    }
+
+    /// Of the next step.
+    fn plan(&self, rate: f32) -> StepPlan {
+        StepPlan { number: self.number, epoch: self.epoch, rate }
+    }
+
+    /// Says that another epoch begins, which only [deep gradient compression](crate::compress::Compression::Dgc) asks for.
+    pub fn next_epoch(&mut self) {
+        self.epoch += 1;
     }
 
     /// Returns once all ranks have come here.
@@ -226,6 +239,11 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         TrainerBuilder { buckets, ..self }
     }
 
+    /// How gradients are added up. Default exactly: with the same bits on any number of ranks.
+    pub fn reduction(self, reduction: Reduction) -> Self {
+        TrainerBuilder { reduction, ..self }
+    }
+
     /// The trainer, once all ranks have the same weights.
     ///
     /// # Errors
@@ -237,6 +255,9 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         if world > virtual_ranks {
             return Err(TrainError::TooManyRanks { world, virtual_ranks });
         }
+        if let Some(refusal) = self.reduction.refusal(self.rule.optimizer) {
+            return Err(TrainError::Reduction(refusal));
+        }
         let model = self.chain.into_model();
         if let Some(objection) = model.stages.iter().find_map(|stage| stage.objection()) {
             return Err(TrainError::Block(objection));
@@ -245,8 +266,9 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         let ranks = VirtualRanks { count: virtual_ranks, world };
         let (key, engine_comm) = (Key::new(self.seed), Arc::clone(&comm));
         let engine = Engine::new(model, weights, self.device, ranks, self.rule, key, engine_comm)
-            .with_buckets(self.buckets);
-        Ok(Trainer { engine, comm, objective: self.objective, number: 0, types: PhantomData })
+            .with_buckets(self.buckets)
+            .with_reduction(self.reduction);
+        Ok(Trainer { engine, comm, objective: self.objective, number: 0, epoch: 0, types: PhantomData })
     }
 }
 

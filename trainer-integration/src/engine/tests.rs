@@ -51,7 +51,7 @@ fn alone() -> Arc<Comm> {
 const PLAIN: Optimizer = Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 };
 
 fn plan(number: u64) -> StepPlan {
-    StepPlan { number, rate: RATE }
+    StepPlan { number, epoch: 0, rate: RATE }
 }
 
 /// By how much one step with these shares moves each parameter: the gradient of the mean loss.
@@ -59,7 +59,7 @@ fn gradient(model: Model, shares: Vec<Share<'_>>) -> Vec<f32> {
     let ranks = VirtualRanks { count: shares.len() as u32, world: 1 };
     let mut engine = engine(model, ranks, PLAIN, &alone());
     let before = engine.parameters().concat();
-    engine.step(shares, StepPlan { number: 0, rate: 1.0 }, |_| true).unwrap();
+    engine.step(shares, StepPlan { number: 0, epoch: 0, rate: 1.0 }, |_| true).unwrap();
     let after = engine.parameters().concat();
     before.iter().zip(after).map(|(before, after)| before - after).collect()
 }
@@ -282,7 +282,7 @@ fn trained(world: u32, norm: Norm, micro_batches: u64, sizes: BucketSizes) -> Ve
             };
             let step = step as u64;
             for micro_batch in 1..micro_batches {
-                engine.accumulate(shares(micro_batch), step).unwrap();
+                engine.accumulate(shares(micro_batch), plan(step)).unwrap();
             }
             let loss = engine.step(shares(0), plan(step), |_| true).unwrap();
             assert_eq!(loss.samples, rows.iter().sum::<usize>() as u64 * micro_batches);
@@ -363,7 +363,7 @@ fn nothing_is_sent_before_the_last_micro_batch() {
             let shares = |seed: u64| vec![share(4, seed + u64::from(comm.rank()))];
             let bytes = || comm.run(|collective| Ok(collective.bytes_sent())).unwrap();
             for micro_batch in 1..micro_batches {
-                engine.accumulate(shares(micro_batch), 0).unwrap();
+                engine.accumulate(shares(micro_batch), plan(0)).unwrap();
                 assert_eq!(bytes(), 0);
             }
             engine.step(shares(0), plan(0), |_| true).unwrap();
@@ -380,7 +380,7 @@ fn a_clipped_step_is_as_long_as_it_may_be_and_goes_the_same_way() {
         let mut engine = engine(model(Norm::Batch), VirtualRanks { count: 2, world: 1 }, rule, &alone());
         let first = engine.parameters().concat();
         let shares = vec![share(8, 9), share(8, 10)];
-        let loss = engine.step(shares, StepPlan { number: 0, rate: 1.0 }, |_| true).unwrap();
+        let loss = engine.step(shares, StepPlan { number: 0, epoch: 0, rate: 1.0 }, |_| true).unwrap();
         let after = engine.parameters().concat();
         let moves: Vec<f64> =
             after.iter().zip(&first).map(|(after, before)| f64::from(before - after)).collect();
@@ -410,7 +410,7 @@ fn a_step_that_is_not_taken_changes_nothing() {
         };
         engine.step(shares(1), plan(1), |_| true).unwrap();
         let before = engine.weights().unwrap();
-        engine.accumulate(shares(3), 2).unwrap();
+        engine.accumulate(shares(3), plan(2)).unwrap();
         engine.step(shares(2), plan(2), |_| false).unwrap();
         assert!(engine.weights().unwrap() == before, "neither weights nor running numbers");
         let refused = engine.step(shares(2), plan(2), |_| false).unwrap();
@@ -419,4 +419,55 @@ fn a_step_that_is_not_taken_changes_nothing() {
         assert_eq!(refused, again);
         assert!(engine.weights().unwrap() != before);
     });
+}
+
+/// Weights after some steps of two micro-batches for each of four virtual ranks, and what compression says of itself.
+fn trained_fast(
+    world: u32,
+    reduction: Reduction,
+    optimizer: Optimizer,
+) -> Vec<(Vec<f32>, f64, Option<CompressionReport>)> {
+    let ranks = VirtualRanks { count: 4, world };
+    spawn(world, |collective| {
+        let comm = Arc::new(Comm::new(Box::new(collective)));
+        let mut engine = engine(model(Norm::Batch), ranks, optimizer, &comm)
+            .with_buckets(BucketSizes { first: 1 << 12, others: 1 << 15 })
+            .with_reduction(reduction);
+        let mut loss = f64::INFINITY;
+        for step in 0..30 {
+            let share = |it: u32| share(8, step << 8 | u64::from(it));
+            let plan = StepPlan { number: step, epoch: step as u32 / 6, rate: 0.05 };
+            loss = engine.step(ranks.of(comm.rank()).map(share).collect(), plan, |_| true).unwrap().mean();
+        }
+        (engine.parameters().concat(), loss, engine.compression())
+    })
+}
+
+#[test]
+fn the_fast_reduction_gives_the_same_but_for_rounding_and_all_ranks_agree() {
+    let sgd = Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 };
+    let exact = trained_fast(1, Reduction::Exact, sgd).remove(0);
+    for world in 1..=4 {
+        let fast = trained_fast(world, Reduction::Fast(Compression::None), sgd);
+        assert!(fast.iter().all(|rank| rank.0 == fast[0].0), "W={world}");
+        assert_close(&fast[0].0, &exact.0, 1e-4);
+        assert!(fast[0].2.is_none());
+    }
+}
+
+#[test]
+fn what_is_compressed_learns_too_and_all_ranks_agree() {
+    let plain = trained_fast(3, Reduction::Exact, Optimizer::sgd(0.0)).remove(0).1;
+    for compression in [
+        Compression::Bf16,
+        Compression::Fp16,
+        Compression::Int8,
+        Compression::TopK(0.1),
+        Compression::Dgc(0.05),
+    ] {
+        let ranks = trained_fast(3, Reduction::Fast(compression), Optimizer::sgd(0.0));
+        assert!(ranks.iter().all(|rank| rank.0 == ranks[0].0), "{compression}");
+        assert!(ranks[0].1 < (4.0 * plain).max(0.2), "{compression}: {} against {plain}", ranks[0].1);
+        assert!(ranks[0].2.unwrap().ratio() > 1.5, "{compression}");
+    }
 }

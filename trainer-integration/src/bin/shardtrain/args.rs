@@ -7,10 +7,12 @@ use clap::{Parser, ValueEnum};
 use shardd_client::loader::LastBatch;
 use shardd_client::protocol::RunId;
 use shardd_client::stores::StoreArgs;
+use shardd_trainer::compress::Compression;
 use shardd_trainer::data::InputOptions;
 use shardd_trainer::device::DeviceName;
 use shardd_trainer::models::{GptSize, ModelKind, ModelOptions, Norm};
 use shardd_trainer::optim::{Decline, Optimizer, Scaling};
+use shardd_trainer::reduce::Reduction;
 use shardd_trainer::train::{GuardConfig, OnBadStep};
 use shardfmt::DatasetRef;
 use thiserror::Error;
@@ -118,6 +120,14 @@ pub(crate) struct Args {
     /// Leave out this share of what enters the last layer, other numbers in every step
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(crate) dropout: f32,
+    /// How gradients are added up: in one order, with the same bits on any number of ranks, or in any
+    #[arg(long, value_name = "HOW", default_value = "exact")]
+    pub(crate) reduce: ReduceName,
+
+    /// With --reduce fast, send gradients in fewer bits, and what is left out later: none, bf16, fp16, int8, topk:SHARE or dgc:SHARE
+    #[arg(long, value_name = "HOW", default_value_t)]
+    pub(crate) compress: Compression,
+
     /// Which model: the small one for the kind of data, or one of these
     #[arg(long, value_name = "MODEL", default_value = "small")]
     pub(crate) model: ModelName,
@@ -253,6 +263,14 @@ pub(crate) enum OnBad {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReduceName {
+    /// In one fixed order
+    Exact,
+    /// In any order
+    Fast,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelName {
     /// Two convolutions for images, two hidden layers for columns, a small gpt for sequences of tokens
     Small,
@@ -298,6 +316,8 @@ impl Args {
             format!("--image-size {} is not between 1 and 4096", self.image_size)
         } else if self.input_max.is_some_and(|max| !(max.is_finite() && max > 0.0)) {
             "--input-max must be above 0".to_owned()
+        } else if self.reduce == ReduceName::Exact && self.compress != Compression::None {
+            "--compress loses bits, so it needs --reduce fast".to_owned()
         } else if !(self.warm_up.is_finite() && self.warm_up >= 0.0) {
             "--warm-up must not be negative".to_owned()
         } else if !self.rate().is_finite() || self.rate() <= 0.0 {
@@ -386,6 +406,13 @@ impl Args {
             format!("{}:{}", variable("MASTER_ADDR", "127.0.0.1"), variable("MASTER_PORT", "29500"))
         };
         self.master.clone().unwrap_or_else(from_environment)
+    }
+
+    pub(crate) fn reduction(&self) -> Reduction {
+        match self.reduce {
+            ReduceName::Exact => Reduction::Exact,
+            ReduceName::Fast => Reduction::Fast(self.compress),
+        }
     }
 
     pub(crate) fn model_options(&self) -> ModelOptions {

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde::Serialize;
+use shardd_trainer::compress::CompressionReport;
 use shardd_trainer::source::Audit;
 use shardd_trainer::train::{Progress, Trained};
 use shardd_trainer::weights::{Weights, WeightsError};
@@ -47,7 +48,46 @@ pub(crate) struct Report<'a> {
     train_s: f64,
     wait_s: f64,
     bytes_sent: u64,
+    /// What compression has cost and saved on this rank.
+    compression: Option<CompressionFigures>,
     audits: &'a [Audit],
+}
+
+/// A [`CompressionReport`] with what follows from it.
+#[derive(Debug, Serialize)]
+struct CompressionFigures {
+    #[serde(flatten)]
+    report: CompressionReport,
+    /// How many times less was sent.
+    ratio: f64,
+    /// Bytes per second of the link as it was.
+    link_rate: f64,
+    /// Below which rate it pays.
+    pays_below: Option<f64>,
+}
+
+impl From<CompressionReport> for CompressionFigures {
+    fn from(report: CompressionReport) -> CompressionFigures {
+        let (ratio, link_rate, pays_below) = (report.ratio(), report.link_rate(), report.pays_below());
+        CompressionFigures { report, ratio, link_rate, pays_below }
+    }
+}
+
+impl CompressionFigures {
+    /// A line that says whether it was worth it.
+    fn summary(&self) -> String {
+        const MB: f64 = 1e6;
+        let found = format!("gradients compressed {:.1} times", self.ratio);
+        match self.pays_below {
+            None => format!("{found}: more was sent than without, leave --compress out\n"),
+            Some(limit) if self.link_rate > limit => format!(
+                "{found}: it pays on links below {:.0} MB/s, and this one gave {:.0} MB/s: leave --compress out\n",
+                limit / MB,
+                self.link_rate / MB
+            ),
+            Some(limit) => format!("{found}: it pays on links below {:.0} MB/s\n", limit / MB),
+        }
+    }
 }
 
 impl<'a> Report<'a> {
@@ -74,6 +114,7 @@ impl<'a> Report<'a> {
             train_s: trained.train_s,
             wait_s: trained.wait_s,
             bytes_sent: trained.bytes_sent,
+            compression: trained.compression.map(CompressionFigures::from),
             audits: &trained.audits,
         }
     }
@@ -116,8 +157,9 @@ impl Observer {
         let accuracy = report
             .test_accuracy
             .map_or(String::new(), |share| format!(", test accuracy {:.1} %", share * 100.0));
+        let compression = report.compression.as_ref().map_or(String::new(), CompressionFigures::summary);
         let summary = format!(
-            "trained {} epochs on {} of {} virtual ranks: {:.0} samples/s{loss}{accuracy}\nweights blake3 {}\n",
+            "trained {} epochs on {} of {} virtual ranks: {:.0} samples/s{loss}{accuracy}\n{compression}weights blake3 {}\n",
             report.epochs,
             if report.world == 1 { "1 rank".to_owned() } else { format!("{} ranks", report.world) },
             report.virtual_ranks,

@@ -56,6 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         guard: args.guard(),
         compare_every: args.compare_every,
         clip: args.clip,
+        reduction: args.reduction(),
         model: args.model_options(),
         augmentation: if args.augment { Augmentation::CropFlip } else { Augmentation::None },
         rate: args.scaled_rate(virtual_ranks),
