@@ -25,6 +25,7 @@ use crate::random::Key;
 use crate::reduce::fast::sum_all;
 use crate::reduce::{Comm, Partials, Pending, Reduction, VirtualRanks, all_reduce};
 use crate::stage::{Stage, to_numbers};
+use crate::trace::{Lane, Tracer};
 use crate::weights::{Running, Weights, ranges};
 pub use buckets::BucketSizes;
 use buckets::Buckets;
@@ -48,6 +49,7 @@ pub struct Engine {
     comm: Arc<Comm>,
     begun: Option<Begun>,
     updating: Duration,
+    tracer: Tracer,
 }
 
 /// The numbers of one block.
@@ -172,7 +174,14 @@ impl Engine {
             comm,
             begun: None,
             updating,
+            tracer: Tracer::off(),
         }
+    }
+
+    /// With a record of what is done when.
+    #[must_use]
+    pub fn with_tracer(self, tracer: Tracer) -> Engine {
+        Engine { tracer, ..self }
     }
 
     /// With another way to add gradients up, which all ranks choose alike.
@@ -262,6 +271,7 @@ impl Engine {
     ) -> Result<StepLoss, CollectiveError> {
         self.run(shares, plan, true)?;
         let computed = Instant::now();
+        let waiting = self.tracer.span(Lane::Compute, || "wait for sums");
         let Begun { running, scalars, reductions, .. } = self.begun.take().expect("a step is under way");
         let mut sums = Partials::<f64>::new(self.ranks.count);
         for (virtual_rank, scalars) in self.virtual_ranks().zip(scalars) {
@@ -276,6 +286,7 @@ impl Engine {
             gradient.push(sum);
         }
         let totals = totals.wait()?;
+        drop(waiting);
         let (sum, correct, samples) = (totals[0], totals[1] as u64, totals[2] as u64);
         let share = 1.0 / samples.max(1) as f64;
         let norm = norm.times(share);
@@ -306,6 +317,7 @@ impl Engine {
 
     /// Moves the weights against the gradient.
     fn update(&mut self, optimizer: Optimizer, gradient: Vec<Vec<f32>>, factor: f32, rate: f32) {
+        let _span = self.tracer.span(Lane::Compute, || "update");
         for (bucket, sum) in gradient.into_iter().enumerate() {
             for (block, range) in self.buckets.places(bucket) {
                 let BlockState { weights, trained, moments } = &mut self.blocks[block];
@@ -371,7 +383,7 @@ impl Engine {
                 }
                 begun.measure(index, walk.turn(micro_batch.measure));
                 for block in (0..self.model.stages.len()).rev() {
-                    let open = walk.backward();
+                    let open = self.backward(&mut walk, block);
                     debug_assert!(open.is_none(), "no block has a summary");
                     if let Some(bucket) = self.buckets.completed_by(block) {
                         self.deliver(begun, index, bucket, Some(std::mem::take(&mut walk.gradient)), is_last);
@@ -419,8 +431,8 @@ impl Engine {
                 }
             }
             for block in (0..self.model.stages.len()).rev() {
-                let open: Vec<Option<Open>> =
-                    walks.iter_mut().map(|walk| walk.as_mut().and_then(Walk::backward)).collect();
+                let back = |walk: &mut Option<Walk>| self.backward(walk.as_mut()?, block);
+                let open: Vec<Option<Open>> = walks.iter_mut().map(back).collect();
                 self.close(block, &mut walks, open)?;
                 let Some(bucket) = self.buckets.completed_by(block) else { continue };
                 for (index, walk) in walks.iter_mut().enumerate() {
@@ -525,11 +537,17 @@ impl Engine {
         parameters: &[Tensor<1>],
         total: Option<Tensor<1>>,
     ) {
+        let _span = self.tracer.span(Lane::Compute, || format!("forward {block}"));
         let running = &mut self.running[index][block];
         let loaded = self.model.stages[block].load(parameters, running, true);
         // Before the first trained parameters there is nothing to go back for.
         let first = self.blocks.iter().position(|block| !block.trained.is_empty()).unwrap_or(0);
         *running = walk.forward(loaded, block > first, total);
+    }
+
+    fn backward(&self, walk: &mut Walk, block: usize) -> Option<Open> {
+        let _span = self.tracer.span(Lane::Compute, || format!("backward {block}"));
+        walk.backward()
     }
 
     /// Takes a micro-batch's gradient of a bucket (`None` without a sample). With the last micro-batch of the last virtual rank, the bucket
@@ -578,12 +596,23 @@ impl Engine {
 
     /// Sends a bucket on its way, with the gradients of so many samples of this rank.
     fn reduce(&self, bucket: usize, sum: BucketSum, epoch: u32, samples: f64) -> Pending<Vec<f32>> {
+        let (ranks, tracer) = (self.ranks, self.tracer.clone());
+        // The moment at which it is handed over lies among what is computed.
+        drop(self.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
         let sum = match sum {
-            BucketSum::Exact(partials) => return reduce(&self.comm, self.ranks, partials),
+            BucketSum::Exact(partials) => {
+                return self.comm.submit(move |collective| {
+                    let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+                    all_reduce(collective, ranks, partials)
+                });
+            }
             BucketSum::Fast(sum) => sum,
         };
-        let Some(compressor) = self.compressors.get(bucket) else {
-            return self.comm.submit(move |collective| sum_all(collective, sum));
+        let Some(compressor) = self.compressors.get(bucket).map(Arc::clone) else {
+            return self.comm.submit(move |collective| {
+                let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+                sum_all(collective, sum)
+            });
         };
         let momentum = match self.rule.optimizer {
             Optimizer::Sgd { momentum, .. } => momentum,
@@ -592,8 +621,11 @@ impl Engine {
         // The limit is for the mean over the samples of all ranks, of which this rank knows its own.
         let all = samples * f64::from(self.comm.world());
         let clip = self.rule.clip.map(|limit| (f64::from(limit) * all) as f32);
-        let (compressor, circumstances) = (Arc::clone(compressor), Circumstances { epoch, momentum, clip });
-        self.comm.submit(move |collective| lock(&compressor).all_reduce(collective, sum, circumstances))
+        let circumstances = Circumstances { epoch, momentum, clip };
+        self.comm.submit(move |collective| {
+            let _span = tracer.span(Lane::Communication, || format!("compress and reduce bucket {bucket}"));
+            lock(&compressor).all_reduce(collective, sum, circumstances)
+        })
     }
 
     /// The running numbers averaged over all virtual ranks, in the order of the tree: the same on every rank.

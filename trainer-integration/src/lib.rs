@@ -21,6 +21,7 @@ pub mod reduce;
 pub mod source;
 pub mod stage;
 pub mod testkit;
+pub mod trace;
 pub mod train;
 pub mod trainer;
 pub mod weights;

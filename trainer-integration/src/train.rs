@@ -29,6 +29,7 @@ use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::random::Key;
 use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::source::{Audit, SourceError, Step, StepSource};
+use crate::trace::{Lane, Tracer};
 use crate::weights::Weights;
 use agree::{compare, first_weights};
 use guard::{Guard, Verdict};
@@ -66,6 +67,8 @@ pub struct TrainConfig {
     pub input: InputOptions,
     /// Where tensors live. Default the CPU.
     pub device: DeviceName,
+    /// Whether what is done when is recorded ([`Trained::trace`]). Default not.
+    pub traces: bool,
     /// Threads for tensor kernels and image decoding; default: the process's pool (`RAYON_NUM_THREADS`). The weights do
     /// not depend on it.
     pub threads: Option<usize>,
@@ -89,6 +92,7 @@ impl Default for TrainConfig {
             warm_up_epochs: 1.0,
             input: InputOptions::default(),
             device: DeviceName::default(),
+            traces: false,
             threads: None,
         }
     }
@@ -215,6 +219,8 @@ pub struct Trained {
     pub bytes_sent: u64,
     /// What compression has cost and saved on this rank.
     pub compression: Option<CompressionReport>,
+    /// On rank 0, what all ranks did when, in the Trace Event Format; empty if it was not asked for.
+    pub trace: Vec<Value>,
     /// Numbers in the model.
     pub parameters: usize,
 }
@@ -271,11 +277,13 @@ impl Training<'_> {
         let per_epoch = source.steps_per_epoch();
         self.agree(&spec, per_epoch)?;
 
+        let tracer = if config.traces { Tracer::on() } else { Tracer::off() };
         let weights = first_weights(&model, config.seed, comm)?;
         let rule = Rule { optimizer: config.optimizer, clip: config.clip };
         let mut engine =
             Engine::new(model, weights, device, ranks, rule, Key::new(config.seed), Arc::clone(comm))
-                .with_reduction(config.reduction);
+                .with_reduction(config.reduction)
+                .with_tracer(tracer.clone());
         let steps = per_epoch * u64::from(config.epochs);
         let warm_up_steps = (f64::from(config.warm_up_epochs) * per_epoch as f64).round() as u64;
         let warm_up_steps = warm_up_steps.min(steps);
@@ -290,13 +298,18 @@ impl Training<'_> {
         let started = Instant::now();
         let (mut account, mut guard) = (Account::default(), Guard::new(config.guard));
         let mut laps = Laps(started);
-        while let Some(step) = source.next_step().map_err(TrainError::Source)? {
+        loop {
+            let waiting = tracer.span(Lane::Data, || "wait for samples");
+            let Some(step) = source.next_step().map_err(TrainError::Source)? else { break };
+            drop(waiting);
             let wait_s = laps.next();
+            let decoding = tracer.span(Lane::Data, || "decode");
             let number = u64::from(step.epoch) * per_epoch + step.step;
             let plan = StepPlan { number, epoch: step.epoch, rate: schedule.rate(number) };
             let shares = read_shares(&step, &spec, ranks, comm.rank(), config)?;
             let shares =
                 shares.into_iter().map(|samples| share_of(samples, spec.shape(), engine.device())).collect();
+            drop(decoding);
             let decode_s = laps.next();
             let mut verdict = Verdict::Take;
             let loss = engine.step(shares, plan, |loss| {
@@ -352,6 +365,7 @@ impl Training<'_> {
             }
             _ => None,
         };
+        let trace = gather_trace(&tracer, comm)?;
         Ok(Trained {
             weights,
             digest,
@@ -364,6 +378,7 @@ impl Training<'_> {
             train_s,
             wait_s: source.waited().as_secs_f64(),
             compression: engine.compression(),
+            trace,
             bytes_sent: comm.run(|collective| Ok(collective.bytes_sent()))?,
             parameters,
         })
@@ -454,6 +469,29 @@ pub(crate) fn share_of(
     let input = vec![shape.part(features, labels.len() / shape.answers(), device)];
     let measure = Box::new(move |output| CrossEntropy.measure(from_parts(output), &labels));
     vec![MicroBatch { input, measure }]
+}
+
+/// The events of all ranks, on rank 0.
+fn gather_trace(tracer: &Tracer, comm: &Comm) -> Result<Vec<Value>, CollectiveError> {
+    let mine = serde_json::to_vec(&tracer.to_json(comm.rank())).expect("events serialize");
+    comm.run(move |collective| {
+        let (rank, world) = (collective.rank(), collective.world());
+        let mut outgoing: Vec<&[u8]> = vec![&[]; world as usize];
+        outgoing[0] = &mine;
+        let received = collective.exchange(&outgoing)?;
+        if rank > 0 {
+            return Ok(Vec::new());
+        }
+        let mut events: Vec<Value> = Vec::new();
+        for (from, message) in received.iter().enumerate() {
+            let theirs: Vec<Value> = serde_json::from_slice(message.bytes()).map_err(|error| {
+                let what = format!("a trace that cannot be read: {error}");
+                CollectiveError::Malformed { rank: from as u32, what }
+            })?;
+            events.extend(theirs);
+        }
+        Ok(events)
+    })
 }
 
 /// Times that follow each other without a gap, in seconds; holds when the last one ended.

@@ -471,3 +471,27 @@ fn what_is_compressed_learns_too_and_all_ranks_agree() {
         assert!(ranks[0].2.unwrap().ratio() > 1.5, "{compression}");
     }
 }
+
+#[test]
+fn a_bucket_is_on_its_way_before_earlier_blocks_go_backward() {
+    spawn(2, |collective| {
+        let tracer = Tracer::on();
+        let comm = Arc::new(Comm::new(Box::new(collective)));
+        let mut engine = engine(model(Norm::Batch), VirtualRanks { count: 4, world: 2 }, PLAIN, &comm)
+            .with_buckets(BucketSizes { first: 1, others: 1 })
+            .with_tracer(tracer.clone());
+        engine.step(vec![share(8, 1), share(8, 2)], plan(0), |_| true).unwrap();
+        let events = tracer.events();
+        let of = |name: &str| -> Vec<&crate::trace::Event> {
+            events.iter().filter(|event| event.name == name).collect()
+        };
+        // Blocks 2, 1 and 0 go backward for either virtual rank; a block's bucket leaves after the second, before the next block begins.
+        for (bucket, block) in [(0, 1), (1, 0)] {
+            let sent = of(&format!("send bucket {bucket}"))[0];
+            let next = of(&format!("backward {block}"))[1];
+            assert!(sent.start + sent.length <= next.start, "bucket {bucket}");
+            assert_eq!(of(&format!("reduce bucket {bucket}")).len(), 1);
+        }
+        assert_eq!(of("backward 0").len(), 2);
+    });
+}

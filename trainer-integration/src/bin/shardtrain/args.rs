@@ -228,6 +228,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) progress: Option<PathBuf>,
 
+    /// Write what all ranks did when to this file, for Perfetto (ui.perfetto.dev); only rank 0 writes it, all ranks give it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+
     /// Save the weights (rank 0 does)
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) save: Option<PathBuf>,

@@ -183,6 +183,12 @@ pub(crate) fn write_report(path: &Path, report: &Report<'_>) -> Result<(), Outpu
     replace(path, &json)
 }
 
+/// Replaces `path` with a trace of these events.
+pub(crate) fn write_trace(path: &Path, events: &[serde_json::Value]) -> Result<(), OutputError> {
+    let trace = serde_json::json!({"traceEvents": events, "displayTimeUnit": "ms"});
+    replace(path, trace.to_string().as_bytes())
+}
+
 /// Saves the weights as safetensors.
 pub(crate) fn save(path: &Path, weights: &Weights) -> Result<(), OutputError> {
     replace(path, &weights.to_safetensors()?)

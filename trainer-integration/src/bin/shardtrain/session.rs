@@ -16,7 +16,7 @@ use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 
 use crate::args::{Args, UsageError};
-use crate::output::{Observer, Report, save, write_report};
+use crate::output::{Observer, Report, save, write_report, write_trace};
 
 type Failure = Box<dyn Error>;
 
@@ -57,6 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         compare_every: args.compare_every,
         clip: args.clip,
         reduction: args.reduction(),
+        traces: args.trace.is_some(),
         model: args.model_options(),
         augmentation: if args.augment { Augmentation::CropFlip } else { Augmentation::None },
         rate: args.scaled_rate(virtual_ranks),
@@ -75,6 +76,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         && let Some(path) = &args.save
     {
         save(path, &trained.weights)?;
+    }
+    if let Some(path) = args.trace.as_ref().filter(|_| args.rank == 0) {
+        write_trace(path, &trained.trace)?;
     }
     if let Some(path) = &args.report {
         write_report(path, &report)?;
