@@ -111,9 +111,10 @@ impl Compressor {
             }
             (compression, residual) => unreachable!("{compression} keeps no {residual:?}"),
         };
-        self.report.sent_bytes += collective.bytes_sent() - before;
-        let codec_s = self.report.codec_s() - codec_s;
-        self.report.transfer_s += began.elapsed().as_secs_f64() - codec_s;
+        let sent = collective.bytes_sent() - before;
+        let transfer_s = began.elapsed().as_secs_f64() - (self.report.codec_s() - codec_s);
+        self.report.sent_bytes += sent;
+        self.report.link_rate = self.report.link_rate.max(sent as f64 / transfer_s.max(f64::MIN_POSITIVE));
         Ok(sum)
     }
 

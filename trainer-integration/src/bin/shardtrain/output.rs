@@ -60,16 +60,13 @@ struct CompressionFigures {
     report: CompressionReport,
     /// How many times less was sent.
     ratio: f64,
-    /// Bytes per second of the link as it was.
-    link_rate: f64,
     /// Below which rate it pays.
     pays_below: Option<f64>,
 }
 
 impl From<CompressionReport> for CompressionFigures {
     fn from(report: CompressionReport) -> CompressionFigures {
-        let (ratio, link_rate, pays_below) = (report.ratio(), report.link_rate(), report.pays_below());
-        CompressionFigures { report, ratio, link_rate, pays_below }
+        CompressionFigures { report, ratio: report.ratio(), pays_below: report.pays_below() }
     }
 }
 
@@ -80,10 +77,10 @@ impl CompressionFigures {
         let found = format!("gradients compressed {:.1} times", self.ratio);
         match self.pays_below {
             None => format!("{found}: more was sent than without, leave --compress out\n"),
-            Some(limit) if self.link_rate > limit => format!(
+            Some(limit) if self.report.link_rate > limit => format!(
                 "{found}: it pays on links below {:.0} MB/s, and this one gave {:.0} MB/s: leave --compress out\n",
                 limit / MB,
-                self.link_rate / MB
+                self.report.link_rate / MB
             ),
             Some(limit) => format!("{found}: it pays on links below {:.0} MB/s\n", limit / MB),
         }
