@@ -50,7 +50,7 @@ impl StoreTime {
         Self { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX) }
     }
 
-    fn of(meta: &object_store::ObjectMeta) -> Self {
+    pub(super) fn of(meta: &object_store::ObjectMeta) -> Self {
         Self { seconds: meta.last_modified.timestamp() }
     }
 }
