@@ -11,6 +11,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use shardfmt::digest::Digest;
 
 use crate::block::{Block, Mode, to_numbers};
+use crate::checkpoint::{BlockLayout, Layout, State};
 use crate::collective::CollectiveError;
 use crate::data::Samples;
 use crate::loss::{Loss, cross_entropy};
@@ -18,7 +19,7 @@ use crate::model::Model;
 use crate::optim::{Moments, Norm, Rule};
 use crate::random::Key;
 use crate::reduce::{Comm, Partials, Pending, VirtualRanks, all_reduce};
-use crate::weights::{Statistics, Weights, ranges};
+use crate::weights::{Statistics, Weights, WeightsError, ranges};
 
 /// A model being trained, as one rank holds it.
 #[derive(Debug)]
@@ -224,6 +225,100 @@ impl Engine {
         Ok(averaged)
     }
 
+    /// Makes the weights those of the same names, and the running statistics of every virtual rank, as far as they are among them.
+    ///
+    /// # Errors
+    /// When they are of another model; then nothing has changed.
+    pub(crate) fn begin_with(&mut self, weights: &Weights) -> Result<(), WeightsError> {
+        let initial = self.model.initial_statistics();
+        let named = self.model.name_weights(&self.parameters(), &initial);
+        let parameters: usize = self.model.blocks.iter().map(|block| block.parameters().len()).sum();
+        let wanted: Vec<(String, Vec<usize>, bool)> = (named.0.iter().enumerate())
+            .map(|(index, named)| (named.name.clone(), named.shape.clone(), index >= parameters))
+            .collect();
+        let mut values = weights.pick(&wanted)?.into_iter().zip(&named.0);
+        let mut next = || values.next().map(|(found, ours)| found.unwrap_or(&ours.values).to_vec());
+        for (block, state) in self.model.blocks.iter().zip(&mut self.blocks) {
+            state.weights = block.parameters().iter().flat_map(|_| next().unwrap_or_default()).collect();
+        }
+        let mut statistics = initial;
+        for block in statistics.iter_mut().filter(|block| !block.mean.is_empty()) {
+            block.mean = next().unwrap_or_default();
+            block.variance = next().unwrap_or_default();
+        }
+        self.statistics.fill(statistics);
+        Ok(())
+    }
+
+    /// What this rank would have to be given to go on from here: the layout of the numbers, and the numbers, as they lie.
+    pub(crate) fn state(&self) -> (Layout, Vec<&[f32]>, Vec<Vec<f32>>) {
+        let flat = |block: &Statistics| [&block.mean[..], &block.variance].concat();
+        let statistics = self.statistics.iter().map(|blocks| blocks.iter().flat_map(flat).collect());
+        let mut numbers = Vec::with_capacity(3 * self.blocks.len());
+        for BlockState { weights, moments, .. } in &self.blocks {
+            numbers.extend([&weights[..], &moments.first, &moments.second]);
+        }
+        (self.layout(), numbers, statistics.collect())
+    }
+
+    fn layout(&self) -> Layout {
+        let layout = |block: &dyn Block, state: &BlockState, statistics: &Statistics| BlockLayout {
+            parameters: block.parameters().iter().map(|it| (it.name.clone(), it.shape.clone())).collect(),
+            weights: state.weights.len(),
+            first: state.moments.first.len(),
+            second: state.moments.second.len(),
+            updates: state.moments.steps,
+            statistics: statistics.mean.len() + statistics.variance.len(),
+        };
+        let statistics = self.model.initial_statistics();
+        let blocks = self.model.blocks.iter().zip(&self.blocks).zip(&statistics);
+        let blocks = blocks.map(|((block, state), statistics)| layout(&**block, state, statistics));
+        Layout { blocks: blocks.collect() }
+    }
+
+    /// Makes this what [`Engine::state`] said of some engine, in the numbers of its layout. The statistics are those of this rank's
+    /// virtual ranks, in order.
+    ///
+    /// # Errors
+    /// What of the model differs from the layout; then nothing has changed.
+    pub(crate) fn restore(&mut self, layout: &Layout, state: &State) -> Result<(), String> {
+        let ours = self.layout();
+        if ours.blocks.len() != layout.blocks.len() {
+            return Err(format!("{} blocks, and not {}", layout.blocks.len(), ours.blocks.len()));
+        }
+        for (index, (ours, theirs)) in ours.blocks.iter().zip(&layout.blocks).enumerate() {
+            let fits = |count: usize| count == 0 || count == ours.weights;
+            if (&ours.parameters, ours.statistics) != (&theirs.parameters, theirs.statistics) {
+                let (ours, theirs) = (&ours.parameters, &theirs.parameters);
+                return Err(format!("block {index} of {theirs:?}, and not of {ours:?}"));
+            }
+            if theirs.weights != ours.weights || !fits(theirs.first) || !fits(theirs.second) {
+                return Err(format!("block {index} with other numbers than its parameters have"));
+            }
+        }
+        let hosted = self.ranks.of(self.comm.rank());
+        if !state.statistics.iter().map(|(rank, _)| *rank).eq(hosted)
+            || state.statistics.iter().any(|(_, numbers)| numbers.len() != layout.statistics())
+            || state.common.len() != layout.common()
+        {
+            return Err("other numbers than its layout says".to_owned());
+        }
+        let mut left = &state.common[..];
+        for (block, layout) in self.blocks.iter_mut().zip(&layout.blocks) {
+            block.weights = take(&mut left, layout.weights);
+            let (first, second) = (take(&mut left, layout.first), take(&mut left, layout.second));
+            block.moments = Moments { first, second, steps: layout.updates };
+        }
+        for (blocks, (_, numbers)) in self.statistics.iter_mut().zip(&state.statistics) {
+            let mut left = &numbers[..];
+            for Statistics { mean, variance } in blocks {
+                *mean = take(&mut left, mean.len());
+                *variance = take(&mut left, variance.len());
+            }
+        }
+        Ok(())
+    }
+
     /// The digest of each block's parameters.
     pub fn digests(&self) -> Vec<Digest> {
         self.blocks.iter().map(|block| Digest::of(bytemuck::cast_slice(&block.weights))).collect()
@@ -259,6 +354,13 @@ impl Engine {
         };
         self.model.blocks.iter().zip(&self.blocks).map(|(block, state)| tensors(&**block, state)).collect()
     }
+}
+
+/// The next `count` numbers.
+fn take(left: &mut &[f32], count: usize) -> Vec<f32> {
+    let (taken, rest) = left.split_at(count);
+    *left = rest;
+    taken.to_vec()
 }
 
 fn reduce<T: bytemuck::Pod + Send + std::ops::Add<Output = T>>(

@@ -1,20 +1,26 @@
 //! A whole training: agree on the settings, start from the same weights, follow the source step by step, compare at the
 //! end. Knows the engine and its neighbours; where data comes from and who connects the ranks is the caller's.
 
+mod account;
 pub mod guard;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use shardfmt::digest::Digest;
 use thiserror::Error;
 use tracing::warn;
 
+pub use account::ProgressSoFar;
 pub use guard::{BadStep, GuardConfig, OnBadStep};
 
+use crate::block::Block;
+use crate::checkpoint::{
+    Checkpoint, CheckpointError, Checkpoints, Keeper, Manifest, Next, Place, Settings, Snapshot, StopFlag,
+    differences,
+};
 use crate::collective::{Collective, CollectiveError};
 use crate::data::{InputError, InputOptions, InputSpec, Rows, RowsError, Samples};
 use crate::device::{DeviceError, DeviceName};
@@ -25,7 +31,8 @@ use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::random::Key;
 use crate::reduce::{Comm, VirtualRanks};
 use crate::source::{Audit, SourceError, Step, StepSource};
-use crate::weights::Weights;
+use crate::weights::{Weights, WeightsError};
+use account::Account;
 use guard::{Guard, Verdict};
 
 /// What decides the weights, apart from the data; and how they are computed.
@@ -118,12 +125,70 @@ pub enum TrainError {
     /// The source gives other shares than this rank's, or counts its samples wrongly.
     #[error("the data source is at odds with the trainer: {0}")]
     Share(String),
+    /// A checkpoint cannot be written or read, or is of another training.
+    #[error(transparent)]
+    Checkpoint(CheckpointError),
+    /// The weights to begin with are those of another model.
+    #[error("the first weights cannot be used")]
+    Weights(#[from] WeightsError),
     /// The device is not there.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The system has no threads to give.
     #[error("no thread pool of {threads} threads")]
     Threads { threads: usize, source: rayon::ThreadPoolBuildError },
+}
+
+impl From<CheckpointError> for TrainError {
+    fn from(error: CheckpointError) -> TrainError {
+        match error {
+            CheckpointError::Collective(error) => TrainError::Collective(error),
+            error => TrainError::Checkpoint(error),
+        }
+    }
+}
+
+/// How a training begins, what of it is kept, and who may end it.
+#[derive(Clone, Debug, Default)]
+pub struct Persistence {
+    /// How it begins; the same on all ranks.
+    pub start: Start,
+    /// Where checkpoints are kept and when they are written, if they are.
+    pub checkpoints: Option<Checkpoints>,
+    /// Ends it after a step, with a checkpoint if there is a place for it. It is enough to raise that of one rank.
+    pub stop: StopFlag,
+}
+
+/// How a training begins.
+#[derive(Clone, Debug, Default)]
+pub enum Start {
+    /// With weights that follow from the seed.
+    #[default]
+    Seed,
+    /// With these, by name; running statistics that are not among them begin as ever.
+    Weights(Weights),
+    /// Where a checkpoint ends. The source begins there, too.
+    Checkpoint(Box<Checkpoint>),
+}
+
+/// How a training ended.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// It is done.
+    Trained(Box<Trained>),
+    /// It was asked to stop.
+    Stopped(Stopped),
+}
+
+/// Where a training stopped that was asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Steps that were trained.
+    pub steps: u64,
+    /// Steps of the whole training.
+    pub of: u64,
+    /// Whether a checkpoint has all of them.
+    pub is_kept: bool,
 }
 
 /// How a training is going.
@@ -187,6 +252,8 @@ pub struct Trained {
     pub skipped_steps: u64,
     /// All ranks' samples, all epochs.
     pub samples: u64,
+    /// Of these, how many since this process began: fewer than all after a checkpoint.
+    pub samples_here: u64,
     /// Seconds from the first step to the last.
     pub train_s: f64,
     /// Of these, seconds waited for data.
@@ -208,8 +275,26 @@ pub fn train(
     test: Option<&dyn Rows>,
     observe: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Trained, TrainError> {
+    match train_with(config, &Persistence::default(), collective, source, test, observe)? {
+        Outcome::Trained(trained) => Ok(*trained),
+        Outcome::Stopped(_) => unreachable!("nobody has the flag"),
+    }
+}
+
+/// As [`train`], from a checkpoint or other weights, with checkpoints, and until it is asked to stop.
+///
+/// # Errors
+/// See [`TrainError`]. A rank that fails tells the others why before this returns.
+pub fn train_with(
+    config: &TrainConfig,
+    persistence: &Persistence,
+    collective: Box<dyn Collective>,
+    source: &mut dyn StepSource,
+    test: Option<&dyn Rows>,
+    observe: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Outcome, TrainError> {
     let comm = Arc::new(Comm::new(collective));
-    let training = Training { config, comm: Arc::clone(&comm) };
+    let training = Training { config, persistence, comm: Arc::clone(&comm) };
     let outcome = match config.threads {
         None => training.run(source, test, observe),
         Some(threads) => match rayon::ThreadPoolBuilder::new().num_threads(threads).build() {
@@ -222,8 +307,16 @@ pub fn train(
 
 struct Training<'a> {
     config: &'a TrainConfig,
+    persistence: &'a Persistence,
     comm: Arc<Comm>,
 }
+
+/// Settings that a training may go on with though they were others: the first decide nothing but the last bits, the last what is
+/// done where it ended.
+const MAY_CHANGE: [&str; 3] = ["version", "device", "bad steps"];
+
+/// Settings that decide nothing that a checkpoint holds.
+const NOT_KEPT: [&str; 2] = ["steps between comparisons", "checkpoints"];
 
 impl Training<'_> {
     fn run(
@@ -231,7 +324,7 @@ impl Training<'_> {
         source: &mut dyn StepSource,
         test: Option<&dyn Rows>,
         observe: &mut (dyn FnMut(Progress) + Send),
-    ) -> Result<Trained, TrainError> {
+    ) -> Result<Outcome, TrainError> {
         let (config, comm) = (self.config, &self.comm);
         let (world, virtual_ranks) = (comm.world(), config.virtual_ranks);
         if world > virtual_ranks {
@@ -243,13 +336,12 @@ impl Training<'_> {
         let model = Model::for_input(spec.shape(), spec.classes()).with_dropout(config.dropout);
         let parameters = model.parameter_count();
         let per_epoch = source.steps_per_epoch();
-        self.agree(&spec, per_epoch)?;
+        let settings = self.agree(&spec, source)?;
+        let checkpoint = self.checkpoint(&settings)?;
 
-        let weights = self.first_weights(&model)?;
         let device = config.device.open()?;
-        let rule = Rule { optimizer: config.optimizer, clip: config.clip };
-        let mut engine =
-            Engine::new(model, weights, device, ranks, rule, Key::new(config.seed), Arc::clone(comm));
+        let mut engine = self.engine(model, device, ranks, checkpoint)?;
+        compare(comm, &engine.digests(), "at the start")?;
         let steps = per_epoch * u64::from(config.epochs);
         let warm_up_steps = (f64::from(config.warm_up_epochs) * per_epoch as f64).round() as u64;
         let warm_up_steps = warm_up_steps.min(steps);
@@ -261,12 +353,27 @@ impl Training<'_> {
             decline: config.decline,
         };
 
+        let so_far = checkpoint.map(|checkpoint| &checkpoint.manifest.progress);
+        let mut account = so_far.map_or_else(Account::default, Account::resumed);
+        let mut guard = match so_far {
+            None => Guard::new(config.guard),
+            Some(so_far) => Guard::resumed(config.guard, so_far),
+        };
+        let samples_before = account.samples;
+        let mut place = checkpoint.map_or_else(Place::default, |checkpoint| checkpoint.manifest.place);
+        let mut keeper = self.keeper(ranks, checkpoint);
+        let draft = Draft { run: self, settings: &settings };
         let started = Instant::now();
-        let (mut account, mut guard) = (Account::default(), Guard::new(config.guard));
         let mut laps = Laps(started);
         while let Some(step) = source.next_step().map_err(TrainError::Source)? {
             let wait_s = laps.next();
             let number = u64::from(step.epoch) * per_epoch + step.step;
+            if number != account.steps {
+                let expected = account.steps;
+                return Err(TrainError::Share(format!(
+                    "step {number} of the training follows {expected} others"
+                )));
+            }
             let plan = StepPlan { number, samples: step.global_samples, rate: schedule.rate(number) };
             let shares = read_shares(&step, &spec, ranks, comm.rank())?;
             let decode_s = laps.next();
@@ -292,6 +399,7 @@ impl Training<'_> {
                     return Err(TrainError::BadStep { epoch: step.epoch, step: step.step, what });
                 }
             }
+            place = Place { epoch: step.next.0, position: step.next.1 };
             if config.compare_every > 0 && account.steps.is_multiple_of(config.compare_every) {
                 let moment = format!("after step {} of epoch {}", step.step, step.epoch);
                 compare(comm, &engine.digests(), &moment)?;
@@ -306,11 +414,17 @@ impl Training<'_> {
                 is_skipped: verdict != Verdict::Take,
                 gradient_norm: loss.gradient_norm,
                 rate: plan.rate,
-                samples_per_s: account.samples as f64 / started.elapsed().as_secs_f64(),
+                samples_per_s: (account.samples - samples_before) as f64 / started.elapsed().as_secs_f64(),
                 time: StepTime { wait_s, decode_s, compute_s, update_s },
             });
+            let snapshot = || draft.snapshot(&engine, &account, &guard, place);
+            if keeper.after_step(account.steps, snapshot)? == Next::Stop {
+                let is_kept = keeper.last_step() == Some(account.steps);
+                return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps, is_kept }));
+            }
         }
         let train_s = started.elapsed().as_secs_f64();
+        keeper.finish(account.steps, || draft.snapshot(&engine, &account, &guard, place))?;
 
         let statistics = engine.averaged_statistics()?;
         let weights = engine.model().name_weights(&engine.parameters(), &statistics);
@@ -323,7 +437,7 @@ impl Training<'_> {
             }
             _ => None,
         };
-        Ok(Trained {
+        Ok(Outcome::Trained(Box::new(Trained {
             weights,
             digest,
             loss_per_epoch: account.means(),
@@ -332,11 +446,70 @@ impl Training<'_> {
             steps: account.steps,
             skipped_steps: account.skipped,
             samples: account.samples,
+            samples_here: account.samples - samples_before,
             train_s,
             wait_s: source.waited().as_secs_f64(),
             bytes_sent: comm.run(|collective| Ok(collective.bytes_sent()))?,
             parameters,
-        })
+        })))
+    }
+
+    /// The checkpoint to begin with, which must be of this training.
+    fn checkpoint(&self, settings: &Settings) -> Result<Option<&Checkpoint>, TrainError> {
+        let Start::Checkpoint(checkpoint) = &self.persistence.start else { return Ok(None) };
+        let (id, theirs) = (checkpoint.id.short(), &checkpoint.manifest.settings);
+        let kept = |settings: &Settings, but: &[&str]| -> Settings {
+            let kept = settings.iter().filter(|(name, _)| !but.contains(&name.as_str()));
+            kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        let settings = kept(settings, &NOT_KEPT);
+        let firm = differences(&kept(&settings, &MAY_CHANGE), &kept(theirs, &MAY_CHANGE));
+        if !firm.is_empty() {
+            return Err(CheckpointError::Settings { id, differences: firm }.into());
+        }
+        let changed = differences(&settings, theirs);
+        if !changed.is_empty() && self.comm.rank() == 0 {
+            warn!(checkpoint = id, changed, "the training goes on with other settings than it began with");
+        }
+        Ok(Some(checkpoint))
+    }
+
+    /// The engine with the numbers to begin with.
+    fn engine(
+        &self,
+        model: Model,
+        device: burn::tensor::Device,
+        ranks: VirtualRanks,
+        checkpoint: Option<&Checkpoint>,
+    ) -> Result<Engine, TrainError> {
+        let config = self.config;
+        let weights = match (checkpoint, &self.persistence.start) {
+            (None, Start::Seed) => self.first_weights(&model)?,
+            // All of it is overwritten.
+            _ => model.blocks.iter().map(|block| vec![0.0; parameter_count(&**block)]).collect(),
+        };
+        let rule = Rule { optimizer: config.optimizer, clip: config.clip };
+        let mut engine =
+            Engine::new(model, weights, device, ranks, rule, Key::new(config.seed), Arc::clone(&self.comm));
+        match (checkpoint, &self.persistence.start) {
+            (Some(checkpoint), _) => {
+                let layout = &checkpoint.manifest.layout;
+                engine.restore(layout, &checkpoint.state).map_err(|differences| {
+                    let id = checkpoint.id.short();
+                    CheckpointError::Settings { id, differences: format!("its model has {differences}") }
+                })?;
+            }
+            (None, Start::Weights(weights)) => engine.begin_with(weights)?,
+            (None, _) => {}
+        }
+        Ok(engine)
+    }
+
+    fn keeper(&self, ranks: VirtualRanks, checkpoint: Option<&Checkpoint>) -> Keeper {
+        let Persistence { checkpoints, stop, .. } = self.persistence;
+        let step = checkpoint.map(|checkpoint| checkpoint.manifest.step);
+        let superseded = checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.superseded.clone());
+        Keeper::new(Arc::clone(&self.comm), ranks, checkpoints.clone(), stop.clone(), step, superseded)
     }
 
     /// The test data may lay its columns out differently, but must look the same to the model.
@@ -352,35 +525,42 @@ impl Training<'_> {
     }
 
     /// Compares everything that must be equal on all ranks before anything is computed.
-    fn agree(&self, spec: &InputSpec, per_epoch: u64) -> Result<(), TrainError> {
-        let config = self.config;
+    fn agree(&self, spec: &InputSpec, source: &dyn StepSource) -> Result<Settings, TrainError> {
+        let (config, per_epoch) = (self.config, source.steps_per_epoch());
+        let first_weights = match &self.persistence.start {
+            Start::Weights(weights) => json!(weights.digest()),
+            Start::Seed => json!("of the seed"),
+            Start::Checkpoint(checkpoint) => {
+                let first = checkpoint.manifest.settings.get("first weights");
+                first.and_then(|first| serde_json::from_str(first).ok()).unwrap_or_default()
+            }
+        };
+        let checkpoints = self.persistence.checkpoints.as_ref().map(|checkpoints| &checkpoints.every_steps);
         let mine = json!({
             "version": env!("CARGO_PKG_VERSION"), "seed": config.seed, "epochs": config.epochs,
             "virtual ranks": config.virtual_ranks, "optimizer": config.optimizer, "clipping": config.clip, "dropout": config.dropout,
             "learning rate": config.rate, "schedule": config.decline, "warm-up epochs": config.warm_up_epochs,
             "bad steps": config.guard, "steps between comparisons": config.compare_every,
             "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.to_string(),
+            "data": source.name(), "first weights": first_weights, "checkpoints": checkpoints,
         });
-        let bytes = mine.to_string().into_bytes();
+        // As text: numbers read from JSON need not be those that were written.
+        let mine = mine.as_object().expect("an object").iter();
+        let mine: Settings = mine.map(|(name, value)| (name.clone(), value.to_string())).collect();
+        let bytes = serde_json::to_vec(&mine).expect("text serializes");
         let all = self.comm.run(move |collective| collective.all_gather(&bytes))?;
-        let settings: Vec<BTreeMap<String, Value>> =
+        let settings: Vec<Settings> =
             all.iter().map(|theirs| serde_json::from_slice(theirs.bytes()).unwrap_or_default()).collect();
         for (rank, theirs) in settings.iter().enumerate() {
-            let differences: Vec<String> = settings[0]
-                .iter()
-                .filter(|(name, ours)| theirs.get(*name) != Some(ours))
-                .map(|(name, ours)| {
-                    format!("{name} ({} against {ours})", theirs.get(name).unwrap_or(&Value::Null))
-                })
-                .collect();
+            let differences = differences(&settings[0], theirs);
             if !differences.is_empty() {
-                return Err(TrainError::Settings { rank: rank as u32, differences: differences.join(", ") });
+                return Err(TrainError::Settings { rank: rank as u32, differences });
             }
         }
-        Ok(())
+        Ok(mine)
     }
 
-    /// Rank 0's, by block, compared on all ranks.
+    /// Rank 0's, by block.
     fn first_weights(&self, model: &Model) -> Result<Vec<Vec<f32>>, TrainError> {
         let mine = if self.comm.rank() == 0 { model.initial(self.config.seed).concat() } else { Vec::new() };
         let received =
@@ -392,12 +572,44 @@ impl Training<'_> {
         })?;
         let mut flat = flat.iter().copied();
         let mut take = |count: usize| flat.by_ref().take(count).collect::<Vec<f32>>();
-        let lengths = model.blocks.iter().map(|block| block.parameters().iter().map(|it| it.len()).sum());
-        let weights: Vec<Vec<f32>> = lengths.map(&mut take).collect();
-        let digests: Vec<Digest> =
-            weights.iter().map(|block| Digest::of(bytemuck::cast_slice(block))).collect();
-        compare(&self.comm, &digests, "at the start")?;
-        Ok(weights)
+        Ok(model.blocks.iter().map(|block| take(parameter_count(&**block))).collect())
+    }
+}
+
+/// Numbers in a block's parameters.
+fn parameter_count(block: &dyn Block) -> usize {
+    block.parameters().iter().map(|parameter| parameter.len()).sum()
+}
+
+/// What every checkpoint of a training has in common.
+struct Draft<'a> {
+    run: &'a Training<'a>,
+    settings: &'a Settings,
+}
+
+impl Draft<'_> {
+    fn snapshot<'a>(
+        &self,
+        engine: &'a Engine,
+        account: &Account,
+        guard: &Guard,
+        place: Place,
+    ) -> Snapshot<'a> {
+        let (layout, common, statistics) = engine.state();
+        let run = self.run.persistence.checkpoints.as_ref().map(|it| it.shelf.run().to_string());
+        let kept = self.settings.iter().filter(|(name, _)| !NOT_KEPT.contains(&name.as_str()));
+        let manifest = Manifest {
+            format: Manifest::FORMAT,
+            run: run.unwrap_or_default(),
+            step: account.steps,
+            place,
+            virtual_ranks: self.run.config.virtual_ranks,
+            settings: kept.map(|(name, value)| (name.clone(), value.clone())).collect(),
+            progress: guard.remember(account.so_far()),
+            layout,
+            parts: Vec::new(),
+        };
+        Snapshot { manifest, common, statistics }
     }
 }
 
@@ -456,39 +668,8 @@ impl Laps {
     }
 }
 
-/// What has been trained on so far.
-#[derive(Debug, Default)]
-struct Account {
-    steps: u64,
-    skipped: u64,
-    samples: u64,
-    /// By epoch: sum of losses, samples.
-    epochs: BTreeMap<u32, (f64, u64)>,
-}
-
-impl Account {
-    fn add(&mut self, step: &Step, loss: f64) {
-        self.steps += 1;
-        self.samples += step.global_samples;
-        let (sum, samples) = self.epochs.entry(step.epoch).or_default();
-        *sum += loss;
-        *samples += step.global_samples;
-    }
-
-    /// A step that nothing was learnt from: it is counted, its loss is not.
-    fn skip(&mut self, step: &Step) {
-        self.steps += 1;
-        self.skipped += 1;
-        self.samples += step.global_samples;
-    }
-
-    fn means(&self) -> Vec<f64> {
-        self.epochs.values().map(|(sum, samples)| sum / *samples as f64).collect()
-    }
-}
-
 /// The error with its causes, for ranks that see only text.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,10 +1,14 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use shardd_client::catalog::StorePlace;
+
+use crate::checkpoint::{Resume, Shelf, load};
 use crate::collective::tcp::{Rendezvous, TcpOptions, connect};
 use crate::collective::{ThreadCollective, spawn};
 use crate::data::MemoryRows;
 use crate::testkit::{MemorySteps, digits_like_rows, pattern_images, pattern_vectors};
+use crate::weights::Named;
 
 const ROWS: usize = 333; // the last step is short: 333 = 10 x 32 + 13
 const EPOCHS: u32 = 3;
@@ -205,6 +209,170 @@ fn what_differs_between_ranks_is_named_with_rank_and_block() {
     }
 }
 
+/// A training of `world` ranks in threads that goes on from what there is, and is asked to stop after so many steps.
+fn in_parts(world: u32, config: &TrainConfig, place: &StorePlace, stop_after: Option<u64>) -> Vec<Outcome> {
+    spawn(world, |mut collective: ThreadCollective| {
+        let shelf = Shelf::open(place, &"parts".parse().unwrap()).unwrap();
+        let checkpoint = load(&mut collective, &shelf, &Resume::Auto).unwrap();
+        let start =
+            checkpoint.as_ref().map_or((0, 0), |it| (it.manifest.place.epoch, it.manifest.place.position));
+        let persistence = Persistence {
+            start: checkpoint.map_or(Start::Seed, |checkpoint| Start::Checkpoint(Box::new(checkpoint))),
+            checkpoints: Some(Checkpoints { shelf, every_steps: Some(5), every: None, keep: 2 }),
+            stop: StopFlag::default(),
+        };
+        let rank = collective.rank();
+        let ranks = VirtualRanks { count: 4, world };
+        let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, EPOCHS).from(start);
+        let test = MemoryRows::new(digits_like_rows(300, 2));
+        let mut steps = 0;
+        let mut observe = |_: Progress| {
+            steps += 1;
+            if Some(steps) == stop_after && rank == world - 1 {
+                persistence.stop.raise();
+            }
+        };
+        train_with(config, &persistence, Box::new(collective), &mut source, Some(&test), &mut observe)
+            .unwrap()
+    })
+}
+
+#[test]
+fn a_training_that_is_stopped_and_goes_on_with_other_ranks_gives_the_same() {
+    let adam = TrainConfig { optimizer: Optimizer::adam(0.0), rate: 1e-3, ..config() };
+    // So small a spike that some steps are skipped, and not ten in a row.
+    let skips = GuardConfig { on_bad_step: OnBadStep::Skip, spike: Some(0.02) };
+    for config in [
+        TrainConfig { dropout: 0.2, clip: Some(1.0), ..config() },
+        TrainConfig { guard: skips, rate: 0.02, ..config() },
+        adam.clone(),
+        TrainConfig { optimizer: Optimizer::adamw(0.01), ..adam.clone() },
+        TrainConfig { optimizer: Optimizer::lion(0.1), rate: 1e-4, ..config() },
+    ] {
+        let whole = on_threads(1, &config).remove(0);
+        assert_eq!(whole.skipped_steps > 0, config.guard == skips, "{}", whole.skipped_steps);
+        let directory = tempfile::tempdir().unwrap();
+        let place = StorePlace::Directory(directory.path().to_owned());
+        let mut steps = 0;
+        // A rank hears of it one step later. The second part ends where an epoch does, the third begins there.
+        for (world, stop_after) in [(3, 6), (2, 14), (4, 1), (1, 3)] {
+            for outcome in in_parts(world, &config, &place, Some(stop_after)) {
+                let Outcome::Stopped(stopped) = outcome else { panic!("it was asked to stop") };
+                assert_eq!(stopped, Stopped { steps: steps + stop_after + 1, of: 33, is_kept: true });
+            }
+            steps += stop_after + 1;
+        }
+        for outcome in in_parts(2, &config, &place, None) {
+            let Outcome::Trained(trained) = outcome else { panic!("nobody asked it to stop") };
+            assert_eq!(trained.digest, whole.digest, "{config:?}");
+            assert_eq!(trained.loss_per_epoch, whole.loss_per_epoch);
+            assert_eq!(trained.evaluation, whole.evaluation);
+            assert_eq!((trained.steps, trained.samples), (whole.steps, whole.samples));
+            assert_eq!(trained.skipped_steps, whole.skipped_steps);
+            assert!(trained.samples_here < whole.samples / 4, "it did not begin anew");
+        }
+        // Where nothing is left to do, nothing is done.
+        for outcome in in_parts(3, &config, &place, None) {
+            let Outcome::Trained(trained) = outcome else { panic!("nobody asked it to stop") };
+            assert_eq!((trained.digest, trained.samples_here), (whole.digest, 0));
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_training_is_refused_with_what_differs() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = StorePlace::Directory(directory.path().to_owned());
+    in_parts(2, &config(), &place, Some(3));
+    let refused = |config: &TrainConfig| {
+        let place = &place;
+        spawn(1, |mut collective: ThreadCollective| {
+            let shelf = Shelf::open(place, &"parts".parse().unwrap()).unwrap();
+            let checkpoint = load(&mut collective, &shelf, &Resume::Auto).unwrap().unwrap();
+            let start = (checkpoint.manifest.place.epoch, checkpoint.manifest.place.position);
+            let start = MemorySteps::new(
+                digits_like_rows(ROWS, 1),
+                VirtualRanks { count: 4, world: 1 },
+                0,
+                8,
+                EPOCHS,
+            )
+            .from(start);
+            let persistence =
+                Persistence { start: Start::Checkpoint(Box::new(checkpoint)), ..Persistence::default() };
+            let mut source = start;
+            train_with(config, &persistence, Box::new(collective), &mut source, None, &mut |_| ())
+                .err()
+                .map(|error| error.to_string())
+        })
+        .remove(0)
+    };
+    for (config, what) in [
+        (TrainConfig { seed: 3, ..config() }, "seed (0 against 3)"),
+        (TrainConfig { rate: 0.2, ..config() }, "learning rate (0.1"),
+        (TrainConfig { dropout: 0.2, ..config() }, "dropout"),
+        (TrainConfig { epochs: EPOCHS + 1, ..config() }, "epochs (3 against 4)"),
+    ] {
+        let error = refused(&config).expect("refused");
+        assert!(error.contains(what) && error.contains("another --run"), "{error}");
+    }
+    let skips = GuardConfig { on_bad_step: OnBadStep::Skip, spike: None };
+    assert_eq!(refused(&TrainConfig { guard: skips, compare_every: 3, ..config() }), None, "that may change");
+}
+
+#[test]
+fn a_source_that_begins_elsewhere_than_the_checkpoint_ends_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = StorePlace::Directory(directory.path().to_owned());
+    in_parts(2, &config(), &place, Some(3));
+    let errors = spawn(1, |mut collective: ThreadCollective| {
+        let shelf = Shelf::open(&place, &"parts".parse().unwrap()).unwrap();
+        let checkpoint = load(&mut collective, &shelf, &Resume::Auto).unwrap().unwrap();
+        let persistence =
+            Persistence { start: Start::Checkpoint(Box::new(checkpoint)), ..Persistence::default() };
+        let ranks = VirtualRanks { count: 4, world: 1 };
+        let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, 0, 8, EPOCHS);
+        train_with(&config(), &persistence, Box::new(collective), &mut source, None, &mut |_| ()).unwrap_err()
+    });
+    assert!(errors[0].to_string().contains("step 0 of the training follows 4 others"), "{}", errors[0]);
+}
+
+#[test]
+fn weights_of_a_file_are_what_a_training_begins_with() {
+    let trained = on_threads(1, &config()).remove(0);
+    let with = |weights: Weights, epochs: u32| {
+        spawn(2, |collective: ThreadCollective| {
+            let persistence =
+                Persistence { start: Start::Weights(weights.clone()), ..Persistence::default() };
+            let (rank, ranks) = (collective.rank(), VirtualRanks { count: 4, world: 2 });
+            let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, epochs);
+            train_with(&config(), &persistence, Box::new(collective), &mut source, None, &mut |_| ())
+        })
+        .remove(0)
+    };
+    let read = Weights::import(&trained.weights.to_safetensors().unwrap()).unwrap();
+    // Nothing is learnt in no epoch: what comes out is what went in, statistics among it.
+    let Outcome::Trained(same) = with(read.clone(), 0).unwrap() else { panic!("nobody asked it to stop") };
+    assert_eq!(same.digest, trained.digest);
+    let Outcome::Trained(further) = with(read.clone(), 1).unwrap() else { panic!("nobody asked it to stop") };
+    assert!(further.loss_per_epoch[0] < trained.loss_per_epoch[0] / 4.0, "{:?}", further.loss_per_epoch);
+
+    let changed = |change: fn(&mut Vec<Named>)| {
+        let mut weights = read.clone();
+        change(&mut weights.0);
+        chain(&with(weights, 1).unwrap_err())
+    };
+    let error = changed(|tensors| tensors.retain(|tensor| tensor.name != "conv1.weight"));
+    assert!(error.contains("no tensor conv1.weight"), "{error}");
+    let error = changed(|tensors| tensors[0].name.push('s'));
+    assert!(error.contains("no tensor"), "{error}");
+    let error =
+        changed(|tensors| tensors.push(Named { name: "more".into(), shape: vec![1], values: vec![0.0] }));
+    assert!(error.contains("the model has no tensor more"), "{error}");
+    let error = changed(|tensors| tensors.iter_mut().for_each(|tensor| tensor.shape.reverse()));
+    assert!(error.contains("is ["), "{error}");
+}
+
 /// Gives some steps, then fails.
 struct Broken<'a> {
     source: &'a mut MemorySteps,
@@ -214,6 +382,10 @@ struct Broken<'a> {
 impl StepSource for Broken<'_> {
     fn schema(&self) -> arrow::datatypes::SchemaRef {
         self.source.schema()
+    }
+
+    fn name(&self) -> String {
+        self.source.name()
     }
 
     fn steps_per_epoch(&self) -> u64 {

@@ -7,6 +7,7 @@ use clap::{Parser, ValueEnum};
 use shardd_client::loader::LastBatch;
 use shardd_client::protocol::RunId;
 use shardd_client::stores::StoreArgs;
+use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::data::InputOptions;
 use shardd_trainer::device::DeviceName;
 use shardd_trainer::optim::{Decline, Optimizer, Scaling};
@@ -194,9 +195,46 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) progress: Option<PathBuf>,
 
+    /// Keep checkpoints in this directory or bucket, by the name of the run, and go on from the newest one that is there
+    #[arg(long, value_name = "DIR|URL")]
+    pub(crate) checkpoints: Option<PathBuf>,
+
+    /// Write a checkpoint after every so many steps
+    #[arg(long, value_name = "STEPS", requires = "checkpoints")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) checkpoint_every: Option<u64>,
+
+    /// Write a checkpoint when so long has passed since the last one [default: 600, without --checkpoint-every]
+    #[arg(long, value_name = "SECONDS", requires = "checkpoints")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) checkpoint_seconds: Option<u64>,
+
+    /// How many checkpoints stay, the newest
+    #[arg(long, value_name = "COUNT", requires = "checkpoints", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep: u32,
+
+    /// Where to go on: auto (the newest checkpoint), never (a run that has one is refused), or the checkpoint of a step
+    #[arg(long, value_name = "auto|never|STEP", requires = "checkpoints", default_value = "auto", value_parser = resume)]
+    pub(crate) resume: Resume,
+
+    /// Begin with the weights of this file, by their names (every rank reads it); a checkpoint comes first
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub(crate) init: Option<PathBuf>,
+
     /// Save the weights (rank 0 does)
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) save: Option<PathBuf>,
+}
+
+fn resume(text: &str) -> Result<Resume, String> {
+    match text {
+        "auto" => Ok(Resume::Auto),
+        "never" => Ok(Resume::Never),
+        step => {
+            step.parse().map(Resume::Step).map_err(|_| "use auto, never or the number of a step".to_owned())
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -352,6 +390,12 @@ impl Args {
             format!("{}:{}", variable("MASTER_ADDR", "127.0.0.1"), variable("MASTER_PORT", "29500"))
         };
         self.master.clone().unwrap_or_else(from_environment)
+    }
+
+    /// When checkpoints are written: after how many steps, after how long.
+    pub(crate) fn checkpoint_intervals(&self) -> (Option<u64>, Option<Duration>) {
+        let seconds = self.checkpoint_seconds.or(self.checkpoint_every.is_none().then_some(600));
+        (self.checkpoint_every, seconds.map(Duration::from_secs))
     }
 
     pub(crate) fn timeouts(&self) -> (Duration, Duration) {

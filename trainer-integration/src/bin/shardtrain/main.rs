@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
+use shardd_trainer::checkpoint::CheckpointError;
 use shardd_trainer::collective::tcp::JoinError;
 use shardd_trainer::device::DeviceError;
 use shardd_trainer::train::TrainError;
@@ -38,8 +39,16 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
     if error.is::<UsageError>() || error.is::<DeviceError>() {
         return 2;
     }
+    match error.downcast_ref() {
+        Some(CheckpointError::Collective(_)) => return 3,
+        Some(CheckpointError::HasBegun { .. } | CheckpointError::NoSuch { .. }) => return 2,
+        _ => {}
+    }
     match (error.downcast_ref(), error.downcast_ref()) {
-        (Some(TrainError::TooManyRanks { .. }), _) => 2,
+        (
+            Some(TrainError::TooManyRanks { .. } | TrainError::Checkpoint(CheckpointError::Settings { .. })),
+            _,
+        ) => 2,
         (Some(TrainError::Collective(_)), _) => 3,
         (_, Some(JoinError::NoMaster { .. } | JoinError::Missing { .. } | JoinError::Peer { .. })) => 3,
         _ => 1,

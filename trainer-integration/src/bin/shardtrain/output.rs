@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardd_trainer::source::Audit;
-use shardd_trainer::train::{Progress, Trained};
+use shardd_trainer::train::{Progress, Stopped, Trained};
 use shardd_trainer::weights::{Weights, WeightsError};
 use shardfmt::PlanId;
 use thiserror::Error;
@@ -36,6 +36,8 @@ pub(crate) struct Report<'a> {
     steps: u64,
     skipped_steps: u64,
     samples: u64,
+    /// Steps of the checkpoint that this process went on from.
+    resumed_from: Option<u64>,
     parameters: usize,
     /// BLAKE3 of the weights: the same on all ranks and for all world sizes.
     weights_digest: String,
@@ -51,7 +53,13 @@ pub(crate) struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    pub(crate) fn new(args: &Args, plan: PlanId, virtual_ranks: u32, trained: &'a Trained) -> Report<'a> {
+    pub(crate) fn new(
+        args: &Args,
+        plan: PlanId,
+        virtual_ranks: u32,
+        resumed_from: Option<u64>,
+        trained: &'a Trained,
+    ) -> Report<'a> {
         let evaluation = trained.evaluation;
         Report {
             run: args.run.to_string(),
@@ -64,13 +72,18 @@ impl<'a> Report<'a> {
             steps: trained.steps,
             skipped_steps: trained.skipped_steps,
             samples: trained.samples,
+            resumed_from,
             parameters: trained.parameters,
             weights_digest: trained.digest.to_string(),
             test_accuracy: evaluation.map(|evaluation| evaluation.accuracy()),
             test_loss: evaluation.map(|evaluation| evaluation.loss),
             test_samples: evaluation.map(|evaluation| evaluation.samples),
             loss_per_epoch: &trained.loss_per_epoch,
-            samples_per_s: if trained.train_s > 0.0 { trained.samples as f64 / trained.train_s } else { 0.0 },
+            samples_per_s: if trained.train_s > 0.0 {
+                trained.samples_here as f64 / trained.train_s
+            } else {
+                0.0
+            },
             train_s: trained.train_s,
             wait_s: trained.wait_s,
             bytes_sent: trained.bytes_sent,
@@ -132,6 +145,20 @@ impl Observer {
             warn!(%error, "the summary cannot be written");
         }
     }
+}
+
+/// Says where a training stopped that was asked to.
+pub(crate) fn tell_stopped(args: &Args, stopped: Stopped) {
+    if args.rank > 0 {
+        return;
+    }
+    let Stopped { steps, of, .. } = stopped;
+    let place = args.checkpoints.as_deref().unwrap_or(Path::new("")).display();
+    let line =
+        format!("stopped after step {steps} of {of}, with a checkpoint in {place}; start again to go on\n");
+    // The checkpoint is there: a reader that has gone away misses this, and nothing is wrong.
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
 }
 
 /// Replaces `path` with the report; a reader sees the old or the new one, whole.
