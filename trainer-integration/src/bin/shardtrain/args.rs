@@ -15,6 +15,8 @@ use shardd_trainer::train::{GuardConfig, OnBadStep};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
+use crate::launch::Launch;
+
 /// Trains a small model on a data set of shardd, as one rank of a run
 ///
 /// Start it once per rank with the same settings (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are understood), or once
@@ -22,7 +24,12 @@ use thiserror::Error;
 /// are. Exit codes: 0 trained, 1 failed, 2 asked wrongly, 3 another rank is gone, late or not there.
 #[derive(Parser, Debug)]
 #[command(name = "shardtrain", version, max_term_width = 100)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
+    /// Something else than one rank of a training
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
     /// Servers to read from, the nearest first
     #[arg(long, value_name = "URL,…", value_delimiter = ',', env = "SHARDD_SERVER")]
     #[arg(default_value = "http://127.0.0.1:7700")]
@@ -222,6 +229,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) init: Option<PathBuf>,
 
+    /// Process that started this one: the ranks of a launcher end with it
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) launched_by: Option<u32>,
+
+    /// How many ranks the training began with, which decides how many virtual ranks it has where nothing else does
+    #[arg(long, value_name = "COUNT", hide = true)]
+    pub(crate) launched_ranks: Option<u32>,
+
     /// Save the weights (rank 0 does)
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) save: Option<PathBuf>,
@@ -286,6 +301,12 @@ pub(crate) enum ScalingName {
     Linear,
     /// It grows with their square root
     Sqrt,
+}
+
+/// What else there is.
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum Command {
+    Run(Launch),
 }
 
 /// Arguments that are well-formed but cannot be meant.
@@ -385,11 +406,23 @@ impl Args {
     }
 
     pub(crate) fn master(&self) -> String {
-        let from_environment = || {
-            let variable = |name, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
-            format!("{}:{}", variable("MASTER_ADDR", "127.0.0.1"), variable("MASTER_PORT", "29500"))
+        self.given_master().unwrap_or_else(|| "127.0.0.1:29500".to_owned())
+    }
+
+    /// The same, if anything says so.
+    pub(crate) fn given_master(&self) -> Option<String> {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let of_environment = || match (variable("MASTER_ADDR"), variable("MASTER_PORT")) {
+            (None, None) => None,
+            (host, port) => {
+                let (host, port) = (
+                    host.unwrap_or_else(|| "127.0.0.1".to_owned()),
+                    port.unwrap_or_else(|| "29500".to_owned()),
+                );
+                Some(format!("{host}:{port}"))
+            }
         };
-        self.master.clone().unwrap_or_else(from_environment)
+        self.master.clone().or_else(of_environment)
     }
 
     /// When checkpoints are written: after how many steps, after how long.

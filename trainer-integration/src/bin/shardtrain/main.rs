@@ -1,8 +1,10 @@
-//! `shardtrain`: one rank of a training run. Start it once per rank with the same settings, or once alone.
+//! `shardtrain`: one rank of a training run. Start it once per rank with the same settings, or once alone; or have `shardtrain run` start
+//! them.
 //!
 //! Exit codes: 0 trained, 1 failed, 2 asked wrongly, 3 another rank is gone, late or not there (start the run again).
 
 mod args;
+mod launch;
 mod output;
 mod session;
 
@@ -16,7 +18,7 @@ use shardd_trainer::collective::tcp::JoinError;
 use shardd_trainer::device::DeviceError;
 use shardd_trainer::train::TrainError;
 
-use args::{Args, UsageError};
+use args::{Args, Command, UsageError};
 
 /// Every layer's tensors come and go in every step. The system's allocator gives their pages back each time and gets fresh
 /// ones, which took a sixth of the processor time of training a small model; this one keeps them.
@@ -26,12 +28,21 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 fn main() -> ExitCode {
     let args = Args::parse();
     tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
-    match session::run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("shardtrain: rank {}: {}", args.rank, chain(&*error));
-            ExitCode::from(code(&*error))
-        }
+    match &args.command {
+        Some(Command::Run(launch)) => match launch::run(launch) {
+            Ok(code) => ExitCode::from(code),
+            Err(error) => {
+                eprintln!("shardtrain: {}", chain(&*error));
+                ExitCode::from(code(&*error))
+            }
+        },
+        None => match session::run(&args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("shardtrain: rank {}: {}", args.rank, chain(&*error));
+                ExitCode::from(code(&*error))
+            }
+        },
     }
 }
 

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::path::Path;
 
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use shardd_client::catalog::{Catalog, ClusterCatalog, LocalCatalog, StorePlace};
 use shardd_client::http::Credentials;
 use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
@@ -27,6 +28,9 @@ type Failure = Box<dyn Error>;
 /// One rank, from its arguments to its report.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
+    if let Some(launcher) = args.launched_by {
+        end_with(launcher)?;
+    }
     args.device.open()?;
     let catalog = open_catalog(args)?;
     let plan_id = find_plan(&*catalog, args)?;
@@ -34,9 +38,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let manifest = catalog.manifest(document.version)?;
     let plan = Plan::new(document, &shard_rows(&manifest))?;
     // A run keeps its virtual ranks: those of its checkpoint are known only when that is read.
+    let default = || plan.default_virtual_ranks(args.launched_ranks.unwrap_or(args.world));
     let check = |kept: Option<u32>| -> Result<u32, UsageError> {
-        let virtual_ranks =
-            args.virtual_ranks.or(kept).unwrap_or_else(|| plan.default_virtual_ranks(args.world));
+        let virtual_ranks = args.virtual_ranks.or(kept).unwrap_or_else(default);
         let checked = plan.check_ranks(args.world, virtual_ranks);
         checked.map(|()| virtual_ranks).map_err(|error| UsageError(error.to_string()))
     };
@@ -135,6 +139,14 @@ fn open_checkpoints(store: &Path, args: &Args) -> Result<Checkpoints, Failure> {
     let shelf = Shelf::open(&place(store, args)?, &args.run)?;
     let (every_steps, every) = args.checkpoint_intervals();
     Ok(Checkpoints { shelf, every_steps, every, keep: args.keep as usize })
+}
+
+/// Has the system kill this process when the launcher that started it ends, however that ends.
+fn end_with(launcher: u32) -> Result<(), Failure> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let is_there = getppid().is_some_and(|parent| parent.as_raw_nonzero().get().unsigned_abs() == launcher);
+    // It may have ended before it was asked to be watched.
+    if is_there { Ok(()) } else { Err("the launcher has ended".into()) }
 }
 
 /// The first SIGTERM or SIGINT asks the training to stop, the second ends the process.
