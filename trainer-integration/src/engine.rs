@@ -34,6 +34,7 @@ pub struct Engine {
     statistics: Vec<Vec<Statistics>>,
     comm: Arc<Comm>,
     updating: Duration,
+    reducing: Duration,
 }
 
 /// The numbers of one block.
@@ -99,12 +100,18 @@ impl Engine {
             model.blocks.iter().zip(weights).map(|(block, weights)| state(&**block, weights)).collect();
         let statistics = ranks.of(comm.rank()).map(|_| model.initial_statistics()).collect();
         let rule = rule.into();
-        Engine { model, device, ranks, rule, key, blocks, statistics, comm, updating: Duration::ZERO }
+        let (updating, reducing) = (Duration::ZERO, Duration::ZERO);
+        Engine { model, device, ranks, rule, key, blocks, statistics, comm, updating, reducing }
     }
 
     /// How much of the last step came after its last backward pass: waiting for the sums of all ranks, and the update.
     pub fn updating(&self) -> Duration {
         self.updating
+    }
+
+    /// Of this, how much was waiting for the sums of all ranks.
+    pub fn reducing(&self) -> Duration {
+        self.reducing
     }
 
     /// The model.
@@ -182,6 +189,7 @@ impl Engine {
             samples: totals[2] as u64,
             gradient_norm: norm.value(),
         };
+        self.reducing = computed.elapsed();
         if take(&loss) {
             self.update(sums, norm, rate);
         } else {

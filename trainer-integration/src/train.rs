@@ -212,8 +212,10 @@ pub struct Progress {
     pub gradient_norm: f64,
     /// Learning rate.
     pub rate: f32,
-    /// All ranks' samples per second since training began.
+    /// All ranks' samples per second since this process began to train.
     pub samples_per_s: f64,
+    /// Seconds until the last step, if the others take as long as those of this process did.
+    pub left_s: f64,
     /// What this rank did meanwhile.
     #[serde(flatten)]
     pub time: StepTime,
@@ -231,6 +233,8 @@ pub struct StepTime {
     pub compute_s: f64,
     /// Waiting for gradients that were not there when the last backward pass was done, and the update.
     pub update_s: f64,
+    /// Of `update_s`, the waiting: time in which there was nothing to do but communication.
+    pub reduce_s: f64,
 }
 
 /// A finished training.
@@ -359,7 +363,7 @@ impl Training<'_> {
             None => Guard::new(config.guard),
             Some(so_far) => Guard::resumed(config.guard, so_far),
         };
-        let samples_before = account.samples;
+        let (steps_before, samples_before) = (account.steps, account.samples);
         let mut place = checkpoint.map_or_else(Place::default, |checkpoint| checkpoint.manifest.place);
         let mut keeper = self.keeper(ranks, checkpoint);
         let draft = Draft { run: self, settings: &settings };
@@ -382,7 +386,7 @@ impl Training<'_> {
                 verdict = guard.judge(loss);
                 verdict == Verdict::Take
             })?;
-            let update_s = engine.updating().as_secs_f64();
+            let (update_s, reduce_s) = (engine.updating().as_secs_f64(), engine.reducing().as_secs_f64());
             let compute_s = laps.next() - update_s;
             if loss.samples != step.global_samples {
                 let message = format!("{} samples read of a step of {}", loss.samples, step.global_samples);
@@ -404,6 +408,7 @@ impl Training<'_> {
                 let moment = format!("after step {} of epoch {}", step.step, step.epoch);
                 compare(comm, &engine.digests(), &moment)?;
             }
+            let elapsed_s = started.elapsed().as_secs_f64();
             observe(Progress {
                 rank: comm.rank(),
                 epoch: step.epoch,
@@ -414,8 +419,10 @@ impl Training<'_> {
                 is_skipped: verdict != Verdict::Take,
                 gradient_norm: loss.gradient_norm,
                 rate: plan.rate,
-                samples_per_s: (account.samples - samples_before) as f64 / started.elapsed().as_secs_f64(),
-                time: StepTime { wait_s, decode_s, compute_s, update_s },
+                samples_per_s: (account.samples - samples_before) as f64 / elapsed_s,
+                left_s: elapsed_s / (account.steps - steps_before) as f64
+                    * (steps.saturating_sub(account.steps)) as f64,
+                time: StepTime { wait_s, decode_s, compute_s, update_s, reduce_s },
             });
             let snapshot = || draft.snapshot(&engine, &account, &guard, place);
             if keeper.after_step(account.steps, snapshot)? == Next::Stop {

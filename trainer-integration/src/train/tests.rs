@@ -48,15 +48,22 @@ fn the_parts_of_all_steps_are_the_time_of_the_training() {
     for trained in spawn(2, |collective: ThreadCollective| {
         let ranks = VirtualRanks { count: 4, world: 2 };
         let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, collective.rank(), 8, EPOCHS);
-        let mut parts = Vec::new();
-        let mut note = |progress: Progress| parts.push(progress.time);
+        let mut steps = Vec::new();
+        let mut note = |progress: Progress| steps.push(progress);
         let trained = train(&config(), Box::new(collective), &mut source, None, &mut note).unwrap();
-        (trained, parts)
+        (trained, steps)
     }) {
-        let (trained, parts) = trained;
+        let (trained, steps) = trained;
+        let times = steps.iter().map(|it| it.time);
         let parts: Vec<f64> =
-            parts.iter().flat_map(|it| [it.wait_s, it.decode_s, it.compute_s, it.update_s]).collect();
+            times.flat_map(|it| [it.wait_s, it.decode_s, it.compute_s, it.update_s]).collect();
         assert!(parts.iter().all(|part| *part >= 0.0), "{parts:?}");
+        assert!(
+            steps.iter().all(|it| (0.0..=it.time.update_s).contains(&it.time.reduce_s)),
+            "a part of a part"
+        );
+        let left: Vec<f64> = steps.iter().map(|it| it.left_s).collect();
+        assert!(left[0] > 0.0 && left[32] == 0.0, "{left:?}");
         let sum = parts.iter().sum::<f64>();
         assert!(0.0 < sum && sum <= trained.train_s + 1e-9, "{sum} of {}", trained.train_s);
     }

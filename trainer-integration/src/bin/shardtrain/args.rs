@@ -202,6 +202,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) progress: Option<PathBuf>,
 
+    /// Tell on standard error how it is going (rank 0 does), so many seconds apart; 0: never [default: 10 on a terminal, else never]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) status: Option<u64>,
+
     /// Keep checkpoints in this directory or bucket, by the name of the run, and go on from the newest one that is there
     #[arg(long, value_name = "DIR|URL")]
     pub(crate) checkpoints: Option<PathBuf>,

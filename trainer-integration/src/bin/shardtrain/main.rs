@@ -7,6 +7,7 @@ mod args;
 mod launch;
 mod output;
 mod session;
+mod status;
 
 use std::error::Error;
 use std::process::ExitCode;

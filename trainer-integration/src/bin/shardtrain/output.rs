@@ -1,8 +1,9 @@
 //! What a rank writes: progress lines, the report, the weights.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use shardd_trainer::source::Audit;
@@ -13,6 +14,7 @@ use thiserror::Error;
 use tracing::warn;
 
 use crate::args::Args;
+use crate::status::Status;
 
 /// A file that cannot be written.
 #[derive(Debug, Error)]
@@ -92,10 +94,14 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Writes a line after every step, and a summary at the end.
+/// Writes a line after every step, one for people every few seconds, and a summary at the end.
 pub(crate) struct Observer {
     lines: Option<Box<dyn Write + Send>>,
     summarises: bool,
+    /// What is told to people, and how far apart.
+    status: Option<(Status, Duration)>,
+    told: Instant,
+    epochs: u32,
 }
 
 impl Observer {
@@ -106,11 +112,23 @@ impl Observer {
             Some(path) => Some(Box::new(File::create(path).map_err(|source| refused(path, source))?)),
         };
         let to_stdout = args.progress.as_ref().is_some_and(|path| path.as_os_str() == "-");
-        Ok(Observer { lines, summarises: args.rank == 0 && !to_stdout })
+        let default = if io::stderr().is_terminal() { 10 } else { 0 };
+        let apart = Some(args.status.unwrap_or(default)).filter(|seconds| *seconds > 0 && args.rank == 0);
+        let status = apart.map(|seconds| (Status::default(), Duration::from_secs(seconds)));
+        let summarises = args.rank == 0 && !to_stdout;
+        Ok(Observer { lines, summarises, status, told: Instant::now(), epochs: args.epochs })
     }
 
     /// A reader that goes away does not end the training.
     pub(crate) fn step(&mut self, progress: &Progress) {
+        if let Some((status, apart)) = &mut self.status {
+            status.add(progress);
+            if self.told.elapsed() >= *apart {
+                // Nobody who has gone away misses it.
+                let _ = writeln!(io::stderr(), "{}", status.line(progress, self.epochs));
+                self.told = Instant::now();
+            }
+        }
         let Some(lines) = &mut self.lines else { return };
         let mut line = serde_json::to_vec(progress).expect("numbers serialize");
         line.push(b'\n');
