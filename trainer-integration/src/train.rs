@@ -548,7 +548,7 @@ impl Training<'_> {
             "virtual ranks": config.virtual_ranks, "optimizer": config.optimizer, "clipping": config.clip, "dropout": config.dropout,
             "learning rate": config.rate, "schedule": config.decline, "warm-up epochs": config.warm_up_epochs,
             "bad steps": config.guard, "steps between comparisons": config.compare_every,
-            "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.to_string(),
+            "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.kind(),
             "data": source.name(), "first weights": first_weights, "checkpoints": checkpoints,
         });
         // As text: numbers read from JSON need not be those that were written.

@@ -168,6 +168,29 @@ fn a_training_that_is_stopped_ends_well_and_goes_on_when_it_is_launched_again() 
 }
 
 #[test]
+fn launchers_of_several_machines_start_anew_what_dies_there() {
+    let store = DigitsStore::new();
+    let whole = undisturbed(&store, &SETTINGS);
+    let kept = store.path().join("kept");
+    let master = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let more = ["--checkpoints", kept.to_str().unwrap(), "--checkpoint-every", "3", "--master", &master];
+    let arguments = [&SETTINGS[..], &more].concat();
+    let launch =
+        |node: &str| Launcher::start(&store, &["--nproc", "2", "--nodes", "2", "--node", node], &arguments);
+    let launchers = ["0", "1"].map(launch);
+    launchers[0].world(2);
+    let pids = launchers[1].world(2);
+    launchers[0].train(20);
+    kill_process(pids[1], Signal::KILL).unwrap();
+    launchers.iter().for_each(|launcher| assert_eq!(launcher.world(2).len(), 2));
+    for launcher in launchers {
+        let (code, said) = launcher.end();
+        assert_eq!(code, Some(0), "{said}");
+    }
+    assert_eq!(outcome(&read_report(&store)), outcome(&whole));
+}
+
+#[test]
 fn ranks_end_with_their_launcher() {
     let store = DigitsStore::new();
     let mut launcher = Launcher::start(&store, &["--nproc", "3"], &["--epochs", "100000"]);

@@ -45,7 +45,7 @@ impl StoreTime {
         Self::at(SystemTime::now())
     }
 
-    fn at(time: SystemTime) -> Self {
+    pub(super) fn at(time: SystemTime) -> Self {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX) }
     }

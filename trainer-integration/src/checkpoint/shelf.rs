@@ -3,7 +3,7 @@
 //! Parts are put before the manifest that names them, each whole or not at all, so a manifest that can be read leads to parts that were
 //! written. What goes away: manifests beyond the newest that are kept, then the parts that a removed manifest named and no remaining one
 //! does. A part that no manifest names may be of a checkpoint that is being written; it goes when it is a day older than the newest
-//! manifest.
+//! manifest, and so does what a process left that was killed while it wrote.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -177,6 +177,9 @@ impl Shelf {
         }
         let manifests = self.origin.list_folder(&self.folder()).await?;
         let Some(now) = manifests.iter().map(|object| object.written).max() else { return Ok(()) };
+        for folder in [self.folder(), self.parts_folder()] {
+            self.origin.clear_folder(&folder, FORGOTTEN, now).await?;
+        }
         let mut away = Vec::new();
         for object in self.origin.list_folder(&self.parts_folder()).await? {
             let name = object.key.rsplit('/').next().and_then(|name| name.strip_suffix(".safetensors"));

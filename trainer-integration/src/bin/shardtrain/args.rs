@@ -9,7 +9,7 @@ use shardd_client::protocol::RunId;
 use shardd_client::stores::StoreArgs;
 use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::data::InputOptions;
-use shardd_trainer::device::DeviceName;
+use shardd_trainer::device::{DeviceError, DeviceName};
 use shardd_trainer::optim::{Decline, Optimizer, Scaling};
 use shardd_trainer::train::{GuardConfig, OnBadStep};
 use shardfmt::DatasetRef;
@@ -182,8 +182,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PIXELS", default_value_t = 32)]
     pub(crate) image_size: usize,
 
-    /// cpu, or cuda:N in a build with CUDA
-    #[arg(long, default_value_t = DeviceName::Cpu)]
+    /// cpu, or in a build with CUDA cuda:N, or cuda for that of LOCAL_RANK
+    #[arg(long, default_value_t = DeviceName::Cpu, value_parser = device)]
     pub(crate) device: DeviceName,
 
     /// Threads for computing [default: RAYON_NUM_THREADS, or one per processor]
@@ -244,6 +244,18 @@ pub(crate) struct Args {
     /// Save the weights (rank 0 does)
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) save: Option<PathBuf>,
+}
+
+/// Of several ranks of a machine each has the device of its number there.
+fn device(text: &str) -> Result<DeviceName, String> {
+    let local = || std::env::var("LOCAL_RANK").ok().filter(|value| !value.is_empty());
+    match (text, local()) {
+        ("cuda", Some(local)) => {
+            let number = local.parse().map_err(|_| format!("LOCAL_RANK is {local:?}, which is no number"))?;
+            Ok(DeviceName::Cuda(number))
+        }
+        _ => text.parse().map_err(|error: DeviceError| error.to_string()),
+    }
 }
 
 fn resume(text: &str) -> Result<Resume, String> {
