@@ -155,7 +155,7 @@ pub struct Persistence {
     pub start: Start,
     /// Where checkpoints are kept and when they are written, if they are.
     pub checkpoints: Option<Checkpoints>,
-    /// Ends it after a step, with a checkpoint if there is a place for it. It is enough to raise that of one rank.
+    /// Ends it after a step, with a checkpoint, if there is a place for it. It is enough to raise that of one rank.
     pub stop: StopFlag,
 }
 
@@ -180,15 +180,13 @@ pub enum Outcome {
     Stopped(Stopped),
 }
 
-/// Where a training stopped that was asked to.
+/// Where a training stopped that was asked to, and where its last checkpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped {
     /// Steps that were trained.
     pub steps: u64,
     /// Steps of the whole training.
     pub of: u64,
-    /// Whether a checkpoint has all of them.
-    pub is_kept: bool,
 }
 
 /// How a training is going.
@@ -426,8 +424,7 @@ impl Training<'_> {
             });
             let snapshot = || draft.snapshot(&engine, &account, &guard, place);
             if keeper.after_step(account.steps, snapshot)? == Next::Stop {
-                let is_kept = keeper.last_step() == Some(account.steps);
-                return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps, is_kept }));
+                return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps }));
             }
         }
         let train_s = started.elapsed().as_secs_f64();
@@ -542,7 +539,11 @@ impl Training<'_> {
                 first.and_then(|first| serde_json::from_str(first).ok()).unwrap_or_default()
             }
         };
-        let checkpoints = self.persistence.checkpoints.as_ref().map(|checkpoints| &checkpoints.every_steps);
+        let checkpoints = match &self.persistence.checkpoints {
+            None => json!("none"),
+            Some(Checkpoints { every_steps: None, .. }) => json!("now and then"),
+            Some(Checkpoints { every_steps: Some(every), .. }) => json!(every),
+        };
         let mine = json!({
             "version": env!("CARGO_PKG_VERSION"), "seed": config.seed, "epochs": config.epochs,
             "virtual ranks": config.virtual_ranks, "optimizer": config.optimizer, "clipping": config.clip, "dropout": config.dropout,

@@ -265,7 +265,7 @@ fn a_training_that_is_stopped_and_goes_on_with_other_ranks_gives_the_same() {
         for (world, stop_after) in [(3, 6), (2, 14), (4, 1), (1, 3)] {
             for outcome in in_parts(world, &config, &place, Some(stop_after)) {
                 let Outcome::Stopped(stopped) = outcome else { panic!("it was asked to stop") };
-                assert_eq!(stopped, Stopped { steps: steps + stop_after + 1, of: 33, is_kept: true });
+                assert_eq!(stopped, Stopped { steps: steps + stop_after + 1, of: 33 });
             }
             steps += stop_after + 1;
         }
@@ -284,6 +284,70 @@ fn a_training_that_is_stopped_and_goes_on_with_other_ranks_gives_the_same() {
             assert_eq!((trained.digest, trained.samples_here), (whole.digest, 0));
         }
     }
+}
+
+#[test]
+fn a_store_that_fails_ends_no_training_but_one_that_is_to_stop() {
+    let whole = on_threads(1, &config()).remove(0);
+    for stops in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = StorePlace::Directory(directory.path().to_owned());
+        let outcomes = spawn(2, |collective: ThreadCollective| {
+            let shelf = Shelf::open(&place, &"fails".parse().unwrap()).unwrap();
+            let checkpoints = Checkpoints { shelf, every_steps: Some(5), every: None, keep: 2 };
+            let persistence = Persistence { checkpoints: Some(checkpoints), ..Persistence::default() };
+            let (rank, ranks) = (collective.rank(), VirtualRanks { count: 4, world: 2 });
+            let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, EPOCHS);
+            let mut steps = 0;
+            let mut observe = |_: Progress| {
+                steps += 1;
+                // From now on nothing can be put there.
+                if steps == 2 && rank == 0 {
+                    std::fs::write(directory.path().join("runs"), b"in the way").unwrap();
+                }
+                if steps == 12 && stops {
+                    persistence.stop.raise();
+                }
+            };
+            train_with(&config(), &persistence, Box::new(collective), &mut source, None, &mut observe)
+        });
+        for outcome in outcomes {
+            match outcome {
+                Ok(Outcome::Trained(trained)) if !stops => assert_eq!(trained.digest, whole.digest),
+                Err(error) if stops => {
+                    let error = error.to_string();
+                    assert!(error.contains("checkpoint of step 13 could not be written"), "{error}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn checkpoints_by_the_clock_are_those_of_steps_that_all_ranks_agree_on() {
+    let whole = on_threads(1, &config()).remove(0);
+    let directory = tempfile::tempdir().unwrap();
+    let place = StorePlace::Directory(directory.path().to_owned());
+    let run = "clock".parse().unwrap();
+    for trained in spawn(3, |collective: ThreadCollective| {
+        let shelf = Shelf::open(&place, &run).unwrap();
+        // Rank 0's clock counts, and it is always time.
+        let every = (collective.rank() == 0).then_some(std::time::Duration::ZERO);
+        let checkpoints = Checkpoints { shelf, every_steps: None, every, keep: 1_000 };
+        let persistence = Persistence { checkpoints: Some(checkpoints), ..Persistence::default() };
+        let (rank, ranks) = (collective.rank(), VirtualRanks { count: 4, world: 3 });
+        let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, EPOCHS);
+        train_with(&config(), &persistence, Box::new(collective), &mut source, None, &mut |_| ()).unwrap()
+    }) {
+        let Outcome::Trained(trained) = trained else { panic!("nobody asked it to stop") };
+        assert_eq!(trained.digest, whole.digest);
+    }
+    // Every step but the first, after which ranks have not yet heard of each other, and the last.
+    let shelf = Shelf::open(&place, &run).unwrap();
+    let mut steps: Vec<u64> = shelf.list().unwrap().iter().map(|id| id.step).collect();
+    steps.reverse();
+    assert_eq!(steps, (2..=33).collect::<Vec<_>>());
 }
 
 #[test]
