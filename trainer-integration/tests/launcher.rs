@@ -154,8 +154,13 @@ fn a_training_that_is_stopped_ends_well_and_goes_on_when_it_is_launched_again() 
     let arguments = [&SETTINGS[..], &["--checkpoints", kept]].concat();
     for (signal, ranks) in [(Signal::TERM, 4), (Signal::INT, 2)] {
         let launcher = Launcher::start(&store, &["--nproc", &ranks.to_string()], &arguments);
-        launcher.world(ranks);
+        let pids = launcher.world(ranks);
         launcher.train(10);
+        // Service managers tell all processes, and the launcher tells its ranks once more.
+        for pid in pids {
+            // The first may be quicker than this.
+            let _ = kill_process(pid, signal);
+        }
         launcher.signal(signal);
         let (code, said) = launcher.end();
         assert_eq!((code, &said[..]), (Some(0), ""));

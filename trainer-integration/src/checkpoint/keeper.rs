@@ -229,11 +229,11 @@ impl Keeper {
             .zip(statistics)
             .map(|(rank, statistics)| (cut(&common, share(count, self.ranks.count, rank)), statistics))
             .collect();
-        let shelf = checkpoints.shelf.clone();
+        let objects = checkpoints.shelf.objects();
         let upload = checkpoints.shelf.handle().spawn(async move {
             let mut put = Vec::with_capacity(parts.len());
             for (common, statistics) in parts {
-                put.push(shelf.put_part(encode(&common, &statistics)).await?);
+                put.push(objects.put_part(encode(&common, &statistics)).await?);
             }
             Ok(put)
         });
@@ -355,12 +355,12 @@ impl Keeper {
             return;
         }
         let manifest = Manifest { parts, ..under_way.manifest.clone() };
-        let (shelf, keep) = (checkpoints.shelf.clone(), checkpoints.keep.max(1));
+        let (objects, keep) = (checkpoints.shelf.objects(), checkpoints.keep.max(1));
         let superseded = std::mem::take(&mut self.superseded);
         let publication = checkpoints.shelf.handle().spawn(async move {
-            let id = shelf.publish(&manifest).await?;
+            let id = objects.publish(&manifest).await?;
             // The checkpoint is there; what is left over of others does no harm but to the space it takes.
-            if let Err(error) = shelf.tidy(id, keep, &superseded).await {
+            if let Err(error) = objects.tidy(id, keep, &superseded).await {
                 warn!(%error, "old checkpoints could not be removed");
             }
             Ok(id)

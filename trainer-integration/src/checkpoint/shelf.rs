@@ -26,8 +26,14 @@ const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 /// The checkpoints of one run.
 #[derive(Clone, Debug)]
 pub struct Shelf {
-    origin: Arc<Origin>,
+    objects: Objects,
     runtime: Arc<Runtime>,
+}
+
+/// The same, for tasks: without the runtime they run on, which must not end by one of them.
+#[derive(Clone, Debug)]
+pub(super) struct Objects {
+    origin: Arc<Origin>,
     run: RunId,
 }
 
@@ -50,23 +56,50 @@ impl Shelf {
             return Err(OriginError::ReadOnly { action: "keep", what, store }.into());
         }
         runtime.block_on(origin.probe())?;
-        Ok(Shelf { origin: Arc::new(origin), runtime, run: run.clone() })
+        Ok(Shelf { objects: Objects { origin: Arc::new(origin), run: run.clone() }, runtime })
     }
 
     /// The run.
     pub fn run(&self) -> &RunId {
-        &self.run
+        &self.objects.run
     }
 
     /// What people call the store.
     pub fn store(&self) -> &str {
-        self.origin.name()
+        self.objects.origin.name()
     }
 
     pub(super) fn handle(&self) -> &Handle {
         self.runtime.handle()
     }
 
+    pub(super) fn objects(&self) -> Objects {
+        self.objects.clone()
+    }
+
+    /// The checkpoints there are, the newest first: those of the most steps, and of these the one that was written last.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub fn list(&self) -> Result<Vec<CheckpointId>, CheckpointError> {
+        self.runtime.block_on(self.objects.listed())
+    }
+
+    /// The manifest of that name, verified.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`], [`CheckpointError::TooNew`], and [`CheckpointError::Store`] when it is not there or cannot be read.
+    pub fn manifest(&self, id: CheckpointId) -> Result<Manifest, CheckpointError> {
+        self.runtime.block_on(self.objects.read_manifest(id))
+    }
+
+    /// The bytes of a part, verified.
+    pub(super) fn part(&self, part: Part) -> Result<Vec<u8>, CheckpointError> {
+        self.runtime.block_on(self.objects.read_part(part))
+    }
+}
+
+impl Objects {
     fn folder(&self) -> String {
         format!("runs/{}/checkpoints", self.run)
     }
@@ -83,14 +116,6 @@ impl Shelf {
         format!("{}/{digest}.safetensors", self.parts_folder())
     }
 
-    /// The checkpoints there are, the newest first: those of the most steps, and of these the one that was written last.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub fn list(&self) -> Result<Vec<CheckpointId>, CheckpointError> {
-        self.runtime.block_on(self.listed())
-    }
-
     pub(super) async fn listed(&self) -> Result<Vec<CheckpointId>, CheckpointError> {
         let mut found = Vec::new();
         for object in self.origin.list_folder(&self.folder()).await? {
@@ -103,25 +128,16 @@ impl Shelf {
         Ok(found.into_iter().rev().map(|(_, _, id)| id).collect())
     }
 
-    /// The manifest of that name, verified.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Damaged`], [`CheckpointError::TooNew`], and [`CheckpointError::Store`] when it is not there or cannot be read.
-    pub fn manifest(&self, id: CheckpointId) -> Result<Manifest, CheckpointError> {
-        self.runtime.block_on(self.read_manifest(id))
-    }
-
     async fn read_manifest(&self, id: CheckpointId) -> Result<Manifest, CheckpointError> {
         let what = format!("checkpoint {}", id.short());
         let bytes = self.origin.keyed(self.manifest_key(id), &what, id.digest).await?;
         Manifest::from_bytes(id, &bytes)
     }
 
-    /// The bytes of a part, verified.
-    pub(super) fn part(&self, part: Part) -> Result<Vec<u8>, CheckpointError> {
+    async fn read_part(&self, part: Part) -> Result<Vec<u8>, CheckpointError> {
         let what = format!("part {} of a checkpoint", part.digest.short());
         let read = self.origin.keyed(self.part_key(part.digest), &what, part.digest);
-        Ok(self.runtime.block_on(read)?.to_vec())
+        Ok(read.await?.to_vec())
     }
 
     /// Puts a part.

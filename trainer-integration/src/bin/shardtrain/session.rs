@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let checkpoints = args.checkpoints.as_deref().map(|place| open_checkpoints(place, args)).transpose()?;
     let stop = StopFlag::default();
     if checkpoints.is_some() {
-        stop_on_signals(&stop)?;
+        stop_on_signals(&stop, args.launched_by.is_some())?;
     }
     let test = open_test(catalog, args)?;
     let mut observer = Observer::open(args)?;
@@ -149,8 +149,9 @@ fn end_with(launcher: u32) -> Result<(), Failure> {
     if is_there { Ok(()) } else { Err("the launcher has ended".into()) }
 }
 
-/// The first SIGTERM or SIGINT asks the training to stop, the second ends the process.
-fn stop_on_signals(stop: &StopFlag) -> Result<(), Failure> {
+/// The first SIGTERM or SIGINT asks the training to stop, the second ends the process; that of a launcher does not listen a second time,
+/// as whoever stops all processes there are (service managers do) stops the launcher too, which passes it on.
+fn stop_on_signals(stop: &StopFlag, is_launched: bool) -> Result<(), Failure> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let _inside = runtime.enter();
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -162,7 +163,7 @@ fn stop_on_signals(stop: &StopFlag) -> Result<(), Failure> {
                 _ = terminate.recv() => 128 + SignalKind::terminate().as_raw_value(),
                 _ = interrupt.recv() => 128 + SignalKind::interrupt().as_raw_value(),
             };
-            if stop.is_raised() {
+            if stop.is_raised() && !is_launched {
                 std::process::exit(code);
             }
             stop.raise();
