@@ -43,6 +43,7 @@ impl StepSource for Loader {
             epoch: step.epoch,
             step: step.step,
             global_samples: step.global_samples(),
+            start: (step.epoch, step.positions().start),
             next: (step.cursor.epoch, step.cursor.position),
             micro_batches: micro_batches.collect(),
         }))

@@ -31,7 +31,9 @@ pub struct Step {
     pub step: u64,
     /// Samples of the step on all ranks.
     pub global_samples: u64,
-    /// Where the next step begins: (epoch, position), the same on every rank. A source that is opened there goes on with it.
+    /// Where it begins: (epoch, position), the same on every rank.
+    pub start: (u32, u64),
+    /// Where the next one does. A source that is opened there goes on with it.
     pub next: (u32, u64),
     /// One for each virtual rank of this rank, ascending.
     pub micro_batches: Vec<MicroBatch>,

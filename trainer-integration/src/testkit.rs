@@ -176,8 +176,8 @@ impl StepSource for MemorySteps {
         };
         let micro_batches = self.ranks.of(self.rank).map(micro_batch).collect::<Result<_, _>>()?;
         let next = if end == order.len() as u64 { (self.epoch + 1, 0) } else { (self.epoch, end) };
-        let (epoch, global_samples) = (self.epoch, end - start);
-        let step = Step { epoch, step: self.step, global_samples, next, micro_batches };
+        let (epoch, global_samples, start) = (self.epoch, end - start, (self.epoch, start));
+        let step = Step { epoch, step: self.step, global_samples, start, next, micro_batches };
         self.step += 1;
         Ok(Some(step))
     }

@@ -362,7 +362,7 @@ impl Training<'_> {
             Some(so_far) => Guard::resumed(config.guard, so_far),
         };
         let (steps_before, samples_before) = (account.steps, account.samples);
-        let mut place = checkpoint.map_or_else(Place::default, |checkpoint| checkpoint.manifest.place);
+        let mut place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
         let mut keeper = self.keeper(ranks, checkpoint);
         let draft = Draft { run: self, settings: &settings };
         let started = Instant::now();
@@ -370,10 +370,10 @@ impl Training<'_> {
         while let Some(step) = source.next_step().map_err(TrainError::Source)? {
             let wait_s = laps.next();
             let number = u64::from(step.epoch) * per_epoch + step.step;
-            if number != account.steps {
-                let expected = account.steps;
+            let start = Place { epoch: step.start.0, position: step.start.1 };
+            if let Some(place) = place.filter(|place| *place != start) {
                 return Err(TrainError::Share(format!(
-                    "step {number} of the training follows {expected} others"
+                    "a step begins at {start}, the one before ended at {place}"
                 )));
             }
             let plan = StepPlan { number, samples: step.global_samples, rate: schedule.rate(number) };
@@ -401,7 +401,8 @@ impl Training<'_> {
                     return Err(TrainError::BadStep { epoch: step.epoch, step: step.step, what });
                 }
             }
-            place = Place { epoch: step.next.0, position: step.next.1 };
+            let end = Place { epoch: step.next.0, position: step.next.1 };
+            place = Some(end);
             if config.compare_every > 0 && account.steps.is_multiple_of(config.compare_every) {
                 let moment = format!("after step {} of epoch {}", step.step, step.epoch);
                 compare(comm, &engine.digests(), &moment)?;
@@ -422,13 +423,14 @@ impl Training<'_> {
                     * (steps.saturating_sub(account.steps)) as f64,
                 time: StepTime { wait_s, decode_s, compute_s, update_s, reduce_s },
             });
-            let snapshot = || draft.snapshot(&engine, &account, &guard, place);
+            let snapshot = || draft.snapshot(&engine, &account, &guard, end);
             if keeper.after_step(account.steps, snapshot)? == Next::Stop {
                 return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps }));
             }
         }
         let train_s = started.elapsed().as_secs_f64();
-        keeper.finish(account.steps, || draft.snapshot(&engine, &account, &guard, place))?;
+        let end = place.unwrap_or_default();
+        keeper.finish(account.steps, || draft.snapshot(&engine, &account, &guard, end))?;
 
         let statistics = engine.averaged_statistics()?;
         let weights = engine.model().name_weights(&engine.parameters(), &statistics);

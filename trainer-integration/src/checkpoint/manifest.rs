@@ -85,6 +85,12 @@ pub struct Place {
     pub position: u64,
 }
 
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "position {} of epoch {}", self.position, self.epoch)
+    }
+}
+
 /// How many numbers a block has of each kind, and what they are called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

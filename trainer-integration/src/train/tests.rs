@@ -405,7 +405,11 @@ fn a_source_that_begins_elsewhere_than_the_checkpoint_ends_is_refused() {
         let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, 0, 8, EPOCHS);
         train_with(&config(), &persistence, Box::new(collective), &mut source, None, &mut |_| ()).unwrap_err()
     });
-    assert!(errors[0].to_string().contains("step 0 of the training follows 4 others"), "{}", errors[0]);
+    let error = errors[0].to_string();
+    assert!(
+        error.contains("begins at position 0 of epoch 0, the one before ended at position 128"),
+        "{error}"
+    );
 }
 
 #[test]
