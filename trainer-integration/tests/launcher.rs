@@ -215,6 +215,14 @@ fn a_second_signal_ends_everything_at_once() {
     let (code, said) = launcher.end();
     assert!(code == Some(1) && said.contains("/dev/null/no"), "{said}");
 
+    // Who keeps no checkpoints has nothing to do first.
+    let launcher = Launcher::start(&store, &["--nproc", "2"], &["--epochs", "100000"]);
+    launcher.world(2);
+    launcher.train(5);
+    launcher.signal(Signal::TERM);
+    let (code, said) = launcher.end();
+    assert!(code == Some(143) && said.contains("as it was asked to"), "{code:?}: {said}");
+
     let kept = store.path().join("kept");
     let arguments = ["--epochs", "100000", "--checkpoints", kept.to_str().unwrap()];
     let launcher = Launcher::start(&store, &["--nproc", "2"], &arguments);

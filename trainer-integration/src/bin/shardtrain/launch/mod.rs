@@ -110,8 +110,10 @@ async fn supervise(launch: &Launch, master: Option<&str>, told: &Args) -> Result
         let ends = round.run(master, told, &mut signals).await?;
         match rules.judge(first, &ends, restarts, signals.stopped.is_some()) {
             Verdict::Done => return Ok(0),
-            Verdict::Over { .. } if signals.was_impatient => {
-                return Ok(128 + u8::try_from(signals.stopped.unwrap_or(0)).unwrap_or(0));
+            Verdict::Ended => {
+                eprintln!("shardtrain: ended as it was asked to; what was not in a checkpoint is lost");
+                let signal = signals.stopped.and_then(|signal| u8::try_from(signal).ok());
+                return Ok(128 + signal.unwrap_or(0));
             }
             Verdict::Over { code, cause } => {
                 eprintln!("shardtrain: {cause}");
@@ -137,14 +139,12 @@ struct Signals {
     interrupt: tokio::signal::unix::Signal,
     /// The first that was sent.
     stopped: Option<i32>,
-    /// A second one was.
-    was_impatient: bool,
 }
 
 impl Signals {
     fn new() -> io::Result<Signals> {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        Ok(Signals { terminate, interrupt, stopped: None, was_impatient: false })
+        Ok(Signals { terminate, interrupt, stopped: None })
     }
 
     /// What the next one means.
@@ -154,7 +154,6 @@ impl Signals {
             _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
         };
         if self.stopped.is_some() {
-            self.was_impatient = true;
             return Order::End;
         }
         self.stopped = Some(number);

@@ -28,11 +28,16 @@ const OTHERS_ARE_GONE: i32 = 3;
 /// What one says whose arguments make no sense.
 const ASKED_WRONGLY: i32 = 2;
 
+/// The signal by which ranks are asked to stop; who keeps no checkpoints ends by it.
+const TERMINATE: i32 = 15;
+
 /// What comes next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The training is done, or has stopped as it was asked to.
     Done,
+    /// It was ended as it was asked to, but not all ranks could write a checkpoint first.
+    Ended,
     /// It goes on with so many ranks.
     Again { ranks: u32, cause: String },
     /// It does not go on.
@@ -56,6 +61,11 @@ impl Rules {
         if ends.iter().all(|end| *end == End::Code(0)) || first == 0 && ends[0] == End::Code(0) {
             // Rank 0 has written what there is to write; what befell others after that undoes nothing.
             return Verdict::Done;
+        }
+        let is_as_asked =
+            |end: &End| matches!(end, End::Killed | End::Code(0 | OTHERS_ARE_GONE) | End::Signal(TERMINATE));
+        if is_stopping && ends.iter().all(is_as_asked) {
+            return Verdict::Ended;
         }
         // Those that died themselves; if none did, those that did not end.
         let died = |end: &&End| !matches!(end, End::Killed | End::Code(0 | OTHERS_ARE_GONE));
@@ -145,6 +155,10 @@ mod tests {
         assert!(code == 1 && cause.contains("3 times") && cause.contains("--max-restarts"), "{cause}");
         let (code, cause) = over(RULES, &[End::Signal(9), NOTICED, NOTICED], 0, true);
         assert!(code == 1 && cause.contains("being stopped"), "{cause}");
+        for ends in [[End::Signal(15), NOTICED], [End::Killed, End::Code(0)]] {
+            assert_eq!(RULES.judge(2, &ends, 0, true), Verdict::Ended, "as it was asked to");
+            assert_ne!(RULES.judge(2, &ends, 0, false), Verdict::Ended);
+        }
         let all = Rules { min_ranks: 0, ..RULES };
         assert!(over(all, &[End::Code(1), End::Code(1)], 0, false).1.contains("0 of the ranks are left"));
     }
