@@ -67,7 +67,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "V")]
     pub(crate) virtual_ranks: Option<u32>,
 
-    /// Where rank 0 listens for the others [default: $MASTER_ADDR:$MASTER_PORT, or 127.0.0.1:29500]
+    /// Where rank 0 listens for the others [default: $MASTER_ADDR:$MASTER_PORT; else where it tells the servers, or with --store
+    /// 127.0.0.1:29500]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) master: Option<String>,
 

@@ -62,7 +62,15 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
             _,
         ) => 2,
         (Some(TrainError::Collective(_)), _) => 3,
-        (_, Some(JoinError::NoMaster { .. } | JoinError::Missing { .. } | JoinError::Peer { .. })) => 3,
+        (
+            _,
+            Some(
+                JoinError::NoMaster { .. }
+                | JoinError::NoMeeting { .. }
+                | JoinError::Missing { .. }
+                | JoinError::Peer { .. },
+            ),
+        ) => 3,
         _ => 1,
     }
 }

@@ -10,7 +10,7 @@ use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
 use shardd_client::stores::StoreOptions;
 use shardd_trainer::checkpoint::{Checkpoint, Checkpoints, Shelf, StopFlag, load};
 use shardd_trainer::cluster::CatalogRows;
-use shardd_trainer::collective::tcp::{TcpOptions, connect};
+use shardd_trainer::collective::tcp::{TcpOptions, connect, meet};
 use shardd_trainer::collective::{Collective, threads};
 use shardd_trainer::data::Rows;
 use shardd_trainer::train::{Outcome, Persistence, Start, TrainConfig, train_with};
@@ -262,7 +262,12 @@ fn join(args: &Args) -> Result<Box<dyn Collective>, Failure> {
         return Ok(Box::new(alone));
     }
     let options = TcpOptions { run: args.run.to_string(), join_timeout, timeout };
-    Ok(Box::new(connect(&args.master(), args.rank, args.world, &options)?))
+    let (rank, world) = (args.rank, args.world);
+    let joined = match (args.given_master(), &args.store) {
+        (None, None) => meet(&args.server, &Credentials::of_env()?, &args.run, rank, world, &options)?,
+        _ => connect(&args.master(), rank, world, &options)?,
+    };
+    Ok(Box::new(joined))
 }
 
 /// One more than the largest label that the manifest counts.

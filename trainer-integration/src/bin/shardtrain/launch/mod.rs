@@ -82,7 +82,7 @@ pub(crate) fn run(launch: &Launch) -> Result<u8, Failure> {
     }
     told.check()?;
     let master = told.given_master();
-    if launch.nodes > 1 && master.is_none() {
+    if launch.nodes > 1 && master.is_none() && told.store.is_some() {
         let complaint = "ranks on several machines need an address of the first: --master HOST:PORT after --";
         return Err(UsageError(complaint.to_owned()).into());
     }
@@ -178,19 +178,26 @@ impl Round<'_> {
         told: &Args,
         signals: &mut Signals,
     ) -> Result<Vec<End>, Failure> {
-        let master = master.map_or_else(free_address, |master| Ok(master.to_owned()))?;
+        let master = match master {
+            Some(master) => Some(master.to_owned()),
+            // Ranks of several machines meet through the nodes they read from.
+            None if self.launch.nodes > 1 => None,
+            None => Some(free_address()?),
+        };
         let (order, orders) = watch::channel(Order::GoOn);
         let mut ranks = JoinSet::new();
         let mut pids = Vec::new();
         for local in 0..self.ranks {
-            let child = self.command(local, &master, told)?.spawn()?;
+            let child = self.command(local, master.as_deref(), told)?.spawn()?;
             pids.extend(child.id().map(|pid| pid.to_string()));
             ranks.spawn(tend(local, child, orders.clone()));
         }
         let (last, pids) = (self.first + self.ranks - 1, pids.join(" "));
         eprintln!(
-            "shardtrain: ranks {} to {last} of {} at {master}, processes {pids}",
-            self.first, self.world
+            "shardtrain: ranks {} to {last} of {} at {}, processes {pids}",
+            self.first,
+            self.world,
+            master.as_deref().unwrap_or("where the servers say")
         );
         let mut ends = vec![End::Killed; self.ranks as usize];
         let mut patience = None;
@@ -217,22 +224,22 @@ impl Round<'_> {
     }
 
     /// A rank, as torchrun would start it. It is in a group of its own, so that Ctrl-C reaches the launcher alone.
-    fn command(&self, local: u32, master: &str, told: &Args) -> io::Result<Command> {
+    fn command(&self, local: u32, master: Option<&str>, told: &Args) -> io::Result<Command> {
         let rank = self.first + local;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(self.arguments(rank, told));
         command.args(["--launched-by", &std::process::id().to_string()]);
         command.args(["--launched-ranks", &(self.launch.nodes * self.launch.nproc).to_string()]);
-        let (host, port) = master.rsplit_once(':').unwrap_or((master, "29500"));
         let variables = [
             ("RANK", rank.to_string()),
             ("WORLD_SIZE", self.world.to_string()),
             ("LOCAL_RANK", local.to_string()),
             ("LOCAL_WORLD_SIZE", self.ranks.to_string()),
             ("GROUP_RANK", self.launch.node.to_string()),
-            ("MASTER_ADDR", host.to_owned()),
-            ("MASTER_PORT", port.to_owned()),
         ];
+        if let Some((host, port)) = master.and_then(|master| master.rsplit_once(':')) {
+            command.env("MASTER_ADDR", host).env("MASTER_PORT", port);
+        }
         command.envs(variables).stdin(std::process::Stdio::null()).process_group(0).kill_on_drop(true);
         Ok(command)
     }
