@@ -91,6 +91,16 @@ pub struct RunRecord {
     pub virtual_ranks: u32,
 }
 
+/// Where the ranks of a training meet before they train, as the metastore keeps it under `meetings/<run>` while rank 0 waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Meeting {
+    /// Where rank 0 listens, as `host:port`.
+    pub address: String,
+    /// How many ranks it waits for, itself among them.
+    pub world: u32,
+}
+
 /// A rank tells its node that it is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -218,6 +218,38 @@ fn a_web_server_that_shows_a_bucket_is_read_and_not_changed() {
     assert_eq!(leftovers(empty.path()), Vec::<String>::new());
 }
 
+#[test]
+fn checkpoints_of_a_training_are_kept_in_a_bucket() {
+    for s3 in [S3::files(), S3::empty_moto()].into_iter().flatten() {
+        // The data is in a directory: not every server can keep names.
+        let me = Person::at(&s3, "lab");
+        me.said(&["ingest", &digits("train"), "--name", "digits"]);
+        let trained = |name: &str, more: &[&str]| -> Value {
+            let report = me.home.path().join(name);
+            let mut train = Command::new(binary("shardtrain"));
+            FOREIGN.iter().for_each(|variable| _ = train.env_remove(variable));
+            train.envs(s3.variables()).env("TMPDIR", me.home.path()).env("HOME", me.home.path());
+            train.arg("--store").arg(me.home.path().join("lab"));
+            train.args(["--dataset", "digits", "--epochs", "1"]);
+            run(train.args(["--virtual-ranks", "2", "--report"]).arg(&report).args(more));
+            serde_json::from_slice(&std::fs::read(report).expect("it is written")).expect("JSON")
+        };
+        let whole = trained("whole", &[]);
+        let kept = ["--checkpoints", "s3://data/kept", "--checkpoint-every", "8", "--keep", "2"];
+        assert_eq!(trained("first", &kept)["resumed_from"], Value::Null);
+        let last = whole["steps"].as_u64().expect("a number") / 8 * 8;
+        let step = last.to_string();
+        let back = trained("back", &[&kept[..], &["--resume", &step]].concat());
+        assert_eq!(back["resumed_from"].as_u64(), Some(last), "not the one of the end");
+        let again = trained("again", &kept);
+        assert_eq!(again["resumed_from"], whole["steps"], "nothing is left to do");
+        for report in [back, again] {
+            assert_eq!(report["weights_digest"], whole["weights_digest"]);
+            assert_eq!(report["loss_per_epoch"], whole["loss_per_epoch"]);
+        }
+    }
+}
+
 /// Without times, which differ, and commits, which name theirs.
 fn timeless(mut value: Value) -> Value {
     match &mut value {

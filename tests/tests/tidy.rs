@@ -86,6 +86,11 @@ const PURE: &[&str] = &[
     "client/src/loader/ranks.rs",
     "client/src/loader/span.rs",
     "client/src/loader/steps.rs",
+    "trainer-integration/src/bin/shardtrain/launch/verdict.rs",
+    "trainer-integration/src/bin/shardtrain/status.rs",
+    "trainer-integration/src/checkpoint/manifest.rs",
+    "trainer-integration/src/checkpoint/part.rs",
+    "trainer-integration/src/train/account.rs",
 ];
 
 /// Longest Rust file, in lines.

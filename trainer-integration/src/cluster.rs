@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use shardd_client::catalog::{Catalog, CatalogError};
-use shardd_client::loader::Loader;
+use shardd_client::loader::{Loader, OrderId};
 use shardfmt::{Manifest, Shard, VersionId};
 
 use crate::data::{Rows, RowsError};
@@ -16,6 +16,16 @@ use crate::source::{Audit, MicroBatch, SourceError, Step, StepSource};
 impl StepSource for Loader {
     fn schema(&self) -> SchemaRef {
         Arc::clone(Loader::schema(self))
+    }
+
+    fn name(&self) -> String {
+        let steps = self.steps();
+        let order = match self.order() {
+            OrderId::Plan(id) => format!("plan {id}"),
+            OrderId::Mixture(id) => format!("mixture {id}"),
+        };
+        let (samples, size) = (steps.sample_count, steps.global_batch);
+        format!("{order}, {samples} samples in steps of {size}, last batch {:?}", steps.last_batch)
     }
 
     fn steps_per_epoch(&self) -> u64 {
@@ -33,6 +43,8 @@ impl StepSource for Loader {
             epoch: step.epoch,
             step: step.step,
             global_samples: step.global_samples(),
+            start: (step.epoch, step.positions().start),
+            next: (step.cursor.epoch, step.cursor.position),
             micro_batches: micro_batches.collect(),
         }))
     }

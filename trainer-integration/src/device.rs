@@ -43,6 +43,16 @@ impl DeviceName {
     }
 }
 
+impl DeviceName {
+    /// What ranks of one training must have in common: not which of its devices a machine uses.
+    pub fn kind(self) -> &'static str {
+        match self {
+            DeviceName::Cpu => "cpu",
+            DeviceName::Cuda(_) => "cuda",
+        }
+    }
+}
+
 impl FromStr for DeviceName {
     type Err = DeviceError;
 

@@ -2,6 +2,7 @@
 //! processes.
 
 pub mod block;
+pub mod checkpoint;
 pub mod cluster;
 pub mod collective;
 pub mod compress;

@@ -67,7 +67,12 @@ pub struct Model {
 impl Model {
     /// How many parameters there are.
     pub fn parameter_count(&self) -> usize {
-        self.stages.iter().flat_map(|stage| stage.parameters()).map(|parameter| parameter.len()).sum()
+        self.parameter_counts().sum()
+    }
+
+    /// The same, block by block.
+    pub(crate) fn parameter_counts(&self) -> impl Iterator<Item = usize> {
+        self.stages.iter().map(|stage| stage.parameters().iter().map(|parameter| parameter.len()).sum())
     }
 
     /// The first values of every block's flat buffer.

@@ -31,6 +31,10 @@ pub struct Step {
     pub step: u64,
     /// Samples of the step on all ranks.
     pub global_samples: u64,
+    /// Where it begins: (epoch, position), the same on every rank.
+    pub start: (u32, u64),
+    /// Where the next one does. A source that is opened there goes on with it.
+    pub next: (u32, u64),
     /// One for each virtual rank of this rank, ascending.
     pub micro_batches: Vec<MicroBatch>,
 }
@@ -50,6 +54,10 @@ pub struct Audit {
 pub trait StepSource: Send {
     /// The columns of the rows.
     fn schema(&self) -> SchemaRef;
+
+    /// A name for what is read, in which order and in which steps: the same for any rank and number of ranks, another one where
+    /// the steps of an epoch have other samples.
+    fn name(&self) -> String;
 
     /// Steps of an epoch.
     fn steps_per_epoch(&self) -> u64;

@@ -256,7 +256,9 @@ impl ModuleVisitor for Survey {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let names: Vec<&str> = self.path.iter().map(|(name, _)| name.as_str()).collect();
+        // Which variant of an enum a module is, is nothing that a name needs.
+        let fields = self.path.iter().filter(|(_, container)| !container.starts_with("Enum:"));
+        let names: Vec<&str> = fields.map(|(name, _)| name.as_str()).collect();
         let tensor = param.val();
         self.found.push(Found {
             path: names.join("."),

@@ -122,6 +122,14 @@ impl MemorySteps {
         MemorySteps { rows, seed: 0, ranks, rank, batch_size, epochs, epoch: 0, step: 0 }
     }
 
+    /// The same, from a position of an epoch on, which is where a step begins.
+    #[must_use]
+    pub fn from(mut self, (epoch, position): (u32, u64)) -> MemorySteps {
+        let step = position / (self.batch_size * u64::from(self.ranks.count));
+        (self.epoch, self.step) = (epoch, step);
+        self
+    }
+
     fn order(&self) -> Vec<u32> {
         let mut order: Vec<u32> = (0..self.rows.num_rows() as u32).collect();
         let mut numbers = Numbers(self.seed ^ u64::from(self.epoch) << 32);
@@ -135,6 +143,11 @@ impl MemorySteps {
 impl StepSource for MemorySteps {
     fn schema(&self) -> SchemaRef {
         self.rows.schema()
+    }
+
+    fn name(&self) -> String {
+        let (rows, size) = (self.rows.num_rows(), self.batch_size * u64::from(self.ranks.count));
+        format!("{rows} rows in memory, in steps of {size}")
     }
 
     fn steps_per_epoch(&self) -> u64 {
@@ -162,7 +175,9 @@ impl StepSource for MemorySteps {
             Ok(MicroBatch { virtual_rank, positions, rows })
         };
         let micro_batches = self.ranks.of(self.rank).map(micro_batch).collect::<Result<_, _>>()?;
-        let step = Step { epoch: self.epoch, step: self.step, global_samples: end - start, micro_batches };
+        let next = if end == order.len() as u64 { (self.epoch + 1, 0) } else { (self.epoch, end) };
+        let (epoch, global_samples, start) = (self.epoch, end - start, (self.epoch, start));
+        let step = Step { epoch, step: self.step, global_samples, start, next, micro_batches };
         self.step += 1;
         Ok(Some(step))
     }

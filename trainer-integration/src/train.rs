@@ -1,10 +1,10 @@
 //! A whole training: agree on the settings, start from the same weights, follow the source step by step, compare at the
 //! end. Knows the engine and its neighbours; where data comes from and who connects the ranks is the caller's.
 
+mod account;
 pub(crate) mod agree;
 pub mod guard;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,23 +14,30 @@ use shardfmt::digest::Digest;
 use thiserror::Error;
 use tracing::warn;
 
+pub use account::ProgressSoFar;
 pub use guard::{BadStep, GuardConfig, OnBadStep};
 
+use crate::checkpoint::{
+    Checkpoint, CheckpointError, Checkpoints, Keeper, Manifest, Next, Place, Settings, Snapshot, StopFlag,
+    differences,
+};
 use crate::collective::{Collective, CollectiveError};
 use crate::compress::CompressionReport;
 use crate::data::{Augmentation, InputError, InputOptions, InputSpec, Rows, RowsError, Samples};
 use crate::device::{DeviceError, DeviceName};
-use crate::engine::{Engine, MicroBatch, Share, StepLoss, StepPlan};
+use crate::engine::{Engine, MicroBatch, Share, StepPlan};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::flow::from_parts;
 use crate::loss::{CrossEntropy, Objective};
+use crate::model::Model;
 use crate::models::{InputShape, ModelError, ModelOptions, model};
 use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::random::Key;
 use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::source::{Audit, SourceError, Step, StepSource};
 use crate::trace::{Lane, Tracer};
-use crate::weights::Weights;
+use crate::weights::{Weights, WeightsError};
+use account::Account;
 use agree::{compare, first_weights};
 use guard::{Guard, Verdict};
 
@@ -142,12 +149,68 @@ pub enum TrainError {
     /// The source gives other shares than this rank's, or counts its samples wrongly.
     #[error("the data source is at odds with the trainer: {0}")]
     Share(String),
+    /// A checkpoint cannot be written or read, or is of another training.
+    #[error(transparent)]
+    Checkpoint(CheckpointError),
+    /// The weights to begin with are those of another model.
+    #[error("the first weights cannot be used")]
+    Weights(#[from] WeightsError),
     /// The device is not there.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The system has no threads to give.
     #[error("no thread pool of {threads} threads")]
     Threads { threads: usize, source: rayon::ThreadPoolBuildError },
+}
+
+impl From<CheckpointError> for TrainError {
+    fn from(error: CheckpointError) -> TrainError {
+        match error {
+            CheckpointError::Collective(error) => TrainError::Collective(error),
+            error => TrainError::Checkpoint(error),
+        }
+    }
+}
+
+/// How a training begins, what of it is kept, and who may end it.
+#[derive(Clone, Debug, Default)]
+pub struct Persistence {
+    /// How it begins; the same on all ranks.
+    pub start: Start,
+    /// Where checkpoints are kept and when they are written, if they are.
+    pub checkpoints: Option<Checkpoints>,
+    /// Ends it after a step, with a checkpoint, if there is a place for it. It is enough to raise that of one rank.
+    pub stop: StopFlag,
+}
+
+/// How a training begins.
+#[derive(Clone, Debug, Default)]
+pub enum Start {
+    /// With weights that follow from the seed.
+    #[default]
+    Seed,
+    /// With these, by name; running statistics that are not among them begin as ever.
+    Weights(Weights),
+    /// Where a checkpoint ends. The source begins there, too.
+    Checkpoint(Box<Checkpoint>),
+}
+
+/// How a training ended.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// It is done.
+    Trained(Box<Trained>),
+    /// It was asked to stop.
+    Stopped(Stopped),
+}
+
+/// Where a training stopped that was asked to, and where its last checkpoint is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Steps that were trained.
+    pub steps: u64,
+    /// Steps of the whole training.
+    pub of: u64,
 }
 
 /// How a training is going.
@@ -171,8 +234,10 @@ pub struct Progress {
     pub gradient_norm: f64,
     /// Learning rate.
     pub rate: f32,
-    /// All ranks' samples per second since training began.
+    /// All ranks' samples per second since this process began to train.
     pub samples_per_s: f64,
+    /// Seconds until the last step, if the others take as long as those of this process did.
+    pub left_s: f64,
     /// What this rank did meanwhile.
     #[serde(flatten)]
     pub time: StepTime,
@@ -190,6 +255,8 @@ pub struct StepTime {
     pub compute_s: f64,
     /// Waiting for gradients that were not there when the last backward pass was done, and the update.
     pub update_s: f64,
+    /// Of `update_s`, the waiting: time in which there was nothing to do but communication.
+    pub reduce_s: f64,
 }
 
 /// A finished training.
@@ -211,6 +278,8 @@ pub struct Trained {
     pub skipped_steps: u64,
     /// All ranks' samples, all epochs.
     pub samples: u64,
+    /// Of these, how many since this process began: fewer than all after a checkpoint.
+    pub samples_here: u64,
     /// Seconds from the first step to the last.
     pub train_s: f64,
     /// Of these, seconds waited for data.
@@ -236,8 +305,26 @@ pub fn train(
     test: Option<&dyn Rows>,
     observe: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Trained, TrainError> {
+    match train_with(config, &Persistence::default(), collective, source, test, observe)? {
+        Outcome::Trained(trained) => Ok(*trained),
+        Outcome::Stopped(_) => unreachable!("nobody has the flag"),
+    }
+}
+
+/// As [`train`], from a checkpoint or other weights, with checkpoints, and until it is asked to stop.
+///
+/// # Errors
+/// See [`TrainError`]. A rank that fails tells the others why before this returns.
+pub fn train_with(
+    config: &TrainConfig,
+    persistence: &Persistence,
+    collective: Box<dyn Collective>,
+    source: &mut dyn StepSource,
+    test: Option<&dyn Rows>,
+    observe: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Outcome, TrainError> {
     let comm = Arc::new(Comm::new(collective));
-    let training = Training { config, comm: Arc::clone(&comm) };
+    let training = Training { config, persistence, comm: Arc::clone(&comm) };
     let outcome = match config.threads {
         None => training.run(source, test, observe),
         Some(threads) => match rayon::ThreadPoolBuilder::new().num_threads(threads).build() {
@@ -250,8 +337,16 @@ pub fn train(
 
 struct Training<'a> {
     config: &'a TrainConfig,
+    persistence: &'a Persistence,
     comm: Arc<Comm>,
 }
+
+/// Settings that a training may go on with though they were others: the first decide nothing but the last bits, the last what is
+/// done where it ended.
+const MAY_CHANGE: [&str; 3] = ["version", "device", "bad steps"];
+
+/// Settings that decide nothing that a checkpoint holds.
+const NOT_KEPT: [&str; 2] = ["steps between comparisons", "checkpoints"];
 
 impl Training<'_> {
     fn run(
@@ -259,7 +354,7 @@ impl Training<'_> {
         source: &mut dyn StepSource,
         test: Option<&dyn Rows>,
         observe: &mut (dyn FnMut(Progress) + Send),
-    ) -> Result<Trained, TrainError> {
+    ) -> Result<Outcome, TrainError> {
         let (config, comm) = (self.config, &self.comm);
         let (world, virtual_ranks) = (comm.world(), config.virtual_ranks);
         if world > virtual_ranks {
@@ -275,15 +370,12 @@ impl Training<'_> {
         let model = model(spec.shape(), spec.classes(), config.model, &device)?;
         let parameters = model.parameter_count();
         let per_epoch = source.steps_per_epoch();
-        self.agree(&spec, per_epoch)?;
+        let settings = self.agree(&spec, source)?;
+        let checkpoint = self.checkpoint(&settings)?;
 
         let tracer = if config.traces { Tracer::on() } else { Tracer::off() };
-        let weights = first_weights(&model, config.seed, comm)?;
-        let rule = Rule { optimizer: config.optimizer, clip: config.clip };
-        let mut engine =
-            Engine::new(model, weights, device, ranks, rule, Key::new(config.seed), Arc::clone(comm))
-                .with_reduction(config.reduction)
-                .with_tracer(tracer.clone());
+        let mut engine = self.engine(model, device, ranks, checkpoint)?.with_tracer(tracer.clone());
+        compare(comm, &engine.digests(), "at the start")?;
         let steps = per_epoch * u64::from(config.epochs);
         let warm_up_steps = (f64::from(config.warm_up_epochs) * per_epoch as f64).round() as u64;
         let warm_up_steps = warm_up_steps.min(steps);
@@ -295,8 +387,17 @@ impl Training<'_> {
             decline: config.decline,
         };
 
+        let so_far = checkpoint.map(|checkpoint| &checkpoint.manifest.progress);
+        let mut account = so_far.map_or_else(Account::default, Account::resumed);
+        let mut guard = match so_far {
+            None => Guard::new(config.guard),
+            Some(so_far) => Guard::resumed(config.guard, so_far),
+        };
+        let (steps_before, samples_before) = (account.steps, account.samples);
+        let mut place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
+        let mut keeper = self.keeper(ranks, checkpoint);
+        let draft = Draft { run: self, settings: &settings };
         let started = Instant::now();
-        let (mut account, mut guard) = (Account::default(), Guard::new(config.guard));
         let mut laps = Laps(started);
         loop {
             let waiting = tracer.span(Lane::Data, || "wait for samples");
@@ -305,6 +406,12 @@ impl Training<'_> {
             let wait_s = laps.next();
             let decoding = tracer.span(Lane::Data, || "decode");
             let number = u64::from(step.epoch) * per_epoch + step.step;
+            let start = Place { epoch: step.start.0, position: step.start.1 };
+            if let Some(place) = place.filter(|place| *place != start) {
+                return Err(TrainError::Share(format!(
+                    "a step begins at {start}, the one before ended at {place}"
+                )));
+            }
             let plan = StepPlan { number, epoch: step.epoch, rate: schedule.rate(number) };
             let shares = read_shares(&step, &spec, ranks, comm.rank(), config)?;
             let shares =
@@ -316,7 +423,7 @@ impl Training<'_> {
                 verdict = guard.judge(loss);
                 verdict == Verdict::Take
             })?;
-            let update_s = engine.updating().as_secs_f64();
+            let (update_s, reduce_s) = (engine.updating().as_secs_f64(), engine.reducing().as_secs_f64());
             let compute_s = laps.next() - update_s;
             let answers = step.global_samples * spec.shape().answers() as u64;
             if loss.samples != answers {
@@ -334,10 +441,13 @@ impl Training<'_> {
                     return Err(TrainError::BadStep { epoch: step.epoch, step: step.step, what });
                 }
             }
+            let end = Place { epoch: step.next.0, position: step.next.1 };
+            place = Some(end);
             if config.compare_every > 0 && account.steps.is_multiple_of(config.compare_every) {
                 let moment = format!("after step {} of epoch {}", step.step, step.epoch);
                 compare(comm, &engine.digests(), &moment)?;
             }
+            let elapsed_s = started.elapsed().as_secs_f64();
             observe(Progress {
                 rank: comm.rank(),
                 epoch: step.epoch,
@@ -348,11 +458,19 @@ impl Training<'_> {
                 is_skipped: verdict != Verdict::Take,
                 gradient_norm: loss.gradient_norm,
                 rate: plan.rate,
-                samples_per_s: account.samples as f64 / started.elapsed().as_secs_f64(),
-                time: StepTime { wait_s, decode_s, compute_s, update_s },
+                samples_per_s: (account.samples - samples_before) as f64 / elapsed_s,
+                left_s: elapsed_s / (account.steps - steps_before) as f64
+                    * (steps.saturating_sub(account.steps)) as f64,
+                time: StepTime { wait_s, decode_s, compute_s, update_s, reduce_s },
             });
+            let snapshot = || draft.snapshot(&engine, &account, &guard, end);
+            if keeper.after_step(account.steps, snapshot)? == Next::Stop {
+                return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps }));
+            }
         }
         let train_s = started.elapsed().as_secs_f64();
+        let end = place.unwrap_or_default();
+        keeper.finish(account.steps, || draft.snapshot(&engine, &account, &guard, end))?;
 
         let running = engine.averaged_running()?;
         let weights = engine.model().name_weights(&engine.parameters(), &running);
@@ -366,7 +484,7 @@ impl Training<'_> {
             _ => None,
         };
         let trace = gather_trace(&tracer, comm)?;
-        Ok(Trained {
+        Ok(Outcome::Trained(Box::new(Trained {
             weights,
             digest,
             loss_per_epoch: account.means(),
@@ -375,13 +493,73 @@ impl Training<'_> {
             steps: account.steps,
             skipped_steps: account.skipped,
             samples: account.samples,
+            samples_here: account.samples - samples_before,
             train_s,
             wait_s: source.waited().as_secs_f64(),
             compression: engine.compression(),
             trace,
             bytes_sent: comm.run(|collective| Ok(collective.bytes_sent()))?,
             parameters,
-        })
+        })))
+    }
+
+    /// The checkpoint to begin with, which must be of this training.
+    fn checkpoint(&self, settings: &Settings) -> Result<Option<&Checkpoint>, TrainError> {
+        let Start::Checkpoint(checkpoint) = &self.persistence.start else { return Ok(None) };
+        let (id, theirs) = (checkpoint.id.short(), &checkpoint.manifest.settings);
+        let kept = |settings: &Settings, but: &[&str]| -> Settings {
+            let kept = settings.iter().filter(|(name, _)| !but.contains(&name.as_str()));
+            kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        let settings = kept(settings, &NOT_KEPT);
+        let firm = differences(&kept(&settings, &MAY_CHANGE), &kept(theirs, &MAY_CHANGE));
+        if !firm.is_empty() {
+            return Err(CheckpointError::Settings { id, differences: firm }.into());
+        }
+        let changed = differences(&settings, theirs);
+        if !changed.is_empty() && self.comm.rank() == 0 {
+            warn!(checkpoint = id, changed, "the training goes on with other settings than it began with");
+        }
+        Ok(Some(checkpoint))
+    }
+
+    /// The engine with the numbers to begin with.
+    fn engine(
+        &self,
+        model: Model,
+        device: burn::tensor::Device,
+        ranks: VirtualRanks,
+        checkpoint: Option<&Checkpoint>,
+    ) -> Result<Engine, TrainError> {
+        let config = self.config;
+        let weights = match (checkpoint, &self.persistence.start) {
+            (None, Start::Seed) => first_weights(&model, config.seed, &self.comm)?,
+            // All of it is overwritten.
+            _ => model.parameter_counts().map(|count| vec![0.0; count]).collect(),
+        };
+        let rule = Rule { optimizer: config.optimizer, clip: config.clip };
+        let mut engine =
+            Engine::new(model, weights, device, ranks, rule, Key::new(config.seed), Arc::clone(&self.comm))
+                .with_reduction(config.reduction);
+        match (checkpoint, &self.persistence.start) {
+            (Some(checkpoint), _) => {
+                let layout = &checkpoint.manifest.layout;
+                engine.restore(layout, &checkpoint.state).map_err(|differences| {
+                    let id = checkpoint.id.short();
+                    CheckpointError::Settings { id, differences: format!("its model has {differences}") }
+                })?;
+            }
+            (None, Start::Weights(weights)) => engine.begin_with(weights)?,
+            (None, _) => {}
+        }
+        Ok(engine)
+    }
+
+    fn keeper(&self, ranks: VirtualRanks, checkpoint: Option<&Checkpoint>) -> Keeper {
+        let Persistence { checkpoints, stop, .. } = self.persistence;
+        let step = checkpoint.map(|checkpoint| checkpoint.manifest.step);
+        let superseded = checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.superseded.clone());
+        Keeper::new(Arc::clone(&self.comm), ranks, checkpoints.clone(), stop.clone(), step, superseded)
     }
 
     /// The test data may lay its columns out differently, but must look the same to the model.
@@ -397,33 +575,76 @@ impl Training<'_> {
     }
 
     /// Compares everything that must be equal on all ranks before anything is computed.
-    fn agree(&self, spec: &InputSpec, per_epoch: u64) -> Result<(), TrainError> {
-        let config = self.config;
+    fn agree(&self, spec: &InputSpec, source: &dyn StepSource) -> Result<Settings, TrainError> {
+        let (config, per_epoch) = (self.config, source.steps_per_epoch());
+        let first_weights = match &self.persistence.start {
+            Start::Weights(weights) => json!(weights.digest()),
+            Start::Seed => json!("of the seed"),
+            Start::Checkpoint(checkpoint) => {
+                let first = checkpoint.manifest.settings.get("first weights");
+                first.and_then(|first| serde_json::from_str(first).ok()).unwrap_or_default()
+            }
+        };
+        let checkpoints = match &self.persistence.checkpoints {
+            None => json!("none"),
+            Some(Checkpoints { every_steps: None, .. }) => json!("now and then"),
+            Some(Checkpoints { every_steps: Some(every), .. }) => json!(every),
+        };
         let mine = json!({
             "version": env!("CARGO_PKG_VERSION"), "seed": config.seed, "epochs": config.epochs,
             "virtual ranks": config.virtual_ranks, "reduction": config.reduction, "optimizer": config.optimizer, "clipping": config.clip, "dropout": config.model.dropout,
             "model": config.model.kind, "normalisation": config.model.norm, "augmentation": config.augmentation,
             "learning rate": config.rate, "schedule": config.decline, "warm-up epochs": config.warm_up_epochs,
             "bad steps": config.guard, "steps between comparisons": config.compare_every,
-            "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.to_string(),
+            "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.kind(),
+            "data": source.name(), "first weights": first_weights, "checkpoints": checkpoints,
         });
-        let bytes = mine.to_string().into_bytes();
+        // As text: numbers read from JSON need not be those that were written.
+        let mine = mine.as_object().expect("an object").iter();
+        let mine: Settings = mine.map(|(name, value)| (name.clone(), value.to_string())).collect();
+        let bytes = serde_json::to_vec(&mine).expect("text serializes");
         let all = self.comm.run(move |collective| collective.all_gather(&bytes))?;
-        let settings: Vec<BTreeMap<String, Value>> =
+        let settings: Vec<Settings> =
             all.iter().map(|theirs| serde_json::from_slice(theirs.bytes()).unwrap_or_default()).collect();
         for (rank, theirs) in settings.iter().enumerate() {
-            let differences: Vec<String> = settings[0]
-                .iter()
-                .filter(|(name, ours)| theirs.get(*name) != Some(ours))
-                .map(|(name, ours)| {
-                    format!("{name} ({} against {ours})", theirs.get(name).unwrap_or(&Value::Null))
-                })
-                .collect();
+            let differences = differences(&settings[0], theirs);
             if !differences.is_empty() {
-                return Err(TrainError::Settings { rank: rank as u32, differences: differences.join(", ") });
+                return Err(TrainError::Settings { rank: rank as u32, differences });
             }
         }
-        Ok(())
+        Ok(mine)
+    }
+}
+
+/// What every checkpoint of a training has in common.
+struct Draft<'a> {
+    run: &'a Training<'a>,
+    settings: &'a Settings,
+}
+
+impl Draft<'_> {
+    fn snapshot<'a>(
+        &self,
+        engine: &'a Engine,
+        account: &Account,
+        guard: &Guard,
+        place: Place,
+    ) -> Snapshot<'a> {
+        let (layout, common, statistics) = engine.state();
+        let run = self.run.persistence.checkpoints.as_ref().map(|it| it.shelf.run().to_string());
+        let kept = self.settings.iter().filter(|(name, _)| !NOT_KEPT.contains(&name.as_str()));
+        let manifest = Manifest {
+            format: Manifest::FORMAT,
+            run: run.unwrap_or_default(),
+            step: account.steps,
+            place,
+            virtual_ranks: self.run.config.virtual_ranks,
+            settings: kept.map(|(name, value)| (name.clone(), value.clone())).collect(),
+            progress: guard.remember(account.so_far()),
+            layout,
+            parts: Vec::new(),
+        };
+        Snapshot { manifest, common, statistics }
     }
 }
 
@@ -504,39 +725,8 @@ impl Laps {
     }
 }
 
-/// What has been trained on so far.
-#[derive(Debug, Default)]
-struct Account {
-    steps: u64,
-    skipped: u64,
-    samples: u64,
-    /// By epoch: sum of losses, of so many answers.
-    epochs: BTreeMap<u32, (f64, u64)>,
-}
-
-impl Account {
-    fn add(&mut self, step: &Step, loss: &StepLoss) {
-        self.steps += 1;
-        self.samples += step.global_samples;
-        let (sum, answers) = self.epochs.entry(step.epoch).or_default();
-        *sum += loss.sum;
-        *answers += loss.samples;
-    }
-
-    /// A step that nothing was learnt from: it is counted, its loss is not.
-    fn skip(&mut self, step: &Step) {
-        self.steps += 1;
-        self.skipped += 1;
-        self.samples += step.global_samples;
-    }
-
-    fn means(&self) -> Vec<f64> {
-        self.epochs.values().map(|(sum, answers)| sum / *answers as f64).collect()
-    }
-}
-
 /// The error with its causes, for ranks that see only text.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -268,6 +268,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         let engine = Engine::new(model, weights, self.device, ranks, self.rule, key, engine_comm)
             .with_buckets(self.buckets)
             .with_reduction(self.reduction);
+        compare(&comm, &engine.digests(), "at the start")?;
         Ok(Trainer { engine, comm, objective: self.objective, number: 0, epoch: 0, types: PhantomData })
     }
 }

@@ -122,6 +122,28 @@ pub enum WeightsError {
         /// Its type in the file.
         found: Dtype,
     },
+    /// The file lacks tensors of the model.
+    #[error("there is no tensor {names}; the model is another one")]
+    Missing {
+        /// Which.
+        names: String,
+    },
+    /// The file has tensors that the model lacks.
+    #[error("the model has no tensor {names}; it is another one")]
+    Unknown {
+        /// Which.
+        names: String,
+    },
+    /// A tensor has other dimensions.
+    #[error("tensor {name} is {found:?}, the model's is {expected:?}")]
+    Shape {
+        /// Which.
+        name: String,
+        /// In the file.
+        found: Vec<usize>,
+        /// In the model.
+        expected: Vec<usize>,
+    },
     /// The header lacks the order of the tensors, or names others.
     #[error("the file does not say in which order its tensors come")]
     Order,
@@ -176,6 +198,21 @@ impl Weights {
         if order.len() != file.len() {
             return Err(WeightsError::Order);
         }
+        Weights::read(&file, order)
+    }
+
+    /// Reads any safetensors file of f32 tensors, in the order of their names.
+    ///
+    /// # Errors
+    /// When the bytes are not such a file.
+    pub fn import(bytes: &[u8]) -> Result<Weights, WeightsError> {
+        let file = safetensors::SafeTensors::deserialize(bytes)?;
+        let mut names: Vec<String> = file.names().iter().map(ToString::to_string).collect();
+        names.sort();
+        Weights::read(&file, names)
+    }
+
+    fn read(file: &safetensors::SafeTensors<'_>, names: Vec<String>) -> Result<Weights, WeightsError> {
         let read = |name: String| {
             let tensor = file.tensor(&name)?;
             if tensor.dtype() != Dtype::F32 {
@@ -184,7 +221,40 @@ impl Weights {
             let values = bytemuck::pod_collect_to_vec(tensor.data());
             Ok(Named { shape: tensor.shape().to_vec(), name, values })
         };
-        order.into_iter().map(read).collect::<Result<_, _>>().map(Weights)
+        names.into_iter().map(read).collect::<Result<_, _>>().map(Weights)
+    }
+}
+
+impl Weights {
+    /// The values of these tensors, in the order of `wanted`: names, dimensions, and whether one may be missing.
+    ///
+    /// # Errors
+    /// What is missing, not wanted, or of other dimensions.
+    pub(crate) fn pick(
+        &self,
+        wanted: &[(String, Vec<usize>, bool)],
+    ) -> Result<Vec<Option<&[f32]>>, WeightsError> {
+        let find = |name: &str| self.0.iter().find(|named| named.name == name);
+        let list = |names: Vec<&str>| names.join(", ");
+        let missing = wanted.iter().filter(|(name, _, is_optional)| !is_optional && find(name).is_none());
+        let missing: Vec<&str> = missing.map(|(name, ..)| &name[..]).collect();
+        if !missing.is_empty() {
+            return Err(WeightsError::Missing { names: list(missing) });
+        }
+        let is_wanted = |name: &str| wanted.iter().any(|(wanted, ..)| wanted == name);
+        let unknown: Vec<&str> =
+            self.0.iter().map(|named| &named.name[..]).filter(|name| !is_wanted(name)).collect();
+        if !unknown.is_empty() {
+            return Err(WeightsError::Unknown { names: list(unknown) });
+        }
+        let pick = |(name, shape, _): &(String, Vec<usize>, bool)| match find(name) {
+            Some(named) if named.shape != *shape => {
+                let (found, expected) = (named.shape.clone(), shape.clone());
+                Err(WeightsError::Shape { name: name.clone(), found, expected })
+            }
+            found => Ok(found.map(|named| &named.values[..])),
+        };
+        wanted.iter().map(pick).collect()
     }
 }
 

@@ -17,6 +17,7 @@ mod filled;
 mod gate;
 mod health;
 mod locate;
+mod meeting;
 mod membership;
 mod misses;
 mod obtain;

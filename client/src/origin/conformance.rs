@@ -29,6 +29,34 @@ pub async fn all(make: impl AsyncFn() -> Origin) {
     many_may_put_the_same(&make().await).await;
     a_long_manifest_is_read_as_far_as_is_asked(&make().await).await;
     what_is_put_is_listed_until_it_is_deleted(&make().await).await;
+    keys_of_other_programs_are_kept_whole_and_listed(&make().await).await;
+}
+
+/// Content under keys of its own is verified, mended by putting it again, and listed by folder in the order of keys.
+pub async fn keys_of_other_programs_are_kept_whole_and_listed(origin: &Origin) {
+    assert!(origin.list_folder("runs/a").await.expect("lists").is_empty(), "nothing is there yet");
+    let long = vec![7; LONGEST_PART + 1];
+    let contents = [("runs/a/2.json", &b"two"[..]), ("runs/a/1.json", b"one"), ("runs/ab/3.bin", &long)];
+    for (key, bytes) in contents {
+        for _ in 0..2 {
+            origin.put_keyed(key.into(), "a thing", Bytes::copy_from_slice(bytes)).await.expect("puts");
+        }
+        let read = origin.keyed(key.into(), "a thing", Digest::of(bytes)).await.expect("reads");
+        assert!(read == bytes, "{key}");
+    }
+    let listed = origin.list_folder("runs/a").await.expect("lists");
+    let listed: Vec<(&str, u64)> = listed.iter().map(|object| (&object.key[..], object.bytes)).collect();
+    assert_eq!(listed, [("runs/a/1.json", 3), ("runs/a/2.json", 3)], "of this folder alone, in order");
+
+    let path = super::Path::from("runs/a/1.json");
+    origin.store.put(&path, Bytes::from_static(b"on").into()).await.expect("puts");
+    let error = origin.keyed(path.to_string(), "a thing", Digest::of(b"one")).await.expect_err("it is cut");
+    assert!(matches!(error, OriginError::Corrupt { .. }), "{error}");
+    origin.put_keyed(path.to_string(), "a thing", Bytes::from_static(b"one")).await.expect("mends");
+    origin.keyed(path.to_string(), "a thing", Digest::of(b"one")).await.expect("reads");
+    origin.delete(vec![path.to_string()]).await.expect("deletes");
+    let error = origin.keyed(path.to_string(), "a thing", Digest::of(b"one")).await.expect_err("it is gone");
+    assert!(matches!(error, OriginError::NotFound { .. }), "{error}");
 }
 
 /// A shard of so many numbers.

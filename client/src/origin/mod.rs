@@ -5,6 +5,7 @@
 //! should come to about one times the dataset. Does not know who wants the bytes or what names point at them.
 
 pub mod conformance;
+mod keyed;
 mod manifests;
 mod objects;
 mod swap;

@@ -45,12 +45,12 @@ impl StoreTime {
         Self::at(SystemTime::now())
     }
 
-    fn at(time: SystemTime) -> Self {
+    pub(super) fn at(time: SystemTime) -> Self {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX) }
     }
 
-    fn of(meta: &object_store::ObjectMeta) -> Self {
+    pub(super) fn of(meta: &object_store::ObjectMeta) -> Self {
         Self { seconds: meta.last_modified.timestamp() }
     }
 }

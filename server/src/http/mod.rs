@@ -14,6 +14,7 @@ mod exchange;
 mod garbage;
 mod immutable;
 mod listen;
+mod meetings;
 mod metrics;
 mod nodes;
 mod openapi;
@@ -179,6 +180,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(runs::locate))
         .routes(routes!(runs::audits, runs::audit))
         .routes(routes!(cursors::show, cursors::put, cursors::remove))
+        .routes(routes!(meetings::show, meetings::put, meetings::remove))
         .routes(routes!(runs::placements))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::drain, nodes::undrain))

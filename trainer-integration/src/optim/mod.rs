@@ -102,9 +102,12 @@ impl From<Optimizer> for Rule {
 /// What an optimizer remembers of one block.
 #[derive(Clone, Debug, Default)]
 pub struct Moments {
-    first: Vec<f32>,
-    second: Vec<f32>,
-    steps: u32,
+    /// By parameter; empty before the first update.
+    pub(crate) first: Vec<f32>,
+    /// The same, of an optimizer that has two.
+    pub(crate) second: Vec<f32>,
+    /// Updates so far.
+    pub(crate) steps: u32,
 }
 
 impl Moments {

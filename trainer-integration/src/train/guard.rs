@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use super::ProgressSoFar;
+use crate::checkpoint::Exact;
 use crate::engine::StepLoss;
 
 /// How many losses make up what is usual, and how many there must be before anything is unusual.
@@ -70,6 +72,18 @@ pub(super) struct Guard {
 impl Guard {
     pub(super) fn new(config: GuardConfig) -> Guard {
         Guard { config, losses: VecDeque::with_capacity(USUAL), skipped_in_a_row: 0 }
+    }
+
+    /// One that remembers what [`Guard::remember`] said.
+    pub(super) fn resumed(config: GuardConfig, so_far: &ProgressSoFar) -> Guard {
+        let losses = so_far.usual.iter().map(|loss| loss.0).collect();
+        Guard { config, losses, skipped_in_a_row: so_far.skipped_in_a_row }
+    }
+
+    /// For a checkpoint.
+    pub(super) fn remember(&self, so_far: ProgressSoFar) -> ProgressSoFar {
+        let usual = self.losses.iter().map(|loss| Exact(*loss)).collect();
+        ProgressSoFar { usual, skipped_in_a_row: self.skipped_in_a_row, ..so_far }
     }
 
     /// What becomes of a step that came to this.

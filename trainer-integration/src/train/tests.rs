@@ -1,11 +1,15 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use shardd_client::catalog::StorePlace;
+
+use crate::checkpoint::{Resume, Shelf, load};
 use crate::collective::tcp::{Rendezvous, TcpOptions, connect};
 use crate::collective::{ThreadCollective, spawn};
 use crate::data::MemoryRows;
 use crate::models::{ModelOptions, Norm};
 use crate::testkit::{MemorySteps, digits_like_rows, pattern_images, pattern_vectors};
+use crate::weights::Named;
 
 const ROWS: usize = 333; // the last step is short: 333 = 10 x 32 + 13
 const EPOCHS: u32 = 3;
@@ -62,15 +66,22 @@ fn the_parts_of_all_steps_are_the_time_of_the_training() {
     for trained in spawn(2, |collective: ThreadCollective| {
         let ranks = VirtualRanks { count: 4, world: 2 };
         let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, collective.rank(), 8, EPOCHS);
-        let mut parts = Vec::new();
-        let mut note = |progress: Progress| parts.push(progress.time);
+        let mut steps = Vec::new();
+        let mut note = |progress: Progress| steps.push(progress);
         let trained = train(&config(), Box::new(collective), &mut source, None, &mut note).unwrap();
-        (trained, parts)
+        (trained, steps)
     }) {
-        let (trained, parts) = trained;
+        let (trained, steps) = trained;
+        let times = steps.iter().map(|it| it.time);
         let parts: Vec<f64> =
-            parts.iter().flat_map(|it| [it.wait_s, it.decode_s, it.compute_s, it.update_s]).collect();
+            times.flat_map(|it| [it.wait_s, it.decode_s, it.compute_s, it.update_s]).collect();
         assert!(parts.iter().all(|part| *part >= 0.0), "{parts:?}");
+        assert!(
+            steps.iter().all(|it| (0.0..=it.time.update_s).contains(&it.time.reduce_s)),
+            "a part of a part"
+        );
+        let left: Vec<f64> = steps.iter().map(|it| it.left_s).collect();
+        assert!(left[0] > 0.0 && left[32] == 0.0, "{left:?}");
         let sum = parts.iter().sum::<f64>();
         assert!(0.0 < sum && sum <= trained.train_s + 1e-9, "{sum} of {}", trained.train_s);
     }
@@ -223,6 +234,245 @@ fn what_differs_between_ranks_is_named_with_rank_and_block() {
     }
 }
 
+/// A training of `world` ranks in threads that goes on from what there is, and is asked to stop after so many steps.
+fn in_parts(world: u32, config: &TrainConfig, place: &StorePlace, stop_after: Option<u64>) -> Vec<Outcome> {
+    spawn(world, |mut collective: ThreadCollective| {
+        let shelf = Shelf::open(place, &"parts".parse().unwrap()).unwrap();
+        let checkpoint = load(&mut collective, &shelf, &Resume::Auto).unwrap();
+        let start =
+            checkpoint.as_ref().map_or((0, 0), |it| (it.manifest.place.epoch, it.manifest.place.position));
+        let persistence = Persistence {
+            start: checkpoint.map_or(Start::Seed, |checkpoint| Start::Checkpoint(Box::new(checkpoint))),
+            checkpoints: Some(Checkpoints { shelf, every_steps: Some(5), every: None, keep: 2 }),
+            stop: StopFlag::default(),
+        };
+        let rank = collective.rank();
+        let ranks = VirtualRanks { count: 4, world };
+        let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, EPOCHS).from(start);
+        let test = MemoryRows::new(digits_like_rows(300, 2));
+        let mut steps = 0;
+        let mut observe = |_: Progress| {
+            steps += 1;
+            if Some(steps) == stop_after && rank == world - 1 {
+                persistence.stop.raise();
+            }
+        };
+        train_with(config, &persistence, Box::new(collective), &mut source, Some(&test), &mut observe)
+            .unwrap()
+    })
+}
+
+#[test]
+fn a_training_that_is_stopped_and_goes_on_with_other_ranks_gives_the_same() {
+    let adam = TrainConfig { optimizer: Optimizer::adam(0.0), rate: 1e-3, ..config() };
+    // So small a spike that some steps are skipped, and not ten in a row.
+    let skips = GuardConfig { on_bad_step: OnBadStep::Skip, spike: Some(0.02) };
+    for config in [
+        TrainConfig {
+            model: ModelOptions { dropout: 0.2, ..ModelOptions::default() },
+            clip: Some(1.0),
+            ..config()
+        },
+        TrainConfig { guard: skips, rate: 0.02, ..config() },
+        adam.clone(),
+        TrainConfig { optimizer: Optimizer::adamw(0.01), ..adam.clone() },
+        TrainConfig { optimizer: Optimizer::lion(0.1), rate: 1e-4, ..config() },
+    ] {
+        let whole = on_threads(1, &config).remove(0);
+        assert_eq!(whole.skipped_steps > 0, config.guard == skips, "{}", whole.skipped_steps);
+        let directory = tempfile::tempdir().unwrap();
+        let place = StorePlace::Directory(directory.path().to_owned());
+        let mut steps = 0;
+        // A rank hears of it one step later. The second part ends where an epoch does, the third begins there.
+        for (world, stop_after) in [(3, 6), (2, 14), (4, 1), (1, 3)] {
+            for outcome in in_parts(world, &config, &place, Some(stop_after)) {
+                let Outcome::Stopped(stopped) = outcome else { panic!("it was asked to stop") };
+                assert_eq!(stopped, Stopped { steps: steps + stop_after + 1, of: 33 });
+            }
+            steps += stop_after + 1;
+        }
+        for outcome in in_parts(2, &config, &place, None) {
+            let Outcome::Trained(trained) = outcome else { panic!("nobody asked it to stop") };
+            assert_eq!(trained.digest, whole.digest, "{config:?}");
+            assert_eq!(trained.loss_per_epoch, whole.loss_per_epoch);
+            assert_eq!(trained.evaluation, whole.evaluation);
+            assert_eq!((trained.steps, trained.samples), (whole.steps, whole.samples));
+            assert_eq!(trained.skipped_steps, whole.skipped_steps);
+            assert!(trained.samples_here < whole.samples / 4, "it did not begin anew");
+        }
+        // Where nothing is left to do, nothing is done.
+        for outcome in in_parts(3, &config, &place, None) {
+            let Outcome::Trained(trained) = outcome else { panic!("nobody asked it to stop") };
+            assert_eq!((trained.digest, trained.samples_here), (whole.digest, 0));
+        }
+    }
+}
+
+#[test]
+fn a_store_that_fails_ends_no_training_but_one_that_is_to_stop() {
+    let whole = on_threads(1, &config()).remove(0);
+    for stops in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = StorePlace::Directory(directory.path().to_owned());
+        let outcomes = spawn(2, |collective: ThreadCollective| {
+            let shelf = Shelf::open(&place, &"fails".parse().unwrap()).unwrap();
+            let checkpoints = Checkpoints { shelf, every_steps: Some(5), every: None, keep: 2 };
+            let persistence = Persistence { checkpoints: Some(checkpoints), ..Persistence::default() };
+            let (rank, ranks) = (collective.rank(), VirtualRanks { count: 4, world: 2 });
+            let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, EPOCHS);
+            let mut steps = 0;
+            let mut observe = |_: Progress| {
+                steps += 1;
+                // From now on nothing can be put there.
+                if steps == 2 && rank == 0 {
+                    std::fs::write(directory.path().join("runs"), b"in the way").unwrap();
+                }
+                if steps == 12 && stops {
+                    persistence.stop.raise();
+                }
+            };
+            train_with(&config(), &persistence, Box::new(collective), &mut source, None, &mut observe)
+        });
+        for outcome in outcomes {
+            match outcome {
+                Ok(Outcome::Trained(trained)) if !stops => assert_eq!(trained.digest, whole.digest),
+                Err(error) if stops => {
+                    let error = error.to_string();
+                    assert!(error.contains("checkpoint of step 13 could not be written"), "{error}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn checkpoints_by_the_clock_are_those_of_steps_that_all_ranks_agree_on() {
+    let whole = on_threads(1, &config()).remove(0);
+    let directory = tempfile::tempdir().unwrap();
+    let place = StorePlace::Directory(directory.path().to_owned());
+    let run = "clock".parse().unwrap();
+    for trained in spawn(3, |collective: ThreadCollective| {
+        let shelf = Shelf::open(&place, &run).unwrap();
+        // Rank 0's clock counts, and it is always time.
+        let every = (collective.rank() == 0).then_some(std::time::Duration::ZERO);
+        let checkpoints = Checkpoints { shelf, every_steps: None, every, keep: 1_000 };
+        let persistence = Persistence { checkpoints: Some(checkpoints), ..Persistence::default() };
+        let (rank, ranks) = (collective.rank(), VirtualRanks { count: 4, world: 3 });
+        let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, EPOCHS);
+        train_with(&config(), &persistence, Box::new(collective), &mut source, None, &mut |_| ()).unwrap()
+    }) {
+        let Outcome::Trained(trained) = trained else { panic!("nobody asked it to stop") };
+        assert_eq!(trained.digest, whole.digest);
+    }
+    // Every step but the first, after which ranks have not yet heard of each other, and the last.
+    let shelf = Shelf::open(&place, &run).unwrap();
+    let mut steps: Vec<u64> = shelf.list().unwrap().iter().map(|id| id.step).collect();
+    steps.reverse();
+    assert_eq!(steps, (2..=33).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_checkpoint_of_another_training_is_refused_with_what_differs() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = StorePlace::Directory(directory.path().to_owned());
+    in_parts(2, &config(), &place, Some(3));
+    let refused = |config: &TrainConfig| {
+        let place = &place;
+        spawn(1, |mut collective: ThreadCollective| {
+            let shelf = Shelf::open(place, &"parts".parse().unwrap()).unwrap();
+            let checkpoint = load(&mut collective, &shelf, &Resume::Auto).unwrap().unwrap();
+            let start = (checkpoint.manifest.place.epoch, checkpoint.manifest.place.position);
+            let start = MemorySteps::new(
+                digits_like_rows(ROWS, 1),
+                VirtualRanks { count: 4, world: 1 },
+                0,
+                8,
+                EPOCHS,
+            )
+            .from(start);
+            let persistence =
+                Persistence { start: Start::Checkpoint(Box::new(checkpoint)), ..Persistence::default() };
+            let mut source = start;
+            train_with(config, &persistence, Box::new(collective), &mut source, None, &mut |_| ())
+                .err()
+                .map(|error| error.to_string())
+        })
+        .remove(0)
+    };
+    for (config, what) in [
+        (TrainConfig { seed: 3, ..config() }, "seed (0 against 3)"),
+        (TrainConfig { rate: 0.2, ..config() }, "learning rate (0.1"),
+        (
+            TrainConfig { model: ModelOptions { dropout: 0.2, ..ModelOptions::default() }, ..config() },
+            "dropout",
+        ),
+        (TrainConfig { epochs: EPOCHS + 1, ..config() }, "epochs (3 against 4)"),
+    ] {
+        let error = refused(&config).expect("refused");
+        assert!(error.contains(what) && error.contains("another --run"), "{error}");
+    }
+    let skips = GuardConfig { on_bad_step: OnBadStep::Skip, spike: None };
+    assert_eq!(refused(&TrainConfig { guard: skips, compare_every: 3, ..config() }), None, "that may change");
+}
+
+#[test]
+fn a_source_that_begins_elsewhere_than_the_checkpoint_ends_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = StorePlace::Directory(directory.path().to_owned());
+    in_parts(2, &config(), &place, Some(3));
+    let errors = spawn(1, |mut collective: ThreadCollective| {
+        let shelf = Shelf::open(&place, &"parts".parse().unwrap()).unwrap();
+        let checkpoint = load(&mut collective, &shelf, &Resume::Auto).unwrap().unwrap();
+        let persistence =
+            Persistence { start: Start::Checkpoint(Box::new(checkpoint)), ..Persistence::default() };
+        let ranks = VirtualRanks { count: 4, world: 1 };
+        let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, 0, 8, EPOCHS);
+        train_with(&config(), &persistence, Box::new(collective), &mut source, None, &mut |_| ()).unwrap_err()
+    });
+    let error = errors[0].to_string();
+    assert!(
+        error.contains("begins at position 0 of epoch 0, the one before ended at position 128"),
+        "{error}"
+    );
+}
+
+#[test]
+fn weights_of_a_file_are_what_a_training_begins_with() {
+    let trained = on_threads(1, &config()).remove(0);
+    let with = |weights: Weights, epochs: u32| {
+        spawn(2, |collective: ThreadCollective| {
+            let persistence =
+                Persistence { start: Start::Weights(weights.clone()), ..Persistence::default() };
+            let (rank, ranks) = (collective.rank(), VirtualRanks { count: 4, world: 2 });
+            let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, epochs);
+            train_with(&config(), &persistence, Box::new(collective), &mut source, None, &mut |_| ())
+        })
+        .remove(0)
+    };
+    let read = Weights::import(&trained.weights.to_safetensors().unwrap()).unwrap();
+    // Nothing is learnt in no epoch: what comes out is what went in, statistics among it.
+    let Outcome::Trained(same) = with(read.clone(), 0).unwrap() else { panic!("nobody asked it to stop") };
+    assert_eq!(same.digest, trained.digest);
+    let Outcome::Trained(further) = with(read.clone(), 1).unwrap() else { panic!("nobody asked it to stop") };
+    assert!(further.loss_per_epoch[0] < trained.loss_per_epoch[0] / 4.0, "{:?}", further.loss_per_epoch);
+
+    let changed = |change: fn(&mut Vec<Named>)| {
+        let mut weights = read.clone();
+        change(&mut weights.0);
+        chain(&with(weights, 1).unwrap_err())
+    };
+    let error = changed(|tensors| tensors.retain(|tensor| tensor.name != "1.conv.weight"));
+    assert!(error.contains("no tensor 1.conv.weight"), "{error}");
+    let error = changed(|tensors| tensors[0].name.push('s'));
+    assert!(error.contains("no tensor"), "{error}");
+    let error =
+        changed(|tensors| tensors.push(Named { name: "more".into(), shape: vec![1], values: vec![0.0] }));
+    assert!(error.contains("the model has no tensor more"), "{error}");
+    let error = changed(|tensors| tensors.iter_mut().for_each(|tensor| tensor.shape.reverse()));
+    assert!(error.contains("is ["), "{error}");
+}
+
 /// Gives some steps, then fails.
 struct Broken<'a> {
     source: &'a mut MemorySteps,
@@ -232,6 +482,10 @@ struct Broken<'a> {
 impl StepSource for Broken<'_> {
     fn schema(&self) -> arrow::datatypes::SchemaRef {
         self.source.schema()
+    }
+
+    fn name(&self) -> String {
+        self.source.name()
     }
 
     fn steps_per_epoch(&self) -> u64 {

@@ -296,6 +296,28 @@ fn plans_are_looked_up_and_read_along_over_http() {
 }
 
 #[test]
+fn ranks_are_told_where_they_meet_until_all_have() {
+    let server = Server::start();
+    let put = |body: &Value| {
+        let ask = agent().put(server.url("runs/r/meeting"));
+        ask.content_type("application/json").send(body.to_string()).expect("an answer").status().as_u16()
+    };
+    assert_eq!(server.get("runs/r/meeting", &[]).0, 404, "the run need not be known");
+    for port in [1, 2] {
+        let meeting = json!({ "address": format!("10.0.0.1:{port}"), "world": 4 });
+        assert_eq!(put(&meeting), 204);
+        let (status, reply) = server.get("runs/r/meeting", &[]);
+        assert_eq!((status, document(reply)), (StatusCode::OK, meeting), "what was said last");
+    }
+    assert_eq!(put(&json!({ "address": "10.0.0.1:3" })), 400);
+    for _ in 0..2 {
+        let ended = agent().delete(server.url("runs/r/meeting")).call().expect("an answer");
+        assert_eq!(ended.status().as_u16(), 204);
+        assert_eq!(server.get("runs/r/meeting", &[]).0, 404);
+    }
+}
+
+#[test]
 fn a_cursor_is_changed_by_whoever_read_the_last_one() {
     let (server, names) = filled();
     let create = json!({ "id": "r", "plan": names["plan"], "virtual_ranks": 4 });

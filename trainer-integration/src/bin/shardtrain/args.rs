@@ -7,15 +7,18 @@ use clap::{Parser, ValueEnum};
 use shardd_client::loader::LastBatch;
 use shardd_client::protocol::RunId;
 use shardd_client::stores::StoreArgs;
+use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::compress::Compression;
 use shardd_trainer::data::InputOptions;
-use shardd_trainer::device::DeviceName;
+use shardd_trainer::device::{DeviceError, DeviceName};
 use shardd_trainer::models::{GptSize, ModelKind, ModelOptions, Norm};
 use shardd_trainer::optim::{Decline, Optimizer, Scaling};
 use shardd_trainer::reduce::Reduction;
 use shardd_trainer::train::{GuardConfig, OnBadStep};
 use shardfmt::DatasetRef;
 use thiserror::Error;
+
+use crate::launch::Launch;
 
 /// Trains a small model on a data set of shardd, as one rank of a run
 ///
@@ -24,7 +27,12 @@ use thiserror::Error;
 /// are. Exit codes: 0 trained, 1 failed, 2 asked wrongly, 3 another rank is gone, late or not there.
 #[derive(Parser, Debug)]
 #[command(name = "shardtrain", version, max_term_width = 100)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
+    /// Something else than one rank of a training
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
     /// Servers to read from, the nearest first
     #[arg(long, value_name = "URL,…", value_delimiter = ',', env = "SHARDD_SERVER")]
     #[arg(default_value = "http://127.0.0.1:7700")]
@@ -62,7 +70,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "V")]
     pub(crate) virtual_ranks: Option<u32>,
 
-    /// Where rank 0 listens for the others [default: $MASTER_ADDR:$MASTER_PORT, or 127.0.0.1:29500]
+    /// Where rank 0 listens for the others [default: $MASTER_ADDR:$MASTER_PORT; else where it tells the servers, or with --store
+    /// 127.0.0.1:29500]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) master: Option<String>,
 
@@ -208,8 +217,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PIXELS", default_value_t = 32)]
     pub(crate) image_size: usize,
 
-    /// cpu, or cuda:N in a build with CUDA
-    #[arg(long, default_value_t = DeviceName::Cpu)]
+    /// cpu, or in a build with CUDA cuda:N, or cuda for that of LOCAL_RANK
+    #[arg(long, default_value_t = DeviceName::Cpu, value_parser = device)]
     pub(crate) device: DeviceName,
 
     /// Threads for computing [default: RAYON_NUM_THREADS, or one per processor]
@@ -232,9 +241,70 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 
+    /// Tell on standard error how it is going (rank 0 does), so many seconds apart; 0: never [default: 10 on a terminal, else never]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) status: Option<u64>,
+
+    /// Keep checkpoints in this directory or bucket, by the name of the run, and go on from the newest one that is there
+    #[arg(long, value_name = "DIR|URL")]
+    pub(crate) checkpoints: Option<PathBuf>,
+
+    /// Write a checkpoint after every so many steps
+    #[arg(long, value_name = "STEPS", requires = "checkpoints")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) checkpoint_every: Option<u64>,
+
+    /// Write a checkpoint when so long has passed since the last one [default: 600, without --checkpoint-every]
+    #[arg(long, value_name = "SECONDS", requires = "checkpoints")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) checkpoint_seconds: Option<u64>,
+
+    /// How many checkpoints stay, the newest
+    #[arg(long, value_name = "COUNT", requires = "checkpoints", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep: u32,
+
+    /// Where to go on: auto (the newest checkpoint), never (a run that has one is refused), or the checkpoint of a step
+    #[arg(long, value_name = "auto|never|STEP", requires = "checkpoints", default_value = "auto", value_parser = resume)]
+    pub(crate) resume: Resume,
+
+    /// Begin with the weights of this file, by their names (every rank reads it); a checkpoint comes first
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub(crate) init: Option<PathBuf>,
+
+    /// Process that started this one: the ranks of a launcher end with it
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) launched_by: Option<u32>,
+
+    /// How many ranks the training began with, which decides how many virtual ranks it has where nothing else does
+    #[arg(long, value_name = "COUNT", hide = true)]
+    pub(crate) launched_ranks: Option<u32>,
+
     /// Save the weights (rank 0 does)
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) save: Option<PathBuf>,
+}
+
+/// Of several ranks of a machine each has the device of its number there.
+fn device(text: &str) -> Result<DeviceName, String> {
+    let local = || std::env::var("LOCAL_RANK").ok().filter(|value| !value.is_empty());
+    match (text, local()) {
+        ("cuda", Some(local)) => {
+            let number = local.parse().map_err(|_| format!("LOCAL_RANK is {local:?}, which is no number"))?;
+            Ok(DeviceName::Cuda(number))
+        }
+        _ => text.parse().map_err(|error: DeviceError| error.to_string()),
+    }
+}
+
+fn resume(text: &str) -> Result<Resume, String> {
+    match text {
+        "auto" => Ok(Resume::Auto),
+        "never" => Ok(Resume::Never),
+        step => {
+            step.parse().map(Resume::Step).map_err(|_| "use auto, never or the number of a step".to_owned())
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -304,6 +374,12 @@ pub(crate) enum ScalingName {
     Linear,
     /// It grows with their square root
     Sqrt,
+}
+
+/// What else there is.
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum Command {
+    Run(Launch),
 }
 
 /// Arguments that are well-formed but cannot be meant.
@@ -405,11 +481,29 @@ impl Args {
     }
 
     pub(crate) fn master(&self) -> String {
-        let from_environment = || {
-            let variable = |name, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
-            format!("{}:{}", variable("MASTER_ADDR", "127.0.0.1"), variable("MASTER_PORT", "29500"))
+        self.given_master().unwrap_or_else(|| "127.0.0.1:29500".to_owned())
+    }
+
+    /// The same, if anything says so.
+    pub(crate) fn given_master(&self) -> Option<String> {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let of_environment = || match (variable("MASTER_ADDR"), variable("MASTER_PORT")) {
+            (None, None) => None,
+            (host, port) => {
+                let (host, port) = (
+                    host.unwrap_or_else(|| "127.0.0.1".to_owned()),
+                    port.unwrap_or_else(|| "29500".to_owned()),
+                );
+                Some(format!("{host}:{port}"))
+            }
         };
-        self.master.clone().unwrap_or_else(from_environment)
+        self.master.clone().or_else(of_environment)
+    }
+
+    /// When checkpoints are written: after how many steps, after how long.
+    pub(crate) fn checkpoint_intervals(&self) -> (Option<u64>, Option<Duration>) {
+        let seconds = self.checkpoint_seconds.or(self.checkpoint_every.is_none().then_some(600));
+        (self.checkpoint_every, seconds.map(Duration::from_secs))
     }
 
     pub(crate) fn reduction(&self) -> Reduction {

@@ -1,21 +1,25 @@
-//! `shardtrain`: one rank of a training run. Start it once per rank with the same settings, or once alone.
+//! `shardtrain`: one rank of a training run. Start it once per rank with the same settings, or once alone; or have `shardtrain run` start
+//! them.
 //!
 //! Exit codes: 0 trained, 1 failed, 2 asked wrongly, 3 another rank is gone, late or not there (start the run again).
 
 mod args;
+mod launch;
 mod output;
 mod session;
+mod status;
 
 use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
+use shardd_trainer::checkpoint::CheckpointError;
 use shardd_trainer::collective::tcp::JoinError;
 use shardd_trainer::device::DeviceError;
 use shardd_trainer::train::TrainError;
 
-use args::{Args, UsageError};
+use args::{Args, Command, UsageError};
 
 /// Every layer's tensors come and go in every step. The system's allocator gives their pages back each time and gets fresh
 /// ones, which took a sixth of the processor time of training a small model; this one keeps them.
@@ -25,12 +29,21 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 fn main() -> ExitCode {
     let args = Args::parse();
     tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
-    match session::run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("shardtrain: rank {}: {}", args.rank, chain(&*error));
-            ExitCode::from(code(&*error))
-        }
+    match &args.command {
+        Some(Command::Run(launch)) => match launch::run(launch) {
+            Ok(code) => ExitCode::from(code),
+            Err(error) => {
+                eprintln!("shardtrain: {}", chain(&*error));
+                ExitCode::from(code(&*error))
+            }
+        },
+        None => match session::run(&args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("shardtrain: rank {}: {}", args.rank, chain(&*error));
+                ExitCode::from(code(&*error))
+            }
+        },
     }
 }
 
@@ -38,10 +51,26 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
     if error.is::<UsageError>() || error.is::<DeviceError>() {
         return 2;
     }
+    match error.downcast_ref() {
+        Some(CheckpointError::Collective(_)) => return 3,
+        Some(CheckpointError::HasBegun { .. } | CheckpointError::NoSuch { .. }) => return 2,
+        _ => {}
+    }
     match (error.downcast_ref(), error.downcast_ref()) {
-        (Some(TrainError::TooManyRanks { .. }), _) => 2,
+        (
+            Some(TrainError::TooManyRanks { .. } | TrainError::Checkpoint(CheckpointError::Settings { .. })),
+            _,
+        ) => 2,
         (Some(TrainError::Collective(_)), _) => 3,
-        (_, Some(JoinError::NoMaster { .. } | JoinError::Missing { .. } | JoinError::Peer { .. })) => 3,
+        (
+            _,
+            Some(
+                JoinError::NoMaster { .. }
+                | JoinError::NoMeeting { .. }
+                | JoinError::Missing { .. }
+                | JoinError::Peer { .. },
+            ),
+        ) => 3,
         _ => 1,
     }
 }

@@ -1,19 +1,21 @@
 //! What a rank writes: progress lines, the report, the weights.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use shardd_trainer::compress::CompressionReport;
 use shardd_trainer::source::Audit;
-use shardd_trainer::train::{Progress, Trained};
+use shardd_trainer::train::{Progress, Stopped, Trained};
 use shardd_trainer::weights::{Weights, WeightsError};
 use shardfmt::PlanId;
 use thiserror::Error;
 use tracing::warn;
 
 use crate::args::Args;
+use crate::status::Status;
 
 /// A file that cannot be written.
 #[derive(Debug, Error)]
@@ -37,6 +39,8 @@ pub(crate) struct Report<'a> {
     steps: u64,
     skipped_steps: u64,
     samples: u64,
+    /// Steps of the checkpoint that this process went on from.
+    resumed_from: Option<u64>,
     parameters: usize,
     /// BLAKE3 of the weights: the same on all ranks and for all world sizes.
     weights_digest: String,
@@ -88,7 +92,13 @@ impl CompressionFigures {
 }
 
 impl<'a> Report<'a> {
-    pub(crate) fn new(args: &Args, plan: PlanId, virtual_ranks: u32, trained: &'a Trained) -> Report<'a> {
+    pub(crate) fn new(
+        args: &Args,
+        plan: PlanId,
+        virtual_ranks: u32,
+        resumed_from: Option<u64>,
+        trained: &'a Trained,
+    ) -> Report<'a> {
         let evaluation = trained.evaluation;
         Report {
             run: args.run.to_string(),
@@ -101,13 +111,18 @@ impl<'a> Report<'a> {
             steps: trained.steps,
             skipped_steps: trained.skipped_steps,
             samples: trained.samples,
+            resumed_from,
             parameters: trained.parameters,
             weights_digest: trained.digest.to_string(),
             test_accuracy: evaluation.map(|evaluation| evaluation.accuracy()),
             test_loss: evaluation.map(|evaluation| evaluation.loss),
             test_samples: evaluation.map(|evaluation| evaluation.samples),
             loss_per_epoch: &trained.loss_per_epoch,
-            samples_per_s: if trained.train_s > 0.0 { trained.samples as f64 / trained.train_s } else { 0.0 },
+            samples_per_s: if trained.train_s > 0.0 {
+                trained.samples_here as f64 / trained.train_s
+            } else {
+                0.0
+            },
             train_s: trained.train_s,
             wait_s: trained.wait_s,
             bytes_sent: trained.bytes_sent,
@@ -117,10 +132,14 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Writes a line after every step, and a summary at the end.
+/// Writes a line after every step, one for people every few seconds, and a summary at the end.
 pub(crate) struct Observer {
     lines: Option<Box<dyn Write + Send>>,
     summarises: bool,
+    /// What is told to people, and how far apart.
+    status: Option<(Status, Duration)>,
+    told: Instant,
+    epochs: u32,
 }
 
 impl Observer {
@@ -131,11 +150,23 @@ impl Observer {
             Some(path) => Some(Box::new(File::create(path).map_err(|source| refused(path, source))?)),
         };
         let to_stdout = args.progress.as_ref().is_some_and(|path| path.as_os_str() == "-");
-        Ok(Observer { lines, summarises: args.rank == 0 && !to_stdout })
+        let default = if io::stderr().is_terminal() { 10 } else { 0 };
+        let apart = Some(args.status.unwrap_or(default)).filter(|seconds| *seconds > 0 && args.rank == 0);
+        let status = apart.map(|seconds| (Status::default(), Duration::from_secs(seconds)));
+        let summarises = args.rank == 0 && !to_stdout;
+        Ok(Observer { lines, summarises, status, told: Instant::now(), epochs: args.epochs })
     }
 
     /// A reader that goes away does not end the training.
     pub(crate) fn step(&mut self, progress: &Progress) {
+        if let Some((status, apart)) = &mut self.status {
+            status.add(progress);
+            if self.told.elapsed() >= *apart {
+                // Nobody who has gone away misses it.
+                let _ = writeln!(io::stderr(), "{}", status.line(progress, self.epochs));
+                self.told = Instant::now();
+            }
+        }
         let Some(lines) = &mut self.lines else { return };
         let mut line = serde_json::to_vec(progress).expect("numbers serialize");
         line.push(b'\n');
@@ -171,6 +202,20 @@ impl Observer {
             warn!(%error, "the summary cannot be written");
         }
     }
+}
+
+/// Says where a training stopped that was asked to.
+pub(crate) fn tell_stopped(args: &Args, stopped: Stopped) {
+    if args.rank > 0 {
+        return;
+    }
+    let Stopped { steps, of } = stopped;
+    let place = args.checkpoints.as_deref().unwrap_or(Path::new("")).display();
+    let line =
+        format!("stopped after step {steps} of {of}, with a checkpoint in {place}; start again to go on\n");
+    // The checkpoint is there: a reader that has gone away misses this, and nothing is wrong.
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
 }
 
 /// Replaces `path` with the report; a reader sees the old or the new one, whole.

@@ -3,39 +3,72 @@
 use std::error::Error;
 use std::path::Path;
 
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use shardd_client::catalog::{Catalog, ClusterCatalog, LocalCatalog, StorePlace};
 use shardd_client::http::Credentials;
 use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
 use shardd_client::stores::StoreOptions;
+use shardd_trainer::checkpoint::{Checkpoint, Checkpoints, Shelf, StopFlag, load};
 use shardd_trainer::cluster::CatalogRows;
-use shardd_trainer::collective::tcp::{TcpOptions, connect};
+use shardd_trainer::collective::tcp::{TcpOptions, connect, meet};
 use shardd_trainer::collective::{Collective, threads};
 use shardd_trainer::data::{Augmentation, Rows};
-use shardd_trainer::train::{TrainConfig, train};
+use shardd_trainer::train::{Outcome, Persistence, Start, TrainConfig, train_with};
+use shardd_trainer::weights::Weights;
 use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Args, UsageError};
-use crate::output::{Observer, Report, save, write_report, write_trace};
+use crate::output::{Observer, Report, save, tell_stopped, write_report, write_trace};
 
 type Failure = Box<dyn Error>;
 
 /// One rank, from its arguments to its report.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
+    if let Some(launcher) = args.launched_by {
+        end_with(launcher)?;
+    }
     args.device.open()?;
     let catalog = open_catalog(args)?;
     let plan_id = find_plan(&*catalog, args)?;
     let document = catalog.plan(plan_id)?;
     let manifest = catalog.manifest(document.version)?;
     let plan = Plan::new(document, &shard_rows(&manifest))?;
-    let virtual_ranks = args.virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(args.world));
-    plan.check_ranks(args.world, virtual_ranks).map_err(|error| UsageError(error.to_string()))?;
+    // A run keeps its virtual ranks: those of its checkpoint are known only when that is read.
+    let default = || plan.default_virtual_ranks(args.launched_ranks.unwrap_or(args.world));
+    let check = |kept: Option<u32>| -> Result<u32, UsageError> {
+        let virtual_ranks = args.virtual_ranks.or(kept).unwrap_or_else(default);
+        let checked = plan.check_ranks(args.world, virtual_ranks);
+        checked.map(|()| virtual_ranks).map_err(|error| UsageError(error.to_string()))
+    };
+    if args.checkpoints.is_none() || args.virtual_ranks.is_some() {
+        check(None)?;
+    }
+    let init = args.init.as_deref().map(first_weights).transpose()?;
+    let checkpoints = args.checkpoints.as_deref().map(|place| open_checkpoints(place, args)).transpose()?;
+    let stop = StopFlag::default();
+    if checkpoints.is_some() {
+        stop_on_signals(&stop, args.launched_by.is_some())?;
+    }
     let test = open_test(catalog, args)?;
     let mut observer = Observer::open(args)?;
 
     let mut collective = join(args)?;
+    let checkpoint = match &checkpoints {
+        None => None,
+        Some(kept) => load(&mut *collective, &kept.shelf, &args.resume)?,
+    };
+    let manifest_of =
+        |checkpoint: &Checkpoint| (checkpoint.manifest.virtual_ranks, checkpoint.manifest.place);
+    let (kept, begin) = checkpoint.as_ref().map(manifest_of).unzip();
+    let virtual_ranks = check(kept).inspect_err(|error| collective.abort(&error.to_string()))?;
+    let begin = begin.unwrap_or_default();
+    let resumed_from = checkpoint.as_ref().map(|checkpoint| checkpoint.manifest.step);
     let config = LoaderConfig {
+        start: (begin.epoch, begin.position),
         rank: args.rank,
         world: args.world,
         virtual_ranks: Some(virtual_ranks),
@@ -68,10 +101,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         threads: args.threads,
     };
     let test = test.as_ref().map(|rows| rows as &dyn Rows);
-    let trained = train(&config, collective, &mut loader, test, &mut |progress| observer.step(&progress))?;
+    let start = match (checkpoint, init) {
+        (Some(checkpoint), _) => Start::Checkpoint(Box::new(checkpoint)),
+        (None, Some(weights)) => Start::Weights(weights),
+        (None, None) => Start::Seed,
+    };
+    let persistence = Persistence { start, checkpoints, stop };
+    let mut observe = |progress| observer.step(&progress);
+    let outcome = train_with(&config, &persistence, collective, &mut loader, test, &mut observe)?;
     drop(loader); // leaves the run
+    let trained = match outcome {
+        Outcome::Trained(trained) => trained,
+        Outcome::Stopped(stopped) => {
+            tell_stopped(args, stopped);
+            return Ok(());
+        }
+    };
 
-    let report = Report::new(args, plan_id, virtual_ranks, &trained);
+    let report = Report::new(args, plan_id, virtual_ranks, resumed_from, &trained);
     if args.rank == 0
         && let Some(path) = &args.save
     {
@@ -84,6 +131,52 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         write_report(path, &report)?;
     }
     observer.finish(&report);
+    Ok(())
+}
+
+/// The weights of a file to begin with.
+fn first_weights(path: &Path) -> Result<Weights, Failure> {
+    let unreadable = |error: &dyn Error| format!("cannot begin with {}: {error}", path.display());
+    let bytes = std::fs::read(path).map_err(|error| unreadable(&error))?;
+    Ok(Weights::import(&bytes).map_err(|error| unreadable(&error))?)
+}
+
+fn open_checkpoints(store: &Path, args: &Args) -> Result<Checkpoints, Failure> {
+    let shelf = Shelf::open(&place(store, args)?, &args.run)?;
+    let (every_steps, every) = args.checkpoint_intervals();
+    Ok(Checkpoints { shelf, every_steps, every, keep: args.keep as usize })
+}
+
+/// Has the system kill this process when the launcher that started it ends, however that ends.
+fn end_with(launcher: u32) -> Result<(), Failure> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let is_there = getppid().is_some_and(|parent| parent.as_raw_nonzero().get().unsigned_abs() == launcher);
+    // It may have ended before it was asked to be watched.
+    if is_there { Ok(()) } else { Err("the launcher has ended".into()) }
+}
+
+/// The first SIGTERM or SIGINT asks the training to stop, the second ends the process; that of a launcher does not listen a second time,
+/// as whoever stops all processes there are (service managers do) stops the launcher too, which passes it on.
+fn stop_on_signals(stop: &StopFlag, is_launched: bool) -> Result<(), Failure> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let _inside = runtime.enter();
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    drop(_inside);
+    let stop = stop.clone();
+    let wait = async move {
+        loop {
+            let code = tokio::select! {
+                _ = terminate.recv() => 128 + SignalKind::terminate().as_raw_value(),
+                _ = interrupt.recv() => 128 + SignalKind::interrupt().as_raw_value(),
+            };
+            if stop.is_raised() && !is_launched {
+                std::process::exit(code);
+            }
+            stop.raise();
+        }
+    };
+    // It ends with the process.
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || runtime.block_on(wait))?;
     Ok(())
 }
 
@@ -175,7 +268,12 @@ fn join(args: &Args) -> Result<Box<dyn Collective>, Failure> {
         return Ok(Box::new(alone));
     }
     let options = TcpOptions { run: args.run.to_string(), join_timeout, timeout };
-    Ok(Box::new(connect(&args.master(), args.rank, args.world, &options)?))
+    let (rank, world) = (args.rank, args.world);
+    let joined = match (args.given_master(), &args.store) {
+        (None, None) => meet(&args.server, &Credentials::of_env()?, &args.run, rank, world, &options)?,
+        _ => connect(&args.master(), rank, world, &options)?,
+    };
+    Ok(Box::new(joined))
 }
 
 /// One more than the largest label that the manifest counts.

@@ -4,6 +4,7 @@
 //!
 //! Streams carry checksums, no encryption and no proof of identity: keep them inside a trusted network.
 
+mod meeting;
 mod rendezvous;
 mod wire;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 use super::inbox::{Frame, Inbox};
 use super::mesh::{Link, Mesh};
 use super::{CollectiveError, DEFAULT_TIMEOUT};
+pub use meeting::meet;
 pub use rendezvous::{JoinError, Rendezvous, connect};
 use wire::{Kind, WireFrame, read_frame, write_frame};
 

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use shardd_client::http::HttpError;
 use thiserror::Error;
 
 use super::wire::{Kind, WireFrame, read_frame, write_frame};
@@ -31,6 +32,12 @@ pub enum JoinError {
     /// Some ranks did not appear. Start them, or allow more time.
     #[error("rank {} of {world} did not appear at {master} within {waited:?}", names(missing))]
     Missing { master: String, world: u32, missing: Vec<u32>, waited: Duration },
+    /// The nodes cannot be asked where rank 0 is.
+    #[error("no node tells where the ranks meet; give --master HOST:PORT")]
+    Nodes { source: HttpError },
+    /// No rank 0 said where it waits. Start it.
+    #[error("no rank 0 of run {run} waits for others after {waited:?}: start it")]
+    NoMeeting { run: String, waited: Duration },
     /// Rank 0 does not take this rank in.
     #[error("rank 0 at {master} refused rank {rank}: {reason}")]
     Refused { master: String, rank: u32, reason: String },

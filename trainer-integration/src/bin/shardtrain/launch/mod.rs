@@ -1,0 +1,313 @@
+//! `shardtrain run`: starts the ranks of a training on this machine, and again those that are left when some have died.
+//!
+//! A rank whose collective fails ends by itself, with exit code 3; the launcher waits for all to end, and starts as many as are left, which
+//! go on from the newest checkpoint. What becomes of a launch is decided in `verdict.rs`; here are processes and signals.
+
+mod verdict;
+
+use std::error::Error;
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use clap::Parser;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::args::{Args, UsageError};
+use verdict::{End, Rules, Verdict};
+
+/// Starts the ranks of a training on this machine, and again those that are left when some have died
+#[derive(clap::Args, Debug)]
+pub(crate) struct Launch {
+    /// How many ranks to start here
+    #[arg(long, value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=4096))]
+    nproc: u32,
+
+    /// With fewer ranks than this the training does not go on
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    min_ranks: u32,
+
+    /// How often it is started anew
+    #[arg(long, value_name = "TIMES", default_value_t = 3)]
+    max_restarts: u32,
+
+    /// How long ranks may take to end when one has, before they are killed
+    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    grace: u64,
+
+    /// How many machines take part, on each of which this is started, with as many ranks; then a rank that has died is started anew there
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    nodes: u32,
+
+    /// Which of them this one is, from 0; rank 0 is on that
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    node: u32,
+
+    /// What every rank is told, as without this command; {rank} in --report and --progress becomes its number, without it rank 0 alone
+    /// writes them
+    #[arg(last = true, required = true, value_name = "ARGUMENTS")]
+    arguments: Vec<String>,
+}
+
+/// What ranks are told to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    GoOn,
+    Stop,
+    End,
+}
+
+type Failure = Box<dyn Error>;
+
+/// Runs a training to its end: the exit code.
+pub(crate) fn run(launch: &Launch) -> Result<u8, Failure> {
+    if launch.node >= launch.nodes {
+        let (node, nodes) = (launch.node, launch.nodes);
+        return Err(UsageError(format!("node {node} is outside of {nodes}; they count from 0")).into());
+    }
+    let name = "shardtrain".to_owned();
+    let told = Args::try_parse_from(std::iter::once(&name).chain(&launch.arguments));
+    let told = told.unwrap_or_else(|error| error.exit());
+    if told.command.is_some() {
+        return Err(UsageError("give the arguments of a training after --".to_owned()).into());
+    }
+    told.check()?;
+    let master = told.given_master();
+    if launch.nodes > 1 && master.is_none() && told.store.is_some() {
+        let complaint = "ranks on several machines need an address of the first: --master HOST:PORT after --";
+        return Err(UsageError(complaint.to_owned()).into());
+    }
+    // All of it on this thread: ranks end with the thread that started them.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(supervise(launch, master.as_deref(), &told))
+}
+
+async fn supervise(launch: &Launch, master: Option<&str>, told: &Args) -> Result<u8, Failure> {
+    let rules = Rules {
+        min_ranks: launch.min_ranks,
+        max_restarts: launch.max_restarts,
+        keeps_world: launch.nodes > 1,
+    };
+    let mut signals = Signals::new()?;
+    let (mut ranks, mut restarts) = (launch.nproc, 0);
+    loop {
+        let first = launch.node * launch.nproc;
+        let round = Round {
+            launch,
+            ranks,
+            world: if launch.nodes > 1 { launch.nodes * ranks } else { ranks },
+            first,
+        };
+        let ends = round.run(master, told, &mut signals).await?;
+        match rules.judge(first, &ends, restarts, signals.stopped.is_some()) {
+            Verdict::Done => return Ok(0),
+            Verdict::Ended => {
+                eprintln!("shardtrain: ended as it was asked to; what was not in a checkpoint is lost");
+                let signal = signals.stopped.and_then(|signal| u8::try_from(signal).ok());
+                return Ok(128 + signal.unwrap_or(0));
+            }
+            Verdict::Over { code, cause } => {
+                eprintln!("shardtrain: {cause}");
+                return Ok(u8::try_from(code).unwrap_or(1));
+            }
+            Verdict::Again { ranks: left, cause } => {
+                restarts += 1;
+                let from = if told.checkpoints.is_some() {
+                    "newest checkpoint"
+                } else {
+                    "beginning (there is no --checkpoints)"
+                };
+                eprintln!("shardtrain: {cause}; going on with {left} ranks from the {from}");
+                ranks = left;
+            }
+        }
+    }
+}
+
+/// The signals that a launcher is sent.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+    /// The first that was sent.
+    stopped: Option<i32>,
+}
+
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        Ok(Signals { terminate, interrupt, stopped: None })
+    }
+
+    /// What the next one means.
+    async fn next(&mut self) -> Order {
+        let number = tokio::select! {
+            _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
+            _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
+        };
+        if self.stopped.is_some() {
+            return Order::End;
+        }
+        self.stopped = Some(number);
+        Order::Stop
+    }
+}
+
+/// One world, from its first process to its last.
+struct Round<'a> {
+    launch: &'a Launch,
+    /// On this machine.
+    ranks: u32,
+    world: u32,
+    /// The first of this machine.
+    first: u32,
+}
+
+impl Round<'_> {
+    async fn run(
+        &self,
+        master: Option<&str>,
+        told: &Args,
+        signals: &mut Signals,
+    ) -> Result<Vec<End>, Failure> {
+        let master = match master {
+            Some(master) => Some(master.to_owned()),
+            // Ranks of several machines meet through the nodes they read from.
+            None if self.launch.nodes > 1 => None,
+            None => Some(free_address()?),
+        };
+        let (order, orders) = watch::channel(Order::GoOn);
+        let mut ranks = JoinSet::new();
+        let mut pids = Vec::new();
+        for local in 0..self.ranks {
+            let child = self.command(local, master.as_deref(), told)?.spawn()?;
+            pids.extend(child.id().map(|pid| pid.to_string()));
+            ranks.spawn(tend(local, child, orders.clone()));
+        }
+        let (last, pids) = (self.first + self.ranks - 1, pids.join(" "));
+        eprintln!(
+            "shardtrain: ranks {} to {last} of {} at {}, processes {pids}",
+            self.first,
+            self.world,
+            master.as_deref().unwrap_or("where the servers say")
+        );
+        let mut ends = vec![End::Killed; self.ranks as usize];
+        let mut patience = None;
+        while !ranks.is_empty() {
+            let limit = patience;
+            tokio::select! {
+                Some(ended) = ranks.join_next() => {
+                    let (local, end): (u32, io::Result<End>) = ended?;
+                    ends[local as usize] = end?;
+                    if ends[local as usize] != End::Code(0) && patience.is_none() {
+                        patience = Some(tokio::time::Instant::now() + Duration::from_secs(self.launch.grace));
+                    }
+                }
+                asked = signals.next() => {
+                    order.send_replace(asked);
+                }
+                () = async { tokio::time::sleep_until(limit.expect("there is one")).await }, if limit.is_some() => {
+                    order.send_replace(Order::End);
+                    patience = None;
+                }
+            }
+        }
+        Ok(ends)
+    }
+
+    /// A rank, as torchrun would start it. It is in a group of its own, so that Ctrl-C reaches the launcher alone.
+    fn command(&self, local: u32, master: Option<&str>, told: &Args) -> io::Result<Command> {
+        let rank = self.first + local;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(self.arguments(rank, told));
+        command.args(["--launched-by", &std::process::id().to_string()]);
+        command.args(["--launched-ranks", &(self.launch.nodes * self.launch.nproc).to_string()]);
+        let variables = [
+            ("RANK", rank.to_string()),
+            ("WORLD_SIZE", self.world.to_string()),
+            ("LOCAL_RANK", local.to_string()),
+            ("LOCAL_WORLD_SIZE", self.ranks.to_string()),
+            ("GROUP_RANK", self.launch.node.to_string()),
+        ];
+        if let Some((host, port)) = master.and_then(|master| master.rsplit_once(':')) {
+            command.env("MASTER_ADDR", host).env("MASTER_PORT", port);
+        }
+        command.envs(variables).stdin(std::process::Stdio::null()).process_group(0).kill_on_drop(true);
+        Ok(command)
+    }
+
+    /// What the rank is told: files that all would write to are rank 0's.
+    fn arguments(&self, rank: u32, told: &Args) -> Vec<String> {
+        let is_for_all = |path: &Option<PathBuf>| {
+            path.as_ref().is_some_and(|path| path.to_string_lossy().contains("{rank}"))
+        };
+        let mut arguments = Vec::with_capacity(self.launch.arguments.len());
+        let mut left = self.launch.arguments.iter();
+        while let Some(argument) = left.next() {
+            let (name, value) =
+                argument.split_once('=').map_or((&argument[..], None), |(name, value)| (name, Some(value)));
+            let is_kept = match name {
+                "--report" => rank == 0 || is_for_all(&told.report),
+                "--progress" => rank == 0 || is_for_all(&told.progress),
+                _ => {
+                    arguments.push(argument.clone());
+                    continue;
+                }
+            };
+            let value = value.map(str::to_owned).or_else(|| left.next().cloned()).unwrap_or_default();
+            if is_kept {
+                arguments.push(format!("{name}={}", value.replace("{rank}", &rank.to_string())));
+            }
+        }
+        arguments
+    }
+}
+
+/// Waits for a rank, and passes orders on to it.
+async fn tend(local: u32, mut child: Child, mut orders: watch::Receiver<Order>) -> (u32, io::Result<End>) {
+    let mut is_killed = false;
+    loop {
+        tokio::select! {
+            ended = child.wait() => return (local, ended.map(|status| end(status, is_killed))),
+            Ok(()) = orders.changed() => match *orders.borrow_and_update() {
+                Order::GoOn => {}
+                Order::Stop => {
+                    // It has an id until it has been waited for, which is here alone.
+                    let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+                    if let Some(pid) = pid
+                        && let Err(error) = kill_process(pid, Signal::TERM)
+                    {
+                        return (local, Err(error.into()));
+                    }
+                }
+                Order::End => {
+                    is_killed = true;
+                    if let Err(error) = child.start_kill() {
+                        return (local, Err(error));
+                    }
+                }
+            },
+        }
+    }
+}
+
+fn end(status: ExitStatus, is_killed: bool) -> End {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => End::Code(code),
+        (None, Some(signal)) if !(is_killed && signal == Signal::KILL.as_raw()) => End::Signal(signal),
+        (None, _) => End::Killed,
+    }
+}
+
+/// An address of this machine that nobody listens at.
+fn free_address() -> io::Result<String> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+}

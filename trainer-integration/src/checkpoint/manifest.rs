@@ -1,0 +1,197 @@
+//! The document of a checkpoint: what was trained, how far, and which parts hold the numbers. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use shardfmt::Digest;
+
+use super::CheckpointError;
+use super::part::Part;
+
+/// The format that is written, and the newest that is read.
+const FORMAT: u32 = 1;
+
+/// What decides a training, by name; values as JSON text.
+pub type Settings = BTreeMap<String, String>;
+
+/// The name of a checkpoint: the steps before it, and the digest of its manifest. The same training has the same one at the same
+/// step, on any number of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CheckpointId {
+    /// Steps that were trained.
+    pub step: u64,
+    /// Of the manifest.
+    pub digest: Digest,
+}
+
+impl fmt::Display for CheckpointId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:012}-{}", self.step, self.digest)
+    }
+}
+
+impl FromStr for CheckpointId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<CheckpointId, ()> {
+        let (step, digest) = text.split_once('-').ok_or(())?;
+        let id = CheckpointId { step: step.parse().map_err(drop)?, digest: digest.parse().map_err(drop)? };
+        // One name for each.
+        if id.to_string() == text { Ok(id) } else { Err(()) }
+    }
+}
+
+impl CheckpointId {
+    /// For people: the step and the beginning of the digest.
+    pub fn short(&self) -> String {
+        format!("{}-{}", self.step, self.digest.short())
+    }
+}
+
+/// A number that keeps all of its bits in JSON, also where it is infinite or none.
+#[derive(Clone, Copy, Debug)]
+pub struct Exact(pub f64);
+
+impl PartialEq for Exact {
+    /// By bits: what is no number is equal to itself here.
+    fn eq(&self, other: &Exact) -> bool {
+        self.0.to_bits() == other.0.to_bits()
+    }
+}
+
+impl Serialize for Exact {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:016x}", self.0.to_bits()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Exact {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Exact, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let bits = u64::from_str_radix(&text, 16).map_err(de::Error::custom)?;
+        Ok(Exact(f64::from_bits(bits)))
+    }
+}
+
+/// Where a source goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// From 0.
+    pub epoch: u32,
+    /// Samples of the epoch that were trained on, of all ranks.
+    pub position: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "position {} of epoch {}", self.position, self.epoch)
+    }
+}
+
+/// How many numbers a block has of each kind, and what they are called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BlockLayout {
+    /// Names and dimensions of its parameters, in their order.
+    pub parameters: Vec<(String, Vec<usize>)>,
+    /// Numbers in its weights.
+    pub weights: usize,
+    /// Numbers in the optimizer's first moment: as many, or none yet.
+    pub first: usize,
+    /// Numbers in its second moment: as many, or none.
+    pub second: usize,
+    /// Updates so far.
+    pub updates: u32,
+    /// Numbers in the running statistics of one virtual rank.
+    pub statistics: usize,
+}
+
+/// What the numbers of the parts are: the weights, first and second moments of the blocks one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layout {
+    /// In the model's order.
+    pub blocks: Vec<BlockLayout>,
+}
+
+impl Layout {
+    /// Numbers that all ranks have in common.
+    pub fn common(&self) -> usize {
+        self.blocks.iter().map(|block| block.weights + block.first + block.second).sum()
+    }
+
+    /// Numbers that each virtual rank has of its own.
+    pub fn statistics(&self) -> usize {
+        self.blocks.iter().map(|block| block.statistics).sum()
+    }
+}
+
+/// A checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// 1.
+    pub format: u32,
+    /// The run it is of.
+    pub run: String,
+    /// Steps that were trained: with the seed, all there is to know of random numbers.
+    pub step: u64,
+    /// Where the source goes on.
+    pub place: Place,
+    /// V: how many parts there are.
+    pub virtual_ranks: u32,
+    /// What decides the training, by name.
+    pub settings: Settings,
+    /// The training's account of losses and samples, and what its guard remembers.
+    pub progress: crate::train::ProgressSoFar,
+    /// What the numbers are.
+    pub layout: Layout,
+    /// By virtual rank.
+    pub parts: Vec<Part>,
+}
+
+impl Manifest {
+    /// The format of new ones.
+    pub const FORMAT: u32 = FORMAT;
+
+    /// As bytes: the same for equal manifests.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec(self).expect("maps have text for keys");
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// Its name.
+    pub fn id(&self) -> CheckpointId {
+        CheckpointId { step: self.step, digest: Digest::of(&self.to_bytes()) }
+    }
+
+    /// Reads the manifest that is called `id`.
+    ///
+    /// # Errors
+    /// [`CheckpointError::TooNew`], and [`CheckpointError::Damaged`] when the bytes are no manifest, or not of that name.
+    pub fn from_bytes(id: CheckpointId, bytes: &[u8]) -> Result<Manifest, CheckpointError> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: u64,
+        }
+        let damaged = |reason: String| CheckpointError::Damaged { id: id.short(), reason };
+        let head: Head = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+        if head.format > u64::from(FORMAT) {
+            return Err(CheckpointError::TooNew { id: id.short(), found: head.format, known: FORMAT });
+        }
+        let manifest: Manifest = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+        let digest = Digest::of(bytes);
+        if (manifest.step, digest) != (id.step, id.digest) {
+            return Err(damaged(format!("it is step {} with digest {digest}", manifest.step)));
+        }
+        if manifest.parts.len() != manifest.virtual_ranks as usize || manifest.virtual_ranks == 0 {
+            let (parts, virtual_ranks) = (manifest.parts.len(), manifest.virtual_ranks);
+            return Err(damaged(format!("{parts} parts for {virtual_ranks} virtual ranks")));
+        }
+        Ok(manifest)
+    }
+}

@@ -1,0 +1,82 @@
+//! What has been trained on so far, in this process and, after a checkpoint, in those before it. Pure.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::Exact;
+use crate::engine::StepLoss;
+use crate::source::Step;
+
+/// What a checkpoint keeps of a training besides its numbers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProgressSoFar {
+    /// Steps, those that were skipped among them.
+    pub steps: u64,
+    /// Those that were skipped.
+    pub skipped: u64,
+    /// All ranks' samples, all epochs.
+    pub samples: u64,
+    /// By epoch: its number, the sum of its losses, and of how many samples (of sequences: tokens) these are.
+    pub epochs: Vec<(u32, Exact, u64)>,
+    /// Losses of the last steps that were taken, which say what is usual.
+    pub usual: Vec<Exact>,
+    /// Steps that were skipped since.
+    pub skipped_in_a_row: u32,
+}
+
+/// What has been trained on so far.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    pub(super) steps: u64,
+    pub(super) skipped: u64,
+    pub(super) samples: u64,
+    /// By epoch: sum of losses, of so many answers.
+    epochs: BTreeMap<u32, (f64, u64)>,
+}
+
+impl Account {
+    /// That of the processes before this one.
+    pub(super) fn resumed(so_far: &ProgressSoFar) -> Account {
+        let epochs = so_far.epochs.iter().map(|(epoch, sum, samples)| (*epoch, (sum.0, *samples)));
+        Account {
+            steps: so_far.steps,
+            skipped: so_far.skipped,
+            samples: so_far.samples,
+            epochs: epochs.collect(),
+        }
+    }
+
+    pub(super) fn add(&mut self, step: &Step, loss: &StepLoss) {
+        self.steps += 1;
+        self.samples += step.global_samples;
+        let (sum, answers) = self.epochs.entry(step.epoch).or_default();
+        *sum += loss.sum;
+        *answers += loss.samples;
+    }
+
+    /// A step that nothing was learnt from: it is counted, its loss is not.
+    pub(super) fn skip(&mut self, step: &Step) {
+        self.steps += 1;
+        self.skipped += 1;
+        self.samples += step.global_samples;
+    }
+
+    /// The mean loss of each epoch.
+    pub(super) fn means(&self) -> Vec<f64> {
+        self.epochs.values().map(|(sum, answers)| sum / *answers as f64).collect()
+    }
+
+    /// For a checkpoint, without what the guard remembers.
+    pub(super) fn so_far(&self) -> ProgressSoFar {
+        let epochs = self.epochs.iter().map(|(epoch, (sum, samples))| (*epoch, Exact(*sum), *samples));
+        ProgressSoFar {
+            steps: self.steps,
+            skipped: self.skipped,
+            samples: self.samples,
+            epochs: epochs.collect(),
+            ..ProgressSoFar::default()
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Checkpoints of `shardtrain` as processes: killed at any moment, it goes on as if nothing had happened.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use common::DigitsStore;
+
+/// Killed when dropped, so that a failing test leaves nothing behind.
+struct Rank(Child);
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Rank {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("it has not been waited for");
+    }
+
+    /// Waits for its end: exit code and what it said on standard error.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut said = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (self.0.wait().unwrap().code(), said)
+    }
+
+    fn lines(&mut self) -> std::io::Lines<BufReader<ChildStdout>> {
+        BufReader::new(self.0.stdout.take().unwrap()).lines()
+    }
+}
+
+/// Ranks of one training with these further arguments, each of which writes progress to standard output.
+fn launch(store: &DigitsStore, world: u32, arguments: &[&str]) -> Vec<Rank> {
+    let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let rank = |rank: u32| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shardtrain"));
+        command.arg("--store").arg(store.path()).args(["--plan", &store.plan.to_string()]);
+        command.args(["--test-dataset", "digits-test"]);
+        command.args(["--epochs", "4", "--progress", "-", "--master", &master]).args(arguments);
+        command.args(["--rank", &rank.to_string(), "--world", &world.to_string()]);
+        command.arg("--report").arg(report(store.path(), rank));
+        command.env("RAYON_NUM_THREADS", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+        Rank(command.spawn().unwrap())
+    };
+    (0..world).map(rank).collect()
+}
+
+fn report(store: &Path, rank: u32) -> PathBuf {
+    store.join(format!("report-{rank}.json"))
+}
+
+/// Lets all ranks end well: what the first one reports.
+fn finish(store: &DigitsStore, mut ranks: Vec<Rank>) -> Value {
+    std::thread::scope(|scope| {
+        for lines in ranks.iter_mut().map(Rank::lines) {
+            scope.spawn(move || lines.for_each(drop));
+        }
+        for rank in ranks {
+            assert_eq!(rank.end(), (Some(0), String::new()));
+        }
+    });
+    serde_json::from_slice(&std::fs::read(report(store.path(), 0)).unwrap()).unwrap()
+}
+
+/// Lets them train until the last rank has seen so many steps, then does something to one of them and waits for all of them to end.
+fn until(mut ranks: Vec<Rank>, steps: usize, act: impl FnOnce(&Rank)) -> Vec<(Option<i32>, String)> {
+    std::thread::scope(|scope| {
+        let mut lines: Vec<_> = ranks.iter_mut().map(Rank::lines).collect();
+        let watched = lines.pop().unwrap();
+        // All pipes are read, or a full one would stop its rank.
+        for lines in lines {
+            scope.spawn(move || lines.for_each(drop));
+        }
+        let mut watched = watched.take_while(Result::is_ok);
+        for _ in 0..steps {
+            watched.next();
+        }
+        act(ranks.last().unwrap());
+        scope.spawn(move || watched.for_each(drop));
+        ranks.into_iter().map(Rank::end).collect()
+    })
+}
+
+/// What no training with other ranks or interruptions may differ in.
+fn outcome(report: &Value) -> [&Value; 5] {
+    ["weights_digest", "loss_per_epoch", "test_loss", "steps", "samples"].map(|name| &report[name])
+}
+
+#[test]
+fn a_training_killed_again_and_again_gives_what_an_undisturbed_one_gives() {
+    let store = DigitsStore::new();
+    let whole = finish(&store, launch(&store, 1, &["--virtual-ranks", "4"]));
+    let steps = whole["steps"].as_u64().unwrap();
+    assert_eq!(whole["samples"].as_u64(), Some(4 * store.manifest.sample_count()));
+    let kept = store.path().join("kept");
+    let kept = kept.to_str().unwrap();
+    // Every step is kept, so that kills come while checkpoints are written, too.
+    let arguments = ["--checkpoints", kept, "--checkpoint-every", "1", "--keep", "2"];
+    let first = [&arguments[..], &["--virtual-ranks", "4"]].concat();
+    let mut kills = 0;
+    for (world, after) in [(3, 9), (2, 5), (4, 12), (1, 7), (2, 3), (3, 11), (1, 1), (4, 6)] {
+        // Who goes on need not know how many virtual ranks there were.
+        let arguments = if kills == 0 { &first[..] } else { &arguments };
+        let ends = until(launch(&store, world, arguments), after, |rank| rank.signal(Signal::KILL));
+        println!("killed one of {world} ranks after {after} steps of its own: {ends:?}");
+        assert_eq!(ends.last().unwrap().0, None, "it was killed");
+        for (code, said) in &ends[..ends.len() - 1] {
+            assert_eq!(*code, Some(3), "{said}");
+            assert!(said.contains(&format!("rank {}", world - 1)), "{said}");
+        }
+        kills += 1;
+    }
+    let last = finish(&store, launch(&store, 3, &arguments));
+    assert_eq!(outcome(&last), outcome(&whole));
+    let resumed = last["resumed_from"].as_u64().expect("it went on");
+    assert!(0 < resumed && resumed < steps, "{resumed} of {steps}");
+    println!("{kills} kills, at last from step {resumed} of {steps}: {}", last["weights_digest"]);
+}
+
+#[test]
+fn a_training_that_is_terminated_ends_well_and_goes_on() {
+    let store = DigitsStore::new();
+    let kept = store.path().join("kept");
+    let kept = kept.to_str().unwrap();
+    let whole = finish(&store, launch(&store, 2, &["--virtual-ranks", "4"]));
+    let arguments = ["--checkpoints", kept, "--virtual-ranks", "4"];
+    for (signal, world) in [(Signal::TERM, 2), (Signal::INT, 3)] {
+        for (code, said) in until(launch(&store, world, &arguments), 4, |rank| rank.signal(signal)) {
+            assert_eq!((code, &said[..]), (Some(0), ""), "a stop that was asked for is no failure");
+        }
+    }
+    let last = finish(&store, launch(&store, 4, &arguments));
+    assert_eq!(outcome(&last), outcome(&whole));
+    assert!(last["resumed_from"].as_u64() > Some(8), "{last}");
+}
+
+#[test]
+fn mistakes_about_checkpoints_are_explained_in_one_line() {
+    let store = DigitsStore::new();
+    let kept = store.path().join("kept");
+    let kept = kept.to_str().unwrap();
+    let saved = store.path().join("saved.safetensors");
+    let saved = saved.to_str().unwrap();
+    let base = ["--checkpoints", kept, "--checkpoint-every", "20", "--save", saved];
+    let whole = finish(&store, launch(&store, 1, &base));
+    let refused = |arguments: &[&str]| {
+        let arguments = [&base[..], arguments].concat();
+        let (code, said) = launch(&store, 1, &arguments).remove(0).end();
+        assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
+        (code.unwrap(), said)
+    };
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["--resume", "never"], 2, "another --run"),
+        (&["--resume", "7"], 2, "no checkpoint 7"),
+        (&["--lr", "0.3"], 2, "learning rate"),
+        (&["--virtual-ranks", "3"], 2, "virtual ranks"),
+        (&["--run", "b", "--init", kept], 1, "cannot begin with"),
+        (&["--run", "b", "--image-size", "0"], 2, "--image-size"),
+    ];
+    for (arguments, expected, part) in cases {
+        let (code, said) = refused(arguments);
+        assert_eq!(code, expected, "{said}");
+        assert!(said.contains(part), "{part:?} missing: {said}");
+    }
+    // Another step of the run, and other first weights for another one.
+    let last = finish(&store, launch(&store, 1, &[&base[..], &["--resume", "340"]].concat()));
+    assert_eq!((outcome(&last), &last["resumed_from"]), (outcome(&whole), &340.into()));
+    let further = finish(&store, launch(&store, 1, &["--init", saved, "--warm-up", "0"]));
+    let first_loss = |report: &Value| report["loss_per_epoch"][0].as_f64().unwrap();
+    assert!(first_loss(&further) < first_loss(&whole) / 2.0, "{further}");
+}
