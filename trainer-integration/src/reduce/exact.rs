@@ -1,14 +1,16 @@
 //! The exact all-reduce: every rank brings the sums of its subtrees, every rank takes the sum of all.
 //!
 //! Reduce-scatter by direct exchange (the owner of a slice receives everyone's partial sums of it and adds them in tree
-//! order), then all-gather. Both halves are one exchange each; short vectors skip the first and are added by everyone.
+//! order, a piece at a time), then all-gather; short vectors skip the second and are added by everyone. Nothing is copied but
+//! a piece at a time: sums go out from where they are, and what comes in is added while it is in the processor's cache.
 
 use std::ops::{Add, Range};
 
 use bytemuck::Pod;
 
-use super::tree::{Partials, VirtualRanks};
-use crate::collective::{Collective, CollectiveError, Message};
+use super::numbers::numbers;
+use super::tree::{Partials, Span, VirtualRanks};
+use crate::collective::{Among, Collective, CollectiveError, Incoming, Outgoing, PIECE_BYTES, Piece, Place};
 
 /// Below this many bytes a second round trip costs more than sending everything to everyone.
 const DIRECT_BYTES: usize = 8 << 10;
@@ -44,76 +46,110 @@ pub fn all_reduce<T: Pod + Add<Output = T>>(
         "rank {rank} sums its own virtual ranks"
     );
     if world == 1 {
-        return Ok(total_of(mine));
+        return Ok(mine.into_total().unwrap_or_else(|_| unreachable!("one rank has the whole tree")));
     }
+    const { assert!(PIECE_BYTES.is_multiple_of(size_of::<T>()), "a piece holds whole numbers") };
     let length = mine.sums()[0].1.len();
-    if length * size_of::<T>() <= DIRECT_BYTES {
-        let partials = joined(&mine, 0..length);
-        let received = collective.all_gather(bytemuck::cast_slice(&partials))?;
-        return combine(ranks, &received, length);
+    let is_short = length * size_of::<T>() <= DIRECT_BYTES;
+    let owned_by = |rank| if is_short { 0..length } else { slice_of(length, rank, world) };
+    let others = || (1..world).map(|distance| (rank + distance) % world);
+    collective.begin(Among::All);
+
+    let mut total = vec![T::zeroed(); length];
+    let own = owned_by(rank);
+    let mut outgoing = Vec::new();
+    for to in others() {
+        let sums = mine.sums().iter().map(|(_, sum)| bytemuck::cast_slice(&sum[owned_by(to)]));
+        outgoing.extend(sums.map(|bytes| Outgoing { to, bytes }));
     }
-
-    let outgoing: Vec<Vec<T>> = (0..world).map(|to| joined(&mine, slice_of(length, to, world))).collect();
+    let mut adder = Adder::new(ranks, rank, &mine, own.clone(), &mut total[own.clone()]);
+    let bytes = own.len() * size_of::<T>();
+    let of_others = (0..world).filter(|&from| from != rank);
+    let of_others = of_others.flat_map(|from| std::iter::repeat_n(from, ranks.subtrees_of(from).len()));
+    let mut incoming: Vec<_> = of_others.map(|from| Incoming { from, into: Place::Sink(bytes) }).collect();
+    collective.transfer(&outgoing, &mut incoming, &mut |piece| adder.add(piece))?;
     drop(mine);
-    let outgoing_bytes: Vec<&[u8]> = outgoing.iter().map(|part| bytemuck::cast_slice(part)).collect();
-    let received = collective.exchange(&outgoing_bytes)?;
-    drop(outgoing);
-    let owned = combine::<T>(ranks, &received, slice_of(length, rank, world).len())?;
-    drop(received);
 
-    let slices = collective.all_gather(bytemuck::cast_slice(&owned))?;
-    let mut total = Vec::with_capacity(length);
-    for (from, message) in slices.iter().enumerate() {
-        let expected = slice_of(length, from as u32, world).len();
-        total.extend_from_slice(&numbers_of::<T>(message, from, expected)?);
+    if !is_short {
+        gather_slices(collective, &mut total)?;
     }
     Ok(total)
 }
 
-/// The same range of every partial sum, one after the other.
-fn joined<T: Pod + Add<Output = T>>(partials: &Partials<T>, range: Range<usize>) -> Vec<T> {
-    let mut numbers = Vec::with_capacity(partials.sums().len() * range.len());
-    for (_, sum) in partials.sums() {
-        numbers.extend_from_slice(&sum[range.clone()]);
-    }
-    numbers
-}
-
-/// Adds what all ranks sent in tree order. The spans need not travel: they follow from the rank.
-fn combine<T: Pod + Add<Output = T>>(
-    ranks: VirtualRanks,
-    received: &[Message],
-    length: usize,
-) -> Result<Vec<T>, CollectiveError> {
-    let mut total = Partials::new(ranks.count);
-    for (from, message) in received.iter().enumerate() {
-        let subtrees = ranks.subtrees_of(from as u32);
-        let numbers = numbers_of::<T>(message, from, subtrees.len() * length)?;
-        for (index, span) in subtrees.into_iter().enumerate() {
-            total.push_subtree(span, numbers[index * length..(index + 1) * length].to_vec());
+/// Every rank has computed its [slice](slice_of) of `numbers`, and gets those of all others.
+fn gather_slices<T: Pod>(collective: &mut dyn Collective, numbers: &mut [T]) -> Result<(), CollectiveError> {
+    let (rank, world, length) = (collective.rank(), collective.world(), numbers.len());
+    let (mut rest, mut incoming, mut own) = (numbers, Vec::new(), &mut [][..]);
+    for from in 0..world {
+        let (slice, after) = rest.split_at_mut(slice_of(length, from, world).len());
+        rest = after;
+        if from == rank {
+            own = slice;
+        } else {
+            incoming.push(Incoming { from, into: Place::Slice(bytemuck::cast_slice_mut(slice)) });
         }
     }
-    Ok(total_of(total))
+    let own: &[u8] = bytemuck::cast_slice(own);
+    let others = (1..world).map(|distance| (rank + distance) % world);
+    let outgoing: Vec<_> = others.map(|to| Outgoing { to, bytes: own }).collect();
+    collective.transfer(&outgoing, &mut incoming, &mut |_| {})
 }
 
-fn total_of<T: Pod + Add<Output = T>>(partials: Partials<T>) -> Vec<T> {
-    partials.into_total().unwrap_or_else(|_| unreachable!("the subtrees of all ranks make up the tree"))
+/// Adds the pieces of all subtrees in tree order: those that come, and between them those that this rank has.
+struct Adder<'a, T> {
+    /// The subtrees of all ranks in order, those of this rank with their numbers.
+    subtrees: Vec<(Span, Option<&'a [T]>)>,
+    /// How many of them are in `sum`.
+    added: usize,
+    sum: Partials<T>,
+    total: &'a mut [T],
 }
 
-fn numbers_of<T: Pod>(
-    message: &Message,
-    from: usize,
-    expected: usize,
-) -> Result<std::borrow::Cow<'_, [T]>, CollectiveError> {
-    let numbers = message.numbers::<T>().filter(|numbers| numbers.len() == expected);
-    numbers.ok_or_else(|| CollectiveError::Malformed {
-        rank: from as u32,
-        what: format!(
-            "{} bytes of partial sums, {} expected",
-            message.bytes().len(),
-            expected * size_of::<T>()
-        ),
-    })
+impl<'a, T: Pod + Add<Output = T>> Adder<'a, T> {
+    fn new(
+        ranks: VirtualRanks,
+        rank: u32,
+        mine: &'a Partials<T>,
+        own: Range<usize>,
+        total: &'a mut [T],
+    ) -> Adder<'a, T> {
+        let mut subtrees = Vec::new();
+        for other in 0..ranks.world {
+            if other == rank {
+                subtrees
+                    .extend(mine.sums().iter().map(|(span, sum)| (span.clone(), Some(&sum[own.clone()]))));
+            } else {
+                subtrees.extend(ranks.subtrees_of(other).into_iter().map(|span| (span, None)));
+            }
+        }
+        Adder { subtrees, added: 0, sum: Partials::new(ranks.count), total }
+    }
+
+    fn add(&mut self, piece: Piece<'_>) {
+        let numbers = numbers::<T>(piece.bytes);
+        let start = piece.offset / size_of::<T>();
+        let range = start..start + numbers.len();
+        self.add_own(&range);
+        let (span, _) = &self.subtrees[self.added];
+        self.sum.add_subtree(span.clone(), &numbers);
+        self.added += 1;
+        self.add_own(&range);
+        if self.added == self.subtrees.len() {
+            let whole = std::mem::replace(&mut self.sum, Partials::new(self.subtrees[self.added - 1].0.end));
+            let whole = whole
+                .into_total()
+                .unwrap_or_else(|_| unreachable!("the subtrees of all ranks make up the tree"));
+            self.total[range].copy_from_slice(&whole);
+            self.added = 0;
+        }
+    }
+
+    fn add_own(&mut self, range: &Range<usize>) {
+        while let Some((span, Some(own))) = self.subtrees.get(self.added) {
+            self.sum.add_subtree(span.clone(), &own[range.clone()]);
+            self.added += 1;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -180,7 +216,10 @@ mod tests {
             mine.push(collective.rank(), vec![1.0f32; 3 + collective.rank() as usize]);
             all_reduce(&mut collective, VirtualRanks { count: 2, world: 2 }, mine)
         });
-        assert!(results.iter().all(|result| matches!(result, Err(CollectiveError::Malformed { .. }))));
+        // Whoever finds it out first tells the other.
+        assert!(results.iter().all(Result::is_err));
+        let says = |error: &CollectiveError| matches!(error, CollectiveError::Malformed { .. });
+        assert!(results.iter().any(|result| result.as_ref().is_err_and(says)), "{results:?}");
     }
 
     proptest! {

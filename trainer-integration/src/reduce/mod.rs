@@ -5,6 +5,7 @@
 
 pub mod comm;
 pub mod exact;
+mod numbers;
 pub mod tree;
 
 pub use comm::{Comm, Pending};

@@ -168,7 +168,7 @@ fn join(args: &Args) -> Result<Box<dyn Collective>, Failure> {
         let alone = threads::world(1, timeout).remove(0);
         return Ok(Box::new(alone));
     }
-    let options = TcpOptions { run: args.run.to_string(), join_timeout, timeout };
+    let options = TcpOptions { run: args.run.to_string(), join_timeout, timeout, host: None };
     Ok(Box::new(connect(&args.master(), args.rank, args.world, &options)?))
 }
 

@@ -74,12 +74,10 @@ fn one_that_does_not_fit_in_is_told_why_and_a_stranger_is_ignored() {
 #[test]
 fn garbage_on_a_stream_fails_the_operation_and_names_the_rank() {
     let mut members = connected(2, &options(Duration::from_secs(20)));
-    let last = members.pop().unwrap();
+    let mut last = members.pop().unwrap();
     let mut first = members.pop().unwrap();
-    // Rank 1's socket, written to behind the back of its link.
-    last.with_link(|link| {
-        link.peers[0].as_ref().unwrap().stream.try_clone().unwrap().write_all(&[7; 64]).unwrap();
-    });
+    // Rank 1's socket, written to behind the back of its collective.
+    last.peers[0].as_mut().unwrap().stream.write_all(&[7; 64]).unwrap();
     let why = first.barrier().unwrap_err();
     assert!(matches!(why, CollectiveError::Malformed { rank: 1, .. }), "{why}");
 }
