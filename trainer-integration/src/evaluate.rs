@@ -6,11 +6,11 @@
 use arrow::compute::concat_batches;
 use serde::Serialize;
 
-use crate::collective::CollectiveError;
+use crate::collective::{CollectiveError, slice_of};
 use crate::data::{InputSpec, Rows};
 use crate::engine::Engine;
 use crate::loss::cross_entropy;
-use crate::reduce::{Comm, slice_of};
+use crate::reduce::Comm;
 use crate::train::TrainError;
 use crate::weights::Statistics;
 

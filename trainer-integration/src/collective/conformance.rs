@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::sums::{Algorithm, all_reduce_by};
 use super::{Among, Collective, CollectiveError, Incoming, Outgoing, PIECE_BYTES, Place};
 
 /// Makes a connected world of so many ranks whose operations wait no longer than the duration.
@@ -24,6 +25,7 @@ pub fn run(make: MakeWorld<'_>) {
         two_ranks_can_talk_while_others_do_not(make(world, LONG));
         a_transfer_may_be_sparse_and_have_many_messages(make(world, LONG));
         the_sink_takes_pieces_in_rounds_whoever_is_first(make(world, LONG));
+        every_algorithm_sums(make(world, LONG));
     }
     for world in [2, 5] {
         large_messages_in_all_directions_do_not_block(make(world, LONG));
@@ -155,6 +157,23 @@ fn the_sink_takes_pieces_in_rounds_whoever_is_first(members: Vec<Box<dyn Collect
             (0..senders.len()).map(move |incoming| (offset, incoming, PIECE_BYTES.min(LENGTH - offset)))
         });
         assert!(rounds.eq(taken));
+    });
+}
+
+/// What the algorithms promise beyond that is tested with threads; here, that an implementation carries them.
+fn every_algorithm_sums(members: Vec<Box<dyn Collective>>) {
+    each(members, |member| {
+        let (rank, world) = (u64::from(member.rank()), u64::from(member.world()));
+        for length in [0, 1, 7, 1_000, PIECE_BYTES / 2 + 1] {
+            let number = |rank: u64, at: usize| rank * 1_000_003 + at as u64;
+            let expected = (0..length).map(|at| (0..world).map(|rank| number(rank, at)).sum());
+            let expected: Vec<u64> = expected.collect();
+            for algorithm in Algorithm::ALL {
+                let mut numbers: Vec<u64> = (0..length).map(|at| number(rank, at)).collect();
+                all_reduce_by(algorithm, member, &mut numbers).unwrap();
+                assert!(numbers == expected, "{algorithm:?} of {length}");
+            }
+        }
     });
 }
 

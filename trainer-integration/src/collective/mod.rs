@@ -7,8 +7,10 @@
 
 pub mod conformance;
 mod message;
+pub(crate) mod numbers;
 mod pieces;
 mod standing;
+pub mod sums;
 pub mod tcp;
 pub mod threads;
 
@@ -17,6 +19,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 pub use message::Message;
+pub use numbers::{Number, slice_of};
 pub use pieces::PIECE_BYTES;
 pub use tcp::TcpCollective;
 pub use threads::{ThreadCollective, spawn};
@@ -81,6 +84,15 @@ pub enum Among {
     Two,
 }
 
+/// What carries messages, as far as it matters for the choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Ranks read each other's memory.
+    Memory,
+    /// Ranks write to sockets.
+    Network,
+}
+
 /// The ranks of a run, as one of them sees the others.
 ///
 /// Guarantees, for every implementation: messages arrive whole, unchanged and exactly once; an operation either succeeds
@@ -95,6 +107,9 @@ pub trait Collective: Send {
 
     /// The machine of every rank, in rank order: ranks with the same number share one.
     fn hosts(&self) -> &[u32];
+
+    /// What carries messages.
+    fn link(&self) -> Link;
 
     /// An operation begins: the transfers until the next one are its steps, and its time runs from now on.
     fn begin(&mut self, among: Among);

@@ -8,22 +8,13 @@ use std::ops::{Add, Range};
 
 use bytemuck::Pod;
 
-use super::numbers::numbers;
 use super::tree::{Partials, Span, VirtualRanks};
+use crate::collective::numbers::{numbers, slice_of};
+use crate::collective::sums::gather_slices;
 use crate::collective::{Among, Collective, CollectiveError, Incoming, Outgoing, PIECE_BYTES, Piece, Place};
 
 /// Below this many bytes a second round trip costs more than sending everything to everyone.
 const DIRECT_BYTES: usize = 8 << 10;
-
-/// The part of `length` numbers that `rank` of `world` owns.
-///
-/// # Panics
-/// If `rank` is outside the world.
-pub fn slice_of(length: usize, rank: u32, world: u32) -> Range<usize> {
-    assert!(rank < world, "rank {rank} outside world of {world}");
-    let bound = |rank: u32| (length as u128 * u128::from(rank) / u128::from(world)) as usize;
-    bound(rank)..bound(rank + 1)
-}
 
 /// The sum over all virtual ranks, bit for bit the same for every world size and on every rank.
 ///
@@ -74,25 +65,6 @@ pub fn all_reduce<T: Pod + Add<Output = T>>(
         gather_slices(collective, &mut total)?;
     }
     Ok(total)
-}
-
-/// Every rank has computed its [slice](slice_of) of `numbers`, and gets those of all others.
-fn gather_slices<T: Pod>(collective: &mut dyn Collective, numbers: &mut [T]) -> Result<(), CollectiveError> {
-    let (rank, world, length) = (collective.rank(), collective.world(), numbers.len());
-    let (mut rest, mut incoming, mut own) = (numbers, Vec::new(), &mut [][..]);
-    for from in 0..world {
-        let (slice, after) = rest.split_at_mut(slice_of(length, from, world).len());
-        rest = after;
-        if from == rank {
-            own = slice;
-        } else {
-            incoming.push(Incoming { from, into: Place::Slice(bytemuck::cast_slice_mut(slice)) });
-        }
-    }
-    let own: &[u8] = bytemuck::cast_slice(own);
-    let others = (1..world).map(|distance| (rank + distance) % world);
-    let outgoing: Vec<_> = others.map(|to| Outgoing { to, bytes: own }).collect();
-    collective.transfer(&outgoing, &mut incoming, &mut |_| {})
 }
 
 /// Adds the pieces of all subtrees in tree order: those that come, and between them those that this rank has.
@@ -231,17 +203,6 @@ mod tests {
             for total in reduced(count, world, length) {
                 prop_assert!(total == alone);
             }
-        }
-
-        #[test]
-        fn slices_cover_every_number_once(length in 0..10_000usize, world in 1..64u32) {
-            let mut next = 0;
-            for rank in 0..world {
-                let slice = slice_of(length, rank, world);
-                prop_assert_eq!(slice.start, next);
-                next = slice.end;
-            }
-            prop_assert_eq!(next, length);
         }
     }
 }

@@ -5,9 +5,8 @@
 
 pub mod comm;
 pub mod exact;
-mod numbers;
 pub mod tree;
 
 pub use comm::{Comm, Pending};
-pub use exact::{all_reduce, slice_of};
+pub use exact::all_reduce;
 pub use tree::{Partials, Span, VirtualRanks};

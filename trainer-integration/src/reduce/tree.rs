@@ -6,7 +6,7 @@
 
 use std::ops::{Add, Range};
 
-use super::numbers::add_right;
+use crate::collective::numbers::add_right;
 
 /// A node of the tree, by the virtual ranks below it.
 pub type Span = Range<u32>;

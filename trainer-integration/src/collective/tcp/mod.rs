@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use mio::{Events, Interest, Poll, Token};
 
 use super::standing::Standing;
-use super::{Among, Collective, CollectiveError, DEFAULT_TIMEOUT, Incoming, Outgoing, Sink};
+use super::{Among, Collective, CollectiveError, DEFAULT_TIMEOUT, Incoming, Link, Outgoing, Sink};
 use peer::Peer;
 pub use rendezvous::{JoinError, Rendezvous, connect};
 use step::Step;
@@ -106,6 +106,10 @@ impl Collective for TcpCollective {
 
     fn hosts(&self) -> &[u32] {
         &self.standing.hosts
+    }
+
+    fn link(&self) -> Link {
+        Link::Network
     }
 
     fn begin(&mut self, among: Among) {

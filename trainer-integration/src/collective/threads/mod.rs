@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::pieces::Pieces;
 use super::standing::Standing;
-use super::{Among, Collective, CollectiveError, DEFAULT_TIMEOUT, Incoming, Outgoing, Piece, Place, Sink};
+use super::{
+    Among, Collective, CollectiveError, DEFAULT_TIMEOUT, Incoming, Link, Outgoing, Piece, Place, Sink,
+};
 use lend::{Desk, Loan};
 
 /// A [`Collective`] between threads; see [`world`] and [`spawn`].
@@ -66,6 +68,10 @@ impl Collective for ThreadCollective {
 
     fn hosts(&self) -> &[u32] {
         &self.standing.hosts
+    }
+
+    fn link(&self) -> Link {
+        Link::Memory
     }
 
     fn begin(&mut self, among: Among) {
