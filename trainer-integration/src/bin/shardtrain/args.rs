@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use shardd_client::loader::LastBatch;
 use shardd_client::protocol::RunId;
 use shardd_client::stores::StoreArgs;
@@ -14,6 +14,8 @@ use shardd_trainer::train::{GuardConfig, OnBadStep};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
+use crate::bench_comm::BenchCommArgs;
+
 /// Trains a small model on a data set of shardd, as one rank of a run
 ///
 /// Start it once per rank with the same settings (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are understood), or once
@@ -21,7 +23,11 @@ use thiserror::Error;
 /// are. Exit codes: 0 trained, 1 failed, 2 asked wrongly, 3 another rank is gone, late or not there.
 #[derive(Parser, Debug)]
 #[command(name = "shardtrain", version, max_term_width = 100)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
     /// Servers to read from, the nearest first
     #[arg(long, value_name = "URL,…", value_delimiter = ',', env = "SHARDD_SERVER")]
     #[arg(default_value = "http://127.0.0.1:7700")]
@@ -197,6 +203,12 @@ pub(crate) struct Args {
     /// Save the weights (rank 0 does)
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) save: Option<PathBuf>,
+}
+
+/// What else it does than being a rank.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    BenchComm(BenchCommArgs),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

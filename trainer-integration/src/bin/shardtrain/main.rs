@@ -3,6 +3,7 @@
 //! Exit codes: 0 trained, 1 failed, 2 asked wrongly, 3 another rank is gone, late or not there (start the run again).
 
 mod args;
+mod bench_comm;
 mod output;
 mod session;
 
@@ -11,11 +12,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
+use shardd_trainer::collective::CollectiveError;
 use shardd_trainer::collective::tcp::JoinError;
 use shardd_trainer::device::DeviceError;
 use shardd_trainer::train::TrainError;
 
-use args::{Args, UsageError};
+use args::{Args, Command, UsageError};
 
 /// Every layer's tensors come and go in every step. The system's allocator gives their pages back each time and gets fresh
 /// ones, which took a sixth of the processor time of training a small model; this one keeps them.
@@ -25,10 +27,14 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 fn main() -> ExitCode {
     let args = Args::parse();
     tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
-    match session::run(&args) {
+    let (outcome, who) = match &args.command {
+        None => (session::run(&args), format!("rank {}", args.rank)),
+        Some(Command::BenchComm(args)) => (bench_comm::run(args), "bench-comm".to_owned()),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("shardtrain: rank {}: {}", args.rank, chain(&*error));
+            eprintln!("shardtrain: {who}: {}", chain(&*error));
             ExitCode::from(code(&*error))
         }
     }
@@ -41,6 +47,7 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
     match (error.downcast_ref(), error.downcast_ref()) {
         (Some(TrainError::TooManyRanks { .. }), _) => 2,
         (Some(TrainError::Collective(_)), _) => 3,
+        _ if error.is::<CollectiveError>() => 3,
         (_, Some(JoinError::NoMaster { .. } | JoinError::Missing { .. } | JoinError::Peer { .. })) => 3,
         _ => 1,
     }
