@@ -15,9 +15,11 @@ pub trait Number: Pod + Send + Sync {
 macro_rules! numbers {
     ($($float:ty),*; $($integer:ty),*) => {
         $(impl Number for $float {
+            #[inline]
             fn plus(self, other: Self) -> Self { self + other }
         })*
         $(impl Number for $integer {
+            #[inline]
             fn plus(self, other: Self) -> Self { self.wrapping_add(other) }
         })*
     };

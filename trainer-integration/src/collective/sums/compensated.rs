@@ -13,6 +13,7 @@ pub trait Compensated: Number {
 macro_rules! floats {
     ($($float:ty),*) => {
         $(impl Compensated for $float {
+            #[inline]
             fn two_sum(self, other: Self) -> (Self, Self) {
                 let sum = self + other;
                 let error = if self.abs() >= other.abs() { (self - sum) + other } else { (other - sum) + self };
