@@ -5,7 +5,7 @@ pub mod guard;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use tracing::warn;
 
 pub use guard::{BadStep, GuardConfig, OnBadStep};
 
-use crate::collective::{Collective, CollectiveError};
+use crate::collective::{Collective, CollectiveError, waited_for};
 use crate::data::{InputError, InputOptions, InputSpec, Rows, RowsError, Samples};
 use crate::device::{DeviceError, DeviceName};
 use crate::engine::{Engine, StepPlan};
@@ -193,6 +193,8 @@ pub struct Trained {
     pub wait_s: f64,
     /// Payload bytes this rank sent to others.
     pub bytes_sent: u64,
+    /// How long all other ranks together waited for each rank in collective operations.
+    pub waited_for: Vec<Duration>,
     /// Numbers in the model.
     pub parameters: usize,
 }
@@ -335,6 +337,7 @@ impl Training<'_> {
             train_s,
             wait_s: source.waited().as_secs_f64(),
             bytes_sent: comm.run(|collective| Ok(collective.bytes_sent()))?,
+            waited_for: comm.run(waited_for)?,
             parameters,
         })
     }

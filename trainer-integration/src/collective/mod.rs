@@ -10,6 +10,7 @@ mod message;
 pub(crate) mod numbers;
 mod pieces;
 mod standing;
+mod straggler;
 pub mod sums;
 pub mod tcp;
 pub mod threads;
@@ -21,6 +22,7 @@ use thiserror::Error;
 pub use message::Message;
 pub use numbers::{Number, slice_of};
 pub use pieces::PIECE_BYTES;
+pub use straggler::{straggler, waited_for};
 pub use tcp::TcpCollective;
 pub use threads::{ThreadCollective, spawn};
 

@@ -46,20 +46,32 @@ pub fn all_reduce<T: Pod + Add<Output = T>>(
     let others = || (1..world).map(|distance| (rank + distance) % world);
     collective.begin(Among::All);
 
-    let mut total = vec![T::zeroed(); length];
+    // The first sum's memory becomes the total's: of its slices, one is written and the others are sent.
+    let mut sums = mine.into_sums();
+    let (_, mut total) = sums.remove(0);
+    let copy = is_short.then(|| total.clone());
     let own = owned_by(rank);
+    let (before, rest) = total.split_at_mut(own.start);
+    let (own_total, after) = rest.split_at_mut(own.len());
     let mut outgoing = Vec::new();
     for to in others() {
-        let sums = mine.sums().iter().map(|(_, sum)| bytemuck::cast_slice(&sum[owned_by(to)]));
-        outgoing.extend(sums.map(|bytes| Outgoing { to, bytes }));
+        let slice = owned_by(to);
+        let first = match &copy {
+            Some(copy) => &copy[..],
+            None if slice.end <= own.start => &before[slice.clone()],
+            None => &after[slice.start - own.end..slice.end - own.end],
+        };
+        let more = sums.iter().map(|(_, sum)| &sum[slice.clone()]);
+        let bytes = std::iter::once(first).chain(more).map(bytemuck::cast_slice);
+        outgoing.extend(bytes.map(|bytes| Outgoing { to, bytes }));
     }
-    let mut adder = Adder::new(ranks, rank, &mine, own.clone(), &mut total[own.clone()]);
+    let more: Vec<&[T]> = sums.iter().map(|(_, sum)| &sum[own.clone()]).collect();
+    let mut adder = Adder::new(ranks, rank, &more, own_total);
     let bytes = own.len() * size_of::<T>();
     let of_others = (0..world).filter(|&from| from != rank);
     let of_others = of_others.flat_map(|from| std::iter::repeat_n(from, ranks.subtrees_of(from).len()));
     let mut incoming: Vec<_> = of_others.map(|from| Incoming { from, into: Place::Sink(bytes) }).collect();
     collective.transfer(&outgoing, &mut incoming, &mut |piece| adder.add(piece))?;
-    drop(mine);
 
     if !is_short {
         gather_slices(collective, &mut total)?;
@@ -69,29 +81,34 @@ pub fn all_reduce<T: Pod + Add<Output = T>>(
 
 /// Adds the pieces of all subtrees in tree order: those that come, and between them those that this rank has.
 struct Adder<'a, T> {
-    /// The subtrees of all ranks in order, those of this rank with their numbers.
-    subtrees: Vec<(Span, Option<&'a [T]>)>,
+    /// The subtrees of all ranks, in order.
+    subtrees: Vec<(Span, Source<'a, T>)>,
     /// How many of them are in `sum`.
     added: usize,
     sum: Partials<T>,
+    /// This rank's part of its first subtree, piece by piece replaced by that of the total.
     total: &'a mut [T],
 }
 
+/// Where the numbers of a subtree come from.
+enum Source<'a, T> {
+    Another,
+    Total,
+    Own(&'a [T]),
+}
+
 impl<'a, T: Pod + Add<Output = T>> Adder<'a, T> {
-    fn new(
-        ranks: VirtualRanks,
-        rank: u32,
-        mine: &'a Partials<T>,
-        own: Range<usize>,
-        total: &'a mut [T],
-    ) -> Adder<'a, T> {
+    /// `total` holds this rank's first subtree, `more` are the others.
+    fn new(ranks: VirtualRanks, rank: u32, more: &[&'a [T]], total: &'a mut [T]) -> Adder<'a, T> {
         let mut subtrees = Vec::new();
         for other in 0..ranks.world {
-            if other == rank {
-                subtrees
-                    .extend(mine.sums().iter().map(|(span, sum)| (span.clone(), Some(&sum[own.clone()]))));
-            } else {
-                subtrees.extend(ranks.subtrees_of(other).into_iter().map(|span| (span, None)));
+            for (index, span) in ranks.subtrees_of(other).into_iter().enumerate() {
+                let source = match index {
+                    _ if other != rank => Source::Another,
+                    0 => Source::Total,
+                    _ => Source::Own(more[index - 1]),
+                };
+                subtrees.push((span, source));
             }
         }
         Adder { subtrees, added: 0, sum: Partials::new(ranks.count), total }
@@ -117,8 +134,13 @@ impl<'a, T: Pod + Add<Output = T>> Adder<'a, T> {
     }
 
     fn add_own(&mut self, range: &Range<usize>) {
-        while let Some((span, Some(own))) = self.subtrees.get(self.added) {
-            self.sum.add_subtree(span.clone(), &own[range.clone()]);
+        while let Some((span, source)) = self.subtrees.get(self.added) {
+            let own = match source {
+                Source::Another => return,
+                Source::Total => &self.total[range.clone()],
+                Source::Own(own) => &own[range.clone()],
+            };
+            self.sum.add_subtree(span.clone(), own);
             self.added += 1;
         }
     }

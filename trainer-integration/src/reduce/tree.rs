@@ -151,6 +151,11 @@ impl<T: Copy + Add<Output = T>> Partials<T> {
         &self.sums
     }
 
+    /// As [`Partials::sums`], to be used up.
+    pub(super) fn into_sums(self) -> Vec<(Span, Vec<T>)> {
+        self.sums
+    }
+
     /// The sum over all virtual ranks, or what is there so far when some are missing.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde::Serialize;
+use shardd_trainer::collective::straggler;
 use shardd_trainer::source::Audit;
 use shardd_trainer::train::{Progress, Trained};
 use shardd_trainer::weights::{Weights, WeightsError};
@@ -47,6 +48,9 @@ pub(crate) struct Report<'a> {
     train_s: f64,
     wait_s: f64,
     bytes_sent: u64,
+    /// Seconds that all other ranks together waited for each rank, and the one they waited for longest.
+    waited_for_s: Vec<f64>,
+    straggler: Option<u32>,
     audits: &'a [Audit],
 }
 
@@ -74,6 +78,8 @@ impl<'a> Report<'a> {
             train_s: trained.train_s,
             wait_s: trained.wait_s,
             bytes_sent: trained.bytes_sent,
+            waited_for_s: trained.waited_for.iter().map(std::time::Duration::as_secs_f64).collect(),
+            straggler: straggler(&trained.waited_for),
             audits: &trained.audits,
         }
     }
@@ -116,8 +122,12 @@ impl Observer {
         let accuracy = report
             .test_accuracy
             .map_or(String::new(), |share| format!(", test accuracy {:.1} %", share * 100.0));
+        let straggler = report.straggler.map_or(String::new(), |rank| {
+            let waited = report.waited_for_s[rank as usize];
+            format!("the others waited longest for rank {rank}: {waited:.1} s, added up over them\n")
+        });
         let summary = format!(
-            "trained {} epochs on {} of {} virtual ranks: {:.0} samples/s{loss}{accuracy}\nweights blake3 {}\n",
+            "trained {} epochs on {} of {} virtual ranks: {:.0} samples/s{loss}{accuracy}\n{straggler}weights blake3 {}\n",
             report.epochs,
             if report.world == 1 { "1 rank".to_owned() } else { format!("{} ranks", report.world) },
             report.virtual_ranks,

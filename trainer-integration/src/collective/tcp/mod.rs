@@ -22,6 +22,8 @@ pub use rendezvous::{JoinError, Rendezvous, connect};
 use step::Step;
 use wire::{Header, Kind, MAX_TEXT_BYTES};
 
+/// After so long without news a rank looks for aborts behind messages that it does not want yet.
+const LONG_WAIT: Duration = Duration::from_millis(200);
 /// How long a rank that gives up tries to tell the others, at most.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long before its time is up a rank asks who is not there, at most.
@@ -173,14 +175,16 @@ impl TcpCollective {
             let Some(left) = self.standing.remaining() else { return Err(self.late(step)) };
             let operation = Some(self.standing.operation());
             let is_asked = self.peers.iter().flatten().any(|peer| peer.waiting_in == operation);
-            if self.called_in == operation || self.standing.is_of_two() {
-                self.wait(left)?;
-            } else if left <= self.roll_call || is_asked {
+            let has_called = self.called_in == operation || self.standing.is_of_two();
+            if !has_called && (left <= self.roll_call || is_asked) {
                 self.called_in = operation;
                 self.call_the_roll(step);
-            } else {
-                self.wait(left - self.roll_call)?;
+                continue;
             }
+            let limit = if has_called { left } else { left - self.roll_call };
+            let started = Instant::now();
+            self.wait(if step.looks_ahead { limit } else { limit.min(LONG_WAIT) })?;
+            step.looks_ahead |= started.elapsed() >= LONG_WAIT;
         }
     }
 

@@ -12,6 +12,9 @@ use crate::collective::{CollectiveError, PIECE_BYTES};
 /// Bytes read before it is known what they are for: a header with a small message.
 const AHEAD_BYTES: usize = 8 << 10;
 
+/// Bytes kept at most while an abort is looked for behind them: more than sockets hold.
+const MOST_AHEAD_BYTES: usize = 64 << 20;
+
 #[derive(Debug)]
 pub(super) struct Peer {
     rank: u32,
@@ -21,7 +24,7 @@ pub(super) struct Peer {
     pub(super) is_writable: bool,
     /// The last operation that the rank said it is waiting in.
     pub(super) waiting_in: Option<u64>,
-    ahead: Box<[u8]>,
+    ahead: Vec<u8>,
     unread: Range<usize>,
     /// The next frame, once its header is here.
     header: Option<Header>,
@@ -43,7 +46,7 @@ impl Peer {
             is_readable: true,
             is_writable: true,
             waiting_in: None,
-            ahead: vec![0; AHEAD_BYTES].into_boxed_slice(),
+            ahead: vec![0; AHEAD_BYTES],
             unread: 0..0,
             header: None,
             got: 0,
@@ -139,6 +142,36 @@ impl Peer {
         }
     }
 
+    /// Looks behind a piece whose time has not come for an abort. What is in front of it is kept.
+    pub(super) fn find_abort(&mut self) -> Result<(), CollectiveError> {
+        let Some(early) = self.header.filter(|_| self.is_readable && self.ended.is_none()) else {
+            return Ok(());
+        };
+        while self.is_readable && self.unread.len() < MOST_AHEAD_BYTES {
+            if self.unread.end == self.ahead.len() {
+                self.ahead.resize(2 * self.ahead.len(), 0);
+            }
+            match self.fill_ahead() {
+                Ok(_) => {}
+                Err(CollectiveError::Gone { .. }) => break,
+                Err(why) => return Err(why),
+            }
+        }
+        let mut rest = self.ahead[self.unread.clone()].get(early.payload - self.got..);
+        while let Some((header, payload)) = rest.and_then(|rest| rest.split_first_chunk()) {
+            let Ok(header) = Header::parse(header) else { break };
+            if header.kind == Kind::Abort
+                && let Some(text) = payload.get(..header.payload)
+                && header.check(text).is_ok()
+            {
+                let reason = String::from_utf8_lossy(text).into_owned();
+                return Err(CollectiveError::Aborted { rank: header.operation as u32, reason });
+            }
+            rest = payload.get(header.payload..);
+        }
+        Ok(())
+    }
+
     /// Why the rank can no longer be written to, by what it said last if it did.
     pub(super) fn last_word(&mut self, otherwise: CollectiveError) -> CollectiveError {
         self.is_readable = true;
@@ -195,8 +228,14 @@ impl Peer {
     }
 
     fn fill_ahead(&mut self) -> Result<usize, CollectiveError> {
-        self.ahead.copy_within(self.unread.clone(), 0);
-        self.unread = 0..self.unread.len();
+        if self.unread.start > 0 {
+            self.ahead.copy_within(self.unread.clone(), 0);
+            self.unread = 0..self.unread.len();
+        }
+        if self.unread.is_empty() && self.ahead.len() > AHEAD_BYTES {
+            self.ahead.truncate(AHEAD_BYTES);
+            self.ahead.shrink_to_fit();
+        }
         let mut ahead = std::mem::take(&mut self.ahead);
         let space = &mut ahead[self.unread.end..];
         let outcome = self.read_stream(|stream| stream.read(space));

@@ -17,6 +17,8 @@ pub(super) struct Step<'t, 'a> {
     incoming: &'t mut [Incoming<'a>],
     /// Bytes received of each message.
     received: Vec<usize>,
+    /// Whether it has waited so long that a rank may have given up behind a piece whose time has not come.
+    pub(super) looks_ahead: bool,
     /// The pieces that the sink takes, in the order in which it does.
     deliveries: Peekable<Deliveries>,
 }
@@ -80,6 +82,7 @@ impl<'t, 'a> Step<'t, 'a> {
             sending: sending.collect(),
             receiving,
             received: vec![0; incoming.len()],
+            looks_ahead: false,
             deliveries: Pieces::of(to_sink).filter_map(of_some).peekable(),
             incoming,
         }
@@ -161,8 +164,10 @@ impl<'t, 'a> Step<'t, 'a> {
         let is_expected = receiving.unfinished > 0;
         let header = match peer.header() {
             Ok(Some(header)) if is_expected => header,
-            // Early, or only an end: that is told when it is waited for.
+            // Early, or nothing.
+            Ok(_) if self.looks_ahead => return peer.find_abort().map(|()| false),
             Ok(_) => return Ok(false),
+            // Only an end: that is told when it is waited for.
             Err(CollectiveError::Gone { .. }) if !is_expected => return Ok(false),
             Err(why) => return Err(why),
         };
