@@ -124,6 +124,7 @@ def size_name(size):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # the programs are ended on the way out
     parser = argparse.ArgumentParser(prog="benches/peers/gloo/run", description="All-reduce of f32 beside gloo.")
     parser.add_argument("--shardtrain", required=True)
     parser.add_argument("--worlds", default="2,4")

@@ -20,14 +20,16 @@ const fn line(link: Link, world: u32, bytes: usize, algorithm: Algorithm) -> Cro
     Crossover { link, world, bytes, algorithm }
 }
 
-/// For all-reduce on one host, as measured with `shardtrain bench-comm`, see benches/README.md, "Collectives".
+/// For all-reduce, as measured with `shardtrain bench-comm` on one host of two cores, worlds of 2, 4 and 16, in November 2026: see
+/// benches/README.md, "Collectives". The ring was never much faster there than direct; on a network that many senders to one receiver
+/// bring to its knees it may be.
 pub const CROSSOVERS: [Crossover; 6] = [
-    line(Link::Memory, 2, 16 << 10, Algorithm::Doubling),
+    line(Link::Memory, 2, 64 << 10, Algorithm::Doubling),
     line(Link::Memory, 2, usize::MAX, Algorithm::Direct),
     line(Link::Network, 2, 64 << 10, Algorithm::Doubling),
     line(Link::Network, 2, usize::MAX, Algorithm::Direct),
-    line(Link::Network, 9, 16 << 10, Algorithm::Doubling),
-    line(Link::Network, 9, usize::MAX, Algorithm::Ring),
+    line(Link::Network, 9, 256 << 10, Algorithm::Doubling),
+    line(Link::Network, 9, usize::MAX, Algorithm::Direct),
 ];
 
 /// The algorithm for so many bytes in a world of these hosts: across hosts whose ranks share a machine, hierarchical.

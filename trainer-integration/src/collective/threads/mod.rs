@@ -216,6 +216,8 @@ impl Drop for ThreadCollective {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
     use crate::collective::conformance;
 
@@ -224,5 +226,46 @@ mod tests {
         conformance::run(&|ranks, timeout| {
             world(ranks, timeout).into_iter().map(|member| Box::new(member) as Box<dyn Collective>).collect()
         });
+    }
+
+    /// Two ranks: 0 lends 1 a message whose pieces `read` gets.
+    fn lent(timeout: Duration, read: impl Fn() + Send) -> Result<(), CollectiveError> {
+        let mut members = world(2, timeout);
+        let (mut receiver, mut sender) = (members.remove(1), members.remove(0));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                let mut incoming = [Incoming { from: 0, into: Place::Sink(9) }];
+                receiver.begin(Among::All);
+                receiver.transfer(&[], &mut incoming, &mut |_| read())
+            });
+            sender.begin(Among::All);
+            let outcome = sender.transfer(&[Outgoing { to: 1, bytes: &[7; 9] }], &mut [], &mut |_| {});
+            drop(reader.join()); // it may have panicked
+            outcome
+        })
+    }
+
+    #[test]
+    fn nothing_is_taken_back_while_it_is_read() {
+        let is_reading = AtomicBool::new(false);
+        let timeout = Duration::from_millis(50);
+        let outcome = lent(timeout, || {
+            is_reading.store(true, Ordering::SeqCst);
+            let since = Instant::now();
+            while since.elapsed() < 4 * timeout {
+                std::thread::yield_now(); // an addition that takes its time
+            }
+            is_reading.store(false, Ordering::SeqCst);
+        });
+        // Whether it saw the time run out or the message read, the sender came back when nobody read any more.
+        assert!(!is_reading.load(Ordering::SeqCst));
+        assert!(matches!(outcome, Ok(()) | Err(CollectiveError::Late { .. })), "{outcome:?}");
+    }
+
+    #[test]
+    fn a_reader_that_panics_gives_back_what_it_was_lent() {
+        let outcome = lent(Duration::from_secs(20), || panic!("out of numbers"));
+        // The message was read as far as its reader wanted; that the reader is gone shows when it is next needed.
+        assert!(matches!(outcome, Ok(()) | Err(CollectiveError::Gone { rank: 1, .. })), "{outcome:?}");
     }
 }
