@@ -21,8 +21,8 @@ type Failure = Box<dyn Error>;
 /// Measures how fast ranks talk: latency, and bandwidth by algorithm and bus, by operation, size and algorithm
 ///
 /// Starts all ranks on this machine; across machines, start it once per rank with --rank, --world and --master. Figures
-/// are those of rank 0, medians; a size is that of each rank's numbers. Algorithm bandwidth is size by time, bus bandwidth what a
-/// rank sends by the least that it has to.
+/// are those of rank 0, medians; a size is that of each rank's numbers. Algorithm bandwidth is size by time, bus bandwidth the
+/// bytes that a rank has to send at least, by time.
 #[derive(Args, Debug)]
 pub(crate) struct BenchCommArgs {
     /// How many ranks there are
