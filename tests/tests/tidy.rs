@@ -91,6 +91,8 @@ const PURE: &[&str] = &[
     "trainer-integration/src/checkpoint/manifest.rs",
     "trainer-integration/src/checkpoint/part.rs",
     "trainer-integration/src/train/account.rs",
+    "trainer-integration/src/collective/pieces.rs",
+    "trainer-integration/src/collective/sums/choose.rs",
 ];
 
 /// Longest Rust file, in lines.

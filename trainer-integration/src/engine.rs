@@ -16,14 +16,13 @@ use shardfmt::digest::Digest;
 
 use crate::block::Pass;
 use crate::checkpoint::{BlockLayout, Layout, State};
-use crate::collective::CollectiveError;
+use crate::collective::{CollectiveError, sums};
 use crate::compress::{Circumstances, Compression, CompressionReport, Compressor};
 use crate::flow::Part;
 use crate::loss::Measured;
 use crate::model::Model;
 use crate::optim::{Moments, Norm, Optimizer, Rule};
 use crate::random::Key;
-use crate::reduce::fast::sum_all;
 use crate::reduce::{Comm, Partials, Pending, Reduction, VirtualRanks, all_reduce};
 use crate::stage::{Stage, to_numbers};
 use crate::trace::{Lane, Tracer};
@@ -627,7 +626,9 @@ impl Engine {
         let Some(compressor) = self.compressors.get(bucket).map(Arc::clone) else {
             return self.comm.submit(move |collective| {
                 let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
-                sum_all(collective, sum)
+                let mut sum = sum;
+                sums::all_reduce(collective, &mut sum)?;
+                Ok(sum)
             });
         };
         let momentum = match self.rule.optimizer {

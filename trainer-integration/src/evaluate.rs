@@ -6,12 +6,12 @@
 use arrow::compute::concat_batches;
 use serde::Serialize;
 
-use crate::collective::CollectiveError;
+use crate::collective::{CollectiveError, slice_of};
 use crate::data::{InputSpec, Rows};
 use crate::engine::Engine;
 use crate::flow::from_parts;
 use crate::loss::cross_entropy;
-use crate::reduce::{Comm, slice_of};
+use crate::reduce::Comm;
 use crate::stage::to_numbers;
 use crate::train::TrainError;
 use crate::weights::Running;

@@ -6,7 +6,7 @@ pub(crate) mod agree;
 pub mod guard;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ use crate::checkpoint::{
     Checkpoint, CheckpointError, Checkpoints, Keeper, Manifest, Next, Place, Settings, Snapshot, StopFlag,
     differences,
 };
-use crate::collective::{Collective, CollectiveError};
+use crate::collective::{Collective, CollectiveError, waited_for};
 use crate::compress::CompressionReport;
 use crate::data::{Augmentation, InputError, InputOptions, InputSpec, Rows, RowsError, Samples};
 use crate::device::{DeviceError, DeviceName};
@@ -290,6 +290,8 @@ pub struct Trained {
     pub compression: Option<CompressionReport>,
     /// On rank 0, what all ranks did when, in the Trace Event Format; empty if it was not asked for.
     pub trace: Vec<Value>,
+    /// How long all other ranks together waited for each rank in collective operations.
+    pub waited_for: Vec<Duration>,
     /// Numbers in the model.
     pub parameters: usize,
 }
@@ -499,6 +501,7 @@ impl Training<'_> {
             compression: engine.compression(),
             trace,
             bytes_sent: comm.run(|collective| Ok(collective.bytes_sent()))?,
+            waited_for: comm.run(waited_for)?,
             parameters,
         })))
     }

@@ -81,6 +81,8 @@ fn processes_report_the_same_weights_for_every_world_size() {
         assert_eq!(samples, store.manifest.sample_count(), "every sample once in epoch 1");
         for report in reports {
             assert_eq!(report["test_samples"], 360);
+            assert_eq!(report["waited_for_s"].as_array().unwrap().len(), world as usize);
+            assert_eq!(report["straggler"].is_null(), world == 1, "{report}");
             assert!(report["test_accuracy"].as_f64().unwrap() > 0.8, "{report}");
             digests.push(report["weights_digest"].as_str().unwrap().to_owned());
         }

@@ -4,7 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Collective, CollectiveError};
+use super::sums::{Algorithm, all_reduce_by};
+use super::{Among, Collective, CollectiveError, Incoming, Outgoing, PIECE_BYTES, Place};
 
 /// Makes a connected world of so many ranks whose operations wait no longer than the duration.
 pub type MakeWorld<'a> = &'a dyn Fn(u32, Duration) -> Vec<Box<dyn Collective>>;
@@ -21,16 +22,26 @@ pub fn run(make: MakeWorld<'_>) {
         everyone_receives_what_was_meant_for_it(make(world, LONG));
         gathering_keeps_rank_order_and_every_length(make(world, LONG));
         every_root_can_broadcast(make(world, LONG));
+        two_ranks_can_talk_while_others_do_not(make(world, LONG));
+        a_transfer_may_be_sparse_and_have_many_messages(make(world, LONG));
+        the_sink_takes_pieces_in_rounds_whoever_is_first(make(world, LONG));
+        every_algorithm_sums(make(world, LONG));
     }
     for world in [2, 5] {
         large_messages_in_all_directions_do_not_block(make(world, LONG));
         numbers_keep_their_bits(make(world, LONG));
     }
+    for world in [2, 3] {
+        another_length_or_operation_than_expected_is_told(make(world, LONG));
+    }
     for world in [2, 3, 4, 8] {
         a_rank_that_ends_fails_the_others(make(world, LONG));
         a_rank_that_gives_up_says_why(make(world, LONG));
+        a_rank_that_gives_up_while_it_is_sent_to_says_why(make(world, LONG));
+        an_abort_is_heard_by_those_who_wait_for_another(make(world, LONG));
         a_late_rank_is_named(make(world, SHORT));
     }
+    who_is_waited_for_is_reported(make(3, LONG));
     bytes_sent_count_what_left_the_rank(make(3, LONG));
 }
 
@@ -67,6 +78,123 @@ fn every_root_can_broadcast(members: Vec<Box<dyn Collective>>) {
             let received = member.broadcast(root, mine.as_bytes()).unwrap();
             assert_eq!(received.bytes(), format!("from {root}").as_bytes());
         }
+    });
+}
+
+fn two_ranks_can_talk_while_others_do_not(members: Vec<Box<dyn Collective>>) {
+    each(members, |member| {
+        let (rank, world) = (member.rank(), member.world());
+        if rank == 0 && world > 1 {
+            member.send(1, b"first").unwrap();
+            member.send(1, &[]).unwrap();
+            assert_eq!(member.receive(world - 1).unwrap().bytes(), b"last");
+        }
+        if rank == 1 {
+            assert_eq!(member.receive(0).unwrap().bytes(), b"first");
+            assert_eq!(member.receive(0).unwrap().bytes(), b"");
+        }
+        if rank == world - 1 && world > 1 {
+            member.send(0, b"last").unwrap();
+        }
+        member.barrier().unwrap();
+    });
+}
+
+/// Each rank sends the next one three messages of different lengths, and the one after that a long one.
+fn a_transfer_may_be_sparse_and_have_many_messages(members: Vec<Box<dyn Collective>>) {
+    const LENGTHS: [usize; 3] = [2 * PIECE_BYTES + 1, 0, PIECE_BYTES];
+    each(members, |member| {
+        let (rank, world) = (member.rank(), member.world());
+        if world < 3 {
+            return;
+        }
+        let at = |distance| (rank + distance) % world;
+        let bytes = |from: u32, length: usize| -> Vec<u8> {
+            (0..length).map(|at| (at as u32 * 31 + from) as u8).collect()
+        };
+        let messages = LENGTHS.map(|length| bytes(rank, length));
+        let mut outgoing: Vec<_> = messages.iter().map(|bytes| Outgoing { to: at(1), bytes }).collect();
+        outgoing.insert(1, Outgoing { to: at(2), bytes: &messages[0] });
+        let (mut slice, mut whole, mut other) = (vec![0; LENGTHS[0]], vec![7; 9], vec![]);
+        let mut sunk = Vec::new();
+        let mut incoming = [
+            Incoming { from: at(world - 1), into: Place::Slice(&mut slice) },
+            Incoming { from: at(world - 2), into: Place::Whole(&mut other) },
+            Incoming { from: at(world - 1), into: Place::Whole(&mut whole) },
+            Incoming { from: at(world - 1), into: Place::Sink(LENGTHS[2]) },
+        ];
+        member.begin(Among::All);
+        member
+            .transfer(&outgoing, &mut incoming, &mut |piece| {
+                assert_eq!(piece.incoming, 3);
+                sunk.extend_from_slice(piece.bytes);
+            })
+            .unwrap();
+        assert_eq!([slice, whole, sunk], LENGTHS.map(|length| bytes(at(world - 1), length)));
+        assert_eq!(other, bytes(at(world - 2), LENGTHS[0]));
+    });
+}
+
+fn the_sink_takes_pieces_in_rounds_whoever_is_first(members: Vec<Box<dyn Collective>>) {
+    const LENGTH: usize = 5 * PIECE_BYTES + 3;
+    each(members, |member| {
+        let (rank, world) = (member.rank(), member.world());
+        let mine = vec![rank as u8; LENGTH];
+        let others = || (0..world).filter(|&other| other != rank);
+        let outgoing: Vec<_> = others().map(|to| Outgoing { to, bytes: &mine }).collect();
+        let mut incoming: Vec<_> =
+            others().map(|from| Incoming { from, into: Place::Sink(LENGTH) }).collect();
+        let senders: Vec<u32> = others().collect();
+        let mut taken = Vec::new();
+        member.begin(Among::All);
+        member
+            .transfer(&outgoing, &mut incoming, &mut |piece| {
+                assert!(piece.bytes.iter().all(|&byte| u32::from(byte) == senders[piece.incoming]));
+                taken.push((piece.offset, piece.incoming, piece.bytes.len()));
+            })
+            .unwrap();
+        let rounds = (0..LENGTH).step_by(PIECE_BYTES).flat_map(|offset| {
+            (0..senders.len()).map(move |incoming| (offset, incoming, PIECE_BYTES.min(LENGTH - offset)))
+        });
+        assert!(rounds.eq(taken));
+    });
+}
+
+/// What the algorithms promise beyond that is tested with threads; here, that an implementation carries them.
+fn every_algorithm_sums(members: Vec<Box<dyn Collective>>) {
+    each(members, |member| {
+        let (rank, world) = (u64::from(member.rank()), u64::from(member.world()));
+        for length in [0, 1, 7, 1_000, PIECE_BYTES / 2 + 1] {
+            let number = |rank: u64, at: usize| rank * 1_000_003 + at as u64;
+            let expected = (0..length).map(|at| (0..world).map(|rank| number(rank, at)).sum());
+            let expected: Vec<u64> = expected.collect();
+            for algorithm in Algorithm::ALL {
+                let mut numbers: Vec<u64> = (0..length).map(|at| number(rank, at)).collect();
+                all_reduce_by(algorithm, member, &mut numbers).unwrap();
+                assert!(numbers == expected, "{algorithm:?} of {length}");
+            }
+        }
+    });
+}
+
+fn another_length_or_operation_than_expected_is_told(members: Vec<Box<dyn Collective>>) {
+    each(members, |member| {
+        let why = if member.rank() == 0 {
+            let mut place = [0; 5];
+            let mut incoming = [Incoming { from: 1, into: Place::Slice(&mut place) }];
+            member.begin(Among::All);
+            member.transfer(&[], &mut incoming, &mut |_| {}).unwrap_err()
+        } else {
+            member.begin(Among::All);
+            let sent = if member.rank() == 1 {
+                member.transfer(&[Outgoing { to: 0, bytes: &[1; 4] }], &mut [], &mut |_| {})
+            } else {
+                Ok(())
+            };
+            sent.and_then(|()| member.barrier()).unwrap_err()
+        };
+        assert_eq!(why.rank(), 1, "{why}");
+        assert!(why.to_string().contains("4 bytes, 5 expected"), "{why}");
     });
 }
 
@@ -121,6 +249,64 @@ fn a_rank_that_gives_up_says_why(members: Vec<Box<dyn Collective>>) {
         }
         let why = member.barrier().and_then(|()| member.barrier()).unwrap_err();
         assert_eq!(why, CollectiveError::Aborted { rank: 0, reason: "the disk is full".to_owned() });
+    });
+}
+
+/// What is sent to it is more than sockets buffer, and nobody there reads it.
+fn a_rank_that_gives_up_while_it_is_sent_to_says_why(members: Vec<Box<dyn Collective>>) {
+    let started = Instant::now();
+    each(members, |member| {
+        if member.rank() == 0 {
+            return member.abort("the disk is full");
+        }
+        let why = member.all_gather(&vec![1; 16 << 20]).unwrap_err();
+        assert_eq!(why.rank(), 0, "{why}");
+    });
+    assert!(started.elapsed() < LONG / 2, "the others must not wait for the timeout");
+}
+
+/// Everyone waits for rank 1, which does not come before all have given up, when the last rank gives up.
+fn an_abort_is_heard_by_those_who_wait_for_another(mut members: Vec<Box<dyn Collective>>) {
+    if members.len() < 3 {
+        return;
+    }
+    let last = members.len() as u32 - 1;
+    let absent = members.remove(1);
+    let started = Instant::now();
+    each(members, |member| {
+        if member.rank() == last {
+            return member.abort("enough");
+        }
+        let why = member.receive(1).unwrap_err();
+        assert_eq!(why, CollectiveError::Aborted { rank: last, reason: "enough".to_owned() });
+    });
+    assert!(started.elapsed() < LONG / 2, "the others must not wait for the timeout");
+    drop(absent);
+}
+
+/// Rank 2 comes when the others, who have nothing to do but wait for it, have said that they are there.
+fn who_is_waited_for_is_reported(members: Vec<Box<dyn Collective>>) {
+    let arrived = std::sync::Barrier::new(3);
+    each(members, |member| {
+        assert!(member.waits().iter().all(|wait| wait.is_zero()));
+        member.barrier().unwrap();
+        arrived.wait();
+        let before = member.waits().to_vec();
+        let started = Instant::now();
+        if member.rank() == 2 {
+            // Busy with something else for a while, as a straggler is.
+            while started.elapsed() < SHORT {
+                std::thread::yield_now();
+            }
+        }
+        member.all_gather(b"here").unwrap();
+        let waited: Vec<Duration> =
+            member.waits().iter().zip(before).map(|(now, before)| *now - before).collect();
+        assert!(waited[member.rank() as usize].is_zero());
+        if member.rank() != 2 {
+            let other = 1 - member.rank() as usize;
+            assert!(waited[2] > waited[other], "{waited:?}");
+        }
     });
 }
 

@@ -7,8 +7,7 @@ use super::codec::Codec;
 use super::dgc::{Unsent, clip_locally};
 use super::sparse::{Entry, add, count_of, largest};
 use super::{Compression, CompressionReport, Sparsity};
-use crate::collective::{Collective, CollectiveError, Message};
-use crate::reduce::slice_of;
+use crate::collective::{Collective, CollectiveError, Message, slice_of};
 
 /// Compresses the gradients of one bucket, step by step.
 #[derive(Debug)]

@@ -1,27 +1,20 @@
 //! The exact all-reduce: every rank brings the sums of its subtrees, every rank takes the sum of all.
 //!
 //! Reduce-scatter by direct exchange (the owner of a slice receives everyone's partial sums of it and adds them in tree
-//! order), then all-gather. Both halves are one exchange each; short vectors skip the first and are added by everyone.
+//! order, a piece at a time), then all-gather; short vectors skip the second and are added by everyone. Nothing is copied but
+//! a piece at a time: sums go out from where they are, and what comes in is added while it is in the processor's cache.
 
 use std::ops::{Add, Range};
 
 use bytemuck::Pod;
 
-use super::tree::{Partials, VirtualRanks};
-use crate::collective::{Collective, CollectiveError, Message};
+use super::tree::{Partials, Span, VirtualRanks};
+use crate::collective::numbers::{numbers, slice_of};
+use crate::collective::sums::gather_slices;
+use crate::collective::{Among, Collective, CollectiveError, Incoming, Outgoing, PIECE_BYTES, Piece, Place};
 
 /// Below this many bytes a second round trip costs more than sending everything to everyone.
 const DIRECT_BYTES: usize = 8 << 10;
-
-/// The part of `length` numbers that `rank` of `world` owns.
-///
-/// # Panics
-/// If `rank` is outside the world.
-pub fn slice_of(length: usize, rank: u32, world: u32) -> Range<usize> {
-    assert!(rank < world, "rank {rank} outside world of {world}");
-    let bound = |rank: u32| (length as u128 * u128::from(rank) / u128::from(world)) as usize;
-    bound(rank)..bound(rank + 1)
-}
 
 /// The sum over all virtual ranks, bit for bit the same for every world size and on every rank.
 ///
@@ -44,76 +37,113 @@ pub fn all_reduce<T: Pod + Add<Output = T>>(
         "rank {rank} sums its own virtual ranks"
     );
     if world == 1 {
-        return Ok(total_of(mine));
+        return Ok(mine.into_total().unwrap_or_else(|_| unreachable!("one rank has the whole tree")));
     }
+    const { assert!(PIECE_BYTES.is_multiple_of(size_of::<T>()), "a piece holds whole numbers") };
     let length = mine.sums()[0].1.len();
-    if length * size_of::<T>() <= DIRECT_BYTES {
-        let partials = joined(&mine, 0..length);
-        let received = collective.all_gather(bytemuck::cast_slice(&partials))?;
-        return combine(ranks, &received, length);
+    let is_short = length * size_of::<T>() <= DIRECT_BYTES;
+    let owned_by = |rank| if is_short { 0..length } else { slice_of(length, rank, world) };
+    let others = || (1..world).map(|distance| (rank + distance) % world);
+    collective.begin(Among::All);
+
+    // The first sum's memory becomes the total's: of its slices, one is written and the others are sent.
+    let mut sums = mine.into_sums();
+    let (_, mut total) = sums.remove(0);
+    let copy = is_short.then(|| total.clone());
+    let own = owned_by(rank);
+    let (before, rest) = total.split_at_mut(own.start);
+    let (own_total, after) = rest.split_at_mut(own.len());
+    let mut outgoing = Vec::new();
+    for to in others() {
+        let slice = owned_by(to);
+        let first = match &copy {
+            Some(copy) => &copy[..],
+            None if slice.end <= own.start => &before[slice.clone()],
+            None => &after[slice.start - own.end..slice.end - own.end],
+        };
+        let more = sums.iter().map(|(_, sum)| &sum[slice.clone()]);
+        let bytes = std::iter::once(first).chain(more).map(bytemuck::cast_slice);
+        outgoing.extend(bytes.map(|bytes| Outgoing { to, bytes }));
     }
+    let more: Vec<&[T]> = sums.iter().map(|(_, sum)| &sum[own.clone()]).collect();
+    let mut adder = Adder::new(ranks, rank, &more, own_total);
+    let bytes = own.len() * size_of::<T>();
+    let of_others = (0..world).filter(|&from| from != rank);
+    let of_others = of_others.flat_map(|from| std::iter::repeat_n(from, ranks.subtrees_of(from).len()));
+    let mut incoming: Vec<_> = of_others.map(|from| Incoming { from, into: Place::Sink(bytes) }).collect();
+    collective.transfer(&outgoing, &mut incoming, &mut |piece| adder.add(piece))?;
 
-    let outgoing: Vec<Vec<T>> = (0..world).map(|to| joined(&mine, slice_of(length, to, world))).collect();
-    drop(mine);
-    let outgoing_bytes: Vec<&[u8]> = outgoing.iter().map(|part| bytemuck::cast_slice(part)).collect();
-    let received = collective.exchange(&outgoing_bytes)?;
-    drop(outgoing);
-    let owned = combine::<T>(ranks, &received, slice_of(length, rank, world).len())?;
-    drop(received);
-
-    let slices = collective.all_gather(bytemuck::cast_slice(&owned))?;
-    let mut total = Vec::with_capacity(length);
-    for (from, message) in slices.iter().enumerate() {
-        let expected = slice_of(length, from as u32, world).len();
-        total.extend_from_slice(&numbers_of::<T>(message, from, expected)?);
+    if !is_short {
+        gather_slices(collective, &mut total)?;
     }
     Ok(total)
 }
 
-/// The same range of every partial sum, one after the other.
-fn joined<T: Pod + Add<Output = T>>(partials: &Partials<T>, range: Range<usize>) -> Vec<T> {
-    let mut numbers = Vec::with_capacity(partials.sums().len() * range.len());
-    for (_, sum) in partials.sums() {
-        numbers.extend_from_slice(&sum[range.clone()]);
-    }
-    numbers
+/// Adds the pieces of all subtrees in tree order: those that come, and between them those that this rank has.
+struct Adder<'a, T> {
+    /// The subtrees of all ranks, in order.
+    subtrees: Vec<(Span, Source<'a, T>)>,
+    /// How many of them are in `sum`.
+    added: usize,
+    sum: Partials<T>,
+    /// This rank's part of its first subtree, piece by piece replaced by that of the total.
+    total: &'a mut [T],
 }
 
-/// Adds what all ranks sent in tree order. The spans need not travel: they follow from the rank.
-fn combine<T: Pod + Add<Output = T>>(
-    ranks: VirtualRanks,
-    received: &[Message],
-    length: usize,
-) -> Result<Vec<T>, CollectiveError> {
-    let mut total = Partials::new(ranks.count);
-    for (from, message) in received.iter().enumerate() {
-        let subtrees = ranks.subtrees_of(from as u32);
-        let numbers = numbers_of::<T>(message, from, subtrees.len() * length)?;
-        for (index, span) in subtrees.into_iter().enumerate() {
-            total.push_subtree(span, numbers[index * length..(index + 1) * length].to_vec());
+/// Where the numbers of a subtree come from.
+enum Source<'a, T> {
+    Another,
+    Total,
+    Own(&'a [T]),
+}
+
+impl<'a, T: Pod + Add<Output = T>> Adder<'a, T> {
+    /// `total` holds this rank's first subtree, `more` are the others.
+    fn new(ranks: VirtualRanks, rank: u32, more: &[&'a [T]], total: &'a mut [T]) -> Adder<'a, T> {
+        let mut subtrees = Vec::new();
+        for other in 0..ranks.world {
+            for (index, span) in ranks.subtrees_of(other).into_iter().enumerate() {
+                let source = match index {
+                    _ if other != rank => Source::Another,
+                    0 => Source::Total,
+                    _ => Source::Own(more[index - 1]),
+                };
+                subtrees.push((span, source));
+            }
+        }
+        Adder { subtrees, added: 0, sum: Partials::new(ranks.count), total }
+    }
+
+    fn add(&mut self, piece: Piece<'_>) {
+        let numbers = numbers::<T>(piece.bytes);
+        let start = piece.offset / size_of::<T>();
+        let range = start..start + numbers.len();
+        self.add_own(&range);
+        let (span, _) = &self.subtrees[self.added];
+        self.sum.add_subtree(span.clone(), &numbers);
+        self.added += 1;
+        self.add_own(&range);
+        if self.added == self.subtrees.len() {
+            let whole = std::mem::replace(&mut self.sum, Partials::new(self.subtrees[self.added - 1].0.end));
+            let whole = whole
+                .into_total()
+                .unwrap_or_else(|_| unreachable!("the subtrees of all ranks make up the tree"));
+            self.total[range].copy_from_slice(&whole);
+            self.added = 0;
         }
     }
-    Ok(total_of(total))
-}
 
-fn total_of<T: Pod + Add<Output = T>>(partials: Partials<T>) -> Vec<T> {
-    partials.into_total().unwrap_or_else(|_| unreachable!("the subtrees of all ranks make up the tree"))
-}
-
-fn numbers_of<T: Pod>(
-    message: &Message,
-    from: usize,
-    expected: usize,
-) -> Result<std::borrow::Cow<'_, [T]>, CollectiveError> {
-    let numbers = message.numbers::<T>().filter(|numbers| numbers.len() == expected);
-    numbers.ok_or_else(|| CollectiveError::Malformed {
-        rank: from as u32,
-        what: format!(
-            "{} bytes of partial sums, {} expected",
-            message.bytes().len(),
-            expected * size_of::<T>()
-        ),
-    })
+    fn add_own(&mut self, range: &Range<usize>) {
+        while let Some((span, source)) = self.subtrees.get(self.added) {
+            let own = match source {
+                Source::Another => return,
+                Source::Total => &self.total[range.clone()],
+                Source::Own(own) => &own[range.clone()],
+            };
+            self.sum.add_subtree(span.clone(), own);
+            self.added += 1;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -180,7 +210,10 @@ mod tests {
             mine.push(collective.rank(), vec![1.0f32; 3 + collective.rank() as usize]);
             all_reduce(&mut collective, VirtualRanks { count: 2, world: 2 }, mine)
         });
-        assert!(results.iter().all(|result| matches!(result, Err(CollectiveError::Malformed { .. }))));
+        // Whoever finds it out first tells the other.
+        assert!(results.iter().all(Result::is_err));
+        let says = |error: &CollectiveError| matches!(error, CollectiveError::Malformed { .. });
+        assert!(results.iter().any(|result| result.as_ref().is_err_and(says)), "{results:?}");
     }
 
     proptest! {
@@ -192,17 +225,6 @@ mod tests {
             for total in reduced(count, world, length) {
                 prop_assert!(total == alone);
             }
-        }
-
-        #[test]
-        fn slices_cover_every_number_once(length in 0..10_000usize, world in 1..64u32) {
-            let mut next = 0;
-            for rank in 0..world {
-                let slice = slice_of(length, rank, world);
-                prop_assert_eq!(slice.start, next);
-                next = slice.end;
-            }
-            prop_assert_eq!(next, length);
         }
     }
 }

@@ -6,6 +6,8 @@
 
 use std::ops::{Add, Range};
 
+use crate::collective::numbers::add_right;
+
 /// A node of the tree, by the virtual ranks below it.
 pub type Span = Range<u32>;
 
@@ -114,21 +116,44 @@ impl<T: Copy + Add<Output = T>> Partials<T> {
             assert_eq!(sum.len(), numbers.len(), "all virtual ranks have the same parameters");
         }
         self.sums.push((span, numbers));
+        self.join_siblings();
+    }
+
+    /// Adds the sum of a subtree, of which a copy is made only where its sibling is not there.
+    ///
+    /// # Panics
+    /// As [`Partials::push`].
+    pub(super) fn add_subtree(&mut self, span: Span, numbers: &[T]) {
+        match self.sums.last_mut() {
+            Some((left, sum)) if left.end == span.start && are_siblings(self.count, left, &span) => {
+                assert_eq!(sum.len(), numbers.len(), "all virtual ranks have the same parameters");
+                left.end = span.end;
+                add_right(sum, numbers);
+                self.join_siblings();
+            }
+            _ => self.push_subtree(span, numbers.to_vec()),
+        }
+    }
+
+    fn join_siblings(&mut self) {
         while let [.., (left, _), (right, _)] = &self.sums[..]
             && are_siblings(self.count, left, right)
         {
             let (right, addends) = self.sums.pop().expect("matched above");
             let (left, sum) = self.sums.last_mut().expect("matched above");
             left.end = right.end;
-            for (number, addend) in sum.iter_mut().zip(addends) {
-                *number = *number + addend;
-            }
+            add_right(sum, &addends);
         }
     }
 
     /// The subtrees and their sums, in order.
     pub fn sums(&self) -> &[(Span, Vec<T>)] {
         &self.sums
+    }
+
+    /// As [`Partials::sums`], to be used up.
+    pub(super) fn into_sums(self) -> Vec<(Span, Vec<T>)> {
+        self.sums
     }
 
     /// The sum over all virtual ranks, or what is there so far when some are missing.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use shardd_client::loader::LastBatch;
 use shardd_client::protocol::RunId;
 use shardd_client::stores::StoreArgs;
@@ -18,6 +18,7 @@ use shardd_trainer::train::{GuardConfig, OnBadStep};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
+use crate::bench_comm::BenchCommArgs;
 use crate::launch::Launch;
 
 /// Trains a small model on a data set of shardd, as one rank of a run
@@ -376,10 +377,11 @@ pub(crate) enum ScalingName {
     Sqrt,
 }
 
-/// What else there is.
-#[derive(clap::Subcommand, Debug)]
+/// What else it does than being a rank.
+#[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     Run(Launch),
+    BenchComm(BenchCommArgs),
 }
 
 /// Arguments that are well-formed but cannot be meant.

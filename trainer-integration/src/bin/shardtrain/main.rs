@@ -4,6 +4,7 @@
 //! Exit codes: 0 trained, 1 failed, 2 asked wrongly, 3 another rank is gone, late or not there (start the run again).
 
 mod args;
+mod bench_comm;
 mod launch;
 mod output;
 mod session;
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use mimalloc::MiMalloc;
 use shardd_trainer::checkpoint::CheckpointError;
+use shardd_trainer::collective::CollectiveError;
 use shardd_trainer::collective::tcp::JoinError;
 use shardd_trainer::device::DeviceError;
 use shardd_trainer::train::TrainError;
@@ -29,21 +31,17 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 fn main() -> ExitCode {
     let args = Args::parse();
     tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
-    match &args.command {
-        Some(Command::Run(launch)) => match launch::run(launch) {
-            Ok(code) => ExitCode::from(code),
-            Err(error) => {
-                eprintln!("shardtrain: {}", chain(&*error));
-                ExitCode::from(code(&*error))
-            }
-        },
-        None => match session::run(&args) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("shardtrain: rank {}: {}", args.rank, chain(&*error));
-                ExitCode::from(code(&*error))
-            }
-        },
+    let (outcome, who) = match &args.command {
+        None => (session::run(&args).map(|()| 0), format!("rank {}: ", args.rank)),
+        Some(Command::Run(launch)) => (launch::run(launch), String::new()),
+        Some(Command::BenchComm(args)) => (bench_comm::run(args).map(|()| 0), "bench-comm: ".to_owned()),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("shardtrain: {who}{}", chain(&*error));
+            ExitCode::from(code(&*error))
+        }
     }
 }
 
@@ -62,6 +60,7 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
             _,
         ) => 2,
         (Some(TrainError::Collective(_)), _) => 3,
+        _ if error.is::<CollectiveError>() => 3,
         (
             _,
             Some(

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use shardd_trainer::collective::straggler;
 use shardd_trainer::compress::CompressionReport;
 use shardd_trainer::source::Audit;
 use shardd_trainer::train::{Progress, Stopped, Trained};
@@ -54,6 +55,9 @@ pub(crate) struct Report<'a> {
     bytes_sent: u64,
     /// What compression has cost and saved on this rank.
     compression: Option<CompressionFigures>,
+    /// Seconds that all other ranks together waited for each rank, and the one they waited for longest.
+    waited_for_s: Vec<f64>,
+    straggler: Option<u32>,
     audits: &'a [Audit],
 }
 
@@ -127,6 +131,8 @@ impl<'a> Report<'a> {
             wait_s: trained.wait_s,
             bytes_sent: trained.bytes_sent,
             compression: trained.compression.map(CompressionFigures::from),
+            waited_for_s: trained.waited_for.iter().map(std::time::Duration::as_secs_f64).collect(),
+            straggler: straggler(&trained.waited_for),
             audits: &trained.audits,
         }
     }
@@ -186,8 +192,12 @@ impl Observer {
             .test_accuracy
             .map_or(String::new(), |share| format!(", test accuracy {:.1} %", share * 100.0));
         let compression = report.compression.as_ref().map_or(String::new(), CompressionFigures::summary);
+        let straggler = report.straggler.map_or(String::new(), |rank| {
+            let waited = report.waited_for_s[rank as usize];
+            format!("the others waited longest for rank {rank}: {waited:.1} s, added up over them\n")
+        });
         let summary = format!(
-            "trained {} epochs on {} of {} virtual ranks: {:.0} samples/s{loss}{accuracy}\n{compression}weights blake3 {}\n",
+            "trained {} epochs on {} of {} virtual ranks: {:.0} samples/s{loss}{accuracy}\n{straggler}{compression}weights blake3 {}\n",
             report.epochs,
             if report.world == 1 { "1 rank".to_owned() } else { format!("{} ranks", report.world) },
             report.virtual_ranks,

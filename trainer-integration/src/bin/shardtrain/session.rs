@@ -267,7 +267,7 @@ fn join(args: &Args) -> Result<Box<dyn Collective>, Failure> {
         let alone = threads::world(1, timeout).remove(0);
         return Ok(Box::new(alone));
     }
-    let options = TcpOptions { run: args.run.to_string(), join_timeout, timeout };
+    let options = TcpOptions { run: args.run.to_string(), join_timeout, timeout, host: None };
     let (rank, world) = (args.rank, args.world);
     let joined = match (args.given_master(), &args.store) {
         (None, None) => meet(&args.server, &Credentials::of_env()?, &args.run, rank, world, &options)?,

@@ -1,32 +1,35 @@
 //! Ranks as processes, each connected to each other by one TCP stream. [`rendezvous`](Rendezvous) finds them, this module
-//! carries frames: per peer one thread that writes and one that reads, so that large messages in all directions at once
-//! never wait for each other.
+//! moves their messages: the calling thread drives all streams itself, straight from and into the caller's memory, and
+//! sleeps only while none of them can go on.
 //!
 //! Streams carry checksums, no encryption and no proof of identity: keep them inside a trusted network.
 
 mod meeting;
+mod peer;
 mod rendezvous;
+mod step;
 mod wire;
 
-use std::io::{self, BufReader, ErrorKind};
-use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::io::{self, ErrorKind};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
-use super::inbox::{Frame, Inbox};
-use super::mesh::{Link, Mesh};
-use super::{CollectiveError, DEFAULT_TIMEOUT};
+use mio::{Events, Interest, Poll, Token};
+
+use super::standing::Standing;
+use super::{Among, Collective, CollectiveError, DEFAULT_TIMEOUT, Incoming, Link, Outgoing, Sink};
 pub use meeting::meet;
+use peer::Peer;
 pub use rendezvous::{JoinError, Rendezvous, connect};
-use wire::{Kind, WireFrame, read_frame, write_frame};
+use step::Step;
+use wire::{Header, Kind, MAX_TEXT_BYTES};
 
-/// Frames waiting to be written to one peer: at most those of two operations and an abort, see [`Inbox`].
-const OUTGOING: usize = 4;
-
-/// A [`Collective`](super::Collective) between processes; see [`connect`].
-pub type TcpCollective = Mesh<TcpLink>;
+/// After so long without news a rank looks for aborts behind messages that it does not want yet.
+const LONG_WAIT: Duration = Duration::from_millis(200);
+/// How long a rank that gives up tries to tell the others, at most.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// How long before its time is up a rank asks who is not there, at most.
+const ROLL_CALL: Duration = Duration::from_secs(1);
 
 /// How a world of processes finds together and how patient it is.
 #[derive(Clone, Debug)]
@@ -37,143 +40,234 @@ pub struct TcpOptions {
     pub join_timeout: Duration,
     /// How long one operation may wait for the others. Default [`DEFAULT_TIMEOUT`].
     pub timeout: Duration,
+    /// A name for the machine, the same for ranks that share it. Default: what the system calls itself until it is started again.
+    pub host: Option<String>,
 }
 
 impl Default for TcpOptions {
     fn default() -> TcpOptions {
-        TcpOptions { run: String::new(), join_timeout: Duration::from_secs(60), timeout: DEFAULT_TIMEOUT }
+        TcpOptions {
+            run: String::new(),
+            join_timeout: Duration::from_secs(60),
+            timeout: DEFAULT_TIMEOUT,
+            host: None,
+        }
     }
 }
 
-/// The streams from one rank to the others.
+/// A [`Collective`] between processes; see [`connect`].
 #[derive(Debug)]
-pub struct TcpLink {
+pub struct TcpCollective {
+    standing: Standing,
     peers: Vec<Option<Peer>>,
-}
-
-#[derive(Debug)]
-struct Peer {
-    stream: TcpStream,
-    outgoing: Option<SyncSender<(Kind, Frame)>>,
-    writer: Option<JoinHandle<()>>,
-    reader: Option<JoinHandle<()>>,
+    poll: Poll,
+    events: Events,
+    roll_call: Duration,
+    /// The operation that the roll was called in.
+    called_in: Option<u64>,
 }
 
 /// Puts connected streams (by rank; the own place is empty) to work.
-fn assemble(rank: usize, streams: Vec<Option<TcpStream>>, timeout: Duration) -> io::Result<TcpCollective> {
-    let world = streams.len();
-    let inbox = Arc::new(Inbox::new(rank, world));
-    let mut peers = Vec::with_capacity(world);
-    for (peer, stream) in streams.into_iter().enumerate() {
+fn assemble(
+    rank: usize,
+    streams: Vec<Option<TcpStream>>,
+    hosts: Vec<u32>,
+    timeout: Duration,
+) -> io::Result<TcpCollective> {
+    let poll = Poll::new()?;
+    let mut peers = Vec::with_capacity(streams.len());
+    for (other, stream) in streams.into_iter().enumerate() {
         peers.push(match stream {
-            Some(stream) => Some(Peer::start(peer, stream, &inbox, timeout)?),
+            Some(stream) => {
+                let mut peer = Peer::new(other, stream)?;
+                let interest = Interest::READABLE | Interest::WRITABLE;
+                poll.registry().register(&mut peer.stream, Token(other), interest)?;
+                Some(peer)
+            }
             None => None,
         });
     }
-    Ok(Mesh::new(rank, world, TcpLink { peers }, inbox, timeout))
+    let events = Events::with_capacity(2 * peers.len().max(1));
+    let standing = Standing::new(rank, hosts, timeout);
+    Ok(TcpCollective {
+        standing,
+        peers,
+        poll,
+        events,
+        roll_call: ROLL_CALL.min(timeout / 4),
+        called_in: None,
+    })
 }
 
-impl Peer {
-    fn start(peer: usize, stream: TcpStream, inbox: &Arc<Inbox>, timeout: Duration) -> io::Result<Peer> {
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(None)?; // the inbox keeps the time
-        stream.set_write_timeout(Some(timeout))?;
-        let (outgoing, frames) = sync_channel(OUTGOING);
-        let writer = std::thread::Builder::new().name(format!("to rank {peer}")).spawn({
-            let (stream, inbox) = (stream.try_clone()?, Arc::clone(inbox));
-            move || write_frames(peer, stream, &frames, &inbox)
-        })?;
-        let reader = std::thread::Builder::new().name(format!("from rank {peer}")).spawn({
-            let (stream, inbox) = (stream.try_clone()?, Arc::clone(inbox));
-            move || read_frames(peer, stream, &inbox)
-        })?;
-        Ok(Peer { stream, outgoing: Some(outgoing), writer: Some(writer), reader: Some(reader) })
+impl Collective for TcpCollective {
+    fn rank(&self) -> u32 {
+        self.standing.rank as u32
     }
-}
 
-fn write_frames(peer: usize, mut stream: TcpStream, frames: &Receiver<(Kind, Frame)>, inbox: &Inbox) {
-    while let Ok((kind, frame)) = frames.recv() {
-        if let Err(error) = write_frame(&mut stream, kind, frame.operation, &frame.bytes) {
-            // The reader may have an abort that explains it: it speaks first, this only if nothing else does.
-            if !matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) {
-                inbox.end(peer, gone(peer, &error));
-            }
+    fn world(&self) -> u32 {
+        self.standing.world as u32
+    }
+
+    fn hosts(&self) -> &[u32] {
+        &self.standing.hosts
+    }
+
+    fn link(&self) -> Link {
+        Link::Network
+    }
+
+    fn begin(&mut self, among: Among) {
+        self.standing.begin(among);
+    }
+
+    fn transfer(
+        &mut self,
+        outgoing: &[Outgoing<'_>],
+        incoming: &mut [Incoming<'_>],
+        sink: Sink<'_>,
+    ) -> Result<(), CollectiveError> {
+        if let Some(why) = &self.standing.failed {
+            return Err(why.clone());
+        }
+        let mut step = Step::new(&self.standing, outgoing, incoming);
+        self.perform(&mut step, sink).map_err(|why| {
+            // Who has said why the run is over says more than who is seen to have gone because of it.
+            let why = if matches!(why, CollectiveError::Gone { .. }) { self.abort_or(why) } else { why };
+            // The others may still be waiting for a rank that is alive but will never get there: tell them the cause.
+            self.say_farewell(&mut step, why.rank(), &why.reason());
+            self.standing.failed = Some(why.clone());
+            why
+        })
+    }
+
+    fn abort(&mut self, reason: &str) {
+        if self.standing.failed.is_some() {
             return;
         }
+        let rank = self.rank();
+        self.say_farewell(&mut Step::new(&self.standing, &[], &mut []), rank, reason);
+        self.standing.failed = Some(CollectiveError::Aborted { rank, reason: reason.to_owned() });
+    }
+
+    fn bytes_sent(&self) -> u64 {
+        self.standing.bytes_sent
+    }
+
+    fn waits(&self) -> &[Duration] {
+        &self.standing.waits
     }
 }
 
-fn read_frames(peer: usize, stream: TcpStream, inbox: &Inbox) {
-    let mut stream = BufReader::with_capacity(256 << 10, stream);
-    loop {
-        match read_frame(&mut stream) {
-            Ok(WireFrame { kind: Kind::Data, operation, bytes }) => {
-                inbox.deliver(peer, Frame { operation, bytes })
+impl TcpCollective {
+    fn perform(&mut self, step: &mut Step<'_, '_>, sink: Sink<'_>) -> Result<(), CollectiveError> {
+        loop {
+            let mut is_moving = false;
+            for rank in 0..self.peers.len() {
+                let Some(peer) = &mut self.peers[rank] else { continue };
+                is_moving |= step.send(rank, peer, &mut self.standing)?;
+                is_moving |= step.receive(rank, peer, &mut self.standing)?;
+                is_moving |= step.deliver(&mut self.peers, sink);
             }
-            Ok(WireFrame { kind: Kind::Abort, operation, bytes }) => {
-                let reason = String::from_utf8_lossy(&bytes).into_owned();
-                return inbox.end(peer, CollectiveError::Aborted { rank: operation as u32, reason });
+            if step.is_done() {
+                return Ok(());
             }
-            Ok(WireFrame { kind, .. }) => {
-                let what = format!("{kind:?} in the middle of a run");
-                return inbox.end(peer, CollectiveError::Malformed { rank: peer as u32, what });
+            if is_moving {
+                continue;
             }
-            Err(error) if error.kind() == ErrorKind::InvalidData => {
-                let what = error.to_string();
-                return inbox.end(peer, CollectiveError::Malformed { rank: peer as u32, what });
+            let Some(left) = self.standing.remaining() else { return Err(self.late(step)) };
+            let operation = Some(self.standing.operation());
+            let is_asked = self.peers.iter().flatten().any(|peer| peer.waiting_in == operation);
+            let has_called = self.called_in == operation || self.standing.is_of_two();
+            if !has_called && (left <= self.roll_call || is_asked) {
+                self.called_in = operation;
+                self.call_the_roll(step);
+                continue;
             }
-            Err(error) => return inbox.end(peer, gone(peer, &error)),
+            let limit = if has_called { left } else { left - self.roll_call };
+            let started = Instant::now();
+            self.wait(if step.looks_ahead { limit } else { limit.min(LONG_WAIT) })?;
+            step.looks_ahead |= started.elapsed() >= LONG_WAIT;
         }
     }
-}
 
-fn gone(peer: usize, error: &io::Error) -> CollectiveError {
-    let how = match error.kind() {
-        ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
-        ErrorKind::ConnectionReset => "its connection was reset".to_owned(),
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => "it takes no more data".to_owned(),
-        _ => error.to_string(),
-    };
-    CollectiveError::Gone { rank: peer as u32, how }
-}
-
-impl Link for TcpLink {
-    fn send(&self, to: usize, frame: Frame) -> Result<(), CollectiveError> {
-        // A writer that has ended is noticed when this rank next waits for the peer.
-        let _ = self.outgoing(to).send((Kind::Data, frame));
+    /// Sleeps until a stream can go on or the time is up.
+    fn wait(&mut self, limit: Duration) -> Result<(), CollectiveError> {
+        match self.poll.poll(&mut self.events, Some(limit)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
+            Err(error) => {
+                let rank = self.standing.rank as u32;
+                return Err(CollectiveError::Gone {
+                    rank,
+                    how: format!("it cannot wait for its streams: {error}"),
+                });
+            }
+        }
+        for event in &self.events {
+            let Some(peer) = self.peers.get_mut(event.token().0).and_then(Option::as_mut) else { continue };
+            peer.is_readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+            peer.is_writable |= event.is_writable() || event.is_write_closed() || event.is_error();
+        }
         Ok(())
     }
 
-    fn abort(&self, to: usize, rank: u32, reason: &str) {
-        let frame = Frame { operation: u64::from(rank), bytes: reason.as_bytes().to_vec() };
-        let _ = self.outgoing(to).send((Kind::Abort, frame));
-    }
-}
-
-impl TcpLink {
-    fn outgoing(&self, to: usize) -> &SyncSender<(Kind, Frame)> {
-        let peer = self.peers[to].as_ref().expect("no rank sends to itself");
-        peer.outgoing.as_ref().expect("taken only on drop")
-    }
-}
-
-impl Drop for TcpLink {
-    /// Sends what was handed over (bounded by the write timeout), then closes and waits for its threads.
-    fn drop(&mut self) {
-        for peer in self.peers.iter_mut().flatten() {
-            peer.outgoing = None;
-        }
-        for peer in self.peers.iter_mut().flatten() {
-            join(peer.writer.take());
-            let _ = peer.stream.shutdown(Shutdown::Both);
-            join(peer.reader.take());
+    /// Tells everyone that this rank is there and waits: most algorithms wait for a rank that itself waits for another, and
+    /// it is the one that says nothing that is late.
+    fn call_the_roll(&mut self, step: &mut Step<'_, '_>) {
+        let call = Header::of_text(Kind::Waiting, self.standing.operation(), &[]);
+        for (rank, peer) in self.peers.iter_mut().enumerate() {
+            // A stream in the middle of a piece is one of a rank that could see that this one is there.
+            if let Some(peer) = peer
+                && !step.is_sending(rank)
+            {
+                // 48 bytes fit or the rank has not read for long; a stream that broke is found by reading.
+                let written = peer.write(&call, &[]).unwrap_or(0);
+                step.finish_later(rank, &call, written);
+            }
         }
     }
-}
 
-fn join(thread: Option<JoinHandle<()>>) {
-    if let Some(thread) = thread {
-        thread.join().expect("link threads do not panic");
+    fn late(&self, step: &Step<'_, '_>) -> CollectiveError {
+        let operation = self.standing.operation();
+        self.standing.late(&step.waits_for(), |rank| {
+            self.standing.has_heard(rank)
+                || self.peers[rank].as_ref().is_some_and(|peer| peer.is_at(operation))
+        })
+    }
+
+    fn abort_or(&mut self, otherwise: CollectiveError) -> CollectiveError {
+        let words = self.peers.iter_mut().flatten().map(|peer| peer.last_word(otherwise.clone()));
+        words.into_iter().find(|why| matches!(why, CollectiveError::Aborted { .. })).unwrap_or(otherwise)
+    }
+
+    /// Finishes the pieces that are half sent and tells every rank that can still be told why there are no more.
+    fn say_farewell(&mut self, step: &mut Step<'_, '_>, at_fault: u32, reason: &str) {
+        let end = reason.floor_char_boundary(MAX_TEXT_BYTES);
+        let text = &reason.as_bytes()[..end];
+        let mut words = Header::of_text(Kind::Abort, u64::from(at_fault), text).to_vec();
+        words.extend_from_slice(text);
+        let mut told: Vec<Option<usize>> = self.peers.iter().map(|peer| peer.as_ref().map(|_| 0)).collect();
+        let until = Instant::now() + FAREWELL;
+        loop {
+            for (rank, told) in told.iter_mut().enumerate() {
+                let (Some(peer), Some(written)) = (&mut self.peers[rank], *told) else { continue };
+                *told = step
+                    .finish_piece(rank, peer)
+                    .and_then(|is_finished| {
+                        let more = if is_finished && peer.is_writable {
+                            peer.write(&words[written..], &[])?
+                        } else {
+                            0
+                        };
+                        Ok(Some(written + more).filter(|&written| written < words.len()))
+                    })
+                    .unwrap_or(None);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if told.iter().all(Option::is_none) || left.is_zero() || self.wait(left).is_err() {
+                return;
+            }
+        }
     }
 }
 

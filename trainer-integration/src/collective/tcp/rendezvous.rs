@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use shardd_client::http::HttpError;
 use thiserror::Error;
 
-use super::wire::{Kind, WireFrame, read_frame, write_frame};
+use super::wire::{Kind, read_greeting, write_greeting};
 use super::{TcpCollective, TcpOptions, assemble};
 use crate::collective::names;
 
@@ -54,6 +54,8 @@ struct Hello {
     world: u32,
     /// Where the caller listens; to be read with the address it calls from.
     port: u16,
+    /// The caller's machine.
+    host: String,
     /// Empty when calling rank 0, its answer's when calling another.
     session: String,
 }
@@ -64,6 +66,15 @@ struct Welcome {
     session: String,
     /// Of ranks 1, 2, …
     addresses: Vec<SocketAddr>,
+    /// The machine of every rank, see [`Collective::hosts`](crate::collective::Collective::hosts).
+    hosts: Vec<u32>,
+}
+
+/// One that is let in.
+struct Caller {
+    stream: TcpStream,
+    address: SocketAddr,
+    host: String,
 }
 
 /// Connects this process as `rank` of `world`; rank 0 listens at `master`, the others call it there until it answers.
@@ -126,21 +137,20 @@ fn call_master(
     // Peers reach this rank by the interface that reaches rank 0.
     let listener = TcpListener::bind((stream.local_addr()?.ip(), 0))?;
     let port = listener.local_addr()?.port();
-    let hello = Hello { run: options.run.clone(), rank, world, port, session: String::new() };
-    write_frame(&mut stream, Kind::Hello, 0, &json(&hello))?;
+    let host = host_name(options);
+    let hello = Hello { run: options.run.clone(), rank, world, port, host, session: String::new() };
+    write_greeting(&mut stream, Kind::Hello, &json(&hello))?;
     stream.set_read_timeout(Some(remaining(deadline)?))?;
-    match read_frame(&mut stream)? {
-        WireFrame { kind: Kind::Welcome, bytes, .. } => {
+    match read_greeting(&mut stream)? {
+        (Kind::Welcome, bytes) => {
             let welcome: Welcome = parse(&bytes)?;
-            if welcome.addresses.len() + 1 != world as usize {
+            if welcome.addresses.len() + 1 != world as usize || welcome.hosts.len() != world as usize {
                 return Err(invalid("rank 0 names another number of ranks").into());
             }
             Ok((listener, stream, welcome))
         }
-        WireFrame { bytes, kind: Kind::Refused, .. } => {
-            Err(Call::Refused(String::from_utf8_lossy(&bytes).into_owned()))
-        }
-        WireFrame { kind, .. } => Err(invalid(format!("rank 0 answered with {kind:?}")).into()),
+        (Kind::Refused, bytes) => Err(Call::Refused(String::from_utf8_lossy(&bytes).into_owned())),
+        (kind, _) => Err(invalid(format!("rank 0 answered with {kind:?}")).into()),
     }
 }
 
@@ -156,12 +166,13 @@ fn join_mesh(
 ) -> Result<TcpCollective, JoinError> {
     let mut streams: Vec<Option<TcpStream>> = (0..world).map(|_| None).collect();
     streams[0] = Some(to_master);
-    let hello = Hello { run: options.run.clone(), rank, world, port: 0, session: welcome.session.clone() };
+    let (run, host, session) = (options.run.clone(), host_name(options), welcome.session.clone());
+    let hello = Hello { run, rank, world, port: 0, host, session };
     for below in 1..rank {
         let peer_error = |source| JoinError::Peer { rank: below, source };
         let address = welcome.addresses[below as usize - 1];
         let mut stream = connect_any(address, deadline).map_err(peer_error)?;
-        write_frame(&mut stream, Kind::Hello, 0, &json(&hello)).map_err(peer_error)?;
+        write_greeting(&mut stream, Kind::Hello, &json(&hello)).map_err(peer_error)?;
         streams[below as usize] = Some(stream);
     }
     let mut waiting = (world - 1 - rank) as usize;
@@ -186,7 +197,8 @@ fn join_mesh(
             waiting -= 1;
         }
     }
-    assemble(rank as usize, streams, options.timeout).map_err(|source| JoinError::Peer { rank, source })
+    assemble(rank as usize, streams, welcome.hosts.clone(), options.timeout)
+        .map_err(|source| JoinError::Peer { rank, source })
 }
 
 /// Rank 0's listening socket, for callers that choose port 0 and must know the port before the others start.
@@ -221,7 +233,7 @@ impl Rendezvous {
     /// [`JoinError::Missing`] names the ranks that did not.
     pub fn host(self, world: u32, options: &TcpOptions) -> Result<TcpCollective, JoinError> {
         let deadline = Instant::now() + options.join_timeout;
-        let mut callers: BTreeMap<u32, (TcpStream, SocketAddr)> = BTreeMap::new();
+        let mut callers: BTreeMap<u32, Caller> = BTreeMap::new();
         while callers.len() + 1 < world as usize {
             let accepted = accept(&self.listener, deadline)
                 .map_err(|source| JoinError::Listen { master: self.address.clone(), source })?;
@@ -235,22 +247,26 @@ impl Rendezvous {
             };
             match why_not(&hello, world, options, &callers) {
                 // Whether it hears the refusal is its own affair.
-                Some(reason) => drop(write_frame(&mut stream, Kind::Refused, 0, reason.as_bytes())),
+                Some(reason) => drop(write_greeting(&mut stream, Kind::Refused, reason.as_bytes())),
                 None => {
                     let address = SocketAddr::new(from.ip(), hello.port);
-                    callers.insert(hello.rank, (stream, address));
+                    callers.insert(hello.rank, Caller { stream, address, host: hello.host });
                 }
             }
         }
-        let welcome =
-            Welcome { session: session(), addresses: callers.values().map(|(_, at)| *at).collect() };
+        let names = std::iter::once(host_name(options));
+        let names: Vec<String> = names.chain(callers.values().map(|caller| caller.host.clone())).collect();
+        let hosts = numbered(&names);
+        let addresses = callers.values().map(|caller| caller.address).collect();
+        let welcome = Welcome { session: session(), addresses, hosts };
         let mut streams = vec![None];
-        for (rank, (mut stream, _)) in callers {
-            write_frame(&mut stream, Kind::Welcome, 0, &json(&welcome))
+        for (rank, Caller { mut stream, .. }) in callers {
+            write_greeting(&mut stream, Kind::Welcome, &json(&welcome))
                 .map_err(|source| JoinError::Peer { rank, source })?;
             streams.push(Some(stream));
         }
-        assemble(0, streams, options.timeout).map_err(|source| JoinError::Peer { rank: 0, source })
+        assemble(0, streams, welcome.hosts, options.timeout)
+            .map_err(|source| JoinError::Peer { rank: 0, source })
     }
 }
 
@@ -258,7 +274,7 @@ fn why_not(
     hello: &Hello,
     world: u32,
     options: &TcpOptions,
-    callers: &BTreeMap<u32, (TcpStream, SocketAddr)>,
+    callers: &BTreeMap<u32, Caller>,
 ) -> Option<String> {
     let Hello { run, rank, .. } = hello;
     if *run != options.run {
@@ -270,7 +286,7 @@ fn why_not(
     if *rank == 0 || *rank >= world {
         return Some(format!("a world of {world} has no further rank {rank}"));
     }
-    let (earlier, _) = callers.get(rank)?;
+    let earlier = &callers.get(rank)?.stream;
     // One that was restarted takes its own place again (its old connection is closed), another does not.
     is_open(earlier).then(|| format!("rank {rank} is already there: is it started twice?"))
 }
@@ -290,11 +306,10 @@ fn is_open(stream: &TcpStream) -> bool {
 
 fn read_hello(stream: &mut TcpStream, deadline: Instant) -> io::Result<Hello> {
     stream.set_read_timeout(Some(remaining(deadline)?.min(HELLO_TIMEOUT)))?;
-    let frame = read_frame(stream)?;
-    if frame.kind != Kind::Hello {
-        return Err(invalid(format!("{:?} instead of a hello", frame.kind)));
+    match read_greeting(stream)? {
+        (Kind::Hello, bytes) => parse(&bytes),
+        (kind, _) => Err(invalid(format!("{kind:?} instead of a hello"))),
     }
-    parse(&frame.bytes)
 }
 
 /// The next caller, or `None` when the time is up.
@@ -332,6 +347,21 @@ fn connect_any(address: impl ToSocketAddrs, deadline: Instant) -> io::Result<Tcp
 fn remaining(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// What this machine calls itself until it is started again; containers on it say the same. Where the system has no such name,
+/// every rank is taken for a machine of its own, which costs speed alone.
+fn host_name(options: &TcpOptions) -> String {
+    let of_system = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    options.host.clone().or_else(of_system).map_or_else(session, |name| name.trim().to_owned())
+}
+
+/// Equal names get equal numbers, from 0 in the order in which they first appear.
+fn numbered(names: &[String]) -> Vec<u32> {
+    let first = |name: &String| names.iter().position(|other| other == name).expect("it is in there");
+    let firsts: Vec<usize> = names.iter().map(first).collect();
+    let number = |at: &usize| (0..*at).filter(|&before| firsts[before] == before).count() as u32;
+    firsts.iter().map(number).collect()
 }
 
 /// A name that no earlier world at this address had.

@@ -2,7 +2,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use super::*;
-use crate::collective::{Collective, conformance};
+use crate::collective::{Collective, PIECE_BYTES, conformance};
 
 fn options(timeout: Duration) -> TcpOptions {
     TcpOptions { run: "test".to_owned(), timeout, ..TcpOptions::default() }
@@ -74,12 +74,50 @@ fn one_that_does_not_fit_in_is_told_why_and_a_stranger_is_ignored() {
 #[test]
 fn garbage_on_a_stream_fails_the_operation_and_names_the_rank() {
     let mut members = connected(2, &options(Duration::from_secs(20)));
-    let last = members.pop().unwrap();
+    let mut last = members.pop().unwrap();
     let mut first = members.pop().unwrap();
-    // Rank 1's socket, written to behind the back of its link.
-    last.with_link(|link| {
-        link.peers[0].as_ref().unwrap().stream.try_clone().unwrap().write_all(&[7; 64]).unwrap();
-    });
+    // Rank 1's socket, written to behind the back of its collective.
+    last.peers[0].as_mut().unwrap().stream.write_all(&[7; 64]).unwrap();
     let why = first.barrier().unwrap_err();
     assert!(matches!(why, CollectiveError::Malformed { rank: 1, .. }), "{why}");
+}
+
+#[test]
+fn an_abort_behind_a_message_that_nobody_wants_yet_is_heard() {
+    for length in [10, 3 * PIECE_BYTES] {
+        let mut members = connected(3, &options(Duration::from_secs(20)));
+        let mut last = members.pop().unwrap();
+        let _absent = members.pop().unwrap();
+        let mut first = members.pop().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                last.send(0, &vec![1; length]).unwrap();
+                last.abort("enough");
+            });
+            let why = first.receive(1).unwrap_err();
+            assert_eq!(why, CollectiveError::Aborted { rank: 2, reason: "enough".to_owned() });
+        });
+    }
+}
+
+#[test]
+fn ranks_learn_who_shares_a_machine() {
+    let hosts = ["a", "b", "a", "c"];
+    let rendezvous = Rendezvous::bind("127.0.0.1:0").unwrap();
+    let master = rendezvous.address().to_owned();
+    let on = |rank: usize| TcpOptions { host: Some(hosts[rank].to_owned()), ..options(DEFAULT_TIMEOUT) };
+    std::thread::scope(|scope| {
+        let host = scope.spawn(|| rendezvous.host(4, &on(0)).unwrap());
+        let (master, on) = (&master, &on);
+        let joined: Vec<_> = (1..4)
+            .map(|rank| scope.spawn(move || connect(master, rank, 4, &on(rank as usize)).unwrap()))
+            .collect();
+        for member in std::iter::once(host).chain(joined) {
+            assert_eq!(member.join().unwrap().hosts(), [0, 1, 0, 2]);
+        }
+    });
+    assert!(
+        connected(2, &options(DEFAULT_TIMEOUT)).iter().all(|member| member.hosts() == [0, 0]),
+        "one machine"
+    );
 }

@@ -1,0 +1,173 @@
+//! Sums over all ranks: the same bits on every rank, in an order that depends on the algorithm and the world, but on nothing else.
+//!
+//! Who wants bits that do not depend on the world either takes [`reduce`](crate::reduce). Which algorithm is the fastest, says
+//! [`choose`].
+
+mod choose;
+mod compensated;
+mod direct;
+mod doubling;
+mod hierarchical;
+mod ring;
+mod team;
+
+use bytemuck::Pod;
+
+use super::numbers::Number;
+use super::{Among, Collective, CollectiveError};
+
+pub use choose::{CROSSOVERS, Crossover, choose};
+pub use compensated::Compensated;
+use team::Team;
+
+/// What is done with the numbers of all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Every rank gets the sums of all numbers.
+    AllReduce,
+    /// Every rank gets the sums of its [slice](super::slice_of).
+    ReduceScatter,
+    /// Every rank gets every other's [slice](super::slice_of).
+    AllGather,
+}
+
+/// How numbers travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Every rank sends each other one its slice, which adds them in rank order, and then each other one the sums. Two steps.
+    Direct,
+    /// The same from neighbour to neighbour, so that each sends to one and receives of one only. 2 (N - 1) steps.
+    Ring,
+    /// All numbers to the rank 1 away, then 2, 4, …: as many steps as N has binary digits, and as often all bytes. For all-reduce.
+    Doubling,
+    /// Slices within a host, then their sums across hosts, then within the host again: of what crosses the network, each host
+    /// sends every byte about twice, however many ranks it has. For all-reduce.
+    Hierarchical,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Algorithm; 4] =
+        [Algorithm::Direct, Algorithm::Ring, Algorithm::Doubling, Algorithm::Hierarchical];
+
+    /// As it is called in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Direct => "direct",
+            Algorithm::Ring => "ring",
+            Algorithm::Doubling => "doubling",
+            Algorithm::Hierarchical => "hierarchical",
+        }
+    }
+
+    /// Whether it is one for the operation.
+    pub fn does(self, operation: Operation) -> bool {
+        matches!(self, Algorithm::Direct | Algorithm::Ring) || operation == Operation::AllReduce
+    }
+}
+
+/// Adds up the numbers of all ranks, in place, by the algorithm that [`choose`] takes for them.
+///
+/// # Errors
+/// As [`Collective::transfer`]; the numbers are then of no use.
+pub fn all_reduce<T: Number>(
+    collective: &mut dyn Collective,
+    numbers: &mut [T],
+) -> Result<(), CollectiveError> {
+    let algorithm = choose(Operation::AllReduce, size_of_val(numbers), collective.link(), collective.hosts());
+    all_reduce_by(algorithm, collective, numbers)
+}
+
+/// As [`all_reduce`], by a certain algorithm.
+///
+/// # Errors
+/// As [`all_reduce`].
+pub fn all_reduce_by<T: Number>(
+    algorithm: Algorithm,
+    collective: &mut dyn Collective,
+    numbers: &mut [T],
+) -> Result<(), CollectiveError> {
+    collective.begin(Among::All);
+    let team = &mut Team::of_all(collective);
+    match algorithm {
+        Algorithm::Direct => {
+            direct::reduce_scatter(team, numbers, team.world())?;
+            direct::all_gather(team, numbers, team.world())
+        }
+        Algorithm::Ring => {
+            ring::reduce_scatter(team, numbers)?;
+            ring::all_gather(team, numbers)
+        }
+        Algorithm::Doubling => doubling::all_reduce(team, numbers),
+        Algorithm::Hierarchical => hierarchical::all_reduce(collective, numbers),
+    }
+}
+
+/// Adds up the numbers of all ranks: afterwards this rank's [slice](super::slice_of) of `numbers` holds the sums, and the rest is of no use.
+///
+/// # Errors
+/// As [`all_reduce`].
+///
+/// # Panics
+/// If the algorithm is not one for it.
+pub fn reduce_scatter<T: Number>(
+    algorithm: Algorithm,
+    collective: &mut dyn Collective,
+    numbers: &mut [T],
+) -> Result<(), CollectiveError> {
+    assert!(algorithm.does(Operation::ReduceScatter), "{} is for all-reduce", algorithm.name());
+    collective.begin(Among::All);
+    let team = &mut Team::of_all(collective);
+    match algorithm {
+        Algorithm::Ring => ring::reduce_scatter(team, numbers),
+        _ => direct::reduce_scatter(team, numbers, team.world()),
+    }
+}
+
+/// Fills `numbers` from every rank's [slice](super::slice_of) of them.
+///
+/// # Errors
+/// As [`all_reduce`].
+///
+/// # Panics
+/// If the algorithm is not one for it.
+pub fn all_gather<T: Number>(
+    algorithm: Algorithm,
+    collective: &mut dyn Collective,
+    numbers: &mut [T],
+) -> Result<(), CollectiveError> {
+    assert!(algorithm.does(Operation::AllGather), "{} is for all-reduce", algorithm.name());
+    collective.begin(Among::All);
+    let team = &mut Team::of_all(collective);
+    match algorithm {
+        Algorithm::Ring => ring::all_gather(team, numbers),
+        _ => direct::all_gather(team, numbers, team.world()),
+    }
+}
+
+/// Adds up the numbers of all ranks, in place, in rank order, with what each addition rounds off kept apart and added in the end: the error is about that of one
+/// rounding, however many ranks there are.
+///
+/// # Errors
+/// As [`all_reduce`].
+pub fn all_reduce_compensated<T: Compensated>(
+    collective: &mut dyn Collective,
+    numbers: &mut [T],
+) -> Result<(), CollectiveError> {
+    collective.begin(Among::All);
+    let team = &mut Team::of_all(collective);
+    compensated::reduce_scatter(team, numbers)?;
+    direct::all_gather(team, numbers, team.world())
+}
+
+/// Fills `numbers` from every rank's [slice](super::slice_of) of them, as the last step of an operation that has begun.
+pub(crate) fn gather_slices<T: Pod>(
+    collective: &mut dyn Collective,
+    numbers: &mut [T],
+) -> Result<(), CollectiveError> {
+    let team = &mut Team::of_all(collective);
+    direct::all_gather(team, numbers, team.world())
+}
+
+#[cfg(test)]
+mod tests;
