@@ -38,7 +38,7 @@ use crate::source::{Audit, SourceError, Step, StepSource};
 use crate::trace::{Lane, Tracer};
 use crate::weights::{Weights, WeightsError};
 use account::Account;
-use agree::{compare, first_weights};
+use agree::{agree_on, compare, first_weights};
 use guard::{Guard, Verdict};
 
 /// What decides the weights, apart from the data; and how they are computed.
@@ -602,20 +602,7 @@ impl Training<'_> {
             "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.kind(),
             "data": source.name(), "first weights": first_weights, "checkpoints": checkpoints,
         });
-        // As text: numbers read from JSON need not be those that were written.
-        let mine = mine.as_object().expect("an object").iter();
-        let mine: Settings = mine.map(|(name, value)| (name.clone(), value.to_string())).collect();
-        let bytes = serde_json::to_vec(&mine).expect("text serializes");
-        let all = self.comm.run(move |collective| collective.all_gather(&bytes))?;
-        let settings: Vec<Settings> =
-            all.iter().map(|theirs| serde_json::from_slice(theirs.bytes()).unwrap_or_default()).collect();
-        for (rank, theirs) in settings.iter().enumerate() {
-            let differences = differences(&settings[0], theirs);
-            if !differences.is_empty() {
-                return Err(TrainError::Settings { rank: rank as u32, differences });
-            }
-        }
-        Ok(mine)
+        agree_on(&self.comm, mine)
     }
 }
 

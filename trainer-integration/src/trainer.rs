@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::Device;
+use serde_json::json;
 
 use crate::collective::{Collective, CollectiveError};
 use crate::engine::{BucketSizes, Engine, MicroBatch, Share, StepLoss, StepPlan};
@@ -15,7 +16,7 @@ use crate::optim::{Optimizer, Rule};
 use crate::random::Key;
 use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::train::TrainError;
-use crate::train::agree::{compare, first_weights};
+use crate::train::agree::{agree_on, compare, first_weights};
 use crate::weights::Weights;
 
 /// Trains a model of one's own, together with the other ranks of a world: the same weights to the last bit on any number of ranks.
@@ -247,7 +248,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
     /// The trainer, once all ranks have the same weights.
     ///
     /// # Errors
-    /// When there are more ranks than virtual ranks, a block would compute other numbers elsewhere, or another rank is gone or late.
+    /// When there are more ranks than virtual ranks, ranks have other settings or models, a block would compute other numbers elsewhere, or another rank is gone or late.
     pub fn build(self) -> Result<Trainer<Input, Output, O>, TrainError> {
         let comm = Arc::new(Comm::new(self.collective));
         let world = comm.world();
@@ -262,6 +263,15 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         if let Some(objection) = model.stages.iter().find_map(|stage| stage.objection()) {
             return Err(TrainError::Block(objection));
         }
+        let parameters: Vec<(&str, &[usize])> = (model.stages.iter().flat_map(|stage| stage.parameters()))
+            .map(|parameter| (parameter.name.as_str(), &parameter.shape[..]))
+            .collect();
+        let BucketSizes { first, others } = self.buckets;
+        let settings = json!({
+            "virtual ranks": virtual_ranks, "optimizer": self.rule.optimizer, "clipping": self.rule.clip, "seed": self.seed,
+            "reduction": self.reduction, "buckets": [first, others], "parameters": parameters,
+        });
+        agree_on(&comm, settings)?;
         let weights = first_weights(&model, self.seed, &comm)?;
         let ranks = VirtualRanks { count: virtual_ranks, world };
         let (key, engine_comm) = (Key::new(self.seed), Arc::clone(&comm));

@@ -1,11 +1,31 @@
 //! What ranks must have in common, and how they find out that they have not.
 
+use serde_json::Value;
 use shardfmt::digest::Digest;
 
 use super::TrainError;
+use crate::checkpoint::{Settings, differences};
 use crate::collective::CollectiveError;
 use crate::model::Model;
 use crate::reduce::Comm;
+
+/// Compares settings, a JSON object, on all ranks, before anything is computed.
+pub(crate) fn agree_on(comm: &Comm, mine: Value) -> Result<Settings, TrainError> {
+    // As text: numbers read from JSON need not be those that were written.
+    let mine = mine.as_object().expect("an object").iter();
+    let mine: Settings = mine.map(|(name, value)| (name.clone(), value.to_string())).collect();
+    let bytes = serde_json::to_vec(&mine).expect("text serializes");
+    let all = comm.run(move |collective| collective.all_gather(&bytes))?;
+    let settings: Vec<Settings> =
+        all.iter().map(|theirs| serde_json::from_slice(theirs.bytes()).unwrap_or_default()).collect();
+    for (rank, theirs) in settings.iter().enumerate() {
+        let differences = differences(&settings[0], theirs);
+        if !differences.is_empty() {
+            return Err(TrainError::Settings { rank: rank as u32, differences });
+        }
+    }
+    Ok(mine)
+}
 
 /// Rank 0's first weights, by block, on all ranks.
 pub(crate) fn first_weights(model: &Model, seed: u64, comm: &Comm) -> Result<Vec<Vec<f32>>, TrainError> {

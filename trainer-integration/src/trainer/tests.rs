@@ -102,4 +102,11 @@ fn what_cannot_be_trained_is_refused_with_the_way_out() {
         builder.build().unwrap_err().to_string()
     });
     assert!(refused[1].contains("3 ranks cannot share 2 virtual ranks"), "{refused:?}");
+    let refused = spawn(2, |collective| {
+        let model = perceptron(3, 2, 0.0, &Device::flex());
+        let rank = crate::collective::Collective::rank(&collective);
+        let builder = Trainer::new(model, CrossEntropy, Box::new(collective)).seed(rank.into());
+        builder.build().unwrap_err().to_string()
+    });
+    assert!(refused[0].contains("rank 1 differs from rank 0 in seed (1 against 0)"), "{refused:?}");
 }

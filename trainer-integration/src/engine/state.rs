@@ -1,0 +1,104 @@
+//! What an engine is made of, for checkpoints and for weights from elsewhere.
+
+use super::{BlockState, Engine};
+use crate::checkpoint::{BlockLayout, Layout, State};
+use crate::optim::Moments;
+use crate::stage::Stage;
+use crate::weights::{Weights, WeightsError};
+
+impl Engine {
+    /// Makes the weights those of the same names, and the running numbers of every virtual rank, as far as they are among them.
+    ///
+    /// # Errors
+    /// When they are of another model; then nothing has changed.
+    pub(crate) fn begin_with(&mut self, weights: &Weights) -> Result<(), WeightsError> {
+        let mut running = self.model.initial_running();
+        let named = self.model.name_weights(&self.parameters(), &running);
+        let parameters: usize = self.model.stages.iter().map(|stage| stage.parameters().len()).sum();
+        let wanted: Vec<(String, Vec<usize>, bool)> = (named.0.iter().enumerate())
+            .map(|(index, named)| (named.name.clone(), named.shape.clone(), index >= parameters))
+            .collect();
+        let mut values = weights.pick(&wanted)?.into_iter().zip(&named.0);
+        let mut next = || values.next().map(|(found, ours)| found.unwrap_or(&ours.values).to_vec());
+        for (stage, state) in self.model.stages.iter().zip(&mut self.blocks) {
+            state.weights = stage.parameters().iter().flat_map(|_| next().unwrap_or_default()).collect();
+        }
+        for buffer in running.iter_mut().flatten() {
+            *buffer = next().unwrap_or_default();
+        }
+        self.running.fill(running);
+        Ok(())
+    }
+
+    /// What this rank would have to be given to go on from here: the layout of the numbers, and the numbers, as they lie.
+    pub(crate) fn state(&self) -> (Layout, Vec<&[f32]>, Vec<Vec<f32>>) {
+        let running = self.running.iter().map(|blocks| blocks.iter().flatten().flatten().copied().collect());
+        let mut numbers = Vec::with_capacity(3 * self.blocks.len());
+        for BlockState { weights, moments, .. } in &self.blocks {
+            numbers.extend([&weights[..], &moments.first, &moments.second]);
+        }
+        (self.layout(), numbers, running.collect())
+    }
+
+    fn layout(&self) -> Layout {
+        let layout = |stage: &dyn Stage, state: &BlockState| BlockLayout {
+            parameters: stage.parameters().iter().map(|it| (it.name.clone(), it.shape.clone())).collect(),
+            weights: state.weights.len(),
+            first: state.moments.first.len(),
+            second: state.moments.second.len(),
+            updates: state.moments.steps,
+            statistics: stage.buffers().iter().map(|buffer| buffer.initial.len()).sum(),
+        };
+        let blocks = self.model.stages.iter().zip(&self.blocks);
+        Layout { blocks: blocks.map(|(stage, state)| layout(&**stage, state)).collect() }
+    }
+
+    /// Makes this what [`Engine::state`] said of some engine, in the numbers of its layout. The running numbers are those of this rank's
+    /// virtual ranks, in order.
+    ///
+    /// # Errors
+    /// What of the model differs from the layout; then nothing has changed.
+    pub(crate) fn restore(&mut self, layout: &Layout, state: &State) -> Result<(), String> {
+        let ours = self.layout();
+        if ours.blocks.len() != layout.blocks.len() {
+            return Err(format!("{} blocks, and not {}", layout.blocks.len(), ours.blocks.len()));
+        }
+        for (index, (ours, theirs)) in ours.blocks.iter().zip(&layout.blocks).enumerate() {
+            let trained = self.blocks[index].trained_len();
+            let fits = |count: usize| count == 0 || count == trained;
+            if (&ours.parameters, ours.statistics) != (&theirs.parameters, theirs.statistics) {
+                let (ours, theirs) = (&ours.parameters, &theirs.parameters);
+                return Err(format!("block {index} of {theirs:?}, and not of {ours:?}"));
+            }
+            if theirs.weights != ours.weights || !fits(theirs.first) || !fits(theirs.second) {
+                return Err(format!("block {index} with other numbers than its parameters have"));
+            }
+        }
+        if !state.statistics.iter().map(|(rank, _)| *rank).eq(self.virtual_ranks())
+            || state.statistics.iter().any(|(_, numbers)| numbers.len() != layout.statistics())
+            || state.common.len() != layout.common()
+        {
+            return Err("other numbers than its layout says".to_owned());
+        }
+        let mut left = &state.common[..];
+        for (block, layout) in self.blocks.iter_mut().zip(&layout.blocks) {
+            block.weights = take(&mut left, layout.weights);
+            let (first, second) = (take(&mut left, layout.first), take(&mut left, layout.second));
+            block.moments = Moments { first, second, steps: layout.updates };
+        }
+        for (blocks, (_, numbers)) in self.running.iter_mut().zip(&state.statistics) {
+            let mut left = &numbers[..];
+            for buffer in blocks.iter_mut().flatten() {
+                *buffer = take(&mut left, buffer.len());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The next `count` numbers.
+fn take(left: &mut &[f32], count: usize) -> Vec<f32> {
+    let (taken, rest) = left.split_at(count);
+    *left = rest;
+    taken.to_vec()
+}
