@@ -10,7 +10,7 @@ mod state;
 mod walk;
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor, TensorData};
@@ -125,6 +125,8 @@ struct Begun {
     scalars: Vec<[f64; 3]>,
     /// By virtual rank of this rank: micro-batches so far.
     micro_batches: Vec<u64>,
+    /// Of all ranks, once they are counted, where gradients are compressed.
+    samples: Option<Arc<OnceLock<f64>>>,
     /// By bucket.
     sums: Vec<BucketSum>,
     reductions: Vec<Pending<Vec<f32>>>,
@@ -216,7 +218,7 @@ impl Engine {
         self.compressors.iter().map(|it| lock(it).report()).reduce(CompressionReport::with)
     }
 
-    /// With buckets of other sizes. The weights do not depend on them.
+    /// With buckets of other sizes. Exactly reduced, the weights do not depend on them.
     #[must_use]
     pub fn with_buckets(mut self, sizes: BucketSizes) -> Engine {
         self.buckets = buckets_of(&self.blocks, sizes);
@@ -255,7 +257,8 @@ impl Engine {
     }
 
     /// Forward and backward for micro-batches of a step that is not complete with them: one share for each virtual rank of this rank, in
-    /// order. Gradients are added up by virtual rank, and nothing is sent (but what blocks sum over all virtual ranks).
+    /// order. Gradients are added up by virtual rank, and nothing is sent (but what blocks sum over all virtual ranks: with such blocks, all
+    /// ranks make the same calls).
     ///
     /// # Errors
     /// When another rank is gone or late.
@@ -302,7 +305,8 @@ impl Engine {
         let totals = totals.wait()?;
         drop(waiting);
         let (sum, correct, samples) = (totals[0], totals[1] as u64, totals[2] as u64);
-        let share = 1.0 / samples.max(1) as f64;
+        // What was compressed came as a mean.
+        let share = if self.compressors.is_empty() { 1.0 / samples.max(1) as f64 } else { 1.0 };
         let norm = norm.times(share);
         let loss = StepLoss { sum, correct, samples, gradient_norm: norm.value() };
         self.reducing = computed.elapsed();

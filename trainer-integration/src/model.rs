@@ -65,6 +65,18 @@ pub struct Model {
 }
 
 impl Model {
+    /// What keeps it from being trained on any number of ranks with the same bits, or from being saved.
+    pub(crate) fn objection(&self) -> Option<String> {
+        let mut seen = std::collections::BTreeSet::new();
+        let names = self.stages.iter().flat_map(|stage| {
+            let parameters = stage.parameters().iter().map(|parameter| parameter.name.as_str());
+            parameters.chain(stage.buffers().iter().map(|buffer| buffer.name.as_str()))
+        });
+        let twice = names.into_iter().find(|name| !seen.insert(*name));
+        let twice = twice.map(|name| format!("two tensors are called {name}; give their blocks other names"));
+        twice.or_else(|| self.stages.iter().find_map(|stage| stage.objection()))
+    }
+
     /// How many parameters there are.
     pub fn parameter_count(&self) -> usize {
         self.parameter_counts().sum()

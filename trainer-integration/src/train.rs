@@ -348,7 +348,7 @@ struct Training<'a> {
 const MAY_CHANGE: [&str; 3] = ["version", "device", "bad steps"];
 
 /// Settings that decide nothing that a checkpoint holds.
-const NOT_KEPT: [&str; 2] = ["steps between comparisons", "checkpoints"];
+const NOT_KEPT: [&str; 3] = ["steps between comparisons", "checkpoints", "test samples"];
 
 impl Training<'_> {
     fn run(
@@ -372,7 +372,7 @@ impl Training<'_> {
         let model = model(spec.shape(), spec.classes(), config.model, &device)?;
         let parameters = model.parameter_count();
         let per_epoch = source.steps_per_epoch();
-        let settings = self.agree(&spec, source)?;
+        let settings = self.agree(&spec, source, test)?;
         let checkpoint = self.checkpoint(&settings)?;
 
         let tracer = if config.traces { Tracer::on() } else { Tracer::off() };
@@ -546,6 +546,9 @@ impl Training<'_> {
                 .with_reduction(config.reduction);
         match (checkpoint, &self.persistence.start) {
             (Some(checkpoint), _) => {
+                if engine.compression().is_some() {
+                    warn!("what compression had not sent before the checkpoint is not in it, and lost");
+                }
                 let layout = &checkpoint.manifest.layout;
                 engine.restore(layout, &checkpoint.state).map_err(|differences| {
                     let id = checkpoint.id.short();
@@ -578,7 +581,12 @@ impl Training<'_> {
     }
 
     /// Compares everything that must be equal on all ranks before anything is computed.
-    fn agree(&self, spec: &InputSpec, source: &dyn StepSource) -> Result<Settings, TrainError> {
+    fn agree(
+        &self,
+        spec: &InputSpec,
+        source: &dyn StepSource,
+        test: Option<&dyn Rows>,
+    ) -> Result<Settings, TrainError> {
         let (config, per_epoch) = (self.config, source.steps_per_epoch());
         let first_weights = match &self.persistence.start {
             Start::Weights(weights) => json!(weights.digest()),
@@ -600,7 +608,7 @@ impl Training<'_> {
             "learning rate": config.rate, "schedule": config.decline, "warm-up epochs": config.warm_up_epochs,
             "bad steps": config.guard, "steps between comparisons": config.compare_every,
             "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.kind(),
-            "data": source.name(), "first weights": first_weights, "checkpoints": checkpoints,
+            "data": source.name(), "first weights": first_weights, "checkpoints": checkpoints, "test samples": test.map(|test| test.row_count()),
         });
         agree_on(&self.comm, mine)
     }

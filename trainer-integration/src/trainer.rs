@@ -130,20 +130,22 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
         let plan = self.plan(rate);
         self.number += 1;
         let shares = shares(&self.objective, self.engine.virtual_ranks(), batches);
-        self.engine.step(shares, plan, |_| true)
+        let outcome = self.engine.step(shares, plan, |_| true);
+        outcome.inspect_err(|error| self.comm.abort(error.to_string()))
     }
 
     /// Forward and backward for a part of the next step, without a word to other ranks: gradients are added up here until [`Trainer::step`] or
     /// [`Trainer::sync_now`].
     ///
     /// # Errors
-    /// Only with blocks that sum something over all virtual ranks: as [`Trainer::step`].
+    /// Only with blocks that sum something over all virtual ranks, with which all ranks make the same calls: as [`Trainer::step`].
     pub fn no_sync<B>(&mut self, batches: impl FnMut(u32) -> B) -> Result<(), CollectiveError>
     where
         B: IntoIterator<Item = (Input, O::Target)>,
     {
         let shares = shares(&self.objective, self.engine.virtual_ranks(), batches);
-        self.engine.accumulate(shares, self.plan(0.0))
+        let outcome = self.engine.accumulate(shares, self.plan(0.0));
+        outcome.inspect_err(|error| self.comm.abort(error.to_string()))
     }
 
     /// One update at this learning rate, on what [`Trainer::no_sync`] has added up.
@@ -260,7 +262,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
             return Err(TrainError::Reduction(refusal));
         }
         let model = self.chain.into_model();
-        if let Some(objection) = model.stages.iter().find_map(|stage| stage.objection()) {
+        if let Some(objection) = model.objection() {
             return Err(TrainError::Block(objection));
         }
         let parameters: Vec<(&str, &[usize])> = (model.stages.iter().flat_map(|stage| stage.parameters()))

@@ -35,7 +35,7 @@ pub(crate) struct Circumstances {
     pub(crate) epoch: u32,
     /// Of the optimizer, which leaves it to deep gradient compression.
     pub(crate) momentum: f32,
-    /// The length to which the gradient of all ranks is brought.
+    /// The length that the mean gradient of all ranks may have in this bucket.
     pub(crate) clip: Option<f32>,
 }
 
@@ -63,7 +63,7 @@ impl Compressor {
         }
     }
 
-    /// The sum over all ranks of what they send.
+    /// The sum over all ranks of what they send. What is left is added to the next gradient, so all gradients are to the same scale: parts of means.
     pub(crate) fn all_reduce(
         &mut self,
         collective: &mut dyn Collective,

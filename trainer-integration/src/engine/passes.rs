@@ -1,6 +1,6 @@
 //! Forward and backward of a step's micro-batches, and the sums that leave for other ranks on the way.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use burn::tensor::{Tensor, TensorData};
 
@@ -44,6 +44,7 @@ impl Engine {
             carried: vec![vec![None; buckets]; hosted],
             scalars: vec![[0.0; 3]; hosted],
             micro_batches: vec![0; hosted],
+            samples: None,
             sums: (0..buckets).map(|bucket| self.no_sum(bucket)).collect(),
             reductions: Vec::with_capacity(buckets),
         }
@@ -91,7 +92,7 @@ impl Engine {
         is_complete: bool,
     ) -> Result<(), CollectiveError> {
         let longest = shares.iter().map(Vec::len).max().unwrap_or(0);
-        let rounds = self.largest(longest as u64)?;
+        let rounds = self.largest(longest, begun.number, is_complete)?;
         let mut shares: Vec<_> = shares.into_iter().map(Vec::into_iter).collect();
         for round in 0..rounds {
             let is_last = is_complete && round + 1 == rounds;
@@ -139,17 +140,24 @@ impl Engine {
         Ok(())
     }
 
-    /// The largest of what all ranks bring.
-    fn largest(&self, mine: u64) -> Result<u64, CollectiveError> {
-        let all = self.comm.run(move |collective| collective.all_gather(&mine.to_le_bytes()))?;
-        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes);
-        let malformed = |rank: usize| CollectiveError::Malformed {
-            rank: rank as u32,
-            what: "not a number of micro-batches".to_owned(),
-        };
-        let numbers =
-            all.iter().enumerate().map(|(rank, it)| number(it.bytes()).map_err(|_| malformed(rank)));
-        numbers.collect::<Result<Vec<u64>, _>>().map(|all| all.into_iter().max().unwrap_or(mine))
+    /// The largest number of micro-batches of a virtual rank, on all ranks, which must be at the same call of the same step.
+    fn largest(&self, mine: usize, number: u64, is_complete: bool) -> Result<u64, CollectiveError> {
+        let call = [mine as u64, number, u64::from(is_complete)];
+        let all = self.comm.run(move |collective| collective.all_gather(bytemuck::cast_slice(&call)))?;
+        let mut largest = 0;
+        for (rank, message) in all.iter().enumerate() {
+            let theirs = message.numbers::<u64>();
+            match theirs.as_deref() {
+                Some(&[count, of, completes]) if (of, completes) == (call[1], call[2]) => {
+                    largest = largest.max(count);
+                }
+                _ => {
+                    let what = "it is at another micro-batch or step: models that sum over all virtual ranks take the same calls on all ranks";
+                    return Err(CollectiveError::Malformed { rank: rank as u32, what: what.to_owned() });
+                }
+            }
+        }
+        Ok(largest)
     }
 
     /// Of a block that asks for one, the sum over all virtual ranks.
@@ -269,8 +277,8 @@ impl Engine {
         }
         if virtual_rank + 1 == hosted.end {
             let sum = std::mem::replace(&mut begun.sums[bucket], self.no_sum(bucket));
-            let samples: f64 = begun.scalars.iter().map(|[_, _, samples]| samples).sum();
-            begun.reductions.push(self.reduce(bucket, sum, begun.epoch, samples));
+            let reduction = self.reduce(bucket, sum, begun);
+            begun.reductions.push(reduction);
         }
     }
 
@@ -282,8 +290,8 @@ impl Engine {
         }
     }
 
-    /// Sends a bucket on its way, with the gradients of so many samples of this rank.
-    fn reduce(&self, bucket: usize, sum: BucketSum, epoch: u32, samples: f64) -> Pending<Vec<f32>> {
+    /// Sends a bucket on its way.
+    fn reduce(&self, bucket: usize, sum: BucketSum, begun: &mut Begun) -> Pending<Vec<f32>> {
         let (ranks, tracer) = (self.ranks, self.tracer.clone());
         // The moment at which it is handed over lies among what is computed.
         drop(self.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
@@ -308,13 +316,32 @@ impl Engine {
             Optimizer::Sgd { momentum, .. } => momentum,
             _ => 0.0,
         };
-        // The limit is for the mean over the samples of all ranks, of which this rank knows its own.
-        let all = samples * f64::from(self.comm.world());
-        let clip = self.rule.clip.map(|limit| (f64::from(limit) * all) as f32);
-        let circumstances = Circumstances { epoch, momentum, clip };
+        // Each bucket has its part of what the whole gradient may be long.
+        let all: usize = (0..self.buckets.count()).map(|bucket| self.buckets.len(bucket)).sum();
+        let part = (self.buckets.len(bucket) as f64 / all.max(1) as f64).sqrt() as f32;
+        let clip = self.rule.clip.map(|limit| limit * part);
+        let circumstances = Circumstances { epoch: begun.epoch, momentum, clip };
+        let samples = Arc::clone(begun.samples.get_or_insert_with(|| self.count_samples(&begun.scalars)));
         self.comm.submit(move |collective| {
             let _span = tracer.span(Lane::Communication, || format!("compress and reduce bucket {bucket}"));
-            lock(&compressor).all_reduce(collective, sum, circumstances)
+            // What is left of short steps and of long ones is added up: as means.
+            let share = samples.get().map_or(0.0, |samples| 1.0 / samples.max(1.0)) as f32;
+            let mean = sum.into_iter().map(|number| number * share).collect();
+            lock(&compressor).all_reduce(collective, mean, circumstances)
         })
+    }
+
+    /// Has the samples of all ranks counted, before anything that is submitted after it.
+    fn count_samples(&self, scalars: &[[f64; 3]]) -> Arc<OnceLock<f64>> {
+        let mut own = [scalars.iter().map(|[_, _, samples]| samples).sum::<f64>()];
+        let counted = Arc::new(OnceLock::new());
+        let result = Arc::clone(&counted);
+        // An error is one of every later operation as well.
+        let _ = self.comm.submit(move |collective| {
+            sums::all_reduce(collective, &mut own)?;
+            let _ = result.set(own[0]);
+            Ok(())
+        });
+        counted
     }
 }

@@ -495,3 +495,30 @@ fn a_bucket_is_on_its_way_before_earlier_blocks_go_backward() {
         assert_eq!(of("backward 0").len(), 2);
     });
 }
+
+#[test]
+fn what_is_left_of_long_steps_does_not_weigh_more_in_a_short_one() {
+    for compression in [Compression::TopK(0.02), Compression::Dgc(0.02), Compression::Int8] {
+        let moves = spawn(2, |collective| {
+            let comm = Arc::new(Comm::new(Box::new(collective)));
+            let sgd = Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 };
+            let mut engine = engine(no_dropout(Norm::Group), VirtualRanks { count: 2, world: 2 }, sgd, &comm)
+                .with_reduction(Reduction::Fast(compression));
+            let mut moved = |step: u64, rows: usize| {
+                let before = engine.parameters().concat();
+                let rows = if comm.rank() == 0 { rows } else { rows / 2 };
+                let plan = StepPlan { number: step, epoch: 9, rate: 0.01 };
+                engine.step(vec![share(rows, step << 1 | u64::from(comm.rank()))], plan, |_| true).unwrap();
+                let after = engine.parameters().concat();
+                let squares =
+                    before.iter().zip(&after).map(|(before, after)| f64::from(after - before).powi(2));
+                squares.sum::<f64>().sqrt()
+            };
+            let long: Vec<f64> = (0..10).map(|step| moved(step, 64)).collect();
+            (long.into_iter().fold(0.0, f64::max), moved(10, 1))
+        });
+        let (long, short) = moves[0];
+        // A single sample's gradient is longer than the mean of many, but by far not 96 times.
+        assert!(short < 10.0 * long, "{compression}: {short} after steps of {long} at most");
+    }
+}

@@ -114,6 +114,9 @@ impl Walk {
     pub(super) fn close(&mut self, open: Open, gradient: Tensor<1>) {
         let input: Vec<Part> = open.input.into_iter().map(|part| part.leaf(true)).collect();
         let summary = open.loaded.summarise(input.clone());
+        if !summary.is_tracked() {
+            return; // of integers, say
+        }
         let mut found = (summary * gradient.autodiff()).sum().backward();
         for (part, upstream) in input.iter().zip(&mut self.upstream) {
             let Some(more) = part.float().and_then(|tensor| tensor.grad_remove(&mut found)) else { continue };

@@ -109,4 +109,17 @@ fn what_cannot_be_trained_is_refused_with_the_way_out() {
         builder.build().unwrap_err().to_string()
     });
     assert!(refused[0].contains("rank 1 differs from rank 0 in seed (1 against 0)"), "{refused:?}");
+    let refused = spawn(1, |collective| {
+        let linear = || LinearConfig::new(2, 2).init(&Device::flex());
+        let twice =
+            Chain::start(Plain { linear: linear() }).named("a").then(Plain { linear: linear() }).named("a");
+        Trainer::new(twice, CrossEntropy, Box::new(collective)).build().unwrap_err().to_string()
+    });
+    assert!(refused[0].contains("two tensors are called a.linear.weight"), "{refused:?}");
 }
+
+#[derive(Module, Debug)]
+struct Plain {
+    linear: Linear,
+}
+crate::block!(Plain, |self, input: Tensor<2>| -> Tensor<2> { self.linear.forward(input) });

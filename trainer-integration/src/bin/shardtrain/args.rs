@@ -142,17 +142,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MODEL", default_value = "small")]
     pub(crate) model: ModelName,
 
-    /// Transformer layers of gpt
-    #[arg(long, value_name = "COUNT", default_value_t = GptSize::default().layers)]
-    pub(crate) layers: usize,
+    /// Transformer layers of --model gpt [default: 4]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) layers: Option<usize>,
 
-    /// Attention heads of gpt
-    #[arg(long, value_name = "COUNT", default_value_t = GptSize::default().heads)]
-    pub(crate) heads: usize,
+    /// Attention heads of --model gpt [default: 4]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) heads: Option<usize>,
 
-    /// Numbers per token of gpt, a multiple of the heads
-    #[arg(long, value_name = "COUNT", default_value_t = GptSize::default().width)]
-    pub(crate) width: usize,
+    /// Numbers per token of --model gpt, a multiple of the heads [default: 128]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) width: Option<usize>,
 
     /// What normalises between the layers of an image model: batch (by virtual rank), sync (by the global batch) or group
     #[arg(long, value_name = "NORM", default_value_t)]
@@ -398,6 +398,13 @@ impl Args {
             format!("--image-size {} is not between 1 and 4096", self.image_size)
         } else if self.input_max.is_some_and(|max| !(max.is_finite() && max > 0.0)) {
             "--input-max must be above 0".to_owned()
+        } else if self.model != ModelName::Gpt && (self.layers, self.heads, self.width) != (None, None, None)
+        {
+            "--layers, --heads and --width are those of --model gpt".to_owned()
+        } else if !(0.0..1.0).contains(&self.momentum) {
+            "--momentum must be at least 0 and below 1".to_owned()
+        } else if self.weight_decay.is_some_and(|decay| !(decay.is_finite() && decay >= 0.0)) {
+            "--weight-decay must not be negative".to_owned()
         } else if self.reduce == ReduceName::Exact && self.compress != Compression::None {
             "--compress loses bits, so it needs --reduce fast".to_owned()
         } else if !(self.warm_up.is_finite() && self.warm_up >= 0.0) {
@@ -517,10 +524,16 @@ impl Args {
 
     pub(crate) fn model_options(&self) -> ModelOptions {
         let &Args { layers, heads, width, norm, dropout, .. } = self;
+        let usual = GptSize::default();
+        let size = GptSize {
+            layers: layers.unwrap_or(usual.layers),
+            heads: heads.unwrap_or(usual.heads),
+            width: width.unwrap_or(usual.width),
+        };
         let kind = match self.model {
             ModelName::Small => ModelKind::Small,
             ModelName::Resnet18 => ModelKind::Resnet18,
-            ModelName::Gpt => ModelKind::Gpt(GptSize { layers, heads, width }),
+            ModelName::Gpt => ModelKind::Gpt(size),
         };
         ModelOptions { kind, norm, dropout }
     }

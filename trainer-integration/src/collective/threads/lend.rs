@@ -5,7 +5,7 @@
 //! return, nor unwind, before each of its lots has been taken or withdrawn, and a lot that is being read is not withdrawn but waited
 //! for. Readers hold a [`Loan`] while they read, and giving it back takes the lot off the desk.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::collective::CollectiveError;
@@ -143,11 +143,11 @@ impl Desk {
             return Err(standing.late(missing, |rank| state.reached[rank] >= operation));
         };
         let waited = self.changed[standing.rank].wait_timeout(state, left);
-        Ok(waited.expect("no panic while the desk is locked").0)
+        Ok(waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic while the desk is locked")
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -200,7 +200,7 @@ impl Drop for Lending<'_> {
             if self.left(&state).is_empty() {
                 return;
             }
-            state = self.desk.changed[self.rank].wait(state).expect("no panic while the desk is locked");
+            state = self.desk.changed[self.rank].wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
