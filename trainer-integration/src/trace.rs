@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-/// Beyond so many events a trace is cut short, and says so: 100 bytes each.
-const MOST_EVENTS: usize = 2_000_000;
+/// Beyond so many events of a rank a trace is cut short, and says so: rank 0 gathers those of all.
+const MOST_EVENTS: usize = 250_000;
 
 /// A row of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
