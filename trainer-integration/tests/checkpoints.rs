@@ -1,47 +1,20 @@
 //! Checkpoints of `shardtrain` as processes: killed at any moment, it goes on as if nothing had happened.
 
 mod common;
+mod rank;
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use common::DigitsStore;
-
-/// Killed when dropped, so that a failing test leaves nothing behind.
-struct Rank(Child);
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Rank {
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).expect("it has not been waited for");
-    }
-
-    /// Waits for its end: exit code and what it said on standard error.
-    fn end(mut self) -> (Option<i32>, String) {
-        let mut said = String::new();
-        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        (self.0.wait().unwrap().code(), said)
-    }
-
-    fn lines(&mut self) -> std::io::Lines<BufReader<ChildStdout>> {
-        BufReader::new(self.0.stdout.take().unwrap()).lines()
-    }
-}
+use rank::{Rank, free_address};
 
 /// Ranks of one training with these further arguments, each of which writes progress to standard output.
 fn launch(store: &DigitsStore, world: u32, arguments: &[&str]) -> Vec<Rank> {
-    let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let master = free_address();
     let rank = |rank: u32| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_shardtrain"));
         command.arg("--store").arg(store.path()).args(["--plan", &store.plan.to_string()]);
@@ -49,8 +22,7 @@ fn launch(store: &DigitsStore, world: u32, arguments: &[&str]) -> Vec<Rank> {
         command.args(["--epochs", "4", "--progress", "-", "--master", &master]).args(arguments);
         command.args(["--rank", &rank.to_string(), "--world", &world.to_string()]);
         command.arg("--report").arg(report(store.path(), rank));
-        command.env("RAYON_NUM_THREADS", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
-        Rank(command.spawn().unwrap())
+        Rank::spawn(&mut command)
     };
     (0..world).map(rank).collect()
 }

@@ -1,44 +1,21 @@
 //! `shardtrain` as processes: what a launcher sees.
 
 mod common;
+mod rank;
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
+use rustix::process::Signal;
 use serde_json::Value;
 use shardd_trainer::weights::Weights;
 
 use common::DigitsStore;
-
-/// Killed when dropped, so that a failing test leaves nothing behind.
-struct Rank(Child);
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Rank {
-    /// Waits for its end: exit code and what it said on standard error.
-    fn end(mut self) -> (i32, String) {
-        let mut said = String::new();
-        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        (self.0.wait().unwrap().code().unwrap_or(-1), said)
-    }
-}
-
-fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
+use rank::{Rank, free_address};
 
 fn shardtrain(store: &DigitsStore) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shardtrain"));
     command.arg("--store").arg(store.path()).args(["--test-dataset", "digits-test", "--virtual-ranks", "4"]);
-    command.env("RAYON_NUM_THREADS", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -68,11 +45,11 @@ fn processes_report_the_same_weights_for_every_world_size() {
                 } else {
                     command.env("RANK", rank.to_string()).env("WORLD_SIZE", world.to_string());
                 }
-                Rank(command.spawn().unwrap())
+                Rank::spawn(&mut command)
             })
             .collect();
         for rank in ranks {
-            assert_eq!(rank.end(), (0, String::new()));
+            assert_eq!(rank.end(), (Some(0), String::new()));
         }
         let reports: Vec<Value> =
             (0..world).map(|rank| read_json(&report_file(&store, rank, world))).collect();
@@ -100,24 +77,23 @@ fn a_killed_rank_ends_the_others_with_its_name() {
         let mut command = shardtrain(&store);
         command.args(["--dataset", "digits", "--epochs", "100000", "--master", &master, "--progress", "-"]);
         command.args(["--rank", &rank.to_string(), "--world", "3"]);
-        Rank(command.spawn().unwrap())
+        Rank::spawn(&mut command)
     };
     let mut ranks: Vec<Rank> = (0..3).map(launch).collect();
     // All pipes are read, or a full one would stop its rank.
-    let lines = ranks.iter_mut().map(|rank| BufReader::new(rank.0.stdout.take().unwrap()).lines());
-    let mut lines: Vec<_> = lines.collect();
+    let mut lines: Vec<_> = ranks.iter_mut().map(Rank::lines).collect();
     let first = lines[2].next().expect("rank 2 trains").unwrap();
     let progress: Value = serde_json::from_str(&first).unwrap();
     assert_eq!((&progress["rank"], &progress["epoch"], &progress["step"]), (&2.into(), &0.into(), &0.into()));
-    let mut killed = ranks.pop().unwrap();
+    let killed = ranks.pop().unwrap();
     std::thread::scope(|scope| {
         for lines in lines {
             scope.spawn(move || lines.for_each(drop));
         }
-        killed.0.kill().unwrap();
+        killed.signal(Signal::KILL);
         for rank in ranks {
             let (code, said) = rank.end();
-            assert_eq!(code, 3, "{said}");
+            assert_eq!(code, Some(3), "{said}");
             assert!(said.contains("rank 2 is gone") || said.contains("rank 2 stopped"), "{said}");
             assert_eq!(said.lines().count(), 1, "one line: {said}");
         }
@@ -131,10 +107,10 @@ fn a_reader_that_goes_away_ends_no_training_and_is_no_failure() {
         let mut command = shardtrain(&store);
         command.args(["--dataset", "digits", "--epochs", "1"]).args(more).arg("--report");
         let report = report_file(&store, 0, more.len() as u32);
-        let mut rank = Rank(command.arg(&report).spawn().unwrap());
-        drop(rank.0.stdout.take());
+        let mut rank = Rank::spawn(command.arg(&report));
+        drop(rank.lines());
         let (code, said) = rank.end();
-        assert!(code == 0 && said.lines().count() <= 1 && !said.contains("panic"), "{code}: {said}");
+        assert!(code == Some(0) && said.lines().count() <= 1 && !said.contains("panic"), "{code:?}: {said}");
         assert!(read_json(&report)["steps"].as_u64() > Some(0));
     }
 }
@@ -144,7 +120,7 @@ fn mistakes_are_explained_in_one_line() {
     let store = DigitsStore::new();
     let plan = store.plan.to_string();
     let refused = |arguments: &[&str]| {
-        let (code, said) = Rank(shardtrain(&store).args(arguments).spawn().unwrap()).end();
+        let (code, said) = Rank::spawn(shardtrain(&store).args(arguments)).end();
         assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
         (code, said)
     };
@@ -174,7 +150,7 @@ fn mistakes_are_explained_in_one_line() {
     ];
     for (arguments, expected, part) in cases {
         let (code, said) = refused(arguments);
-        assert_eq!(code, expected, "{said}");
+        assert_eq!(code, Some(expected), "{said}");
         assert!(said.contains(part), "{part:?} missing: {said}");
     }
 }

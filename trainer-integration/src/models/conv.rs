@@ -63,7 +63,7 @@ pub fn conv_net(
 ) -> Chain<Tensor<4>, Tensor<2>> {
     const WIDTHS: [usize; 2] = [24, 48];
     let [channels, height, width] = input;
-    let conv = |from, to| half_conv(from, to, device);
+    let conv = |from, to| conv2d(from, to, 3, 2, device);
     let pixels = height.div_ceil(2).div_ceil(2) * width.div_ceil(2).div_ceil(2);
     let head = Head::new(WIDTHS[1] * pixels, classes, dropout, device);
     let [first, second] = WIDTHS;
@@ -90,11 +90,12 @@ pub fn conv_net(
     }
 }
 
-/// 3x3 with stride 2: half the height and width, rounded up.
-fn half_conv(from: usize, to: usize, device: &Device) -> Conv2d {
-    Conv2dConfig::new([from, to], [3, 3])
-        .with_stride([2, 2])
-        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+/// A convolution without bias, padded so that stride 1 keeps height and width, and stride 2 halves them, rounded up.
+pub(super) fn conv2d(from: usize, to: usize, kernel: usize, stride: usize, device: &Device) -> Conv2d {
+    let padding = kernel / 2;
+    Conv2dConfig::new([from, to], [kernel, kernel])
+        .with_stride([stride, stride])
+        .with_padding(PaddingConfig2d::Explicit(padding, padding, padding, padding))
         .with_bias(false)
         .with_initializer(Initializer::Zeros)
         .init(device)
@@ -153,9 +154,9 @@ impl Block for SyncNorm {
 
 /// A convolution, normalisation that needs no other virtual rank, and ReLU.
 #[derive(Module, Debug)]
-struct ConvNorm {
-    conv: Conv2d,
-    norm: LocalNorm,
+pub(super) struct ConvNorm {
+    pub(super) conv: Conv2d,
+    pub(super) norm: LocalNorm,
 }
 
 #[derive(Module, Debug)]

@@ -1,13 +1,12 @@
 //! ResNet-18 for small images.
 
 use burn::module::Module;
-use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::{Initializer, PaddingConfig2d};
+use burn::nn::conv::Conv2d;
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 
 use super::ImageShape;
-use super::conv::{Head, LocalNorm, Norm, before_relu};
+use super::conv::{ConvNorm, Head, LocalNorm, Norm, before_relu, conv2d};
 use crate::block::{Block, Pass};
 use crate::model::Chain;
 use crate::weights::Init;
@@ -31,7 +30,7 @@ pub fn resnet18(
 /// [`resnet18`] as one module, which is also a block: in one piece it has one graph, and nothing of it travels before all of it is differentiated.
 #[derive(Module, Debug)]
 pub struct Resnet18 {
-    stem: Stem,
+    stem: ConvNorm,
     layers: Vec<Residual>,
     head: PooledHead,
 }
@@ -42,7 +41,8 @@ impl Resnet18 {
     /// # Panics
     /// As [`resnet18`].
     pub fn new(input: ImageShape, classes: usize, norm: Norm, dropout: f32, device: &Device) -> Resnet18 {
-        let stem = Stem { conv: conv(input[0], 64, 3, 1, device), norm: LocalNorm::new(norm, 64, device) };
+        let stem =
+            ConvNorm { conv: conv2d(input[0], 64, 3, 1, device), norm: LocalNorm::new(norm, 64, device) };
         let mut layers = Vec::new();
         let mut from = 64;
         for to in [64, 128, 256, 512] {
@@ -83,35 +83,6 @@ impl Block for Resnet18 {
     }
 }
 
-fn conv(from: usize, to: usize, kernel: usize, stride: usize, device: &Device) -> Conv2d {
-    let padding = kernel / 2;
-    Conv2dConfig::new([from, to], [kernel, kernel])
-        .with_stride([stride, stride])
-        .with_padding(PaddingConfig2d::Explicit(padding, padding, padding, padding))
-        .with_bias(false)
-        .with_initializer(Initializer::Zeros)
-        .init(device)
-}
-
-#[derive(Module, Debug)]
-struct Stem {
-    conv: Conv2d,
-    norm: LocalNorm,
-}
-
-impl Block for Stem {
-    type Input = Tensor<4>;
-    type Output = Tensor<4>;
-
-    fn forward(&self, input: Tensor<4>, pass: &mut Pass) -> Tensor<4> {
-        relu(self.norm.forward(self.conv.forward(input), pass))
-    }
-
-    fn init(&self, path: &str, shape: &[usize]) -> Option<Init> {
-        before_relu(path, shape)
-    }
-}
-
 /// Two 3x3 convolutions around which the input goes on as it is, or through a 1x1 convolution where its shape changes.
 #[derive(Module, Debug)]
 struct Residual {
@@ -131,11 +102,11 @@ struct Shortcut {
 impl Residual {
     fn new(from: usize, to: usize, stride: usize, norm: Norm, device: &Device) -> Residual {
         let local = || LocalNorm::new(norm, to, device);
-        let shortcut = || Shortcut { conv: conv(from, to, 1, stride, device), norm: local() };
+        let shortcut = || Shortcut { conv: conv2d(from, to, 1, stride, device), norm: local() };
         Residual {
-            conv1: conv(from, to, 3, stride, device),
+            conv1: conv2d(from, to, 3, stride, device),
             norm1: local(),
-            conv2: conv(to, to, 3, 1, device),
+            conv2: conv2d(to, to, 3, 1, device),
             norm2: local(),
             shortcut: (stride > 1 || from != to).then(shortcut),
         }
