@@ -33,9 +33,10 @@ pub trait Block: Module + 'static {
         None
     }
 
-    /// Whether weight decay applies to a parameter. Default to matrices and kernels, not to biases and normalisation.
-    fn decays(&self, _path: &str, shape: &[usize]) -> bool {
-        shape.len() >= 2
+    /// How much of the optimizer's weight decay applies to a parameter: 0 none, 1 all of it. Default 1 to matrices and kernels, 0 to biases
+    /// and normalisation. [`Chain::decay`](crate::Chain::decay) overrules it from outside.
+    fn decay(&self, _path: &str, shape: &[usize]) -> f32 {
+        if shape.len() >= 2 { 1.0 } else { 0.0 }
     }
 
     /// Numbers of this input of which the block wants the sum over *all* virtual ranks before it goes forward ([`Pass::total`]), such as those

@@ -40,6 +40,8 @@ pub struct Engine {
     rule: Rule,
     key: Key,
     blocks: Vec<BlockState>,
+    /// Where the first trained parameters are: before that there is nothing to go back for.
+    first_trained: usize,
     buckets: Buckets,
     reduction: Reduction,
     /// By bucket; none if nothing is compressed.
@@ -58,8 +60,8 @@ pub struct Engine {
 struct BlockState {
     /// The trained ones, then the frozen ones.
     weights: Vec<f32>,
-    /// The trained parameters, and whether weight decay applies.
-    trained: Vec<(Range<usize>, bool)>,
+    /// The trained parameters, and how much of the weight decay applies.
+    trained: Vec<(Range<usize>, f32)>,
     moments: Moments,
 }
 
@@ -160,12 +162,13 @@ impl Engine {
             let count: usize = parameters.clone().map(|parameter| parameter.len()).sum();
             assert_eq!(weights.len(), count, "weights for every parameter");
             let trained = parameters.zip(ranges(stage.parameters())).filter(|(it, _)| it.is_trained);
-            let trained = trained.map(|(parameter, range)| (range, parameter.decays)).collect();
+            let trained = trained.map(|(parameter, range)| (range, parameter.decay)).collect();
             BlockState { weights, trained, moments: Moments::default() }
         };
         let stages = model.stages.iter().zip(weights);
         let blocks: Vec<BlockState> = stages.map(|(stage, weights)| state(&**stage, weights)).collect();
         let running = ranks.of(comm.rank()).map(|_| model.initial_running()).collect();
+        let first_trained = blocks.iter().position(|block| !block.trained.is_empty()).unwrap_or(0);
         let rule = rule.into();
         let buckets = buckets_of(&blocks, BucketSizes::default());
         let (updating, reducing) = (Duration::ZERO, Duration::ZERO);
@@ -177,6 +180,7 @@ impl Engine {
             rule,
             key,
             blocks,
+            first_trained,
             buckets,
             reduction,
             compressors,

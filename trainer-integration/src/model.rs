@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use crate::block::Block;
 use crate::flow::Flow;
 use crate::stage::{Stage, stage};
-use crate::weights::{Named, Running, Weights, ranges};
+use crate::weights::{Named, Parameter, Running, Weights, ranges};
 
 /// Blocks that fit together: each takes what the one before it makes, which the compiler checks.
 ///
@@ -51,6 +51,14 @@ impl<Input: Flow, Output: Flow> Chain<Input, Output> {
         self
     }
 
+    /// Says, for every trained parameter so far, how much of the optimizer's weight decay applies to it, by its name and shape: 0 none, 1 all of
+    /// it. Without this, what [`Block::decay`] says.
+    #[must_use]
+    pub fn decay(mut self, share: impl Fn(&str, &[usize]) -> f32) -> Chain<Input, Output> {
+        self.stages.iter_mut().for_each(|stage| stage.decay(&share));
+        self
+    }
+
     /// The model, without its types.
     pub fn into_model(self) -> Model {
         Model { stages: self.stages }
@@ -74,7 +82,12 @@ impl Model {
         });
         let twice = names.into_iter().find(|name| !seen.insert(*name));
         let twice = twice.map(|name| format!("two tensors are called {name}; give their blocks other names"));
-        twice.or_else(|| self.stages.iter().find_map(|stage| stage.objection()))
+        let mut parameters = self.stages.iter().flat_map(|stage| stage.parameters());
+        let growing = parameters.find(|parameter| !(parameter.decay.is_finite() && parameter.decay >= 0.0));
+        let growing = growing.map(|Parameter { name, decay, .. }| {
+            format!("{decay} of the weight decay applies to {name}; give 0, 1 or another share")
+        });
+        twice.or(growing).or_else(|| self.stages.iter().find_map(|stage| stage.objection()))
     }
 
     /// How many parameters there are.

@@ -33,6 +33,9 @@ pub trait Stage: Send + Debug {
 
     /// Gives it a name, which its parameters' names begin with.
     fn rename(&mut self, name: &str);
+
+    /// Says anew how much of the weight decay applies to each trained parameter, by its name and shape.
+    fn decay(&mut self, share: &dyn Fn(&str, &[usize]) -> f32);
 }
 
 /// A block with its numbers.
@@ -127,7 +130,7 @@ impl<B: Block> ModuleStage<B> {
                 name: String::new(),
                 shape: shape.clone(),
                 init: module.init(path, shape),
-                decays: *is_trained && module.decays(path, shape),
+                decay: if *is_trained { module.decay(path, shape) } else { 0.0 },
                 is_trained: *is_trained,
             }
         };
@@ -201,6 +204,12 @@ impl<B: Block> Stage for ModuleStage<B> {
         }
         for (buffer, name) in self.buffers.iter_mut().zip(&mut names) {
             buffer.name = name;
+        }
+    }
+
+    fn decay(&mut self, share: &dyn Fn(&str, &[usize]) -> f32) {
+        for parameter in self.parameters.iter_mut().filter(|parameter| parameter.is_trained) {
+            parameter.decay = share(&parameter.name, &parameter.shape);
         }
     }
 }

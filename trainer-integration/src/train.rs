@@ -125,6 +125,11 @@ pub enum TrainError {
     /// A step came to nothing that can be learnt from; the weights are those before it.
     #[error("epoch {epoch}, step {step}: {what}")]
     BadStep { epoch: u32, step: u64, what: BadStep },
+    /// There would be nothing to go back to.
+    #[error(
+        "bad steps are undone by going back to checkpoints: keep some (--checkpoints), written by steps (--checkpoint-every)"
+    )]
+    NothingToGoBackTo,
     /// Gradients cannot be added up so for this optimizer.
     #[error("{0}")]
     Reduction(&'static str),
@@ -276,6 +281,8 @@ pub struct Trained {
     pub steps: u64,
     /// Of these, how many were bad and left the weights as they were.
     pub skipped_steps: u64,
+    /// How many were undone by going back to a checkpoint.
+    pub undone_steps: u64,
     /// All ranks' samples, all epochs.
     pub samples: u64,
     /// Of these, how many since this process began: fewer than all after a checkpoint.
@@ -365,6 +372,11 @@ impl Training<'_> {
         if let Some(refusal) = config.reduction.refusal(config.optimizer) {
             return Err(TrainError::Reduction(refusal));
         }
+        let goes_back = config.guard.on_bad_step == OnBadStep::RollBack;
+        let by_steps = self.persistence.checkpoints.as_ref().and_then(|it| it.every_steps);
+        if goes_back && by_steps.is_none() {
+            return Err(TrainError::NothingToGoBackTo);
+        }
         let ranks = VirtualRanks { count: virtual_ranks, world };
         let spec = InputSpec::from_schema(&source.schema(), &config.input)?;
         let test_spec = test.map(|test| self.test_spec(&spec, test)).transpose()?;
@@ -399,6 +411,9 @@ impl Training<'_> {
         let mut place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
         let mut keeper = self.keeper(ranks, checkpoint);
         let draft = Draft { run: self, settings: &settings };
+        if goes_back && checkpoint.is_none() {
+            keeper.begin(|| draft.snapshot(&engine, &account, &guard, Place::default()))?;
+        }
         let started = Instant::now();
         let mut laps = Laps(started);
         loop {
@@ -439,6 +454,15 @@ impl Training<'_> {
                     warn!(epoch = step.epoch, step = step.step, %what, "a step is skipped");
                     account.skip(&step);
                 }
+                Verdict::RollBack(what) => {
+                    let to = keeper.go_back(account.steps)?;
+                    let (undone, id) = (account.steps - to.manifest.step, to.id.short());
+                    warn!(epoch = step.epoch, step = step.step, %what, undone, to = id, "going back to a checkpoint");
+                    engine.restore(&to.manifest.layout, &to.state).expect("it is of this training");
+                    guard.go_back(&to.manifest.progress);
+                    account.skip(&step);
+                    account.undone += undone;
+                }
                 Verdict::Stop(what) => {
                     return Err(TrainError::BadStep { epoch: step.epoch, step: step.step, what });
                 }
@@ -465,6 +489,9 @@ impl Training<'_> {
                     * (steps.saturating_sub(account.steps)) as f64,
                 time: StepTime { wait_s, decode_s, compute_s, update_s, reduce_s },
             });
+            if by_steps.is_some_and(|every| account.steps.is_multiple_of(every)) {
+                guard.passes_checkpoint();
+            }
             let snapshot = || draft.snapshot(&engine, &account, &guard, end);
             if keeper.after_step(account.steps, snapshot)? == Next::Stop {
                 return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps }));
@@ -494,6 +521,7 @@ impl Training<'_> {
             audits: source.audits(),
             steps: account.steps,
             skipped_steps: account.skipped,
+            undone_steps: account.undone,
             samples: account.samples,
             samples_here: account.samples - samples_before,
             train_s,

@@ -265,9 +265,10 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         if let Some(objection) = model.objection() {
             return Err(TrainError::Block(objection));
         }
-        let parameters: Vec<(&str, &[usize])> = (model.stages.iter().flat_map(|stage| stage.parameters()))
-            .map(|parameter| (parameter.name.as_str(), &parameter.shape[..]))
-            .collect();
+        let parameters: Vec<(&str, &[usize], f32)> =
+            (model.stages.iter().flat_map(|stage| stage.parameters()))
+                .map(|parameter| (parameter.name.as_str(), &parameter.shape[..], parameter.decay))
+                .collect();
         let BucketSizes { first, others } = self.buckets;
         let settings = json!({
             "virtual ranks": virtual_ranks, "optimizer": self.rule.optimizer, "clipping": self.rule.clip, "seed": self.seed,

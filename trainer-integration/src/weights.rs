@@ -30,8 +30,8 @@ pub struct Parameter {
     pub shape: Vec<usize>,
     /// How it starts; `None` as its module was made.
     pub init: Option<Init>,
-    /// Whether weight decay applies; not to biases and normalisation.
-    pub decays: bool,
+    /// How much of the optimizer's weight decay applies; nothing of it to biases and normalisation.
+    pub decay: f32,
     /// Whether it is trained, or frozen.
     pub is_trained: bool,
 }
@@ -267,7 +267,7 @@ mod tests {
             name: name.to_owned(),
             shape: vec![40, 50],
             init: Some(Init::Uniform { bound: 0.5 }),
-            decays: true,
+            decay: 1.0,
             is_trained: true,
         }
     }

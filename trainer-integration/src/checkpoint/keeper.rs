@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 
 use super::CheckpointError;
+use super::load::{Checkpoint, Resume, load};
 use super::manifest::{CheckpointId, Manifest};
 use super::part::{Part, cut, encode, share};
 use super::shelf::Shelf;
@@ -34,6 +35,14 @@ pub struct Checkpoints {
     pub every: Option<Duration>,
     /// How many stay, at least 1.
     pub keep: usize,
+}
+
+impl Checkpoints {
+    /// The step to whose checkpoint a training of so many steps goes back: a function of the steps alone, so that an interrupted training
+    /// goes back as far as an undisturbed one. `None` if checkpoints are written by the clock.
+    pub(crate) fn back_to(&self, step: u64) -> Option<u64> {
+        self.every_steps.map(|every| step - step % every)
+    }
 }
 
 /// Asks a training that keeps checkpoints to end after the step it is at, with a checkpoint. Shared by its clones.
@@ -184,6 +193,36 @@ impl Keeper {
         }
         self.said = Some(self.say()?);
         Ok(Next::Step)
+    }
+
+    /// Begins to write what the training is before its first step, to go back to.
+    ///
+    /// # Errors
+    /// When another rank is gone.
+    pub(crate) fn begin<'a>(
+        &mut self,
+        snapshot: impl FnOnce() -> Snapshot<'a>,
+    ) -> Result<(), CheckpointError> {
+        self.write(0, snapshot)
+    }
+
+    /// Reads the checkpoint that a training of so many steps goes back to, once it is there; all ranks call this together.
+    ///
+    /// # Errors
+    /// When it is not there or cannot be read, and when another rank is gone.
+    ///
+    /// # Panics
+    /// If no checkpoints are kept, or by the clock alone.
+    pub(crate) fn go_back(&mut self, step: u64) -> Result<Checkpoint, CheckpointError> {
+        if let Some(said) = self.said.take() {
+            self.hear(&said.wait()?)?;
+        }
+        self.settle()?;
+        let checkpoints = self.checkpoints.as_ref().expect("asked only where there are some");
+        let step = checkpoints.back_to(step).expect("asked only where they are written by steps");
+        let shelf = checkpoints.shelf.clone();
+        let found = self.comm.run(move |collective| Ok(load(collective, &shelf, &Resume::Step(step))))??;
+        Ok(found.expect("what is asked for by its step is found or an error"))
     }
 
     /// Writes what the training is at its end, `step` steps from its beginning, and waits until it is there. A training that has
@@ -356,11 +395,12 @@ impl Keeper {
         }
         let manifest = Manifest { parts, ..under_way.manifest.clone() };
         let (objects, keep) = (checkpoints.shelf.objects(), checkpoints.keep.max(1));
+        let back_to = checkpoints.back_to(manifest.step);
         let superseded = std::mem::take(&mut self.superseded);
         let publication = checkpoints.shelf.handle().spawn(async move {
             let id = objects.publish(&manifest).await?;
             // The checkpoint is there; what is left over of others does no harm but to the space it takes.
-            if let Err(error) = objects.tidy(id, keep, &superseded).await {
+            if let Err(error) = objects.tidy(id, keep, back_to, &superseded).await {
                 warn!(%error, "old checkpoints could not be removed");
             }
             Ok(id)

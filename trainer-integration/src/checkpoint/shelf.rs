@@ -156,17 +156,20 @@ impl Objects {
         Ok(id)
     }
 
-    /// Removes the checkpoints beyond the newest `keep`, and `superseded`, but never `newest`, which was just published.
+    /// Removes the checkpoints beyond the newest `keep`, and `superseded`, but never `newest`, which was just published, nor that of the step
+    /// to which a bad step after it would go back.
     pub(super) async fn tidy(
         &self,
         newest: CheckpointId,
         keep: usize,
+        back_to: Option<u64>,
         superseded: &[CheckpointId],
     ) -> Result<(), CheckpointError> {
         let mut kept = vec![newest];
         let mut gone = Vec::new();
         for id in self.listed().await?.into_iter().filter(|id| *id != newest) {
-            let stays = kept.len() < keep && !superseded.contains(&id);
+            let is_wanted = kept.len() < keep || Some(id.step) == back_to;
+            let stays = is_wanted && !superseded.contains(&id);
             if stays { kept.push(id) } else { gone.push(id) }
         }
         let mut named = BTreeSet::new();

@@ -236,9 +236,7 @@ impl Engine {
         let _span = self.tracer.span(Lane::Compute, || format!("forward {block}"));
         let running = &mut self.running[index][block];
         let loaded = self.model.stages[block].load(parameters, running, true);
-        // Before the first trained parameters there is nothing to go back for.
-        let first = self.blocks.iter().position(|block| !block.trained.is_empty()).unwrap_or(0);
-        *running = walk.forward(loaded, block > first, total);
+        *running = walk.forward(loaded, block > self.first_trained, total);
     }
 
     fn backward(&self, walk: &mut Walk, block: usize) -> Option<Open> {

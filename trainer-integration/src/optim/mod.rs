@@ -111,8 +111,8 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Moves `weights` against `gradient` multiplied by `factor`; weight decay applies to the ranges that say so, which follow each other from the first
-    /// number to the last.
+    /// Moves `weights` against `gradient` multiplied by `factor`; of the weight decay, so much applies to a range as it says. Ranges follow each
+    /// other from the first number to the last.
     ///
     /// # Panics
     /// If lengths differ.
@@ -120,7 +120,7 @@ impl Moments {
         &mut self,
         optimizer: Optimizer,
         rate: f32,
-        ranges: &[(Range<usize>, bool)],
+        ranges: &[(Range<usize>, f32)],
         weights: &mut [f32],
         gradient: &[f32],
         factor: f32,
@@ -133,8 +133,8 @@ impl Moments {
             self.second.resize(count, 0.0);
         }
         let steps = self.steps;
-        for (range, decays) in ranges {
-            let turn = Turn { rate, decays: *decays, factor, steps };
+        for (range, decay) in ranges {
+            let turn = Turn { rate, decay: *decay, factor, steps };
             // Optimizers of one moment have no second to move.
             let second = self.second.get_mut(range.clone()).unwrap_or_default();
             let stretches = weights[range.clone()]
@@ -160,7 +160,8 @@ impl Moments {
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     rate: f32,
-    decays: bool,
+    /// How much of the weight decay applies.
+    decay: f32,
     /// By which the gradient is multiplied.
     factor: f32,
     /// Updates so far, with this one.
@@ -169,18 +170,18 @@ struct Turn {
 
 impl Optimizer {
     fn by_one_moment(self, turn: Turn, weights: &mut [f32], gradient: &[f32], first: &mut [f32]) {
-        let Turn { rate, decays, factor, .. } = turn;
+        let Turn { rate, factor, .. } = turn;
         let numbers = weights.iter_mut().zip(gradient).zip(first);
         match self {
             Optimizer::Sgd { momentum, weight_decay } => {
-                let decay = if decays { weight_decay } else { 0.0 };
+                let decay = turn.decay * weight_decay;
                 for ((weight, &gradient), velocity) in numbers {
                     *velocity = momentum * *velocity + (gradient * factor + decay * *weight);
                     *weight -= rate * *velocity;
                 }
             }
             Optimizer::Lion { beta1, beta2, weight_decay } => {
-                let decay = if decays { weight_decay } else { 0.0 };
+                let decay = turn.decay * weight_decay;
                 for ((weight, &gradient), momentum) in numbers {
                     let gradient = gradient * factor;
                     let step = sign(beta1 * *momentum + (1.0 - beta1) * gradient);
@@ -200,18 +201,15 @@ impl Optimizer {
         first: &mut [f32],
         second: &mut [f32],
     ) {
-        let Turn { rate, decays, factor, steps } = turn;
+        let Turn { rate, decay, factor, steps } = turn;
         let (Optimizer::Adam { beta1, beta2, epsilon, weight_decay }
         | Optimizer::AdamW { beta1, beta2, epsilon, weight_decay }) = self
         else {
             unreachable!("the others have one moment")
         };
+        let decay = decay * weight_decay;
         let is_apart = matches!(self, Optimizer::AdamW { .. });
-        let (inside, apart) = match (decays, is_apart) {
-            (false, _) => (0.0, 0.0),
-            (true, false) => (weight_decay, 0.0),
-            (true, true) => (0.0, rate * weight_decay),
-        };
+        let (inside, apart) = if is_apart { (0.0, rate * decay) } else { (decay, 0.0) };
         let correct1 = 1.0 - power(beta1, steps);
         let correct2 = 1.0 - power(beta2, steps);
         for (((weight, &gradient), first), second) in weights.iter_mut().zip(gradient).zip(first).zip(second)
@@ -251,7 +249,7 @@ mod tests {
         let mut weights = [1.0, 1.0];
         let mut moments = Moments::default();
         for gradient in gradients {
-            moments.update(optimizer, rate, &[(0..1, true), (1..2, false)], &mut weights, gradient, 1.0);
+            moments.update(optimizer, rate, &[(0..1, 1.0), (1..2, 0.0)], &mut weights, gradient, 1.0);
         }
         weights
     }
@@ -287,6 +285,23 @@ mod tests {
         let [decayed, kept] = after(Optimizer::adam(0.5), 0.01, &gradients);
         assert!(decayed < 1.0);
         assert_eq!(kept, 1.0);
+    }
+
+    #[test]
+    fn a_share_of_the_decay_is_that_much_decay() {
+        for (optimizer, half) in [
+            (Optimizer::sgd(0.5), Optimizer::sgd(0.25)),
+            (Optimizer::adam(0.5), Optimizer::adam(0.25)),
+            (Optimizer::adamw(0.5), Optimizer::adamw(0.25)),
+            (Optimizer::lion(0.5), Optimizer::lion(0.25)),
+        ] {
+            let after = |optimizer, share: f32| {
+                let mut weights = [1.0, -2.0];
+                Moments::default().update(optimizer, 0.01, &[(0..2, share)], &mut weights, &[0.5, -3.0], 1.0);
+                weights
+            };
+            assert_eq!(after(optimizer, 0.5), after(half, 1.0), "{optimizer:?}");
+        }
     }
 
     #[test]

@@ -27,8 +27,8 @@ fn layers() -> Layers {
     }
 }
 
-fn names(named: &[Parameter]) -> Vec<(&str, bool, bool)> {
-    named.iter().map(|it| (it.name.as_str(), it.is_trained, it.decays)).collect()
+fn names(named: &[Parameter]) -> Vec<(&str, bool, f32)> {
+    named.iter().map(|it| (it.name.as_str(), it.is_trained, it.decay)).collect()
 }
 
 #[test]
@@ -37,14 +37,14 @@ fn parameters_are_found_with_their_paths_the_trained_ones_first() {
     assert_eq!(
         names(stage.parameters()),
         [
-            ("body.list.0.weight", true, true),
-            ("body.list.0.bias", true, false),
-            ("body.list.1.weight", true, true),
-            ("body.list.1.bias", true, false),
-            ("body.norm.weight", true, false),
-            ("body.norm.bias", true, false),
-            ("body.frozen.weight", false, false),
-            ("body.frozen.bias", false, false),
+            ("body.list.0.weight", true, 1.0),
+            ("body.list.0.bias", true, 0.0),
+            ("body.list.1.weight", true, 1.0),
+            ("body.list.1.bias", true, 0.0),
+            ("body.norm.weight", true, 0.0),
+            ("body.norm.bias", true, 0.0),
+            ("body.frozen.weight", false, 0.0),
+            ("body.frozen.bias", false, 0.0),
         ]
     );
     let buffers: Vec<&str> = stage.buffers().iter().map(|buffer| buffer.name.as_str()).collect();

@@ -24,6 +24,16 @@ pub struct ProgressSoFar {
     pub usual: Vec<Exact>,
     /// Steps that were skipped since.
     pub skipped_in_a_row: u32,
+    /// Steps that were undone, when the weights became those of an earlier checkpoint.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub undone: u64,
+    /// How often they became those of the checkpoint before this one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rolled_back: u32,
+}
+
+fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
 }
 
 /// What has been trained on so far.
@@ -31,6 +41,7 @@ pub struct ProgressSoFar {
 pub(super) struct Account {
     pub(super) steps: u64,
     pub(super) skipped: u64,
+    pub(super) undone: u64,
     pub(super) samples: u64,
     /// By epoch: sum of losses, of so many answers.
     epochs: BTreeMap<u32, (f64, u64)>,
@@ -43,6 +54,7 @@ impl Account {
         Account {
             steps: so_far.steps,
             skipped: so_far.skipped,
+            undone: so_far.undone,
             samples: so_far.samples,
             epochs: epochs.collect(),
         }
@@ -74,6 +86,7 @@ impl Account {
         ProgressSoFar {
             steps: self.steps,
             skipped: self.skipped,
+            undone: self.undone,
             samples: self.samples,
             epochs: epochs.collect(),
             ..ProgressSoFar::default()

@@ -16,6 +16,9 @@ const AT_LEAST: usize = 20;
 /// After so many skipped steps in a row nothing will get better.
 const IN_A_ROW: u32 = 10;
 
+/// After going back so often to one checkpoint neither.
+const TO_ONE_CHECKPOINT: u32 = 3;
+
 /// What to do about a bad step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -25,6 +28,10 @@ pub enum OnBadStep {
     Stop,
     /// Leave the weights as they were before the step and go on; end it after ten in a row.
     Skip,
+    /// Go back to the weights of the last checkpoint that was due by steps, and go on with the data after the bad step; end it after three
+    /// times to the same one, or ten bad steps in a row.
+    #[serde(rename = "roll back")]
+    RollBack,
 }
 
 /// Which steps are bad, besides those that are no numbers, and what to do about them.
@@ -57,6 +64,7 @@ pub enum BadStep {
 pub(super) enum Verdict {
     Take,
     Skip(BadStep),
+    RollBack(BadStep),
     Stop(BadStep),
 }
 
@@ -67,23 +75,41 @@ pub(super) struct Guard {
     /// Of the last steps that were taken.
     losses: VecDeque<f64>,
     skipped_in_a_row: u32,
+    /// To the checkpoint that is gone back to now.
+    rolled_back: u32,
 }
 
 impl Guard {
     pub(super) fn new(config: GuardConfig) -> Guard {
-        Guard { config, losses: VecDeque::with_capacity(USUAL), skipped_in_a_row: 0 }
+        Guard { config, losses: VecDeque::with_capacity(USUAL), skipped_in_a_row: 0, rolled_back: 0 }
     }
 
     /// One that remembers what [`Guard::remember`] said.
     pub(super) fn resumed(config: GuardConfig, so_far: &ProgressSoFar) -> Guard {
         let losses = so_far.usual.iter().map(|loss| loss.0).collect();
-        Guard { config, losses, skipped_in_a_row: so_far.skipped_in_a_row }
+        let ProgressSoFar { skipped_in_a_row, rolled_back, .. } = *so_far;
+        Guard { config, losses, skipped_in_a_row, rolled_back }
     }
 
     /// For a checkpoint.
     pub(super) fn remember(&self, so_far: ProgressSoFar) -> ProgressSoFar {
         let usual = self.losses.iter().map(|loss| Exact(*loss)).collect();
-        ProgressSoFar { usual, skipped_in_a_row: self.skipped_in_a_row, ..so_far }
+        ProgressSoFar {
+            usual,
+            skipped_in_a_row: self.skipped_in_a_row,
+            rolled_back: self.rolled_back,
+            ..so_far
+        }
+    }
+
+    /// Its weights are those of an earlier step again: so is what was usual.
+    pub(super) fn go_back(&mut self, so_far: &ProgressSoFar) {
+        self.losses = so_far.usual.iter().map(|loss| loss.0).collect();
+    }
+
+    /// There is another checkpoint to go back to.
+    pub(super) fn passes_checkpoint(&mut self) {
+        self.rolled_back = 0;
     }
 
     /// What becomes of a step that came to this.
@@ -99,7 +125,12 @@ impl Guard {
         };
         self.skipped_in_a_row += 1;
         match self.config.on_bad_step {
-            OnBadStep::Skip if self.skipped_in_a_row < IN_A_ROW => Verdict::Skip(bad),
+            _ if self.skipped_in_a_row >= IN_A_ROW => Verdict::Stop(bad),
+            OnBadStep::Skip => Verdict::Skip(bad),
+            OnBadStep::RollBack if self.rolled_back < TO_ONE_CHECKPOINT => {
+                self.rolled_back += 1;
+                Verdict::RollBack(bad)
+            }
             _ => Verdict::Stop(bad),
         }
     }
@@ -155,6 +186,20 @@ mod tests {
             guard.judge(&step(f64::NAN, 1.0));
         }
         assert!(matches!(guard.judge(&step(f64::NAN, 1.0)), Verdict::Stop(_)));
+    }
+
+    #[test]
+    fn three_times_to_one_checkpoint_are_enough_and_a_later_one_begins_anew() {
+        let mut guard = guard(OnBadStep::RollBack, None);
+        for _ in 0..2 {
+            for _ in 0..TO_ONE_CHECKPOINT {
+                assert_eq!(guard.judge(&step(1.0, 1.0)), Verdict::Take);
+                assert!(matches!(guard.judge(&step(f64::NAN, 1.0)), Verdict::RollBack(_)));
+            }
+            let resumed = Guard::resumed(guard.config, &guard.remember(ProgressSoFar::default()));
+            assert!(matches!({ resumed }.judge(&step(f64::NAN, 1.0)), Verdict::Stop(_)));
+            guard.passes_checkpoint();
+        }
     }
 
     #[test]

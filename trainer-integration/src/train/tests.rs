@@ -219,6 +219,39 @@ fn bad_steps_are_skipped_until_nothing_gets_better() {
 }
 
 #[test]
+fn a_bad_step_undoes_those_since_the_checkpoint_also_in_a_training_that_is_interrupted() {
+    let guard = GuardConfig { on_bad_step: OnBadStep::RollBack, spike: Some(0.02) };
+    let config = TrainConfig { guard, rate: 0.02, ..config() };
+    let trained = |outcomes: Vec<Outcome>| match outcomes.into_iter().next() {
+        Some(Outcome::Trained(trained)) => trained,
+        other => panic!("nobody asked it to stop: {other:?}"),
+    };
+    let place = |directory: &tempfile::TempDir| StorePlace::Directory(directory.path().to_owned());
+    let directory = tempfile::tempdir().unwrap();
+    let whole = trained(in_parts(1, &config, &place(&directory), None));
+    println!("{} steps were bad, {} undone", whole.skipped_steps, whole.undone_steps);
+    assert!(whole.skipped_steps > 0 && whole.undone_steps > 0);
+    assert_ne!(
+        whole.digest,
+        on_threads(1, &TrainConfig { guard: GuardConfig::default(), ..config.clone() }).remove(0).digest
+    );
+    let directory = tempfile::tempdir().unwrap();
+    for (world, stop_after) in [(3, 11), (2, 9), (4, 3), (1, 2)] {
+        in_parts(world, &config, &place(&directory), Some(stop_after));
+    }
+    let interrupted = trained(in_parts(2, &config, &place(&directory), None));
+    assert_eq!(interrupted.digest, whole.digest);
+    assert_eq!(interrupted.loss_per_epoch, whole.loss_per_epoch);
+    assert_eq!(
+        (interrupted.skipped_steps, interrupted.undone_steps),
+        (whole.skipped_steps, whole.undone_steps)
+    );
+    let without =
+        spawn(1, |collective: ThreadCollective| run(&config, Box::new(collective), ROWS).unwrap_err());
+    assert!(without[0].to_string().contains("--checkpoint-every"), "{}", without[0]);
+}
+
+#[test]
 fn what_differs_between_ranks_is_named_with_rank_and_block() {
     let errors = spawn(3, |collective: ThreadCollective| {
         let rank = collective.rank();

@@ -76,6 +76,35 @@ fn a_model_of_ones_own_learns() {
     assert!(losses[0].1 < losses[0].0 / 10.0, "{losses:?}");
 }
 
+#[test]
+fn weight_decay_goes_by_what_is_said_of_a_name() {
+    let after = |decay: f32, share: fn(&str, &[usize]) -> f32| {
+        let weights = spawn(2, |collective| {
+            let model = perceptron(3, 2, 0.0, &Device::flex()).decay(share);
+            let mut trainer = Trainer::new(model, CrossEntropy, Box::new(collective))
+                .optimizer(Optimizer::adamw(decay))
+                .build()
+                .unwrap();
+            let rows = Tensor::from_floats([[0.5, -1.0, 2.0], [1.5, 0.0, -0.5]], &Device::flex());
+            trainer.step(0.1, |_| [(rows.clone(), vec![0, 1])]).unwrap();
+            trainer.weights().unwrap()
+        });
+        weights.into_iter().next().unwrap()
+    };
+    let plain = after(0.0, |_, _| 1.0);
+    assert_eq!(after(0.5, |_, _| 0.0).digest(), plain.digest());
+    let decayed = after(0.5, |name, _| if name == "head.linear.weight" { 0.5 } else { 0.0 });
+    assert!(plain.0.iter().any(|named| named.name == "head.linear.weight"));
+    for (decayed, plain) in decayed.0.iter().zip(&plain.0) {
+        assert_eq!(decayed == plain, plain.name != "head.linear.weight", "{}", plain.name);
+    }
+    let refused = spawn(1, |collective| {
+        let model = perceptron(3, 2, 0.0, &Device::flex()).decay(|_, _| -1.0);
+        Trainer::new(model, CrossEntropy, Box::new(collective)).build().unwrap_err().to_string()
+    });
+    assert!(refused[0].contains("-1 of the weight decay applies to"), "{refused:?}");
+}
+
 #[derive(Module, Debug)]
 struct Noisy {
     linear: Linear,

@@ -335,6 +335,9 @@ pub(crate) enum OnBad {
     Stop,
     /// Go on with the weights from before it; end the training after ten in a row
     Skip,
+    /// Go back to the last checkpoint of --checkpoint-every and go on with the data that follows; end the training after three times to
+    /// the same one
+    Rollback,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -417,6 +420,11 @@ impl Args {
             "--dropout must be at least 0 and below 1".to_owned()
         } else if self.spike.is_some_and(|times| !(times.is_finite() && times > 1.0)) {
             "--spike must be above 1".to_owned()
+        } else if self.on_bad_step == OnBad::Rollback
+            && (self.checkpoints.is_none() || self.checkpoint_every.is_none())
+        {
+            "--on-bad-step rollback goes back to checkpoints: give --checkpoints and --checkpoint-every"
+                .to_owned()
         } else if self.clip.is_some_and(|clip| !(clip.is_finite() && clip > 0.0)) {
             "--clip must be above 0; leave it out to clip nothing".to_owned()
         } else if self.threads == Some(0) {
@@ -449,6 +457,7 @@ impl Args {
         let on_bad_step = match self.on_bad_step {
             OnBad::Stop => OnBadStep::Stop,
             OnBad::Skip => OnBadStep::Skip,
+            OnBad::Rollback => OnBadStep::RollBack,
         };
         GuardConfig { on_bad_step, spike: self.spike }
     }

@@ -39,6 +39,7 @@ pub(crate) struct Report<'a> {
     epochs: u32,
     steps: u64,
     skipped_steps: u64,
+    undone_steps: u64,
     samples: u64,
     /// Steps of the checkpoint that this process went on from.
     resumed_from: Option<u64>,
@@ -114,6 +115,7 @@ impl<'a> Report<'a> {
             epochs: args.epochs,
             steps: trained.steps,
             skipped_steps: trained.skipped_steps,
+            undone_steps: trained.undone_steps,
             samples: trained.samples,
             resumed_from,
             parameters: trained.parameters,
