@@ -1,4 +1,4 @@
-//! The trainer's sources, from the client library: a loader's steps, a catalog's rows.
+//! The trainer's sources, from the client library: a loader's steps, a catalog's rows; and what nodes did meanwhile.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -7,11 +7,16 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use shardd_client::catalog::{Catalog, CatalogError};
+use shardd_client::engine::Timeline;
+use shardd_client::http::{Credentials, HttpClient};
 use shardd_client::loader::{Loader, OrderId};
+use shardd_client::node::NodeRecord;
+use shardd_client::protocol::{RunId, RunView};
 use shardfmt::{Manifest, Shard, VersionId};
 
 use crate::data::{Rows, RowsError};
 use crate::source::{Audit, MicroBatch, SourceError, Step, StepSource};
+use tracing::warn;
 
 impl StepSource for Loader {
     fn schema(&self) -> SchemaRef {
@@ -131,4 +136,25 @@ impl Rows for CatalogRows {
         }
         Ok(found)
     }
+}
+
+/// How long a node may take to say what it did.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// What the nodes that a run is read from did for it, as far as they answer: what does not is told in a warning. `servers` are asked, one after the
+/// other, which nodes there are.
+pub fn timelines(servers: &[String], credentials: &Credentials, run: &RunId) -> Vec<Timeline> {
+    let http = HttpClient::with(ANSWER, credentials);
+    let base = |server: &str| format!("{}/v1/runs/{run}", server.trim_end_matches('/'));
+    let view = |server: &String| {
+        let view = http.get_json::<RunView>(&base(server));
+        view.inspect_err(|error| warn!(server, %error, "it does not say which nodes belong in the trace"))
+            .ok()
+    };
+    let nodes = servers.iter().find_map(view).map_or_else(Vec::new, |view| view.nodes);
+    let timeline = |node: &NodeRecord| {
+        let timeline = http.get_json(&format!("{}/timeline", base(&node.http)));
+        timeline.inspect_err(|error| warn!(node = %node.id, %error, "a node is not in the trace")).ok()
+    };
+    nodes.iter().filter_map(timeline).collect()
 }

@@ -19,6 +19,7 @@ use tracing::{debug, warn};
 use super::outbox::{Outbox, Parcel};
 use super::pace::{ExchangeRate, Tempo};
 use super::run::RunState;
+use super::timeline::Work;
 use super::{Counters, Engine, blocking};
 use crate::cache::Class;
 use crate::node::NodeId;
@@ -300,6 +301,7 @@ impl Engine {
             placement.as_ref().is_none_or(|placement| *placement.host(view.partition_of(*grain)) == self.node)
         };
         let mut ack = Ack { stored: 0, refused: 0 };
+        let began = Instant::now();
         let mut bytes_in = 0;
         let mut classes: BTreeMap<u32, Class> = BTreeMap::new();
         let mut batch = Vec::new();
@@ -336,6 +338,8 @@ impl Engine {
         if !self.make_durable(classes.into_values()).await {
             ack = Ack { stored: 0, refused: ack.stored + ack.refused };
         }
+        let (Purpose::Exchange { epoch, .. } | Purpose::Fill { epoch, .. }) = header.purpose;
+        run.stretches.note(Work::Receive, epoch, Some(from.clone()), ack.stored, began);
         if let Purpose::Exchange { epoch, .. } = header.purpose {
             self.counters.exchange(run.name(), epoch, |counts| {
                 counts.received_grains += ack.stored;

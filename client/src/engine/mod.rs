@@ -28,6 +28,7 @@ mod reader;
 mod run;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod value;
 mod wishes;
 
@@ -55,6 +56,7 @@ pub use misses::{Giver, MissCount, MissedGrain, MissesExplained, Wanted};
 pub use pace::{ExchangeRate, ExchangeSettings};
 pub use passes::{PassError, Passes};
 pub use run::Reader;
+pub use timeline::{Stretch, Timeline, Work};
 pub use wishes::{ChangeExchange, ExchangeNow, ExchangeWaiting, ExchangeWish, ExchangeWishes, RateWish};
 
 use counters::Counters;
@@ -395,6 +397,14 @@ impl Engine {
     /// An unknown run.
     pub async fn misses(&self, id: &RunId) -> Result<MissesExplained, EngineError> {
         Ok(self.run(id).await?.misses.explained(self.node.clone()))
+    }
+
+    /// What this node did for a run, and when: the last of it, since it started.
+    ///
+    /// # Errors
+    /// An unknown run.
+    pub async fn timeline(&self, id: &RunId) -> Result<Timeline, EngineError> {
+        Ok(self.run(id).await?.stretches.told(self.node.clone()))
     }
 
     /// This node.

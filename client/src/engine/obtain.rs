@@ -16,6 +16,7 @@ use tracing::{debug, warn};
 
 use super::misses::{Given, Giver, Wanted};
 use super::run::{Claim, RunState};
+use super::timeline::Work;
 use super::{Counters, Engine, EngineError, blocking};
 use crate::cache::CacheError;
 use crate::node::NodeId;
@@ -59,6 +60,7 @@ impl Engine {
         let mut loose = HashMap::new();
         let mut wanted: Vec<GrainNo> =
             grains.into_iter().filter(|grain| !self.is_resident(run, *grain)).collect();
+        let (missing, began) = (wanted.len() as u64, Instant::now());
         while !wanted.is_empty() {
             let (claim, others) = run.in_flight.claim(wanted);
             // Between the look into the cache and the claim another fetch may have ended.
@@ -70,6 +72,9 @@ impl Engine {
             drop(claim);
             run.in_flight.landed(&others).await;
             wanted = others.into_iter().filter(|grain| !self.is_resident(run, *grain)).collect();
+        }
+        if missing > 0 && wanted_for == Wanted::ToRead {
+            run.stretches.note(Work::Fetch, epoch, None, missing, began);
         }
         Ok(loose)
     }
@@ -460,9 +465,13 @@ impl Engine {
             .collect();
         let by_shard = group(missing.iter().map(|grain| (run.shard_of(*grain), *grain)));
         debug!(run = run.name(), epoch, grains = missing.len(), shards = by_shard.len(), "filling the cache");
-        let _filling = (!missing.is_empty()).then(|| Filling::begin(&self.filling));
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let _filling = Filling::begin(&self.filling);
+        let began = Instant::now();
         let is_full = AtomicBool::new(false);
-        stream::iter(by_shard.into_values().map(Ok))
+        let filled = stream::iter(by_shard.into_values().map(Ok))
             .try_for_each_concurrent(SHARDS_AT_ONCE, |grains| async {
                 // What there is no room for is not read twice: it will be a miss when it is its turn.
                 if !is_full.load(Relaxed) && !self.obtain(run, epoch, grains).await?.is_empty() {
@@ -470,7 +479,9 @@ impl Engine {
                 }
                 Ok(())
             })
-            .await
+            .await;
+        run.stretches.note(Work::Fill, epoch, None, missing.len() as u64, began);
+        filled
     }
 
     /// Checks what this node hosts in `epoch`, little by little while it is being read, and brings again what its disk has

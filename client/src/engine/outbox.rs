@@ -22,6 +22,7 @@ use super::counters::micros;
 use super::gate::Gate;
 use super::pace::LEAST;
 use super::run::RunState;
+use super::timeline::Work;
 use super::{Counters, Engine};
 use crate::node::NodeId;
 use crate::peers::{Pace, Purpose, SendHeader};
@@ -210,6 +211,7 @@ impl Outbox {
     async fn send(&self, to: &NodeId, parcel: Parcel, turn: OwnedMutexGuard<()>, written: &Notify) {
         let (run, count) = (&self.run, parcel.grains.len() as u64);
         self.begin(parcel.epoch);
+        let began = Instant::now();
         // What is not here yet, because the cache is still being filled, is brought here first: it is hosted here anyway.
         let leaving = parcel.grains.iter().copied();
         let loose = self.engine.obtain(run, parcel.epoch, leaving).await.unwrap_or_else(|error| {
@@ -247,6 +249,7 @@ impl Outbox {
             counts.unsent_grains += count - stored;
             counts.sent_bytes += if ack.is_ok() { bytes } else { 0 };
         });
+        run.stretches.note(Work::Send, epoch, Some(to.clone()), stored, began);
         self.end(epoch);
         if ack.is_err() {
             // It takes nothing now. What waits for it is not tried piece by piece: it will ask.

@@ -16,6 +16,7 @@ use super::epochs::Epochs;
 use super::misses::Misses;
 use super::outbox::Outbox;
 use super::reader::Reading;
+use super::timeline::Stretches;
 use crate::cache::Class;
 use crate::lend::Transport;
 use crate::node::NodeId;
@@ -51,6 +52,8 @@ pub(crate) struct RunState {
     filling: Mutex<Filling>,
     /// What was not here when it was wanted.
     pub(crate) misses: Misses,
+    /// What was done for it, and when.
+    pub(crate) stretches: Stretches,
     /// What has yet to be sent, while the run is being driven.
     outbox: Mutex<Weak<Outbox>>,
     /// How the ranks that read here get their grains.
@@ -144,6 +147,7 @@ impl RunState {
             unacknowledged: Mutex::default(),
             filling: Mutex::default(),
             misses: Misses::default(),
+            stretches: Stretches::default(),
             outbox: Mutex::default(),
             transports: Mutex::default(),
         }

@@ -175,6 +175,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(runs::placement))
         .routes(routes!(runs::rebalance))
         .routes(routes!(runs::misses))
+        .routes(routes!(runs::timeline))
         .routes(routes!(runs::filled))
         .routes(routes!(runs::attach, runs::detach))
         .routes(routes!(runs::locate))

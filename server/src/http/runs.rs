@@ -8,7 +8,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
 use serde::{Deserialize, Serialize};
-use shardd_client::engine::{Filled, MissesExplained, PlacementExplained};
+use shardd_client::engine::{Filled, MissesExplained, PlacementExplained, Timeline};
 use shardd_client::node::NodeId;
 use shardd_client::protocol::{
     Attach, AuditReport, CreateRun, LocateReply, LocateRequest, Placement, RunId, RunRecord, RunView,
@@ -104,6 +104,16 @@ pub(super) async fn filled(state: State, Named(run): Named<RunId>) -> Answer {
     responses((status = 200, description = "Since the node started", body = MissesExplained), (status = 404)))]
 pub(super) async fn misses(state: State, Named(run): Named<RunId>) -> Answer {
     json(&state.api.engine.misses(&run).await?)
+}
+
+/// What this node did for a run, and when
+///
+/// The last of it, since the node started: what it filled, sent, received, and fetched for loaders that waited.
+#[utoipa::path(get, path = "/v1/runs/{id}/timeline", tag = "runs", operation_id = "timeline",
+    params(("id" = RunId, Path, description = "The run")),
+    responses((status = 200, description = "In the order in which it ended", body = Timeline), (status = 404)))]
+pub(super) async fn timeline(state: State, Named(run): Named<RunId>) -> Answer {
+    json(&state.api.engine.timeline(&run).await?)
 }
 
 /// Attach a rank: waits until all ranks of the launch are there, for ten seconds at most
