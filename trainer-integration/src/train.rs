@@ -18,8 +18,7 @@ pub use account::ProgressSoFar;
 pub use guard::{BadStep, GuardConfig, OnBadStep};
 
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, Checkpoints, Keeper, Manifest, Next, Place, Settings, Snapshot, StopFlag,
-    differences,
+    Checkpoint, CheckpointError, Checkpoints, Keeper, Next, Place, Settings, Snapshot, StopFlag,
 };
 use crate::collective::{Collective, CollectiveError, waited_for};
 use crate::compress::CompressionReport;
@@ -38,7 +37,7 @@ use crate::source::{Audit, SourceError, Step, StepSource};
 use crate::trace::{Lane, Tracer};
 use crate::weights::{Weights, WeightsError};
 use account::Account;
-use agree::{agree_on, compare, first_weights};
+use agree::{agree_on, compare, first_weights, kept, same_training};
 use guard::{Guard, Verdict};
 
 /// What decides the weights, apart from the data; and how they are computed.
@@ -350,13 +349,6 @@ struct Training<'a> {
     comm: Arc<Comm>,
 }
 
-/// Settings that a training may go on with though they were others: the first decide nothing but the last bits, the last what is
-/// done where it ended.
-const MAY_CHANGE: [&str; 3] = ["version", "device", "bad steps"];
-
-/// Settings that decide nothing that a checkpoint holds.
-const NOT_KEPT: [&str; 3] = ["steps between comparisons", "checkpoints", "test samples"];
-
 impl Training<'_> {
     fn run(
         &self,
@@ -458,7 +450,7 @@ impl Training<'_> {
                     let to = keeper.go_back(account.steps)?;
                     let (undone, id) = (account.steps - to.manifest.step, to.id.short());
                     warn!(epoch = step.epoch, step = step.step, %what, undone, to = id, "going back to a checkpoint");
-                    engine.restore(&to.manifest.layout, &to.state).expect("it is of this training");
+                    engine.resume(&to)?;
                     guard.go_back(&to.manifest.progress);
                     account.skip(&step);
                     account.undone += undone;
@@ -537,20 +529,7 @@ impl Training<'_> {
     /// The checkpoint to begin with, which must be of this training.
     fn checkpoint(&self, settings: &Settings) -> Result<Option<&Checkpoint>, TrainError> {
         let Start::Checkpoint(checkpoint) = &self.persistence.start else { return Ok(None) };
-        let (id, theirs) = (checkpoint.id.short(), &checkpoint.manifest.settings);
-        let kept = |settings: &Settings, but: &[&str]| -> Settings {
-            let kept = settings.iter().filter(|(name, _)| !but.contains(&name.as_str()));
-            kept.map(|(name, value)| (name.clone(), value.clone())).collect()
-        };
-        let settings = kept(settings, &NOT_KEPT);
-        let firm = differences(&kept(&settings, &MAY_CHANGE), &kept(theirs, &MAY_CHANGE));
-        if !firm.is_empty() {
-            return Err(CheckpointError::Settings { id, differences: firm }.into());
-        }
-        let changed = differences(&settings, theirs);
-        if !changed.is_empty() && self.comm.rank() == 0 {
-            warn!(checkpoint = id, changed, "the training goes on with other settings than it began with");
-        }
+        same_training(checkpoint, settings, &self.comm)?;
         Ok(Some(checkpoint))
     }
 
@@ -573,16 +552,7 @@ impl Training<'_> {
             Engine::new(model, weights, device, ranks, rule, Key::new(config.seed), Arc::clone(&self.comm))
                 .with_reduction(config.reduction);
         match (checkpoint, &self.persistence.start) {
-            (Some(checkpoint), _) => {
-                if engine.compression().is_some() {
-                    warn!("what compression had not sent before the checkpoint is not in it, and lost");
-                }
-                let layout = &checkpoint.manifest.layout;
-                engine.restore(layout, &checkpoint.state).map_err(|differences| {
-                    let id = checkpoint.id.short();
-                    CheckpointError::Settings { id, differences: format!("its model has {differences}") }
-                })?;
-            }
+            (Some(checkpoint), _) => engine.resume(checkpoint)?,
             (None, Start::Weights(weights)) => engine.begin_with(weights)?,
             (None, _) => {}
         }
@@ -656,21 +626,9 @@ impl Draft<'_> {
         guard: &Guard,
         place: Place,
     ) -> Snapshot<'a> {
-        let (layout, common, statistics) = engine.state();
         let run = self.run.persistence.checkpoints.as_ref().map(|it| it.shelf.run().to_string());
-        let kept = self.settings.iter().filter(|(name, _)| !NOT_KEPT.contains(&name.as_str()));
-        let manifest = Manifest {
-            format: Manifest::FORMAT,
-            run: run.unwrap_or_default(),
-            step: account.steps,
-            place,
-            virtual_ranks: self.run.config.virtual_ranks,
-            settings: kept.map(|(name, value)| (name.clone(), value.clone())).collect(),
-            progress: guard.remember(account.so_far()),
-            layout,
-            parts: Vec::new(),
-        };
-        Snapshot { manifest, common, statistics }
+        let progress = guard.remember(account.so_far());
+        engine.snapshot(run.unwrap_or_default(), kept(self.settings), place, progress)
     }
 }
 

@@ -1,12 +1,14 @@
 //! The trainer for models of one's own.
 
 use std::marker::PhantomData;
+use std::ops::ControlFlow;
 use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::Device;
 use serde_json::json;
 
+use crate::checkpoint::{Checkpoints, Keeper, Next, Place, Resume, Settings, StopFlag, load};
 use crate::collective::{Collective, CollectiveError};
 use crate::engine::{BucketSizes, Engine, MicroBatch, Share, StepLoss, StepPlan};
 use crate::flow::{Flow, from_parts, parts_of};
@@ -15,8 +17,8 @@ use crate::model::Chain;
 use crate::optim::{Optimizer, Rule};
 use crate::random::Key;
 use crate::reduce::{Comm, Reduction, VirtualRanks};
-use crate::train::TrainError;
-use crate::train::agree::{agree_on, compare, first_weights};
+use crate::train::agree::{agree_on, compare, first_weights, kept as kept_settings, same_training};
+use crate::train::{ProgressSoFar, TrainError, chain};
 use crate::weights::Weights;
 
 /// Trains a model of one's own, together with the other ranks of a world: the same weights to the last bit on any number of ranks.
@@ -75,7 +77,19 @@ pub struct Trainer<Input, Output, O> {
     objective: O,
     number: u64,
     epoch: u32,
+    samples: u64,
+    keeping: Keeping,
     types: PhantomData<fn(Input) -> Output>,
+}
+
+/// A trainer's checkpoints, and what they have in common.
+#[derive(Debug)]
+struct Keeping {
+    keeper: Keeper,
+    run: String,
+    settings: Settings,
+    /// Where the source goes on after what was trained on.
+    place: Place,
 }
 
 /// How a [`Trainer`] trains.
@@ -90,6 +104,8 @@ pub struct TrainerBuilder<Input, Output, O> {
     device: Device,
     buckets: BucketSizes,
     reduction: Reduction,
+    checkpoints: Option<(Checkpoints, Resume)>,
+    stop: StopFlag,
 }
 
 impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> {
@@ -110,7 +126,19 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
             device: Device::flex(),
             buckets: BucketSizes::default(),
             reduction: Reduction::default(),
+            checkpoints: None,
+            stop: StopFlag::default(),
         }
+    }
+
+    /// Steps that were trained, those before a checkpoint among them.
+    pub fn steps(&self) -> u64 {
+        self.number
+    }
+
+    /// Where the source goes on: where the checkpoint ends that this goes on from, or what was last [kept](Trainer::keep).
+    pub fn place(&self) -> Place {
+        self.keeping.place
     }
 
     /// The virtual ranks that this rank is asked for.
@@ -131,7 +159,37 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
         self.number += 1;
         let shares = shares(&self.objective, self.engine.virtual_ranks(), batches);
         let outcome = self.engine.step(shares, plan, |_| true);
-        outcome.inspect_err(|error| self.comm.abort(error.to_string()))
+        let loss = outcome.inspect_err(|error| self.comm.abort(error.to_string()))?;
+        self.samples += loss.samples;
+        Ok(loss)
+    }
+
+    /// After a step, says where the source goes on: a checkpoint is begun, if one is due, and is written while training goes on. With
+    /// `Break` the training ends here, because it was [asked to](TrainerBuilder::stop); its checkpoint is there then. Without checkpoints nothing is
+    /// done.
+    ///
+    /// # Errors
+    /// When another rank is gone or late, or the last checkpoint of a training that is to stop cannot be written.
+    pub fn keep(&mut self, place: Place) -> Result<ControlFlow<()>, TrainError> {
+        self.keeping.place = place;
+        let progress = self.progress();
+        let Keeping { keeper, run, settings, .. } = &mut self.keeping;
+        let snapshot = || self.engine.snapshot(run.clone(), settings.clone(), place, progress);
+        let next = keeper.after_step(self.number, snapshot);
+        let next = next.inspect_err(|error| self.comm.abort(chain(error)))?;
+        Ok(if next == Next::Stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+
+    /// Writes the checkpoint of the end, and waits until it is there. A store that does not take it is a warning.
+    ///
+    /// # Errors
+    /// When another rank is gone or late.
+    pub fn finish(&mut self) -> Result<(), TrainError> {
+        let progress = self.progress();
+        let Keeping { keeper, run, settings, place } = &mut self.keeping;
+        let snapshot = || self.engine.snapshot(run.clone(), settings.clone(), *place, progress);
+        let finished = keeper.finish(self.number, snapshot);
+        Ok(finished.inspect_err(|error| self.comm.abort(chain(error)))?)
     }
 
     /// Forward and backward for a part of the next step, without a word to other ranks: gradients are added up here until [`Trainer::step`] or
@@ -154,6 +212,10 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     /// As [`Trainer::step`].
     pub fn sync_now(&mut self, rate: f32) -> Result<StepLoss, CollectiveError> {
         self.step(rate, |_| [])
+    }
+
+    fn progress(&self) -> ProgressSoFar {
+        ProgressSoFar { steps: self.number, samples: self.samples, ..ProgressSoFar::default() }
     }
 
     /// Of the next step.
@@ -247,14 +309,31 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         TrainerBuilder { reduction, ..self }
     }
 
+    /// Where checkpoints are kept, and from which of them it goes on; the same on all ranks. They are written as [`Trainer::keep`] is told how
+    /// far the source is. Default none.
+    pub fn checkpoints(self, checkpoints: Checkpoints, resume: Resume) -> Self {
+        TrainerBuilder { checkpoints: Some((checkpoints, resume)), ..self }
+    }
+
+    /// By which it can be asked to stop ([`Trainer::keep`]); enough to raise that of one rank. Default by none.
+    pub fn stop(self, stop: StopFlag) -> Self {
+        TrainerBuilder { stop, ..self }
+    }
+
     /// The trainer, once all ranks have the same weights.
     ///
     /// # Errors
-    /// When there are more ranks than virtual ranks, ranks have other settings or models, a block would compute other numbers elsewhere, or another rank is gone or late.
-    pub fn build(self) -> Result<Trainer<Input, Output, O>, TrainError> {
+    /// When there are more ranks than virtual ranks, ranks have other settings or models, a block would compute other numbers elsewhere, there is a
+    /// checkpoint of another training, or another rank is gone or late.
+    pub fn build(mut self) -> Result<Trainer<Input, Output, O>, TrainError> {
+        let checkpoint = match &self.checkpoints {
+            Some((kept, resume)) => load(&mut *self.collective, &kept.shelf, resume)?,
+            None => None,
+        };
         let comm = Arc::new(Comm::new(self.collective));
         let world = comm.world();
-        let virtual_ranks = self.virtual_ranks.unwrap_or(world);
+        let kept = checkpoint.as_ref().map(|checkpoint| checkpoint.manifest.virtual_ranks);
+        let virtual_ranks = self.virtual_ranks.or(kept).unwrap_or(world);
         if world > virtual_ranks {
             return Err(TrainError::TooManyRanks { world, virtual_ranks });
         }
@@ -274,15 +353,37 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
             "virtual ranks": virtual_ranks, "optimizer": self.rule.optimizer, "clipping": self.rule.clip, "seed": self.seed,
             "reduction": self.reduction, "buckets": [first, others], "parameters": parameters,
         });
-        agree_on(&comm, settings)?;
+        let settings = kept_settings(&agree_on(&comm, settings)?);
+        if let Some(checkpoint) = &checkpoint {
+            same_training(checkpoint, &settings, &comm)?;
+        }
         let weights = first_weights(&model, self.seed, &comm)?;
         let ranks = VirtualRanks { count: virtual_ranks, world };
         let (key, engine_comm) = (Key::new(self.seed), Arc::clone(&comm));
-        let engine = Engine::new(model, weights, self.device, ranks, self.rule, key, engine_comm)
+        let mut engine = Engine::new(model, weights, self.device, ranks, self.rule, key, engine_comm)
             .with_buckets(self.buckets)
             .with_reduction(self.reduction);
+        let (mut so_far, mut place) = (ProgressSoFar::default(), Place::default());
+        let (mut resumed, mut superseded) = (None, Vec::new());
+        if let Some(checkpoint) = checkpoint {
+            engine.resume(&checkpoint)?;
+            (so_far, place) = (checkpoint.manifest.progress, checkpoint.manifest.place);
+            (resumed, superseded) = (Some(checkpoint.manifest.step), checkpoint.superseded);
+        }
         compare(&comm, &engine.digests(), "at the start")?;
-        Ok(Trainer { engine, comm, objective: self.objective, number: 0, epoch: 0, types: PhantomData })
+        let checkpoints = self.checkpoints.map(|(checkpoints, _)| checkpoints);
+        let run = checkpoints.as_ref().map(|it| it.shelf.run().to_string()).unwrap_or_default();
+        let keeper = Keeper::new(Arc::clone(&comm), ranks, checkpoints, self.stop, resumed, superseded);
+        Ok(Trainer {
+            engine,
+            comm,
+            objective: self.objective,
+            number: so_far.steps,
+            epoch: place.epoch,
+            samples: so_far.samples,
+            keeping: Keeping { keeper, run, settings, place },
+            types: PhantomData,
+        })
     }
 }
 

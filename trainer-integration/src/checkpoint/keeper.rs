@@ -85,6 +85,7 @@ pub(crate) struct Snapshot<'a> {
 }
 
 /// Something that is being done in the background.
+#[derive(Debug)]
 struct Job<T>(Option<JoinHandle<Result<T, CheckpointError>>>);
 
 impl<T> Job<T> {
@@ -111,6 +112,7 @@ impl<T> Drop for Job<T> {
 }
 
 /// A checkpoint that is being written.
+#[derive(Debug)]
 struct UnderWay {
     manifest: Manifest,
     upload: Option<Job<Vec<Part>>>,
@@ -132,6 +134,7 @@ pub(crate) enum Next {
 }
 
 /// Keeps a training's checkpoints, as one rank of it.
+#[derive(Debug)]
 pub(crate) struct Keeper {
     comm: Arc<Comm>,
     ranks: VirtualRanks,

@@ -1,9 +1,14 @@
 //! What an engine is made of, for checkpoints and for weights from elsewhere.
 
+use tracing::warn;
+
 use super::{BlockState, Engine};
-use crate::checkpoint::{BlockLayout, Layout, State};
+use crate::checkpoint::{
+    BlockLayout, Checkpoint, CheckpointError, Layout, Manifest, Place, Settings, Snapshot, State,
+};
 use crate::optim::Moments;
 use crate::stage::Stage;
+use crate::train::ProgressSoFar;
 use crate::weights::{Weights, WeightsError};
 
 impl Engine {
@@ -40,6 +45,29 @@ impl Engine {
         (self.layout(), numbers, running.collect())
     }
 
+    /// What a checkpoint of a training with these settings is to hold, which has come so far.
+    pub(crate) fn snapshot(
+        &self,
+        run: String,
+        settings: Settings,
+        place: Place,
+        progress: ProgressSoFar,
+    ) -> Snapshot<'_> {
+        let (layout, common, statistics) = self.state();
+        let manifest = Manifest {
+            format: Manifest::FORMAT,
+            run,
+            step: progress.steps,
+            place,
+            virtual_ranks: self.ranks.count,
+            settings,
+            progress,
+            layout,
+            parts: Vec::new(),
+        };
+        Snapshot { manifest, common, statistics }
+    }
+
     fn layout(&self) -> Layout {
         let layout = |stage: &dyn Stage, state: &BlockState| BlockLayout {
             parameters: stage.parameters().iter().map(|it| (it.name.clone(), it.shape.clone())).collect(),
@@ -51,6 +79,22 @@ impl Engine {
         };
         let blocks = self.model.stages.iter().zip(&self.blocks);
         Layout { blocks: blocks.map(|(stage, state)| layout(&**stage, state)).collect() }
+    }
+
+    /// Makes this what it was at a checkpoint, which is of a training with the same settings.
+    ///
+    /// # Errors
+    /// When it is of another model; then nothing has changed.
+    pub(crate) fn resume(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+        let restored = self.restore(&checkpoint.manifest.layout, &checkpoint.state);
+        restored.map_err(|differences| {
+            let id = checkpoint.id.short();
+            CheckpointError::Settings { id, differences: format!("its model has {differences}") }
+        })?;
+        if self.compression().is_some() {
+            warn!("what compression had not sent before the checkpoint is not in it, and lost");
+        }
+        Ok(())
     }
 
     /// Makes this what [`Engine::state`] said of some engine, in the numbers of its layout. The running numbers are those of this rank's

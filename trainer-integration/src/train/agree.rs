@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 use shardfmt::digest::Digest;
+use tracing::warn;
 
 use super::TrainError;
-use crate::checkpoint::{Settings, differences};
+use crate::checkpoint::{Checkpoint, CheckpointError, Settings, differences};
 use crate::collective::CollectiveError;
 use crate::model::Model;
 use crate::reduce::Comm;
@@ -58,6 +59,41 @@ pub(crate) fn compare(comm: &Comm, ours: &[Digest], moment: &str) -> Result<(), 
                 theirs,
             });
         }
+    }
+    Ok(())
+}
+
+/// Settings that a training may go on with though they were others: the first decide nothing but the last bits, the last what is
+/// done where it ended.
+const MAY_CHANGE: [&str; 3] = ["version", "device", "bad steps"];
+
+/// Settings that decide nothing that a checkpoint holds.
+const NOT_KEPT: [&str; 3] = ["steps between comparisons", "checkpoints", "test samples"];
+
+/// Those of the settings that checkpoints keep.
+pub(crate) fn kept(settings: &Settings) -> Settings {
+    without(settings, &NOT_KEPT)
+}
+
+fn without(settings: &Settings, names: &[&str]) -> Settings {
+    let others = settings.iter().filter(|(name, _)| !names.contains(&name.as_str()));
+    others.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// Refuses a checkpoint of another training than one with these settings.
+pub(crate) fn same_training(
+    checkpoint: &Checkpoint,
+    settings: &Settings,
+    comm: &Comm,
+) -> Result<(), CheckpointError> {
+    let (id, settings, theirs) = (checkpoint.id.short(), kept(settings), &checkpoint.manifest.settings);
+    let firm = differences(&without(&settings, &MAY_CHANGE), &without(theirs, &MAY_CHANGE));
+    if !firm.is_empty() {
+        return Err(CheckpointError::Settings { id, differences: firm });
+    }
+    let changed = differences(&settings, theirs);
+    if !changed.is_empty() && comm.rank() == 0 {
+        warn!(checkpoint = id, changed, "the training goes on with other settings than it began with");
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::compress::Compression;
 use shardd_trainer::data::InputOptions;
 use shardd_trainer::device::{DeviceError, DeviceName};
+use shardd_trainer::launched::master_of_env;
 use shardd_trainer::models::{GptSize, ModelKind, ModelOptions, Norm};
 use shardd_trainer::optim::{Decline, Optimizer, Scaling};
 use shardd_trainer::reduce::Reduction;
@@ -238,7 +239,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) progress: Option<PathBuf>,
 
-    /// Write what all ranks did when to this file, for Perfetto (ui.perfetto.dev); only rank 0 writes it, all ranks give it
+    /// Write what all ranks, and the nodes they read from, did when to this file, for Perfetto (ui.perfetto.dev); only rank 0 writes it, all ranks give it
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 
@@ -504,18 +505,7 @@ impl Args {
 
     /// The same, if anything says so.
     pub(crate) fn given_master(&self) -> Option<String> {
-        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let of_environment = || match (variable("MASTER_ADDR"), variable("MASTER_PORT")) {
-            (None, None) => None,
-            (host, port) => {
-                let (host, port) = (
-                    host.unwrap_or_else(|| "127.0.0.1".to_owned()),
-                    port.unwrap_or_else(|| "29500".to_owned()),
-                );
-                Some(format!("{host}:{port}"))
-            }
-        };
-        self.master.clone().or_else(of_environment)
+        self.master.clone().or_else(master_of_env)
     }
 
     /// When checkpoints are written: after how many steps, after how long.

@@ -19,6 +19,7 @@ use shardd_trainer::checkpoint::CheckpointError;
 use shardd_trainer::collective::CollectiveError;
 use shardd_trainer::collective::tcp::JoinError;
 use shardd_trainer::device::DeviceError;
+use shardd_trainer::launched::OTHERS_ARE_GONE;
 use shardd_trainer::train::TrainError;
 
 use args::{Args, Command, UsageError};
@@ -50,7 +51,7 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
         return 2;
     }
     match error.downcast_ref() {
-        Some(CheckpointError::Collective(_)) => return 3,
+        Some(CheckpointError::Collective(_)) => return OTHERS_ARE_GONE,
         Some(CheckpointError::HasBegun { .. } | CheckpointError::NoSuch { .. }) => return 2,
         _ => {}
     }
@@ -59,8 +60,8 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
             Some(TrainError::TooManyRanks { .. } | TrainError::Checkpoint(CheckpointError::Settings { .. })),
             _,
         ) => 2,
-        (Some(TrainError::Collective(_)), _) => 3,
-        _ if error.is::<CollectiveError>() => 3,
+        (Some(TrainError::Collective(_)), _) => OTHERS_ARE_GONE,
+        _ if error.is::<CollectiveError>() => OTHERS_ARE_GONE,
         (
             _,
             Some(
@@ -69,7 +70,7 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
                 | JoinError::Missing { .. }
                 | JoinError::Peer { .. },
             ),
-        ) => 3,
+        ) => OTHERS_ARE_GONE,
         _ => 1,
     }
 }

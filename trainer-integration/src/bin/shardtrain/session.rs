@@ -2,23 +2,23 @@
 
 use std::error::Error;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use shardd_client::catalog::{Catalog, ClusterCatalog, LocalCatalog, StorePlace};
 use shardd_client::http::Credentials;
 use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
 use shardd_client::stores::StoreOptions;
 use shardd_trainer::checkpoint::{Checkpoint, Checkpoints, Shelf, StopFlag, load};
-use shardd_trainer::cluster::CatalogRows;
+use shardd_trainer::cluster::{CatalogRows, timelines};
 use shardd_trainer::collective::tcp::{TcpOptions, connect, meet};
 use shardd_trainer::collective::{Collective, threads};
 use shardd_trainer::data::{Augmentation, Rows};
+use shardd_trainer::launched::{end_with, stop_on_signals};
+use shardd_trainer::trace::node_events;
 use shardd_trainer::train::{Outcome, Persistence, Start, TrainConfig, train_with};
 use shardd_trainer::weights::Weights;
 use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
-use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Args, UsageError};
 use crate::output::{Observer, Report, save, tell_stopped, write_report, write_trace};
@@ -28,6 +28,7 @@ type Failure = Box<dyn Error>;
 /// One rank, from its arguments to its report.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
+    let began = SystemTime::now();
     if let Some(launcher) = args.launched_by {
         end_with(launcher)?;
     }
@@ -49,10 +50,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let init = args.init.as_deref().map(first_weights).transpose()?;
     let checkpoints = args.checkpoints.as_deref().map(|place| open_checkpoints(place, args)).transpose()?;
-    let stop = StopFlag::default();
-    if checkpoints.is_some() {
-        stop_on_signals(&stop, args.launched_by.is_some())?;
-    }
+    let stop = match checkpoints {
+        Some(_) => stop_on_signals(args.launched_by.is_some())?,
+        None => StopFlag::default(),
+    };
     let test = open_test(catalog, args)?;
     let mut observer = Observer::open(args)?;
 
@@ -109,8 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let persistence = Persistence { start, checkpoints, stop };
     let mut observe = |progress| observer.step(&progress);
     let outcome = train_with(&config, &persistence, collective, &mut loader, test, &mut observe)?;
-    drop(loader); // leaves the run
-    let trained = match outcome {
+    let mut trained = match outcome {
         Outcome::Trained(trained) => trained,
         Outcome::Stopped(stopped) => {
             tell_stopped(args, stopped);
@@ -118,6 +118,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
     };
 
+    if args.trace.is_some() && args.rank == 0 && args.store.is_none() {
+        let nodes = timelines(&args.server, &Credentials::of_env()?, &args.run);
+        let began = began.duration_since(UNIX_EPOCH).unwrap_or_default();
+        trained.trace.extend(node_events(&nodes, began.as_micros() as u64));
+    }
+    drop(loader); // leaves the run
     let report = Report::new(args, plan_id, virtual_ranks, resumed_from, &trained);
     if args.rank == 0
         && let Some(path) = &args.save
@@ -145,39 +151,6 @@ fn open_checkpoints(store: &Path, args: &Args) -> Result<Checkpoints, Failure> {
     let shelf = Shelf::open(&place(store, args)?, &args.run)?;
     let (every_steps, every) = args.checkpoint_intervals();
     Ok(Checkpoints { shelf, every_steps, every, keep: args.keep as usize })
-}
-
-/// Has the system kill this process when the launcher that started it ends, however that ends.
-fn end_with(launcher: u32) -> Result<(), Failure> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    let is_there = getppid().is_some_and(|parent| parent.as_raw_nonzero().get().unsigned_abs() == launcher);
-    // It may have ended before it was asked to be watched.
-    if is_there { Ok(()) } else { Err("the launcher has ended".into()) }
-}
-
-/// The first SIGTERM or SIGINT asks the training to stop, the second ends the process; that of a launcher does not listen a second time,
-/// as whoever stops all processes there are (service managers do) stops the launcher too, which passes it on.
-fn stop_on_signals(stop: &StopFlag, is_launched: bool) -> Result<(), Failure> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let _inside = runtime.enter();
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    drop(_inside);
-    let stop = stop.clone();
-    let wait = async move {
-        loop {
-            let code = tokio::select! {
-                _ = terminate.recv() => 128 + SignalKind::terminate().as_raw_value(),
-                _ = interrupt.recv() => 128 + SignalKind::interrupt().as_raw_value(),
-            };
-            if stop.is_raised() && !is_launched {
-                std::process::exit(code);
-            }
-            stop.raise();
-        }
-    };
-    // It ends with the process.
-    std::thread::Builder::new().name("signals".to_owned()).spawn(move || runtime.block_on(wait))?;
-    Ok(())
 }
 
 fn source(args: &Args) -> Result<LoaderSource, Failure> {

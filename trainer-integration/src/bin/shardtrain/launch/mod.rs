@@ -9,12 +9,13 @@ use std::error::Error;
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use clap::Parser;
 use rustix::process::{Pid, Signal, kill_process};
+use shardd_trainer::launched::{LAUNCHER, master_of_env};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -52,9 +53,13 @@ pub(crate) struct Launch {
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     node: u32,
 
+    /// Start this program, which says by shardd_trainer::Launched which rank it is, instead of a training of this one
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+
     /// What every rank is told, as without this command; {rank} in --report and --progress becomes its number, without it rank 0 alone
-    /// writes them
-    #[arg(last = true, required = true, value_name = "ARGUMENTS")]
+    /// writes them. A --program is told all of it as it is, but for {rank}
+    #[arg(last = true, required_unless_present = "program", value_name = "ARGUMENTS")]
     arguments: Vec<String>,
 }
 
@@ -74,24 +79,72 @@ pub(crate) fn run(launch: &Launch) -> Result<u8, Failure> {
         let (node, nodes) = (launch.node, launch.nodes);
         return Err(UsageError(format!("node {node} is outside of {nodes}; they count from 0")).into());
     }
-    let name = "shardtrain".to_owned();
-    let told = Args::try_parse_from(std::iter::once(&name).chain(&launch.arguments));
-    let told = told.unwrap_or_else(|error| error.exit());
-    if told.command.is_some() {
-        return Err(UsageError("give the arguments of a training after --".to_owned()).into());
-    }
-    told.check()?;
-    let master = told.given_master();
-    if launch.nodes > 1 && master.is_none() && told.store.is_some() {
-        let complaint = "ranks on several machines need an address of the first: --master HOST:PORT after --";
-        return Err(UsageError(complaint.to_owned()).into());
-    }
+    let told = match &launch.program {
+        Some(program) => Told::program(program, launch)?,
+        None => Told::training(launch)?,
+    };
     // All of it on this thread: ranks end with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(supervise(launch, master.as_deref(), &told))
+    runtime.block_on(supervise(launch, &told))
 }
 
-async fn supervise(launch: &Launch, master: Option<&str>, told: &Args) -> Result<u8, Failure> {
+/// What ranks are started as.
+struct Told {
+    /// What they are told where they meet, if anything does.
+    master: Option<String>,
+    /// Which files of a training are for each rank's own.
+    report_is_for_all: bool,
+    progress_is_for_all: bool,
+    /// From where they go on when they are started anew.
+    goes_on: &'static str,
+}
+
+impl Told {
+    /// This program, for a training.
+    fn training(launch: &Launch) -> Result<Told, Failure> {
+        let name = "shardtrain".to_owned();
+        let args = Args::try_parse_from(std::iter::once(&name).chain(&launch.arguments));
+        let args = args.unwrap_or_else(|error| error.exit());
+        if args.command.is_some() {
+            return Err(UsageError("give the arguments of a training after --".to_owned()).into());
+        }
+        args.check()?;
+        let master = args.given_master();
+        if launch.nodes > 1 && master.is_none() && args.store.is_some() {
+            let complaint =
+                "ranks on several machines need an address of the first: --master HOST:PORT after --";
+            return Err(UsageError(complaint.to_owned()).into());
+        }
+        let is_for_all = |path: &Option<PathBuf>| {
+            path.as_ref().is_some_and(|path| path.to_string_lossy().contains("{rank}"))
+        };
+        Ok(Told {
+            master,
+            report_is_for_all: is_for_all(&args.report),
+            progress_is_for_all: is_for_all(&args.progress),
+            goes_on: match args.checkpoints {
+                Some(_) => " from the newest checkpoint",
+                None => " from the beginning (there is no --checkpoints)",
+            },
+        })
+    }
+
+    /// Another one.
+    fn program(program: &Path, launch: &Launch) -> Result<Told, Failure> {
+        let master = master_of_env();
+        if launch.nodes > 1 && master.is_none() {
+            let complaint =
+                "ranks on several machines need an address of the first: set MASTER_ADDR and MASTER_PORT";
+            return Err(UsageError(complaint.to_owned()).into());
+        }
+        if !program.is_file() {
+            return Err(UsageError(format!("{} is no program", program.display())).into());
+        }
+        Ok(Told { master, report_is_for_all: true, progress_is_for_all: true, goes_on: "" })
+    }
+}
+
+async fn supervise(launch: &Launch, told: &Told) -> Result<u8, Failure> {
     let rules = Rules {
         min_ranks: launch.min_ranks,
         max_restarts: launch.max_restarts,
@@ -107,7 +160,7 @@ async fn supervise(launch: &Launch, master: Option<&str>, told: &Args) -> Result
             world: if launch.nodes > 1 { launch.nodes * ranks } else { ranks },
             first,
         };
-        let ends = round.run(master, told, &mut signals).await?;
+        let ends = round.run(told, &mut signals).await?;
         match rules.judge(first, &ends, restarts, signals.stopped.is_some()) {
             Verdict::Done => return Ok(0),
             Verdict::Ended => {
@@ -121,12 +174,7 @@ async fn supervise(launch: &Launch, master: Option<&str>, told: &Args) -> Result
             }
             Verdict::Again { ranks: left, cause } => {
                 restarts += 1;
-                let from = if told.checkpoints.is_some() {
-                    "newest checkpoint"
-                } else {
-                    "beginning (there is no --checkpoints)"
-                };
-                eprintln!("shardtrain: {cause}; going on with {left} ranks from the {from}");
+                eprintln!("shardtrain: {cause}; going on with {left} ranks{}", told.goes_on);
                 ranks = left;
             }
         }
@@ -172,14 +220,9 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    async fn run(
-        &self,
-        master: Option<&str>,
-        told: &Args,
-        signals: &mut Signals,
-    ) -> Result<Vec<End>, Failure> {
-        let master = match master {
-            Some(master) => Some(master.to_owned()),
+    async fn run(&self, told: &Told, signals: &mut Signals) -> Result<Vec<End>, Failure> {
+        let master = match &told.master {
+            Some(master) => Some(master.clone()),
             // Ranks of several machines meet through the nodes they read from.
             None if self.launch.nodes > 1 => None,
             None => Some(free_address()?),
@@ -224,12 +267,24 @@ impl Round<'_> {
     }
 
     /// A rank, as torchrun would start it. It is in a group of its own, so that Ctrl-C reaches the launcher alone.
-    fn command(&self, local: u32, master: Option<&str>, told: &Args) -> io::Result<Command> {
+    fn command(&self, local: u32, master: Option<&str>, told: &Told) -> io::Result<Command> {
         let rank = self.first + local;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(self.arguments(rank, told));
-        command.args(["--launched-by", &std::process::id().to_string()]);
-        command.args(["--launched-ranks", &(self.launch.nodes * self.launch.nproc).to_string()]);
+        let launcher = std::process::id().to_string();
+        let mut command = match &self.launch.program {
+            Some(program) => {
+                let mut command = Command::new(program);
+                let number = rank.to_string();
+                command.args(self.launch.arguments.iter().map(|it| it.replace("{rank}", &number)));
+                command.env(LAUNCHER, launcher);
+                command
+            }
+            None => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.args(self.arguments(rank, told)).args(["--launched-by", &launcher]);
+                command.args(["--launched-ranks", &(self.launch.nodes * self.launch.nproc).to_string()]);
+                command
+            }
+        };
         let variables = [
             ("RANK", rank.to_string()),
             ("WORLD_SIZE", self.world.to_string()),
@@ -245,18 +300,15 @@ impl Round<'_> {
     }
 
     /// What the rank is told: files that all would write to are rank 0's.
-    fn arguments(&self, rank: u32, told: &Args) -> Vec<String> {
-        let is_for_all = |path: &Option<PathBuf>| {
-            path.as_ref().is_some_and(|path| path.to_string_lossy().contains("{rank}"))
-        };
+    fn arguments(&self, rank: u32, told: &Told) -> Vec<String> {
         let mut arguments = Vec::with_capacity(self.launch.arguments.len());
         let mut left = self.launch.arguments.iter();
         while let Some(argument) = left.next() {
             let (name, value) =
                 argument.split_once('=').map_or((&argument[..], None), |(name, value)| (name, Some(value)));
             let is_kept = match name {
-                "--report" => rank == 0 || is_for_all(&told.report),
-                "--progress" => rank == 0 || is_for_all(&told.progress),
+                "--report" => rank == 0 || told.report_is_for_all,
+                "--progress" => rank == 0 || told.progress_is_for_all,
                 _ => {
                     arguments.push(argument.clone());
                     continue;

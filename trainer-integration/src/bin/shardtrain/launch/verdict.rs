@@ -24,7 +24,7 @@ impl fmt::Display for End {
 }
 
 /// What a process says that could go on if the others could.
-const OTHERS_ARE_GONE: i32 = 3;
+const OTHERS_ARE_GONE: i32 = shardd_trainer::launched::OTHERS_ARE_GONE as i32;
 /// What one says whose arguments make no sense.
 const ASKED_WRONGLY: i32 = 2;
 
