@@ -94,6 +94,7 @@ fn samples(rows: &RecordBatch, device: &Device) -> Result<(Tensor<4>, Vec<u32>),
 
 fn train(args: &Args) -> Result<(), Box<dyn Error>> {
     let (launched, device) = (Launched::of_env()?, Device::flex());
+    device.seed(1); // of the first weights, which burn draws; those of rank 0 are everyone's
     let collective = launched.join(&args.run.to_string())?;
     let mut builder = Trainer::new(network(&device), CrossEntropy, collective)
         .virtual_ranks(8)

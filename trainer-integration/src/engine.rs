@@ -5,6 +5,7 @@
 //! still goes backward through the earlier blocks, the later ones are already being reduced.
 
 mod buckets;
+mod memory;
 mod passes;
 mod state;
 mod walk;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor, TensorData};
 use shardfmt::digest::Digest;
+use thiserror::Error;
 
 use crate::block::Pass;
 use crate::collective::CollectiveError;
@@ -42,6 +44,8 @@ pub struct Engine {
     blocks: Vec<BlockState>,
     /// Where the first trained parameters are: before that there is nothing to go back for.
     first_trained: usize,
+    /// More rows than this go through the model in pieces: the device had no memory for them.
+    most_rows: Option<usize>,
     buckets: Buckets,
     reduction: Reduction,
     /// By bucket; none if nothing is compressed.
@@ -107,8 +111,36 @@ impl StepLoss {
 pub struct MicroBatch<'a> {
     /// What the first block is given, at least one row of it.
     pub input: Vec<Part>,
-    /// By which objective the output is measured against what.
-    pub measure: Box<dyn FnOnce(Vec<Part>) -> Measured + 'a>,
+    /// Measures the output for all rows of the input, or for some of them alone.
+    pub measure: Measure<'a>,
+    /// Whether rows may go through the model apart from each other, if the device has no memory for all of them.
+    pub is_divisible: bool,
+}
+
+/// By which objective the output for these rows, of so many, is measured against what.
+pub type Measure<'a> = Box<dyn Fn(Vec<Part>, Range<usize>, usize) -> Measured + 'a>;
+
+impl MicroBatch<'_> {
+    /// How many rows each tensor of the input has, if they agree.
+    fn rows(&self) -> Option<usize> {
+        let mut rows = self.input.iter().map(|part| part.shape().first().copied());
+        let first = rows.next()??;
+        rows.all(|rows| rows == Some(first)).then_some(first)
+    }
+}
+
+/// Why a step came to nothing.
+#[derive(Debug, Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum EngineError {
+    /// Another rank is gone or late.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// The device cannot compute so many rows at once, and they cannot be cut.
+    #[error(
+        "the device has no memory for {rows} rows at once; make the micro-batches smaller (--batch-size){way_out}"
+    )]
+    OutOfMemory { rows: usize, way_out: &'static str },
 }
 
 /// The micro-batches of a virtual rank, one after the other; none if it has no sample in a step.
@@ -181,6 +213,7 @@ impl Engine {
             key,
             blocks,
             first_trained,
+            most_rows: None,
             buckets,
             reduction,
             compressors,
@@ -240,6 +273,11 @@ impl Engine {
         self.reducing
     }
 
+    /// How many rows go through the model at once, if the device had no memory for more.
+    pub fn most_rows(&self) -> Option<usize> {
+        self.most_rows
+    }
+
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
@@ -265,11 +303,11 @@ impl Engine {
     /// ranks make the same calls).
     ///
     /// # Errors
-    /// When another rank is gone or late.
+    /// When another rank is gone or late; when the device has no memory for a micro-batch. Added up in any order, that is cut in halves until they fit.
     ///
     /// # Panics
     /// If there is not one share for each virtual rank, or a step of another number is begun.
-    pub fn accumulate(&mut self, shares: Vec<Share<'_>>, plan: StepPlan) -> Result<(), CollectiveError> {
+    pub fn accumulate(&mut self, shares: Vec<Share<'_>>, plan: StepPlan) -> Result<(), EngineError> {
         self.run(shares, plan, false)
     }
 
@@ -280,7 +318,7 @@ impl Engine {
     /// no, weights, moments and running numbers stay as they were.
     ///
     /// # Errors
-    /// When another rank is gone or late; the weights are then of no further use.
+    /// As [`Engine::accumulate`]; the weights are then of no further use.
     ///
     /// # Panics
     /// As [`Engine::accumulate`].
@@ -289,7 +327,7 @@ impl Engine {
         shares: Vec<Share<'_>>,
         plan: StepPlan,
         take: impl FnOnce(&StepLoss) -> bool,
-    ) -> Result<StepLoss, CollectiveError> {
+    ) -> Result<StepLoss, EngineError> {
         self.run(shares, plan, true)?;
         let computed = Instant::now();
         let waiting = self.tracer.span(Lane::Compute, || "wait for sums");
@@ -353,7 +391,7 @@ impl Engine {
     /// The running numbers averaged over all virtual ranks, in the order of the tree: the same on every rank.
     ///
     /// # Errors
-    /// As [`Engine::step`].
+    /// When another rank is gone or late.
     pub fn averaged_running(&self) -> Result<Running, CollectiveError> {
         let mut sums = Partials::new(self.ranks.count);
         for (virtual_rank, blocks) in self.virtual_ranks().zip(&self.running) {
@@ -376,7 +414,7 @@ impl Engine {
     /// The weights as they stand, with averaged running numbers: what is hashed, saved and evaluated.
     ///
     /// # Errors
-    /// As [`Engine::step`].
+    /// When another rank is gone or late.
     pub fn weights(&self) -> Result<Weights, CollectiveError> {
         Ok(self.model.name_weights(&self.parameters(), &self.averaged_running()?))
     }

@@ -3,6 +3,8 @@
 //! Blocks share no graph, only values, so whatever passes between them is taken apart into flat tensors, whose gradients come back one by
 //! one, and put together again as the types that the blocks declare.
 
+use std::ops::Range;
+
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 /// One tensor on its way, flat, with the shape it had.
@@ -43,6 +45,20 @@ impl Part {
     /// Its dimensions, outermost first.
     pub fn shape(&self) -> &[usize] {
         &self.shape
+    }
+
+    /// Some of its outermost entries.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> Part {
+        let length = self.shape.iter().skip(1).product::<usize>();
+        let range = rows.start * length..rows.end * length;
+        let values = match &self.values {
+            Values::Float(tensor) => Values::Float(tensor.clone().slice([range])),
+            Values::Int(tensor) => Values::Int(tensor.clone().slice([range])),
+            Values::Bool(tensor) => Values::Bool(tensor.clone().slice([range])),
+        };
+        let mut shape = self.shape.clone();
+        shape[0] = rows.len();
+        Part { shape, values }
     }
 
     /// The numbers of a float tensor, flat; `None` of others, which have no gradient.

@@ -1,6 +1,7 @@
 //! What a model is trained for: losses, with their gradients.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use burn::tensor::{Tensor, TensorData};
 use rayon::prelude::*;
@@ -37,6 +38,12 @@ pub trait Objective<Output: Flow> {
     /// # Panics
     /// If output and target do not fit.
     fn measure(&self, output: Output, target: &Self::Target) -> Measured;
+
+    /// What of a target belongs to some of the rows of an input, of which there are so many: micro-batches for which a device has no memory are then
+    /// [cut](crate::engine::Engine::most_rows). Default `None`: rows are not to be measured apart from each other.
+    fn of_rows(&self, _target: &Self::Target, _rows: Range<usize>, _of: usize) -> Option<Self::Target> {
+        None
+    }
 }
 
 /// Cross-entropy of logits `[rows, classes]` against the classes of the rows; a row is a sample. Computed on the host, in double precision and
@@ -53,6 +60,12 @@ impl Objective<Tensor<2>> for CrossEntropy {
         let count = [gradient.len()];
         let gradient = Tensor::from_data(TensorData::new(gradient, count), &device);
         Measured { sum, correct, samples: labels.len() as u64, gradient: vec![Some(gradient)] }
+    }
+
+    /// Of sequences, each row has as many labels as it has tokens.
+    fn of_rows(&self, labels: &Vec<u32>, rows: Range<usize>, of: usize) -> Option<Vec<u32>> {
+        let each = labels.len() / of.max(1);
+        Some(labels[rows.start * each..rows.end * each].to_vec())
     }
 }
 

@@ -5,6 +5,7 @@ mod account;
 pub(crate) mod agree;
 pub mod guard;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,9 +25,9 @@ use crate::collective::{Collective, CollectiveError, waited_for};
 use crate::compress::CompressionReport;
 use crate::data::{Augmentation, InputError, InputOptions, InputSpec, Rows, RowsError, Samples};
 use crate::device::{DeviceError, DeviceName};
-use crate::engine::{Engine, MicroBatch, Share, StepPlan};
+use crate::engine::{Engine, EngineError, MicroBatch, Share, StepPlan};
 use crate::evaluate::{Evaluation, evaluate};
-use crate::flow::from_parts;
+use crate::flow::{Flow, Part, from_parts};
 use crate::loss::{CrossEntropy, Objective};
 use crate::model::Model;
 use crate::models::{InputShape, ModelError, ModelOptions, model};
@@ -141,6 +142,9 @@ pub enum TrainError {
     /// Another rank is gone or late.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+    /// The device has no memory for a micro-batch.
+    #[error(transparent)]
+    Memory(EngineError),
     /// Rows cannot be trained on.
     #[error(transparent)]
     Input(#[from] InputError),
@@ -165,6 +169,15 @@ pub enum TrainError {
     /// The system has no threads to give.
     #[error("no thread pool of {threads} threads")]
     Threads { threads: usize, source: rayon::ThreadPoolBuildError },
+}
+
+impl From<EngineError> for TrainError {
+    fn from(error: EngineError) -> TrainError {
+        match error {
+            EngineError::Collective(error) => TrainError::Collective(error),
+            error @ EngineError::OutOfMemory { .. } => TrainError::Memory(error),
+        }
+    }
 }
 
 impl From<CheckpointError> for TrainError {
@@ -274,6 +287,8 @@ pub struct Trained {
     pub loss_per_epoch: Vec<f64>,
     /// Figures on the test data, if there was any.
     pub evaluation: Option<Evaluation>,
+    /// How many rows of a micro-batch went through the model at once, if the device had no memory for more.
+    pub most_rows: Option<usize>,
     /// What this rank read.
     pub audits: Vec<Audit>,
     /// Steps, those that were skipped among them.
@@ -510,6 +525,7 @@ impl Training<'_> {
             digest,
             loss_per_epoch: account.means(),
             evaluation,
+            most_rows: engine.most_rows(),
             audits: source.audits(),
             steps: account.steps,
             skipped_steps: account.skipped,
@@ -672,8 +688,24 @@ pub(crate) fn share_of(
         return Vec::new();
     }
     let input = vec![shape.part(features, labels.len() / shape.answers(), device)];
-    let measure = Box::new(move |output| CrossEntropy.measure(from_parts(output), &labels));
-    vec![MicroBatch { input, measure }]
+    vec![micro_batch(input, &CrossEntropy, labels)]
+}
+
+/// A micro-batch that is measured by this objective.
+pub(crate) fn micro_batch<'a, Output: Flow, O: Objective<Output>>(
+    input: Vec<Part>,
+    objective: &'a O,
+    target: O::Target,
+) -> MicroBatch<'a>
+where
+    O::Target: 'a,
+{
+    let is_divisible = objective.of_rows(&target, 0..1, 1).is_some();
+    let measure = move |output, rows: Range<usize>, of: usize| {
+        let part = if rows == (0..of) { None } else { objective.of_rows(&target, rows, of) };
+        objective.measure(from_parts(output), part.as_ref().unwrap_or(&target))
+    };
+    MicroBatch { input, measure: Box::new(measure), is_divisible }
 }
 
 /// The events of all ranks, on rank 0.

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::checkpoint::{Checkpoints, Keeper, Next, Place, Resume, Settings, StopFlag, load};
 use crate::collective::{Collective, CollectiveError};
-use crate::engine::{BucketSizes, Engine, MicroBatch, Share, StepLoss, StepPlan};
+use crate::engine::{BucketSizes, Engine, Share, StepLoss, StepPlan};
 use crate::flow::{Flow, from_parts, parts_of};
 use crate::loss::Objective;
 use crate::model::Chain;
@@ -18,7 +18,7 @@ use crate::optim::{Optimizer, Rule};
 use crate::random::Key;
 use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::train::agree::{agree_on, compare, first_weights, kept as kept_settings, same_training};
-use crate::train::{ProgressSoFar, TrainError, chain};
+use crate::train::{ProgressSoFar, TrainError, chain, micro_batch};
 use crate::weights::Weights;
 
 /// Trains a model of one's own, together with the other ranks of a world: the same weights to the last bit on any number of ranks.
@@ -150,8 +150,8 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     /// none. Those of [`Trainer::no_sync`] before it count as well.
     ///
     /// # Errors
-    /// When another rank is gone or late; the weights are then of no further use.
-    pub fn step<B>(&mut self, rate: f32, batches: impl FnMut(u32) -> B) -> Result<StepLoss, CollectiveError>
+    /// When another rank is gone or late, or the device has no memory for a micro-batch; the weights are then of no further use.
+    pub fn step<B>(&mut self, rate: f32, batches: impl FnMut(u32) -> B) -> Result<StepLoss, TrainError>
     where
         B: IntoIterator<Item = (Input, O::Target)>,
     {
@@ -196,21 +196,21 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     /// [`Trainer::sync_now`].
     ///
     /// # Errors
-    /// Only with blocks that sum something over all virtual ranks, with which all ranks make the same calls: as [`Trainer::step`].
-    pub fn no_sync<B>(&mut self, batches: impl FnMut(u32) -> B) -> Result<(), CollectiveError>
+    /// As [`Trainer::step`]; of other ranks only with blocks that sum something over all virtual ranks, with which all ranks make the same calls.
+    pub fn no_sync<B>(&mut self, batches: impl FnMut(u32) -> B) -> Result<(), TrainError>
     where
         B: IntoIterator<Item = (Input, O::Target)>,
     {
         let shares = shares(&self.objective, self.engine.virtual_ranks(), batches);
         let outcome = self.engine.accumulate(shares, self.plan(0.0));
-        outcome.inspect_err(|error| self.comm.abort(error.to_string()))
+        Ok(outcome.inspect_err(|error| self.comm.abort(error.to_string()))?)
     }
 
     /// One update at this learning rate, on what [`Trainer::no_sync`] has added up.
     ///
     /// # Errors
     /// As [`Trainer::step`].
-    pub fn sync_now(&mut self, rate: f32) -> Result<StepLoss, CollectiveError> {
+    pub fn sync_now(&mut self, rate: f32) -> Result<StepLoss, TrainError> {
         self.step(rate, |_| [])
     }
 
@@ -231,7 +231,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     /// Returns once all ranks have come here.
     ///
     /// # Errors
-    /// As [`Trainer::step`].
+    /// When another rank is gone or late.
     pub fn barrier(&self) -> Result<(), CollectiveError> {
         self.comm.run(|collective| collective.barrier())
     }
@@ -239,7 +239,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     /// What the model makes of an input, by its running numbers averaged over all virtual ranks; all ranks call it together.
     ///
     /// # Errors
-    /// As [`Trainer::step`].
+    /// When another rank is gone or late.
     pub fn output(&self, input: Input) -> Result<Output, CollectiveError> {
         let running = self.engine.averaged_running()?;
         Ok(from_parts(self.engine.output(parts_of(input), &running)))
@@ -264,10 +264,7 @@ where
     B: IntoIterator<Item = (Input, O::Target)>,
     O::Target: 'a,
 {
-    let micro_batch = |(input, target): (Input, O::Target)| MicroBatch {
-        input: parts_of(input),
-        measure: Box::new(move |output| objective.measure(from_parts(output), &target)),
-    };
+    let micro_batch = |(input, target): (Input, O::Target)| micro_batch(parts_of(input), objective, target);
     virtual_ranks.map(|virtual_rank| batches(virtual_rank).into_iter().map(micro_batch).collect()).collect()
 }
 

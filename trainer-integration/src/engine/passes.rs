@@ -1,11 +1,14 @@
 //! Forward and backward of a step's micro-batches, and the sums that leave for other ranks on the way.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 
 use burn::tensor::{Tensor, TensorData};
+use tracing::warn;
 
+use super::memory::{Piece, is_out_of_memory, pieces};
 use super::walk::{Open, Walk};
-use super::{Begun, BucketSum, Engine, MicroBatch, Share, StepPlan, lock, reduce};
+use super::{Begun, BucketSum, Engine, EngineError, MicroBatch, Share, StepPlan, lock, reduce};
 use crate::collective::{CollectiveError, sums};
 use crate::compress::Circumstances;
 use crate::optim::Optimizer;
@@ -21,7 +24,7 @@ impl Engine {
         shares: Vec<Share<'_>>,
         plan: StepPlan,
         is_complete: bool,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<(), EngineError> {
         assert_eq!(shares.len(), self.virtual_ranks().len(), "a share for every virtual rank");
         let mut begun = self.begun.take().unwrap_or_else(|| self.begin(plan));
         assert_eq!(begun.number, plan.number, "the step begun is completed first");
@@ -29,7 +32,7 @@ impl Engine {
         if self.model.stages.iter().any(|stage| stage.summary_len() > 0) {
             self.run_side_by_side(shares, &parameters, &mut begun, is_complete)?;
         } else {
-            self.run_one_by_one(shares, &parameters, &mut begun, is_complete);
+            self.run_one_by_one(shares, &parameters, &mut begun, is_complete)?;
         }
         self.begun = Some(begun);
         Ok(())
@@ -57,27 +60,95 @@ impl Engine {
         parameters: &[Vec<Tensor<1>>],
         begun: &mut Begun,
         is_complete: bool,
-    ) {
+    ) -> Result<(), EngineError> {
         for (index, share) in shares.into_iter().enumerate() {
             let last = share.len().wrapping_sub(1);
             if share.is_empty() && is_complete {
                 (0..self.buckets.count()).for_each(|bucket| self.deliver(begun, index, bucket, None, true));
             }
             for (at, micro_batch) in share.into_iter().enumerate() {
-                let is_last = is_complete && at == last;
                 let key = self.next_key(begun, index);
-                let mut walk = Walk::new(micro_batch.input, key);
-                for (block, parameters) in parameters.iter().enumerate() {
-                    self.forward(&mut walk, index, block, parameters, None);
-                }
-                begun.measure(index, walk.turn(micro_batch.measure));
-                for block in (0..self.model.stages.len()).rev() {
-                    let open = self.backward(&mut walk, block);
-                    debug_assert!(open.is_none(), "no block has a summary");
-                    if let Some(bucket) = self.buckets.completed_by(block) {
-                        self.deliver(begun, index, bucket, Some(std::mem::take(&mut walk.gradient)), is_last);
-                    }
-                }
+                let is_last = is_complete && at == last;
+                self.pass(&micro_batch, key, parameters, begun, (index, is_last))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forward and backward of a micro-batch; in pieces, if the device has no memory for all of its rows.
+    fn pass(
+        &mut self,
+        micro_batch: &MicroBatch<'_>,
+        key: Key,
+        parameters: &[Vec<Tensor<1>>],
+        begun: &mut Begun,
+        (index, is_last): (usize, bool),
+    ) -> Result<(), EngineError> {
+        let rows = micro_batch.rows();
+        let is_divisible = micro_batch.is_divisible && matches!(self.reduction, Reduction::Fast(_));
+        let at_most = self.most_rows.filter(|_| is_divisible);
+        let mut left = pieces(rows.unwrap_or(1), at_most);
+        while let Some(mut piece) = left.pop_front() {
+            let is_last = is_last && left.is_empty();
+            let attempt = || {
+                let whole = 0..rows.unwrap_or(1);
+                let (input, key) = if piece.rows == whole {
+                    (micro_batch.input.clone(), key)
+                } else {
+                    let cut = micro_batch.input.iter().map(|part| part.rows(piece.rows.clone()));
+                    (cut.collect(), key.of(piece.rows.start as u64))
+                };
+                let walk = Walk::new(input, key);
+                self.walk(walk, micro_batch, &mut piece, parameters, begun, (index, is_last));
+            };
+            // Whatever was on its way is dropped; what is handed over, the piece knows.
+            let Err(panic) = catch_unwind(AssertUnwindSafe(attempt)) else { continue };
+            if !is_out_of_memory(&*panic) {
+                resume_unwind(panic);
+            }
+            let halves = piece.halves().filter(|_| is_divisible);
+            let Some([first, second]) = halves else {
+                let way_out = match self.reduction {
+                    Reduction::Exact => ", or --reduce fast, which cuts them",
+                    Reduction::Fast(_) => "",
+                };
+                let rows = if rows.is_some() { piece.rows.len() } else { 1 };
+                return Err(EngineError::OutOfMemory { rows, way_out });
+            };
+            let at_most = first.rows.len();
+            warn!(at_most, "the device has no memory for more rows at once; micro-batches are cut");
+            self.most_rows = Some(self.most_rows.map_or(at_most, |before| before.min(at_most)));
+            left.push_front(second);
+            left.push_front(first);
+        }
+        Ok(())
+    }
+
+    fn walk(
+        &mut self,
+        mut walk: Walk,
+        micro_batch: &MicroBatch<'_>,
+        piece: &mut Piece,
+        parameters: &[Vec<Tensor<1>>],
+        begun: &mut Begun,
+        (index, is_last): (usize, bool),
+    ) {
+        for (block, parameters) in parameters.iter().enumerate() {
+            self.forward(&mut walk, index, block, parameters, None);
+        }
+        let rows = micro_batch.rows().unwrap_or(1);
+        let measured = walk.turn(|output| (micro_batch.measure)(output, piece.rows.clone(), rows));
+        if !std::mem::replace(&mut piece.is_measured, true) {
+            begun.measure(index, measured);
+        }
+        for block in (0..self.model.stages.len()).rev() {
+            let open = self.backward(&mut walk, block);
+            debug_assert!(open.is_none(), "no block has a summary");
+            let Some(bucket) = self.buckets.completed_by(block) else { continue };
+            let gradient = std::mem::take(&mut walk.gradient);
+            if bucket >= piece.buckets {
+                piece.buckets = bucket + 1;
+                self.deliver(begun, index, bucket, Some(gradient), is_last);
             }
         }
     }
@@ -99,8 +170,10 @@ impl Engine {
             let (mut walks, mut measures) = (Vec::new(), Vec::new());
             for (index, share) in shares.iter_mut().enumerate() {
                 let (walk, measure) = match share.next() {
-                    Some(MicroBatch { input, measure }) => {
-                        (Some(Walk::new(input, self.next_key(begun, index))), Some(measure))
+                    Some(MicroBatch { input, measure, .. }) => {
+                        let rows = input.first().and_then(|part| part.shape().first().copied());
+                        let walk = Walk::new(input, self.next_key(begun, index));
+                        (Some(walk), Some((measure, rows.unwrap_or(1))))
                     }
                     None => (None, None),
                 };
@@ -115,8 +188,8 @@ impl Engine {
                 }
             }
             for (index, (walk, measure)) in walks.iter_mut().zip(measures).enumerate() {
-                if let (Some(walk), Some(measure)) = (walk, measure) {
-                    begun.measure(index, walk.turn(measure));
+                if let (Some(walk), Some((measure, rows))) = (walk, measure) {
+                    begun.measure(index, walk.turn(|output| measure(output, 0..rows, rows)));
                 }
             }
             for block in (0..self.model.stages.len()).rev() {

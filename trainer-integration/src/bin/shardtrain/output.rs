@@ -40,6 +40,7 @@ pub(crate) struct Report<'a> {
     steps: u64,
     skipped_steps: u64,
     undone_steps: u64,
+    most_rows: Option<usize>,
     samples: u64,
     /// Steps of the checkpoint that this process went on from.
     resumed_from: Option<u64>,
@@ -116,6 +117,7 @@ impl<'a> Report<'a> {
             steps: trained.steps,
             skipped_steps: trained.skipped_steps,
             undone_steps: trained.undone_steps,
+            most_rows: trained.most_rows,
             samples: trained.samples,
             resumed_from,
             parameters: trained.parameters,

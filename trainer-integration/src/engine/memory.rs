@@ -1,0 +1,81 @@
+//! Micro-batches that the device's memory does not hold: they go through the model in pieces. Pure, but for telling such a failure from others.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Some rows of a micro-batch, and what of them is done already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) rows: Range<usize>,
+    /// Its loss is counted.
+    pub(super) is_measured: bool,
+    /// Of how many buckets, the last blocks' first, its gradient is handed over.
+    pub(super) buckets: usize,
+}
+
+impl Piece {
+    fn new(rows: Range<usize>) -> Piece {
+        Piece { rows, is_measured: false, buckets: 0 }
+    }
+
+    /// In two, with the same already done; none if it is a single row.
+    pub(super) fn halves(&self) -> Option<[Piece; 2]> {
+        let Range { start, end } = self.rows;
+        let middle = start + (end - start).div_ceil(2);
+        let half = |rows| Piece { rows, ..*self };
+        (middle < end).then(|| [half(start..middle), half(middle..end)])
+    }
+}
+
+/// So many rows, in pieces of at most so many.
+pub(super) fn pieces(rows: usize, at_most: Option<usize>) -> VecDeque<Piece> {
+    let at_most = at_most.unwrap_or(rows).max(1);
+    let starts = (0..rows).step_by(at_most);
+    starts.map(|start| Piece::new(start..(start + at_most).min(rows))).collect()
+}
+
+/// Whether this is what a thread dies of when a device has no memory left; burn's operations say so in no other way.
+pub(super) fn is_out_of_memory(panic: &(dyn Any + Send)) -> bool {
+    let message = panic.downcast_ref::<String>().map(String::as_str);
+    let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+    let message = message.to_ascii_lowercase().replace(['-', '_'], " ");
+    ["out of memory", "out of device memory"].iter().any(|words| message.contains(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn devices_say_it_in_several_ways() {
+        let panic = |message: &str| -> Box<dyn Any + Send> { Box::new(message.to_owned()) };
+        for message in [
+            "out of device memory allocating 1024 bytes",
+            "An out-of-memory error happened during launch",
+            "CUDA_ERROR_OUT_OF_MEMORY",
+        ] {
+            assert!(is_out_of_memory(&*panic(message)), "{message}");
+        }
+        assert!(!is_out_of_memory(&*panic("index out of bounds")));
+        assert!(!is_out_of_memory(&7));
+        let literal: Box<dyn Any + Send> = Box::new("out of memory");
+        assert!(is_out_of_memory(&*literal));
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_and_their_halves_are_all_rows_once(rows in 0usize..200, at_most in prop::option::of(1usize..50)) {
+            let whole = pieces(rows, at_most);
+            let halves = whole.iter().flat_map(|piece| match piece.halves() {
+                Some(halves) => halves.to_vec(),
+                None => vec![piece.clone()],
+            });
+            let all: Vec<usize> = halves.flat_map(|piece| piece.rows).collect();
+            prop_assert_eq!(all, (0..rows).collect::<Vec<_>>());
+            prop_assert!(whole.iter().all(|piece| piece.rows.len() <= at_most.unwrap_or(rows)));
+        }
+    }
+}
