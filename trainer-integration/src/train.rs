@@ -30,7 +30,7 @@ use crate::evaluate::{Evaluation, evaluate};
 use crate::flow::{Flow, Part, from_parts};
 use crate::loss::{CrossEntropy, Objective};
 use crate::model::Model;
-use crate::models::{InputShape, ModelError, ModelOptions, model};
+use crate::models::{InputShape, ModelError, ModelOptions, Norm, model};
 use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::random::Key;
 use crate::reduce::{Comm, Reduction, VirtualRanks};
@@ -222,12 +222,14 @@ pub enum Outcome {
 }
 
 /// Where a training stopped that was asked to, and where its last checkpoint is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Stopped {
     /// Steps that were trained.
     pub steps: u64,
     /// Steps of the whole training.
     pub of: u64,
+    /// As [`Trained::trace`].
+    pub trace: Vec<Value>,
 }
 
 /// How a training is going.
@@ -287,6 +289,8 @@ pub struct Trained {
     pub loss_per_epoch: Vec<f64>,
     /// Figures on the test data, if there was any.
     pub evaluation: Option<Evaluation>,
+    /// Why there are none, though there was some.
+    pub unevaluated: Option<Arc<TrainError>>,
     /// How many rows of a micro-batch went through the model at once, if the device had no memory for more.
     pub most_rows: Option<usize>,
     /// What this rank read.
@@ -388,6 +392,10 @@ impl Training<'_> {
         let spec = InputSpec::from_schema(&source.schema(), &config.input)?;
         let test_spec = test.map(|test| self.test_spec(&spec, test)).transpose()?;
         let device = config.device.open()?;
+        let is_image = matches!(spec.shape(), InputShape::Image(_));
+        if let Some(what) = for_images(config).filter(|_| !is_image) {
+            return Err(ModelError::NotOfImages { what, given: spec.shape() }.into());
+        }
         let model = model(spec.shape(), spec.classes(), config.model, &device)?;
         let parameters = model.parameter_count();
         let per_epoch = source.steps_per_epoch();
@@ -501,7 +509,8 @@ impl Training<'_> {
             }
             let snapshot = || draft.snapshot(&engine, &account, &guard, end);
             if keeper.after_step(account.steps, snapshot)? == Next::Stop {
-                return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps }));
+                let trace = gather_trace(&tracer, comm)?;
+                return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps, trace }));
             }
         }
         let train_s = started.elapsed().as_secs_f64();
@@ -513,18 +522,27 @@ impl Training<'_> {
         let digest = weights.digest();
         compare(comm, &engine.digests(), "at the end")?;
         compare(comm, &[digest], "at the end, with its running numbers")?;
-        let evaluation = match (test, &test_spec) {
-            (Some(test), Some(spec)) if test.row_count() > 0 => {
-                Some(evaluate(&engine, &running, spec, test, comm)?)
-            }
-            _ => None,
-        };
         let trace = gather_trace(&tracer, comm)?;
+        let bytes_sent = comm.run(|collective| Ok(collective.bytes_sent()))?;
+        let waited_for = comm.run(waited_for)?;
+        // Nothing of what was learnt is lost by test data that cannot be read.
+        let evaluated = match (test, &test_spec) {
+            (Some(test), Some(spec)) if test.row_count() > 0 => {
+                evaluate(&engine, &running, spec, test, comm).map(Some)
+            }
+            _ => Ok(None),
+        };
+        let evaluated = evaluated.inspect_err(|error| comm.abort(chain(error)));
+        let (evaluation, unevaluated) = match evaluated {
+            Ok(evaluation) => (evaluation, None),
+            Err(error) => (None, Some(Arc::new(error))),
+        };
         Ok(Outcome::Trained(Box::new(Trained {
             weights,
             digest,
             loss_per_epoch: account.means(),
             evaluation,
+            unevaluated,
             most_rows: engine.most_rows(),
             audits: source.audits(),
             steps: account.steps,
@@ -536,8 +554,8 @@ impl Training<'_> {
             wait_s: source.waited().as_secs_f64(),
             compression: engine.compression(),
             trace,
-            bytes_sent: comm.run(|collective| Ok(collective.bytes_sent()))?,
-            waited_for: comm.run(waited_for)?,
+            bytes_sent,
+            waited_for,
             parameters,
         })))
     }
@@ -625,6 +643,17 @@ impl Training<'_> {
             "data": source.name(), "first weights": first_weights, "checkpoints": checkpoints, "test samples": test.map(|test| test.row_count()),
         });
         agree_on(&self.comm, mine)
+    }
+}
+
+/// What is asked for that only images have.
+fn for_images(config: &TrainConfig) -> Option<&'static str> {
+    if config.augmentation != Augmentation::None {
+        Some("augmentation (--augment)")
+    } else if config.model.norm != Norm::Batch {
+        Some("another normalisation (--norm)")
+    } else {
+        None
     }
 }
 

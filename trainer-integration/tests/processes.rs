@@ -8,6 +8,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use shardd_client::catalog::{Catalog, LocalCatalog};
 use shardd_trainer::weights::Weights;
 
 use common::DigitsStore;
@@ -116,6 +117,33 @@ fn a_reader_that_goes_away_ends_no_training_and_is_no_failure() {
 }
 
 #[test]
+fn test_data_that_cannot_be_used_costs_no_weights() {
+    let store = DigitsStore::new();
+    let shards = store.path().join("store");
+    let catalog = LocalCatalog::open(store.path()).unwrap();
+    let version = catalog.resolve(&"digits-test".parse().unwrap()).unwrap().version;
+    let name = format!("{}.arrow", catalog.manifest(version).unwrap().shards[0].id);
+    drop(catalog);
+    let shard = files_below(&shards).into_iter().find(|file| file.ends_with(&name)).unwrap();
+    let mut bytes = std::fs::read(&shard).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&shard, bytes).unwrap();
+    let saved = store.path().join("saved.safetensors");
+    let mut command = shardtrain(&store);
+    command.args(["--dataset", "digits", "--epochs", "1", "--save"]).arg(&saved);
+    let (code, said) = Rank::spawn(&mut command).end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("trained, but not evaluated"), "{said}");
+    Weights::from_safetensors(&std::fs::read(&saved).unwrap()).expect("they are whole");
+}
+
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}
+
+#[test]
 fn mistakes_are_explained_in_one_line() {
     let store = DigitsStore::new();
     let plan = store.plan.to_string();
@@ -124,13 +152,15 @@ fn mistakes_are_explained_in_one_line() {
         assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
         (code, said)
     };
-    let cases: [(&[&str], i32, &str); 7] = [
+    let cases: [(&[&str], i32, &str); 9] = [
         (&["--dataset", "nothing"], 1, "nothing"),
         (&["--plan", "feed"], 1, "shardctl plan ls"),
         (&["--plan", &plan, "--rank", "3", "--world", "2"], 2, "ranks count from 0"),
         (&["--plan", &plan, "--world", "5"], 2, "4"),
         (&["--plan", &plan, "--classes", "7"], 1, "not one of the 7 classes"),
         (&["--plan", &plan, "--device", "cuda:0"], 2, "CUDA"),
+        (&["--plan", &plan, "--optimizer", "adam", "--momentum", "0.5"], 2, "--optimizer sgd"),
+        (&["--plan", &plan, "--step-factor", "0.5"], 2, "--schedule step"),
         (
             &[
                 "--plan",

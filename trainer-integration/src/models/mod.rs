@@ -100,6 +100,14 @@ pub enum ModelError {
         /// What there is.
         given: InputShape,
     },
+    /// Something is asked for that only images have.
+    #[error("{what} is for images, and the samples are {given:?}; leave it out")]
+    NotOfImages {
+        /// What.
+        what: &'static str,
+        /// What there is.
+        given: InputShape,
+    },
     /// It cannot be made.
     #[error("{0}")]
     Size(String),

@@ -119,14 +119,13 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = DeclineName::Cosine)]
     pub(crate) schedule: DeclineName,
 
-    /// With --schedule step: epochs after which the learning rate falls
-    #[arg(long, value_name = "EPOCHS", default_value_t = 30)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) step_epochs: u32,
+    /// With --schedule step: epochs after which the learning rate falls [default: 30]
+    #[arg(long, value_name = "EPOCHS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) step_epochs: Option<u32>,
 
-    /// With --schedule step: what it is multiplied by
-    #[arg(long, value_name = "FACTOR", default_value_t = 0.1)]
-    pub(crate) step_factor: f32,
+    /// With --schedule step: what it is multiplied by [default: 0.1]
+    #[arg(long, value_name = "FACTOR")]
+    pub(crate) step_factor: Option<f32>,
 
     /// Leave out this share of what enters the last layer, other numbers in every step
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
@@ -167,9 +166,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LENGTH")]
     pub(crate) clip: Option<f32>,
 
-    /// Share of the last update that sgd keeps
-    #[arg(long, default_value_t = 0.9)]
-    pub(crate) momentum: f32,
+    /// Share of the last update that sgd keeps [default: 0.9]
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) momentum: Option<f32>,
 
     /// Pull of weights (not biases and normalisation) towards zero [default: 0.0005 for sgd, 0 for adam, 0.01 for adamw, 0.1 for lion]
     #[arg(long, value_name = "DECAY")]
@@ -405,7 +404,11 @@ impl Args {
         } else if self.model != ModelName::Gpt && (self.layers, self.heads, self.width) != (None, None, None)
         {
             "--layers, --heads and --width are those of --model gpt".to_owned()
-        } else if !(0.0..1.0).contains(&self.momentum) {
+        } else if self.momentum.is_some() && self.optimizer != OptimizerName::Sgd {
+            "--momentum is that of --optimizer sgd".to_owned()
+        } else if (self.step_epochs, self.step_factor) != (None, None) && self.schedule != DeclineName::Step {
+            "--step-epochs and --step-factor are those of --schedule step".to_owned()
+        } else if self.momentum.is_some_and(|momentum| !(0.0..1.0).contains(&momentum)) {
             "--momentum must be at least 0 and below 1".to_owned()
         } else if self.weight_decay.is_some_and(|decay| !(decay.is_finite() && decay >= 0.0)) {
             "--weight-decay must not be negative".to_owned()
@@ -415,7 +418,7 @@ impl Args {
             "--warm-up must not be negative".to_owned()
         } else if !self.rate().is_finite() || self.rate() <= 0.0 {
             "--lr must be above 0".to_owned()
-        } else if !(self.step_factor.is_finite() && self.step_factor > 0.0) {
+        } else if self.step_factor.is_some_and(|factor| !(factor.is_finite() && factor > 0.0)) {
             "--step-factor must be above 0".to_owned()
         } else if !(0.0..1.0).contains(&self.dropout) {
             "--dropout must be at least 0 and below 1".to_owned()
@@ -469,14 +472,19 @@ impl Args {
             DeclineName::Cosine => Decline::Cosine,
             DeclineName::Linear => Decline::Linear,
             DeclineName::Constant => Decline::Constant,
-            DeclineName::Step => Decline::Step { epochs: self.step_epochs, factor: self.step_factor },
+            DeclineName::Step => Decline::Step {
+                epochs: self.step_epochs.unwrap_or(30),
+                factor: self.step_factor.unwrap_or(0.1),
+            },
         }
     }
 
     pub(crate) fn optimizer(&self) -> Optimizer {
         let decay = |default| self.weight_decay.unwrap_or(default);
         match self.optimizer {
-            OptimizerName::Sgd => Optimizer::Sgd { momentum: self.momentum, weight_decay: decay(5e-4) },
+            OptimizerName::Sgd => {
+                Optimizer::Sgd { momentum: self.momentum.unwrap_or(0.9), weight_decay: decay(5e-4) }
+            }
             OptimizerName::Adam => Optimizer::adam(decay(0.0)),
             OptimizerName::AdamW => Optimizer::adamw(decay(0.01)),
             OptimizerName::Lion => Optimizer::lion(decay(0.1)),

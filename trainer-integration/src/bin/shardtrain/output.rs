@@ -219,11 +219,11 @@ impl Observer {
 }
 
 /// Says where a training stopped that was asked to.
-pub(crate) fn tell_stopped(args: &Args, stopped: Stopped) {
+pub(crate) fn tell_stopped(args: &Args, stopped: &Stopped) {
     if args.rank > 0 {
         return;
     }
-    let Stopped { steps, of } = stopped;
+    let Stopped { steps, of, .. } = stopped;
     let place = args.checkpoints.as_deref().unwrap_or(Path::new("")).display();
     let line =
         format!("stopped after step {steps} of {of}, with a checkpoint in {place}; start again to go on\n");

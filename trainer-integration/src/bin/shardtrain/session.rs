@@ -110,34 +110,40 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let persistence = Persistence { start, checkpoints, stop };
     let mut observe = |progress| observer.step(&progress);
     let outcome = train_with(&config, &persistence, collective, &mut loader, test, &mut observe)?;
-    let mut trained = match outcome {
+    if let Some(path) = args.trace.as_ref().filter(|_| args.rank == 0) {
+        let mut trace = match &outcome {
+            Outcome::Trained(trained) => trained.trace.clone(),
+            Outcome::Stopped(stopped) => stopped.trace.clone(),
+        };
+        if args.store.is_none() {
+            let nodes = timelines(&args.server, &Credentials::of_env()?, &args.run);
+            let began = began.duration_since(UNIX_EPOCH).unwrap_or_default();
+            trace.extend(node_events(&nodes, began.as_micros() as u64));
+        }
+        write_trace(path, &trace)?;
+    }
+    drop(loader); // leaves the run
+    let trained = match outcome {
         Outcome::Trained(trained) => trained,
         Outcome::Stopped(stopped) => {
-            tell_stopped(args, stopped);
+            tell_stopped(args, &stopped);
             return Ok(());
         }
     };
-
-    if args.trace.is_some() && args.rank == 0 && args.store.is_none() {
-        let nodes = timelines(&args.server, &Credentials::of_env()?, &args.run);
-        let began = began.duration_since(UNIX_EPOCH).unwrap_or_default();
-        trained.trace.extend(node_events(&nodes, began.as_micros() as u64));
-    }
-    drop(loader); // leaves the run
     let report = Report::new(args, plan_id, virtual_ranks, resumed_from, &trained);
     if args.rank == 0
         && let Some(path) = &args.save
     {
         save(path, &trained.weights)?;
     }
-    if let Some(path) = args.trace.as_ref().filter(|_| args.rank == 0) {
-        write_trace(path, &trained.trace)?;
-    }
     if let Some(path) = &args.report {
         write_report(path, &report)?;
     }
     observer.finish(&report);
-    Ok(())
+    match trained.unevaluated {
+        None => Ok(()),
+        Some(error) => Err(format!("trained, but not evaluated: {}", crate::chain(&*error)).into()),
+    }
 }
 
 /// The weights of a file to begin with.
