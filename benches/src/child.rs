@@ -77,10 +77,22 @@ fn look(process: u32, used: &mut Usage) {
         };
         *most = kilobytes().map_or(0, |kilobytes| kilobytes * 1024).max(*most);
     }
-    // After the name, which is in parentheses and may hold anything, fields 12 and 13 count ticks of user and system time.
-    let stat = read("stat");
-    let ticks = |index: usize| stat.rsplit(')').next()?.split_whitespace().nth(index)?.parse::<u64>().ok();
-    if let (Some(user), Some(system)) = (ticks(11), ticks(12)) {
-        used.cpu_seconds = (user + system) as f64 / TICKS;
+    if let Some(seconds) = cpu_seconds(&read("stat")) {
+        used.cpu_seconds = seconds;
     }
+}
+
+/// Seconds that processors have worked for this process so far.
+///
+/// # Panics
+/// Where Linux does not tell.
+pub fn own_cpu_seconds() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").expect("Linux tells about processes");
+    cpu_seconds(&stat).expect("a process has times")
+}
+
+/// From what `/proc` says: after the name, which is in parentheses and may hold anything, fields 12 and 13 count ticks of user and system time.
+fn cpu_seconds(stat: &str) -> Option<f64> {
+    let ticks = |index: usize| stat.rsplit(')').next()?.split_whitespace().nth(index)?.parse::<u64>().ok();
+    Some((ticks(11)? + ticks(12)?) as f64 / TICKS)
 }

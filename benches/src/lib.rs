@@ -4,6 +4,9 @@
 //! ratios; what a bench prints first is what it divides by.
 
 pub mod child;
+pub mod link;
+pub mod timed;
+pub mod turns;
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
