@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor, TensorData};
+use rayon::prelude::*;
 use shardfmt::digest::Digest;
 use thiserror::Error;
 
@@ -27,7 +28,7 @@ use crate::model::Model;
 use crate::optim::{Moments, Norm, Optimizer, Rule};
 use crate::random::Key;
 use crate::reduce::{Comm, Partials, Pending, Reduction, VirtualRanks, all_reduce};
-use crate::stage::Stage;
+use crate::stage::{Stage, to_numbers};
 use crate::trace::{Lane, Tracer};
 use crate::weights::{Running, Weights, ranges};
 pub use buckets::BucketSizes;
@@ -54,6 +55,7 @@ pub struct Engine {
     running: Vec<Running>,
     comm: Arc<Comm>,
     begun: Option<Begun>,
+    spare: Spare,
     updating: Duration,
     reducing: Duration,
     tracer: Tracer,
@@ -73,6 +75,25 @@ impl BlockState {
     /// How many of its numbers are trained.
     fn trained_len(&self) -> usize {
         self.trained.last().map_or(0, |(range, _)| range.end)
+    }
+}
+
+/// Memory of the last step, for the next one: that of every parameter and of every gradient, which a system would first have to clear.
+#[derive(Debug, Default)]
+struct Spare {
+    /// The parameters as tensors, by block; none where numbers are on another device.
+    parameters: Vec<Vec<Tensor<1>>>,
+    /// By bucket.
+    gradients: Vec<Vec<f32>>,
+}
+
+impl Spare {
+    /// Room for the gradients of a bucket, of so many numbers.
+    fn room(&mut self, bucket: usize, length: usize) -> Vec<f32> {
+        let mut room = self.gradients.get_mut(bucket).map(std::mem::take).unwrap_or_default();
+        room.clear();
+        room.reserve_exact(length);
+        room
     }
 }
 
@@ -220,6 +241,7 @@ impl Engine {
             running,
             comm,
             begun: None,
+            spare: Spare::default(),
             updating,
             reducing,
             tracer: Tracer::off(),
@@ -259,6 +281,7 @@ impl Engine {
     #[must_use]
     pub fn with_buckets(mut self, sizes: BucketSizes) -> Engine {
         self.buckets = buckets_of(&self.blocks, sizes);
+        self.spare.gradients.clear();
         self.prepare_compressors();
         self
     }
@@ -357,10 +380,11 @@ impl Engine {
         if is_taken {
             let rule = self.rule_here();
             let factor = share * rule.clip.map_or(1.0, |limit| f64::from(norm.factor(limit)));
-            self.update(rule.optimizer, gradient, factor as f32, plan.rate);
+            self.update(rule.optimizer, &gradient, factor as f32, plan.rate);
         } else {
             self.running = running;
         }
+        self.spare.gradients = gradient;
         self.updating = computed.elapsed();
         Ok(loss)
     }
@@ -377,9 +401,9 @@ impl Engine {
     }
 
     /// Moves the weights against the gradient.
-    fn update(&mut self, optimizer: Optimizer, gradient: Vec<Vec<f32>>, factor: f32, rate: f32) {
+    fn update(&mut self, optimizer: Optimizer, gradient: &[Vec<f32>], factor: f32, rate: f32) {
         let _span = self.tracer.span(Lane::Compute, || "update");
-        for (bucket, sum) in gradient.into_iter().enumerate() {
+        for (bucket, sum) in gradient.iter().enumerate() {
             for (block, range) in self.buckets.places(bucket) {
                 let BlockState { weights, trained, moments } = &mut self.blocks[block];
                 let weights = &mut weights[..range.len()];
@@ -442,6 +466,40 @@ impl Engine {
         };
         self.model.stages.iter().zip(&self.blocks).map(|(stage, state)| tensors(&**stage, state)).collect()
     }
+
+    /// The same, in the memory of those of the last step.
+    fn renewed_tensors(&mut self) -> Vec<Vec<Tensor<1>>> {
+        if self.spare.parameters.is_empty() {
+            return self.tensors();
+        }
+        let spare = std::mem::take(&mut self.spare.parameters);
+        let blocks = spare.into_iter().zip(&self.model.stages).zip(&self.blocks);
+        let renewed = blocks.map(|((tensors, stage), state)| {
+            let ranges = ranges(stage.parameters()).into_iter();
+            let renewed = tensors.into_iter().zip(ranges).map(|(tensor, range)| {
+                let mut values = to_numbers(tensor);
+                copy(&state.weights[range], &mut values);
+                let length = [values.len()];
+                Tensor::from_data(TensorData::new(values, length), &self.device)
+            });
+            renewed.collect()
+        });
+        renewed.collect()
+    }
+
+    /// Keeps the memory of tensors that nobody looks at any more, if it is that of the host.
+    fn reclaim(&mut self, parameters: Vec<Vec<Tensor<1>>>) {
+        if self.device == Device::flex() {
+            self.spare.parameters = parameters;
+        }
+    }
+}
+
+/// On all threads: few numbers a thread are enough for memory to be the limit.
+fn copy(from: &[f32], to: &mut [f32]) {
+    const STRETCH: usize = 1 << 17;
+    let stretches = to.par_chunks_mut(STRETCH).zip(from.par_chunks(STRETCH));
+    stretches.for_each(|(to, from)| to.copy_from_slice(from));
 }
 
 impl Begun {

@@ -54,6 +54,12 @@ impl Buckets {
         self.buckets.iter().position(|blocks| blocks.start == block)
     }
 
+    /// The bucket that this block is in.
+    pub(crate) fn with(&self, block: usize) -> usize {
+        let found = self.buckets.iter().position(|blocks| blocks.contains(&block));
+        found.expect("every block is in a bucket")
+    }
+
     /// Numbers of a bucket.
     pub(crate) fn len(&self, bucket: usize) -> usize {
         self.buckets[bucket].clone().map(|block| self.lengths[block]).sum()
@@ -97,6 +103,7 @@ mod tests {
                 prop_assert_eq!(buckets.completed_by(places.last().unwrap().0), Some(bucket));
                 for (block, range) in places {
                     prop_assert_eq!(range.len(), lengths[block]);
+                    prop_assert_eq!(buckets.with(block), bucket);
                     seen.push(block);
                 }
             }

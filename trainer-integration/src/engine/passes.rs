@@ -28,12 +28,13 @@ impl Engine {
         assert_eq!(shares.len(), self.virtual_ranks().len(), "a share for every virtual rank");
         let mut begun = self.begun.take().unwrap_or_else(|| self.begin(plan));
         assert_eq!(begun.number, plan.number, "the step begun is completed first");
-        let parameters = self.tensors();
+        let parameters = self.renewed_tensors();
         if self.model.stages.iter().any(|stage| stage.summary_len() > 0) {
             self.run_side_by_side(shares, &parameters, &mut begun, is_complete)?;
         } else {
             self.run_one_by_one(shares, &parameters, &mut begun, is_complete)?;
         }
+        self.reclaim(parameters);
         self.begun = Some(begun);
         Ok(())
     }
@@ -48,7 +49,7 @@ impl Engine {
             scalars: vec![[0.0; 3]; hosted],
             micro_batches: vec![0; hosted],
             samples: None,
-            sums: (0..buckets).map(|bucket| self.no_sum(bucket)).collect(),
+            sums: (0..buckets).map(|_| self.no_sum()).collect(),
             reductions: Vec::with_capacity(buckets),
         }
     }
@@ -312,7 +313,11 @@ impl Engine {
         *running = walk.forward(loaded, block > self.first_trained, total);
     }
 
-    fn backward(&self, walk: &mut Walk, block: usize) -> Option<Open> {
+    fn backward(&mut self, walk: &mut Walk, block: usize) -> Option<Open> {
+        if walk.gradient.capacity() == 0 {
+            let bucket = self.buckets.with(block);
+            walk.gradient = self.spare.room(bucket, self.buckets.len(bucket));
+        }
         let _span = self.tracer.span(Lane::Compute, || format!("backward {block}"));
         walk.backward()
     }
@@ -344,20 +349,21 @@ impl Engine {
         let sum = sum.unwrap_or_else(|| vec![0.0; self.buckets.len(bucket)]);
         match &mut begun.sums[bucket] {
             BucketSum::Exact(partials) => partials.push(virtual_rank, sum),
+            BucketSum::Fast(total) if total.is_empty() => *total = sum,
             BucketSum::Fast(total) => total.iter_mut().zip(sum).for_each(|(total, number)| *total += number),
         }
         if virtual_rank + 1 == hosted.end {
-            let sum = std::mem::replace(&mut begun.sums[bucket], self.no_sum(bucket));
+            let sum = std::mem::replace(&mut begun.sums[bucket], self.no_sum());
             let reduction = self.reduce(bucket, sum, begun);
             begun.reductions.push(reduction);
         }
     }
 
     /// Of no virtual rank.
-    pub(super) fn no_sum(&self, bucket: usize) -> BucketSum {
+    pub(super) fn no_sum(&self) -> BucketSum {
         match self.reduction {
             Reduction::Exact => BucketSum::Exact(Partials::new(self.ranks.count)),
-            Reduction::Fast(_) => BucketSum::Fast(vec![0.0; self.buckets.len(bucket)]),
+            Reduction::Fast(_) => BucketSum::Fast(Vec::new()),
         }
     }
 
