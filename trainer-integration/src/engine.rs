@@ -18,7 +18,9 @@ use shardfmt::digest::Digest;
 
 use crate::block::Pass;
 use crate::collective::CollectiveError;
+use crate::collective::nccl::DeviceSums;
 use crate::compress::{Compression, CompressionReport, Compressor};
+use crate::device::Precision;
 use crate::flow::Part;
 use crate::loss::Measured;
 use crate::model::Model;
@@ -36,6 +38,7 @@ use buckets::Buckets;
 pub struct Engine {
     model: Model,
     device: Device,
+    precision: Precision,
     ranks: VirtualRanks,
     rule: Rule,
     key: Key,
@@ -46,6 +49,8 @@ pub struct Engine {
     reduction: Reduction,
     /// By bucket; none if nothing is compressed.
     compressors: Vec<Arc<Mutex<Compressor>>>,
+    /// Where gradients are added up on the device.
+    device_sums: Option<Arc<Mutex<Box<dyn DeviceSums>>>>,
     /// By virtual rank of this rank.
     running: Vec<Running>,
     comm: Arc<Comm>,
@@ -129,6 +134,8 @@ struct Begun {
     micro_batches: Vec<u64>,
     /// Of all ranks, once they are counted, where gradients are compressed.
     samples: Option<Arc<OnceLock<f64>>>,
+    /// By bucket: the sum so far, where gradients stay on the device.
+    there: Vec<Option<Tensor<1>>>,
     /// By bucket.
     sums: Vec<BucketSum>,
     reductions: Vec<Pending<Vec<f32>>>,
@@ -176,6 +183,7 @@ impl Engine {
         Engine {
             model,
             device,
+            precision: Precision::default(),
             ranks,
             rule,
             key,
@@ -184,6 +192,7 @@ impl Engine {
             buckets,
             reduction,
             compressors,
+            device_sums: None,
             running,
             comm,
             begun: None,
@@ -199,12 +208,28 @@ impl Engine {
         Engine { tracer, ..self }
     }
 
+    /// Computed in other numbers, which the device must be able to.
+    #[must_use]
+    pub fn with_precision(self, precision: Precision) -> Engine {
+        Engine { precision, ..self }
+    }
+
     /// With another way to add gradients up, which all ranks choose alike.
     #[must_use]
     pub fn with_reduction(mut self, reduction: Reduction) -> Engine {
         self.reduction = reduction;
         self.prepare_compressors();
         self
+    }
+
+    /// With gradients that stay on the device until they are added up over all ranks, by this.
+    ///
+    /// # Panics
+    /// If they are to be added up exactly, or in fewer bits: both are done on the host.
+    #[must_use]
+    pub fn with_device_sums(self, sums: Box<dyn DeviceSums>) -> Engine {
+        assert_eq!(self.reduction, Reduction::Fast(Compression::None), "added up on the device");
+        Engine { device_sums: Some(Arc::new(Mutex::new(sums))), ..self }
     }
 
     fn prepare_compressors(&mut self) {
@@ -383,13 +408,18 @@ impl Engine {
 
     /// What the model makes of an input, by these running numbers.
     pub fn output(&self, input: Vec<Part>, running: &Running) -> Vec<Part> {
-        let (mut activation, mut shelf) = (input, std::collections::BTreeMap::new());
+        let (mut activation, mut shelf) = (self.at_precision(input), std::collections::BTreeMap::new());
         for ((stage, parameters), running) in self.model.stages.iter().zip(self.tensors()).zip(running) {
             let mut pass = Pass::new(None, shelf, None);
             activation = stage.load(&parameters, running, false).forward(activation, &mut pass);
             (shelf, _) = pass.leave();
         }
-        activation
+        activation.into_iter().map(|part| part.cast(Precision::F32.dtype())).collect()
+    }
+
+    /// An input as the first block takes it.
+    fn at_precision(&self, input: Vec<Part>) -> Vec<Part> {
+        input.into_iter().map(|part| part.cast(self.precision.dtype())).collect()
     }
 
     /// One flat tensor per parameter, by block.
@@ -398,7 +428,8 @@ impl Engine {
             let tensor = |range: Range<usize>| {
                 let values = state.weights[range].to_vec();
                 let length = values.len();
-                Tensor::from_data(TensorData::new(values, [length]), &self.device)
+                let full = Tensor::<1>::from_data(TensorData::new(values, [length]), &self.device);
+                full.cast(self.precision.dtype())
             };
             ranges(stage.parameters()).into_iter().map(tensor).collect()
         };

@@ -3,7 +3,7 @@
 //! Blocks share no graph, only values, so whatever passes between them is taken apart into flat tensors, whose gradients come back one by
 //! one, and put together again as the types that the blocks declare.
 
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
 
 /// One tensor on its way, flat, with the shape it had.
 #[derive(Clone, Debug)]
@@ -50,6 +50,14 @@ impl Part {
         match &self.values {
             Values::Float(tensor) => Some(tensor),
             Values::Int(_) | Values::Bool(_) => None,
+        }
+    }
+
+    /// Float values in so many bits; others as they are.
+    pub(crate) fn cast(self, to: FloatDType) -> Part {
+        match self.values {
+            Values::Float(tensor) => Part { values: Values::Float(tensor.cast(to)), ..self },
+            values => Part { values, ..self },
         }
     }
 

@@ -8,6 +8,7 @@ use burn::tensor::Device;
 use serde_json::json;
 
 use crate::collective::{Collective, CollectiveError};
+use crate::device::Precision;
 use crate::engine::{BucketSizes, Engine, MicroBatch, Share, StepLoss, StepPlan};
 use crate::flow::{Flow, from_parts, parts_of};
 use crate::loss::Objective;
@@ -88,6 +89,7 @@ pub struct TrainerBuilder<Input, Output, O> {
     rule: Rule,
     seed: u64,
     device: Device,
+    precision: Precision,
     buckets: BucketSizes,
     reduction: Reduction,
 }
@@ -108,6 +110,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
             rule: Optimizer::sgd(0.0).into(),
             seed: 0,
             device: Device::flex(),
+            precision: Precision::default(),
             buckets: BucketSizes::default(),
             reduction: Reduction::default(),
         }
@@ -237,6 +240,12 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         TrainerBuilder { device, ..self }
     }
 
+    /// In how many bits forward and backward passes are computed; objectives are given 32, and weights have them. A block computes in the
+    /// numbers it is given; where it makes tensors of its own, it makes them of the same. Default 32.
+    pub fn precision(self, precision: Precision) -> Self {
+        TrainerBuilder { precision, ..self }
+    }
+
     /// How much travels at once. Default 25 MiB, the first time 1 MiB.
     pub fn buckets(self, buckets: BucketSizes) -> Self {
         TrainerBuilder { buckets, ..self }
@@ -252,6 +261,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
     /// # Errors
     /// When there are more ranks than virtual ranks, ranks have other settings or models, a block would compute other numbers elsewhere, or another rank is gone or late.
     pub fn build(self) -> Result<Trainer<Input, Output, O>, TrainError> {
+        self.precision.check(&self.device)?;
         let comm = Arc::new(Comm::new(self.collective));
         let world = comm.world();
         let virtual_ranks = self.virtual_ranks.unwrap_or(world);
@@ -272,7 +282,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         let BucketSizes { first, others } = self.buckets;
         let settings = json!({
             "virtual ranks": virtual_ranks, "optimizer": self.rule.optimizer, "clipping": self.rule.clip, "seed": self.seed,
-            "reduction": self.reduction, "buckets": [first, others], "parameters": parameters,
+            "reduction": self.reduction, "buckets": [first, others], "precision": self.precision, "parameters": parameters,
         });
         agree_on(&comm, settings)?;
         let weights = first_weights(&model, self.seed, &comm)?;
@@ -280,7 +290,8 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         let (key, engine_comm) = (Key::new(self.seed), Arc::clone(&comm));
         let engine = Engine::new(model, weights, self.device, ranks, self.rule, key, engine_comm)
             .with_buckets(self.buckets)
-            .with_reduction(self.reduction);
+            .with_reduction(self.reduction)
+            .with_precision(self.precision);
         compare(&comm, &engine.digests(), "at the start")?;
         Ok(Trainer { engine, comm, objective: self.objective, number: 0, epoch: 0, types: PhantomData })
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use burn::tensor::{Tensor, TensorData};
 
-use super::walk::{Open, Walk};
+use super::walk::{Gradient, Open, Walk};
 use super::{Begun, BucketSum, Engine, MicroBatch, Share, StepPlan, lock, reduce};
 use crate::collective::{CollectiveError, sums};
 use crate::compress::Circumstances;
@@ -45,6 +45,7 @@ impl Engine {
             scalars: vec![[0.0; 3]; hosted],
             micro_batches: vec![0; hosted],
             samples: None,
+            there: vec![None; buckets],
             sums: (0..buckets).map(|bucket| self.no_sum(bucket)).collect(),
             reductions: Vec::with_capacity(buckets),
         }
@@ -66,7 +67,7 @@ impl Engine {
             for (at, micro_batch) in share.into_iter().enumerate() {
                 let is_last = is_complete && at == last;
                 let key = self.next_key(begun, index);
-                let mut walk = Walk::new(micro_batch.input, key);
+                let mut walk = Walk::new(self.at_precision(micro_batch.input), key, self.no_gradient());
                 for (block, parameters) in parameters.iter().enumerate() {
                     self.forward(&mut walk, index, block, parameters, None);
                 }
@@ -75,7 +76,7 @@ impl Engine {
                     let open = self.backward(&mut walk, block);
                     debug_assert!(open.is_none(), "no block has a summary");
                     if let Some(bucket) = self.buckets.completed_by(block) {
-                        self.deliver(begun, index, bucket, Some(std::mem::take(&mut walk.gradient)), is_last);
+                        self.deliver(begun, index, bucket, Some(walk.gradient.take()), is_last);
                     }
                 }
             }
@@ -100,7 +101,8 @@ impl Engine {
             for (index, share) in shares.iter_mut().enumerate() {
                 let (walk, measure) = match share.next() {
                     Some(MicroBatch { input, measure }) => {
-                        (Some(Walk::new(input, self.next_key(begun, index))), Some(measure))
+                        let (input, key) = (self.at_precision(input), self.next_key(begun, index));
+                        (Some(Walk::new(input, key, self.no_gradient())), Some(measure))
                     }
                     None => (None, None),
                 };
@@ -125,7 +127,7 @@ impl Engine {
                 self.close(block, &mut walks, open)?;
                 let Some(bucket) = self.buckets.completed_by(block) else { continue };
                 for (index, walk) in walks.iter_mut().enumerate() {
-                    let gradient = walk.as_mut().map(|walk| std::mem::take(&mut walk.gradient));
+                    let gradient = walk.as_mut().map(|walk| walk.gradient.take());
                     self.deliver(begun, index, bucket, gradient, is_last);
                 }
             }
@@ -251,9 +253,14 @@ impl Engine {
         begun: &mut Begun,
         index: usize,
         bucket: usize,
-        gradient: Option<Vec<f32>>,
+        gradient: Option<Gradient>,
         is_last: bool,
     ) {
+        let gradient = match (gradient, &self.device_sums) {
+            (Some(Gradient::Host(numbers)), _) => Some(numbers),
+            (None, None) => None,
+            (there, _) => return self.deliver_there(begun, index, bucket, there, is_last),
+        };
         let carried = &mut begun.carried[index][bucket];
         let sum = match (carried.take(), gradient) {
             (Some(mut sum), Some(gradient)) => {
@@ -278,6 +285,42 @@ impl Engine {
             let reduction = self.reduce(bucket, sum, begun);
             begun.reductions.push(reduction);
         }
+    }
+
+    /// The same of a gradient that stays on the device, where micro-batches and virtual ranks are added up as they come.
+    fn deliver_there(
+        &self,
+        begun: &mut Begun,
+        index: usize,
+        bucket: usize,
+        gradient: Option<Gradient>,
+        is_last: bool,
+    ) {
+        let sum = &mut begun.there[bucket];
+        if let Some(Gradient::Device(tensors)) = gradient.filter(|_| self.buckets.len(bucket) > 0) {
+            let more = Tensor::cat(tensors, 0);
+            *sum = Some(match sum.take() {
+                Some(sum) => sum + more,
+                None => more,
+            });
+        }
+        if !is_last || index + 1 < self.virtual_ranks().len() {
+            return;
+        }
+        let sum = sum.take().unwrap_or_else(|| Tensor::zeros([self.buckets.len(bucket)], &self.device));
+        let (tracer, sums) = (self.tracer.clone(), self.device_sums.clone());
+        drop(self.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
+        begun.reductions.push(self.comm.submit(move |collective| {
+            let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+            let sums = sums.expect("gradients stay on the device to be added up there");
+            let mut sums = sums.lock().expect("no panic while gradients are added up");
+            sums.all_reduce(sum, collective).map(to_numbers)
+        }));
+    }
+
+    /// Where gradients are to be, and none yet.
+    fn no_gradient(&self) -> Gradient {
+        if self.device_sums.is_some() { Gradient::Device(Vec::new()) } else { Gradient::Host(Vec::new()) }
     }
 
     /// Of no virtual rank.

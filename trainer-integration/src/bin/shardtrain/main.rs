@@ -17,6 +17,7 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 use shardd_trainer::checkpoint::CheckpointError;
 use shardd_trainer::collective::CollectiveError;
+use shardd_trainer::collective::nccl::NcclError;
 use shardd_trainer::collective::tcp::JoinError;
 use shardd_trainer::device::DeviceError;
 use shardd_trainer::train::TrainError;
@@ -59,6 +60,9 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
             Some(TrainError::TooManyRanks { .. } | TrainError::Checkpoint(CheckpointError::Settings { .. })),
             _,
         ) => 2,
+        (Some(TrainError::Device(_)), _) => 2,
+        (Some(TrainError::Nccl(error)), _) if error.is_usage() => 2,
+        (Some(TrainError::Nccl(NcclError::Late { .. })), _) => 3,
         (Some(TrainError::Collective(_)), _) => 3,
         _ if error.is::<CollectiveError>() => 3,
         (
