@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use burn::tensor::Device;
+use burn::tensor::{DType, Device, FloatDType};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A device by name: `cpu`, or `cuda:N` in a build with the feature `cuda`.
@@ -25,22 +26,134 @@ pub enum DeviceError {
     /// The program was built without it.
     #[error("this shardtrain has no CUDA; build it with `cargo build --features cuda` or give --device cpu")]
     NoCuda,
+    /// The machine has no NVIDIA driver.
+    #[error("no CUDA driver: libcuda.so.1 is not found; install NVIDIA's driver, or give --device cpu")]
+    NoDriver,
+    /// The driver cannot be used.
+    #[error("the CUDA driver cannot be used: {0}")]
+    Driver(String),
+    /// The machine has no device of this number.
+    #[error("there is no device cuda:{index}: the driver finds {count}")]
+    NoDevice {
+        /// The one asked for.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// What compiles kernels while the program runs is not there.
+    #[error(
+        "CUDA's {what} not found; kernels are compiled while the program runs. Install the CUDA toolkit or pip's nvidia-cuda-nvrtc and nvidia-cuda-runtime, put the folder of libnvrtc.so into LD_LIBRARY_PATH and that of include/ into CUDA_PATH"
+    )]
+    NoCompiler {
+        /// Which part of it.
+        what: &'static str,
+    },
+    /// It does not compute in so many bits.
+    #[error("device {device} does not compute in {precision}; give --precision f32")]
+    Precision {
+        /// Which device.
+        device: String,
+        /// In what.
+        precision: Precision,
+    },
+}
+
+/// In how many bits forward and backward passes are computed. Weights, moments, sums of gradients, losses and statistics are of 32 bits
+/// always.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 32.
+    #[default]
+    F32,
+    /// 16, with the exponents of 32 (bfloat16), so that no gradient is too small for it.
+    Bf16,
+}
+
+impl Precision {
+    /// Of tensors.
+    pub(crate) fn dtype(self) -> FloatDType {
+        match self {
+            Precision::F32 => FloatDType::F32,
+            Precision::Bf16 => FloatDType::BF16,
+        }
+    }
+
+    /// Whether a device can do it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Precision`] if it cannot.
+    pub fn check(self, device: &Device) -> Result<(), DeviceError> {
+        if device.supports_dtype(DType::from(self.dtype())) {
+            return Ok(());
+        }
+        Err(DeviceError::Precision { device: format!("{device:?}"), precision: self })
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Precision, String> {
+        match text {
+            "f32" => Ok(Precision::F32),
+            "bf16" => Ok(Precision::Bf16),
+            _ => Err(format!("no precision is called {text:?}; give f32 or bf16")),
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+        })
+    }
 }
 
 impl DeviceName {
     /// The device for tensors.
     ///
     /// # Errors
-    /// [`DeviceError::NoCuda`] when the program was built without the feature.
+    /// [`DeviceError::NoCuda`] when the program was built without the feature, and what is missing when the machine cannot.
     pub fn open(self) -> Result<Device, DeviceError> {
         match self {
             DeviceName::Cpu => Ok(Device::flex()),
             #[cfg(feature = "cuda")]
-            DeviceName::Cuda(index) => Ok(Device::cuda(index)),
+            DeviceName::Cuda(index) => find(index).map(|()| Device::cuda(index)),
             #[cfg(not(feature = "cuda"))]
             DeviceName::Cuda(_) => Err(DeviceError::NoCuda),
         }
     }
+}
+
+/// Whether a GPU and what its kernels are compiled with are there, which burn would panic about later.
+///
+/// Why `unsafe`: cudarc marks looking for a library so, because loading one runs its initialisers.
+#[cfg(feature = "cuda")]
+fn find(index: usize) -> Result<(), DeviceError> {
+    use cudarc::driver::{DriverError, result};
+
+    // SAFETY: it loads the driver's library, as the first call of the driver would.
+    if !unsafe { cudarc::driver::sys::is_culib_present() } {
+        return Err(DeviceError::NoDriver);
+    }
+    let failed = |error: DriverError| DeviceError::Driver(error.to_string());
+    result::init().map_err(failed)?;
+    let count = result::device::get_count().map_err(failed)? as usize;
+    if index >= count {
+        return Err(DeviceError::NoDevice { index, count });
+    }
+    // SAFETY: likewise of the compiler's library.
+    if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
+        return Err(DeviceError::NoCompiler { what: "libnvrtc.so is" });
+    }
+    let headers = cubecl_cuda::install::cuda_path().map(|path| path.join("include/cuda_fp16.h"));
+    if !headers.is_some_and(|header| header.is_file()) {
+        return Err(DeviceError::NoCompiler { what: "headers (include/cuda_fp16.h) are" });
+    }
+    Ok(())
 }
 
 impl DeviceName {
@@ -87,6 +200,10 @@ mod tests {
             assert_eq!(name.parse::<DeviceName>().unwrap().to_string(), name);
         }
         assert_eq!("cuda".parse(), Ok(DeviceName::Cuda(0)));
+        for precision in [Precision::F32, Precision::Bf16] {
+            assert_eq!(precision.to_string().parse(), Ok(precision));
+        }
+        assert!("f16".parse::<Precision>().unwrap_err().contains("f32 or bf16"));
         for name in ["", "gpu", "cuda:", "cuda:x", "cpu:1"] {
             assert_eq!(name.parse::<DeviceName>(), Err(DeviceError::Unknown(name.to_owned())));
         }

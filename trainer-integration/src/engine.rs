@@ -21,9 +21,11 @@ use thiserror::Error;
 
 use crate::block::Pass;
 use crate::collective::CollectiveError;
+use crate::collective::nccl::DeviceSums;
 use crate::compress::{Compression, CompressionReport, Compressor};
-use crate::flow::Part;
-use crate::loss::Measured;
+use crate::device::Precision;
+use crate::flow::{Flow, Part, from_parts};
+use crate::loss::{Measured, Objective};
 use crate::model::Model;
 use crate::optim::{Moments, Norm, Optimizer, Rule};
 use crate::random::Key;
@@ -39,6 +41,7 @@ use buckets::Buckets;
 pub struct Engine {
     model: Model,
     device: Device,
+    precision: Precision,
     ranks: VirtualRanks,
     rule: Rule,
     key: Key,
@@ -51,6 +54,8 @@ pub struct Engine {
     reduction: Reduction,
     /// By bucket; none if nothing is compressed.
     compressors: Vec<Arc<Mutex<Compressor>>>,
+    /// Where gradients are added up on the device.
+    device_sums: Option<Arc<Mutex<Box<dyn DeviceSums>>>>,
     /// By virtual rank of this rank.
     running: Vec<Running>,
     comm: Arc<Comm>,
@@ -141,7 +146,24 @@ pub struct MicroBatch<'a> {
 /// By which objective the output for these rows, of so many, is measured against what.
 pub type Measure<'a> = Box<dyn Fn(Vec<Part>, Range<usize>, usize) -> Measured + 'a>;
 
-impl MicroBatch<'_> {
+impl<'a> MicroBatch<'a> {
+    /// One whose output is measured by this objective.
+    pub(crate) fn new<Output: Flow, O: Objective<Output>>(
+        input: Vec<Part>,
+        objective: &'a O,
+        target: O::Target,
+    ) -> MicroBatch<'a>
+    where
+        O::Target: 'a,
+    {
+        let is_divisible = objective.of_rows(&target, 0..1, 1).is_some();
+        let measure = move |output, rows: Range<usize>, of: usize| {
+            let part = if rows == (0..of) { None } else { objective.of_rows(&target, rows, of) };
+            objective.measure(from_parts(output), part.as_ref().unwrap_or(&target))
+        };
+        MicroBatch { input, measure: Box::new(measure), is_divisible }
+    }
+
     /// How many rows each tensor of the input has, if they agree.
     fn rows(&self) -> Option<usize> {
         let mut rows = self.input.iter().map(|part| part.shape().first().copied());
@@ -182,6 +204,8 @@ struct Begun {
     micro_batches: Vec<u64>,
     /// Of all ranks, once they are counted, where gradients are compressed.
     samples: Option<Arc<OnceLock<f64>>>,
+    /// By bucket: the sum so far, where gradients stay on the device.
+    there: Vec<Option<Tensor<1>>>,
     /// By bucket.
     sums: Vec<BucketSum>,
     reductions: Vec<Pending<Vec<f32>>>,
@@ -229,6 +253,7 @@ impl Engine {
         Engine {
             model,
             device,
+            precision: Precision::default(),
             ranks,
             rule,
             key,
@@ -238,6 +263,7 @@ impl Engine {
             buckets,
             reduction,
             compressors,
+            device_sums: None,
             running,
             comm,
             begun: None,
@@ -254,12 +280,28 @@ impl Engine {
         Engine { tracer, ..self }
     }
 
+    /// Computed in other numbers, which the device must be able to.
+    #[must_use]
+    pub fn with_precision(self, precision: Precision) -> Engine {
+        Engine { precision, ..self }
+    }
+
     /// With another way to add gradients up, which all ranks choose alike.
     #[must_use]
     pub fn with_reduction(mut self, reduction: Reduction) -> Engine {
         self.reduction = reduction;
         self.prepare_compressors();
         self
+    }
+
+    /// With gradients that stay on the device until they are added up over all ranks, by this.
+    ///
+    /// # Panics
+    /// If they are to be added up exactly, or in fewer bits: both are done on the host.
+    #[must_use]
+    pub fn with_device_sums(self, sums: Box<dyn DeviceSums>) -> Engine {
+        assert_eq!(self.reduction, Reduction::Fast(Compression::None), "added up on the device");
+        Engine { device_sums: Some(Arc::new(Mutex::new(sums))), ..self }
     }
 
     fn prepare_compressors(&mut self) {
@@ -445,13 +487,18 @@ impl Engine {
 
     /// What the model makes of an input, by these running numbers.
     pub fn output(&self, input: Vec<Part>, running: &Running) -> Vec<Part> {
-        let (mut activation, mut shelf) = (input, std::collections::BTreeMap::new());
+        let (mut activation, mut shelf) = (self.at_precision(input), std::collections::BTreeMap::new());
         for ((stage, parameters), running) in self.model.stages.iter().zip(self.tensors()).zip(running) {
             let mut pass = Pass::new(None, shelf, None);
             activation = stage.load(&parameters, running, false).forward(activation, &mut pass);
             (shelf, _) = pass.leave();
         }
-        activation
+        activation.into_iter().map(|part| part.cast(Precision::F32.dtype())).collect()
+    }
+
+    /// An input as the first block takes it.
+    fn at_precision(&self, input: Vec<Part>) -> Vec<Part> {
+        input.into_iter().map(|part| part.cast(self.precision.dtype())).collect()
     }
 
     /// One flat tensor per parameter, by block.
@@ -460,7 +507,8 @@ impl Engine {
             let tensor = |range: Range<usize>| {
                 let values = state.weights[range].to_vec();
                 let length = values.len();
-                Tensor::from_data(TensorData::new(values, [length]), &self.device)
+                let full = Tensor::<1>::from_data(TensorData::new(values, [length]), &self.device);
+                full.cast(self.precision.dtype())
             };
             ranges(stage.parameters()).into_iter().map(tensor).collect()
         };

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
 
 /// One tensor on its way, flat, with the shape it had.
 #[derive(Clone, Debug)]
@@ -66,6 +66,14 @@ impl Part {
         match &self.values {
             Values::Float(tensor) => Some(tensor),
             Values::Int(_) | Values::Bool(_) => None,
+        }
+    }
+
+    /// Float values in so many bits; others as they are.
+    pub(crate) fn cast(self, to: FloatDType) -> Part {
+        match self.values {
+            Values::Float(tensor) => Part { values: Values::Float(tensor.cast(to)), ..self },
+            values => Part { values, ..self },
         }
     }
 

@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 
 use burn::module::{Flag, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Gradients, Tensor, TensorData};
+use burn::tensor::{FloatDType, Gradients, Tensor, TensorData};
 
 use crate::block::{Block, Pass};
 use crate::flow::{Part, from_parts, parts_of};
@@ -51,6 +51,9 @@ pub trait Loaded: Debug {
 
     /// Adds the gradients of the trained parameters, flat and in order, to the end of a buffer; zeros for what had no part in the loss.
     fn take_gradient(&self, found: Option<&mut Gradients>, into: &mut Vec<f32>);
+
+    /// The same, one tensor of 32 bits after the other, where they are.
+    fn take_gradient_there(&self, found: Option<&mut Gradients>, into: &mut Vec<Tensor<1>>);
 
     /// The values of its buffers after the passes it has made.
     fn buffers(&self) -> Vec<Vec<f32>>;
@@ -235,6 +238,10 @@ impl<B: Block> Loaded for LoadedModule<B> {
         self.module.visit(&mut TakeGradient { found, into });
     }
 
+    fn take_gradient_there(&self, found: Option<&mut Gradients>, into: &mut Vec<Tensor<1>>) {
+        self.module.visit(&mut TakeGradientThere { found, into });
+    }
+
     fn buffers(&self) -> Vec<Vec<f32>> {
         if self.places.is_empty() {
             return Vec::new();
@@ -333,11 +340,31 @@ impl ModuleVisitor for TakeGradient<'_> {
         }
         match self.found.as_mut().and_then(|found| tensor.grad_remove(found)) {
             Some(gradient) => {
-                let gradient = gradient.into_data();
-                self.into.extend_from_slice(gradient.as_slice().expect("the trainer computes in f32"));
+                let gradient = gradient.cast(FloatDType::F32).into_data();
+                self.into.extend_from_slice(gradient.as_slice().expect("just cast to it"));
             }
             None => self.into.resize(self.into.len() + tensor.dims().iter().product::<usize>(), 0.0),
         }
+    }
+}
+
+struct TakeGradientThere<'a> {
+    found: Option<&'a mut Gradients>,
+    into: &'a mut Vec<Tensor<1>>,
+}
+
+impl ModuleVisitor for TakeGradientThere<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let tensor = param.base();
+        if !tensor.is_require_grad() {
+            return;
+        }
+        let count = [tensor.dims().iter().product::<usize>()];
+        let gradient = self.found.as_mut().and_then(|found| tensor.grad_remove(found));
+        self.into.push(match gradient {
+            Some(gradient) => gradient.cast(FloatDType::F32).reshape(count),
+            None => Tensor::zeros(count, &tensor.device().inner()),
+        });
     }
 }
 
@@ -357,7 +384,7 @@ impl ModuleVisitor for ReadBuffers<'_> {
 
 /// A tensor's values on the host.
 pub(crate) fn to_numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.inner().into_data().try_into_vec_as().expect("the trainer computes in f32")
+    tensor.inner().cast(FloatDType::F32).into_data().try_into_vec_as().expect("just cast to it")
 }
 
 #[cfg(test)]

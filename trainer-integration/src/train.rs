@@ -3,9 +3,9 @@
 
 mod account;
 pub(crate) mod agree;
+pub(crate) mod feed;
 pub mod guard;
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,29 +16,30 @@ use thiserror::Error;
 use tracing::warn;
 
 pub use account::ProgressSoFar;
+pub use feed::Preparation;
 pub use guard::{BadStep, GuardConfig, OnBadStep};
 
 use crate::checkpoint::{
     Checkpoint, CheckpointError, Checkpoints, Keeper, Next, Place, Settings, Snapshot, StopFlag,
 };
+use crate::collective::nccl::{self, DeviceSums, NcclError, Staged, Transport};
 use crate::collective::{Collective, CollectiveError, waited_for};
-use crate::compress::CompressionReport;
-use crate::data::{Augmentation, InputError, InputOptions, InputSpec, Rows, RowsError, Samples};
-use crate::device::{DeviceError, DeviceName};
-use crate::engine::{Engine, EngineError, MicroBatch, Share, StepPlan};
+use crate::compress::{Compression, CompressionReport};
+use crate::data::{Augmentation, InputError, InputOptions, InputSpec, Rows, RowsError};
+use crate::device::{DeviceError, DeviceName, Precision};
+use crate::engine::{Engine, EngineError, StepPlan};
 use crate::evaluate::{Evaluation, evaluate};
-use crate::flow::{Flow, Part, from_parts};
-use crate::loss::{CrossEntropy, Objective};
 use crate::model::Model;
 use crate::models::{InputShape, ModelError, ModelOptions, Norm, model};
 use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::random::Key;
 use crate::reduce::{Comm, Reduction, VirtualRanks};
-use crate::source::{Audit, SourceError, Step, StepSource};
+use crate::source::{Audit, SourceError, StepSource};
 use crate::trace::{Lane, Tracer};
 use crate::weights::{Weights, WeightsError};
 use account::Account;
 use agree::{agree_on, compare, first_weights, kept, same_training};
+use feed::{Feed, Preparer};
 use guard::{Guard, Verdict};
 
 /// What decides the weights, apart from the data; and how they are computed.
@@ -74,6 +75,12 @@ pub struct TrainConfig {
     pub input: InputOptions,
     /// Where tensors live. Default the CPU.
     pub device: DeviceName,
+    /// In how many bits it is computed there. Default 32.
+    pub precision: Precision,
+    /// What carries gradients from rank to rank. Default the run's collective.
+    pub transport: Transport,
+    /// Where rows become numbers; default: on the device, a step ahead, unless that is the CPU. The numbers do not depend on it.
+    pub preparation: Option<Preparation>,
     /// Whether what is done when is recorded ([`Trained::trace`]). Default not.
     pub traces: bool,
     /// Threads for tensor kernels and image decoding; default: the process's pool (`RAYON_NUM_THREADS`). The weights do
@@ -99,6 +106,9 @@ impl Default for TrainConfig {
             warm_up_epochs: 1.0,
             input: InputOptions::default(),
             device: DeviceName::default(),
+            precision: Precision::default(),
+            transport: Transport::default(),
+            preparation: None,
             traces: false,
             threads: None,
         }
@@ -145,6 +155,9 @@ pub enum TrainError {
     /// The device has no memory for a micro-batch.
     #[error(transparent)]
     Memory(EngineError),
+    /// Gradients cannot be carried as they are to be.
+    #[error(transparent)]
+    Nccl(#[from] NcclError),
     /// Rows cannot be trained on.
     #[error(transparent)]
     Input(#[from] InputError),
@@ -268,7 +281,7 @@ pub struct Progress {
 pub struct StepTime {
     /// Waiting for the source.
     pub wait_s: f64,
-    /// Making numbers of rows, decoding images.
+    /// Making numbers of rows, decoding images; 0 where that is done a step ahead ([`Preparation::Device`]), and waited for like the source.
     pub decode_s: f64,
     /// Forward and backward.
     pub compute_s: f64,
@@ -352,14 +365,26 @@ pub fn train_with(
 ) -> Result<Outcome, TrainError> {
     let comm = Arc::new(Comm::new(collective));
     let training = Training { config, persistence, comm: Arc::clone(&comm) };
-    let outcome = match config.threads {
-        None => training.run(source, test, observe),
-        Some(threads) => match rayon::ThreadPoolBuilder::new().num_threads(threads).build() {
-            Ok(pool) => pool.install(|| training.run(source, test, observe)),
-            Err(source) => Err(TrainError::Threads { threads, source }),
-        },
+    // The others are told before a thread is waited for that may be waiting for data.
+    let mut follow = |source, pool| {
+        std::thread::scope(|scope| {
+            let outcome = training.run(Feed::new(scope, source, pool), test, observe);
+            outcome.inspect_err(|error| comm.abort(chain(error)))
+        })
     };
-    outcome.inspect_err(|error| comm.abort(chain(error)))
+    let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    match config.threads {
+        None => follow(source, None),
+        // What is made a step ahead has threads of its own: the others may be waiting for it.
+        Some(threads) => match (pool(threads), pool(threads)) {
+            (Ok(pool), Ok(ahead)) => pool.install(|| follow(source, Some(&ahead))),
+            (Err(source), _) | (_, Err(source)) => {
+                let error = TrainError::Threads { threads, source };
+                comm.abort(chain(&error));
+                Err(error)
+            }
+        },
+    }
 }
 
 struct Training<'a> {
@@ -371,7 +396,7 @@ struct Training<'a> {
 impl Training<'_> {
     fn run(
         &self,
-        source: &mut dyn StepSource,
+        mut feed: Feed<'_, '_>,
         test: Option<&dyn Rows>,
         observe: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Outcome, TrainError> {
@@ -389,17 +414,18 @@ impl Training<'_> {
             return Err(TrainError::NothingToGoBackTo);
         }
         let ranks = VirtualRanks { count: virtual_ranks, world };
-        let spec = InputSpec::from_schema(&source.schema(), &config.input)?;
+        let spec = InputSpec::from_schema(&feed.schema(), &config.input)?;
         let test_spec = test.map(|test| self.test_spec(&spec, test)).transpose()?;
         let device = config.device.open()?;
         let is_image = matches!(spec.shape(), InputShape::Image(_));
         if let Some(what) = for_images(config).filter(|_| !is_image) {
             return Err(ModelError::NotOfImages { what, given: spec.shape() }.into());
         }
+        config.precision.check(&device)?;
         let model = model(spec.shape(), spec.classes(), config.model, &device)?;
         let parameters = model.parameter_count();
-        let per_epoch = source.steps_per_epoch();
-        let settings = self.agree(&spec, source, test)?;
+        let per_epoch = feed.source().steps_per_epoch();
+        let settings = self.agree(&spec, feed.source(), test)?;
         let checkpoint = self.checkpoint(&settings)?;
 
         let tracer = if config.traces { Tracer::on() } else { Tracer::off() };
@@ -429,11 +455,20 @@ impl Training<'_> {
         if goes_back && checkpoint.is_none() {
             keeper.begin(|| draft.snapshot(&engine, &account, &guard, Place::default()))?;
         }
+        feed.begin(Preparer {
+            spec: spec.clone(),
+            ranks,
+            rank: comm.rank(),
+            augmentation: config.augmentation,
+            seed: config.seed,
+            device: engine.device().clone(),
+            place: config.preparation.unwrap_or_else(|| Preparation::of(config.device)),
+        });
         let started = Instant::now();
         let mut laps = Laps(started);
         loop {
             let waiting = tracer.span(Lane::Data, || "wait for samples");
-            let Some(step) = source.next_step().map_err(TrainError::Source)? else { break };
+            let Some((step, prepared)) = feed.next()? else { break };
             drop(waiting);
             let wait_s = laps.next();
             let decoding = tracer.span(Lane::Data, || "decode");
@@ -445,9 +480,7 @@ impl Training<'_> {
                 )));
             }
             let plan = StepPlan { number, epoch: step.epoch, rate: schedule.rate(number) };
-            let shares = read_shares(&step, &spec, ranks, comm.rank(), config)?;
-            let shares =
-                shares.into_iter().map(|samples| share_of(samples, spec.shape(), engine.device())).collect();
+            let shares = feed.shares(&step, prepared)?;
             drop(decoding);
             let decode_s = laps.next();
             let mut verdict = Verdict::Take;
@@ -514,6 +547,7 @@ impl Training<'_> {
             }
         }
         let train_s = started.elapsed().as_secs_f64();
+        let (audits, waited) = feed.finish();
         let end = place.unwrap_or_default();
         keeper.finish(account.steps, || draft.snapshot(&engine, &account, &guard, end))?;
 
@@ -544,14 +578,14 @@ impl Training<'_> {
             evaluation,
             unevaluated,
             most_rows: engine.most_rows(),
-            audits: source.audits(),
+            audits,
             steps: account.steps,
             skipped_steps: account.skipped,
             undone_steps: account.undone,
             samples: account.samples,
             samples_here: account.samples - samples_before,
             train_s,
-            wait_s: source.waited().as_secs_f64(),
+            wait_s: waited.as_secs_f64(),
             compression: engine.compression(),
             trace,
             bytes_sent,
@@ -582,15 +616,38 @@ impl Training<'_> {
             _ => model.parameter_counts().map(|count| vec![0.0; count]).collect(),
         };
         let rule = Rule { optimizer: config.optimizer, clip: config.clip };
+        let sums = self.device_sums(&device)?;
         let mut engine =
             Engine::new(model, weights, device, ranks, rule, Key::new(config.seed), Arc::clone(&self.comm))
-                .with_reduction(config.reduction);
+                .with_reduction(config.reduction)
+                .with_precision(config.precision);
+        if let Some(sums) = sums {
+            engine = engine.with_device_sums(sums);
+        }
         match (checkpoint, &self.persistence.start) {
             (Some(checkpoint), _) => engine.resume(checkpoint)?,
             (None, Start::Weights(weights)) => engine.begin_with(weights)?,
             (None, _) => {}
         }
         Ok(engine)
+    }
+
+    /// What adds gradients up on the device, if anything does.
+    fn device_sums(&self, device: &burn::tensor::Device) -> Result<Option<Box<dyn DeviceSums>>, TrainError> {
+        let (name, device) = (self.config.device, device.clone());
+        match (self.config.transport, self.config.reduction) {
+            (Transport::Nccl { timeout }, Reduction::Fast(Compression::None)) => {
+                let joined =
+                    self.comm.run(move |collective| nccl::join(collective, name, &device, timeout))?;
+                Ok(Some(joined?))
+            }
+            (Transport::Nccl { .. }, _) => Err(NcclError::Reduction.into()),
+            // One copy to the host for all virtual ranks, and not one for each.
+            (Transport::Host, Reduction::Fast(Compression::None)) if name != DeviceName::Cpu => {
+                Ok(Some(Box::new(Staged)))
+            }
+            (Transport::Host, _) => Ok(None),
+        }
     }
 
     fn keeper(&self, ranks: VirtualRanks, checkpoint: Option<&Checkpoint>) -> Keeper {
@@ -642,6 +699,14 @@ impl Training<'_> {
             "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.kind(),
             "data": source.name(), "first weights": first_weights, "checkpoints": checkpoints, "test samples": test.map(|test| test.row_count()),
         });
+        // Checkpoints from before there was a choice say nothing of it.
+        let mut mine = mine;
+        if config.precision != Precision::F32 {
+            mine["precision"] = json!(config.precision);
+        }
+        if config.transport != Transport::Host {
+            mine["transport"] = json!("nccl");
+        }
         agree_on(&self.comm, mine)
     }
 }
@@ -675,66 +740,6 @@ impl Draft<'_> {
         let progress = guard.remember(account.so_far());
         engine.snapshot(run.unwrap_or_default(), kept(self.settings), place, progress)
     }
-}
-
-/// The samples of this rank's virtual ranks, checked to be theirs.
-fn read_shares(
-    step: &Step,
-    spec: &InputSpec,
-    ranks: VirtualRanks,
-    rank: u32,
-    config: &TrainConfig,
-) -> Result<Vec<Samples>, TrainError> {
-    let given = step.micro_batches.iter().map(|micro_batch| micro_batch.virtual_rank);
-    if !given.clone().eq(ranks.of(rank)) {
-        let (given, expected) = (given.collect::<Vec<_>>(), ranks.of(rank));
-        return Err(TrainError::Share(format!(
-            "micro-batches for virtual ranks {given:?}, not {expected:?}"
-        )));
-    }
-    let read = |batch: &crate::source::MicroBatch| {
-        if batch.rows.num_rows() != batch.positions.len() {
-            let (rows, positions) = (batch.rows.num_rows(), batch.positions.len());
-            return Err(TrainError::Share(format!("{rows} rows at {positions} positions")));
-        }
-        let mut samples = spec.read(&batch.rows, &batch.positions)?;
-        if let InputShape::Image(shape) = spec.shape() {
-            let positions = &batch.positions;
-            config.augmentation.apply(&mut samples.features, shape, config.seed, step.epoch, positions);
-        }
-        Ok(samples)
-    };
-    step.micro_batches.iter().map(read).collect()
-}
-
-/// Samples as a virtual rank's only micro-batch, if there are any: rows of this shape to logits, measured by cross-entropy.
-pub(crate) fn share_of(
-    Samples { features, labels }: Samples,
-    shape: InputShape,
-    device: &burn::tensor::Device,
-) -> Share<'static> {
-    if labels.is_empty() {
-        return Vec::new();
-    }
-    let input = vec![shape.part(features, labels.len() / shape.answers(), device)];
-    vec![micro_batch(input, &CrossEntropy, labels)]
-}
-
-/// A micro-batch that is measured by this objective.
-pub(crate) fn micro_batch<'a, Output: Flow, O: Objective<Output>>(
-    input: Vec<Part>,
-    objective: &'a O,
-    target: O::Target,
-) -> MicroBatch<'a>
-where
-    O::Target: 'a,
-{
-    let is_divisible = objective.of_rows(&target, 0..1, 1).is_some();
-    let measure = move |output, rows: Range<usize>, of: usize| {
-        let part = if rows == (0..of) { None } else { objective.of_rows(&target, rows, of) };
-        objective.measure(from_parts(output), part.as_ref().unwrap_or(&target))
-    };
-    MicroBatch { input, measure: Box::new(measure), is_divisible }
 }
 
 /// The events of all ranks, on rank 0.

@@ -10,7 +10,8 @@ use serde_json::json;
 
 use crate::checkpoint::{Checkpoints, Keeper, Next, Place, Resume, Settings, StopFlag, load};
 use crate::collective::{Collective, CollectiveError};
-use crate::engine::{BucketSizes, Engine, Share, StepLoss, StepPlan};
+use crate::device::Precision;
+use crate::engine::{BucketSizes, Engine, MicroBatch, Share, StepLoss, StepPlan};
 use crate::flow::{Flow, from_parts, parts_of};
 use crate::loss::Objective;
 use crate::model::Chain;
@@ -18,7 +19,7 @@ use crate::optim::{Optimizer, Rule};
 use crate::random::Key;
 use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::train::agree::{agree_on, compare, first_weights, kept as kept_settings, same_training};
-use crate::train::{ProgressSoFar, TrainError, chain, micro_batch};
+use crate::train::{ProgressSoFar, TrainError, chain};
 use crate::weights::Weights;
 
 /// Trains a model of one's own, together with the other ranks of a world: the same weights to the last bit on any number of ranks.
@@ -102,6 +103,7 @@ pub struct TrainerBuilder<Input, Output, O> {
     rule: Rule,
     seed: u64,
     device: Device,
+    precision: Precision,
     buckets: BucketSizes,
     reduction: Reduction,
     checkpoints: Option<(Checkpoints, Resume)>,
@@ -124,6 +126,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
             rule: Optimizer::sgd(0.0).into(),
             seed: 0,
             device: Device::flex(),
+            precision: Precision::default(),
             buckets: BucketSizes::default(),
             reduction: Reduction::default(),
             checkpoints: None,
@@ -264,7 +267,8 @@ where
     B: IntoIterator<Item = (Input, O::Target)>,
     O::Target: 'a,
 {
-    let micro_batch = |(input, target): (Input, O::Target)| micro_batch(parts_of(input), objective, target);
+    let micro_batch =
+        |(input, target): (Input, O::Target)| MicroBatch::new(parts_of(input), objective, target);
     virtual_ranks.map(|virtual_rank| batches(virtual_rank).into_iter().map(micro_batch).collect()).collect()
 }
 
@@ -296,6 +300,12 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         TrainerBuilder { device, ..self }
     }
 
+    /// In how many bits forward and backward passes are computed; objectives are given 32, and weights have them. A block computes in the
+    /// numbers it is given; where it makes tensors of its own, it makes them of the same. Default 32.
+    pub fn precision(self, precision: Precision) -> Self {
+        TrainerBuilder { precision, ..self }
+    }
+
     /// How much travels at once. Default 25 MiB, the first time 1 MiB.
     pub fn buckets(self, buckets: BucketSizes) -> Self {
         TrainerBuilder { buckets, ..self }
@@ -323,6 +333,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
     /// When there are more ranks than virtual ranks, ranks have other settings or models, a block would compute other numbers elsewhere, there is a
     /// checkpoint of another training, or another rank is gone or late.
     pub fn build(mut self) -> Result<Trainer<Input, Output, O>, TrainError> {
+        self.precision.check(&self.device)?;
         let checkpoint = match &self.checkpoints {
             Some((kept, resume)) => load(&mut *self.collective, &kept.shelf, resume)?,
             None => None,
@@ -348,7 +359,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         let BucketSizes { first, others } = self.buckets;
         let settings = json!({
             "virtual ranks": virtual_ranks, "optimizer": self.rule.optimizer, "clipping": self.rule.clip, "seed": self.seed,
-            "reduction": self.reduction, "buckets": [first, others], "parameters": parameters,
+            "reduction": self.reduction, "buckets": [first, others], "precision": self.precision, "parameters": parameters,
         });
         let settings = kept_settings(&agree_on(&comm, settings)?);
         if let Some(checkpoint) = &checkpoint {
@@ -359,7 +370,8 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         let (key, engine_comm) = (Key::new(self.seed), Arc::clone(&comm));
         let mut engine = Engine::new(model, weights, self.device, ranks, self.rule, key, engine_comm)
             .with_buckets(self.buckets)
-            .with_reduction(self.reduction);
+            .with_reduction(self.reduction)
+            .with_precision(self.precision);
         let (mut so_far, mut place) = (ProgressSoFar::default(), Place::default());
         let (mut resumed, mut superseded) = (None, Vec::new());
         if let Some(checkpoint) = checkpoint {

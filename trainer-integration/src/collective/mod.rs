@@ -3,10 +3,11 @@
 //! The single primitive is [`Collective::transfer`]: all that a rank sends and receives in one step of an algorithm, at
 //! once. Gathering, broadcasting, exchanging and barriers follow from it here; sums over all ranks, and the algorithms to choose among for them, are in
 //! [`reduce`](crate::reduce). [`threads`] runs ranks inside one process, [`tcp`] connects processes; both keep the promises
-//! that [`conformance`] states. Nothing here knows what a gradient is.
+//! that [`conformance`] states. [`nccl`] adds up gradients between GPUs, beside it. Nothing else here knows what a gradient is.
 
 pub mod conformance;
 mod message;
+pub mod nccl;
 pub(crate) mod numbers;
 mod pieces;
 mod standing;

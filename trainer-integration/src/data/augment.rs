@@ -21,23 +21,66 @@ impl Augmentation {
     /// # Panics
     /// If there is not an image for every position.
     pub fn apply(self, features: &mut [f32], shape: ImageShape, seed: u64, epoch: u32, positions: &[u64]) {
-        if self == Augmentation::None {
-            return;
+        let moves = self.moves(shape, seed, epoch, positions);
+        if !moves.is_empty() {
+            apply(&moves, features, shape);
         }
-        let size: usize = shape.iter().product();
-        assert_eq!(features.len(), size * positions.len(), "an image for every position");
+    }
+
+    /// What becomes of each image; nothing if nothing becomes of any.
+    pub(super) fn moves(self, shape: ImageShape, seed: u64, epoch: u32, positions: &[u64]) -> Vec<Move> {
+        if self == Augmentation::None {
+            return Vec::new();
+        }
         let key = Key::for_augmentation(seed).of(epoch.into());
-        let mut scratch = vec![0.0; size];
-        for (image, &position) in features.chunks_exact_mut(size).zip(positions) {
+        let [_, height, width] = shape;
+        let one = |&position: &u64| {
             let key = key.of(position);
-            let [_, height, width] = shape;
             let shift = |side: usize, place: u64| {
                 let margin = (side / 8) as i64;
                 (key.at(place) % (2 * margin as u64 + 1)) as i64 - margin
             };
-            scratch.copy_from_slice(image);
-            crop(&scratch, image, shape, [shift(height, 0), shift(width, 1)], key.at(2) & 1 == 1);
-        }
+            Move { by: [shift(height, 0), shift(width, 1)], is_mirrored: key.at(2) & 1 == 1 }
+        };
+        positions.iter().map(one).collect()
+    }
+}
+
+/// What becomes of an image: it is moved up and left by these numbers of pixels, then mirrored or not; what comes in from outside is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Move {
+    by: [i64; 2],
+    is_mirrored: bool,
+}
+
+impl Move {
+    /// From which row of an image of this height each row comes; `height` if from outside.
+    pub(super) fn rows(self, height: usize) -> impl Iterator<Item = i32> {
+        (0..height as i64).map(move |row| inside(row + self.by[0], height))
+    }
+
+    /// From which column of an image of this width each column comes; `width` if from outside.
+    pub(super) fn columns(self, width: usize) -> impl Iterator<Item = i32> {
+        let across = move |column: i64| if self.is_mirrored { width as i64 - 1 - column } else { column };
+        (0..width as i64).map(move |column| inside(across(column) + self.by[1], width))
+    }
+}
+
+fn inside(at: i64, side: usize) -> i32 {
+    if (0..side as i64).contains(&at) { at as i32 } else { side as i32 }
+}
+
+/// Moves each image of `[rows, channels, height, width]`.
+///
+/// # Panics
+/// If there is not a move for every image.
+pub(super) fn apply(moves: &[Move], features: &mut [f32], shape: ImageShape) {
+    let size: usize = shape.iter().product();
+    assert_eq!(features.len(), size * moves.len(), "a move for every image");
+    let mut scratch = vec![0.0; size];
+    for (image, &Move { by, is_mirrored }) in features.chunks_exact_mut(size).zip(moves) {
+        scratch.copy_from_slice(image);
+        crop(&scratch, image, shape, by, is_mirrored);
     }
 }
 

@@ -4,7 +4,9 @@ mod augment;
 mod decode;
 mod evaluation;
 mod spec;
+mod stored;
 
 pub use augment::Augmentation;
 pub use evaluation::{MemoryRows, Rows, RowsError};
-pub use spec::{InputError, InputOptions, InputSpec, Samples};
+pub use spec::{InputError, InputOptions, InputSpec};
+pub use stored::{Samples, StoredSamples};

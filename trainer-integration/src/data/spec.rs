@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, Float32Array, Int64Array, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, RecordBatch};
 use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{DataType, Field, Schema, UInt8Type};
 use arrow::error::ArrowError;
 use serde_json::Value;
 use thiserror::Error;
 
-use super::decode;
+use super::stored::{StoredSamples, Values};
+use super::{Samples, decode};
 use crate::models::InputShape;
 
 /// What the schema does not say.
@@ -103,15 +104,6 @@ pub struct InputSpec {
     classes: usize,
 }
 
-/// Rows as numbers.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Samples {
-    /// One row of [`InputSpec::shape`] after the other; tokens are whole numbers, which are exact up to 2^24.
-    pub features: Vec<f32>,
-    /// The class of each; of tokens, what follows each of them.
-    pub labels: Vec<u32>,
-}
-
 impl InputSpec {
     /// Finds the label, and as input the first of: a column of encoded images, a fixed-shape tensor, all numeric columns. Without the label,
     /// a column `tokens` of sequences of one length is a text to continue.
@@ -159,6 +151,14 @@ impl InputSpec {
     /// # Errors
     /// Names the first sample that has no usable label or input.
     pub fn read(&self, rows: &RecordBatch, positions: &[u64]) -> Result<Samples, InputError> {
+        Ok(self.stored(rows, positions)?.on_host())
+    }
+
+    /// The same rows as they are stored: a byte stays a byte.
+    ///
+    /// # Errors
+    /// As [`InputSpec::read`].
+    pub fn stored(&self, rows: &RecordBatch, positions: &[u64]) -> Result<StoredSamples, InputError> {
         assert_eq!(rows.num_rows(), positions.len(), "a position for every row");
         let column = |name: &str| {
             rows.column_by_name(name).ok_or_else(|| InputError::Column { column: name.to_owned() })
@@ -171,24 +171,32 @@ impl InputSpec {
             }
         };
         if let Source::Tokens { column, width } = &self.source {
-            return self.tokens(column, present(column)?, *width, positions);
+            let (tokens, labels) = self.tokens(column, present(column)?, *width, positions)?;
+            return Ok(StoredSamples::new(Values::Tokens(tokens), labels, self.shape));
         }
         let labels = self.labels(present(&self.label)?, positions)?;
-        let features = match &self.source {
+        let values = match &self.source {
             Source::Tokens { .. } => unreachable!("read above"),
-            Source::Image { column, size } => decode::images(present(column)?, positions, *size)?,
+            Source::Image { column, size } => {
+                Values::Pixels(decode::images(present(column)?, positions, *size)?)
+            }
             Source::Tensor { column, width, max } => {
-                tensor_values(column, present(column)?, *width)?.iter().map(|value| value / max).collect()
+                let values = flat(column, present(column)?, *width)?;
+                match values.as_primitive_opt::<UInt8Type>() {
+                    Some(bytes) if bytes.null_count() == 0 => {
+                        Values::Bytes { values: bytes.values().to_vec(), max: *max }
+                    }
+                    _ => Values::Floats { values: numbers(column, &values)?.values().to_vec(), max: *max },
+                }
             }
             Source::Columns(names) => {
                 let columns = names.iter().map(|name| numbers(name, present(name)?));
                 let columns: Vec<Float32Array> = columns.collect::<Result<_, _>>()?;
-                (0..rows.num_rows())
-                    .flat_map(|row| columns.iter().map(move |column| column.value(row)))
-                    .collect()
+                let row = |row| columns.iter().map(move |column| column.value(row));
+                Values::Floats { values: (0..rows.num_rows()).flat_map(row).collect(), max: 1.0 }
             }
         };
-        Ok(Samples { features, labels })
+        Ok(StoredSamples::new(values, labels, self.shape))
     }
 
     /// All but the last of each sequence, and all but the first.
@@ -198,18 +206,18 @@ impl InputSpec {
         array: &ArrayRef,
         width: usize,
         positions: &[u64],
-    ) -> Result<Samples, InputError> {
-        let tokens = tensor_values(column, array, width)?;
+    ) -> Result<(Vec<i32>, Vec<u32>), InputError> {
+        let tokens = numbers(column, &flat(column, array, width)?)?;
         let classes = self.classes;
-        let mut samples = Samples { features: Vec::new(), labels: Vec::new() };
-        for (row, &position) in tokens.chunks_exact(width).zip(positions) {
+        let (mut inputs, mut labels) = (Vec::new(), Vec::new());
+        for (row, &position) in tokens.values().chunks_exact(width).zip(positions) {
             if let Some(&label) = row.iter().find(|&&token| token < 0.0 || token as usize >= classes) {
                 return Err(InputError::Label { label: label as i64, position, classes });
             }
-            samples.features.extend_from_slice(&row[..width - 1]);
-            samples.labels.extend(row[1..].iter().map(|&token| token as u32));
+            inputs.extend(row[..width - 1].iter().map(|&token| token as i32));
+            labels.extend(row[1..].iter().map(|&token| token as u32));
         }
-        Ok(samples)
+        Ok((inputs, labels))
     }
 
     fn labels(&self, array: &ArrayRef, positions: &[u64]) -> Result<Vec<u32>, InputError> {
@@ -315,12 +323,11 @@ fn largest(numbers: &DataType) -> f32 {
     }
 }
 
-fn tensor_values(column: &str, array: &ArrayRef, width: usize) -> Result<Vec<f32>, InputError> {
-    let list = arrow::array::AsArray::as_fixed_size_list_opt(array);
+/// The values of all rows' lists.
+fn flat(column: &str, array: &ArrayRef, width: usize) -> Result<ArrayRef, InputError> {
+    let list = array.as_fixed_size_list_opt();
     let list = list.ok_or_else(|| InputError::Column { column: column.to_owned() })?;
-    let start = list.value_offset_at(0);
-    let values = list.values().slice(start, list.len() * width);
-    Ok(numbers(column, &values)?.values().to_vec())
+    Ok(list.values().slice(list.value_offset_at(0) as usize, list.len() * width))
 }
 
 fn numbers(column: &str, array: &ArrayRef) -> Result<Float32Array, InputError> {

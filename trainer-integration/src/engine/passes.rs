@@ -7,7 +7,7 @@ use burn::tensor::{Tensor, TensorData};
 use tracing::warn;
 
 use super::memory::{Piece, is_out_of_memory, pieces};
-use super::walk::{Open, Walk};
+use super::walk::{Gradient, Open, Walk};
 use super::{Begun, BucketSum, Engine, EngineError, MicroBatch, Share, StepPlan, lock, reduce};
 use crate::collective::{CollectiveError, sums};
 use crate::compress::Circumstances;
@@ -49,6 +49,7 @@ impl Engine {
             scalars: vec![[0.0; 3]; hosted],
             micro_batches: vec![0; hosted],
             samples: None,
+            there: vec![None; buckets],
             sums: (0..buckets).map(|_| self.no_sum()).collect(),
             reductions: Vec::with_capacity(buckets),
         }
@@ -99,7 +100,7 @@ impl Engine {
                     let cut = micro_batch.input.iter().map(|part| part.rows(piece.rows.clone()));
                     (cut.collect(), key.of(piece.rows.start as u64))
                 };
-                let walk = Walk::new(input, key);
+                let walk = Walk::new(self.at_precision(input), key, self.no_gradient());
                 self.walk(walk, micro_batch, &mut piece, parameters, begun, (index, is_last));
             };
             // Whatever was on its way is dropped; what is handed over, the piece knows.
@@ -146,7 +147,7 @@ impl Engine {
             let open = self.backward(&mut walk, block);
             debug_assert!(open.is_none(), "no block has a summary");
             let Some(bucket) = self.buckets.completed_by(block) else { continue };
-            let gradient = std::mem::take(&mut walk.gradient);
+            let gradient = walk.gradient.take();
             if bucket >= piece.buckets {
                 piece.buckets = bucket + 1;
                 self.deliver(begun, index, bucket, Some(gradient), is_last);
@@ -173,7 +174,8 @@ impl Engine {
                 let (walk, measure) = match share.next() {
                     Some(MicroBatch { input, measure, .. }) => {
                         let rows = input.first().and_then(|part| part.shape().first().copied());
-                        let walk = Walk::new(input, self.next_key(begun, index));
+                        let (input, key) = (self.at_precision(input), self.next_key(begun, index));
+                        let walk = Walk::new(input, key, self.no_gradient());
                         (Some(walk), Some((measure, rows.unwrap_or(1))))
                     }
                     None => (None, None),
@@ -199,7 +201,7 @@ impl Engine {
                 self.close(block, &mut walks, open)?;
                 let Some(bucket) = self.buckets.completed_by(block) else { continue };
                 for (index, walk) in walks.iter_mut().enumerate() {
-                    let gradient = walk.as_mut().map(|walk| std::mem::take(&mut walk.gradient));
+                    let gradient = walk.as_mut().map(|walk| walk.gradient.take());
                     self.deliver(begun, index, bucket, gradient, is_last);
                 }
             }
@@ -314,9 +316,11 @@ impl Engine {
     }
 
     fn backward(&mut self, walk: &mut Walk, block: usize) -> Option<Open> {
-        if walk.gradient.capacity() == 0 {
+        if let Gradient::Host(numbers) = &mut walk.gradient
+            && numbers.capacity() == 0
+        {
             let bucket = self.buckets.with(block);
-            walk.gradient = self.spare.room(bucket, self.buckets.len(bucket));
+            *numbers = self.spare.room(bucket, self.buckets.len(bucket));
         }
         let _span = self.tracer.span(Lane::Compute, || format!("backward {block}"));
         walk.backward()
@@ -329,9 +333,14 @@ impl Engine {
         begun: &mut Begun,
         index: usize,
         bucket: usize,
-        gradient: Option<Vec<f32>>,
+        gradient: Option<Gradient>,
         is_last: bool,
     ) {
+        let gradient = match (gradient, &self.device_sums) {
+            (Some(Gradient::Host(numbers)), _) => Some(numbers),
+            (None, None) => None,
+            (there, _) => return self.deliver_there(begun, index, bucket, there, is_last),
+        };
         let carried = &mut begun.carried[index][bucket];
         let sum = match (carried.take(), gradient) {
             (Some(mut sum), Some(gradient)) => {
@@ -357,6 +366,42 @@ impl Engine {
             let reduction = self.reduce(bucket, sum, begun);
             begun.reductions.push(reduction);
         }
+    }
+
+    /// The same of a gradient that stays on the device, where micro-batches and virtual ranks are added up as they come.
+    fn deliver_there(
+        &self,
+        begun: &mut Begun,
+        index: usize,
+        bucket: usize,
+        gradient: Option<Gradient>,
+        is_last: bool,
+    ) {
+        let sum = &mut begun.there[bucket];
+        if let Some(Gradient::Device(tensors)) = gradient.filter(|_| self.buckets.len(bucket) > 0) {
+            let more = Tensor::cat(tensors, 0);
+            *sum = Some(match sum.take() {
+                Some(sum) => sum + more,
+                None => more,
+            });
+        }
+        if !is_last || index + 1 < self.virtual_ranks().len() {
+            return;
+        }
+        let sum = sum.take().unwrap_or_else(|| Tensor::zeros([self.buckets.len(bucket)], &self.device));
+        let (tracer, sums) = (self.tracer.clone(), self.device_sums.clone());
+        drop(self.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
+        begun.reductions.push(self.comm.submit(move |collective| {
+            let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+            let sums = sums.expect("gradients stay on the device to be added up there");
+            let mut sums = sums.lock().expect("no panic while gradients are added up");
+            sums.all_reduce(sum, collective).map(to_numbers)
+        }));
+    }
+
+    /// Where gradients are to be, and none yet.
+    fn no_gradient(&self) -> Gradient {
+        if self.device_sums.is_some() { Gradient::Device(Vec::new()) } else { Gradient::Host(Vec::new()) }
     }
 
     /// Of no virtual rank.

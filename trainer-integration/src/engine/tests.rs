@@ -6,6 +6,7 @@ mod memory;
 
 use super::*;
 use crate::block::Block;
+use crate::collective::nccl::Staged;
 use crate::collective::spawn;
 use crate::data::Samples;
 use crate::flow::from_parts;
@@ -14,7 +15,7 @@ use crate::model::Chain;
 use crate::models::{InputShape, Norm, conv_net};
 use crate::optim::Optimizer;
 use crate::testkit::digits_like;
-use crate::train::share_of;
+use crate::train::feed::share_of;
 
 const RATE: f32 = 0.1;
 const DIGITS: InputShape = InputShape::Image([1, 8, 8]);
@@ -523,5 +524,39 @@ fn what_is_left_of_long_steps_does_not_weigh_more_in_a_short_one() {
         let (long, short) = moves[0];
         // A single sample's gradient is longer than the mean of many, but by far not 96 times.
         assert!(short < 10.0 * long, "{compression}: {short} after steps of {long} at most");
+    }
+}
+
+#[test]
+fn gradients_that_stay_on_the_device_give_the_same_but_for_rounding() {
+    let fast = |world: u32, stays: bool| {
+        spawn(world, |collective| {
+            let comm = Arc::new(Comm::new(Box::new(collective)));
+            let ranks = VirtualRanks { count: 4, world };
+            let mut engine = engine(model(Norm::Sync), ranks, Optimizer::sgd(5e-4), &comm)
+                .with_buckets(BucketSizes { first: 1, others: 1 << 14 })
+                .with_reduction(Reduction::Fast(Compression::None));
+            if stays {
+                engine = engine.with_device_sums(Box::new(Staged));
+            }
+            for step in 0..3 {
+                // Two micro-batches of each virtual rank; in the second step one has none at all, in the last nobody has a second one.
+                let of = |round: u64| -> Vec<Share<'static>> {
+                    let rows = |rank: u32| if step == 1 && rank == 2 { 0 } else { 4 + rank as usize };
+                    let seed = |rank: u32| step << 8 | round << 4 | u64::from(rank);
+                    ranks.of(comm.rank()).map(|rank| share(rows(rank), seed(rank))).collect()
+                };
+                engine.accumulate(of(0), plan(step)).unwrap();
+                let second = if step == 2 { of(1).iter().map(|_| Vec::new()).collect() } else { of(1) };
+                engine.step(second, plan(step), |_| true).unwrap();
+            }
+            engine.parameters().concat()
+        })
+    };
+    let host = fast(1, false).remove(0);
+    for world in 1..=4 {
+        let there = fast(world, true);
+        assert!(there.iter().all(|rank| *rank == there[0]), "W={world}");
+        assert_close(&there[0], &host, 1e-4);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use burn::tensor::{Gradients, Tensor};
+use burn::tensor::{FloatDType, Gradients, Tensor};
 
 use crate::block::Pass;
 use crate::flow::Part;
@@ -21,7 +21,25 @@ pub(super) struct Walk {
     upstream: Vec<Option<Tensor<1>>>,
     shelf_gradients: BTreeMap<&'static str, Tensor<1>>,
     /// Of the blocks of the bucket that is being filled.
-    pub(super) gradient: Vec<f32>,
+    pub(super) gradient: Gradient,
+}
+
+/// Of the blocks of a bucket, the last block first.
+#[derive(Debug)]
+pub(super) enum Gradient {
+    Host(Vec<f32>),
+    /// Flat, one after the other.
+    Device(Vec<Tensor<1>>),
+}
+
+impl Gradient {
+    /// What there is so far; nothing is left.
+    pub(super) fn take(&mut self) -> Gradient {
+        match self {
+            Gradient::Host(numbers) => Gradient::Host(std::mem::take(numbers)),
+            Gradient::Device(tensors) => Gradient::Device(std::mem::take(tensors)),
+        }
+    }
 }
 
 /// A block between forward and backward.
@@ -44,7 +62,8 @@ pub(super) struct Open {
 }
 
 impl Walk {
-    pub(super) fn new(input: Vec<Part>, key: Key) -> Walk {
+    /// Begins with this input, and an empty gradient where it is to be.
+    pub(super) fn new(input: Vec<Part>, key: Key, gradient: Gradient) -> Walk {
         Walk {
             key,
             activation: input,
@@ -52,14 +71,14 @@ impl Walk {
             kept: Vec::new(),
             upstream: Vec::new(),
             shelf_gradients: BTreeMap::new(),
-            gradient: Vec::new(),
+            gradient,
         }
     }
 
     /// What the next block sums over all virtual ranks.
     pub(super) fn summary(&self, next: &dyn Loaded) -> Tensor<1> {
         let input = self.activation.iter().map(|part| part.clone().leaf(false)).collect();
-        next.summarise(input).inner()
+        next.summarise(input).inner().cast(FloatDType::F32)
     }
 
     /// Through the next block; says what became of its running numbers.
@@ -83,10 +102,11 @@ impl Walk {
         running
     }
 
-    /// Turns round where the objective stands.
+    /// Turns round where the objective stands, which is given 32 bits.
     pub(super) fn turn(&mut self, measure: impl FnOnce(Vec<Part>) -> Measured) -> Measured {
         self.shelf.clear();
-        let mut measured = measure(std::mem::take(&mut self.activation));
+        let output = std::mem::take(&mut self.activation).into_iter();
+        let mut measured = measure(output.map(|part| part.cast(FloatDType::F32)).collect());
         self.upstream = std::mem::take(&mut measured.gradient);
         measured
     }
@@ -95,7 +115,10 @@ impl Walk {
     pub(super) fn backward(&mut self) -> Option<Open> {
         let Kept { loaded, input, output, pass, total } = self.kept.pop().expect("as often back as forward");
         let mut found = self.graph(output, pass.kept);
-        loaded.take_gradient(found.as_mut(), &mut self.gradient);
+        match &mut self.gradient {
+            Gradient::Host(numbers) => loaded.take_gradient(found.as_mut(), numbers),
+            Gradient::Device(tensors) => loaded.take_gradient_there(found.as_mut(), tensors),
+        }
         let mut of = |tensor: &Tensor<1>| tensor.grad_remove(found.as_mut()?);
         self.upstream = input.iter().map(|part| of(part.float()?)).collect();
         for (name, part) in &pass.recalled {
@@ -117,6 +140,7 @@ impl Walk {
         if !summary.is_tracked() {
             return; // of integers, say
         }
+        let gradient = gradient.cast(FloatDType::from(summary.dtype()));
         let mut found = (summary * gradient.autodiff()).sum().backward();
         for (part, upstream) in input.iter().zip(&mut self.upstream) {
             let Some(more) = part.float().and_then(|tensor| tensor.grad_remove(&mut found)) else { continue };
@@ -135,6 +159,7 @@ impl Walk {
         let mut add = |part: &Part, gradient: Option<Tensor<1>>| {
             let (Some(tensor), Some(gradient)) = (part.float(), gradient) else { return };
             if tensor.is_tracked() {
+                let gradient = gradient.cast(FloatDType::from(tensor.dtype()));
                 let term = (tensor.clone() * gradient.autodiff()).sum();
                 root = Some(match root.take() {
                     Some(root) => root + term,

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::ImageShape;
 use crate::block::{Block, Pass};
 use crate::model::Chain;
+use crate::nn::norm::group_norm;
 use crate::nn::{BatchNorm, Dropout, SyncBatchNorm};
 use crate::weights::Init;
 
@@ -180,7 +181,7 @@ impl LocalNorm {
     pub(super) fn forward(&self, input: Tensor<4>, pass: &Pass) -> Tensor<4> {
         match self {
             LocalNorm::Batch(norm) => norm.forward(input, pass),
-            LocalNorm::Group(norm) => norm.forward(input),
+            LocalNorm::Group(norm) => group_norm(norm, input),
         }
     }
 }

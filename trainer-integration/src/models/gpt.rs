@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::block::{Block, Pass};
 use crate::model::Chain;
 use crate::nn::Dropout;
+use crate::nn::norm::layer_norm;
 use crate::weights::Init;
 
 /// How large a [`gpt`] is.
@@ -183,9 +184,9 @@ impl Block for Layer {
     type Output = Tensor<3>;
 
     fn forward(&self, input: Tensor<3>, pass: &mut Pass) -> Tensor<3> {
-        let attended = self.attention.forward(self.norm1.forward(input.clone()));
+        let attended = self.attention.forward(layer_norm(&self.norm1, input.clone()));
         let hidden = input + self.dropout.forward(attended, pass);
-        let thought = self.narrow.forward(gelu(self.widen.forward(self.norm2.forward(hidden.clone()))));
+        let thought = self.narrow.forward(gelu(self.widen.forward(layer_norm(&self.norm2, hidden.clone()))));
         hidden + self.dropout.forward(thought, pass)
     }
 
@@ -233,7 +234,7 @@ struct TiedHead {
 crate::block!(TiedHead, |self, input: Tensor<3>, pass| -> Tensor<2> {
     let [rows, length, width] = input.dims();
     let tokens: Tensor<2> = pass.recall(TOKENS);
-    self.norm.forward(input).reshape([rows * length, width]).matmul(tokens.transpose())
+    layer_norm(&self.norm, input).reshape([rows * length, width]).matmul(tokens.transpose())
 });
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Dropout by counter.
 
 use burn::module::Module;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{FloatDType, Tensor, TensorData};
 
 use crate::block::Pass;
 
@@ -34,7 +34,9 @@ impl Dropout {
         let factor = |place| if key.uniform(place) < self.share { 0.0 } else { kept };
         let factors: Vec<f32> = (0..dims.iter().product::<usize>() as u64).map(factor).collect();
         let device = input.device();
-        input * Tensor::from_data(TensorData::new(factors, dims), &device)
+        let factors = Tensor::<D>::from_data(TensorData::new(factors, dims), &device);
+        let precision = FloatDType::from(input.dtype());
+        input * factors.cast(precision)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Layers whose numbers are the same wherever a virtual rank is computed; for all others, burn's own serve.
 
 mod dropout;
-mod norm;
+pub(crate) mod norm;
 
 pub use dropout::Dropout;
 pub use norm::{BatchNorm, SyncBatchNorm};

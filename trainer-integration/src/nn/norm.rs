@@ -1,8 +1,9 @@
 //! Batch normalisation (Ioffe and Szegedy, ICML 2015) by the micro-batch of a virtual rank, or by those of all.
 
 use burn::module::{Module, Param, RunningState};
+use burn::nn::{GroupNorm, LayerNorm};
 use burn::tensor::module::{batch_norm, batch_norm_train};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use crate::block::Pass;
 
@@ -48,14 +49,18 @@ impl BatchNorm {
         if !pass.is_training() || values < 2 {
             return self.by(input, self.running_mean.value(), self.running_var.value());
         }
-        let normalised = batch_norm_train(input, self.weight.val(), self.bias.val(), EPSILON);
+        let precision = FloatDType::from(input.dtype());
+        let normalised =
+            batch_norm_train(full(input), full(self.weight.val()), full(self.bias.val()), EPSILON);
         let unbiased = normalised.variance * (values as f32 / (values - 1) as f32);
         self.remember(normalised.mean, unbiased);
-        normalised.output
+        normalised.output.cast(precision)
     }
 
     fn by<const D: usize>(&self, input: Tensor<D>, mean: Tensor<1>, variance: Tensor<1>) -> Tensor<D> {
-        batch_norm(input, self.weight.val(), self.bias.val(), mean, variance, EPSILON)
+        let precision = FloatDType::from(input.dtype());
+        let (weight, bias) = (full(self.weight.val()), full(self.bias.val()));
+        batch_norm(full(input), weight, bias, mean, variance, EPSILON).cast(precision)
     }
 
     fn remember(&self, mean: Tensor<1>, unbiased_variance: Tensor<1>) {
@@ -66,6 +71,46 @@ impl BatchNorm {
         update(&self.running_mean, mean);
         update(&self.running_var, unbiased_variance);
     }
+}
+
+/// In 32 bits, in which statistics are taken whatever the rest is computed in.
+fn full<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
+    tensor.cast(FloatDType::F32)
+}
+
+/// burn's layer normalisation of its default epsilon, with statistics in 32 bits where its input has fewer.
+pub(crate) fn layer_norm<const D: usize>(norm: &LayerNorm, input: Tensor<D>) -> Tensor<D> {
+    if input.dtype() == DType::F32 {
+        return norm.forward(input);
+    }
+    let precision = FloatDType::from(input.dtype());
+    let (gamma, beta) = (full(norm.gamma.val()), norm.beta.as_ref().map(|beta| full(beta.val())));
+    burn::tensor::module::layer_norm(full(input), gamma, beta, EPSILON).cast(precision)
+}
+
+/// The same of group normalisation.
+pub(crate) fn group_norm<const D: usize>(norm: &GroupNorm, input: Tensor<D>) -> Tensor<D> {
+    if input.dtype() == DType::F32 {
+        return norm.forward(input);
+    }
+    let (precision, dims) = (FloatDType::from(input.dtype()), input.dims());
+    let grouped = full(input).reshape([dims[0], norm.num_groups, values_in_group(dims, norm.num_groups)]);
+    let centred = grouped.clone() - grouped.mean_dim(2);
+    let variance = (centred.clone() * centred.clone()).mean_dim(2);
+    let mut output = (centred / (variance + EPSILON).sqrt()).reshape(dims);
+    let mut shape = [1; D];
+    shape[1] = dims[1];
+    if let Some(gamma) = &norm.gamma {
+        output = output * full(gamma.val()).reshape(shape);
+    }
+    if let Some(beta) = &norm.beta {
+        output = output + full(beta.val()).reshape(shape);
+    }
+    output.cast(precision)
+}
+
+fn values_in_group<const D: usize>(dims: [usize; D], groups: usize) -> usize {
+    dims[1..].iter().product::<usize>() / groups
 }
 
 /// How many values there are of each channel.
@@ -97,7 +142,7 @@ impl SyncBatchNorm {
     /// Per channel the sum of the values of `[rows, channels, ..]` and of their squares, then how many values there are per channel.
     pub fn summarise<const D: usize>(&self, input: Tensor<D>) -> Tensor<1> {
         let count = values_per_channel(&input) as f32;
-        let channels = by_channel(input);
+        let channels = by_channel(full(input));
         let sums = channels.clone().sum_dim(1).squeeze_dim(1);
         let squares = (channels.clone() * channels).sum_dim(1).squeeze_dim(1);
         let count = Tensor::from_floats([count], &sums.device());
@@ -122,12 +167,13 @@ impl SyncBatchNorm {
         // The library's layer takes mean and variance for constants; here the loss depends on the input through them, too.
         let mut shape = [1; D];
         shape[1] = channels;
-        let weight = self.local.weight.val() / (variance.clone() + EPSILON).sqrt();
-        let scaled = (input - mean.clone().reshape(shape)) * weight.reshape(shape);
-        let output = scaled + self.local.bias.val().reshape(shape);
+        let precision = FloatDType::from(input.dtype());
+        let weight = full(self.local.weight.val()) / (variance.clone() + EPSILON).sqrt();
+        let scaled = (full(input) - mean.clone().reshape(shape)) * weight.reshape(shape);
+        let output = scaled + full(self.local.bias.val()).reshape(shape);
         let unbias = count.clone() / (count - 1.0).clamp_min(1.0);
         self.local.remember(mean, variance * unbias);
-        output
+        output.cast(precision)
     }
 }
 

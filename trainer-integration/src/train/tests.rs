@@ -1,13 +1,17 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use arrow::array::{FixedSizeListArray, UInt8Array};
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::record_batch::RecordBatch;
 use shardd_client::catalog::StorePlace;
 
 use crate::checkpoint::{Resume, Shelf, load};
 use crate::collective::tcp::{Rendezvous, TcpOptions, connect};
 use crate::collective::{ThreadCollective, spawn};
 use crate::data::MemoryRows;
-use crate::models::{ModelOptions, Norm};
+use crate::models::{GptSize, ModelKind, ModelOptions, Norm};
+use crate::source::Step;
 use crate::testkit::{MemorySteps, digits_like_rows, pattern_images, pattern_vectors};
 use crate::weights::Named;
 
@@ -84,6 +88,91 @@ fn the_parts_of_all_steps_are_the_time_of_the_training() {
         assert!(left[0] > 0.0 && left[32] == 0.0, "{left:?}");
         let sum = parts.iter().sum::<f64>();
         assert!(0.0 < sum && sum <= trained.train_s + 1e-9, "{sum} of {}", trained.train_s);
+    }
+}
+
+#[test]
+fn what_is_made_on_the_device_a_step_ahead_trains_the_same_weights() {
+    for augmentation in [Augmentation::None, Augmentation::CropFlip] {
+        let here = TrainConfig { augmentation, ..config() };
+        let there = TrainConfig { preparation: Some(Preparation::Device), ..here.clone() };
+        let here = on_threads(1, &here).remove(0);
+        for (world, threads) in [(1, Some(1)), (1, None), (3, Some(2))] {
+            for rank in on_threads(world, &TrainConfig { threads, ..there.clone() }) {
+                assert_eq!((rank.digest, &rank.loss_per_epoch), (here.digest, &here.loss_per_epoch));
+                assert_eq!(rank.audits.len(), here.audits.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_that_cannot_be_used_ends_the_training_wherever_it_is_looked_at() {
+    let messages = [Preparation::Host, Preparation::Device].map(|place| {
+        let input = InputOptions { classes: Some(9), ..InputOptions::default() };
+        let config = TrainConfig { preparation: Some(place), input, ..config() };
+        let fails = |collective| run(&config, Box::new(collective), ROWS).unwrap_err().to_string();
+        spawn(1, |collective: ThreadCollective| fails(collective)).remove(0)
+    });
+    assert!(messages[0].contains("label 9 of the sample at position"), "{messages:?}");
+    assert_eq!(messages[0], messages[1]);
+}
+
+#[test]
+fn sixteen_bits_learn_as_well_and_the_same_on_any_number_of_ranks() {
+    let config = TrainConfig { precision: Precision::Bf16, ..config() };
+    let alone = on_threads(1, &config).remove(0);
+    let full = on_threads(1, &TrainConfig { precision: Precision::F32, ..config.clone() }).remove(0);
+    assert_ne!(alone.digest, full.digest);
+    let of = |trained: &Trained| trained.loss_per_epoch[0];
+    assert!((of(&alone) - of(&full)).abs() < 0.05 * of(&full), "{} against {}", of(&alone), of(&full));
+    assert!(alone.evaluation.unwrap().accuracy() > 0.8, "{:?}", alone.evaluation);
+    let sixteen = |weight: &f32| half::bf16::from_f32(*weight).to_f32() == *weight;
+    let parameters = &alone.weights.0[0].values;
+    assert!(!parameters.iter().all(sixteen), "the weights themselves have 32 bits");
+    for world in 2..=4 {
+        for rank in on_threads(world, &config) {
+            assert_eq!((rank.digest, rank.evaluation), (alone.digest, alone.evaluation), "W={world}");
+        }
+    }
+    let fast = TrainConfig { reduction: Reduction::Fast(Default::default()), ..config };
+    let fast = on_threads(2, &fast);
+    assert_eq!(fast[0].digest, fast[1].digest);
+    assert!((of(&fast[0]) - of(&alone)).abs() < 0.01 * of(&alone));
+}
+
+#[test]
+fn every_layer_can_be_computed_in_sixteen_bits() {
+    let images = |model| (digits_like_rows(64, 1), model);
+    let with = |norm| ModelOptions { norm, dropout: 0.2, ..ModelOptions::default() };
+    let gpt = ModelKind::Gpt(GptSize { layers: 1, heads: 2, width: 16 });
+    let cases = [
+        images(with(Norm::Batch)),
+        images(with(Norm::Sync)),
+        images(with(Norm::Group)),
+        images(ModelOptions { kind: ModelKind::Resnet18, ..with(Norm::Batch) }),
+        images(ModelOptions { kind: ModelKind::Resnet18, ..with(Norm::Group) }),
+        (sequences(64, 9), ModelOptions { kind: gpt, ..with(Norm::Batch) }),
+    ];
+    for (rows, model) in cases {
+        let losses = [Precision::F32, Precision::Bf16].map(|precision| {
+            let config = TrainConfig {
+                model,
+                precision,
+                epochs: 1,
+                rate: 0.01,
+                virtual_ranks: 2,
+                ..TrainConfig::default()
+            };
+            let trained = spawn(2, |collective: ThreadCollective| {
+                let ranks = VirtualRanks { count: 2, world: 2 };
+                let mut source = MemorySteps::new(rows.clone(), ranks, collective.rank(), 8, 1);
+                train(&config, Box::new(collective), &mut source, None, &mut |_| ()).unwrap()
+            });
+            assert_eq!(trained[0].digest, trained[1].digest);
+            trained[0].loss_per_epoch[0]
+        });
+        assert!((losses[0] - losses[1]).abs() < 0.03 * losses[0], "{model:?}: {losses:?}");
     }
 }
 
@@ -537,4 +626,14 @@ impl StepSource for Broken<'_> {
     fn waited(&self) -> std::time::Duration {
         self.source.waited()
     }
+}
+
+/// Rows of so many tokens, each one more than the last, modulo 11.
+fn sequences(count: usize, width: i32) -> RecordBatch {
+    let item = Arc::new(Field::new("item", DataType::UInt8, false));
+    let tokens = (0..count as i32).flat_map(|row| (0..width).map(move |at| ((row + at) % 11) as u8));
+    let tokens = UInt8Array::from_iter_values(tokens);
+    let lists = FixedSizeListArray::new(Arc::clone(&item), width, Arc::new(tokens), None);
+    let schema = Schema::new(vec![Field::new("tokens", DataType::FixedSizeList(item, width), false)]);
+    RecordBatch::try_new(Arc::new(schema), vec![Arc::new(lists)]).unwrap()
 }

@@ -8,14 +8,15 @@ use shardd_client::loader::LastBatch;
 use shardd_client::protocol::RunId;
 use shardd_client::stores::StoreArgs;
 use shardd_trainer::checkpoint::Resume;
+use shardd_trainer::collective::nccl::{NcclError, Transport};
 use shardd_trainer::compress::Compression;
 use shardd_trainer::data::InputOptions;
-use shardd_trainer::device::{DeviceError, DeviceName};
+use shardd_trainer::device::{DeviceError, DeviceName, Precision};
 use shardd_trainer::launched::master_of_env;
 use shardd_trainer::models::{GptSize, ModelKind, ModelOptions, Norm};
 use shardd_trainer::optim::{Decline, Optimizer, Scaling};
 use shardd_trainer::reduce::Reduction;
-use shardd_trainer::train::{GuardConfig, OnBadStep};
+use shardd_trainer::train::{GuardConfig, OnBadStep, Preparation};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
@@ -222,6 +223,19 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = DeviceName::Cpu, value_parser = device)]
     pub(crate) device: DeviceName,
 
+    /// What carries gradients from rank to rank: the host, over TCP, or with --reduce fast NCCL, from GPU to GPU
+    #[arg(long, value_enum, default_value_t = TransportName::Tcp)]
+    pub(crate) transport: TransportName,
+
+    /// In how many bits forward and backward passes are computed: f32, or bf16. Weights, their updates, losses and statistics have 32 always
+    #[arg(long, value_name = "f32|bf16", default_value_t)]
+    pub(crate) precision: Precision,
+
+    /// Where rows become numbers: on the host, or on the device, of what is stored, a step ahead; the numbers are the same [default: where it is
+    /// computed]
+    #[arg(long, value_enum, value_name = "WHERE")]
+    pub(crate) prepare: Option<Prepare>,
+
     /// Threads for computing [default: RAYON_NUM_THREADS, or one per processor]
     #[arg(long, value_name = "COUNT")]
     pub(crate) threads: Option<usize>,
@@ -314,6 +328,31 @@ pub(crate) enum Rest {
     Short,
     /// Left out of the epoch
     Drop,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TransportName {
+    /// Through the memory of the host
+    Tcp,
+    /// NVIDIA's library, a GPU for each rank
+    Nccl,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Prepare {
+    /// Between two steps
+    Host,
+    /// While the step before is computed
+    Device,
+}
+
+impl From<Prepare> for Preparation {
+    fn from(place: Prepare) -> Preparation {
+        match place {
+            Prepare::Host => Preparation::Host,
+            Prepare::Device => Preparation::Device,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -414,6 +453,12 @@ impl Args {
             "--weight-decay must not be negative".to_owned()
         } else if self.reduce == ReduceName::Exact && self.compress != Compression::None {
             "--compress loses bits, so it needs --reduce fast".to_owned()
+        } else if self.transport == TransportName::Nccl && self.device == DeviceName::Cpu {
+            NcclError::Device(self.device).to_string()
+        } else if self.transport == TransportName::Nccl
+            && self.reduction() != Reduction::Fast(Compression::None)
+        {
+            NcclError::Reduction.to_string()
         } else if !(self.warm_up.is_finite() && self.warm_up >= 0.0) {
             "--warm-up must not be negative".to_owned()
         } else if !self.rate().is_finite() || self.rate() <= 0.0 {
@@ -526,6 +571,13 @@ impl Args {
         match self.reduce {
             ReduceName::Exact => Reduction::Exact,
             ReduceName::Fast => Reduction::Fast(self.compress),
+        }
+    }
+
+    pub(crate) fn transport(&self) -> Transport {
+        match self.transport {
+            TransportName::Tcp => Transport::Host,
+            TransportName::Nccl => Transport::Nccl { timeout: self.timeouts().1 },
         }
     }
 

@@ -17,6 +17,7 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 use shardd_trainer::checkpoint::CheckpointError;
 use shardd_trainer::collective::CollectiveError;
+use shardd_trainer::collective::nccl::NcclError;
 use shardd_trainer::collective::tcp::JoinError;
 use shardd_trainer::device::DeviceError;
 use shardd_trainer::launched::OTHERS_ARE_GONE;
@@ -60,6 +61,9 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
             Some(TrainError::TooManyRanks { .. } | TrainError::Checkpoint(CheckpointError::Settings { .. })),
             _,
         ) => 2,
+        (Some(TrainError::Device(_)), _) => 2,
+        (Some(TrainError::Nccl(error)), _) if error.is_usage() => 2,
+        (Some(TrainError::Nccl(NcclError::Late { .. })), _) => OTHERS_ARE_GONE,
         (Some(TrainError::Collective(_)), _) => OTHERS_ARE_GONE,
         _ if error.is::<CollectiveError>() => OTHERS_ARE_GONE,
         (

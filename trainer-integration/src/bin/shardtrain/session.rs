@@ -99,6 +99,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         warm_up_epochs: args.warm_up,
         input,
         device: args.device,
+        precision: args.precision,
+        transport: args.transport(),
+        preparation: args.prepare.map(Into::into),
         threads: args.threads,
     };
     let test = test.as_ref().map(|rows| rows as &dyn Rows);

@@ -88,6 +88,11 @@ impl Loaded for TightLoaded {
         self.loaded.take_gradient(found, into);
     }
 
+    fn take_gradient_there(&self, found: Option<&mut Gradients>, into: &mut Vec<Tensor<1>>) {
+        self.needs_memory(At::Backward);
+        self.loaded.take_gradient_there(found, into);
+    }
+
     fn buffers(&self) -> Vec<Vec<f32>> {
         self.loaded.buffers()
     }

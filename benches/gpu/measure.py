@@ -1,0 +1,317 @@
+"""shardtrain and PyTorch on the same models, in turns; see benches/gpu/run."""
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy
+
+CLASSES = 10
+VOCABULARY = 256
+LENGTH = 128
+IMAGES = 1024
+
+# name: (arguments of shardtrain, samples of a step, epochs, what the model is in PyTorch)
+LARGE = {
+    "resnet18": dict(batch=128, epochs=25, size=None),
+    "gpt": dict(batch=32, epochs=25, size=dict(layers=6, heads=8, width=512)),
+}
+SMALL = {
+    "resnet18": dict(batch=16, epochs=1, size=None, steps=6),
+    "gpt": dict(batch=8, epochs=1, size=dict(layers=2, heads=2, width=32), steps=12),
+}
+
+
+def make_data(directory):
+    """Images of which each class has a pattern, and a text of few words: both can be learnt."""
+    random = numpy.random.default_rng(7)
+    labels = random.integers(0, CLASSES, IMAGES)
+    patterns = random.integers(0, 160, (CLASSES, 3, 32, 32))
+    images = patterns[labels] + random.integers(0, 96, (IMAGES, 3, 32, 32))
+    numpy.savez(directory / "images.npz", image=images.astype(numpy.uint8), label=labels)
+    words = ["".join(chr(97 + letter) for letter in random.integers(0, 26, random.integers(2, 9))) for _ in range(300)]
+    text = " ".join(words[at] for at in random.integers(0, len(words), 24_000))
+    (directory / "text.txt").write_text(text)
+
+
+# --- shardtrain ------------------------------------------------------------------------------------------------------
+
+
+class Memory:
+    """The most memory that processes of a GPU had while this was open, in MiB, if nvidia-smi can tell."""
+
+    def __init__(self, device):
+        self.most, self.done = 0, threading.Event()
+        self.thread = threading.Thread(target=self.watch) if device != "cpu" else None
+
+    def watch(self):
+        query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        while not self.done.wait(0.5):
+            try:
+                told = subprocess.run(query, capture_output=True, text=True, timeout=10)
+                self.most = max(self.most, int(told.stdout.split()[0]))
+            except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
+                return
+
+    def __enter__(self):
+        if self.thread:
+            self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.done.set()
+        if self.thread:
+            self.thread.join()
+
+
+def shardtrain(options, model, more=(), ranks=1, batch=None, epochs=None):
+    """Trains; the steps' lines of progress, rank 0's report, and the memory of the GPU."""
+    setting = options.models[model]
+    batch = batch or setting["batch"]
+    arguments = [
+        "--store", str(options.directory / "store"),
+        "--dataset", "images" if model == "resnet18" else "text",
+        "--model", model, "--batch-size", str(batch), "--epochs", str(epochs or setting["epochs"]),
+        "--last-batch", "drop", "--lr", "0.01", "--no-audit", "--compare-every", "0", "--seed", "1",
+    ]
+    arguments += ["--classes", str(CLASSES if model == "resnet18" else VOCABULARY)]
+    for name, value in (setting["size"] or {}).items():
+        arguments += [f"--{name}", str(value)]
+    if "--virtual-ranks" not in more:
+        arguments += ["--virtual-ranks", str(ranks)]
+    with tempfile.TemporaryDirectory() as scratch:
+        progress, report = Path(scratch) / "progress", Path(scratch) / "report"
+        arguments += ["--progress", str(progress), "--report", str(report), *more]
+        program = [str(options.directory / "shardtrain")]
+        if ranks > 1:
+            program += ["run", "--nproc", str(ranks), "--max-restarts", "0", "--"]
+        with Memory(options.device) as memory:
+            run = subprocess.run(program + arguments, capture_output=True, text=True)
+        if run.returncode != 0:
+            raise SystemExit(f"{' '.join(program + arguments)}\nended with {run.returncode}:\n{run.stderr[-2000:]}")
+        steps = [json.loads(line) for line in progress.read_text().splitlines()]
+        return steps, json.loads(report.read_text()), memory.most
+
+
+def figures(steps, samples):
+    """Of the steps after the first third, in which kernels are compiled and chosen."""
+    steady = steps[max(1, len(steps) // 3):]
+    whole = [step["wait_s"] + step["decode_s"] + step["compute_s"] + step["update_s"] for step in steady]
+    data = sum(step["wait_s"] + step["decode_s"] for step in steady)
+    step = statistics.median(whole)
+    return dict(step_ms=step * 1e3, samples_per_s=samples / step, data_share=data / sum(whole))
+
+
+# --- PyTorch ---------------------------------------------------------------------------------------------------------
+
+
+def resnet18(torch):
+    nn = torch.nn
+
+    class Residual(nn.Module):
+        def __init__(self, before, after, stride):
+            super().__init__()
+            self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+            self.norm1 = nn.BatchNorm2d(after)
+            self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+            self.norm2 = nn.BatchNorm2d(after)
+            plain = stride == 1 and before == after
+            self.around = nn.Identity() if plain else nn.Sequential(
+                nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
+
+        def forward(self, x):
+            hidden = self.norm1(self.conv1(x)).relu()
+            return (self.norm2(self.conv2(hidden)) + self.around(x)).relu()
+
+    layers, before = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()], 64
+    for after in (64, 128, 256, 512):
+        layers += [Residual(before, after, 1 if before == after else 2), Residual(after, after, 1)]
+        before = after
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, CLASSES))
+
+
+def gpt(torch, layers, heads, width):
+    nn, functional = torch.nn, torch.nn.functional
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.mix, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            rows, length, _ = x.shape
+            mixed = self.mix(self.norm1(x)).view(rows, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+            seen = functional.scaled_dot_product_attention(*mixed, is_causal=True)
+            x = x + self.project(seen.transpose(1, 2).reshape(rows, length, width))
+            return x + self.narrow(functional.gelu(self.widen(self.norm2(x))))
+
+    class Gpt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens = nn.Parameter(torch.randn(VOCABULARY, width) * 0.02)
+            self.positions = nn.Parameter(torch.randn(LENGTH, width) * 0.02)
+            self.layers = nn.Sequential(*(Layer() for _ in range(layers)))
+            self.norm = nn.LayerNorm(width)
+
+        def forward(self, tokens):
+            hidden = self.layers(functional.embedding(tokens, self.tokens) + self.positions)
+            return (self.norm(hidden) @ self.tokens.T).flatten(0, 1)
+
+    return Gpt()
+
+
+def pytorch(options, model, precision, is_compiled):
+    """Trains as PyTorch's users do: batches as stored, pinned, one ahead; autocast for 16 bits."""
+    import torch
+
+    setting, device = options.models[model], torch.device(options.device)
+    on_gpu = device.type == "cuda"
+    torch.manual_seed(1)
+    torch.set_float32_matmul_precision("highest")
+    net = (resnet18(torch) if model == "resnet18" else gpt(torch, **setting["size"])).to(device)
+    run = torch.compile(net) if is_compiled else net
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+    random = torch.Generator().manual_seed(1)
+    batch, steps = setting["batch"], setting.get("steps", setting["epochs"] * IMAGES // setting["batch"])
+
+    def make():
+        if model == "resnet18":
+            inputs = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8, generator=random)
+            targets = torch.randint(0, CLASSES, (batch,), generator=random)
+        else:
+            text = torch.randint(0, VOCABULARY, (batch, LENGTH + 1), dtype=torch.int32, generator=random)
+            inputs, targets = text[:, :-1].contiguous(), text[:, 1:].flatten().long()
+        return (inputs.pin_memory(), targets.pin_memory()) if on_gpu else (inputs, targets)
+
+    stored = [make() for _ in range(8)]
+    upload = lambda step: [part.to(device, non_blocking=True) for part in stored[step % len(stored)]]
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    times, following = [], upload(0)
+    for step in range(steps):
+        begun = time.perf_counter()
+        (inputs, targets), following = following, upload(step + 1)
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            inputs = inputs.float() / 255 if model == "resnet18" else inputs
+            loss = torch.nn.functional.cross_entropy(run(inputs).float(), targets)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        loss.item()  # shardtrain knows each step's loss, too
+        times.append(time.perf_counter() - begun)
+    step = statistics.median(times[max(1, steps // 3):])
+    memory = torch.cuda.max_memory_reserved() / 2**20 if on_gpu else 0
+    return dict(step_ms=step * 1e3, samples_per_s=batch / step, memory_mib=memory)
+
+
+# --- what is measured, and what is checked ---------------------------------------------------------------------------
+
+
+def compare(options):
+    """Each in a process of its own, in turns; the best round of each."""
+    systems = [("shardtrain", "")] + [("PyTorch", mode) for mode in ("eager", "compiled")]
+    found = {}
+    for _ in range(options.rounds):
+        for model in options.models:
+            for precision in ("f32", "bf16"):
+                for system, mode in systems:
+                    if system == "shardtrain":
+                        more = ["--device", options.device, "--precision", precision]
+                        steps, _, memory = shardtrain(options, model, more)
+                        one = figures(steps, options.models[model]["batch"]) | dict(memory_mib=memory)
+                    else:
+                        command = [sys.executable, "-B", __file__, "--directory", str(options.directory)]
+                        command += ["--device", options.device, "--pytorch", f"{model},{precision},{mode}"]
+                        command += ["--small"] if options.small else []
+                        run = subprocess.run(command, capture_output=True, text=True)
+                        if run.returncode != 0:
+                            print(f"PyTorch {mode} {model} {precision} failed: {run.stderr[-400:]}", file=sys.stderr)
+                            continue
+                        one = json.loads(run.stdout.splitlines()[-1])
+                    key = (model, precision, f"{system} {mode}".strip())
+                    print(f"  {key}: {one['step_ms']:.1f} ms", file=sys.stderr)
+                    found.setdefault(key, []).append(one)
+    return {key: min(rounds, key=lambda one: one["step_ms"]) for key, rounds in found.items()}
+
+
+def losses(steps, count=20):
+    return [step["loss"] for step in steps[:count]]
+
+
+def apart(one, other):
+    return max(abs(a - b) / max(abs(a), 1e-9) for a, b in zip(one, other, strict=True))
+
+
+def check(options):
+    """Whether the device computes what the CPU does, and two ranks that share it what one does."""
+    checks = []
+    few = dict(batch=16, epochs=1)
+    cpu = losses(shardtrain(options, "resnet18", ["--device", "cpu"], **few)[0])
+    for precision, bound in (("f32", 1e-2), ("bf16", 5e-2)):
+        here = ["--device", options.device, "--precision", precision]
+        there = losses(shardtrain(options, "resnet18", here, **few)[0])
+        checks.append((f"first {len(there)} losses of resnet18, {options.device} {precision} against cpu f32", apart(cpu, there), bound))
+    two = ["--device", options.device, "--reduce", "fast", "--virtual-ranks", "2"]
+    half = dict(batch=8, epochs=1)
+    alone = losses(shardtrain(options, "resnet18", two, **half)[0])
+    both = losses(shardtrain(options, "resnet18", two, ranks=2, **half)[0])
+    checks.append((f"two ranks on {options.device} through the host against one", apart(alone, both), 1e-2))
+    if options.device != "cpu":
+        nccl = losses(shardtrain(options, "resnet18", [*two, "--transport", "nccl"], **half)[0])
+        checks.append(("a world of one through NCCL against none", apart(alone, nccl), 1e-2))
+    return checks
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--make-data", type=Path)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--pytorch", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.make_data:
+        return make_data(options.make_data)
+    options.models = SMALL if options.small else LARGE
+    if options.pytorch:
+        model, precision, mode = options.pytorch.split(",")
+        return print(json.dumps(pytorch(options, model, precision, mode == "compiled")))
+    if not (options.directory / "shardtrain").is_file():
+        raise SystemExit(f"no shardtrain in {options.directory}; run benches/gpu/run prepare first")
+
+    import torch
+
+    name = torch.cuda.get_device_name(options.device) if options.device != "cpu" else f"CPU, {os.cpu_count()} cores"
+    title = f"{time.strftime('%Y-%m-%d')}, {name}, {platform.machine()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}"
+    table, checks = compare(options), check(options)
+    print(f"\n{title}\n\n| model | bits | | step | samples/s | share of data | memory |\n|---|---|---|---:|---:|---:|---:|")
+    for (model, precision, system), one in table.items():
+        share = f"{one['data_share']:.1%}" if "data_share" in one else ""
+        memory = f"{one['memory_mib']:.0f} MiB" if one["memory_mib"] else ""
+        print(f"| {model} | {precision} | {system} | {one['step_ms']:.1f} ms | {one['samples_per_s']:.0f} | {share} | {memory} |")
+    print("\n| check | largest relative difference | bound | |\n|---|---:|---:|---|")
+    for what, found, bound in checks:
+        print(f"| {what} | {found:.1e} | {bound:.0e} | {'holds' if found <= bound else 'FAILS'} |")
+    if options.json:
+        rows = [dict(model=key[0], bits=key[1], system=key[2], **one) for key, one in table.items()]
+        told = dict(title=title, table=rows, checks=[dict(zip(("what", "found", "bound"), one)) for one in checks])
+        options.json.write_text(json.dumps(told, indent=1) + "\n")
+    if any(not math.isfinite(found) or found > bound for _, found, bound in checks):
+        raise SystemExit("a check failed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+//! Sums of gradients where they were computed: NVIDIA's NCCL between GPUs, one process for each; or through the memory of the host and the
+//! run's [`Collective`], which also serves several ranks on one GPU.
+//!
+//! NCCL is a library of the machine that computes, found when it is asked for ([`library`]): nothing of it is needed to build or to start this
+//! program. It adds in an order of its own, so it goes with [`Reduction::Fast`](crate::reduce::Reduction) alone. Everything but gradients (meeting,
+//! comparing, losses, checkpoints) stays with the run's collective, which also tells who is gone: before each sum all ranks meet there, and nobody
+//! enters a sum that a dead rank would never leave.
+
+pub mod communicator;
+#[cfg(feature = "cuda")]
+mod cuda;
+pub mod library;
+
+use std::time::Duration;
+
+use burn::tensor::{Device, Tensor, TensorData};
+use thiserror::Error;
+
+use super::{Collective, CollectiveError, sums};
+use crate::device::DeviceName;
+use crate::stage::to_numbers;
+
+/// What carries gradients from rank to rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// The run's collective, through the memory of the host.
+    #[default]
+    Host,
+    /// NCCL, from GPU to GPU.
+    Nccl {
+        /// How long an operation may take before the communicator is given up.
+        timeout: Duration,
+    },
+}
+
+/// Why there is no NCCL.
+#[derive(Debug, Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum NcclError {
+    /// The program was built without it.
+    #[error(
+        "this shardtrain has no CUDA, and so no NCCL; build it with `cargo build --features cuda` or leave --transport out"
+    )]
+    NoCuda,
+    /// It connects GPUs.
+    #[error(
+        "NCCL adds up what is on GPUs, and --device is {0}; give --device cuda, or leave --transport out"
+    )]
+    Device(DeviceName),
+    /// Its order of additions is its own.
+    #[error("NCCL adds up in an order of its own and in 32 bits: it needs --reduce fast, and no --compress")]
+    Reduction,
+    /// The library is not where one looks for it.
+    #[error(
+        "NCCL cannot be loaded from {}; install libnccl.so.2 (pip's nvidia-nccl-cu13 has it), and put its folder into LD_LIBRARY_PATH or its path into SHARDD_NCCL",
+        tried.join(", ")
+    )]
+    NotFound { tried: Vec<String>, source: libloading::Error },
+    /// The library is not NCCL, or too old.
+    #[error("{path} is no NCCL of version 2.18 or later: it lacks {symbol}")]
+    Symbol { path: String, symbol: &'static str },
+    /// The library is too old.
+    #[error("{path} is NCCL {}, and 2.18 is the oldest that is understood; install a newer one", library::version_name(*version))]
+    TooOld { path: String, version: i32 },
+    /// NCCL connects GPUs, not processes that share one.
+    #[error(
+        "ranks {first} and {second} are on the same GPU ({uuid}), which NCCL refuses; give each a --device of its own, or leave --transport out"
+    )]
+    Shared { first: u32, second: u32, uuid: String },
+    /// A call of NCCL failed.
+    #[error("NCCL failed to {what}: {message}")]
+    Call { what: &'static str, message: String },
+    /// The driver failed.
+    #[error("the CUDA driver failed to {what}: {message}")]
+    Driver { what: &'static str, message: String },
+    /// Other ranks did not come to it.
+    #[error("NCCL did not {what} within {waited:?} (the limit is --timeout)")]
+    Late { what: &'static str, waited: Duration },
+}
+
+impl NcclError {
+    /// Whether something else should have been asked for.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::NoCuda | Self::Device(_) | Self::Reduction | Self::NotFound { .. } | Self::Shared { .. }
+        )
+    }
+}
+
+/// Adds up gradients that are on a device.
+pub trait DeviceSums: Send + std::fmt::Debug {
+    /// The sum of all ranks' flat tensors of one length and 32 bits, on the device; the same bits on all of them. All ranks call this in the same
+    /// order.
+    ///
+    /// # Errors
+    /// Names the rank that is gone or late; then every later operation fails.
+    fn all_reduce(
+        &mut self,
+        mine: Tensor<1>,
+        collective: &mut dyn Collective,
+    ) -> Result<Tensor<1>, CollectiveError>;
+}
+
+/// Through the memory of the host.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Staged;
+
+impl DeviceSums for Staged {
+    fn all_reduce(
+        &mut self,
+        mine: Tensor<1>,
+        collective: &mut dyn Collective,
+    ) -> Result<Tensor<1>, CollectiveError> {
+        let device = mine.device();
+        let mut numbers = to_numbers(mine);
+        sums::all_reduce(collective, &mut numbers)?;
+        let count = [numbers.len()];
+        Ok(Tensor::from_data(TensorData::new(numbers, count), &device))
+    }
+}
+
+/// NCCL between the GPUs of all ranks of a collective, who call this together. The outer error is the collective's.
+///
+/// # Errors
+/// See [`NcclError`]; one that only a rank has, the others hear of as [`CollectiveError::Aborted`] when it gives up the run.
+pub fn join(
+    collective: &mut dyn Collective,
+    name: DeviceName,
+    device: &Device,
+    timeout: Duration,
+) -> Result<Result<Box<dyn DeviceSums>, NcclError>, CollectiveError> {
+    #[cfg(feature = "cuda")]
+    {
+        cuda::join(collective, name, device, timeout)
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = (collective, device, timeout);
+        Ok(Err(match name {
+            DeviceName::Cpu => NcclError::Device(name),
+            DeviceName::Cuda(_) => NcclError::NoCuda,
+        }))
+    }
+}
+
+/// The first two ranks on one GPU. `uuids` are those of the ranks' GPUs, in rank order.
+pub fn shared<'a>(uuids: impl IntoIterator<Item = &'a [u8]>) -> Option<NcclError> {
+    let mut seen = std::collections::BTreeMap::new();
+    for (rank, uuid) in (0..).zip(uuids) {
+        if let Some(first) = seen.insert(uuid, rank) {
+            let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+            return Some(NcclError::Shared { first, second: rank, uuid });
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::{spawn, threads};
+
+    #[test]
+    fn two_ranks_on_one_gpu_are_named() {
+        let gpus: [&[u8]; 4] = [&[1, 2], &[3, 0xab], &[5, 6], &[3, 0xab]];
+        assert!(shared(gpus[..3].iter().copied()).is_none());
+        let message = shared(gpus).unwrap().to_string();
+        assert!(message.contains("ranks 1 and 3") && message.contains("03ab"), "{message}");
+    }
+
+    #[test]
+    fn there_is_no_nccl_without_a_gpu() {
+        let mut alone = threads::world(1, Duration::from_secs(60)).remove(0);
+        let refused = join(&mut alone, DeviceName::Cpu, &Device::flex(), Duration::from_secs(1)).unwrap();
+        let error = refused.err().expect("the CPU is no GPU");
+        assert!(error.is_usage() && error.to_string().contains("--device cuda"), "{error}");
+    }
+
+    #[test]
+    fn sums_through_the_host_are_those_of_all_ranks() {
+        let sums = spawn(3, |mut collective: threads::ThreadCollective| {
+            let mine = [collective.rank() as f32, 10.0];
+            let mine = Tensor::<1>::from_floats(mine, &Device::flex());
+            to_numbers(Staged.all_reduce(mine, &mut collective).unwrap())
+        });
+        assert_eq!(sums, [[3.0, 30.0]; 3]);
+    }
+}

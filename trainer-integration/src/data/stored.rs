@@ -1,0 +1,238 @@
+//! Rows as they are stored, and the two ways to make of them what a model takes: on the host, or with a quarter of the bytes on the way,
+//! on the device. Both give the same bits where a device divides as IEEE 754 says.
+
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
+
+use super::Augmentation;
+use super::augment::{Move, apply};
+use crate::flow::{Part, parts_of};
+use crate::models::InputShape;
+
+/// Rows as numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Samples {
+    /// One row of [`InputSpec::shape`](super::InputSpec::shape) after the other; tokens are whole numbers, which are exact up to 2^24.
+    pub features: Vec<f32>,
+    /// The class of each; of tokens, what follows each of them.
+    pub labels: Vec<u32>,
+}
+
+/// Rows as they are stored, and what is to be done to them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredSamples {
+    values: Values,
+    labels: Vec<u32>,
+    shape: InputShape,
+    /// By image; none if nothing is done to any.
+    moves: Vec<Move>,
+}
+
+/// What rows hold, one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Values {
+    /// In the order of the shape; `max` becomes 1.
+    Bytes { values: Vec<u8>, max: f32 },
+    /// Pixel by pixel, red, green and blue; 255 becomes 1.
+    Pixels(Vec<u8>),
+    /// In the order of the shape; `max` becomes 1.
+    Floats { values: Vec<f32>, max: f32 },
+    /// Numbers of tokens.
+    Tokens(Vec<i32>),
+}
+
+/// What a byte of a decoded image may be at most.
+const BRIGHTEST: f32 = 255.0;
+
+impl StoredSamples {
+    pub(super) fn new(values: Values, labels: Vec<u32>, shape: InputShape) -> StoredSamples {
+        StoredSamples { values, labels, shape, moves: Vec::new() }
+    }
+
+    /// The class of each sample; of tokens, what follows each of them.
+    pub fn labels(&self) -> &[u32] {
+        &self.labels
+    }
+
+    /// Images changed for an epoch, at these positions of its order; others as they are.
+    ///
+    /// # Panics
+    /// If there is not a position for every image.
+    #[must_use]
+    pub fn augmented(self, by: Augmentation, seed: u64, epoch: u32, positions: &[u64]) -> StoredSamples {
+        let InputShape::Image(shape) = self.shape else { return self };
+        assert_eq!(positions.len(), self.labels.len(), "a position for every image");
+        StoredSamples { moves: by.moves(shape, seed, epoch, positions), ..self }
+    }
+
+    /// Bytes that go to a device.
+    pub fn bytes(&self) -> usize {
+        match &self.values {
+            Values::Bytes { values, .. } | Values::Pixels(values) => values.len(),
+            Values::Floats { values, .. } => size_of_val(&values[..]),
+            Values::Tokens(values) => size_of_val(&values[..]),
+        }
+    }
+
+    /// As numbers, made here.
+    pub fn on_host(self) -> Samples {
+        let StoredSamples { values, labels, shape, moves } = self;
+        let mut features: Vec<f32> = match values {
+            Values::Bytes { values, max } => values.into_iter().map(|value| f32::from(value) / max).collect(),
+            Values::Pixels(values) => channels_first(&values, shape.len()),
+            Values::Floats { mut values, max } => {
+                values.iter_mut().for_each(|value| *value /= max);
+                values
+            }
+            Values::Tokens(values) => values.into_iter().map(|token| token as f32).collect(),
+        };
+        if let InputShape::Image(shape) = shape
+            && !moves.is_empty()
+        {
+            apply(&moves, &mut features, shape);
+        }
+        Samples { features, labels }
+    }
+
+    /// What a model's first block takes, made on the device of what is stored; and the labels.
+    pub fn on_device(self, device: &Device) -> (Part, Vec<u32>) {
+        let StoredSamples { values, labels, shape, moves } = self;
+        let rows = labels.len() / shape.answers();
+        let dims = shape.rows(rows);
+        let bytes = |values: Vec<u8>, dims: Vec<usize>| {
+            let count = [dims.iter().product::<usize>()];
+            let stored = Tensor::<1, Int>::from_data(TensorData::new(values, count), (device, DType::U8));
+            stored.cast(FloatDType::F32)
+        };
+        let features = match values {
+            Values::Bytes { values, max } => bytes(values, dims.clone()).div_scalar(max),
+            Values::Pixels(values) => {
+                let [height, width] = [dims[2], dims[3]];
+                let pixels = bytes(values, dims.clone()).reshape([rows, height, width, 3]);
+                let planes: Tensor<4> = pixels.permute([0, 3, 1, 2]);
+                planes.reshape([rows * shape.len()]).div_scalar(BRIGHTEST)
+            }
+            Values::Floats { values, max } => {
+                let count = [values.len()];
+                Tensor::from_data(TensorData::new(values, count), (device, DType::F32)).div_scalar(max)
+            }
+            Values::Tokens(values) => {
+                let count = [values.len()];
+                let tokens =
+                    Tensor::<1, Int>::from_data(TensorData::new(values, count), (device, DType::I32));
+                return (only(parts_of(tokens.reshape([rows, shape.len()]))), labels);
+            }
+        };
+        let part = match shape {
+            InputShape::Image([channels, height, width]) => {
+                let images = features.reshape([rows, channels, height, width]);
+                only(parts_of(if moves.is_empty() { images } else { moved(images, &moves) }))
+            }
+            _ => only(parts_of(features.reshape([rows, shape.len()]))),
+        };
+        (part, labels)
+    }
+}
+
+fn only(parts: Vec<Part>) -> Part {
+    parts.into_iter().next().expect("a tensor is one part")
+}
+
+/// All of a channel before the next one, image by image.
+fn channels_first(pixels: &[u8], size: usize) -> Vec<f32> {
+    let mut planes = Vec::with_capacity(pixels.len());
+    for image in pixels.chunks_exact(size.max(1)) {
+        for channel in 0..3 {
+            let plane = image[channel..].iter().step_by(3);
+            planes.extend(plane.map(|&value| f32::from(value) / BRIGHTEST));
+        }
+    }
+    planes
+}
+
+/// Each image moved. A row and a column of zeros are added, from which comes what lies outside; then rows are picked, then columns.
+fn moved(images: Tensor<4>, moves: &[Move]) -> Tensor<4> {
+    let ([rows, channels, height, width], device) = (images.dims(), images.device());
+    let picked = |places: Vec<i32>, shape: [usize; 4]| {
+        let count = [places.len()];
+        Tensor::<1, Int>::from_data(TensorData::new(places, count), (&device, DType::I32)).reshape(shape)
+    };
+    let below = Tensor::zeros([rows, channels, 1, width], &device);
+    let images = Tensor::cat(vec![images, below], 2);
+    let from_rows = picked(moves.iter().flat_map(|it| it.rows(height)).collect(), [rows, 1, height, 1]);
+    let images = images.gather(2, from_rows.expand([rows, channels, height, width]));
+    let beside = Tensor::zeros([rows, channels, height, 1], &device);
+    let images = Tensor::cat(vec![images, beside], 3);
+    let from_columns = picked(moves.iter().flat_map(|it| it.columns(width)).collect(), [rows, 1, 1, width]);
+    images.gather(3, from_columns.expand([rows, channels, height, width]))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// So many samples of any kind of input, with anything in them.
+    fn stored(kind: usize, rows: usize, shape: [usize; 3], max: f32, seed: u64) -> StoredSamples {
+        let byte = |at: usize| (crate::random::Key::new(seed).at(at as u64) & 255) as u8;
+        let size: usize = shape.iter().product();
+        let pixels = || (0..rows * size).map(byte);
+        let image = InputShape::Image(shape);
+        let (values, shape) = match kind {
+            0 => (Values::Bytes { values: pixels().collect(), max }, image),
+            1 => {
+                let shape = [3, shape[1], shape[2]];
+                let count = rows * shape.iter().product::<usize>();
+                (Values::Pixels((0..count).map(byte).collect()), InputShape::Image(shape))
+            }
+            2 => (
+                Values::Floats { values: pixels().map(|byte| f32::from(byte) * 0.37 - 9.0).collect(), max },
+                image,
+            ),
+            3 => {
+                let values = pixels().map(f32::from).collect();
+                (Values::Floats { values, max: 1.0 }, InputShape::Features(size))
+            }
+            _ => (Values::Tokens(pixels().map(i32::from).collect()), InputShape::Tokens(size)),
+        };
+        StoredSamples::new(values, vec![0; rows * shape.answers()], shape)
+    }
+
+    fn bits(part: &Part) -> Vec<u32> {
+        let numbers = match part.float() {
+            Some(tensor) => tensor.to_data().try_into_vec::<f32>().unwrap(),
+            None => {
+                let tokens: Tensor<2, Int> = crate::flow::from_parts(vec![part.clone()]);
+                tokens.into_data().try_into_vec_as::<f32>().unwrap()
+            }
+        };
+        numbers.into_iter().map(f32::to_bits).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn a_device_makes_the_same_bits_of_what_is_stored_as_the_host(
+            kind in 0usize..5, rows in 1usize..5, channels in 1usize..4, height in 1usize..20, width in 1usize..20,
+            max in prop::sample::select(vec![255.0f32, 16.0, 1.0, 3.7]), seed: u64, epoch in 0u32..9, augments: bool,
+        ) {
+            let by = if augments { Augmentation::CropFlip } else { Augmentation::None };
+            let positions: Vec<u64> = (0..rows as u64).map(|row| row * 7 + seed % 1000).collect();
+            let stored = stored(kind, rows, [channels, height, width], max, seed);
+            let stored = stored.augmented(by, seed, epoch, &positions);
+            let shape = stored.shape;
+            let host = stored.clone().on_host();
+            let (part, labels) = stored.on_device(&Device::flex());
+            prop_assert_eq!(part.shape(), &shape.rows(rows)[..]);
+            prop_assert_eq!(bits(&part), host.features.iter().map(|number| number.to_bits()).collect::<Vec<_>>());
+            prop_assert_eq!(labels, host.labels);
+        }
+    }
+
+    #[test]
+    fn a_byte_travels_as_a_byte() {
+        let images = stored(0, 4, [1, 8, 8], 255.0, 1);
+        assert_eq!(images.bytes(), 4 * 64);
+        assert_eq!(stored(4, 2, [1, 1, 5], 1.0, 1).bytes(), 2 * 5 * 4);
+    }
+}

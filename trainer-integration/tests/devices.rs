@@ -1,0 +1,30 @@
+//! What `shardtrain` says to devices and transports that there are not.
+
+use std::process::Command;
+
+/// Exit code, and what it says on standard error.
+fn shardtrain(arguments: &str) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shardtrain"));
+    let output = command.args(["--store", "/nowhere", "--dataset", "digits"]).args(arguments.split(' '));
+    let output = output.output().expect("it was built for this");
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn who_asks_for_what_there_is_not_is_told_the_way_out() {
+    let mut cases = vec![
+        ("--precision f16", "give f32 or bf16"),
+        ("--transport nccl", "give --device cuda"),
+        ("--transport nccl --device cuda:0", "needs --reduce fast"),
+        ("--transport nccl --device cuda:0 --reduce fast --compress int8", "no --compress"),
+        ("--device cuda:x", "give cpu or cuda:0"),
+    ];
+    if cfg!(not(feature = "cuda")) {
+        cases.push(("--device cuda:0", "--features cuda"));
+    }
+    for (arguments, way_out) in cases {
+        let (code, said) = shardtrain(arguments);
+        assert_eq!(code, Some(2), "{arguments}: {said}");
+        assert!(said.contains(way_out), "{arguments}: {said}");
+    }
+}
