@@ -535,9 +535,9 @@ impl Engine {
         renewed.collect()
     }
 
-    /// Keeps the memory of tensors that nobody looks at any more, if it is that of the host.
+    /// Keeps the memory of tensors that nobody looks at any more, if it is that of the host and holds the weights as they are.
     fn reclaim(&mut self, parameters: Vec<Vec<Tensor<1>>>) {
-        if self.device == Device::flex() {
+        if self.device == Device::flex() && self.precision == Precision::F32 {
             self.spare.parameters = parameters;
         }
     }
