@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use shardd_client::record::RecordError;
 use shardfmt::digest::Digest;
 use thiserror::Error;
 use tracing::warn;
@@ -33,6 +34,7 @@ use crate::model::Model;
 use crate::models::{InputShape, ModelError, ModelOptions, model};
 use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::random::Key;
+use crate::record::{Beginning, Noted, Purpose, Recorder, Recording, digest_of};
 use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::source::{Audit, SourceError, Step, StepSource};
 use crate::trace::{Lane, Tracer};
@@ -157,6 +159,12 @@ pub enum TrainError {
     /// A checkpoint cannot be written or read, or is of another training.
     #[error(transparent)]
     Checkpoint(CheckpointError),
+    /// The record that the training is compared with cannot be read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The training is not the one of the record that it is compared with.
+    #[error("{0}")]
+    Rerun(String),
     /// The weights to begin with are those of another model.
     #[error("the first weights cannot be used")]
     Weights(#[from] WeightsError),
@@ -186,6 +194,8 @@ pub struct Persistence {
     pub checkpoints: Option<Checkpoints>,
     /// Ends it after a step, with a checkpoint, if there is a place for it. It is enough to raise that of one rank.
     pub stop: StopFlag,
+    /// Whether what its steps come to is written down, or compared with what was.
+    pub recording: Option<Recording>,
 }
 
 /// How a training begins.
@@ -334,14 +344,20 @@ pub fn train_with(
 ) -> Result<Outcome, TrainError> {
     let comm = Arc::new(Comm::new(collective));
     let training = Training { config, persistence, comm: Arc::clone(&comm) };
+    let mut recorder = None;
     let outcome = match config.threads {
-        None => training.run(source, test, observe),
+        None => training.run(source, test, observe, &mut recorder),
         Some(threads) => match rayon::ThreadPoolBuilder::new().num_threads(threads).build() {
-            Ok(pool) => pool.install(|| training.run(source, test, observe)),
+            Ok(pool) => pool.install(|| training.run(source, test, observe, &mut recorder)),
             Err(source) => Err(TrainError::Threads { threads, source }),
         },
     };
-    outcome.inspect_err(|error| comm.abort(chain(error)))
+    outcome.inspect_err(|error| {
+        comm.abort(chain(error));
+        if let Some(recorder) = &mut recorder {
+            recorder.fail(chain(error));
+        }
+    })
 }
 
 struct Training<'a> {
@@ -355,7 +371,7 @@ struct Training<'a> {
 const MAY_CHANGE: [&str; 3] = ["version", "device", "bad steps"];
 
 /// Settings that decide nothing that a checkpoint holds.
-const NOT_KEPT: [&str; 3] = ["steps between comparisons", "checkpoints", "test samples"];
+const NOT_KEPT: [&str; 4] = ["steps between comparisons", "checkpoints", "test samples", "record"];
 
 impl Training<'_> {
     fn run(
@@ -363,6 +379,7 @@ impl Training<'_> {
         source: &mut dyn StepSource,
         test: Option<&dyn Rows>,
         observe: &mut (dyn FnMut(Progress) + Send),
+        recorder: &mut Option<Recorder>,
     ) -> Result<Outcome, TrainError> {
         let (config, comm) = (self.config, &self.comm);
         let (world, virtual_ranks) = (comm.world(), config.virtual_ranks);
@@ -410,9 +427,13 @@ impl Training<'_> {
         let (steps_before, samples_before) = (account.steps, account.samples);
         let mut place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
         let mut keeper = self.keeper(ranks, checkpoint);
+        if let Some(recording) = &self.persistence.recording {
+            *recorder = Some(self.recorder(recording, ranks, &settings, &engine, checkpoint, steps)?);
+        }
         let draft = Draft { run: self, settings: &settings };
         if goes_back && checkpoint.is_none() {
-            keeper.begin(|| draft.snapshot(&engine, &account, &guard, Place::default()))?;
+            keeper
+                .begin(|| draft.snapshot(&engine, &account, &guard, Place::default(), recorder.as_mut()))?;
         }
         let started = Instant::now();
         let mut laps = Laps(started);
@@ -431,6 +452,11 @@ impl Training<'_> {
             }
             let plan = StepPlan { number, epoch: step.epoch, rate: schedule.rate(number) };
             let shares = read_shares(&step, &spec, ranks, comm.rank(), config)?;
+            let mut inputs = Vec::new();
+            if let Some(recorder) = recorder.as_ref() {
+                inputs = recorder.inputs(number, &shares);
+                engine.digest_gradients(recorder.wants_digests(number));
+            }
             let shares =
                 shares.into_iter().map(|samples| share_of(samples, spec.shape(), engine.device())).collect();
             drop(decoding);
@@ -448,6 +474,11 @@ impl Training<'_> {
                 return Err(TrainError::Share(message));
             }
             let mean = loss.mean();
+            let is_skipped = verdict != Verdict::Take;
+            let note = |engine: &Engine| match recorder.as_mut() {
+                Some(recorder) => recorder.note(Noted { plan, loss, is_skipped, inputs, engine }),
+                None => Ok(()),
+            };
             match verdict {
                 Verdict::Take => account.add(&step, &loss),
                 Verdict::Skip(what) => {
@@ -464,9 +495,11 @@ impl Training<'_> {
                     account.undone += undone;
                 }
                 Verdict::Stop(what) => {
+                    note(&engine)?;
                     return Err(TrainError::BadStep { epoch: step.epoch, step: step.step, what });
                 }
             }
+            note(&engine)?;
             let end = Place { epoch: step.next.0, position: step.next.1 };
             place = Some(end);
             if config.compare_every > 0 && account.steps.is_multiple_of(config.compare_every) {
@@ -481,7 +514,7 @@ impl Training<'_> {
                 steps: per_epoch,
                 loss: mean,
                 accuracy: loss.correct as f64 / loss.samples as f64,
-                is_skipped: verdict != Verdict::Take,
+                is_skipped,
                 gradient_norm: loss.gradient_norm,
                 rate: plan.rate,
                 samples_per_s: (account.samples - samples_before) as f64 / elapsed_s,
@@ -492,20 +525,34 @@ impl Training<'_> {
             if by_steps.is_some_and(|every| account.steps.is_multiple_of(every)) {
                 guard.passes_checkpoint();
             }
-            let snapshot = || draft.snapshot(&engine, &account, &guard, end);
-            if keeper.after_step(account.steps, snapshot)? == Next::Stop {
+            let snapshot = || draft.snapshot(&engine, &account, &guard, end, recorder.as_mut());
+            let mut next = keeper.after_step(account.steps, snapshot)?;
+            if let Some(recorder) = recorder.as_mut() {
+                recorder.note_checkpoints(keeper.written());
+                if recorder.is_over(account.steps) && account.steps < steps {
+                    next = Next::Stop;
+                }
+                if next == Next::Stop {
+                    recorder.stop()?;
+                }
+            }
+            if next == Next::Stop {
                 return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps }));
             }
         }
         let train_s = started.elapsed().as_secs_f64();
         let end = place.unwrap_or_default();
-        keeper.finish(account.steps, || draft.snapshot(&engine, &account, &guard, end))?;
+        keeper.finish(account.steps, || draft.snapshot(&engine, &account, &guard, end, recorder.as_mut()))?;
 
         let running = engine.averaged_running()?;
         let weights = engine.model().name_weights(&engine.parameters(), &running);
         let digest = weights.digest();
         compare(comm, &engine.digests(), "at the end")?;
         compare(comm, &[digest], "at the end, with its running numbers")?;
+        if let Some(recorder) = recorder.as_mut() {
+            recorder.note_checkpoints(keeper.written());
+            recorder.finish(digest)?;
+        }
         let evaluation = match (test, &test_spec) {
             (Some(test), Some(spec)) if test.row_count() > 0 => {
                 Some(evaluate(&engine, &running, spec, test, comm)?)
@@ -538,10 +585,6 @@ impl Training<'_> {
     fn checkpoint(&self, settings: &Settings) -> Result<Option<&Checkpoint>, TrainError> {
         let Start::Checkpoint(checkpoint) = &self.persistence.start else { return Ok(None) };
         let (id, theirs) = (checkpoint.id.short(), &checkpoint.manifest.settings);
-        let kept = |settings: &Settings, but: &[&str]| -> Settings {
-            let kept = settings.iter().filter(|(name, _)| !but.contains(&name.as_str()));
-            kept.map(|(name, value)| (name.clone(), value.clone())).collect()
-        };
         let settings = kept(settings, &NOT_KEPT);
         let firm = differences(&kept(&settings, &MAY_CHANGE), &kept(theirs, &MAY_CHANGE));
         if !firm.is_empty() {
@@ -596,6 +639,29 @@ impl Training<'_> {
         Keeper::new(Arc::clone(&self.comm), ranks, checkpoints.clone(), stop.clone(), step, superseded)
     }
 
+    /// Notes what the steps come to.
+    fn recorder(
+        &self,
+        recording: &Recording,
+        ranks: VirtualRanks,
+        settings: &Settings,
+        engine: &Engine,
+        checkpoint: Option<&Checkpoint>,
+        steps: u64,
+    ) -> Result<Recorder, TrainError> {
+        let (config, id) = (self.config, checkpoint.map(|checkpoint| checkpoint.id));
+        let device = config.device.kind();
+        let beginning = Beginning {
+            step: id.map_or(0, |id| id.step),
+            checkpoint: id,
+            weights: digest_of(engine),
+            of: steps,
+            is_exact: config.reduction == Reduction::Exact && device == "cpu",
+            device,
+        };
+        Recorder::begin(recording, &self.comm, ranks, &kept(settings, &NOT_KEPT), &MAY_CHANGE, beginning)
+    }
+
     /// The test data may lay its columns out differently, but must look the same to the model.
     fn test_spec(&self, spec: &InputSpec, test: &dyn Rows) -> Result<InputSpec, TrainError> {
         let options = InputOptions { classes: Some(spec.classes()), ..self.config.input.clone() };
@@ -629,6 +695,10 @@ impl Training<'_> {
             Some(Checkpoints { every_steps: None, .. }) => json!("now and then"),
             Some(Checkpoints { every_steps: Some(every), .. }) => json!(every),
         };
+        let record = self.persistence.recording.as_ref().map(|recording| match &recording.purpose {
+            Purpose::Write(_) => json!(recording.every),
+            Purpose::Compare(id, _) => json!([recording.every, id]),
+        });
         let mine = json!({
             "version": env!("CARGO_PKG_VERSION"), "seed": config.seed, "epochs": config.epochs,
             "virtual ranks": config.virtual_ranks, "reduction": config.reduction, "optimizer": config.optimizer, "clipping": config.clip, "dropout": config.model.dropout,
@@ -637,6 +707,7 @@ impl Training<'_> {
             "bad steps": config.guard, "steps between comparisons": config.compare_every,
             "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.kind(),
             "data": source.name(), "first weights": first_weights, "checkpoints": checkpoints, "test samples": test.map(|test| test.row_count()),
+            "record": record,
         });
         agree_on(&self.comm, mine)
     }
@@ -655,23 +726,30 @@ impl Draft<'_> {
         account: &Account,
         guard: &Guard,
         place: Place,
-    ) -> Snapshot<'a> {
+        recorder: Option<&mut Recorder>,
+    ) -> Result<Snapshot<'a>, CheckpointError> {
+        let before = recorder.map(Recorder::draft).transpose()?.flatten();
         let (layout, common, statistics) = engine.state();
         let run = self.run.persistence.checkpoints.as_ref().map(|it| it.shelf.run().to_string());
-        let kept = self.settings.iter().filter(|(name, _)| !NOT_KEPT.contains(&name.as_str()));
         let manifest = Manifest {
             format: Manifest::FORMAT,
             run: run.unwrap_or_default(),
             step: account.steps,
             place,
             virtual_ranks: self.run.config.virtual_ranks,
-            settings: kept.map(|(name, value)| (name.clone(), value.clone())).collect(),
+            settings: kept(self.settings, &NOT_KEPT),
             progress: guard.remember(account.so_far()),
             layout,
             parts: Vec::new(),
         };
-        Snapshot { manifest, common, statistics }
+        Ok(Snapshot { manifest, common, statistics, before })
     }
+}
+
+/// The settings without these.
+fn kept(settings: &Settings, but: &[&str]) -> Settings {
+    let kept = settings.iter().filter(|(name, _)| !but.contains(&name.as_str()));
+    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// The samples of this rank's virtual ranks, checked to be theirs.

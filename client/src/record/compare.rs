@@ -43,14 +43,20 @@ pub enum Differing {
 impl fmt::Display for Differing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Differing::Place => "it is another part of the data (plan, batch size or epochs)",
-            Differing::Input => "virtual ranks were given other samples, or the samples were made into other numbers (data, order, augmentation)",
-            Differing::Forward => "the model made something else of the same samples (weights before the step, dropout, model, or another kind of processor)",
-            Differing::Backward => "gradients differ though losses are the same (model, or another kind of processor)",
-            Differing::Reduction => "the gradients of all virtual ranks are the same and their sum is not (--reduce, --compress, or a fault)",
-            Differing::Skipped => "one took the step and the other skipped it (--on-bad-step, --spike)",
-            Differing::Rate => "the gradient is the same and the learning rate is not (--lr, --schedule, --warm-up, --epochs)",
-            Differing::Update => "the gradient is the same and the weights after it are not (optimizer, weight decay, --clip, or the weights before)",
+            Differing::Place => "another part of the data (plan, batch size, or epochs)",
+            Differing::Input => "other samples, or other numbers made of them (data, order, augmentation)",
+            Differing::Forward => {
+                "the same samples and another loss (weights before the step, dropout, model, or another kind of processor)"
+            }
+            Differing::Backward => "the same loss and another gradient (model, or another kind of processor)",
+            Differing::Reduction => {
+                "the same gradients of all virtual ranks and another sum of them (--reduce, --compress, or a fault)"
+            }
+            Differing::Skipped => "taken by one and skipped by the other (--on-bad-step, --spike)",
+            Differing::Rate => "the same gradient and another learning rate (--lr, --schedule, --warm-up, --epochs)",
+            Differing::Update => {
+                "the same gradient and rate, and other weights after it (optimizer, weight decay, --clip)"
+            }
         })
     }
 }
@@ -70,6 +76,22 @@ pub struct StepDifference {
     pub loss: [f64; 2],
 }
 
+impl fmt::Display for StepDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let StepDifference { step, epoch, what, virtual_ranks, loss: [a, b] } = self;
+        write!(f, "step {step} (epoch {epoch}) is the first that differs")?;
+        match &virtual_ranks[..] {
+            [] => {}
+            [rank] => write!(f, ", in virtual rank {rank}")?,
+            ranks => {
+                let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+                write!(f, ", in virtual ranks {}", ranks.join(", "))?;
+            }
+        }
+        write!(f, ": {what}; its mean loss is {a} and {b}")
+    }
+}
+
 /// Two records beside each other.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
@@ -86,9 +108,12 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether nothing that can be compared differs, settings aside.
+    /// Whether there is something to compare, and nothing of it differs, settings aside.
     pub fn is_same(&self) -> bool {
-        self.first.is_none() && self.began_differently != Some(true) && self.ended_differently != Some(true)
+        self.steps[0] < self.steps[1]
+            && self.first.is_none()
+            && self.began_differently != Some(true)
+            && self.ended_differently != Some(true)
     }
 
     /// What can be said without the steps.
@@ -102,6 +127,32 @@ impl Comparison {
             began_differently: (a.steps.first == b.steps.first).then(|| a.first_weights != b.first_weights),
             ended_differently: both.filter(|_| a.steps.of == b.steps.of).map(|(a, b)| a != b),
         }
+    }
+}
+
+impl fmt::Display for Comparison {
+    /// Lines for people.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [start, end] = self.steps;
+        if self.began_differently == Some(true) {
+            writeln!(f, "they begin with other weights (--seed, --init, or model)")?;
+        }
+        match &self.first {
+            Some(first) => writeln!(f, "{first}")?,
+            None if start >= end => writeln!(f, "they have no step in common")?,
+            None => writeln!(f, "steps {start} to {} are the same to the last bit", end - 1)?,
+        }
+        if self.first.is_none() && self.ended_differently == Some(true) {
+            writeln!(f, "the weights at the end differ: in running statistics, or in steps without digests")?;
+        }
+        if !self.settings.is_empty() {
+            writeln!(f, "settings that differ:")?;
+        }
+        for SettingDifference { name, a, b } in &self.settings {
+            let said = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
+            writeln!(f, "  {name}: {} and {}", said(a), said(b))?;
+        }
+        Ok(())
     }
 }
 
@@ -136,6 +187,9 @@ pub fn first_difference(a: &[StepRow], b: &[StepRow]) -> Option<StepDifference> 
     a.iter().zip(b).find_map(|(a, b)| difference(a, b))
 }
 
+/// Whether something of two shares differs.
+type Differs = fn(&ShareRow, &ShareRow) -> bool;
+
 fn difference(a: &StepRow, b: &StepRow) -> Option<StepDifference> {
     let found = |what, virtual_ranks| {
         Some(StepDifference { step: a.step, epoch: a.epoch, what, virtual_ranks, loss: [a.mean(), b.mean()] })
@@ -145,11 +199,11 @@ fn difference(a: &StepRow, b: &StepRow) -> Option<StepDifference> {
     }
     // Other virtual ranks are other shares: only the steps as a whole can be compared.
     if a.shares.len() == b.shares.len() {
-        let of = |differs: fn(&ShareRow, &ShareRow) -> bool| -> Vec<u32> {
+        let of = |differs: Differs| -> Vec<u32> {
             let pairs = a.shares.iter().zip(&b.shares).enumerate();
             pairs.filter(|(_, (a, b))| differs(a, b)).map(|(rank, _)| rank as u32).collect()
         };
-        let kinds: [(Differing, fn(&ShareRow, &ShareRow) -> bool); 3] = [
+        let kinds: [(Differing, Differs); 3] = [
             (Differing::Input, |a, b| a.samples != b.samples || unlike(a.input, b.input)),
             (Differing::Forward, |a, b| a.loss.to_bits() != b.loss.to_bits() || a.correct != b.correct),
             (Differing::Backward, |a, b| unlike(a.gradient, b.gradient)),
