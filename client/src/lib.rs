@@ -23,6 +23,7 @@ pub mod peers;
 pub mod placement;
 pub mod problem;
 pub mod protocol;
+pub mod record;
 pub mod replay;
 pub mod schema;
 pub mod shared_cache;

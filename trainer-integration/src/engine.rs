@@ -14,8 +14,10 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
+use blake3::Hasher;
 use burn::tensor::{Device, Tensor, TensorData};
 use rayon::prelude::*;
+use shardd_client::record::Digest128;
 use shardfmt::digest::Digest;
 use thiserror::Error;
 
@@ -64,6 +66,19 @@ pub struct Engine {
     updating: Duration,
     reducing: Duration,
     tracer: Tracer,
+    /// Whether the gradients of the next step are digested, by virtual rank.
+    digests: bool,
+    /// Of the last step.
+    shares: Vec<ShareSum>,
+}
+
+/// What came of a virtual rank's part in a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ShareSum {
+    /// Losses, right answers, samples.
+    pub(crate) scalars: [f64; 3],
+    /// Of the gradient of the losses' sum, from the last block to the first, whatever buckets it went in.
+    pub(crate) gradient: Option<Digest128>,
 }
 
 /// The numbers of one block.
@@ -202,6 +217,8 @@ struct Begun {
     scalars: Vec<[f64; 3]>,
     /// By virtual rank of this rank: micro-batches so far.
     micro_batches: Vec<u64>,
+    /// By virtual rank of this rank, if gradients are digested.
+    hashers: Vec<Hasher>,
     /// Of all ranks, once they are counted, where gradients are compressed.
     samples: Option<Arc<OnceLock<f64>>>,
     /// By bucket: the sum so far, where gradients stay on the device.
@@ -271,6 +288,8 @@ impl Engine {
             updating,
             reducing,
             tracer: Tracer::off(),
+            digests: false,
+            shares: Vec::new(),
         }
     }
 
@@ -326,6 +345,16 @@ impl Engine {
         self.spare.gradients.clear();
         self.prepare_compressors();
         self
+    }
+
+    /// Whether the gradients of the steps that begin from now on are digested by virtual rank. Nothing else depends on it.
+    pub(crate) fn digest_gradients(&mut self, digests: bool) {
+        self.digests = digests;
+    }
+
+    /// What came of each virtual rank of this rank in the last step.
+    pub(crate) fn shares(&self) -> &[ShareSum] {
+        &self.shares
     }
 
     /// How much of the last step came after its last backward pass: waiting for the sums of all ranks, and the update.
@@ -396,7 +425,11 @@ impl Engine {
         self.run(shares, plan, true)?;
         let computed = Instant::now();
         let waiting = self.tracer.span(Lane::Compute, || "wait for sums");
-        let Begun { running, scalars, reductions, .. } = self.begun.take().expect("a step is under way");
+        let Begun { running, scalars, reductions, hashers, .. } =
+            self.begun.take().expect("a step is under way");
+        let digests = hashers.iter().map(|hasher| Some(Digest128::of(hasher))).chain(std::iter::repeat(None));
+        let share = |(scalars, gradient): (&[f64; 3], _)| ShareSum { scalars: *scalars, gradient };
+        self.shares = scalars.iter().zip(digests).map(share).collect();
         let mut sums = Partials::<f64>::new(self.ranks.count);
         for (virtual_rank, scalars) in self.virtual_ranks().zip(scalars) {
             sums.push(virtual_rank, scalars.to_vec());

@@ -19,6 +19,7 @@ pub mod models;
 pub mod nn;
 pub mod optim;
 pub mod random;
+pub mod record;
 pub mod reduce;
 pub mod source;
 pub mod stage;

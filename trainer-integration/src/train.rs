@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use shardd_client::record::RecordError;
 use shardfmt::digest::Digest;
 use thiserror::Error;
 use tracing::warn;
@@ -33,13 +34,14 @@ use crate::model::Model;
 use crate::models::{InputShape, ModelError, ModelOptions, Norm, model};
 use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::random::Key;
+use crate::record::{Beginning, Noted, Purpose, Recorder, Recording, digest_of};
 use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::source::{Audit, SourceError, StepSource};
 use crate::trace::{Lane, Tracer};
 use crate::weights::{Weights, WeightsError};
 use account::Account;
-use agree::{agree_on, compare, first_weights, kept, same_training};
-use feed::{Feed, Preparer};
+use agree::{MAY_CHANGE, agree_on, compare, first_weights, kept, same_training};
+use feed::{Feed, InputDigests, Preparer};
 use guard::{Guard, Verdict};
 
 /// What decides the weights, apart from the data; and how they are computed.
@@ -173,6 +175,12 @@ pub enum TrainError {
     /// A checkpoint cannot be written or read, or is of another training.
     #[error(transparent)]
     Checkpoint(CheckpointError),
+    /// The record that the training is compared with cannot be read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The training is not the one of the record that it is compared with.
+    #[error("{0}")]
+    Rerun(String),
     /// The weights to begin with are those of another model.
     #[error("the first weights cannot be used")]
     Weights(#[from] WeightsError),
@@ -211,6 +219,8 @@ pub struct Persistence {
     pub checkpoints: Option<Checkpoints>,
     /// Ends it after a step, with a checkpoint, if there is a place for it. It is enough to raise that of one rank.
     pub stop: StopFlag,
+    /// Whether what its steps come to is written down, or compared with what was.
+    pub recording: Option<Recording>,
 }
 
 /// How a training begins.
@@ -365,11 +375,17 @@ pub fn train_with(
 ) -> Result<Outcome, TrainError> {
     let comm = Arc::new(Comm::new(collective));
     let training = Training { config, persistence, comm: Arc::clone(&comm) };
+    let mut recorder = None;
     // The others are told before a thread is waited for that may be waiting for data.
     let mut follow = |source, pool| {
         std::thread::scope(|scope| {
-            let outcome = training.run(Feed::new(scope, source, pool), test, observe);
-            outcome.inspect_err(|error| comm.abort(chain(error)))
+            let outcome = training.run(Feed::new(scope, source, pool), test, observe, &mut recorder);
+            outcome.inspect_err(|error| {
+                comm.abort(chain(error));
+                if let Some(recorder) = &mut recorder {
+                    recorder.fail(chain(error));
+                }
+            })
         })
     };
     let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build();
@@ -399,6 +415,7 @@ impl Training<'_> {
         mut feed: Feed<'_, '_>,
         test: Option<&dyn Rows>,
         observe: &mut (dyn FnMut(Progress) + Send),
+        recorder: &mut Option<Recorder>,
     ) -> Result<Outcome, TrainError> {
         let (config, comm) = (self.config, &self.comm);
         let (world, virtual_ranks) = (comm.world(), config.virtual_ranks);
@@ -451,9 +468,13 @@ impl Training<'_> {
         let (steps_before, samples_before) = (account.steps, account.samples);
         let mut place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
         let mut keeper = self.keeper(ranks, checkpoint);
+        if let Some(recording) = &self.persistence.recording {
+            *recorder = Some(self.recorder(recording, ranks, &settings, &engine, checkpoint, steps)?);
+        }
         let draft = Draft { run: self, settings: &settings };
         if goes_back && checkpoint.is_none() {
-            keeper.begin(|| draft.snapshot(&engine, &account, &guard, Place::default()))?;
+            keeper
+                .begin(|| draft.snapshot(&engine, &account, &guard, Place::default(), recorder.as_mut()))?;
         }
         feed.begin(Preparer {
             spec: spec.clone(),
@@ -463,6 +484,7 @@ impl Training<'_> {
             seed: config.seed,
             device: engine.device().clone(),
             place: config.preparation.unwrap_or_else(|| Preparation::of(config.device)),
+            digests: recorder.as_ref().map(|recorder| InputDigests { every: recorder.every(), per_epoch }),
         });
         let started = Instant::now();
         let mut laps = Laps(started);
@@ -480,7 +502,8 @@ impl Training<'_> {
                 )));
             }
             let plan = StepPlan { number, epoch: step.epoch, rate: schedule.rate(number) };
-            let shares = feed.shares(&step, prepared)?;
+            let (shares, inputs) = feed.shares(&step, prepared)?;
+            engine.digest_gradients(recorder.as_ref().is_some_and(|it| it.wants_digests(number)));
             drop(decoding);
             let decode_s = laps.next();
             let mut verdict = Verdict::Take;
@@ -496,6 +519,11 @@ impl Training<'_> {
                 return Err(TrainError::Share(message));
             }
             let mean = loss.mean();
+            let is_skipped = verdict != Verdict::Take;
+            let note = |engine: &Engine| match recorder.as_mut() {
+                Some(recorder) => recorder.note(Noted { plan, loss, is_skipped, inputs, engine }),
+                None => Ok(()),
+            };
             match verdict {
                 Verdict::Take => account.add(&step, &loss),
                 Verdict::Skip(what) => {
@@ -512,9 +540,11 @@ impl Training<'_> {
                     account.undone += undone;
                 }
                 Verdict::Stop(what) => {
+                    note(&engine)?;
                     return Err(TrainError::BadStep { epoch: step.epoch, step: step.step, what });
                 }
             }
+            note(&engine)?;
             let end = Place { epoch: step.next.0, position: step.next.1 };
             place = Some(end);
             if config.compare_every > 0 && account.steps.is_multiple_of(config.compare_every) {
@@ -529,7 +559,7 @@ impl Training<'_> {
                 steps: per_epoch,
                 loss: mean,
                 accuracy: loss.correct as f64 / loss.samples as f64,
-                is_skipped: verdict != Verdict::Take,
+                is_skipped,
                 gradient_norm: loss.gradient_norm,
                 rate: plan.rate,
                 samples_per_s: (account.samples - samples_before) as f64 / elapsed_s,
@@ -540,8 +570,18 @@ impl Training<'_> {
             if by_steps.is_some_and(|every| account.steps.is_multiple_of(every)) {
                 guard.passes_checkpoint();
             }
-            let snapshot = || draft.snapshot(&engine, &account, &guard, end);
-            if keeper.after_step(account.steps, snapshot)? == Next::Stop {
+            let snapshot = || draft.snapshot(&engine, &account, &guard, end, recorder.as_mut());
+            let mut next = keeper.after_step(account.steps, snapshot)?;
+            if let Some(recorder) = recorder.as_mut() {
+                recorder.note_checkpoints(keeper.written());
+                if recorder.is_over(account.steps) && account.steps < steps {
+                    next = Next::Stop;
+                }
+                if next == Next::Stop {
+                    recorder.stop()?;
+                }
+            }
+            if next == Next::Stop {
                 let trace = gather_trace(&tracer, comm)?;
                 return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps, trace }));
             }
@@ -549,13 +589,17 @@ impl Training<'_> {
         let train_s = started.elapsed().as_secs_f64();
         let (audits, waited) = feed.finish();
         let end = place.unwrap_or_default();
-        keeper.finish(account.steps, || draft.snapshot(&engine, &account, &guard, end))?;
+        keeper.finish(account.steps, || draft.snapshot(&engine, &account, &guard, end, recorder.as_mut()))?;
 
         let running = engine.averaged_running()?;
         let weights = engine.model().name_weights(&engine.parameters(), &running);
         let digest = weights.digest();
         compare(comm, &engine.digests(), "at the end")?;
         compare(comm, &[digest], "at the end, with its running numbers")?;
+        if let Some(recorder) = recorder.as_mut() {
+            recorder.note_checkpoints(keeper.written());
+            recorder.finish(digest)?;
+        }
         let trace = gather_trace(&tracer, comm)?;
         let bytes_sent = comm.run(|collective| Ok(collective.bytes_sent()))?;
         let waited_for = comm.run(waited_for)?;
@@ -657,6 +701,29 @@ impl Training<'_> {
         Keeper::new(Arc::clone(&self.comm), ranks, checkpoints.clone(), stop.clone(), step, superseded)
     }
 
+    /// Notes what the steps come to.
+    fn recorder(
+        &self,
+        recording: &Recording,
+        ranks: VirtualRanks,
+        settings: &Settings,
+        engine: &Engine,
+        checkpoint: Option<&Checkpoint>,
+        steps: u64,
+    ) -> Result<Recorder, TrainError> {
+        let (config, id) = (self.config, checkpoint.map(|checkpoint| checkpoint.id));
+        let device = config.device.kind();
+        let beginning = Beginning {
+            step: id.map_or(0, |id| id.step),
+            checkpoint: id,
+            weights: digest_of(engine),
+            of: steps,
+            is_exact: config.reduction == Reduction::Exact && device == "cpu",
+            device,
+        };
+        Recorder::begin(recording, &self.comm, ranks, &kept(settings), &MAY_CHANGE, beginning)
+    }
+
     /// The test data may lay its columns out differently, but must look the same to the model.
     fn test_spec(&self, spec: &InputSpec, test: &dyn Rows) -> Result<InputSpec, TrainError> {
         let options = InputOptions { classes: Some(spec.classes()), ..self.config.input.clone() };
@@ -690,6 +757,10 @@ impl Training<'_> {
             Some(Checkpoints { every_steps: None, .. }) => json!("now and then"),
             Some(Checkpoints { every_steps: Some(every), .. }) => json!(every),
         };
+        let record = self.persistence.recording.as_ref().map(|recording| match &recording.purpose {
+            Purpose::Write(_) => json!(recording.every),
+            Purpose::Compare(id, _) => json!([recording.every, id]),
+        });
         let mine = json!({
             "version": env!("CARGO_PKG_VERSION"), "seed": config.seed, "epochs": config.epochs,
             "virtual ranks": config.virtual_ranks, "reduction": config.reduction, "optimizer": config.optimizer, "clipping": config.clip, "dropout": config.model.dropout,
@@ -698,6 +769,7 @@ impl Training<'_> {
             "bad steps": config.guard, "steps between comparisons": config.compare_every,
             "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.kind(),
             "data": source.name(), "first weights": first_weights, "checkpoints": checkpoints, "test samples": test.map(|test| test.row_count()),
+            "record": record,
         });
         // Checkpoints from before there was a choice say nothing of it.
         let mut mine = mine;
@@ -735,10 +807,13 @@ impl Draft<'_> {
         account: &Account,
         guard: &Guard,
         place: Place,
-    ) -> Snapshot<'a> {
+        recorder: Option<&mut Recorder>,
+    ) -> Result<Snapshot<'a>, CheckpointError> {
+        let before = recorder.map(Recorder::draft).transpose()?.flatten();
         let run = self.run.persistence.checkpoints.as_ref().map(|it| it.shelf.run().to_string());
         let progress = guard.remember(account.so_far());
-        engine.snapshot(run.unwrap_or_default(), kept(self.settings), place, progress)
+        let snapshot = engine.snapshot(run.unwrap_or_default(), kept(self.settings), place, progress);
+        Ok(Snapshot { before, ..snapshot })
     }
 }
 

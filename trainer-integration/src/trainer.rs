@@ -177,7 +177,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
         self.keeping.place = place;
         let progress = self.progress();
         let Keeping { keeper, run, settings, .. } = &mut self.keeping;
-        let snapshot = || self.engine.snapshot(run.clone(), settings.clone(), place, progress);
+        let snapshot = || Ok(self.engine.snapshot(run.clone(), settings.clone(), place, progress));
         let next = keeper.after_step(self.number, snapshot);
         let next = next.inspect_err(|error| self.comm.abort(chain(error)))?;
         Ok(if next == Next::Stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
@@ -190,7 +190,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     pub fn finish(&mut self) -> Result<(), TrainError> {
         let progress = self.progress();
         let Keeping { keeper, run, settings, place } = &mut self.keeping;
-        let snapshot = || self.engine.snapshot(run.clone(), settings.clone(), *place, progress);
+        let snapshot = || Ok(self.engine.snapshot(run.clone(), settings.clone(), *place, progress));
         let finished = keeper.finish(self.number, snapshot);
         Ok(finished.inspect_err(|error| self.comm.abort(chain(error)))?)
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
@@ -82,6 +83,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) common: Vec<&'a [f32]>,
     /// By virtual rank of this rank.
     pub(crate) statistics: Vec<Vec<f32>>,
+    /// Ends when what belongs before the checkpoint is in the store, or cannot be.
+    pub(crate) before: Option<oneshot::Receiver<()>>,
 }
 
 /// Something that is being done in the background.
@@ -147,6 +150,8 @@ pub(crate) struct Keeper {
     begun: Instant,
     last: Option<CheckpointStep>,
     superseded: Vec<CheckpointId>,
+    /// On rank 0, those that were published.
+    written: Vec<CheckpointId>,
 }
 
 /// A checkpoint that was finished or begun.
@@ -169,7 +174,19 @@ impl Keeper {
     ) -> Keeper {
         let last = resumed.map(|step| CheckpointStep { step, outcome: Some(Ok(())) });
         let begun = Instant::now();
-        Keeper { comm, ranks, checkpoints, stop, said: None, under_way: None, begun, last, superseded }
+        let written = Vec::new();
+        Keeper {
+            comm,
+            ranks,
+            checkpoints,
+            stop,
+            said: None,
+            under_way: None,
+            begun,
+            last,
+            superseded,
+            written,
+        }
     }
 
     /// What comes after the training's first `step` steps. `snapshot` is what it is there.
@@ -179,7 +196,7 @@ impl Keeper {
     pub(crate) fn after_step<'a>(
         &mut self,
         step: u64,
-        snapshot: impl FnOnce() -> Snapshot<'a>,
+        snapshot: impl FnOnce() -> Result<Snapshot<'a>, CheckpointError>,
     ) -> Result<Next, CheckpointError> {
         let Some(Checkpoints { every_steps, .. }) = self.checkpoints else { return Ok(Next::Step) };
         let (stop, is_due) = match self.said.take() {
@@ -204,7 +221,7 @@ impl Keeper {
     /// When another rank is gone.
     pub(crate) fn begin<'a>(
         &mut self,
-        snapshot: impl FnOnce() -> Snapshot<'a>,
+        snapshot: impl FnOnce() -> Result<Snapshot<'a>, CheckpointError>,
     ) -> Result<(), CheckpointError> {
         self.write(0, snapshot)
     }
@@ -236,7 +253,7 @@ impl Keeper {
     pub(crate) fn finish<'a>(
         &mut self,
         step: u64,
-        snapshot: impl FnOnce() -> Snapshot<'a>,
+        snapshot: impl FnOnce() -> Result<Snapshot<'a>, CheckpointError>,
     ) -> Result<(), CheckpointError> {
         if let Some(said) = self.said.take() {
             self.hear(&said.wait()?)?;
@@ -245,6 +262,11 @@ impl Keeper {
             self.write(step, snapshot)?;
         }
         self.settle()
+    }
+
+    /// On rank 0, the checkpoints that this process is known to have published.
+    pub(crate) fn written(&self) -> &[CheckpointId] {
+        &self.written
     }
 
     /// The step of the last checkpoint that all ranks know to be there.
@@ -257,14 +279,14 @@ impl Keeper {
     fn write<'a>(
         &mut self,
         step: u64,
-        snapshot: impl FnOnce() -> Snapshot<'a>,
+        snapshot: impl FnOnce() -> Result<Snapshot<'a>, CheckpointError>,
     ) -> Result<(), CheckpointError> {
         if self.last.as_ref().is_some_and(|last| last.step == step && !matches!(last.outcome, Some(Err(_)))) {
             return Ok(());
         }
         self.settle()?;
         let checkpoints = self.checkpoints.as_ref().expect("asked only where there are some");
-        let Snapshot { manifest, common, statistics } = snapshot();
+        let Snapshot { manifest, common, statistics, before } = snapshot()?;
         let count: usize = common.iter().map(|slice| slice.len()).sum();
         let virtual_ranks = self.ranks.of(self.comm.rank());
         let parts: Vec<(Vec<f32>, Vec<f32>)> = virtual_ranks
@@ -273,6 +295,9 @@ impl Keeper {
             .collect();
         let objects = checkpoints.shelf.objects();
         let upload = checkpoints.shelf.handle().spawn(async move {
+            if let Some(before) = before {
+                let _ = before.await; // in vain, perhaps: this does not depend on it
+            }
             let mut put = Vec::with_capacity(parts.len());
             for (common, statistics) in parts {
                 put.push(objects.put_part(encode(&common, &statistics)).await?);
@@ -337,7 +362,7 @@ impl Keeper {
         if let Some(publication) = &mut under_way.publication
             && (waits || publication.is_done())
         {
-            signal.published = Some(publication.outcome(shelf).map(drop));
+            signal.published = Some(publication.outcome(shelf).map(|id| self.written.push(id)));
             under_way.publication = None;
         } else if let Some(reason) = under_way.refusal.take() {
             signal.published = Some(Err(reason));

@@ -12,6 +12,7 @@ use std::time::Duration;
 use shardd_client::catalog::StorePlace;
 use shardd_client::origin::{Origin, OriginError};
 use shardd_client::protocol::RunId;
+use shardd_client::record::Records;
 use shardfmt::Digest;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tracing::warn;
@@ -69,7 +70,13 @@ impl Shelf {
         self.objects.origin.name()
     }
 
-    pub(super) fn handle(&self) -> &Handle {
+    /// The run records of the same store.
+    pub fn records(&self) -> Records {
+        Records::new(Arc::clone(&self.objects.origin))
+    }
+
+    /// Of the threads that ask the store.
+    pub fn handle(&self) -> &Handle {
         self.runtime.handle()
     }
 

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 pub struct Message(Vec<u8>);
 
 impl Message {
-    pub(super) fn new(bytes: Vec<u8>) -> Message {
+    pub(crate) fn new(bytes: Vec<u8>) -> Message {
         Message(bytes)
     }
 

@@ -54,6 +54,15 @@ pub(super) struct Move {
 }
 
 impl Move {
+    /// For a digest of it.
+    pub(super) fn to_bytes(self) -> [u8; 17] {
+        let mut bytes = [u8::from(self.is_mirrored); 17];
+        for (place, by) in bytes[1..].chunks_exact_mut(8).zip(self.by) {
+            place.copy_from_slice(&by.to_le_bytes());
+        }
+        bytes
+    }
+
     /// From which row of an image of this height each row comes; `height` if from outside.
     pub(super) fn rows(self, height: usize) -> impl Iterator<Item = i32> {
         (0..height as i64).map(move |row| inside(row + self.by[0], height))

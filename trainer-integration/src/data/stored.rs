@@ -2,6 +2,7 @@
 //! on the device. Both give the same bits where a device divides as IEEE 754 says.
 
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
+use shardd_client::record::Digest128;
 
 use super::Augmentation;
 use super::augment::{Move, apply};
@@ -51,6 +52,25 @@ impl StoredSamples {
     /// The class of each sample; of tokens, what follows each of them.
     pub fn labels(&self) -> &[u32] {
         &self.labels
+    }
+
+    /// Of what the model is given and told: values, what is to be done to them, and labels.
+    pub fn digest(&self) -> Digest128 {
+        let mut hasher = blake3::Hasher::new();
+        let (kind, bytes, max): (u8, &[u8], f32) = match &self.values {
+            Values::Bytes { values, max } => (0, values, *max),
+            Values::Pixels(values) => (1, values, BRIGHTEST),
+            Values::Floats { values, max } => (2, bytemuck::cast_slice(values), *max),
+            Values::Tokens(values) => (3, bytemuck::cast_slice(values), 1.0),
+        };
+        hasher.update(&[kind]).update(&max.to_le_bytes());
+        // Lengths keep what follows each other apart.
+        hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+        hasher.update(&(self.labels.len() as u64).to_le_bytes()).update(bytemuck::cast_slice(&self.labels));
+        for change in &self.moves {
+            hasher.update(&change.to_bytes());
+        }
+        Digest128::of(&hasher)
     }
 
     /// Images changed for an epoch, at these positions of its order; others as they are.

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 
+use blake3::Hasher;
 use burn::tensor::{Tensor, TensorData};
 use tracing::warn;
 
@@ -48,6 +49,7 @@ impl Engine {
             carried: vec![vec![None; buckets]; hosted],
             scalars: vec![[0.0; 3]; hosted],
             micro_batches: vec![0; hosted],
+            hashers: if self.digests { vec![Hasher::new(); hosted] } else { Vec::new() },
             samples: None,
             there: vec![None; buckets],
             sums: (0..buckets).map(|_| self.no_sum()).collect(),
@@ -356,6 +358,10 @@ impl Engine {
         let hosted = self.virtual_ranks();
         let virtual_rank = hosted.start + index as u32;
         let sum = sum.unwrap_or_else(|| vec![0.0; self.buckets.len(bucket)]);
+        if let Some(hasher) = begun.hashers.get_mut(index) {
+            let _span = self.tracer.span(Lane::Compute, || format!("digest bucket {bucket}"));
+            digest(hasher, bytemuck::cast_slice(&sum));
+        }
         match &mut begun.sums[bucket] {
             BucketSum::Exact(partials) => partials.push(virtual_rank, sum),
             BucketSum::Fast(total) if total.is_empty() => *total = sum,
@@ -465,5 +471,15 @@ impl Engine {
             Ok(())
         });
         counted
+    }
+}
+
+/// Takes in bytes, on several threads where that is faster.
+fn digest(hasher: &mut Hasher, bytes: &[u8]) {
+    const SEVERAL_THREADS_FROM: usize = 1 << 20;
+    if bytes.len() < SEVERAL_THREADS_FROM {
+        hasher.update(bytes);
+    } else {
+        hasher.update_rayon(bytes);
     }
 }

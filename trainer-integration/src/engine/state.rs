@@ -65,7 +65,7 @@ impl Engine {
             layout,
             parts: Vec::new(),
         };
-        Snapshot { manifest, common, statistics }
+        Snapshot { manifest, common, statistics, before: None }
     }
 
     fn layout(&self) -> Layout {

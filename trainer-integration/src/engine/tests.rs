@@ -297,6 +297,42 @@ fn trained(world: u32, norm: Norm, micro_batches: u64, sizes: BucketSizes) -> Ve
 }
 
 #[test]
+fn digests_of_gradients_depend_on_neither_buckets_nor_ranks() {
+    let ranks = |world| VirtualRanks { count: 4, world };
+    let shares = |world: u32, norm: Norm, sizes: BucketSizes| -> Vec<ShareSum> {
+        let of_ranks = spawn(world, |collective| {
+            let comm = Arc::new(Comm::new(Box::new(collective)));
+            let mut engine = engine(model(norm), ranks(world), PLAIN, &comm).with_buckets(sizes);
+            engine.digest_gradients(true);
+            let mine = |seed: u32| -> Vec<Share<'static>> {
+                let rows = |it: u32| [8, 3, 1, 0][it as usize];
+                ranks(world).of(comm.rank()).map(|it| share(rows(it), u64::from(seed + it))).collect()
+            };
+            engine.accumulate(mine(10), plan(0)).unwrap();
+            engine.step(mine(20), plan(0), |_| true).unwrap();
+            let noted = engine.shares().to_vec();
+            engine.digest_gradients(false);
+            engine.step(mine(30), plan(1), |_| true).unwrap();
+            assert!(engine.shares().iter().all(|share| share.gradient.is_none()));
+            noted
+        });
+        of_ranks.concat()
+    };
+    for norm in [Norm::Batch, Norm::Sync] {
+        let expected = shares(1, norm, BucketSizes::default());
+        let digests: Vec<Digest128> = expected.iter().map(|share| share.gradient.unwrap()).collect();
+        assert!(digests.windows(2).all(|pair| pair[0] != pair[1]), "each has its own");
+        for world in 1..=4 {
+            for sizes in
+                [BucketSizes { first: 1, others: 1 }, BucketSizes { first: 1 << 12, others: 1 << 15 }]
+            {
+                assert_eq!(shares(world, norm, sizes), expected, "{norm}, W={world}");
+            }
+        }
+    }
+}
+
+#[test]
 fn any_world_trains_the_same_weights() {
     for norm in [Norm::Batch, Norm::Group, Norm::Sync] {
         for micro_batches in [1, 2] {

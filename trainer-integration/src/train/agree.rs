@@ -65,10 +65,10 @@ pub(crate) fn compare(comm: &Comm, ours: &[Digest], moment: &str) -> Result<(), 
 
 /// Settings that a training may go on with though they were others: the first decide nothing but the last bits, the last what is
 /// done where it ended.
-const MAY_CHANGE: [&str; 4] = ["version", "device", "bad steps", "transport"];
+pub(crate) const MAY_CHANGE: [&str; 4] = ["version", "device", "bad steps", "transport"];
 
 /// Settings that decide nothing that a checkpoint holds.
-const NOT_KEPT: [&str; 3] = ["steps between comparisons", "checkpoints", "test samples"];
+const NOT_KEPT: [&str; 4] = ["steps between comparisons", "checkpoints", "test samples", "record"];
 
 /// Those of the settings that checkpoints keep.
 pub(crate) fn kept(settings: &Settings) -> Settings {

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use arrow::datatypes::SchemaRef;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
+use shardd_client::record::Digest128;
 
 use super::TrainError;
-use crate::data::{Augmentation, InputSpec, Samples};
+use crate::data::{Augmentation, InputSpec, Samples, StoredSamples};
 use crate::device::DeviceName;
 use crate::engine::{MicroBatch, Share};
 use crate::flow::Part;
@@ -49,14 +50,33 @@ pub(super) struct Preparer {
     pub(super) seed: u64,
     pub(super) device: Device,
     pub(super) place: Preparation,
+    pub(super) digests: Option<InputDigests>,
+}
+
+/// Which steps' inputs are digested.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InputDigests {
+    /// Every so manieth.
+    pub(super) every: u64,
+    /// Steps of an epoch.
+    pub(super) per_epoch: u64,
+}
+
+impl InputDigests {
+    fn wants(self, step: &Step) -> bool {
+        (u64::from(step.epoch) * self.per_epoch + step.step + 1).is_multiple_of(self.every)
+    }
 }
 
 /// A micro-batch for the model and its labels; none without a sample.
 type Batch = Option<(Part, Vec<u32>)>;
 
+/// The micro-batches of a step, by virtual rank; and their digests, if they are wanted.
+type Batches = (Vec<Batch>, Vec<Digest128>);
+
 impl Preparer {
     /// One for each virtual rank of this rank, checked to be theirs.
-    fn prepare(&self, step: &Step) -> Result<Vec<Batch>, TrainError> {
+    fn prepare(&self, step: &Step) -> Result<Batches, TrainError> {
         let given = step.micro_batches.iter().map(|micro_batch| micro_batch.virtual_rank);
         if !given.clone().eq(self.ranks.of(self.rank)) {
             let (given, expected) = (given.collect::<Vec<_>>(), self.ranks.of(self.rank));
@@ -64,23 +84,35 @@ impl Preparer {
                 "micro-batches for virtual ranks {given:?}, not {expected:?}"
             )));
         }
-        step.micro_batches.iter().map(|micro_batch| self.batch(micro_batch, step.epoch)).collect()
+        let wants_digests = self.digests.is_some_and(|digests| digests.wants(step));
+        let (mut batches, mut digests) = (Vec::new(), Vec::new());
+        for micro_batch in &step.micro_batches {
+            let stored = self.stored(micro_batch, step.epoch)?;
+            if wants_digests {
+                digests.push(stored.digest());
+            }
+            batches.push(self.batch(stored));
+        }
+        Ok((batches, digests))
     }
 
-    fn batch(&self, batch: &source::MicroBatch, epoch: u32) -> Result<Batch, TrainError> {
+    fn stored(&self, batch: &source::MicroBatch, epoch: u32) -> Result<StoredSamples, TrainError> {
         if batch.rows.num_rows() != batch.positions.len() {
             let (rows, positions) = (batch.rows.num_rows(), batch.positions.len());
             return Err(TrainError::Share(format!("{rows} rows at {positions} positions")));
         }
         let stored = self.spec.stored(&batch.rows, &batch.positions)?;
+        Ok(stored.augmented(self.augmentation, self.seed, epoch, &batch.positions))
+    }
+
+    fn batch(&self, stored: StoredSamples) -> Batch {
         if stored.labels().is_empty() {
-            return Ok(None);
+            return None;
         }
-        let stored = stored.augmented(self.augmentation, self.seed, epoch, &batch.positions);
-        Ok(Some(match self.place {
+        Some(match self.place {
             Preparation::Device => stored.on_device(&self.device),
             Preparation::Host => on_host(stored.on_host(), self.spec.shape(), &self.device),
-        }))
+        })
     }
 }
 
@@ -101,7 +133,7 @@ pub(crate) fn share_of(samples: Samples, shape: InputShape, device: &Device) -> 
 }
 
 /// What is given with a step: nothing yet, or all of it.
-pub(super) struct Prepared(Option<Vec<Batch>>);
+pub(super) struct Prepared(Option<Batches>);
 
 /// The source's steps, from the first to the last.
 pub(super) struct Feed<'scope, 'env: 'scope> {
@@ -116,7 +148,7 @@ enum Way<'scope, 'env> {
     Source(&'env mut dyn StepSource),
     Here(&'env mut dyn StepSource, Preparer),
     Ahead {
-        steps: Receiver<Result<Option<(Step, Vec<Batch>)>, TrainError>>,
+        steps: Receiver<Result<Option<(Step, Batches)>, TrainError>>,
         thread: ScopedJoinHandle<'scope, Vec<Audit>>,
         waited: Duration,
     },
@@ -194,14 +226,18 @@ impl<'scope, 'env> Feed<'scope, 'env> {
         }
     }
 
-    /// What the engine is given of a step.
-    pub(super) fn shares(&self, step: &Step, prepared: Prepared) -> Result<Vec<Share<'static>>, TrainError> {
-        let batches = match (prepared.0, &self.way) {
+    /// What the engine is given of a step, and the digests of that, if they are wanted.
+    pub(super) fn shares(
+        &self,
+        step: &Step,
+        prepared: Prepared,
+    ) -> Result<(Vec<Share<'static>>, Vec<Digest128>), TrainError> {
+        let (batches, digests) = match (prepared.0, &self.way) {
             (Some(batches), _) => batches,
             (None, Way::Here(_, preparer)) => preparer.prepare(step)?,
             (None, _) => unreachable!("another thread prepares what it reads"),
         };
-        Ok(batches.into_iter().map(share).collect())
+        Ok((batches.into_iter().map(share).collect(), digests))
     }
 
     /// What was read, and how long it was waited for.

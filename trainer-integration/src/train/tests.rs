@@ -366,7 +366,7 @@ fn in_parts(world: u32, config: &TrainConfig, place: &StorePlace, stop_after: Op
         let persistence = Persistence {
             start: checkpoint.map_or(Start::Seed, |checkpoint| Start::Checkpoint(Box::new(checkpoint))),
             checkpoints: Some(Checkpoints { shelf, every_steps: Some(5), every: None, keep: 2 }),
-            stop: StopFlag::default(),
+            ..Persistence::default()
         };
         let rank = collective.rank();
         let ranks = VirtualRanks { count: 4, world };

@@ -5,7 +5,7 @@
 
 use std::env;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -97,6 +97,19 @@ impl Connect {
                 let credentials = self.credentials()?.or_files(token_file, ca)?;
                 Ok(Target::Servers(Servers { urls: checked(&urls)?, credentials }))
             }
+        }
+    }
+
+    /// Where records of trainings are: in this place, or in the store that is worked on.
+    pub(crate) fn place_of_records(&self, given: Option<&Path>) -> Result<StorePlace, Failure> {
+        if let Some(given) = given {
+            return Ok(StorePlace::named(given, self.options.options().or(&StoreOptions::of_env()?)));
+        }
+        match self.target()? {
+            Target::Store(place) => Ok(place),
+            Target::Servers(_) => Err(Failure::usage(
+                "records of trainings are in a directory or bucket: name that of `shardtrain --record` or --checkpoints with --record",
+            )),
         }
     }
 

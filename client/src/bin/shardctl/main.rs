@@ -34,6 +34,7 @@ mod replay;
 mod reshard;
 mod restore;
 mod rm;
+mod runs;
 mod signals;
 mod simulate;
 mod status;
@@ -59,7 +60,7 @@ use mimalloc::MiMalloc;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// What stands below the help, and at the end of the manual page.
-const ENDING: &str = "Exit codes: 0 done, 1 failed, 2 asked wrongly or ambiguously; of `diff`: 0 the same, 1 \
+const ENDING: &str = "Exit codes: 0 done, 1 failed, 2 asked wrongly or ambiguously; of `diff` and `runs diff`: 0 the same, 1 \
 different, 2 not compared.
 
 A command works on what --server, --store or --context says, else SHARDD_SERVER, else the context of SHARDCTL_CONTEXT or \
@@ -116,6 +117,7 @@ enum Command {
     Read(read::Read),
     Replay(replay::Replay),
     Audit(audit::Audit),
+    Runs(runs::Runs),
     Demo(demo::Demo),
     Context(context::Context),
     Completions(completions::Completions),
@@ -173,6 +175,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Read(command) => command.run(&connect, json),
         Command::Replay(command) => command.run(&connect, json),
         Command::Audit(command) => command.run(&connect, json),
+        Command::Runs(command) => command.run(&connect, json),
         Command::Demo(command) => command.run(&connect, json),
         Command::Context(command) => command.run(&connect, json),
         Command::Completions(command) => {

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use shardd_client::loader::LastBatch;
 use shardd_client::protocol::RunId;
 use shardd_client::stores::StoreArgs;
@@ -22,6 +23,7 @@ use thiserror::Error;
 
 use crate::bench_comm::BenchCommArgs;
 use crate::launch::Launch;
+use crate::records::{Bisect, Rerun};
 
 /// Trains a small model on a data set of shardd, as one rank of a run
 ///
@@ -265,7 +267,7 @@ pub(crate) struct Args {
     pub(crate) checkpoints: Option<PathBuf>,
 
     /// Write a checkpoint after every so many steps
-    #[arg(long, value_name = "STEPS", requires = "checkpoints")]
+    #[arg(long, value_name = "STEPS")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) checkpoint_every: Option<u64>,
 
@@ -283,6 +285,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "auto|never|STEP", requires = "checkpoints", default_value = "auto", value_parser = resume)]
     pub(crate) resume: Resume,
 
+    /// Write down what the training is and what each step comes to in this directory or bucket, by the name of the run (see `shardctl
+    /// runs`); without a place, in that of --checkpoints
+    #[arg(long, value_name = "DIR|URL")]
+    pub(crate) record: Option<Option<PathBuf>>,
+
+    /// Digest weights, gradients and inputs for the record in every so-many-th step
+    #[arg(long, value_name = "STEPS", requires = "record", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) record_every: u64,
+
     /// Begin with the weights of this file, by their names (every rank reads it); a checkpoint comes first
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) init: Option<PathBuf>,
@@ -298,6 +310,66 @@ pub(crate) struct Args {
     /// Save the weights (rank 0 does)
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) save: Option<PathBuf>,
+
+    /// What was said of the training on the command line, for its record
+    #[arg(skip)]
+    pub(crate) told: Vec<String>,
+}
+
+/// Flags about who trains where and what is written, which decide nothing of what is trained. Data and virtual ranks are in a record by
+/// themselves.
+const ELSEWHERE: [&str; 31] = [
+    "server",
+    "store",
+    "store_endpoint",
+    "store_region",
+    "store_ca",
+    "store_anonymous",
+    "plan",
+    "dataset",
+    "run",
+    "rank",
+    "world",
+    "virtual_ranks",
+    "master",
+    "join_timeout",
+    "timeout",
+    "compare_every",
+    "test_dataset",
+    "test_store",
+    "threads",
+    "no_audit",
+    "report",
+    "progress",
+    "trace",
+    "status",
+    "launched_by",
+    "launched_ranks",
+    "save",
+    "checkpoints",
+    "checkpoint_seconds",
+    "keep",
+    "resume",
+];
+
+/// What was said of the training, as it would be said again.
+fn told(matches: &ArgMatches) -> Vec<String> {
+    let mut told = Vec::new();
+    for argument in Args::command().get_arguments() {
+        let id = argument.get_id().as_str();
+        let is_elsewhere = ELSEWHERE.contains(&id) || id.starts_with("record");
+        let Some(long) = argument.get_long().filter(|_| !is_elsewhere) else { continue };
+        if matches.try_get_raw(id).is_err() || matches.value_source(id) != Some(ValueSource::CommandLine) {
+            continue;
+        }
+        if matches!(argument.get_action(), ArgAction::SetTrue) {
+            told.push(format!("--{long}"));
+            continue;
+        }
+        let values = matches.get_raw(id).into_iter().flatten();
+        told.extend(values.map(|value| format!("--{long}={}", value.to_string_lossy())));
+    }
+    told
 }
 
 /// Of several ranks of a machine each has the device of its number there.
@@ -424,6 +496,8 @@ pub(crate) enum ScalingName {
 pub(crate) enum Command {
     Run(Launch),
     BenchComm(BenchCommArgs),
+    Rerun(Rerun),
+    Bisect(Bisect),
 }
 
 /// Arguments that are well-formed but cannot be meant.
@@ -432,6 +506,13 @@ pub(crate) enum Command {
 pub(crate) struct UsageError(pub(crate) String);
 
 impl Args {
+    /// What this process was told; ends it where that is no proper question.
+    pub(crate) fn of_command_line() -> Args {
+        let matches = Args::command().get_matches();
+        let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        Args { told: told(&matches), ..args }
+    }
+
     /// What no single argument shows.
     pub(crate) fn check(&self) -> Result<(), UsageError> {
         let complaint = if self.rank >= self.world {
@@ -478,6 +559,10 @@ impl Args {
             "--clip must be above 0; leave it out to clip nothing".to_owned()
         } else if self.threads == Some(0) {
             "--threads must be at least 1".to_owned()
+        } else if self.checkpoint_every.is_some() && self.checkpoints.is_none() {
+            "--checkpoint-every is for those who give --checkpoints".to_owned()
+        } else if self.record == Some(None) && self.checkpoints.is_none() {
+            "--record without a place is for those who give --checkpoints; say where: --record DIR".to_owned()
         } else {
             return Ok(());
         };

@@ -1,19 +1,20 @@
 //! `shardtrain`: one rank of a training run. Start it once per rank with the same settings, or once alone; or have `shardtrain run` start
 //! them.
 //!
-//! Exit codes: 0 trained, 1 failed, 2 asked wrongly, 3 another rank is gone, late or not there (start the run again).
+//! Exit codes: 0 trained, 1 failed, 2 asked wrongly, 3 another rank is gone, late or not there (start the run again); of `rerun` and `bisect`
+//! 0 the same, 1 different, 2 not compared.
 
 mod args;
 mod bench_comm;
 mod launch;
 mod output;
+mod records;
 mod session;
 mod status;
 
 use std::error::Error;
 use std::process::ExitCode;
 
-use clap::Parser;
 use mimalloc::MiMalloc;
 use shardd_trainer::checkpoint::CheckpointError;
 use shardd_trainer::collective::CollectiveError;
@@ -31,18 +32,24 @@ use args::{Args, Command, UsageError};
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = Args::of_command_line();
     tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
     let (outcome, who) = match &args.command {
         None => (session::run(&args).map(|()| 0), format!("rank {}: ", args.rank)),
         Some(Command::Run(launch)) => (launch::run(launch), String::new()),
+        Some(Command::Rerun(rerun)) => (records::rerun(rerun, &args), format!("rank {}: ", rerun.rank)),
+        Some(Command::Bisect(bisect)) => (records::bisect(bisect, &args), "bisect: ".to_owned()),
         Some(Command::BenchComm(args)) => (bench_comm::run(args).map(|()| 0), "bench-comm: ".to_owned()),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("shardtrain: {who}{}", chain(&*error));
-            ExitCode::from(code(&*error))
+            let is_comparison = matches!(args.command, Some(Command::Rerun(_) | Command::Bisect(_)));
+            ExitCode::from(match code(&*error) {
+                1 if is_comparison && !differs(&*error) => 2,
+                code => code,
+            })
         }
     }
 }
@@ -77,6 +84,11 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
         ) => OTHERS_ARE_GONE,
         _ => 1,
     }
+}
+
+/// Whether a training is not the one it was compared with: what else keeps it from being compared is another thing.
+fn differs(error: &(dyn Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(TrainError::Rerun(_)))
 }
 
 /// An error and its causes in one line; a cause that its effect already quotes is left out.

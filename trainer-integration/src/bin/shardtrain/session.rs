@@ -4,9 +4,10 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use shardd_client::catalog::{Catalog, ClusterCatalog, LocalCatalog, StorePlace};
+use shardd_client::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog, StorePlace};
 use shardd_client::http::Credentials;
 use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
+use shardd_client::record::Data;
 use shardd_client::stores::StoreOptions;
 use shardd_trainer::checkpoint::{Checkpoint, Checkpoints, Shelf, StopFlag, load};
 use shardd_trainer::cluster::{CatalogRows, timelines};
@@ -14,6 +15,7 @@ use shardd_trainer::collective::tcp::{TcpOptions, connect, meet};
 use shardd_trainer::collective::{Collective, threads};
 use shardd_trainer::data::{Augmentation, Rows};
 use shardd_trainer::launched::{end_with, stop_on_signals};
+use shardd_trainer::record::{About, Purpose, Recording};
 use shardd_trainer::trace::node_events;
 use shardd_trainer::train::{Outcome, Persistence, Start, TrainConfig, train_with};
 use shardd_trainer::weights::Weights;
@@ -22,11 +24,17 @@ use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 
 use crate::args::{Args, UsageError};
 use crate::output::{Observer, Report, save, tell_stopped, write_report, write_trace};
+use crate::records::Expected;
 
 type Failure = Box<dyn Error>;
 
 /// One rank, from its arguments to its report.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    train(args, None)
+}
+
+/// The same; compared with a record, if there is one.
+pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Failure> {
     args.check()?;
     let began = SystemTime::now();
     if let Some(launcher) = args.launched_by {
@@ -35,8 +43,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     args.device.open()?;
     let catalog = open_catalog(args)?;
     let plan_id = find_plan(&*catalog, args)?;
-    let document = catalog.plan(plan_id)?;
-    let manifest = catalog.manifest(document.version)?;
+    let lacks = |error: CatalogError| match expected {
+        Some(expected) => expected.lacks(&error),
+        None => error.into(),
+    };
+    let document = catalog.plan(plan_id).map_err(lacks)?;
+    let manifest = catalog.manifest(document.version).map_err(lacks)?;
     let plan = Plan::new(document, &shard_rows(&manifest))?;
     // A run keeps its virtual ranks: those of its checkpoint are known only when that is read.
     let default = || plan.default_virtual_ranks(args.launched_ranks.unwrap_or(args.world));
@@ -50,6 +62,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let init = args.init.as_deref().map(first_weights).transpose()?;
     let checkpoints = args.checkpoints.as_deref().map(|place| open_checkpoints(place, args)).transpose()?;
+    let recording = match expected {
+        Some(expected) => Some(expected.recording()),
+        None => recording(args, checkpoints.as_ref(), data(args, &plan, &manifest))?,
+    };
     let stop = match checkpoints {
         Some(_) => stop_on_signals(args.launched_by.is_some())?,
         None => StopFlag::default(),
@@ -110,7 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         (None, Some(weights)) => Start::Weights(weights),
         (None, None) => Start::Seed,
     };
-    let persistence = Persistence { start, checkpoints, stop };
+    let persistence = Persistence { start, checkpoints, stop, recording };
     let mut observe = |progress| observer.step(&progress);
     let outcome = train_with(&config, &persistence, collective, &mut loader, test, &mut observe)?;
     if let Some(path) = args.trace.as_ref().filter(|_| args.rank == 0) {
@@ -129,7 +145,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let trained = match outcome {
         Outcome::Trained(trained) => trained,
         Outcome::Stopped(stopped) => {
-            tell_stopped(args, &stopped);
+            match expected {
+                Some(expected) => expected.tell(args),
+                None => tell_stopped(args, &stopped),
+            }
             return Ok(());
         }
     };
@@ -142,11 +161,45 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(path) = &args.report {
         write_report(path, &report)?;
     }
-    observer.finish(&report);
+    match expected {
+        Some(expected) => expected.tell(args),
+        None => observer.finish(&report),
+    }
     match trained.unevaluated {
         None => Ok(()),
         Some(error) => Err(format!("trained, but not evaluated: {}", crate::chain(&*error)).into()),
     }
+}
+
+/// What is trained on, for a record.
+fn data(args: &Args, plan: &Plan, manifest: &Manifest) -> Data {
+    let document = plan.document();
+    Data {
+        dataset: args.dataset.as_ref().map(ToString::to_string),
+        version: document.version,
+        plan: plan.id(),
+        q: document.schedule.to_string(),
+        seed: document.seed,
+        samples: manifest.sample_count(),
+    }
+}
+
+/// Where the record of this training goes, if it is to have one.
+fn recording(
+    args: &Args,
+    checkpoints: Option<&Checkpoints>,
+    data: Data,
+) -> Result<Option<Recording>, Failure> {
+    let Some(named) = &args.record else { return Ok(None) };
+    let shelf = match (checkpoints, named) {
+        (Some(checkpoints), named) if named.is_none() || *named == args.checkpoints => {
+            checkpoints.shelf.clone()
+        }
+        (_, Some(named)) => Shelf::open(&place(named, args)?, &args.run)?,
+        (_, None) => return Err(UsageError("say where the record goes: --record DIR".to_owned()).into()),
+    };
+    let about = About { data, arguments: args.told.clone() };
+    Ok(Some(Recording { shelf, every: args.record_every, purpose: Purpose::Write(about) }))
 }
 
 /// The weights of a file to begin with.
@@ -173,7 +226,7 @@ fn source(args: &Args) -> Result<LoaderSource, Failure> {
     })
 }
 
-fn place(store: &Path, args: &Args) -> Result<StorePlace, Failure> {
+pub(crate) fn place(store: &Path, args: &Args) -> Result<StorePlace, Failure> {
     Ok(StorePlace::named(store, args.store_args.options().or(&StoreOptions::of_env()?)))
 }
 

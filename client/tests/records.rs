@@ -1,0 +1,139 @@
+//! `shardctl runs` on records that were put by hand.
+
+mod desk;
+
+use std::sync::Arc;
+
+use desk::{Desk, text};
+use shardd_client::origin::Origin;
+use shardd_client::record::{
+    Data, Digest128, Ending, FORMAT, Launch, Record, RecordId, Records, ShareRow, StepRow, StepsTable,
+    encode_part,
+};
+use shardfmt::{Digest, PlanId, VersionId};
+
+/// A step of two virtual ranks.
+fn row(step: u64, rate: f32) -> StepRow {
+    let share = |rank: u8| ShareRow {
+        samples: 8,
+        loss: 1.5,
+        correct: 3,
+        input: Some(Digest128([rank; 16])),
+        gradient: Some(Digest128([rank; 16])),
+    };
+    StepRow {
+        step,
+        epoch: 0,
+        rate,
+        samples: 16,
+        loss: 3.0,
+        correct: 6,
+        gradient_norm: 0.5,
+        is_skipped: false,
+        weights: Some(Digest::of(&rate.to_le_bytes())),
+        shares: vec![share(0), share(1)],
+    }
+}
+
+/// Puts the record of a run whose rate falls after `falls` of 10 steps into the desk's store.
+fn put(desk: &Desk, run: &str, falls: u64) -> RecordId {
+    let rows: Vec<StepRow> = (0..10).map(|step| row(step, if step < falls { 0.1 } else { 0.01 })).collect();
+    let data = Data {
+        dataset: Some("digits".to_owned()),
+        version: VersionId(Digest::of(b"version")),
+        plan: PlanId(Digest::of(b"plan")),
+        q: "0.1".to_owned(),
+        seed: 0,
+        samples: 160,
+    };
+    let launch = Launch {
+        first_step: 0,
+        world: 2,
+        started: 1_790_000_000,
+        until: 1_790_000_060,
+        version: "0.1.0".to_owned(),
+        program: None,
+        device: "cpu".to_owned(),
+        processor: "x86_64".to_owned(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let origin = Origin::open_dir(&desk.dir.path().join("store")).unwrap();
+        let records = Records::new(Arc::new(origin));
+        let run = run.parse().unwrap();
+        let part = records.put_part(&run, encode_part(&rows)).await.unwrap();
+        let record = Record {
+            format: FORMAT,
+            run,
+            data,
+            virtual_ranks: 2,
+            arguments: vec!["--epochs=1".to_owned()],
+            settings: [("schedule".to_owned(), format!("\"after {falls}\""))].into(),
+            is_exact: true,
+            steps: StepsTable { first: 0, end: 10, of: 10, digests_every: 1, parts: vec![part] },
+            first_weights: Digest::of(b"first"),
+            weights: Some(Digest::of(&[falls as u8])),
+            checkpoints: Vec::new(),
+            launches: vec![launch],
+            ending: Ending::Trained,
+        };
+        records.publish(&record).await.unwrap()
+    })
+}
+
+#[test]
+fn records_are_listed_shown_and_compared() {
+    assert!(Desk::new().refused(1, &["runs", "ls"]).contains("there is no directory"));
+    let desk = Desk::with_digits();
+    assert!(desk.done(&["runs", "ls"]).contains("no records in"));
+    let (a, b, c) = (put(&desk, "a", 6), put(&desk, "b", 9), put(&desk, "b", 6));
+
+    let listed = &desk.json(&["runs", "ls"])[0];
+    let runs: Vec<&str> =
+        listed.as_array().unwrap().iter().map(|it| it["record"]["run"].as_str().unwrap()).collect();
+    assert_eq!(runs, ["a", "b", "b"]);
+    assert_eq!(desk.json(&["runs", "ls", "b"])[0].as_array().unwrap().len(), 2);
+    assert_eq!(desk.done(&["runs", "ls"]).lines().count(), 4);
+
+    let shown = desk.done(&["runs", "show", "a", "--steps"]);
+    for said in
+        [&a.to_string()[..], "0 to 10 of 10", "2026-09-21 14:14:20", "after 6", "6 of 16", "--epochs=1"]
+    {
+        assert!(shown.contains(said), "{said} is missing: {shown}");
+    }
+    let lines = desk.json(&["runs", "show", &b.short(), "--steps"]);
+    assert_eq!((lines.len(), &lines[0]["id"]), (11, &b.to_string().into()));
+    assert_eq!((&lines[10]["step"], &lines[10]["virtual_ranks"][1]["samples"]), (&9.into(), &8.into()));
+
+    let found = desk.run(&["runs", "diff", "a", &b.short()]);
+    assert_eq!(found.status.code(), Some(1), "{}", text(&found.stderr));
+    let said = text(&found.stdout);
+    assert!(
+        said.contains(
+            "step 6 (epoch 0) is the first that differs: the same gradient and another learning rate"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("schedule: \"after 6\" and \"after 9\""), "{said}");
+    let same = &desk.json(&["runs", "diff", "a", &c.short()])[0];
+    assert_eq!((&same["same"], &same["difference"]["steps"][1]), (&true.into(), &10.into()));
+
+    assert!(desk.refused(2, &["runs", "show", "b"]).contains("give more of the id"));
+    assert!(desk.refused(1, &["runs", "show", "none"]).contains(&a.short()));
+    assert!(desk.refused(2, &["runs", "diff", "a", "none"]).contains("no record none"));
+}
+
+#[test]
+fn damage_is_said_and_told_from_difference() {
+    let desk = Desk::new();
+    let (a, b) = (put(&desk, "a", 6), put(&desk, "b", 9));
+    let folder = desk.dir.path().join("store/runs/b/steps");
+    let part = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&part).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&part, bytes).unwrap();
+    assert!(desk.refused(2, &["runs", "diff", &a.short(), &b.short()]).contains("corrupt"));
+    std::fs::write(desk.dir.path().join(format!("store/runs/a/records/{a}.json")), b"{}").unwrap();
+    assert!(desk.refused(1, &["runs", "show", "a"]).contains("corrupt"));
+}

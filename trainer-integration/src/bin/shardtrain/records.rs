@@ -1,0 +1,250 @@
+//! `shardtrain rerun` and `shardtrain bisect`: trains again what a record tells of, and finds where two trainings part.
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use shardd_client::catalog::CatalogError;
+use shardd_client::protocol::RunId;
+use shardd_client::record::{Record, RecordError, RecordId, compare};
+use shardd_trainer::checkpoint::{Resume, Shelf};
+use shardd_trainer::record::{Purpose, Recording};
+
+use crate::args::{Args, OnBad, UsageError};
+use crate::session::{place, train};
+
+type Failure = Box<dyn Error>;
+
+/// Trains again what a record tells of, and says whether every step is the same to the last bit
+///
+/// Reads the data where --server or --store say, which need not be where it was. Start it once alone, or once per rank, of which there may be
+/// other than there were. Ends with the last step of the record, or at the first that differs. Exit codes: 0 the same, 1 different, 2 not
+/// compared, 3 another rank is gone, late or not there.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Rerun {
+    /// The record: its id or the beginning of it, or the name of a run that has only one
+    id: String,
+
+    /// Directory or bucket that the record is in: that of --record, or of --checkpoints
+    #[arg(long, value_name = "DIR|URL")]
+    record: PathBuf,
+
+    /// Servers to read from, the nearest first
+    #[arg(long, value_name = "URL,…", value_delimiter = ',', env = "SHARDD_SERVER")]
+    #[arg(default_value = "http://127.0.0.1:7700")]
+    server: Vec<String>,
+
+    /// Read a directory or bucket that `shardctl --store` filled, without any server
+    #[arg(long, value_name = "DIR|URL")]
+    store: Option<PathBuf>,
+
+    /// Name of the run that reads from servers
+    #[arg(long, value_name = "NAME", default_value = "rerun")]
+    run: RunId,
+
+    /// This rank, from 0
+    #[arg(long, env = "RANK", default_value_t = 0)]
+    pub(crate) rank: u32,
+
+    /// How many ranks there are
+    #[arg(long, env = "WORLD_SIZE", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    world: u32,
+
+    /// Where rank 0 listens for the others [default: $MASTER_ADDR:$MASTER_PORT; else where it tells the servers, or with --store
+    /// 127.0.0.1:29500]
+    #[arg(long, value_name = "HOST:PORT")]
+    master: Option<String>,
+
+    /// Seconds to wait for all ranks to appear
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    join_timeout: u64,
+
+    /// Seconds a step may wait for a rank before it is called late
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    timeout: u64,
+
+    /// Threads for computing [default: RAYON_NUM_THREADS, or one per processor]
+    #[arg(long, value_name = "COUNT")]
+    threads: Option<usize>,
+
+    /// Write a line of JSON after every step, to a file or to standard output (-)
+    #[arg(long, value_name = "FILE")]
+    progress: Option<PathBuf>,
+
+    /// Write what came of it, as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
+    /// Of a training with --on-bad-step rollback: a directory or bucket for the checkpoints it goes back to, in which the run of --run has none
+    #[arg(long, value_name = "DIR|URL")]
+    checkpoints: Option<PathBuf>,
+
+    /// Tell on standard error how it is going (rank 0 does), so many seconds apart; 0: never [default: 10 on a terminal, else never]
+    #[arg(long, value_name = "SECONDS")]
+    status: Option<u64>,
+}
+
+/// Names the first step and the virtual ranks in which two trainings differ, and what of them
+///
+/// Exit codes: 0 the same, 1 different, 2 not compared.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Bisect {
+    /// A record: its id or the beginning of it, or the name of a run that has only one
+    a: String,
+
+    /// Another one
+    b: String,
+
+    /// Directory or bucket that the records are in
+    #[arg(long, value_name = "DIR|URL")]
+    record: PathBuf,
+
+    /// Directory or bucket of the second record, if it is in another one
+    #[arg(long, value_name = "DIR|URL")]
+    other: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The record that a training is compared with.
+pub(crate) struct Expected {
+    shelf: Shelf,
+    id: RecordId,
+    record: Record,
+}
+
+impl Expected {
+    /// The record that is called so. Rank numbers are no matter: every rank reads it.
+    fn open(at: &Path, asked: &str, run: &RunId, args: &Args) -> Result<Expected, Failure> {
+        let shelf = open(at, run, args)?;
+        let records = shelf.records();
+        let (id, record) = shelf.handle().block_on(async {
+            let listed = records.find(asked).await?;
+            Ok::<_, RecordError>((listed.id, records.read(&listed).await?))
+        })?;
+        Ok(Expected { shelf, id, record })
+    }
+
+    pub(crate) fn recording(&self) -> Recording {
+        let (every, record) = (self.record.steps.digests_every, Box::new(self.record.clone()));
+        Recording { shelf: self.shelf.clone(), every, purpose: Purpose::Compare(self.id, record) }
+    }
+
+    /// Why it cannot be trained again.
+    pub(crate) fn lacks(&self, error: &CatalogError) -> Failure {
+        let (id, data) = (self.id.short(), &self.record.data);
+        let name = data.dataset.as_ref().map_or(String::new(), |name| format!(" of {name}"));
+        let (version, plan) = (data.version.short(), data.plan.short());
+        format!(
+            "record {id} is of plan {plan} and version {version}{name}, which cannot be read here ({}); restore it, or name the place that has it with --store or --server",
+            crate::chain(error)
+        )
+        .into()
+    }
+
+    /// Says that nothing differs.
+    pub(crate) fn tell(&self, args: &Args) {
+        if args.rank > 0 {
+            return;
+        }
+        let steps = &self.record.steps;
+        let count = steps.end - steps.first;
+        let from = match steps.first {
+            0 => String::new(),
+            first => format!(", from step {first} on, with which record {} begins", self.id.short()),
+        };
+        let weights = match &self.record.weights {
+            Some(weights) => format!(", and the weights at the end, blake3 {weights}"),
+            None => String::new(),
+        };
+        // A reader that has gone away misses it; the exit code says the same.
+        let _ = writeln!(io::stdout(), "{count} steps are the same to the last bit{from}{weights}");
+    }
+}
+
+/// The records of a place, which is not made where there is none.
+fn open(at: &Path, run: &RunId, args: &Args) -> Result<Shelf, Failure> {
+    let place = place(at, args)?;
+    if let shardd_client::catalog::StorePlace::Directory(directory) = &place
+        && !directory.is_dir()
+    {
+        return Err(format!(
+            "there is no directory {}; name that of the records with --record",
+            directory.display()
+        )
+        .into());
+    }
+    Ok(Shelf::open(&place, run)?)
+}
+
+/// Trains again: 0 if all is the same.
+pub(crate) fn rerun(rerun: &Rerun, said: &Args) -> Result<u8, Failure> {
+    let expected = Expected::open(&rerun.record, &rerun.id, &rerun.run, said)?;
+    let record = &expected.record;
+    let fixed = [
+        "shardtrain".to_owned(),
+        format!("--plan={}", record.data.plan),
+        format!("--virtual-ranks={}", record.virtual_ranks),
+    ];
+    let again = Args::try_parse_from(fixed.iter().chain(&record.arguments)).map_err(|error| {
+        let (id, said) = (expected.id.short(), error.to_string());
+        let version = record.launches.last().map_or("another version", |launch| &launch.version);
+        let first = said.lines().next().unwrap_or_default();
+        format!("record {id} was written by {version}, whose settings this program does not know ({first}); use that one")
+    })?;
+    let goes_back = again.on_bad_step == OnBad::Rollback;
+    let again = Args {
+        checkpoints: rerun.checkpoints.clone().filter(|_| goes_back),
+        checkpoint_every: again.checkpoint_every.filter(|_| goes_back),
+        resume: Resume::Never,
+        server: rerun.server.clone(),
+        store: rerun.store.clone(),
+        store_args: said.store_args.clone(),
+        run: rerun.run.clone(),
+        rank: rerun.rank,
+        world: rerun.world,
+        master: rerun.master.clone(),
+        join_timeout: rerun.join_timeout,
+        timeout: rerun.timeout,
+        threads: rerun.threads,
+        progress: rerun.progress.clone(),
+        report: rerun.report.clone(),
+        status: rerun.status,
+        ..again
+    };
+    train(&again, Some(&expected))?;
+    Ok(0)
+}
+
+/// Compares two records: 0 if they are the same, 1 if not.
+pub(crate) fn bisect(bisect: &Bisect, said: &Args) -> Result<u8, Failure> {
+    let run: RunId = "bisect".parse()?; // of no matter
+    let a = Expected::open(&bisect.record, &bisect.a, &run, said)?;
+    let b = Expected::open(bisect.other.as_ref().unwrap_or(&bisect.record), &bisect.b, &run, said)?;
+    let (these, those) = (a.shelf.records(), b.shelf.records());
+    let compared = compare((&these, &a.record), (&those, &b.record));
+    let compared = a.shelf.handle().block_on(compared)?;
+    let text = match bisect.json {
+        true => {
+            let (a, b) = (a.id, b.id);
+            format!(
+                "{}\n",
+                serde_json::json!({ "a": a, "b": b, "same": compared.is_same(), "difference": compared })
+            )
+        }
+        false => compared.to_string(),
+    };
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
+        _ => {}
+    }
+    if compared.steps[0] >= compared.steps[1] {
+        return Err(UsageError("the records have no step in common".to_owned()).into());
+    }
+    Ok(u8::from(!compared.is_same()))
+}

@@ -1,0 +1,104 @@
+//! Compares a training with the record of another one, step by step.
+
+use shardd_client::record::{Record, RecordId, Records, STEPS_PER_PART, StepRow, first_difference};
+use shardfmt::Digest;
+use tracing::warn;
+
+use super::machine;
+use crate::checkpoint::{Settings, Shelf, differences};
+use crate::train::TrainError;
+
+/// The record that a rerun is compared with.
+pub(super) struct Check {
+    shelf: Shelf,
+    records: Records,
+    record: Record,
+    /// A part of its steps, by its number.
+    read: Option<(u64, Vec<StepRow>)>,
+}
+
+impl Check {
+    /// Compares with this record a training of these settings that begins with these weights. `firm` and `soft` tell the settings that
+    /// have to be the record's, and those that decide the last bits at most.
+    ///
+    /// # Errors
+    /// When the settings are others, or the weights.
+    pub(super) fn begin(
+        shelf: &Shelf,
+        id: RecordId,
+        record: &Record,
+        settings: &Settings,
+        may_change: &[&str],
+        first_weights: Digest,
+    ) -> Result<Check, TrainError> {
+        let id = id.short();
+        let split = |settings: &Settings, is_soft: bool| -> Settings {
+            let of = settings.iter().filter(|(name, _)| may_change.contains(&name.as_str()) == is_soft);
+            of.map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        let firm = differences(&split(settings, false), &split(&record.settings, false));
+        if !firm.is_empty() {
+            return Err(TrainError::Rerun(format!("this is not the training of record {id}: {firm}")));
+        }
+        let mut changed = differences(&split(settings, true), &split(&record.settings, true));
+        if let Some(launch) = record.launches.last() {
+            let (theirs, ours) = (&launch.processor, machine::processor());
+            if *theirs != ours {
+                changed = format!("{changed}, processor ({theirs} against {ours})");
+            }
+            let both = launch.program.zip(machine::program());
+            if let Some((theirs, ours)) = both.filter(|(theirs, ours)| theirs != ours) {
+                changed = format!("{changed}, program ({} against {})", theirs.short(), ours.short());
+            }
+        }
+        let changed = changed.trim_start_matches(", ");
+        if !changed.is_empty() {
+            warn!(record = id, changed, "the last bits may differ for it");
+        }
+        if !record.is_exact {
+            warn!(record = id, "it was not trained with --reduce exact on a CPU: no bits are promised");
+        }
+        if record.steps.first == 0 && record.first_weights != first_weights {
+            let (theirs, ours) = (record.first_weights.short(), first_weights.short());
+            let what = format!("it begins with other weights than record {id} ({theirs} against {ours})");
+            return Err(TrainError::Rerun(what));
+        }
+        let (shelf, records) = (shelf.clone(), shelf.records());
+        Ok(Check { shelf, records, record: record.clone(), read: None })
+    }
+
+    /// Compares a step.
+    ///
+    /// # Errors
+    /// When it differs, or the record cannot be read.
+    pub(super) fn take(&mut self, row: &StepRow) -> Result<(), TrainError> {
+        let number = row.step / STEPS_PER_PART;
+        if self.read.as_ref().is_none_or(|(read, _)| *read != number) {
+            let read = self.records.steps(&self.record, number);
+            self.read = Some((number, self.shelf.handle().block_on(read)?));
+        }
+        let rows = self.read.as_ref().map_or(&[][..], |(_, rows)| rows);
+        let Some(expected) = rows.iter().find(|expected| expected.step == row.step) else { return Ok(()) };
+        let expected = std::slice::from_ref(expected);
+        match first_difference(expected, std::slice::from_ref(row)) {
+            None => Ok(()),
+            Some(difference) => Err(TrainError::Rerun(difference.to_string())),
+        }
+    }
+
+    /// Compares the weights that the training ended with, if it has.
+    ///
+    /// # Errors
+    /// When they differ.
+    pub(super) fn end(&self, weights: Option<Digest>) -> Result<(), TrainError> {
+        match weights.zip(self.record.weights) {
+            Some((ours, theirs)) if ours != theirs => {
+                let (theirs, ours) = (theirs.short(), ours.short());
+                Err(TrainError::Rerun(format!(
+                    "all steps are the same, but it ends with other weights ({theirs} against {ours}): running statistics differ, or weights in steps without digests"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Run records while training. Every rank notes what its virtual ranks were given and what came of it; rank 0 hears of it while the next
+//! step is under way, and writes it down beside the checkpoints, or compares it with what another training had written down.
+//!
+//! - `recorder.rs`: what all ranks do after a step.
+//! - `writer.rs`: rank 0's record, from one publication to the next; a training that goes on from a checkpoint goes on with its record.
+//! - `check.rs`: rank 0 of a rerun.
+//! - `machine.rs`: what rank 0 runs on.
+//!
+//! The format is [`shardd_client::record`]'s. Digests change nothing of what is trained.
+
+mod check;
+mod machine;
+mod recorder;
+mod writer;
+
+use shardd_client::record::{Data, Record, RecordId};
+use shardfmt::Digest;
+
+pub(crate) use recorder::{Noted, Recorder, digest_of};
+pub(crate) use writer::Beginning;
+
+use crate::checkpoint::Shelf;
+
+/// What becomes of what is noted.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Where records are.
+    pub shelf: Shelf,
+    /// Weights, gradients and inputs are digested in every so-many-th step, at least 1; the same on all ranks.
+    pub every: u64,
+    /// What it is for; the same on all ranks.
+    pub purpose: Purpose,
+}
+
+/// What steps are noted for.
+#[derive(Clone, Debug)]
+pub enum Purpose {
+    /// A record of this training.
+    Write(About),
+    /// To see whether they are those of that record, as far as it tells. The training ends with the last of them.
+    Compare(RecordId, Box<Record>),
+}
+
+/// What a record says that the training itself does not know.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// What is trained on.
+    pub data: Data,
+    /// What the trainer was told, beside data, virtual ranks, and where everything is.
+    pub arguments: Vec<String>,
+}
+
+/// One digest for those of all blocks.
+pub(crate) fn weights_digest(blocks: &[Digest]) -> Digest {
+    let bytes: Vec<u8> = blocks.iter().flat_map(|digest| digest.0).collect();
+    Digest::of(&bytes)
+}
+
+#[cfg(test)]
+mod tests;
