@@ -4,6 +4,7 @@
 //! Steps are taken in turns: each rank by itself, then with all gradients in one bucket, then in ten. The blocks either compute, a rank to a core (in
 //! the way of which then are its own sums and messages), or take a set time, as on an accelerator.
 
+use std::ops::Range;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use shardd_benches::link::{self, LinkSpeed, Links, Shaped, Usage};
 use shardd_benches::picks;
 use shardd_benches::timed::TimedModel;
 use shardd_benches::turns::{StepFigures, Way, growth, in_turns, medians};
-use shardd_trainer::collective::{Collective, CollectiveError, slice_of, threads};
-use shardd_trainer::engine::{BucketSizes, Engine, MicroBatch, StepPlan};
+use shardd_trainer::collective::{Collective, slice_of, threads};
+use shardd_trainer::engine::{BucketSizes, Engine, EngineError, MicroBatch, StepPlan};
 use shardd_trainer::flow::{Flow, Part};
 use shardd_trainer::model::Model;
 use shardd_trainer::models::Mlp;
@@ -51,11 +52,11 @@ fn rows() -> MicroBatch<'static> {
     let values = picks(ROWS * WIDTH, 1 << 16).into_iter().map(|pick| pick as f32 / 65_536.0 - 0.5);
     let labels: Vec<u32> = picks(ROWS, 10).into_iter().map(|class| class as u32).collect();
     let input = vec![Part::floats(values.collect(), &[ROWS, WIDTH], &Device::flex())];
-    let measure = move |output: Vec<Part>| {
+    let measure = move |output: Vec<Part>, _: Range<usize>, _: usize| {
         let logits = <Tensor<2> as Flow>::from_parts(&mut output.into_iter());
         CrossEntropy.measure(logits, &labels)
     };
-    MicroBatch { input, measure: Box::new(measure) }
+    MicroBatch { input, measure: Box::new(measure), is_divisible: false }
 }
 
 fn measure(
@@ -131,7 +132,7 @@ impl Stepper {
         Stepper { engine, usage, number: 0 }
     }
 
-    fn step(&mut self, micro_batch: MicroBatch<'static>) -> Result<StepFigures, CollectiveError> {
+    fn step(&mut self, micro_batch: MicroBatch<'static>) -> Result<StepFigures, EngineError> {
         let plan = StepPlan { number: self.number, epoch: 0, rate: 1e-3 };
         self.number += 1;
         let usage = self.usage.clone();

@@ -12,10 +12,10 @@ use shardd_benches::link::{self, LinkSpeed, Links, Usage};
 use shardd_benches::timed::TimedModel;
 use shardd_benches::turns::{StepFigures, Way, growth, in_turns, medians};
 use shardd_trainer::Optimizer;
+use shardd_trainer::collective::Collective;
 use shardd_trainer::collective::tcp::{TcpOptions, connect};
-use shardd_trainer::collective::{Collective, CollectiveError};
 use shardd_trainer::compress::Compression;
-use shardd_trainer::engine::{BucketSizes, Engine, Share, StepPlan};
+use shardd_trainer::engine::{BucketSizes, Engine, EngineError, Share, StepPlan};
 use shardd_trainer::random::Key;
 use shardd_trainer::reduce::{Comm, Reduction, VirtualRanks};
 
@@ -227,7 +227,7 @@ impl Stepper {
         Stepper { work, engine, comm, usage, number: 0 }
     }
 
-    fn step(&mut self) -> Result<StepFigures, CollectiveError> {
+    fn step(&mut self) -> Result<StepFigures, EngineError> {
         let plan = StepPlan { number: self.number, epoch: 0, rate: 1e-3 };
         self.number += 1;
         let model = self.work.model;
@@ -239,7 +239,7 @@ impl Stepper {
         let usage = self.usage.clone();
         let (link_s, step) = growth(
             || usage.total(),
-            || -> Result<_, CollectiveError> {
+            || -> Result<_, EngineError> {
                 let last = shares.pop().expect("a micro-batch at least");
                 for share in shares {
                     self.engine.accumulate(share, plan)?;

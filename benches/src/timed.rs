@@ -1,6 +1,7 @@
 //! A model whose passes take a set time, as an accelerator's would, and leave the processor to others meanwhile: so the ranks of a machine with few
 //! cores do not compute in each other's way. Parameters, gradients, sums and updates are real.
 
+use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
@@ -52,12 +53,12 @@ impl TimedModel {
     /// A micro-batch of one sample.
     pub fn micro_batch(self) -> MicroBatch<'static> {
         let device = Device::flex();
-        let measure = move |_: Vec<Part>| {
+        let measure = |_: Vec<Part>, _: Range<usize>, _: usize| {
             let gradient = Tensor::<1>::zeros([WIDTH], &Device::flex());
             Measured { sum: 1.0, correct: 0, samples: 1, gradient: vec![Some(gradient)] }
         };
         let input = vec![Part::floats(vec![1.0; WIDTH], &[1, WIDTH], &device)];
-        MicroBatch { input, measure: Box::new(measure) }
+        MicroBatch { input, measure: Box::new(measure), is_divisible: false }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use shardd_trainer::collective::CollectiveError;
+use shardd_trainer::engine::EngineError;
 
 /// What a step came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -19,7 +19,7 @@ pub struct StepFigures {
 }
 
 /// One way to do a step: on one rank, what it came to but for its seconds.
-pub type Way<'a> = Box<dyn FnMut() -> Result<StepFigures, CollectiveError> + 'a>;
+pub type Way<'a> = Box<dyn FnMut() -> Result<StepFigures, EngineError> + 'a>;
 
 /// Takes so many steps in each way, in turns with the other ranks and after two that do not count; by way, then by round.
 ///
