@@ -73,14 +73,14 @@ class Memory:
             self.thread.join()
 
 
-def shardtrain(options, model, more=(), ranks=1, batch=None, epochs=None):
+def shardtrain(options, model, more=(), ranks=1, batch=None, epochs=None, network=None):
     """Trains; the steps' lines of progress, rank 0's report, and the memory of the GPU."""
     setting = options.models[model]
     batch = batch or setting["batch"]
     arguments = [
         "--store", str(options.directory / "store"),
         "--dataset", "images" if model == "resnet18" else "text",
-        "--model", model, "--batch-size", str(batch), "--epochs", str(epochs or setting["epochs"]),
+        "--model", network or model, "--batch-size", str(batch), "--epochs", str(epochs or setting["epochs"]),
         "--last-batch", "drop", "--lr", "0.01", "--no-audit", "--compare-every", "0", "--seed", "1",
     ]
     arguments += ["--classes", str(CLASSES if model == "resnet18" else VOCABULARY)]
@@ -256,14 +256,15 @@ def apart(one, other):
 def check(options):
     """Whether the device computes what the CPU does, and two ranks that share it what one does."""
     checks = []
-    few = dict(batch=16, epochs=1)
+    network = "small" if options.small else "resnet18"
+    few = dict(batch=16, epochs=1, network=network)
     cpu = losses(shardtrain(options, "resnet18", ["--device", "cpu"], **few)[0])
     for precision, bound in (("f32", 1e-2), ("bf16", 5e-2)):
         here = ["--device", options.device, "--precision", precision]
         there = losses(shardtrain(options, "resnet18", here, **few)[0])
-        checks.append((f"first {len(there)} losses of resnet18, {options.device} {precision} against cpu f32", apart(cpu, there), bound))
+        checks.append((f"first {len(there)} losses of {network}, {options.device} {precision} against cpu f32", apart(cpu, there), bound))
     two = ["--device", options.device, "--reduce", "fast", "--virtual-ranks", "2"]
-    half = dict(batch=8, epochs=1)
+    half = dict(batch=8, epochs=1, network=network)
     alone = losses(shardtrain(options, "resnet18", two, **half)[0])
     both = losses(shardtrain(options, "resnet18", two, ranks=2, **half)[0])
     checks.append((f"two ranks on {options.device} through the host against one", apart(alone, both), 1e-2))

@@ -151,8 +151,8 @@ impl Engine {
             let Some(bucket) = self.buckets.completed_by(block) else { continue };
             let gradient = walk.gradient.take();
             if bucket >= piece.buckets {
-                piece.buckets = bucket + 1;
                 self.deliver(begun, index, bucket, Some(gradient), is_last);
+                piece.buckets = bucket + 1;
             }
         }
     }
@@ -386,8 +386,9 @@ impl Engine {
         let sum = &mut begun.there[bucket];
         if let Some(Gradient::Device(tensors)) = gradient.filter(|_| self.buckets.len(bucket) > 0) {
             let more = Tensor::cat(tensors, 0);
-            *sum = Some(match sum.take() {
-                Some(sum) => sum + more,
+            // The device may have no memory for the sum: then it is as it was, and the gradient comes again.
+            *sum = Some(match &*sum {
+                Some(sum) => sum.clone() + more,
                 None => more,
             });
         }
