@@ -327,7 +327,7 @@ fn largest(numbers: &DataType) -> f32 {
 fn flat(column: &str, array: &ArrayRef, width: usize) -> Result<ArrayRef, InputError> {
     let list = array.as_fixed_size_list_opt();
     let list = list.ok_or_else(|| InputError::Column { column: column.to_owned() })?;
-    Ok(list.values().slice(list.value_offset_at(0) as usize, list.len() * width))
+    Ok(list.values().slice(list.value_offset_at(0), list.len() * width))
 }
 
 fn numbers(column: &str, array: &ArrayRef) -> Result<Float32Array, InputError> {

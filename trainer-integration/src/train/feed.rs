@@ -146,7 +146,7 @@ pub(super) struct Feed<'scope, 'env: 'scope> {
 enum Way<'scope, 'env> {
     /// Nobody has asked for a step.
     Source(&'env mut dyn StepSource),
-    Here(&'env mut dyn StepSource, Preparer),
+    Here(&'env mut dyn StepSource, Box<Preparer>),
     Ahead {
         steps: Receiver<Result<Option<(Step, Batches)>, TrainError>>,
         thread: ScopedJoinHandle<'scope, Vec<Audit>>,
@@ -182,7 +182,7 @@ impl<'scope, 'env> Feed<'scope, 'env> {
             unreachable!("begun once")
         };
         self.way = match preparer.place {
-            Preparation::Host => Way::Here(source, preparer),
+            Preparation::Host => Way::Here(source, Box::new(preparer)),
             Preparation::Device => self.ahead(source, preparer),
         };
     }

@@ -173,7 +173,7 @@ mod tests {
     fn there_is_no_nccl_without_a_gpu() {
         let mut alone = threads::world(1, Duration::from_secs(60)).remove(0);
         let refused = join(&mut alone, DeviceName::Cpu, &Device::flex(), Duration::from_secs(1)).unwrap();
-        let error = refused.err().expect("the CPU is no GPU");
+        let error = refused.expect_err("the CPU is no GPU");
         assert!(error.is_usage() && error.to_string().contains("--device cuda"), "{error}");
     }
 
