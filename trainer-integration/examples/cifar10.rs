@@ -25,6 +25,7 @@ use shardd_client::loader::{Loader, LoaderConfig, LoaderSource, MicroBatch};
 use shardd_client::protocol::RunId;
 use shardd_trainer::checkpoint::{Checkpoints, Place, Resume, Shelf};
 use shardd_trainer::collective::CollectiveError;
+use shardd_trainer::collective::tcp::JoinError;
 use shardd_trainer::launched::OTHERS_ARE_GONE;
 use shardd_trainer::nn::BatchNorm;
 use shardd_trainer::{Chain, CrossEntropy, Launched, Optimizer, TrainError, Trainer, block};
@@ -149,7 +150,8 @@ fn train(args: &Args) -> Result<(), Box<dyn Error>> {
 fn main() -> ExitCode {
     let Err(error) = train(&Args::parse()) else { return ExitCode::SUCCESS };
     eprintln!("{error}");
-    let is_others =
-        error.is::<CollectiveError>() || matches!(error.downcast_ref(), Some(TrainError::Collective(_)));
+    let is_others = error.is::<CollectiveError>()
+        || error.is::<JoinError>()
+        || matches!(error.downcast_ref(), Some(TrainError::Collective(_)));
     ExitCode::from(if is_others { OTHERS_ARE_GONE } else { 1 })
 }

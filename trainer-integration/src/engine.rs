@@ -180,7 +180,7 @@ impl<'a> MicroBatch<'a> {
     }
 
     /// How many rows each tensor of the input has, if they agree.
-    fn rows(&self) -> Option<usize> {
+    pub(crate) fn rows(&self) -> Option<usize> {
         let mut rows = self.input.iter().map(|part| part.shape().first().copied());
         let first = rows.next()??;
         rows.all(|rows| rows == Some(first)).then_some(first)

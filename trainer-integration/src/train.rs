@@ -773,6 +773,10 @@ impl Training<'_> {
         });
         // Checkpoints from before there was a choice say nothing of it.
         let mut mine = mine;
+        let back = self.persistence.checkpoints.as_ref().and_then(|it| it.every_steps);
+        if config.guard.on_bad_step == OnBadStep::RollBack {
+            mine["steps gone back by"] = json!(back);
+        }
         if config.precision != Precision::F32 {
             mine["precision"] = json!(config.precision);
         }

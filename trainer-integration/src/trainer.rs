@@ -269,7 +269,12 @@ where
 {
     let micro_batch =
         |(input, target): (Input, O::Target)| MicroBatch::new(parts_of(input), objective, target);
-    virtual_ranks.map(|virtual_rank| batches(virtual_rank).into_iter().map(micro_batch).collect()).collect()
+    // Of an input without rows there is nothing to learn.
+    let share = |virtual_rank| {
+        let micro_batches = batches(virtual_rank).into_iter().map(micro_batch);
+        micro_batches.filter(|micro_batch| micro_batch.rows() != Some(0)).collect()
+    };
+    virtual_ranks.map(share).collect()
 }
 
 impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Output, O> {

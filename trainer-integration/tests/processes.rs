@@ -138,6 +138,20 @@ fn test_data_that_cannot_be_used_costs_no_weights() {
     Weights::from_safetensors(&std::fs::read(&saved).unwrap()).expect("they are whole");
 }
 
+#[test]
+fn a_trace_that_cannot_be_written_costs_no_weights() {
+    let store = DigitsStore::new();
+    let saved = store.path().join("saved.safetensors");
+    let mut command = shardtrain(&store);
+    command
+        .args(["--dataset", "digits", "--epochs", "1", "--trace", "/nowhere/at/all", "--save"])
+        .arg(&saved);
+    let (code, said) = Rank::spawn(&mut command).end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("/nowhere/at/all"), "{said}");
+    Weights::from_safetensors(&std::fs::read(&saved).unwrap()).expect("they are whole");
+}
+
 fn files_below(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()

@@ -49,6 +49,11 @@ impl Compressor {
         Compressor { compression, residual, of_sum: Vec::new(), next: None, report }
     }
 
+    /// Gives up what was not sent.
+    pub(crate) fn forget(&mut self) {
+        *self = Compressor { report: self.report, ..Compressor::new(self.compression) };
+    }
+
     /// What it has cost and saved so far.
     pub(crate) fn report(&self) -> CompressionReport {
         self.report

@@ -49,7 +49,8 @@ impl Engine {
             carried: vec![vec![None; buckets]; hosted],
             scalars: vec![[0.0; 3]; hosted],
             micro_batches: vec![0; hosted],
-            hashers: if self.digests { vec![Hasher::new(); hosted] } else { Vec::new() },
+            // What stays on a device is not looked at.
+            hashers: vec![Hasher::new(); if self.digests && self.device_sums.is_none() { hosted } else { 0 }],
             samples: None,
             there: vec![None; buckets],
             sums: (0..buckets).map(|_| self.no_sum()).collect(),
@@ -94,6 +95,7 @@ impl Engine {
         let mut left = pieces(rows.unwrap_or(1), at_most);
         while let Some(mut piece) = left.pop_front() {
             let is_last = is_last && left.is_empty();
+            let running = self.running[index].clone();
             let attempt = || {
                 let whole = 0..rows.unwrap_or(1);
                 let (input, key) = if piece.rows == whole {
@@ -110,6 +112,7 @@ impl Engine {
             if !is_out_of_memory(&*panic) {
                 resume_unwind(panic);
             }
+            self.running[index] = running;
             let halves = piece.halves().filter(|_| is_divisible);
             let Some([first, second]) = halves else {
                 let way_out = match self.reduction {

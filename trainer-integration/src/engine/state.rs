@@ -2,7 +2,7 @@
 
 use tracing::warn;
 
-use super::{BlockState, Engine};
+use super::{BlockState, Engine, lock};
 use crate::checkpoint::{
     BlockLayout, Checkpoint, CheckpointError, Layout, Manifest, Place, Settings, Snapshot, State,
 };
@@ -91,6 +91,7 @@ impl Engine {
             let id = checkpoint.id.short();
             CheckpointError::Settings { id, differences: format!("its model has {differences}") }
         })?;
+        self.compressors.iter().for_each(|compressor| lock(compressor).forget());
         if self.compression().is_some() {
             warn!("what compression had not sent before the checkpoint is not in it, and lost");
         }

@@ -388,6 +388,27 @@ fn a_record_of_another_reduction_promises_nothing_and_is_one_all_the_same() {
 }
 
 #[test]
+fn a_record_that_tells_more_outlives_one_that_tells_less() {
+    let lab = Lab::new();
+    let ends = |lab: &Lab| {
+        let mut ends: Vec<u64> = lab.records("again").iter().map(|(_, record)| record.steps.end).collect();
+        ends.sort_unstable();
+        ends
+    };
+    let fails = |after| {
+        let fate = Fate { dies: Some(after), ..Fate::default() };
+        let outcomes = lab.train("again", 1, &lab.about(), fate);
+        assert!(outcomes[0].is_err());
+    };
+    fails(20);
+    assert_eq!(ends(&lab), [20]);
+    fails(3);
+    assert_eq!(ends(&lab), [3, 20], "each is all that there is of its training");
+    fails(25);
+    assert_eq!(ends(&lab), [25]);
+}
+
+#[test]
 fn a_store_that_fails_costs_the_record_and_not_the_training() {
     let lab = Lab::new();
     let shelf = lab.shelf("lost");

@@ -62,7 +62,8 @@ struct SoFar {
 
 /// A publication in the background.
 struct UnderWay {
-    job: JoinHandle<Result<(RecordId, Record), RecordError>>,
+    /// Gives the records that are superseded by the next one.
+    job: JoinHandle<Result<Vec<(RecordId, Record)>, RecordError>>,
     /// Of the parts that were unsent.
     parts: usize,
 }
@@ -285,13 +286,19 @@ impl Writer {
             }
             let id = records.publish(&record).await?;
             drop(done);
-            for (old, tells_less) in superseded.iter().filter(|(old, _)| *old != id) {
-                // It does no harm but to the space it takes.
-                if let Err(error) = records.remove(*old, tells_less).await {
+            let mut left = Vec::new();
+            for (old, earlier) in superseded.into_iter().filter(|(old, _)| *old != id) {
+                let tells_less =
+                    record.steps.first <= earlier.steps.first && earlier.steps.end <= record.steps.end;
+                if !tells_less {
+                    left.push((old, earlier));
+                } else if let Err(error) = records.remove(old, &earlier).await {
+                    // It does no harm but to the space it takes.
                     warn!(record = old.short(), %error, "a record that tells less could not be removed");
                 }
             }
-            Ok((id, record))
+            left.push((id, record));
+            Ok(left)
         });
         self.under_way = Some(UnderWay { job, parts: count });
     }
@@ -301,9 +308,9 @@ impl Writer {
         let Some(UnderWay { job, parts }) = self.under_way.take() else { return };
         let run = &self.record.run;
         match self.shelf.handle().block_on(job) {
-            Ok(Ok(published)) => {
+            Ok(Ok(superseded)) => {
                 self.unsent.drain(..parts);
-                self.superseded = vec![published];
+                self.superseded = superseded;
             }
             Ok(Err(error)) => {
                 let error = crate::train::chain(&error);

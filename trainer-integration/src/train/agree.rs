@@ -65,7 +65,8 @@ pub(crate) fn compare(comm: &Comm, ours: &[Digest], moment: &str) -> Result<(), 
 
 /// Settings that a training may go on with though they were others: the first decide nothing but the last bits, the last what is
 /// done where it ended.
-pub(crate) const MAY_CHANGE: [&str; 4] = ["version", "device", "bad steps", "transport"];
+pub(crate) const MAY_CHANGE: [&str; 5] =
+    ["version", "device", "bad steps", "steps gone back by", "transport"];
 
 /// Settings that decide nothing that a checkpoint holds.
 const NOT_KEPT: [&str; 4] = ["steps between comparisons", "checkpoints", "test samples", "record"];

@@ -77,6 +77,25 @@ fn a_model_of_ones_own_learns() {
 }
 
 #[test]
+fn inputs_without_rows_change_nothing() {
+    let train = |with_empty: bool| {
+        let trained = spawn(2, |collective| {
+            let mut trainer = trainer(collective);
+            let rows = |virtual_rank: u32| {
+                let empty = with_empty && virtual_rank > 1;
+                let rows = [digits(8, virtual_rank.into())];
+                rows.into_iter().chain(empty.then(|| digits(0, 1)))
+            };
+            let loss = trainer.step(0.01, rows).unwrap();
+            (loss.samples, trainer.weights().unwrap().digest())
+        });
+        assert_eq!(trained[0], trained[1]);
+        trained[0]
+    };
+    assert_eq!(train(true), train(false));
+}
+
+#[test]
 fn weight_decay_goes_by_what_is_said_of_a_name() {
     let after = |decay: f32, share: fn(&str, &[usize]) -> f32| {
         let weights = spawn(2, |collective| {

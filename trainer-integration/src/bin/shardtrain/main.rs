@@ -72,6 +72,7 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
         (Some(TrainError::Nccl(error)), _) if error.is_usage() => 2,
         (Some(TrainError::Nccl(NcclError::Late { .. })), _) => OTHERS_ARE_GONE,
         (Some(TrainError::Collective(_)), _) => OTHERS_ARE_GONE,
+        _ if is_unevaluated_without_others(error) => OTHERS_ARE_GONE,
         _ if error.is::<CollectiveError>() => OTHERS_ARE_GONE,
         (
             _,
@@ -89,6 +90,11 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
 /// Whether a training is not the one it was compared with: what else keeps it from being compared is another thing.
 fn differs(error: &(dyn Error + 'static)) -> bool {
     matches!(error.downcast_ref(), Some(TrainError::Rerun(_)))
+}
+
+fn is_unevaluated_without_others(error: &(dyn Error + 'static)) -> bool {
+    let unevaluated = error.downcast_ref::<session::Unevaluated>();
+    unevaluated.is_some_and(|error| matches!(*error.0, TrainError::Collective(_)))
 }
 
 /// An error and its causes in one line; a cause that its effect already quotes is left out.

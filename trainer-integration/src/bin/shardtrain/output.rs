@@ -9,7 +9,7 @@ use serde::Serialize;
 use shardd_trainer::collective::straggler;
 use shardd_trainer::compress::CompressionReport;
 use shardd_trainer::source::Audit;
-use shardd_trainer::train::{Progress, Stopped, Trained};
+use shardd_trainer::train::{Progress, Trained};
 use shardd_trainer::weights::{Weights, WeightsError};
 use shardfmt::PlanId;
 use thiserror::Error;
@@ -221,11 +221,10 @@ impl Observer {
 }
 
 /// Says where a training stopped that was asked to.
-pub(crate) fn tell_stopped(args: &Args, stopped: &Stopped) {
+pub(crate) fn tell_stopped(args: &Args, steps: u64, of: u64) {
     if args.rank > 0 {
         return;
     }
-    let Stopped { steps, of, .. } = stopped;
     let place = args.checkpoints.as_deref().unwrap_or(Path::new("")).display();
     let line =
         format!("stopped after step {steps} of {of}, with a checkpoint in {place}; start again to go on\n");

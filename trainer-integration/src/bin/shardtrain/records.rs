@@ -146,12 +146,18 @@ impl Expected {
         .into()
     }
 
-    /// Says that nothing differs.
-    pub(crate) fn tell(&self, args: &Args) {
-        if args.rank > 0 {
-            return;
-        }
+    /// Says that nothing differs, once so many steps were trained.
+    pub(crate) fn tell(&self, args: &Args, trained: u64) -> Result<(), Failure> {
         let steps = &self.record.steps;
+        if trained < steps.end {
+            let compared = trained.saturating_sub(steps.first);
+            let message =
+                format!("stopped after {compared} steps, which are the same; the others were not compared");
+            return Err(UsageError(message).into());
+        }
+        if args.rank > 0 {
+            return Ok(());
+        }
         let count = steps.end - steps.first;
         let from = match steps.first {
             0 => String::new(),
@@ -163,6 +169,7 @@ impl Expected {
         };
         // A reader that has gone away misses it; the exit code says the same.
         let _ = writeln!(io::stdout(), "{count} steps are the same to the last bit{from}{weights}");
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use shardd_client::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog, StorePlace};
@@ -17,7 +18,7 @@ use shardd_trainer::data::{Augmentation, Rows};
 use shardd_trainer::launched::{end_with, stop_on_signals};
 use shardd_trainer::record::{About, Purpose, Recording};
 use shardd_trainer::trace::node_events;
-use shardd_trainer::train::{Outcome, Persistence, Start, TrainConfig, train_with};
+use shardd_trainer::train::{Outcome, Persistence, Start, TrainConfig, TrainError, train_with};
 use shardd_trainer::weights::Weights;
 use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
@@ -129,27 +130,17 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
     let persistence = Persistence { start, checkpoints, stop, recording };
     let mut observe = |progress| observer.step(&progress);
     let outcome = train_with(&config, &persistence, collective, &mut loader, test, &mut observe)?;
-    if let Some(path) = args.trace.as_ref().filter(|_| args.rank == 0) {
-        let mut trace = match &outcome {
-            Outcome::Trained(trained) => trained.trace.clone(),
-            Outcome::Stopped(stopped) => stopped.trace.clone(),
-        };
-        if args.store.is_none() {
-            let nodes = timelines(&args.server, &Credentials::of_env()?, &args.run);
-            let began = began.duration_since(UNIX_EPOCH).unwrap_or_default();
-            trace.extend(node_events(&nodes, began.as_micros() as u64));
-        }
-        write_trace(path, &trace)?;
-    }
-    drop(loader); // leaves the run
     let trained = match outcome {
         Outcome::Trained(trained) => trained,
         Outcome::Stopped(stopped) => {
-            match expected {
-                Some(expected) => expected.tell(args),
-                None => tell_stopped(args, &stopped),
-            }
-            return Ok(());
+            trace(args, began, stopped.trace)?;
+            return match expected {
+                Some(expected) => expected.tell(args, stopped.steps),
+                None => {
+                    tell_stopped(args, stopped.steps, stopped.of);
+                    Ok(())
+                }
+            };
         }
     };
     let report = Report::new(args, plan_id, virtual_ranks, resumed_from, &trained);
@@ -161,14 +152,33 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
     if let Some(path) = &args.report {
         write_report(path, &report)?;
     }
+    // What was learnt is safe now.
+    trace(args, began, trained.trace.clone())?;
+    drop(loader); // leaves the run
     match expected {
-        Some(expected) => expected.tell(args),
+        Some(expected) => expected.tell(args, trained.steps)?,
         None => observer.finish(&report),
     }
     match trained.unevaluated {
         None => Ok(()),
-        Some(error) => Err(format!("trained, but not evaluated: {}", crate::chain(&*error)).into()),
+        Some(error) => Err(Unevaluated(error).into()),
     }
+}
+
+/// The weights are there, but not the figures on the test data.
+#[derive(Debug, thiserror::Error)]
+#[error("trained, but not evaluated: {}", crate::chain(&*.0))]
+pub(crate) struct Unevaluated(pub(crate) Arc<TrainError>);
+
+/// Writes what all ranks did, on rank 0, if it is wanted, with what the nodes did meanwhile.
+fn trace(args: &Args, began: SystemTime, mut events: Vec<serde_json::Value>) -> Result<(), Failure> {
+    let Some(path) = args.trace.as_ref().filter(|_| args.rank == 0) else { return Ok(()) };
+    if args.store.is_none() {
+        let nodes = timelines(&args.server, &Credentials::of_env()?, &args.run);
+        let began = began.duration_since(UNIX_EPOCH).unwrap_or_default();
+        events.extend(node_events(&nodes, began.as_micros() as u64));
+    }
+    Ok(write_trace(path, &events)?)
 }
 
 /// What is trained on, for a record.

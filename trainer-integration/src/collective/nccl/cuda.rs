@@ -117,7 +117,11 @@ impl NcclSums {
         // nobody reads `sum` before. The stream is of the device that is current, which the communicator was made for.
         unsafe { self.communicator.all_reduce(from_address, to_address, count, stream) }?;
         let done = self.stream.record_event(None);
-        let done = done.map_err(|error| driver("record an event")(error.to_string()))?;
+        let done = done.map_err(|error| {
+            // Before the memory goes that it may still read and write.
+            self.communicator.give_up();
+            driver("record an event")(error.to_string())
+        })?;
         self.communicator
             .wait("add up", || done.try_is_complete().map_err(|error| driver("add up")(error.to_string())))?;
         drop((from, to));
