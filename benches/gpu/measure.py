@@ -1,10 +1,12 @@
 """shardtrain and PyTorch on the same models, in turns; see benches/gpu/run."""
 
 import argparse
+import gzip
 import json
 import math
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -274,6 +276,15 @@ def check(options):
     return checks
 
 
+def unpack(program):
+    """Makes the program of what was packed to travel, unless it is there."""
+    packed = program.with_name(f"{program.name}.gz")
+    if packed.is_file() and not program.is_file():
+        with gzip.open(packed) as source, open(program, "wb") as target:
+            shutil.copyfileobj(source, target)
+        program.chmod(0o755)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", type=Path)
@@ -290,6 +301,7 @@ def main():
     if options.pytorch:
         model, precision, mode = options.pytorch.split(",")
         return print(json.dumps(pytorch(options, model, precision, mode == "compiled")))
+    unpack(options.directory / "shardtrain")
     if not (options.directory / "shardtrain").is_file():
         raise SystemExit(f"no shardtrain in {options.directory}; run benches/gpu/run prepare first")
 
