@@ -371,7 +371,7 @@ fn every_command_has_a_manual_page_that_says_something() {
     }
     let expected: BTreeSet<String> =
         verbs(&home).into_iter().map(|verb| format!("shardctl-{}", verb.replace(' ', "-"))).collect();
-    let whole = ["", "-plan", "-audit", "-context", "-token", "-certs", "-exchange", "-explain"]
+    let whole = ["", "-plan", "-audit", "-context", "-token", "-certs", "-exchange", "-explain", "-runs"]
         .map(|group| format!("shardctl{group}"));
     assert_eq!(pages, expected.into_iter().chain(whole).collect());
     let one = run(&mut home.shardctl(&["man", "plan", "at"]));
