@@ -28,6 +28,7 @@ pub mod trace;
 pub mod train;
 pub mod trainer;
 pub mod weights;
+pub mod zero;
 
 pub use block::{Block, Pass};
 pub use collective::spawn;

@@ -1,0 +1,34 @@
+//! How little of a training one rank can keep (ZeRO: Rajbhandari, Rasley, Ruwase and He, "ZeRO: memory optimizations toward training trillion
+//! parameter models", SC 2020): optimizer states, gradients and parameters are cut into slices, of which each rank keeps its own.
+//!
+//! What is computed does not change: the stages differ in where numbers lie and when they travel, and under exact reduction they give the
+//! same weights to the last bit.
+
+pub mod slices;
+
+use serde::{Deserialize, Serialize};
+
+/// What each rank keeps a slice of, instead of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Zero {
+    /// Nothing: every rank keeps everything (stage 0, distributed data parallel).
+    #[default]
+    Nothing,
+    /// What the optimizer remembers (stage 1).
+    Moments,
+    /// That and gradients, which are gone as soon as they are added up (stage 2).
+    Gradients,
+    /// That and the parameters, which are gathered block by block when they are used (stage 3, fully sharded).
+    Parameters,
+}
+
+impl Zero {
+    /// All of them, by their number.
+    pub const ALL: [Zero; 4] = [Zero::Nothing, Zero::Moments, Zero::Gradients, Zero::Parameters];
+
+    /// The number of the stage.
+    pub fn stage(self) -> u8 {
+        self as u8
+    }
+}
