@@ -97,6 +97,8 @@ pub struct Pass {
     pub(crate) kept: BTreeMap<&'static str, Part>,
     /// What this block took from the shelf, as the beginnings of its graph.
     pub(crate) recalled: BTreeMap<&'static str, Part>,
+    /// Whether there is a graph, if it trains.
+    has_graph: bool,
 }
 
 impl Pass {
@@ -106,7 +108,13 @@ impl Pass {
         shelf: BTreeMap<&'static str, Part>,
         total: Option<Tensor<1>>,
     ) -> Pass {
-        Pass { key, draws: 0, total, shelf, kept: BTreeMap::new(), recalled: BTreeMap::new() }
+        let (kept, recalled) = (BTreeMap::new(), BTreeMap::new());
+        Pass { key, draws: 0, total, shelf, kept, recalled, has_graph: true }
+    }
+
+    /// The same, if nobody goes back through it.
+    pub(crate) fn without_graph(self) -> Pass {
+        Pass { has_graph: false, ..self }
     }
 
     /// One that trains a whole model as a single block, outside a trainer.
@@ -167,7 +175,7 @@ impl Pass {
         let part = self.recalled.entry(name).or_insert_with(|| {
             let part = self.shelf.get(name);
             let part = part.unwrap_or_else(|| panic!("no earlier block keeps {name:?}")).clone();
-            if self.key.is_some() { part.leaf(true) } else { part }
+            if self.key.is_some() { part.leaf(self.has_graph) } else { part }
         });
         from_parts(vec![part.clone()])
     }

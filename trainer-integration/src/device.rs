@@ -79,6 +79,14 @@ impl Precision {
         }
     }
 
+    /// Of a number.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Precision::F32 => 4,
+            Precision::Bf16 => 2,
+        }
+    }
+
     /// Whether a device can do it.
     ///
     /// # Errors

@@ -4,10 +4,16 @@
 //! makes the bits independent of the number of processes. Gradients travel in buckets of blocks: while the last virtual rank of this process
 //! still goes backward through the earlier blocks, the later ones are already being reduced.
 
+mod block;
 mod buckets;
+mod gather;
 mod memory;
 mod passes;
+mod segments;
+mod sliced;
+mod spare;
 mod state;
+mod update;
 mod walk;
 
 use std::ops::Range;
@@ -15,28 +21,29 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use blake3::Hasher;
-use burn::tensor::{Device, Tensor, TensorData};
-use rayon::prelude::*;
+use burn::tensor::{Device, Tensor};
 use shardd_client::record::Digest128;
-use shardfmt::digest::Digest;
 use thiserror::Error;
 
-use crate::block::Pass;
 use crate::collective::CollectiveError;
 use crate::collective::nccl::DeviceSums;
 use crate::compress::{Compression, CompressionReport, Compressor};
 use crate::device::Precision;
 use crate::flow::{Flow, Part, from_parts};
+use crate::ledger::{Ledger, Numbers, Usage};
 use crate::loss::{Measured, Objective};
 use crate::model::Model;
-use crate::optim::{Moments, Norm, Optimizer, Rule};
+use crate::optim::{Optimizer, Rule};
 use crate::random::Key;
 use crate::reduce::{Comm, Partials, Pending, Reduction, VirtualRanks, all_reduce};
-use crate::stage::{Stage, to_numbers};
 use crate::trace::{Lane, Tracer};
-use crate::weights::{Running, Weights, ranges};
+use crate::weights::{Running, Weights};
+use crate::zero::Zero;
+use crate::zero::slices::Owners;
+use block::BlockState;
 pub use buckets::BucketSizes;
 use buckets::Buckets;
+use spare::Spare;
 
 /// A model being trained, as one rank holds it.
 #[derive(Debug)]
@@ -47,6 +54,7 @@ pub struct Engine {
     ranks: VirtualRanks,
     rule: Rule,
     key: Key,
+    zero: Zero,
     blocks: Vec<BlockState>,
     /// Where the first trained parameters are: before that there is nothing to go back for.
     first_trained: usize,
@@ -62,6 +70,7 @@ pub struct Engine {
     running: Vec<Running>,
     comm: Arc<Comm>,
     begun: Option<Begun>,
+    ledger: Ledger,
     spare: Spare,
     updating: Duration,
     reducing: Duration,
@@ -79,42 +88,6 @@ pub(crate) struct ShareSum {
     pub(crate) scalars: [f64; 3],
     /// Of the gradient of the losses' sum, from the last block to the first, whatever buckets it went in.
     pub(crate) gradient: Option<Digest128>,
-}
-
-/// The numbers of one block.
-#[derive(Debug)]
-struct BlockState {
-    /// The trained ones, then the frozen ones.
-    weights: Vec<f32>,
-    /// The trained parameters, and how much of the weight decay applies.
-    trained: Vec<(Range<usize>, f32)>,
-    moments: Moments,
-}
-
-impl BlockState {
-    /// How many of its numbers are trained.
-    fn trained_len(&self) -> usize {
-        self.trained.last().map_or(0, |(range, _)| range.end)
-    }
-}
-
-/// Memory of the last step, for the next one: that of every parameter and of every gradient, which a system would first have to clear.
-#[derive(Debug, Default)]
-struct Spare {
-    /// The parameters as tensors, by block; none where numbers are on another device.
-    parameters: Vec<Vec<Tensor<1>>>,
-    /// By bucket.
-    gradients: Vec<Vec<f32>>,
-}
-
-impl Spare {
-    /// Room for the gradients of a bucket, of so many numbers.
-    fn room(&mut self, bucket: usize, length: usize) -> Vec<f32> {
-        let mut room = self.gradients.get_mut(bucket).map(std::mem::take).unwrap_or_default();
-        room.clear();
-        room.reserve_exact(length);
-        room
-    }
 }
 
 /// What all ranks know of a step before it.
@@ -212,7 +185,7 @@ struct Begun {
     /// The running numbers before it.
     running: Vec<Running>,
     /// By virtual rank of this rank, then by bucket: the sum over the micro-batches so far.
-    carried: Vec<Vec<Option<Vec<f32>>>>,
+    carried: Vec<Vec<Option<Numbers<f32>>>>,
     /// By virtual rank of this rank: losses, right answers, samples.
     scalars: Vec<[f64; 3]>,
     /// By virtual rank of this rank: micro-batches so far.
@@ -225,18 +198,36 @@ struct Begun {
     there: Vec<Option<Tensor<1>>>,
     /// By bucket.
     sums: Vec<BucketSum>,
-    reductions: Vec<Pending<Vec<f32>>>,
+    reductions: Vec<Reducing>,
+    /// By bucket: of this rank's slices the sums of all ranks so far, where every call sends its own.
+    sliced: Vec<Option<Numbers<f32>>>,
+}
+
+/// The sums of a bucket over all ranks.
+#[derive(Debug)]
+enum Reducing {
+    UnderWay(Pending<Reduced>),
+    Done(Reduced),
+}
+
+/// What is there once all ranks have added up.
+#[derive(Debug)]
+struct Reduced {
+    /// The whole bucket, in which this rank's slices at least are sums; where gradients are sliced, just these, block after block.
+    sum: Numbers<f32>,
+    /// Memory of a whole bucket that is of no use any more.
+    spare: Option<Numbers<f32>>,
 }
 
 /// The gradients of a bucket, of the virtual ranks so far.
 #[derive(Debug)]
 enum BucketSum {
     Exact(Partials<f32>),
-    Fast(Vec<f32>),
+    Fast(Option<Numbers<f32>>),
 }
 
 impl Engine {
-    /// A model with these first weights (by block, the same on every rank), which draws the random numbers of `key`.
+    /// A model with these first weights (by block, the same on every rank), which draws the random numbers of `key`. Every rank keeps everything.
     ///
     /// # Panics
     /// If the weights are not the model's, or the world larger than the number of virtual ranks.
@@ -249,24 +240,39 @@ impl Engine {
         key: Key,
         comm: Arc<Comm>,
     ) -> Engine {
-        assert_eq!(ranks.world, comm.world(), "the virtual ranks are shared by this world");
         assert_eq!(weights.len(), model.stages.len(), "weights for every block");
-        let state = |stage: &dyn Stage, weights: Vec<f32>| {
-            let parameters = stage.parameters().iter();
-            let count: usize = parameters.clone().map(|parameter| parameter.len()).sum();
-            assert_eq!(weights.len(), count, "weights for every parameter");
-            let trained = parameters.zip(ranges(stage.parameters())).filter(|(it, _)| it.is_trained);
-            let trained = trained.map(|(parameter, range)| (range, parameter.decay)).collect();
-            BlockState { weights, trained, moments: Moments::default() }
+        let mut engine = Engine::blank(model, Zero::Nothing, device, ranks, rule, key, comm);
+        weights.iter().enumerate().for_each(|(block, weights)| engine.begin_block(block, weights));
+        engine
+    }
+
+    /// The same with weights that are zero until [`Engine::begin_block`] says otherwise, of which each rank keeps what `zero` says.
+    ///
+    /// # Panics
+    /// If the world is larger than the number of virtual ranks.
+    pub fn blank(
+        model: Model,
+        zero: Zero,
+        device: Device,
+        ranks: VirtualRanks,
+        rule: impl Into<Rule>,
+        key: Key,
+        comm: Arc<Comm>,
+    ) -> Engine {
+        assert_eq!(ranks.world, comm.world(), "the virtual ranks are shared by this world");
+        let (ledger, place) = (Ledger::default(), (comm.rank(), comm.world()));
+        let stages = model.stages.iter().enumerate();
+        let state = |(block, stage): (usize, &Box<dyn crate::stage::Stage>)| {
+            BlockState::new(&**stage, block, zero, place, &ledger)
         };
-        let stages = model.stages.iter().zip(weights);
-        let blocks: Vec<BlockState> = stages.map(|(stage, weights)| state(&**stage, weights)).collect();
+        let blocks: Vec<BlockState> = stages.map(state).collect();
         let running = ranks.of(comm.rank()).map(|_| model.initial_running()).collect();
-        let first_trained = blocks.iter().position(|block| !block.trained.is_empty()).unwrap_or(0);
+        let first_trained = blocks.iter().position(|block| block.trained_len() > 0).unwrap_or(0);
         let rule = rule.into();
-        let buckets = buckets_of(&blocks, BucketSizes::default());
+        let buckets = buckets_of(&blocks, zero, BucketSizes::default());
         let (updating, reducing) = (Duration::ZERO, Duration::ZERO);
         let (reduction, compressors) = (Reduction::Exact, Vec::new());
+        let spare = Spare::new(zero, &ledger, blocks.iter().map(|block| block.ownership.all));
         Engine {
             model,
             device,
@@ -274,6 +280,7 @@ impl Engine {
             ranks,
             rule,
             key,
+            zero,
             blocks,
             first_trained,
             most_rows: None,
@@ -284,13 +291,25 @@ impl Engine {
             running,
             comm,
             begun: None,
-            spare: Spare::default(),
+            ledger,
+            spare,
             updating,
             reducing,
             tracer: Tracer::off(),
             digests: false,
             shares: Vec::new(),
         }
+    }
+
+    /// Gives a block its weights, of which this rank keeps its own.
+    ///
+    /// # Panics
+    /// If they are not the block's.
+    pub fn begin_block(&mut self, block: usize, weights: &[f32]) {
+        let state = &mut self.blocks[block];
+        assert_eq!(weights.len(), state.ownership.all, "weights for every parameter");
+        state.weights.copy_from(0, weights);
+        self.model.stages[block].forget_initial();
     }
 
     /// With a record of what is done when.
@@ -306,8 +325,12 @@ impl Engine {
     }
 
     /// With another way to add gradients up, which all ranks choose alike.
+    ///
+    /// # Panics
+    /// If gradients are to be compressed of which ranks keep slices.
     #[must_use]
     pub fn with_reduction(mut self, reduction: Reduction) -> Engine {
+        assert_eq!(self.zero.refusal(reduction), None);
         self.reduction = reduction;
         self.prepare_compressors();
         self
@@ -316,10 +339,11 @@ impl Engine {
     /// With gradients that stay on the device until they are added up over all ranks, by this.
     ///
     /// # Panics
-    /// If they are to be added up exactly, or in fewer bits: both are done on the host.
+    /// If they are to be added up exactly, in fewer bits, or by slices: all of this is done on the host.
     #[must_use]
     pub fn with_device_sums(self, sums: Box<dyn DeviceSums>) -> Engine {
         assert_eq!(self.reduction, Reduction::Fast(Compression::None), "added up on the device");
+        assert_eq!(self.zero, Zero::Nothing, "added up on the device");
         Engine { device_sums: Some(Arc::new(Mutex::new(sums))), ..self }
     }
 
@@ -338,11 +362,11 @@ impl Engine {
         self.compressors.iter().map(|it| lock(it).report()).reduce(CompressionReport::with)
     }
 
-    /// With buckets of other sizes. Exactly reduced, the weights do not depend on them.
+    /// With buckets of other sizes. Exactly reduced, the weights do not depend on them. Where parameters are sliced, each block has one of its own.
     #[must_use]
     pub fn with_buckets(mut self, sizes: BucketSizes) -> Engine {
-        self.buckets = buckets_of(&self.blocks, sizes);
-        self.spare.gradients.clear();
+        self.buckets = buckets_of(&self.blocks, self.zero, sizes);
+        self.spare.forget_gradients();
         self.prepare_compressors();
         self
     }
@@ -387,9 +411,16 @@ impl Engine {
         self.ranks.of(self.comm.rank())
     }
 
-    /// The parameters, by block.
-    pub fn parameters(&self) -> Vec<Vec<f32>> {
-        self.blocks.iter().map(|block| block.weights.clone()).collect()
+    /// What each rank keeps slices of.
+    pub fn zero(&self) -> Zero {
+        self.zero
+    }
+
+    /// The bytes of the model's numbers that this rank has held at once, at most, since this was last asked.
+    pub fn most_memory(&self) -> Usage {
+        let most = self.ledger.most();
+        self.ledger.forget();
+        most
     }
 
     /// Forward and backward for micro-batches of a step that is not complete with them: one share for each virtual rank of this rank, in
@@ -402,7 +433,12 @@ impl Engine {
     /// # Panics
     /// If there is not one share for each virtual rank, or a step of another number is begun.
     pub fn accumulate(&mut self, shares: Vec<Share<'_>>, plan: StepPlan) -> Result<(), EngineError> {
-        self.run(shares, plan, false)
+        self.run(shares, plan, false)?;
+        if let Some(mut begun) = self.begun.take() {
+            self.collect_slices(&mut begun)?;
+            self.begun = Some(begun);
+        }
+        Ok(())
     }
 
     /// Trains on a step: one share for each virtual rank of this rank, in order, besides those that were accumulated.
@@ -424,8 +460,9 @@ impl Engine {
     ) -> Result<StepLoss, EngineError> {
         self.run(shares, plan, true)?;
         let computed = Instant::now();
-        let waiting = self.tracer.span(Lane::Compute, || "wait for sums");
-        let Begun { running, scalars, reductions, hashers, .. } =
+        let tracer = self.tracer.clone();
+        let waiting = tracer.span(Lane::Compute, || "wait for sums");
+        let Begun { running, scalars, reductions, sliced, hashers, .. } =
             self.begun.take().expect("a step is under way");
         let digests = hashers.iter().map(|hasher| Some(Digest128::of(hasher))).chain(std::iter::repeat(None));
         let share = |(scalars, gradient): (&[f64; 3], _)| ShareSum { scalars: *scalars, gradient };
@@ -435,13 +472,8 @@ impl Engine {
             sums.push(virtual_rank, scalars.to_vec());
         }
         let totals = reduce(&self.comm, self.ranks, sums);
-        let mut norm = Norm::default();
-        let mut gradient = Vec::with_capacity(reductions.len());
-        for (bucket, reduction) in reductions.into_iter().enumerate() {
-            let sum = reduction.wait()?;
-            self.buckets.places(bucket).for_each(|(_, range)| norm.add(&sum[range]));
-            gradient.push(sum);
-        }
+        let gradient = self.sums_of_all(reductions, sliced)?;
+        let norm = self.norm(&gradient)?;
         let totals = totals.wait()?;
         drop(waiting);
         let (sum, correct, samples) = (totals[0], totals[1] as u64, totals[2] as u64);
@@ -455,11 +487,11 @@ impl Engine {
         if is_taken {
             let rule = self.rule_here();
             let factor = share * rule.clip.map_or(1.0, |limit| f64::from(norm.factor(limit)));
-            self.update(rule.optimizer, &gradient, factor as f32, plan.rate);
+            self.update(rule.optimizer, &gradient, factor as f32, plan.rate)?;
         } else {
             self.running = running;
         }
-        self.spare.gradients = gradient;
+        self.spare.keep_gradients(gradient);
         self.updating = computed.elapsed();
         Ok(loss)
     }
@@ -475,26 +507,14 @@ impl Engine {
         }
     }
 
-    /// Moves the weights against the gradient.
-    fn update(&mut self, optimizer: Optimizer, gradient: &[Vec<f32>], factor: f32, rate: f32) {
-        let _span = self.tracer.span(Lane::Compute, || "update");
-        for (bucket, sum) in gradient.iter().enumerate() {
-            for (block, range) in self.buckets.places(bucket) {
-                let BlockState { weights, trained, moments } = &mut self.blocks[block];
-                let weights = &mut weights[..range.len()];
-                moments.update(optimizer, rate, trained, weights, &sum[range], factor);
-            }
-        }
-    }
-
     /// The running numbers averaged over all virtual ranks, in the order of the tree: the same on every rank.
     ///
     /// # Errors
     /// When another rank is gone or late.
     pub fn averaged_running(&self) -> Result<Running, CollectiveError> {
-        let mut sums = Partials::new(self.ranks.count);
+        let mut sums = Partials::<f32>::new(self.ranks.count);
         for (virtual_rank, blocks) in self.virtual_ranks().zip(&self.running) {
-            sums.push(virtual_rank, blocks.iter().flatten().flatten().copied().collect());
+            sums.push(virtual_rank, blocks.iter().flatten().flatten().copied().collect::<Vec<f32>>());
         }
         let total = reduce(&self.comm, self.ranks, sums).wait()?;
         let mut averages = total.iter().map(|sum| sum / self.ranks.count as f32);
@@ -505,82 +525,18 @@ impl Engine {
         Ok(averaged)
     }
 
-    /// The digest of each block's parameters.
-    pub fn digests(&self) -> Vec<Digest> {
-        self.blocks.iter().map(|block| Digest::of(bytemuck::cast_slice(&block.weights))).collect()
-    }
-
-    /// The weights as they stand, with averaged running numbers: what is hashed, saved and evaluated.
+    /// The weights as they stand, with averaged running numbers: what is hashed, saved and evaluated. All ranks call it together.
     ///
     /// # Errors
     /// When another rank is gone or late.
     pub fn weights(&self) -> Result<Weights, CollectiveError> {
-        Ok(self.model.name_weights(&self.parameters(), &self.averaged_running()?))
-    }
-
-    /// What the model makes of an input, by these running numbers.
-    pub fn output(&self, input: Vec<Part>, running: &Running) -> Vec<Part> {
-        let (mut activation, mut shelf) = (self.at_precision(input), std::collections::BTreeMap::new());
-        for ((stage, parameters), running) in self.model.stages.iter().zip(self.tensors()).zip(running) {
-            let mut pass = Pass::new(None, shelf, None);
-            activation = stage.load(&parameters, running, false).forward(activation, &mut pass);
-            (shelf, _) = pass.leave();
-        }
-        activation.into_iter().map(|part| part.cast(Precision::F32.dtype())).collect()
+        Ok(self.model.name_weights(self.parameters()?, &self.averaged_running()?))
     }
 
     /// An input as the first block takes it.
     fn at_precision(&self, input: Vec<Part>) -> Vec<Part> {
         input.into_iter().map(|part| part.cast(self.precision.dtype())).collect()
     }
-
-    /// One flat tensor per parameter, by block.
-    fn tensors(&self) -> Vec<Vec<Tensor<1>>> {
-        let tensors = |stage: &dyn Stage, state: &BlockState| {
-            let tensor = |range: Range<usize>| {
-                let values = state.weights[range].to_vec();
-                let length = values.len();
-                let full = Tensor::<1>::from_data(TensorData::new(values, [length]), &self.device);
-                full.cast(self.precision.dtype())
-            };
-            ranges(stage.parameters()).into_iter().map(tensor).collect()
-        };
-        self.model.stages.iter().zip(&self.blocks).map(|(stage, state)| tensors(&**stage, state)).collect()
-    }
-
-    /// The same, in the memory of those of the last step.
-    fn renewed_tensors(&mut self) -> Vec<Vec<Tensor<1>>> {
-        if self.spare.parameters.is_empty() {
-            return self.tensors();
-        }
-        let spare = std::mem::take(&mut self.spare.parameters);
-        let blocks = spare.into_iter().zip(&self.model.stages).zip(&self.blocks);
-        let renewed = blocks.map(|((tensors, stage), state)| {
-            let ranges = ranges(stage.parameters()).into_iter();
-            let renewed = tensors.into_iter().zip(ranges).map(|(tensor, range)| {
-                let mut values = to_numbers(tensor);
-                copy(&state.weights[range], &mut values);
-                let length = [values.len()];
-                Tensor::from_data(TensorData::new(values, length), &self.device)
-            });
-            renewed.collect()
-        });
-        renewed.collect()
-    }
-
-    /// Keeps the memory of tensors that nobody looks at any more, if it is that of the host and holds the weights as they are.
-    fn reclaim(&mut self, parameters: Vec<Vec<Tensor<1>>>) {
-        if self.device == Device::flex() && self.precision == Precision::F32 {
-            self.spare.parameters = parameters;
-        }
-    }
-}
-
-/// On all threads: few numbers a thread are enough for memory to be the limit.
-fn copy(from: &[f32], to: &mut [f32]) {
-    const STRETCH: usize = 1 << 17;
-    let stretches = to.par_chunks_mut(STRETCH).zip(from.par_chunks(STRETCH));
-    stretches.for_each(|(to, from)| to.copy_from_slice(from));
 }
 
 impl Begun {
@@ -596,7 +552,9 @@ fn lock(compressor: &Mutex<Compressor>) -> MutexGuard<'_, Compressor> {
     compressor.lock().expect("no panic while gradients are compressed")
 }
 
-fn buckets_of(blocks: &[BlockState], sizes: BucketSizes) -> Buckets {
+fn buckets_of(blocks: &[BlockState], zero: Zero, sizes: BucketSizes) -> Buckets {
+    // Parameters are gathered by blocks, and no gradient waits for those of other blocks.
+    let sizes = if zero == Zero::Parameters { BucketSizes { first: 1, others: 1 } } else { sizes };
     Buckets::new(blocks.iter().map(BlockState::trained_len).collect(), sizes)
 }
 
@@ -604,7 +562,7 @@ fn reduce<T: bytemuck::Pod + Send + std::ops::Add<Output = T>>(
     comm: &Comm,
     ranks: VirtualRanks,
     partials: Partials<T>,
-) -> Pending<Vec<T>> {
+) -> Pending<Numbers<T>> {
     comm.submit(move |collective| all_reduce(collective, ranks, partials))
 }
 

@@ -15,6 +15,7 @@ use crate::reduce::Comm;
 use crate::stage::to_numbers;
 use crate::train::TrainError;
 use crate::weights::Running;
+use crate::zero::Zero;
 
 const CHUNK_ROWS: u64 = 256;
 
@@ -59,7 +60,9 @@ pub fn evaluate(
     let chunks = count.div_ceil(CHUNK_ROWS);
     let mine = slice_of(chunks as usize, comm.rank(), comm.world());
     let mut found = Vec::with_capacity(mine.len());
-    for chunk in mine {
+    // Where parameters are gathered, those who have no chunk left help the others.
+    let rounds = if engine.zero() == Zero::Parameters { chunks.div_ceil(comm.world().into()) } else { 0 };
+    for chunk in mine.clone() {
         let start = chunk as u64 * CHUNK_ROWS;
         let range = start..(start + CHUNK_ROWS).min(count);
         let parts = rows.read(range.clone()).map_err(TrainError::Rows)?;
@@ -71,9 +74,13 @@ pub fn evaluate(
         let positions: Vec<u64> = range.collect();
         let samples = spec.read(&batch, &positions)?;
         let input = spec.shape().part(samples.features, batch.num_rows(), engine.device());
-        let logits = from_parts::<burn::tensor::Tensor<2>>(engine.output(vec![input], running));
+        let output = engine.output(Some(vec![input]), running)?;
+        let logits = from_parts::<burn::tensor::Tensor<2>>(output.expect("what goes in comes out"));
         let loss = cross_entropy(&to_numbers(logits), &samples.labels, spec.classes());
         found.push(Chunk { correct: loss.correct, loss: loss.sum });
+    }
+    for _ in mine.len() as u64..rounds {
+        engine.output(None, running)?;
     }
     let all = comm.run(move |collective| {
         let gathered = collective.all_gather(bytemuck::cast_slice(&found))?;

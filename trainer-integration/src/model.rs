@@ -113,8 +113,9 @@ impl Model {
     }
 
     /// Names for the numbers: all parameters, then all running numbers.
-    pub fn name_weights(&self, parameters: &[Vec<f32>], running: &Running) -> Weights {
+    pub fn name_weights(&self, parameters: Vec<Vec<f32>>, running: &Running) -> Weights {
         let mut named = Vec::new();
+        // A block's are gone before the next one's are copied.
         for (stage, flat) in self.stages.iter().zip(parameters) {
             for (parameter, range) in stage.parameters().iter().zip(ranges(stage.parameters())) {
                 let (name, shape) = (parameter.name.clone(), parameter.shape.clone());

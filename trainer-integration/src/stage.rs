@@ -22,20 +22,36 @@ pub trait Stage: Send + Debug {
     fn summary_len(&self) -> usize;
 
     /// The first values of its flat buffer.
+    ///
+    /// # Panics
+    /// If they have been forgotten.
     fn initial(&self, seed: u64) -> Vec<f32>;
 
     /// What keeps it from giving the same numbers wherever it is computed.
     fn objection(&self) -> Option<String>;
 
-    /// The block with these numbers: one flat tensor for each parameter, and each buffer's values; for training as the beginning of
-    /// a graph.
-    fn load(&self, parameters: &[Tensor<1>], buffers: &[Vec<f32>], is_training: bool) -> Box<dyn Loaded>;
+    /// The block with these numbers: one flat tensor for each parameter, and each buffer's values.
+    fn load(&self, parameters: &[Tensor<1>], buffers: &[Vec<f32>], used: Use) -> Box<dyn Loaded>;
+
+    /// Lets go of the first values, which are in use by now.
+    fn forget_initial(&mut self);
 
     /// Gives it a name, which its parameters' names begin with.
     fn rename(&mut self, name: &str);
 
     /// Says anew how much of the weight decay applies to each trained parameter, by its name and shape.
     fn decay(&mut self, share: &dyn Fn(&str, &[usize]) -> f32);
+}
+
+/// What a block is loaded for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Passes that evaluate.
+    Evaluation,
+    /// Passes that train, but are not gone back through: with all that is done while training, and without a graph.
+    Forward,
+    /// Passes that train: parameters are the beginning of a graph.
+    Training,
 }
 
 /// A block with its numbers.
@@ -80,8 +96,8 @@ struct ModuleStage<B> {
     /// Names without that of the block.
     paths: Vec<String>,
     parameters: Vec<Parameter>,
-    /// As the module was made.
-    made: Vec<f32>,
+    /// As the module was made, of each parameter that begins so; until that is forgotten.
+    made: Option<Vec<Vec<f32>>>,
     trained: usize,
     buffers: Vec<Buffer>,
     places: Vec<Place>,
@@ -108,7 +124,9 @@ impl<B: Block> ModuleStage<B> {
         let module = module.valid().train();
         let mut survey = Survey::default();
         module.visit(&mut survey);
-        let Survey { found, objection, .. } = survey;
+        // The numbers are the engine's from now on.
+        let module = module.map(&mut Hollow);
+        let Survey { mut found, objection, .. } = survey;
 
         let (mut trained, mut frozen, mut buffers) = (Vec::new(), Vec::new(), Vec::new());
         for (place, found) in found.iter().enumerate() {
@@ -146,13 +164,18 @@ impl<B: Block> ModuleStage<B> {
             name: String::new(),
             paths: in_order.map(|place| found[*place].path.clone()).collect(),
             parameters: ordered.iter().map(parameter).collect(),
-            made: ordered.iter().flat_map(|place| found[*place].values.iter().copied()).collect(),
+            made: None,
             trained: trained.len(),
             buffers: buffers.iter().map(buffer).collect(),
             places,
             objection,
             module,
         };
+        let made = stage.parameters.iter().zip(&ordered).map(|(parameter, place)| {
+            let values = std::mem::take(&mut found[*place].values);
+            if parameter.init.is_none() { values } else { Vec::new() }
+        });
+        stage.made = Some(made.collect());
         stage.rename(name);
         stage
     }
@@ -172,29 +195,29 @@ impl<B: Block> Stage for ModuleStage<B> {
     }
 
     fn initial(&self, seed: u64) -> Vec<f32> {
-        let mut values = Vec::with_capacity(self.made.len());
-        for parameter in &self.parameters {
+        let mut values = Vec::with_capacity(self.parameters.iter().map(Parameter::len).sum());
+        let made = self.made.as_ref().expect("first values are asked for before they are forgotten");
+        for (parameter, made) in self.parameters.iter().zip(made) {
             match parameter.initial(seed) {
                 Some(initial) => values.extend(initial),
-                None => values.extend_from_slice(&self.made[values.len()..values.len() + parameter.len()]),
+                None => values.extend_from_slice(made),
             }
         }
         values
+    }
+
+    fn forget_initial(&mut self) {
+        self.made = None;
     }
 
     fn objection(&self) -> Option<String> {
         self.objection.as_ref().map(|what| format!("block {}: {what}", self.name))
     }
 
-    fn load(&self, parameters: &[Tensor<1>], buffers: &[Vec<f32>], is_training: bool) -> Box<dyn Loaded> {
-        let module = if is_training { self.module.clone() } else { self.module.valid() };
-        let module = module.map(&mut Load {
-            places: self.places.iter(),
-            parameters,
-            buffers,
-            stage: self,
-            is_training,
-        });
+    fn load(&self, parameters: &[Tensor<1>], buffers: &[Vec<f32>], used: Use) -> Box<dyn Loaded> {
+        let module = if used == Use::Evaluation { self.module.valid() } else { self.module.clone() };
+        let module =
+            module.map(&mut Load { places: self.places.iter(), parameters, buffers, stage: self, used });
         let places = if self.buffers.is_empty() { Vec::new() } else { self.places.clone() };
         Box::new(LoadedModule { module, places })
     }
@@ -294,13 +317,27 @@ impl ModuleVisitor for Survey {
     }
 }
 
+/// Leaves a module the shapes of its tensors, all of one number.
+struct Hollow;
+
+impl ModuleMapper for Hollow {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, tensor, mapper) = param.consume();
+        let is_trained = tensor.is_require_grad();
+        let (dims, device) = (tensor.dims(), tensor.device().inner());
+        drop(tensor);
+        let hollow = Tensor::<D>::zeros([1; D], &device).expand(dims).autodiff();
+        Param::from_mapped_value(id, if is_trained { hollow.require_grad() } else { hollow }, mapper)
+    }
+}
+
 /// Puts numbers into a module.
 struct Load<'a, B> {
     places: std::slice::Iter<'a, Place>,
     parameters: &'a [Tensor<1>],
     buffers: &'a [Vec<f32>],
     stage: &'a ModuleStage<B>,
-    is_training: bool,
+    used: Use,
 }
 
 impl<B: Block> ModuleMapper for Load<'_, B> {
@@ -311,16 +348,16 @@ impl<B: Block> ModuleMapper for Load<'_, B> {
         let tensor = match place {
             Place::Parameter(index) => {
                 let tensor = self.parameters[index].clone().reshape(dims);
-                match (self.is_training, index < self.stage.trained) {
-                    (true, true) => tensor.autodiff().require_grad(),
-                    (true, false) => tensor.autodiff(),
-                    (false, _) => tensor,
+                match self.used {
+                    Use::Evaluation => tensor,
+                    Use::Training if index < self.stage.trained => tensor.autodiff().require_grad(),
+                    Use::Forward | Use::Training => tensor.autodiff(),
                 }
             }
             Place::Buffer(index) => {
                 let values = self.buffers[index].clone();
                 let tensor = Tensor::from_data(TensorData::new(values, dims), &old.device().inner());
-                if self.is_training { tensor.autodiff() } else { tensor }
+                if self.used == Use::Evaluation { tensor } else { tensor.autodiff() }
             }
         };
         Param::from_mapped_value(id, tensor, mapper)

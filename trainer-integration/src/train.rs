@@ -30,6 +30,7 @@ use crate::data::{Augmentation, InputError, InputOptions, InputSpec, Rows, RowsE
 use crate::device::{DeviceError, DeviceName, Precision};
 use crate::engine::{Engine, EngineError, StepPlan};
 use crate::evaluate::{Evaluation, evaluate};
+use crate::ledger::Usage;
 use crate::model::Model;
 use crate::models::{InputShape, ModelError, ModelOptions, Norm, model};
 use crate::optim::{Decline, Optimizer, Rule, Schedule};
@@ -38,9 +39,10 @@ use crate::record::{Beginning, Noted, Purpose, Recorder, Recording, digest_of};
 use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::source::{Audit, SourceError, StepSource};
 use crate::trace::{Lane, Tracer};
-use crate::weights::{Weights, WeightsError};
+use crate::weights::{Running, Weights, WeightsError};
+use crate::zero::Zero;
 use account::Account;
-use agree::{MAY_CHANGE, agree_on, compare, first_weights, kept, same_training};
+use agree::{MAY_CHANGE, agree_on, begin, compare, kept, same_training};
 use feed::{Feed, InputDigests, Preparer};
 use guard::{Guard, Verdict};
 
@@ -57,6 +59,8 @@ pub struct TrainConfig {
     pub optimizer: Optimizer,
     /// How gradients are added up. Default exactly.
     pub reduction: Reduction,
+    /// What each rank keeps a slice of, instead of all. Default nothing. Exactly reduced, the weights do not depend on it.
+    pub zero: Zero,
     /// What to do about a step whose loss is no number, or far too high. Default stop at what is no number.
     pub guard: GuardConfig,
     /// After every how many steps ranks compare their weights, besides the first and the last. Default 100; 0 is never.
@@ -98,6 +102,7 @@ impl Default for TrainConfig {
             virtual_ranks: 1,
             optimizer: Optimizer::sgd(5e-4),
             reduction: Reduction::default(),
+            zero: Zero::default(),
             guard: GuardConfig::default(),
             compare_every: 100,
             clip: None,
@@ -276,6 +281,8 @@ pub struct Progress {
     pub gradient_norm: f64,
     /// Learning rate.
     pub rate: f32,
+    /// The most bytes of the model's numbers that this rank held at once in the step.
+    pub memory: Usage,
     /// All ranks' samples per second since this process began to train.
     pub samples_per_s: f64,
     /// Seconds until the last step, if the others take as long as those of this process did.
@@ -304,8 +311,8 @@ pub struct StepTime {
 /// A finished training.
 #[derive(Clone, Debug)]
 pub struct Trained {
-    /// The weights with averaged running numbers, the same on every rank.
-    pub weights: Weights,
+    /// The weights with averaged running numbers, the same on every rank; where parameters are sliced, on rank 0 alone.
+    pub weights: Option<Weights>,
     /// Their digest.
     pub digest: Digest,
     /// Mean loss of every epoch.
@@ -316,6 +323,8 @@ pub struct Trained {
     pub unevaluated: Option<Arc<TrainError>>,
     /// How many rows of a micro-batch went through the model at once, if the device had no memory for more.
     pub most_rows: Option<usize>,
+    /// The most bytes of the model's numbers that this rank held at once.
+    pub memory: Usage,
     /// What this rank read.
     pub audits: Vec<Audit>,
     /// Steps, those that were skipped among them.
@@ -422,7 +431,8 @@ impl Training<'_> {
         if world > virtual_ranks {
             return Err(TrainError::TooManyRanks { world, virtual_ranks });
         }
-        if let Some(refusal) = config.reduction.refusal(config.optimizer) {
+        let refusal = config.reduction.refusal(config.optimizer).or(config.zero.refusal(config.reduction));
+        if let Some(refusal) = refusal {
             return Err(TrainError::Reduction(refusal));
         }
         let goes_back = config.guard.on_bad_step == OnBadStep::RollBack;
@@ -447,7 +457,7 @@ impl Training<'_> {
 
         let tracer = if config.traces { Tracer::on() } else { Tracer::off() };
         let mut engine = self.engine(model, device, ranks, checkpoint)?.with_tracer(tracer.clone());
-        compare(comm, &engine.digests(), "at the start")?;
+        compare(comm, &engine.digests()?, "at the start")?;
         let steps = per_epoch * u64::from(config.epochs);
         let warm_up_steps = (f64::from(config.warm_up_epochs) * per_epoch as f64).round() as u64;
         let warm_up_steps = warm_up_steps.min(steps);
@@ -487,6 +497,7 @@ impl Training<'_> {
             digests: recorder.as_ref().map(|recorder| InputDigests { every: recorder.every(), per_epoch }),
         });
         let started = Instant::now();
+        let mut most = Usage::default();
         let mut laps = Laps(started);
         loop {
             let waiting = tracer.span(Lane::Data, || "wait for samples");
@@ -549,9 +560,12 @@ impl Training<'_> {
             place = Some(end);
             if config.compare_every > 0 && account.steps.is_multiple_of(config.compare_every) {
                 let moment = format!("after step {} of epoch {}", step.step, step.epoch);
-                compare(comm, &engine.digests(), &moment)?;
+                compare(comm, &engine.digests()?, &moment)?;
             }
             let elapsed_s = started.elapsed().as_secs_f64();
+            let held = engine.most_memory();
+            most = most.with(held);
+            tracer.count("bytes held", held.by_kind());
             observe(Progress {
                 rank: comm.rank(),
                 epoch: step.epoch,
@@ -562,6 +576,7 @@ impl Training<'_> {
                 is_skipped,
                 gradient_norm: loss.gradient_norm,
                 rate: plan.rate,
+                memory: held,
                 samples_per_s: (account.samples - samples_before) as f64 / elapsed_s,
                 left_s: elapsed_s / (account.steps - steps_before) as f64
                     * (steps.saturating_sub(account.steps)) as f64,
@@ -592,10 +607,9 @@ impl Training<'_> {
         keeper.finish(account.steps, || draft.snapshot(&engine, &account, &guard, end, recorder.as_mut()))?;
 
         let running = engine.averaged_running()?;
-        let weights = engine.model().name_weights(&engine.parameters(), &running);
-        let digest = weights.digest();
-        compare(comm, &engine.digests(), "at the end")?;
-        compare(comm, &[digest], "at the end, with its running numbers")?;
+        let memory = most.with(engine.most_memory());
+        compare(comm, &engine.digests()?, "at the end")?;
+        let (weights, digest) = self.last_weights(&engine, &running)?;
         if let Some(recorder) = recorder.as_mut() {
             recorder.note_checkpoints(keeper.written());
             recorder.finish(digest)?;
@@ -622,6 +636,7 @@ impl Training<'_> {
             evaluation,
             unevaluated,
             most_rows: engine.most_rows(),
+            memory,
             audits,
             steps: account.steps,
             skipped_steps: account.skipped,
@@ -636,6 +651,30 @@ impl Training<'_> {
             waited_for,
             parameters,
         })))
+    }
+
+    /// What was learnt, and its digest.
+    fn last_weights(
+        &self,
+        engine: &Engine,
+        running: &Running,
+    ) -> Result<(Option<Weights>, Digest), TrainError> {
+        let comm = &self.comm;
+        if engine.zero() != Zero::Parameters {
+            let weights = engine.model().name_weights(engine.parameters()?, running);
+            let digest = weights.digest();
+            compare(comm, &[digest], "at the end, with its running numbers")?;
+            return Ok((Some(weights), digest));
+        }
+        let all = engine.parameters_of_first()?;
+        let weights = all.map(|parameters| engine.model().name_weights(parameters, running));
+        let mine = weights.as_ref().map_or(Vec::new(), |weights| weights.digest().0.to_vec());
+        let heard = comm.run(move |collective| collective.broadcast(0, &mine))?;
+        let digest = heard.bytes().try_into().map_err(|_| {
+            let what = format!("{} bytes of a digest", heard.bytes().len());
+            CollectiveError::Malformed { rank: 0, what }
+        })?;
+        Ok((weights, Digest(digest)))
     }
 
     /// The checkpoint to begin with, which must be of this training.
@@ -654,24 +693,19 @@ impl Training<'_> {
         checkpoint: Option<&Checkpoint>,
     ) -> Result<Engine, TrainError> {
         let config = self.config;
-        let weights = match (checkpoint, &self.persistence.start) {
-            (None, Start::Seed) => first_weights(&model, config.seed, &self.comm)?,
-            // All of it is overwritten.
-            _ => model.parameter_counts().map(|count| vec![0.0; count]).collect(),
-        };
         let rule = Rule { optimizer: config.optimizer, clip: config.clip };
         let sums = self.device_sums(&device)?;
-        let mut engine =
-            Engine::new(model, weights, device, ranks, rule, Key::new(config.seed), Arc::clone(&self.comm))
-                .with_reduction(config.reduction)
-                .with_precision(config.precision);
+        let (key, comm) = (Key::new(config.seed), Arc::clone(&self.comm));
+        let mut engine = Engine::blank(model, config.zero, device, ranks, rule, key, comm)
+            .with_reduction(config.reduction)
+            .with_precision(config.precision);
         if let Some(sums) = sums {
             engine = engine.with_device_sums(sums);
         }
         match (checkpoint, &self.persistence.start) {
             (Some(checkpoint), _) => engine.resume(checkpoint)?,
             (None, Start::Weights(weights)) => engine.begin_with(weights)?,
-            (None, _) => {}
+            (None, _) => begin(&mut engine, config.seed, &self.comm)?,
         }
         Ok(engine)
     }
@@ -680,12 +714,16 @@ impl Training<'_> {
     fn device_sums(&self, device: &burn::tensor::Device) -> Result<Option<Box<dyn DeviceSums>>, TrainError> {
         let (name, device) = (self.config.device, device.clone());
         match (self.config.transport, self.config.reduction) {
-            (Transport::Nccl { timeout }, Reduction::Fast(Compression::None)) => {
+            (Transport::Nccl { timeout }, Reduction::Fast(Compression::None))
+                if self.config.zero == Zero::Nothing =>
+            {
                 let joined =
                     self.comm.run(move |collective| nccl::join(collective, name, &device, timeout))?;
                 Ok(Some(joined?))
             }
             (Transport::Nccl { .. }, _) => Err(NcclError::Reduction.into()),
+            // Slices are added up and moved on the host.
+            (Transport::Host, _) if self.config.zero != Zero::Nothing => Ok(None),
             // One copy to the host for all virtual ranks, and not one for each.
             (Transport::Host, Reduction::Fast(Compression::None)) if name != DeviceName::Cpu => {
                 Ok(Some(Box::new(Staged)))
@@ -716,7 +754,7 @@ impl Training<'_> {
         let beginning = Beginning {
             step: id.map_or(0, |id| id.step),
             checkpoint: id,
-            weights: digest_of(engine),
+            weights: digest_of(engine)?,
             of: steps,
             is_exact: config.reduction == Reduction::Exact && device == "cpu",
             device,
@@ -769,7 +807,7 @@ impl Training<'_> {
             "bad steps": config.guard, "steps between comparisons": config.compare_every,
             "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.kind(),
             "data": source.name(), "first weights": first_weights, "checkpoints": checkpoints, "test samples": test.map(|test| test.row_count()),
-            "record": record,
+            "record": record, "zero": config.zero,
         });
         // Checkpoints from before there was a choice say nothing of it.
         let mut mine = mine;

@@ -13,14 +13,16 @@ use crate::collective::{Collective, CollectiveError};
 use crate::device::Precision;
 use crate::engine::{BucketSizes, Engine, MicroBatch, Share, StepLoss, StepPlan};
 use crate::flow::{Flow, from_parts, parts_of};
+use crate::ledger::Usage;
 use crate::loss::Objective;
 use crate::model::Chain;
 use crate::optim::{Optimizer, Rule};
 use crate::random::Key;
 use crate::reduce::{Comm, Reduction, VirtualRanks};
-use crate::train::agree::{agree_on, compare, first_weights, kept as kept_settings, same_training};
+use crate::train::agree::{agree_on, begin, compare, kept as kept_settings, same_training};
 use crate::train::{ProgressSoFar, TrainError, chain};
 use crate::weights::Weights;
+use crate::zero::Zero;
 
 /// Trains a model of one's own, together with the other ranks of a world: the same weights to the last bit on any number of ranks.
 ///
@@ -106,6 +108,7 @@ pub struct TrainerBuilder<Input, Output, O> {
     precision: Precision,
     buckets: BucketSizes,
     reduction: Reduction,
+    zero: Zero,
     checkpoints: Option<(Checkpoints, Resume)>,
     stop: StopFlag,
 }
@@ -129,6 +132,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
             precision: Precision::default(),
             buckets: BucketSizes::default(),
             reduction: Reduction::default(),
+            zero: Zero::default(),
             checkpoints: None,
             stop: StopFlag::default(),
         }
@@ -142,6 +146,11 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     /// Where the source goes on: where the checkpoint ends that this goes on from, or what was last [kept](Trainer::keep).
     pub fn place(&self) -> Place {
         self.keeping.place
+    }
+
+    /// The bytes of the model's numbers that this rank has held at once, at most, since this was last asked.
+    pub fn most_memory(&self) -> Usage {
+        self.engine.most_memory()
     }
 
     /// The virtual ranks that this rank is asked for.
@@ -245,7 +254,8 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     /// When another rank is gone or late.
     pub fn output(&self, input: Input) -> Result<Output, CollectiveError> {
         let running = self.engine.averaged_running()?;
-        Ok(from_parts(self.engine.output(parts_of(input), &running)))
+        let output = self.engine.output(Some(parts_of(input)), &running)?;
+        Ok(from_parts(output.expect("what goes in comes out")))
     }
 
     /// All parameters and averaged running numbers, the same on every rank, which compare them here.
@@ -253,7 +263,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     /// # Errors
     /// [`TrainError::Diverged`] if they are not, and as [`Trainer::step`].
     pub fn weights(&self) -> Result<Weights, TrainError> {
-        compare(&self.comm, &self.engine.digests(), &format!("after step {}", self.number))?;
+        compare(&self.comm, &self.engine.digests()?, &format!("after step {}", self.number))?;
         Ok(self.engine.weights()?)
     }
 }
@@ -321,6 +331,12 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         TrainerBuilder { reduction, ..self }
     }
 
+    /// What each rank keeps a slice of, instead of all; nothing else changes. With [`Zero::Parameters`], [`Trainer::output`] and
+    /// [`Trainer::weights`] gather all parameters for a while. Default nothing.
+    pub fn zero(self, zero: Zero) -> Self {
+        TrainerBuilder { zero, ..self }
+    }
+
     /// Where checkpoints are kept, and from which of them it goes on; the same on all ranks. They are written as [`Trainer::keep`] is told how
     /// far the source is. Default none.
     pub fn checkpoints(self, checkpoints: Checkpoints, resume: Resume) -> Self {
@@ -350,7 +366,8 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         if world > virtual_ranks {
             return Err(TrainError::TooManyRanks { world, virtual_ranks });
         }
-        if let Some(refusal) = self.reduction.refusal(self.rule.optimizer) {
+        let refusal = self.reduction.refusal(self.rule.optimizer).or(self.zero.refusal(self.reduction));
+        if let Some(refusal) = refusal {
             return Err(TrainError::Reduction(refusal));
         }
         let model = self.chain.into_model();
@@ -364,16 +381,15 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         let BucketSizes { first, others } = self.buckets;
         let settings = json!({
             "virtual ranks": virtual_ranks, "optimizer": self.rule.optimizer, "clipping": self.rule.clip, "seed": self.seed,
-            "reduction": self.reduction, "buckets": [first, others], "precision": self.precision, "parameters": parameters,
+            "reduction": self.reduction, "buckets": [first, others], "precision": self.precision, "parameters": parameters, "zero": self.zero,
         });
         let settings = kept_settings(&agree_on(&comm, settings)?);
         if let Some(checkpoint) = &checkpoint {
             same_training(checkpoint, &settings, &comm)?;
         }
-        let weights = first_weights(&model, self.seed, &comm)?;
         let ranks = VirtualRanks { count: virtual_ranks, world };
         let (key, engine_comm) = (Key::new(self.seed), Arc::clone(&comm));
-        let mut engine = Engine::new(model, weights, self.device, ranks, self.rule, key, engine_comm)
+        let mut engine = Engine::blank(model, self.zero, self.device, ranks, self.rule, key, engine_comm)
             .with_buckets(self.buckets)
             .with_reduction(self.reduction)
             .with_precision(self.precision);
@@ -383,8 +399,10 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
             engine.resume(&checkpoint)?;
             (so_far, place) = (checkpoint.manifest.progress, checkpoint.manifest.place);
             (resumed, superseded) = (Some(checkpoint.manifest.step), checkpoint.superseded);
+        } else {
+            begin(&mut engine, self.seed, &comm)?;
         }
-        compare(&comm, &engine.digests(), "at the start")?;
+        compare(&comm, &engine.digests()?, "at the start")?;
         let checkpoints = self.checkpoints.map(|(checkpoints, _)| checkpoints);
         let run = checkpoints.as_ref().map(|it| it.shelf.run().to_string()).unwrap_or_default();
         let keeper = Keeper::new(Arc::clone(&comm), ranks, checkpoints, self.stop, resumed, superseded);

@@ -1,7 +1,9 @@
 //! The numbers of a model: where each parameter lies, how it starts, what they all hash to, and the file they are
 //! saved in. Knows nothing of tensors or training.
 
+use std::collections::HashMap;
 use std::ops::Range;
+use std::path::Path;
 
 use safetensors::tensor::{Dtype, TensorView};
 use shardfmt::digest::Digest;
@@ -152,6 +154,9 @@ pub enum WeightsError {
 /// The file's metadata key that keeps the model's order, which the format itself does not.
 const ORDER: &str = "shardd.order";
 
+/// Tensors by name.
+type Views<'a> = Vec<(&'a str, TensorView<'a>)>;
+
 impl Weights {
     /// BLAKE3 over every tensor's name, shape and little-endian values, in the model's order; lengths go before what they
     /// measure. Equal digests mean equal models to the last bit.
@@ -174,6 +179,21 @@ impl Weights {
     /// # Errors
     /// When the format cannot hold them.
     pub fn to_safetensors(&self) -> Result<Vec<u8>, WeightsError> {
+        let (views, metadata) = self.views()?;
+        Ok(safetensors::serialize(views, Some(metadata))?)
+    }
+
+    /// Writes the same to a file, without a second copy of them in memory.
+    ///
+    /// # Errors
+    /// When the format cannot hold them, or the file cannot be written.
+    pub fn write_safetensors(&self, path: &Path) -> Result<(), WeightsError> {
+        let (views, metadata) = self.views()?;
+        Ok(safetensors::serialize_to_file(views, Some(metadata), path)?)
+    }
+
+    /// What a safetensors file is made of.
+    fn views(&self) -> Result<(Views<'_>, HashMap<String, String>), WeightsError> {
         let mut views = Vec::with_capacity(self.0.len());
         for Named { name, shape, values } in &self.0 {
             let view = TensorView::new(Dtype::F32, shape.clone(), bytemuck::cast_slice(values))?;
@@ -182,7 +202,7 @@ impl Weights {
         let order: Vec<&str> = self.0.iter().map(|named| named.name.as_str()).collect();
         // One entry only: the writer keeps them in a hash map.
         let metadata = [(ORDER.to_owned(), serde_json::json!(order).to_string())].into();
-        Ok(safetensors::serialize(views, Some(metadata))?)
+        Ok((views, metadata))
     }
 
     /// Reads what [`Weights::to_safetensors`] wrote.

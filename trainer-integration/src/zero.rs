@@ -6,7 +6,13 @@
 
 pub mod slices;
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
+
+use crate::compress::Compression;
+use crate::reduce::Reduction;
 
 /// What each rank keeps a slice of, instead of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -27,8 +33,32 @@ impl Zero {
     /// All of them, by their number.
     pub const ALL: [Zero; 4] = [Zero::Nothing, Zero::Moments, Zero::Gradients, Zero::Parameters];
 
+    /// Why gradients cannot be added up so.
+    pub fn refusal(self, reduction: Reduction) -> Option<&'static str> {
+        let is_compressed =
+            matches!(reduction, Reduction::Fast(compression) if compression != Compression::None);
+        (self != Zero::Nothing && is_compressed).then_some(
+            "compressed gradients are added up by every rank, and --zero has each rank add up its slice; leave one of the two out",
+        )
+    }
+
     /// The number of the stage.
     pub fn stage(self) -> u8 {
         self as u8
+    }
+}
+
+impl fmt::Display for Zero {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stage().fmt(f)
+    }
+}
+
+impl FromStr for Zero {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Zero, String> {
+        let found = Zero::ALL.into_iter().find(|zero| zero.to_string() == text);
+        found.ok_or_else(|| format!("there is no stage {text:?} of ZeRO; give 0, 1, 2 or 3"))
     }
 }

@@ -71,6 +71,58 @@ fn processes_report_the_same_weights_for_every_world_size() {
 }
 
 #[test]
+fn processes_that_keep_slices_train_the_same_weights() {
+    let store = DigitsStore::new();
+    let mut digests = Vec::new();
+    let mut most = Vec::new();
+    for zero in 0..4u32 {
+        let master = free_address();
+        let saved = store.path().join(format!("zero-{zero}.safetensors"));
+        let ranks: Vec<Rank> = (0..3)
+            .map(|rank| {
+                let mut command = shardtrain(&store);
+                command.args(["--plan", &store.plan.to_string(), "--epochs", "1", "--optimizer", "adamw"]);
+                command.args([
+                    "--lr",
+                    "0.01",
+                    "--dropout",
+                    "0.2",
+                    "--clip",
+                    "1",
+                    "--zero",
+                    &zero.to_string(),
+                ]);
+                command.args(["--master", &master, "--rank", &rank.to_string(), "--world", "3"]);
+                command.arg("--report").arg(report_file(&store, rank, zero)).arg("--save").arg(&saved);
+                Rank::spawn(&mut command)
+            })
+            .collect();
+        for rank in ranks {
+            assert_eq!(rank.end(), (Some(0), String::new()));
+        }
+        let reports: Vec<Value> = (0..3).map(|rank| read_json(&report_file(&store, rank, zero))).collect();
+        for report in &reports {
+            assert_eq!(report["zero"], zero);
+            digests.push(report["weights_digest"].as_str().unwrap().to_owned());
+        }
+        let held = |report: &Value| report["memory"]["moments"].as_u64().unwrap();
+        most.push(reports.iter().map(held).max().unwrap());
+        let weights = Weights::from_safetensors(&std::fs::read(&saved).unwrap()).unwrap();
+        assert_eq!(weights.digest().to_string(), digests[0], "the file holds what the digest says");
+    }
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
+    assert!(most[1..].iter().all(|slices| 2 * slices < most[0]), "{most:?}");
+    for (flags, said) in [
+        (&["--zero", "4"][..], "stage \"4\" of ZeRO"),
+        (&["--zero", "1", "--reduce", "fast", "--compress", "int8"], "compressed gradients"),
+    ] {
+        let mut command = shardtrain(&store);
+        let (code, error) = Rank::spawn(command.args(["--dataset", "digits"]).args(flags)).end();
+        assert!(code == Some(2) && error.contains(said), "{error}");
+    }
+}
+
+#[test]
 fn a_killed_rank_ends_the_others_with_its_name() {
     let store = DigitsStore::new();
     let master = free_address();

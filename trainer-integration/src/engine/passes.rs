@@ -1,7 +1,7 @@
 //! Forward and backward of a step's micro-batches, and the sums that leave for other ranks on the way.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use blake3::Hasher;
 use burn::tensor::{Tensor, TensorData};
@@ -9,14 +9,28 @@ use tracing::warn;
 
 use super::memory::{Piece, is_out_of_memory, pieces};
 use super::walk::{Gradient, Open, Walk};
-use super::{Begun, BucketSum, Engine, EngineError, MicroBatch, Share, StepPlan, lock, reduce};
+use super::{
+    Begun, BucketSum, Engine, EngineError, MicroBatch, Reduced, Reducing, Share, StepPlan, lock, reduce,
+};
+use crate::collective::numbers::add_right;
 use crate::collective::{CollectiveError, sums};
-use crate::compress::Circumstances;
+use crate::compress::{Circumstances, Compressor};
+use crate::ledger::{Kind, Numbers};
 use crate::optim::Optimizer;
 use crate::random::Key;
-use crate::reduce::{Partials, Pending, Reduction, all_reduce};
-use crate::stage::to_numbers;
+use crate::reduce::{Partials, Reduction, VirtualRanks, all_reduce, reduce_scatter};
+use crate::stage::{Use, to_numbers};
 use crate::trace::Lane;
+use crate::zero::Zero;
+
+/// What becomes of a call's gradients.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Closing {
+    /// The step is complete with them.
+    pub(super) is_complete: bool,
+    /// They are sent.
+    pub(super) sends: bool,
+}
 
 impl Engine {
     /// Forward and backward of these micro-batches.
@@ -29,15 +43,30 @@ impl Engine {
         assert_eq!(shares.len(), self.virtual_ranks().len(), "a share for every virtual rank");
         let mut begun = self.begun.take().unwrap_or_else(|| self.begin(plan));
         assert_eq!(begun.number, plan.number, "the step begun is completed first");
-        let parameters = self.renewed_tensors();
-        if self.model.stages.iter().any(|stage| stage.summary_len() > 0) {
-            self.run_side_by_side(shares, &parameters, &mut begun, is_complete)?;
+        let closing = Closing { is_complete, sends: is_complete || self.sends_at_once() };
+        if self.zero == Zero::Parameters {
+            self.run_sliced(shares, &mut begun, closing)?;
         } else {
-            self.run_one_by_one(shares, &parameters, &mut begun, is_complete)?;
+            let lent = self.lend();
+            if self.is_side_by_side() {
+                self.run_side_by_side(shares, &lent.blocks, &mut begun, closing)?;
+            } else {
+                self.run_one_by_one(shares, &lent.blocks, &mut begun, closing)?;
+            }
+            self.take_back(lent);
         }
-        self.reclaim(parameters);
         self.begun = Some(begun);
         Ok(())
+    }
+
+    /// Whether gradients are not kept until a step is complete: added up in any order, they are sent by every call.
+    fn sends_at_once(&self) -> bool {
+        self.zero >= Zero::Gradients && matches!(self.reduction, Reduction::Fast(_))
+    }
+
+    /// Whether there are blocks that need sums over all virtual ranks.
+    pub(super) fn is_side_by_side(&self) -> bool {
+        self.model.stages.iter().any(|stage| stage.summary_len() > 0)
     }
 
     fn begin(&self, StepPlan { number, epoch, .. }: StepPlan) -> Begun {
@@ -55,6 +84,7 @@ impl Engine {
             there: vec![None; buckets],
             sums: (0..buckets).map(|_| self.no_sum()).collect(),
             reductions: Vec::with_capacity(buckets),
+            sliced: (0..buckets).map(|_| None).collect(),
         }
     }
 
@@ -64,16 +94,18 @@ impl Engine {
         shares: Vec<Share<'_>>,
         parameters: &[Vec<Tensor<1>>],
         begun: &mut Begun,
-        is_complete: bool,
+        closing: Closing,
     ) -> Result<(), EngineError> {
         for (index, share) in shares.into_iter().enumerate() {
             let last = share.len().wrapping_sub(1);
-            if share.is_empty() && is_complete {
-                (0..self.buckets.count()).for_each(|bucket| self.deliver(begun, index, bucket, None, true));
+            if share.is_empty() && closing.sends {
+                for bucket in 0..self.buckets.count() {
+                    self.deliver(begun, index, bucket, None, true)?;
+                }
             }
             for (at, micro_batch) in share.into_iter().enumerate() {
                 let key = self.next_key(begun, index);
-                let is_last = is_complete && at == last;
+                let is_last = closing.sends && at == last;
                 self.pass(&micro_batch, key, parameters, begun, (index, is_last))?;
             }
         }
@@ -96,6 +128,7 @@ impl Engine {
         while let Some(mut piece) = left.pop_front() {
             let is_last = is_last && left.is_empty();
             let running = self.running[index].clone();
+            let mut sent = Ok(());
             let attempt = || {
                 let whole = 0..rows.unwrap_or(1);
                 let (input, key) = if piece.rows == whole {
@@ -105,10 +138,13 @@ impl Engine {
                     (cut.collect(), key.of(piece.rows.start as u64))
                 };
                 let walk = Walk::new(self.at_precision(input), key, self.no_gradient());
-                self.walk(walk, micro_batch, &mut piece, parameters, begun, (index, is_last));
+                sent = self.walk(walk, micro_batch, &mut piece, parameters, begun, (index, is_last));
             };
             // Whatever was on its way is dropped; what is handed over, the piece knows.
-            let Err(panic) = catch_unwind(AssertUnwindSafe(attempt)) else { continue };
+            let Err(panic) = catch_unwind(AssertUnwindSafe(attempt)) else {
+                sent?;
+                continue;
+            };
             if !is_out_of_memory(&*panic) {
                 resume_unwind(panic);
             }
@@ -139,7 +175,7 @@ impl Engine {
         parameters: &[Vec<Tensor<1>>],
         begun: &mut Begun,
         (index, is_last): (usize, bool),
-    ) {
+    ) -> Result<(), CollectiveError> {
         for (block, parameters) in parameters.iter().enumerate() {
             self.forward(&mut walk, index, block, parameters, None);
         }
@@ -154,10 +190,11 @@ impl Engine {
             let Some(bucket) = self.buckets.completed_by(block) else { continue };
             let gradient = walk.gradient.take();
             if bucket >= piece.buckets {
-                self.deliver(begun, index, bucket, Some(gradient), is_last);
+                self.deliver(begun, index, bucket, Some(gradient), is_last)?;
                 piece.buckets = bucket + 1;
             }
         }
+        Ok(())
     }
 
     /// All virtual ranks, of this rank and of the others, go through a block before any enters the next: for blocks that need sums over
@@ -167,13 +204,13 @@ impl Engine {
         shares: Vec<Share<'_>>,
         parameters: &[Vec<Tensor<1>>],
         begun: &mut Begun,
-        is_complete: bool,
+        closing: Closing,
     ) -> Result<(), CollectiveError> {
         let longest = shares.iter().map(Vec::len).max().unwrap_or(0);
-        let rounds = self.largest(longest, begun.number, is_complete)?;
+        let rounds = self.largest(longest, begun.number, closing.is_complete)?;
         let mut shares: Vec<_> = shares.into_iter().map(Vec::into_iter).collect();
         for round in 0..rounds {
-            let is_last = is_complete && round + 1 == rounds;
+            let is_last = closing.sends && round + 1 == rounds;
             let (mut walks, mut measures) = (Vec::new(), Vec::new());
             for (index, share) in shares.iter_mut().enumerate() {
                 let (walk, measure) = match share.next() {
@@ -189,7 +226,7 @@ impl Engine {
                 measures.push(measure);
             }
             for (block, parameters) in parameters.iter().enumerate() {
-                let total = self.summary(block, parameters, &walks)?;
+                let total = self.summary(block, parameters, walks.iter().map(Option::as_ref).enumerate())?;
                 for (index, walk) in walks.iter_mut().enumerate() {
                     let Some(walk) = walk else { continue };
                     self.forward(walk, index, block, parameters, total.clone());
@@ -203,26 +240,37 @@ impl Engine {
             for block in (0..self.model.stages.len()).rev() {
                 let back = |walk: &mut Option<Walk>| self.backward(walk.as_mut()?, block);
                 let open: Vec<Option<Open>> = walks.iter_mut().map(back).collect();
-                self.close(block, &mut walks, open)?;
+                self.close(block, walks.iter_mut().map(Option::as_mut), open)?;
                 let Some(bucket) = self.buckets.completed_by(block) else { continue };
                 for (index, walk) in walks.iter_mut().enumerate() {
                     let gradient = walk.as_mut().map(|walk| walk.gradient.take());
-                    self.deliver(begun, index, bucket, gradient, is_last);
+                    self.deliver(begun, index, bucket, gradient, is_last)?;
                 }
             }
         }
-        if rounds == 0 && is_complete {
-            for bucket in 0..self.buckets.count() {
-                for index in 0..shares.len() {
-                    self.deliver(begun, index, bucket, None, true);
-                }
+        if rounds == 0 && closing.sends {
+            self.deliver_nothing(begun)?;
+        }
+        Ok(())
+    }
+
+    /// No virtual rank of this rank has anything to add.
+    pub(super) fn deliver_nothing(&mut self, begun: &mut Begun) -> Result<(), CollectiveError> {
+        for bucket in 0..self.buckets.count() {
+            for index in 0..self.virtual_ranks().len() {
+                self.deliver(begun, index, bucket, None, true)?;
             }
         }
         Ok(())
     }
 
     /// The largest number of micro-batches of a virtual rank, on all ranks, which must be at the same call of the same step.
-    fn largest(&self, mine: usize, number: u64, is_complete: bool) -> Result<u64, CollectiveError> {
+    pub(super) fn largest(
+        &self,
+        mine: usize,
+        number: u64,
+        is_complete: bool,
+    ) -> Result<u64, CollectiveError> {
         let call = [mine as u64, number, u64::from(is_complete)];
         let all = self.comm.run(move |collective| collective.all_gather(bytemuck::cast_slice(&call)))?;
         let mut largest = 0;
@@ -242,32 +290,32 @@ impl Engine {
     }
 
     /// Of a block that asks for one, the sum over all virtual ranks.
-    fn summary(
+    pub(super) fn summary<'a>(
         &self,
         block: usize,
         parameters: &[Tensor<1>],
-        walks: &[Option<Walk>],
+        walks: impl Iterator<Item = (usize, Option<&'a Walk>)>,
     ) -> Result<Option<Tensor<1>>, CollectiveError> {
         let stage = &self.model.stages[block];
         let length = stage.summary_len();
         if length == 0 {
             return Ok(None);
         }
-        let summary = |(index, walk): (usize, &Option<Walk>)| match walk {
+        let summary = |(index, walk): (usize, Option<&Walk>)| match walk {
             Some(walk) => {
-                let loaded = stage.load(parameters, &self.running[index][block], true);
+                let loaded = stage.load(parameters, &self.running[index][block], Use::Forward);
                 to_numbers(walk.summary(&*loaded))
             }
             None => vec![0.0; length],
         };
-        self.sum_over_all(walks.iter().enumerate().map(summary)).map(Some)
+        self.sum_over_all(walks.map(summary)).map(Some)
     }
 
     /// Sends back what flows through the sums of a block's summaries.
-    fn close(
+    pub(super) fn close<'a>(
         &self,
         block: usize,
-        walks: &mut [Option<Walk>],
+        walks: impl Iterator<Item = Option<&'a mut Walk>>,
         open: Vec<Option<Open>>,
     ) -> Result<(), CollectiveError> {
         let length = self.model.stages[block].summary_len();
@@ -279,7 +327,7 @@ impl Engine {
             None => vec![0.0; length],
         });
         let gradient = self.sum_over_all(shares)?;
-        for (walk, open) in walks.iter_mut().zip(open) {
+        for (walk, open) in walks.zip(open) {
             if let (Some(walk), Some(open)) = (walk, open) {
                 walk.close(open, gradient.clone());
             }
@@ -295,18 +343,18 @@ impl Engine {
         }
         let total = reduce(&self.comm, self.ranks, partials).wait()?;
         let count = [total.len()];
-        Ok(Tensor::from_data(TensorData::new(total, count), &self.device))
+        Ok(Tensor::from_data(TensorData::new(total.into_values(), count), &self.device))
     }
 
     /// The key of a virtual rank's next micro-batch: of the training, the step, the virtual rank, and the place in the step.
-    fn next_key(&self, begun: &mut Begun, index: usize) -> Key {
+    pub(super) fn next_key(&self, begun: &mut Begun, index: usize) -> Key {
         let virtual_rank = self.virtual_ranks().start + index as u32;
         let place = &mut begun.micro_batches[index];
         *place += 1;
         self.key.of(begun.number).of(virtual_rank.into()).of(*place - 1)
     }
 
-    fn forward(
+    pub(super) fn forward(
         &mut self,
         walk: &mut Walk,
         index: usize,
@@ -316,16 +364,16 @@ impl Engine {
     ) {
         let _span = self.tracer.span(Lane::Compute, || format!("forward {block}"));
         let running = &mut self.running[index][block];
-        let loaded = self.model.stages[block].load(parameters, running, true);
-        *running = walk.forward(loaded, block > self.first_trained, total);
+        let loaded = self.model.stages[block].load(parameters, running, Use::Training);
+        *running = walk.forward(block, loaded, block > self.first_trained, total);
     }
 
-    fn backward(&mut self, walk: &mut Walk, block: usize) -> Option<Open> {
+    pub(super) fn backward(&mut self, walk: &mut Walk, block: usize) -> Option<Open> {
         if let Gradient::Host(numbers) = &mut walk.gradient
             && numbers.capacity() == 0
         {
             let bucket = self.buckets.with(block);
-            *numbers = self.spare.room(bucket, self.buckets.len(bucket));
+            *numbers = self.spare.gradients(bucket, self.buckets.len(bucket));
         }
         let _span = self.tracer.span(Lane::Compute, || format!("backward {block}"));
         walk.backward()
@@ -333,48 +381,68 @@ impl Engine {
 
     /// Takes a micro-batch's gradient of a bucket (`None` without a sample). With the last micro-batch of the last virtual rank, the bucket
     /// goes to the other ranks.
-    fn deliver(
-        &self,
+    pub(super) fn deliver(
+        &mut self,
         begun: &mut Begun,
         index: usize,
         bucket: usize,
         gradient: Option<Gradient>,
         is_last: bool,
-    ) {
+    ) -> Result<(), CollectiveError> {
         let gradient = match (gradient, &self.device_sums) {
             (Some(Gradient::Host(numbers)), _) => Some(numbers),
             (None, None) => None,
-            (there, _) => return self.deliver_there(begun, index, bucket, there, is_last),
+            (there, _) => {
+                self.deliver_there(begun, index, bucket, there, is_last);
+                return Ok(());
+            }
         };
         let carried = &mut begun.carried[index][bucket];
         let sum = match (carried.take(), gradient) {
             (Some(mut sum), Some(gradient)) => {
-                sum.iter_mut().zip(gradient).for_each(|(sum, number)| *sum += number);
+                add_right(&mut sum, &gradient);
                 Some(sum)
             }
             (one, other) => one.or(other),
         };
         if !is_last {
             *carried = sum;
-            return;
+            return Ok(());
         }
         let hosted = self.virtual_ranks();
         let virtual_rank = hosted.start + index as u32;
-        let sum = sum.unwrap_or_else(|| vec![0.0; self.buckets.len(bucket)]);
+        let sum = sum.unwrap_or_else(|| self.no_numbers(bucket));
         if let Some(hasher) = begun.hashers.get_mut(index) {
             let _span = self.tracer.span(Lane::Compute, || format!("digest bucket {bucket}"));
             digest(hasher, bytemuck::cast_slice(&sum));
         }
         match &mut begun.sums[bucket] {
             BucketSum::Exact(partials) => partials.push(virtual_rank, sum),
-            BucketSum::Fast(total) if total.is_empty() => *total = sum,
-            BucketSum::Fast(total) => total.iter_mut().zip(sum).for_each(|(total, number)| *total += number),
+            BucketSum::Fast(Some(total)) => add_right(total, &sum),
+            BucketSum::Fast(none) => *none = Some(sum),
         }
-        if virtual_rank + 1 == hosted.end {
-            let sum = std::mem::replace(&mut begun.sums[bucket], self.no_sum());
-            let reduction = self.reduce(bucket, sum, begun);
-            begun.reductions.push(reduction);
+        if virtual_rank + 1 < hosted.end {
+            return Ok(());
         }
+        if self.zero >= Zero::Gradients
+            && let Some(last) = begun.reductions.pop()
+        {
+            // No more than two buckets exist at once: this one waits for the one before it.
+            let sum = self.wait_for(last)?;
+            begun.reductions.push(Reducing::Done(Reduced { sum, spare: None }));
+        }
+        let sum = std::mem::replace(&mut begun.sums[bucket], self.no_sum());
+        let reduction = self.reduce(bucket, sum, begun);
+        begun.reductions.push(reduction);
+        Ok(())
+    }
+
+    /// The gradient of a bucket that nobody has.
+    fn no_numbers(&mut self, bucket: usize) -> Numbers<f32> {
+        let length = self.buckets.len(bucket);
+        let mut numbers = self.spare.gradients(bucket, length);
+        numbers.growing().resize(length, 0.0);
+        numbers
     }
 
     /// The same of a gradient that stays on the device, where micro-batches and virtual ranks are added up as they come.
@@ -401,49 +469,105 @@ impl Engine {
         let sum = sum.take().unwrap_or_else(|| Tensor::zeros([self.buckets.len(bucket)], &self.device));
         let (tracer, sums) = (self.tracer.clone(), self.device_sums.clone());
         drop(self.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
-        begun.reductions.push(self.comm.submit(move |collective| {
+        let reduction = self.comm.submit(move |collective| {
             let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
             let sums = sums.expect("gradients stay on the device to be added up there");
             let mut sums = sums.lock().expect("no panic while gradients are added up");
-            sums.all_reduce(sum, collective).map(to_numbers)
-        }));
+            let sum = to_numbers(sums.all_reduce(sum, collective)?).into();
+            Ok(Reduced { sum, spare: None })
+        });
+        begun.reductions.push(Reducing::UnderWay(reduction));
     }
 
     /// Where gradients are to be, and none yet.
-    fn no_gradient(&self) -> Gradient {
-        if self.device_sums.is_some() { Gradient::Device(Vec::new()) } else { Gradient::Host(Vec::new()) }
+    pub(super) fn no_gradient(&self) -> Gradient {
+        match self.device_sums {
+            Some(_) => Gradient::Device(Vec::new()),
+            None => Gradient::Host(Numbers::default()),
+        }
     }
 
     /// Of no virtual rank.
     pub(super) fn no_sum(&self) -> BucketSum {
         match self.reduction {
             Reduction::Exact => BucketSum::Exact(Partials::new(self.ranks.count)),
-            Reduction::Fast(_) => BucketSum::Fast(Vec::new()),
+            Reduction::Fast(_) => BucketSum::Fast(None),
         }
     }
 
     /// Sends a bucket on its way.
-    fn reduce(&self, bucket: usize, sum: BucketSum, begun: &mut Begun) -> Pending<Vec<f32>> {
-        let (ranks, tracer) = (self.ranks, self.tracer.clone());
+    fn reduce(&self, bucket: usize, sum: BucketSum, begun: &mut Begun) -> Reducing {
         // The moment at which it is handed over lies among what is computed.
         drop(self.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
-        let sum = match sum {
-            BucketSum::Exact(partials) => {
-                return self.comm.submit(move |collective| {
-                    let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
-                    all_reduce(collective, ranks, partials)
-                });
-            }
-            BucketSum::Fast(sum) => sum,
-        };
-        let Some(compressor) = self.compressors.get(bucket).map(Arc::clone) else {
-            return self.comm.submit(move |collective| {
+        if self.zero != Zero::Nothing {
+            return self.reduce_slices(bucket, sum);
+        }
+        let (ranks, tracer) = (self.ranks, self.tracer.clone());
+        let compressor = self.compressors.get(bucket).map(Arc::clone);
+        Reducing::UnderWay(match (sum, compressor) {
+            (BucketSum::Exact(partials), _) => self.comm.submit(move |collective| {
                 let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
-                let mut sum = sum;
+                Ok(Reduced { sum: all_reduce(collective, ranks, partials)?, spare: None })
+            }),
+            (BucketSum::Fast(sum), None) => self.comm.submit(move |collective| {
+                let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+                let mut sum = sum.unwrap_or_default();
                 sums::all_reduce(collective, &mut sum)?;
-                Ok(sum)
+                Ok(Reduced { sum, spare: None })
+            }),
+            (BucketSum::Fast(sum), Some(compressor)) => {
+                let sum = sum.unwrap_or_default();
+                return self.reduce_compressed(bucket, sum, &compressor, begun);
+            }
+        })
+    }
+
+    /// Has every rank add up its own slices of a bucket.
+    fn reduce_slices(&self, bucket: usize, sum: BucketSum) -> Reducing {
+        let (rank, world, tracer) = (self.comm.rank(), self.comm.world(), self.tracer.clone());
+        let places: Vec<_> = self.buckets.places(bucket).collect();
+        let ownerships: Vec<_> = places.iter().map(|(block, _)| self.blocks[*block].ownership).collect();
+        let owned = move |rank: u32| {
+            let slices = ownerships.iter().zip(&places).map(|(ownership, (_, place))| {
+                let slice = ownership.trained_of(rank);
+                place.start + slice.start..place.start + slice.end
             });
+            slices.collect::<Vec<_>>()
         };
+        // What was added up in any order is added up once more in that of the ranks.
+        let (ranks, partials) = match sum {
+            BucketSum::Exact(partials) => (self.ranks, partials),
+            BucketSum::Fast(sum) => {
+                let mut partials = Partials::new(world);
+                let ranks = VirtualRanks { count: world, world };
+                let sum = sum.unwrap_or_default();
+                partials.push_subtree(rank..rank + 1, sum);
+                (ranks, partials)
+            }
+        };
+        let (outlives, ledger) = (self.zero == Zero::Moments, self.ledger.clone());
+        Reducing::UnderWay(self.comm.submit(move |collective| {
+            let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+            let total = reduce_scatter(collective, ranks, partials, &owned)?;
+            if outlives {
+                return Ok(Reduced { sum: total, spare: None });
+            }
+            let slices = owned(rank);
+            let count = slices.iter().map(ExactSizeIterator::len).sum();
+            let mut sum = Numbers::with_capacity(&ledger, Kind::Gradients, count);
+            slices.into_iter().for_each(|slice| sum.growing().extend_from_slice(&total[slice]));
+            Ok(Reduced { sum, spare: Some(total) })
+        }))
+    }
+
+    fn reduce_compressed(
+        &self,
+        bucket: usize,
+        sum: Numbers<f32>,
+        compressor: &Arc<Mutex<Compressor>>,
+        begun: &mut Begun,
+    ) -> Reducing {
+        let (tracer, compressor) = (self.tracer.clone(), Arc::clone(compressor));
         let momentum = match self.rule.optimizer {
             Optimizer::Sgd { momentum, .. } => momentum,
             _ => 0.0,
@@ -454,13 +578,14 @@ impl Engine {
         let clip = self.rule.clip.map(|limit| limit * part);
         let circumstances = Circumstances { epoch: begun.epoch, momentum, clip };
         let samples = Arc::clone(begun.samples.get_or_insert_with(|| self.count_samples(&begun.scalars)));
-        self.comm.submit(move |collective| {
+        Reducing::UnderWay(self.comm.submit(move |collective| {
             let _span = tracer.span(Lane::Communication, || format!("compress and reduce bucket {bucket}"));
             // What is left of short steps and of long ones is added up: as means.
             let share = samples.get().map_or(0.0, |samples| 1.0 / samples.max(1.0)) as f32;
-            let mean = sum.into_iter().map(|number| number * share).collect();
-            lock(&compressor).all_reduce(collective, mean, circumstances)
-        })
+            let mean = sum.into_values().into_iter().map(|number| number * share).collect();
+            let sum = lock(&compressor).all_reduce(collective, mean, circumstances)?.into();
+            Ok(Reduced { sum, spare: None })
+        }))
     }
 
     /// Has the samples of all ranks counted, before anything that is submitted after it.

@@ -18,15 +18,23 @@ impl Engine {
     /// When they are of another model; then nothing has changed.
     pub(crate) fn begin_with(&mut self, weights: &Weights) -> Result<(), WeightsError> {
         let mut running = self.model.initial_running();
-        let named = self.model.name_weights(&self.parameters(), &running);
-        let parameters: usize = self.model.stages.iter().map(|stage| stage.parameters().len()).sum();
-        let wanted: Vec<(String, Vec<usize>, bool)> = (named.0.iter().enumerate())
-            .map(|(index, named)| (named.name.clone(), named.shape.clone(), index >= parameters))
-            .collect();
-        let mut values = weights.pick(&wanted)?.into_iter().zip(&named.0);
-        let mut next = || values.next().map(|(found, ours)| found.unwrap_or(&ours.values).to_vec());
-        for (stage, state) in self.model.stages.iter().zip(&mut self.blocks) {
-            state.weights = stage.parameters().iter().flat_map(|_| next().unwrap_or_default()).collect();
+        let (mut wanted, mut initial) = (Vec::new(), Vec::new());
+        for parameter in self.model.stages.iter().flat_map(|stage| stage.parameters()) {
+            wanted.push((parameter.name.clone(), parameter.shape.clone(), false));
+            initial.push(None);
+        }
+        for buffer in self.model.stages.iter().flat_map(|stage| stage.buffers()) {
+            wanted.push((buffer.name.clone(), buffer.shape.clone(), true));
+            initial.push(Some(buffer.initial.clone()));
+        }
+        let found: Vec<Option<&[f32]>> = weights.pick(&wanted)?;
+        let mut values = found.into_iter().zip(&initial);
+        let mut next =
+            || values.next().and_then(|(found, initial)| Some(found.or(initial.as_deref())?.to_vec()));
+        for block in 0..self.model.stages.len() {
+            let parameters = self.model.stages[block].parameters().iter();
+            let numbers: Vec<f32> = parameters.flat_map(|_| next().unwrap_or_default()).collect();
+            self.begin_block(block, &numbers);
         }
         for buffer in running.iter_mut().flatten() {
             *buffer = next().unwrap_or_default();
@@ -40,7 +48,8 @@ impl Engine {
         let running = self.running.iter().map(|blocks| blocks.iter().flatten().flatten().copied().collect());
         let mut numbers = Vec::with_capacity(3 * self.blocks.len());
         for BlockState { weights, moments, .. } in &self.blocks {
-            numbers.extend([&weights[..], &moments.first, &moments.second]);
+            numbers.extend(weights.stretches().map(|(_, numbers)| numbers));
+            numbers.extend([&moments.first[..], &moments.second]);
         }
         (self.layout(), numbers, running.collect())
     }
@@ -71,7 +80,7 @@ impl Engine {
     fn layout(&self) -> Layout {
         let layout = |stage: &dyn Stage, state: &BlockState| BlockLayout {
             parameters: stage.parameters().iter().map(|it| (it.name.clone(), it.shape.clone())).collect(),
-            weights: state.weights.len(),
+            weights: state.ownership.all,
             first: state.moments.first.len(),
             second: state.moments.second.len(),
             updates: state.moments.steps,
@@ -127,9 +136,9 @@ impl Engine {
         }
         let mut left = &state.common[..];
         for (block, layout) in self.blocks.iter_mut().zip(&layout.blocks) {
-            block.weights = take(&mut left, layout.weights);
+            block.weights.copy_from(0, &take(&mut left, layout.weights));
             let (first, second) = (take(&mut left, layout.first), take(&mut left, layout.second));
-            block.moments = Moments { first, second, steps: layout.updates };
+            block.remember(Moments { first, second, steps: layout.updates });
         }
         for (blocks, (_, numbers)) in self.running.iter_mut().zip(&state.statistics) {
             let mut left = &numbers[..];

@@ -1,4 +1,6 @@
-//! A virtual rank's way through the model and back: one autodiff graph for each block, gradients handed from block to block as values.
+//! A virtual rank's way through the model and back: one autodiff graph for each block, gradients handed from block to block as values. A block's
+//! graph is kept from the way forward, or made again from the block's input on the way back (Chen et al., "Training deep nets with sublinear memory
+//! cost", 2016).
 
 use std::collections::BTreeMap;
 
@@ -6,6 +8,7 @@ use burn::tensor::{FloatDType, Gradients, Tensor};
 
 use crate::block::Pass;
 use crate::flow::Part;
+use crate::ledger::Numbers;
 use crate::loss::Measured;
 use crate::random::Key;
 use crate::stage::Loaded;
@@ -17,6 +20,8 @@ pub(super) struct Walk {
     activation: Vec<Part>,
     shelf: BTreeMap<&'static str, Part>,
     kept: Vec<Kept>,
+    /// Of the blocks whose graphs are to be made again.
+    passed: Vec<Passed>,
     /// Of the loss, with respect to what the last block on the way back was given.
     upstream: Vec<Option<Tensor<1>>>,
     shelf_gradients: BTreeMap<&'static str, Tensor<1>>,
@@ -27,7 +32,7 @@ pub(super) struct Walk {
 /// Of the blocks of a bucket, the last block first.
 #[derive(Debug)]
 pub(super) enum Gradient {
-    Host(Vec<f32>),
+    Host(Numbers<f32>),
     /// Flat, one after the other.
     Device(Vec<Tensor<1>>),
 }
@@ -40,6 +45,15 @@ impl Gradient {
             Gradient::Device(tensors) => Gradient::Device(std::mem::take(tensors)),
         }
     }
+}
+
+/// What a block's graph is made of again.
+#[derive(Debug)]
+struct Passed {
+    input: Vec<Part>,
+    total: Option<Tensor<1>>,
+    /// What it kept for later blocks.
+    names: Vec<&'static str>,
 }
 
 /// A block between forward and backward.
@@ -69,6 +83,7 @@ impl Walk {
             activation: input,
             shelf: BTreeMap::new(),
             kept: Vec::new(),
+            passed: Vec::new(),
             upstream: Vec::new(),
             shelf_gradients: BTreeMap::new(),
             gradient,
@@ -81,14 +96,51 @@ impl Walk {
         next.summarise(input).inner().cast(FloatDType::F32)
     }
 
+    /// Through the next block, whose graph is made on the way back; says what became of its running numbers.
+    pub(super) fn pass_by(
+        &mut self,
+        block: usize,
+        loaded: &dyn Loaded,
+        total: Option<Tensor<1>>,
+    ) -> Vec<Vec<f32>> {
+        let key = self.key.of(block as u64);
+        let input = std::mem::take(&mut self.activation);
+        let beginning = input.iter().map(|part| part.clone().leaf(false)).collect();
+        let there = total.clone().map(Tensor::autodiff);
+        let mut pass = Pass::new(Some(key), std::mem::take(&mut self.shelf), there).without_graph();
+        let output = loaded.forward(beginning, &mut pass);
+        let (shelf, pass) = pass.leave();
+        self.shelf = shelf;
+        self.activation = output.into_iter().map(Part::inner).collect();
+        self.passed.push(Passed { input, total, names: pass.kept.into_keys().collect() });
+        loaded.buffers()
+    }
+
+    /// Through the last block that was passed by, once more.
+    pub(super) fn again(&mut self, block: usize, loaded: Box<dyn Loaded>, wants_gradient: bool) {
+        let Passed { input, total, names } = self.passed.pop().expect("as often again as passed by");
+        for name in names {
+            self.shelf.remove(name);
+        }
+        self.activation = input;
+        self.forward(block, loaded, wants_gradient, total);
+        self.activation.clear();
+    }
+
+    /// Whether the last block that was passed by keeps something for later ones.
+    pub(super) fn keeps(&self) -> bool {
+        self.passed.last().is_some_and(|passed| !passed.names.is_empty())
+    }
+
     /// Through the next block; says what became of its running numbers.
     pub(super) fn forward(
         &mut self,
+        block: usize,
         loaded: Box<dyn Loaded>,
         wants_gradient: bool,
         total: Option<Tensor<1>>,
     ) -> Vec<Vec<f32>> {
-        let key = self.key.of(self.kept.len() as u64);
+        let key = self.key.of(block as u64);
         let activation = std::mem::take(&mut self.activation);
         let input: Vec<Part> = activation.into_iter().map(|part| part.leaf(wants_gradient)).collect();
         let total = total.map(|total| total.autodiff().require_grad());
@@ -104,7 +156,9 @@ impl Walk {
 
     /// Turns round where the objective stands, which is given 32 bits.
     pub(super) fn turn(&mut self, measure: impl FnOnce(Vec<Part>) -> Measured) -> Measured {
-        self.shelf.clear();
+        if self.passed.is_empty() {
+            self.shelf.clear();
+        }
         let output = std::mem::take(&mut self.activation).into_iter();
         let mut measured = measure(output.map(|part| part.cast(FloatDType::F32)).collect());
         self.upstream = std::mem::take(&mut measured.gradient);
@@ -114,9 +168,13 @@ impl Walk {
     /// Back through the last block that has not been gone back through, whose gradient is added to the bucket that is being filled.
     pub(super) fn backward(&mut self) -> Option<Open> {
         let Kept { loaded, input, output, pass, total } = self.kept.pop().expect("as often back as forward");
+        let names: Vec<&str> = pass.kept.keys().copied().collect();
         let mut found = self.graph(output, pass.kept);
+        for name in names {
+            self.shelf.remove(name);
+        }
         match &mut self.gradient {
-            Gradient::Host(numbers) => loaded.take_gradient(found.as_mut(), numbers),
+            Gradient::Host(numbers) => loaded.take_gradient(found.as_mut(), &mut numbers.growing()),
             Gradient::Device(tensors) => loaded.take_gradient_there(found.as_mut(), tensors),
         }
         let mut of = |tensor: &Tensor<1>| tensor.grad_remove(found.as_mut()?);

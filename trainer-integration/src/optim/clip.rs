@@ -1,13 +1,15 @@
 //! How long the gradient of a step is, all blocks together, and what is left of it if that is too long (Pascanu et al., "On
 //! the difficulty of training recurrent neural networks", ICML 2013).
 //!
-//! Squares are added in stretches of a fixed length, and the stretches in order, so the bits depend neither on threads nor on who adds
-//! which stretch.
+//! Squares are added in stretches of a fixed length, the stretches of a block in order, and the blocks in order, so the bits depend neither on
+//! threads nor on who adds which stretch.
 
 use rayon::prelude::*;
 
-/// Numbers of a stretch.
-const STRETCH: usize = 1 << 14;
+use crate::zero::slices::CHUNK;
+
+/// Numbers of a stretch: those that always have the same owner.
+const STRETCH: usize = CHUNK;
 
 /// Stretches that a thread adds up side by side: an addition waits for the one before it, but not for those of other stretches.
 const ABREAST: usize = 4;
@@ -21,10 +23,12 @@ pub struct Norm {
 impl Norm {
     /// Adds a block's gradient. Blocks come in the same order on every rank.
     pub fn add(&mut self, gradient: &[f32]) {
-        let groups: Vec<[f64; ABREAST]> =
-            gradient.par_chunks(ABREAST * STRETCH).map(squares_of_group).collect();
-        // Of stretches that are not there, nothing.
-        self.squares += groups.iter().flatten().sum::<f64>();
+        self.add_squares(&squares_of(gradient));
+    }
+
+    /// The same by the sums of its stretches.
+    pub fn add_squares(&mut self, squares: &[f64]) {
+        self.squares += squares.iter().sum::<f64>();
     }
 
     /// That of the gradient multiplied by a factor.
@@ -44,6 +48,17 @@ impl Norm {
         let (length, limit) = (self.value(), f64::from(limit));
         if length.is_finite() && length > limit { (limit / length) as f32 } else { 1.0 }
     }
+}
+
+/// The sum of squares of each stretch of a block's gradient, or of a part of it that begins with a stretch.
+pub fn squares_of(gradient: &[f32]) -> Vec<f64> {
+    /// Stretches that a thread takes at a time, so that there is more to them than to handing them out.
+    const AT_A_TIME: usize = 16;
+    let groups = gradient.par_chunks(AT_A_TIME * STRETCH).flat_map_iter(|groups| {
+        let in_groups = groups.chunks(ABREAST * STRETCH);
+        in_groups.flat_map(|group| squares_of_group(group).into_iter().take(group.len().div_ceil(STRETCH)))
+    });
+    groups.collect()
 }
 
 fn square(number: f32) -> f64 {

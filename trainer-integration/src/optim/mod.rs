@@ -4,10 +4,8 @@
 pub mod clip;
 pub mod schedule;
 
-pub use clip::Norm;
+pub use clip::{Norm, squares_of};
 pub use schedule::{Decline, Scaling, Schedule};
-
-use std::ops::Range;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -111,36 +109,38 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Moves `weights` against `gradient` multiplied by `factor`; of the weight decay, so much applies to a range as it says. Ranges follow each
-    /// other from the first number to the last.
+    /// Moves weights against `gradient` multiplied by `factor`. The weights are stretches that follow each other, each with how much of the weight
+    /// decay applies to it.
     ///
     /// # Panics
-    /// If lengths differ.
+    /// If there are not as many of them as numbers in the gradient.
     pub fn update(
         &mut self,
         optimizer: Optimizer,
         rate: f32,
-        ranges: &[(Range<usize>, f32)],
-        weights: &mut [f32],
+        stretches: Vec<(&mut [f32], f32)>,
         gradient: &[f32],
         factor: f32,
     ) {
-        let count = ranges.last().map_or(0, |(range, _)| range.end);
-        assert!(weights.len() == gradient.len() && weights.len() == count, "one gradient per weight");
+        let count = stretches.iter().map(|(weights, _)| weights.len()).sum();
+        assert_eq!(gradient.len(), count, "one gradient per weight");
         self.steps += 1;
         self.first.resize(count, 0.0);
         if matches!(optimizer, Optimizer::Adam { .. } | Optimizer::AdamW { .. }) {
             self.second.resize(count, 0.0);
         }
         let steps = self.steps;
-        for (range, decay) in ranges {
-            let turn = Turn { rate, decay: *decay, factor, steps };
+        let mut end = 0;
+        for (weights, decay) in stretches {
+            let range = end..end + weights.len();
+            end = range.end;
+            let turn = Turn { rate, decay, factor, steps };
             // Optimizers of one moment have no second to move.
             let second = self.second.get_mut(range.clone()).unwrap_or_default();
-            let stretches = weights[range.clone()]
+            let stretches = weights
                 .par_chunks_mut(STRETCH)
                 .zip(gradient[range.clone()].par_chunks(STRETCH))
-                .zip(self.first[range.clone()].par_chunks_mut(STRETCH));
+                .zip(self.first[range].par_chunks_mut(STRETCH));
             if second.is_empty() {
                 stretches.for_each(|((weights, gradient), first)| {
                     optimizer.by_one_moment(turn, weights, gradient, first);
@@ -153,6 +153,11 @@ impl Moments {
                 );
             }
         }
+    }
+
+    /// Bytes of what is remembered.
+    pub(crate) fn bytes(&self) -> usize {
+        (self.first.capacity() + self.second.capacity()) * size_of::<f32>()
     }
 }
 
@@ -249,7 +254,8 @@ mod tests {
         let mut weights = [1.0, 1.0];
         let mut moments = Moments::default();
         for gradient in gradients {
-            moments.update(optimizer, rate, &[(0..1, 1.0), (1..2, 0.0)], &mut weights, gradient, 1.0);
+            let (decayed, kept) = weights.split_at_mut(1);
+            moments.update(optimizer, rate, vec![(decayed, 1.0), (kept, 0.0)], gradient, 1.0);
         }
         weights
     }
@@ -297,7 +303,8 @@ mod tests {
         ] {
             let after = |optimizer, share: f32| {
                 let mut weights = [1.0, -2.0];
-                Moments::default().update(optimizer, 0.01, &[(0..2, share)], &mut weights, &[0.5, -3.0], 1.0);
+                let stretches = vec![(&mut weights[..], share)];
+                Moments::default().update(optimizer, 0.01, stretches, &[0.5, -3.0], 1.0);
                 weights
             };
             assert_eq!(after(optimizer, 0.5), after(half, 1.0), "{optimizer:?}");

@@ -16,6 +16,7 @@ use crate::collective::{Among, Collective, CollectiveError, Incoming, Message, O
 use crate::engine::{Engine, StepLoss, StepPlan};
 use crate::reduce::{Comm, Pending, VirtualRanks};
 use crate::train::TrainError;
+use crate::zero::Zero;
 
 /// Bytes that a rank tells of a virtual rank: three numbers, whether there are digests, and these.
 const SHARE_BYTES: usize = 3 * 8 + 1 + 2 * 16;
@@ -105,7 +106,14 @@ impl Recorder {
     pub(crate) fn note(&mut self, noted: Noted<'_>) -> Result<(), TrainError> {
         self.take_in()?;
         let Noted { plan, loss, is_skipped, inputs, engine } = noted;
-        let has_weights = self.comm.rank() == 0 && self.wants_digests(plan.number);
+        // Where parameters are sliced, all ranks have to ask for their digests.
+        let weights = if self.wants_digests(plan.number)
+            && (self.comm.rank() == 0 || engine.zero() == Zero::Parameters)
+        {
+            Some(digest_of(engine)?)
+        } else {
+            None
+        };
         let row = StepRow {
             step: plan.number,
             epoch: plan.epoch,
@@ -115,7 +123,7 @@ impl Recorder {
             correct: loss.correct,
             gradient_norm: loss.gradient_norm,
             is_skipped,
-            weights: has_weights.then(|| weights_digest(&engine.digests())),
+            weights,
             shares: Vec::new(),
         };
         let inputs = inputs.into_iter().map(Some).chain(std::iter::repeat(None));
@@ -266,6 +274,9 @@ fn gather(collective: &mut dyn Collective, mine: &[u8]) -> Result<Vec<Message>, 
 }
 
 /// The weights that a digest in a record is of.
-pub(crate) fn digest_of(engine: &Engine) -> Digest {
-    weights_digest(&engine.digests())
+///
+/// # Errors
+/// When another rank is gone or late.
+pub(crate) fn digest_of(engine: &Engine) -> Result<Digest, CollectiveError> {
+    Ok(weights_digest(&engine.digests()?))
 }

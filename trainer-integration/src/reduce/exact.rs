@@ -1,8 +1,8 @@
-//! The exact all-reduce: every rank brings the sums of its subtrees, every rank takes the sum of all.
+//! The exact sums over all ranks: every rank brings the sums of its subtrees; each number is added up, in tree order, by the rank that owns it.
 //!
-//! Reduce-scatter by direct exchange (the owner of a slice receives everyone's partial sums of it and adds them in tree
-//! order, a piece at a time), then all-gather; short vectors skip the second and are added by everyone. Nothing is copied but
-//! a piece at a time: sums go out from where they are, and what comes in is added while it is in the processor's cache.
+//! [`reduce_scatter`] leaves it at that; [`all_reduce`] then gathers what was added up; short vectors skip that and are added by everyone. All
+//! ranks exchange at once. Nothing is copied but a piece at a time: sums go out from where they are, and what comes in is added while it is in the
+//! processor's cache.
 
 use std::ops::{Add, Range};
 
@@ -12,6 +12,7 @@ use super::tree::{Partials, Span, VirtualRanks};
 use crate::collective::numbers::{numbers, slice_of};
 use crate::collective::sums::gather_slices;
 use crate::collective::{Among, Collective, CollectiveError, Incoming, Outgoing, PIECE_BYTES, Piece, Place};
+use crate::ledger::Numbers;
 
 /// Below this many bytes a second round trip costs more than sending everything to everyone.
 const DIRECT_BYTES: usize = 8 << 10;
@@ -29,7 +30,43 @@ pub fn all_reduce<T: Pod + Add<Output = T>>(
     collective: &mut dyn Collective,
     ranks: VirtualRanks,
     mine: Partials<T>,
-) -> Result<Vec<T>, CollectiveError> {
+) -> Result<Numbers<T>, CollectiveError> {
+    let world = collective.world();
+    let length = mine.sums().first().map_or(0, |(_, sum)| sum.len());
+    let is_short = length * size_of::<T>() <= DIRECT_BYTES;
+    let owned = |rank| vec![if is_short { 0..length } else { slice_of(length, rank, world) }];
+    let mut total = exchange(collective, ranks, mine, &owned, is_short)?;
+    if world > 1 && !is_short {
+        gather_slices(collective, &mut total)?;
+    }
+    Ok(total)
+}
+
+/// The same for the numbers that this rank owns; the others are of no use afterwards. `owned` tells the ranges of every rank: each number is in
+/// one of them at most.
+///
+/// # Errors
+/// As [`all_reduce`].
+///
+/// # Panics
+/// As [`all_reduce`].
+pub fn reduce_scatter<T: Pod + Add<Output = T>>(
+    collective: &mut dyn Collective,
+    ranks: VirtualRanks,
+    mine: Partials<T>,
+    owned: &dyn Fn(u32) -> Vec<Range<usize>>,
+) -> Result<Numbers<T>, CollectiveError> {
+    exchange(collective, ranks, mine, owned, false)
+}
+
+/// Every rank sends every other what that one owns of its sums. With `is_shared`, all own everything.
+fn exchange<T: Pod + Add<Output = T>>(
+    collective: &mut dyn Collective,
+    ranks: VirtualRanks,
+    mine: Partials<T>,
+    owned: &dyn Fn(u32) -> Vec<Range<usize>>,
+    is_shared: bool,
+) -> Result<Numbers<T>, CollectiveError> {
     let (rank, world) = (collective.rank(), collective.world());
     assert_eq!(ranks.world, world, "the virtual ranks are shared by this world");
     assert!(
@@ -40,43 +77,77 @@ pub fn all_reduce<T: Pod + Add<Output = T>>(
         return Ok(mine.into_total().unwrap_or_else(|_| unreachable!("one rank has the whole tree")));
     }
     const { assert!(PIECE_BYTES.is_multiple_of(size_of::<T>()), "a piece holds whole numbers") };
-    let length = mine.sums()[0].1.len();
-    let is_short = length * size_of::<T>() <= DIRECT_BYTES;
-    let owned_by = |rank| if is_short { 0..length } else { slice_of(length, rank, world) };
-    let others = || (1..world).map(|distance| (rank + distance) % world);
+    let is_some = |range: &Range<usize>| !range.is_empty();
+    let owned: Vec<Vec<Range<usize>>> =
+        (0..world).map(|rank| owned(rank).into_iter().filter(is_some).collect()).collect();
     collective.begin(Among::All);
 
-    // The first sum's memory becomes the total's: of its slices, one is written and the others are sent.
+    // The first sum's memory becomes the total's: of its ranges, some are written and the others are sent.
     let mut sums = mine.into_sums();
     let (_, mut total) = sums.remove(0);
-    let copy = is_short.then(|| total.clone());
-    let own = owned_by(rank);
-    let (before, rest) = total.split_at_mut(own.start);
-    let (own_total, after) = rest.split_at_mut(own.len());
+    let copy = is_shared.then(|| total.to_vec());
+    let (own, mut others) = match &copy {
+        Some(copy) => (vec![&mut total[..]], vec![vec![&copy[..]]; world as usize]),
+        None => split(&mut total, &owned, rank),
+    };
     let mut outgoing = Vec::new();
-    for to in others() {
-        let slice = owned_by(to);
-        let first = match &copy {
-            Some(copy) => &copy[..],
-            None if slice.end <= own.start => &before[slice.clone()],
-            None => &after[slice.start - own.end..slice.end - own.end],
-        };
-        let more = sums.iter().map(|(_, sum)| &sum[slice.clone()]);
-        let bytes = std::iter::once(first).chain(more).map(bytemuck::cast_slice);
-        outgoing.extend(bytes.map(|bytes| Outgoing { to, bytes }));
+    for to in (1..world).map(|distance| (rank + distance) % world) {
+        let firsts = std::mem::take(&mut others[to as usize]);
+        for (first, range) in firsts.into_iter().zip(&owned[to as usize]) {
+            let more = sums.iter().map(|(_, sum)| &sum[range.clone()]);
+            let bytes = std::iter::once(first).chain(more).map(bytemuck::cast_slice);
+            outgoing.extend(bytes.map(|bytes| Outgoing { to, bytes }));
+        }
     }
-    let more: Vec<&[T]> = sums.iter().map(|(_, sum)| &sum[own.clone()]).collect();
-    let mut adder = Adder::new(ranks, rank, &more, own_total);
-    let bytes = own.len() * size_of::<T>();
     let of_others = (0..world).filter(|&from| from != rank);
-    let of_others = of_others.flat_map(|from| std::iter::repeat_n(from, ranks.subtrees_of(from).len()));
-    let mut incoming: Vec<_> = of_others.map(|from| Incoming { from, into: Place::Sink(bytes) }).collect();
-    collective.transfer(&outgoing, &mut incoming, &mut |piece| adder.add(piece))?;
-
-    if !is_short {
-        gather_slices(collective, &mut total)?;
+    let senders: Vec<u32> =
+        of_others.flat_map(|from| std::iter::repeat_n(from, ranks.subtrees_of(from).len())).collect();
+    let (mut incoming, mut adders) = (Vec::new(), Vec::new());
+    for (own, range) in own.into_iter().zip(&owned[rank as usize]) {
+        let into = size_of_val(own);
+        incoming.extend(senders.iter().map(|&from| Incoming { from, into: Place::Sink(into) }));
+        let more: Vec<&[T]> = sums.iter().map(|(_, sum)| &sum[range.clone()]).collect();
+        adders.push(Adder::new(ranks, rank, &more, own));
     }
+    collective.transfer(&outgoing, &mut incoming, &mut |piece| {
+        adders[piece.incoming / senders.len()].add(piece);
+    })?;
+    drop((adders, outgoing));
     Ok(total)
+}
+
+/// One list of borrowed ranges for every rank.
+type Ranges<'a, T> = Vec<Vec<&'a [T]>>;
+
+/// The ranges of one rank, to be written, and those of the others, by rank.
+fn split<'a, T>(
+    mut all: &'a mut [T],
+    owned: &[Vec<Range<usize>>],
+    rank: u32,
+) -> (Vec<&'a mut [T]>, Ranges<'a, T>) {
+    let with_owner = |(owner, ranges): (usize, &Vec<Range<usize>>)| {
+        let placed = ranges.iter().cloned().enumerate();
+        placed.map(move |(place, range)| (range.start, range.end, owner, place)).collect::<Vec<_>>()
+    };
+    let mut in_order: Vec<_> = owned.iter().enumerate().flat_map(with_owner).collect();
+    in_order.sort_unstable();
+    let mut own: Vec<(usize, &mut [T])> = Vec::new();
+    let mut others: Vec<Vec<(usize, &[T])>> = owned.iter().map(|_| Vec::new()).collect();
+    let mut position = 0;
+    for (start, end, owner, place) in in_order {
+        let rest = std::mem::take(&mut all);
+        let (range, rest) = rest[start - position..].split_at_mut(end - start);
+        (all, position) = (rest, end);
+        if owner == rank as usize {
+            own.push((place, range));
+        } else {
+            others[owner].push((place, range));
+        }
+    }
+    own.sort_unstable_by_key(|(place, _)| *place);
+    others.iter_mut().for_each(|ranges| ranges.sort_unstable_by_key(|(place, _)| *place));
+    let plain = |ranges: Vec<(usize, &'a [T])>| ranges.into_iter().map(|(_, range)| range).collect();
+    (own.into_iter().map(|(_, range)| range).collect(), others.into_iter().map(plain).collect())
 }
 
 /// Adds the pieces of all subtrees in tree order: those that come, and between them those that this rank has.
@@ -188,6 +259,37 @@ mod tests {
                         reduced(count, world, length).iter().all(|total| *total == alone),
                         "V={count} W={world}"
                     );
+                }
+            }
+        }
+    }
+
+    /// What each rank owns of so many numbers: stretches of 300 in turn, in an order of its own.
+    fn owned(length: usize, rank: u32, world: u32) -> Vec<Range<usize>> {
+        let starts = (0..length).step_by(300).skip(rank as usize).step_by(world as usize);
+        let mut ranges: Vec<Range<usize>> = starts.map(|start| start..(start + 300).min(length)).collect();
+        ranges.reverse();
+        ranges
+    }
+
+    #[test]
+    fn who_owns_numbers_has_the_sums_of_all() {
+        for (count, length) in [(1, 5), (3, 2_500), (8, 0), (8, 70_000), (13, 2_500)] {
+            let alone = reduced(count, 1, length).remove(0);
+            for world in 1..=count.min(5) {
+                let ranks = VirtualRanks { count, world };
+                let found = spawn(world, |mut collective| {
+                    let rank = collective.rank();
+                    let mut mine = Partials::new(count);
+                    ranks.of(rank).for_each(|it| mine.push(it, numbers(it, length)));
+                    let of = |rank| owned(length, rank, world);
+                    let total = reduce_scatter(&mut collective, ranks, mine, &of).unwrap();
+                    let bits = |range: Range<usize>| total[range].iter().map(|it| it.to_bits()).collect();
+                    of(rank).into_iter().map(|range| (range.clone(), bits(range))).collect::<Vec<_>>()
+                });
+                for (range, bits) in found.into_iter().flatten() {
+                    let bits: Vec<u32> = bits;
+                    assert_eq!(bits, alone[range.clone()], "V={count} W={world} {range:?}");
                 }
             }
         }

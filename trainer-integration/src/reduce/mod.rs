@@ -8,7 +8,7 @@ pub mod exact;
 pub mod tree;
 
 pub use comm::{Comm, Pending};
-pub use exact::all_reduce;
+pub use exact::{all_reduce, reduce_scatter};
 pub use tree::{Partials, Span, VirtualRanks};
 
 use serde::{Deserialize, Serialize};

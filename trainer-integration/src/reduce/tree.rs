@@ -7,6 +7,7 @@
 use std::ops::{Add, Range};
 
 use crate::collective::numbers::add_right;
+use crate::ledger::Numbers;
 
 /// A node of the tree, by the virtual ranks below it.
 pub type Span = Range<u32>;
@@ -88,7 +89,7 @@ fn are_siblings(count: u32, left: &Span, right: &Span) -> bool {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Partials<T> {
     count: u32,
-    sums: Vec<(Span, Vec<T>)>,
+    sums: Vec<(Span, Numbers<T>)>,
 }
 
 impl<T: Copy + Add<Output = T>> Partials<T> {
@@ -101,7 +102,7 @@ impl<T: Copy + Add<Output = T>> Partials<T> {
     ///
     /// # Panics
     /// If virtual ranks do not come one after the other, or lengths differ.
-    pub fn push(&mut self, virtual_rank: u32, numbers: Vec<T>) {
+    pub fn push(&mut self, virtual_rank: u32, numbers: impl Into<Numbers<T>>) {
         self.push_subtree(virtual_rank..virtual_rank + 1, numbers);
     }
 
@@ -109,7 +110,8 @@ impl<T: Copy + Add<Output = T>> Partials<T> {
     ///
     /// # Panics
     /// As [`Partials::push`].
-    pub fn push_subtree(&mut self, span: Span, numbers: Vec<T>) {
+    pub fn push_subtree(&mut self, span: Span, numbers: impl Into<Numbers<T>>) {
+        let numbers = numbers.into();
         assert!(span.end <= self.count, "span {span:?} outside {} virtual ranks", self.count);
         if let Some((last, sum)) = self.sums.last() {
             assert_eq!(last.end, span.start, "virtual ranks are summed in order");
@@ -147,12 +149,12 @@ impl<T: Copy + Add<Output = T>> Partials<T> {
     }
 
     /// The subtrees and their sums, in order.
-    pub fn sums(&self) -> &[(Span, Vec<T>)] {
+    pub fn sums(&self) -> &[(Span, Numbers<T>)] {
         &self.sums
     }
 
     /// As [`Partials::sums`], to be used up.
-    pub(super) fn into_sums(self) -> Vec<(Span, Vec<T>)> {
+    pub(super) fn into_sums(self) -> Vec<(Span, Numbers<T>)> {
         self.sums
     }
 
@@ -160,7 +162,7 @@ impl<T: Copy + Add<Output = T>> Partials<T> {
     ///
     /// # Errors
     /// Hands the incomplete sums back.
-    pub fn into_total(mut self) -> Result<Vec<T>, Partials<T>> {
+    pub fn into_total(mut self) -> Result<Numbers<T>, Partials<T>> {
         match &self.sums[..] {
             [(span, _)] if *span == (0..self.count) => Ok(self.sums.pop().expect("matched above").1),
             _ => Err(self),

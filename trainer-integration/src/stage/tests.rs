@@ -62,7 +62,7 @@ fn what_is_loaded_is_what_computes_and_what_comes_back() {
     };
     let parameters: Vec<Tensor<1>> = stage.parameters().iter().map(tensor).collect();
     let running = vec![vec![5.0, 6.0], vec![1.0, 4.0]];
-    let loaded = stage.load(&parameters, &running, false);
+    let loaded = stage.load(&parameters, &running, Use::Evaluation);
     let mut pass = Pass::new(None, std::collections::BTreeMap::new(), None);
     let input = Part::floats(vec![1.0, 1.0], &[1, 2], &device);
     let output: Tensor<2> = from_parts(loaded.forward(vec![input], &mut pass));
@@ -83,8 +83,10 @@ fn two_stages_of_one_module_share_no_running_numbers() {
         stage.parameters().iter().map(ones).collect()
     };
     let first = vec![vec![0.0; 2], vec![1.0; 2]];
-    let (one, other) =
-        (one.load(&parameters(&*one), &first, true), other.load(&parameters(&*other), &first, true));
+    let (one, other) = (
+        one.load(&parameters(&*one), &first, Use::Training),
+        other.load(&parameters(&*other), &first, Use::Training),
+    );
     let input = vec![Part::floats(vec![1.0, 2.0, 3.0, 4.0], &[2, 2], &device).leaf(false)];
     let mut pass = Pass::new(Some(crate::random::Key::new(0)), std::collections::BTreeMap::new(), None);
     let _ = one.forward(input, &mut pass);

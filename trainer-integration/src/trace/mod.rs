@@ -59,6 +59,15 @@ struct Collected {
     /// By the clock that machines share.
     began_at: Duration,
     events: Mutex<Vec<Event>>,
+    counts: Mutex<Vec<Count>>,
+}
+
+/// How much there was of several things.
+#[derive(Debug)]
+struct Count {
+    name: &'static str,
+    at: Duration,
+    values: Vec<(&'static str, usize)>,
 }
 
 /// An event that ends when this is dropped.
@@ -80,13 +89,24 @@ impl Tracer {
     /// One that collects, beginning now.
     pub fn on() -> Tracer {
         let began_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Tracer(Some(Arc::new(Collected { began: Instant::now(), began_at, events: Mutex::default() })))
+        let (began, events, counts) = (Instant::now(), Mutex::default(), Mutex::default());
+        Tracer(Some(Arc::new(Collected { began, began_at, events, counts })))
     }
 
     /// Begins an event; what makes its name is called only if it is wanted.
     pub fn span<N: Into<Cow<'static, str>>>(&self, lane: Lane, name: impl FnOnce() -> N) -> Span<'_> {
         let name = self.0.is_some().then(|| name().into());
         Span { tracer: self, name, lane, began: Instant::now() }
+    }
+
+    /// Says how much there is of several things by now, drawn as a curve over time.
+    pub fn count(&self, name: &'static str, values: impl IntoIterator<Item = (&'static str, usize)>) {
+        let Some(collected) = &self.0 else { return };
+        let mut counts = lock(&collected.counts);
+        if counts.len() < MOST_EVENTS {
+            let values = values.into_iter().collect();
+            counts.push(Count { name, at: collected.began.elapsed(), values });
+        }
     }
 
     /// What has ended so far, in the order of its end.
@@ -108,6 +128,11 @@ impl Tracer {
                 })
             })
             .collect();
+        json.extend(lock(&collected.counts).iter().map(|Count { name, at, values }| {
+            let values: serde_json::Map<String, Value> =
+                values.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+            json!({"name": name, "ph": "C", "pid": rank, "ts": micros(collected.began_at + *at), "args": values})
+        }));
         let about = |what: &str, lane: Option<Lane>, name: String| json!({"name": what, "ph": "M", "pid": rank, "tid": lane.map(|lane| lane as u32), "args": {"name": name}});
         let is_cut = events.len() >= MOST_EVENTS;
         let cut = if is_cut { ", cut short" } else { "" };
@@ -129,7 +154,7 @@ impl Drop for Span<'_> {
     }
 }
 
-fn lock(events: &Mutex<Vec<Event>>) -> std::sync::MutexGuard<'_, Vec<Event>> {
+fn lock<T>(events: &Mutex<Vec<T>>) -> std::sync::MutexGuard<'_, Vec<T>> {
     events.lock().expect("no panic while an event is added")
 }
 
@@ -145,12 +170,14 @@ mod tests {
             let _step = tracer.span(Lane::Compute, || "step");
             let _inner = tracer.span(Lane::Communication, || format!("bucket {}", 1));
         }
+        tracer.count("bytes", [("weights", 7)]);
         let events = tracer.events();
         let names: Vec<&str> = events.iter().map(|event| &*event.name).collect();
         assert_eq!(names, ["step", "bucket 1", "step"]);
         assert!(events[2].start <= events[1].start && events[1].length <= events[2].length);
         let json = tracer.to_json(3);
-        assert_eq!(json.len(), 3 + 1 + 3);
+        assert_eq!(json.len(), 3 + 1 + 1 + 3);
+        assert_eq!((&json[3]["ph"], &json[3]["args"]), (&json!("C"), &json!({"weights": 7})));
         assert!(json.iter().all(|event| event["pid"] == 3));
         assert_eq!((&json[1]["tid"], &json[1]["ph"]), (&json!(2), &json!("X")));
         let off = Tracer::off();

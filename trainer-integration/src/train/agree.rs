@@ -7,7 +7,7 @@ use tracing::warn;
 use super::TrainError;
 use crate::checkpoint::{Checkpoint, CheckpointError, Settings, differences};
 use crate::collective::CollectiveError;
-use crate::model::Model;
+use crate::engine::Engine;
 use crate::reduce::Comm;
 
 /// Compares settings, a JSON object, on all ranks, before anything is computed.
@@ -28,18 +28,20 @@ pub(crate) fn agree_on(comm: &Comm, mine: Value) -> Result<Settings, TrainError>
     Ok(mine)
 }
 
-/// Rank 0's first weights, by block, on all ranks.
-pub(crate) fn first_weights(model: &Model, seed: u64, comm: &Comm) -> Result<Vec<Vec<f32>>, TrainError> {
-    let mine = if comm.rank() == 0 { model.initial(seed).concat() } else { Vec::new() };
-    let received = comm.run(move |collective| collective.broadcast(0, bytemuck::cast_slice(&mine)))?;
-    let count = model.parameter_count();
-    let flat = received.numbers::<f32>().filter(|numbers| numbers.len() == count).ok_or_else(|| {
-        let what = format!("{} bytes for {count} parameters", received.bytes().len());
-        CollectiveError::Malformed { rank: 0, what }
-    })?;
-    let mut flat = flat.iter().copied();
-    let mut take = |count: usize| flat.by_ref().take(count).collect::<Vec<f32>>();
-    Ok(model.parameter_counts().map(&mut take).collect())
+/// Gives all ranks rank 0's first weights, block by block.
+pub(crate) fn begin(engine: &mut Engine, seed: u64, comm: &Comm) -> Result<(), CollectiveError> {
+    for (block, count) in engine.model().parameter_counts().collect::<Vec<_>>().into_iter().enumerate() {
+        let mine = if comm.rank() == 0 { engine.model().stages[block].initial(seed) } else { Vec::new() };
+        let received = comm.run(move |collective| collective.broadcast(0, bytemuck::cast_slice(&mine)))?;
+        let weights =
+            received.numbers::<f32>().filter(|numbers| numbers.len() == count).ok_or_else(|| {
+                let what =
+                    format!("{} bytes for the {count} parameters of block {block}", received.bytes().len());
+                CollectiveError::Malformed { rank: 0, what }
+            })?;
+        engine.begin_block(block, &weights);
+    }
+    Ok(())
 }
 
 /// Compares the digests of all blocks on all ranks.
@@ -69,7 +71,7 @@ pub(crate) const MAY_CHANGE: [&str; 5] =
     ["version", "device", "bad steps", "steps gone back by", "transport"];
 
 /// Settings that decide nothing that a checkpoint holds.
-const NOT_KEPT: [&str; 4] = ["steps between comparisons", "checkpoints", "test samples", "record"];
+const NOT_KEPT: [&str; 5] = ["steps between comparisons", "checkpoints", "test samples", "record", "zero"];
 
 /// Those of the settings that checkpoints keep.
 pub(crate) fn kept(settings: &Settings) -> Settings {

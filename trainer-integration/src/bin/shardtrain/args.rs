@@ -8,6 +8,7 @@ use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcom
 use shardd_client::loader::LastBatch;
 use shardd_client::protocol::RunId;
 use shardd_client::stores::StoreArgs;
+use shardd_trainer::Zero;
 use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::collective::nccl::{NcclError, Transport};
 use shardd_trainer::compress::Compression;
@@ -136,6 +137,11 @@ pub(crate) struct Args {
     /// How gradients are added up: in one order, with the same bits on any number of ranks, or in any
     #[arg(long, value_name = "HOW", default_value = "exact")]
     pub(crate) reduce: ReduceName,
+
+    /// Keep slices on each rank, and not all: 1 of what the optimizer remembers, 2 of gradients too, 3 of parameters too (ZeRO). The weights are
+    /// the same to the last bit with --reduce exact
+    #[arg(long, value_name = "STAGE", default_value = "0")]
+    pub(crate) zero: Zero,
 
     /// With --reduce fast, send gradients in fewer bits, and what is left out later: none, bf16, fp16, int8, topk:SHARE or dgc:SHARE
     #[arg(long, value_name = "HOW", default_value_t)]
@@ -534,6 +540,10 @@ impl Args {
             "--weight-decay must not be negative".to_owned()
         } else if self.reduce == ReduceName::Exact && self.compress != Compression::None {
             "--compress loses bits, so it needs --reduce fast".to_owned()
+        } else if let Some(refusal) = self.zero.refusal(self.reduction()) {
+            refusal.to_owned()
+        } else if self.transport == TransportName::Nccl && self.zero != Zero::Nothing {
+            "NCCL adds up whole gradients, and --zero has each rank add up its slice on the host; leave one of the two out".to_owned()
         } else if self.transport == TransportName::Nccl && self.device == DeviceName::Cpu {
             NcclError::Device(self.device).to_string()
         } else if self.transport == TransportName::Nccl

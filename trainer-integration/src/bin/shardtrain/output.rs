@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use shardd_trainer::collective::straggler;
 use shardd_trainer::compress::CompressionReport;
+use shardd_trainer::ledger::Usage;
 use shardd_trainer::source::Audit;
 use shardd_trainer::train::{Progress, Trained};
 use shardd_trainer::weights::{Weights, WeightsError};
@@ -42,6 +43,10 @@ pub(crate) struct Report<'a> {
     skipped_steps: u64,
     undone_steps: u64,
     most_rows: Option<usize>,
+    /// The stage of ZeRO.
+    zero: u8,
+    /// The most bytes of weights, gradients and moments that this rank held at once.
+    memory: Usage,
     samples: u64,
     /// Steps of the checkpoint that this process went on from.
     resumed_from: Option<u64>,
@@ -120,6 +125,8 @@ impl<'a> Report<'a> {
             skipped_steps: trained.skipped_steps,
             undone_steps: trained.undone_steps,
             most_rows: trained.most_rows,
+            zero: args.zero.stage(),
+            memory: trained.memory,
             samples: trained.samples,
             resumed_from,
             parameters: trained.parameters,
@@ -248,22 +255,28 @@ pub(crate) fn write_trace(path: &Path, events: &[serde_json::Value]) -> Result<(
 
 /// Saves the weights as safetensors.
 pub(crate) fn save(path: &Path, weights: &Weights) -> Result<(), OutputError> {
-    replace(path, &weights.to_safetensors()?)
+    replace_by(path, |part| Ok(weights.write_safetensors(part)?))
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
+    replace_by(path, |part| {
+        let written = File::create(part).and_then(|mut file| file.write_all(bytes));
+        written.map_err(|source| refused(path, source))
+    })
+}
+
+/// Replaces `path` with a file that is written somewhere else first.
+fn replace_by(path: &Path, write: impl FnOnce(&Path) -> Result<(), OutputError>) -> Result<(), OutputError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.part", std::process::id()));
     let part = path.with_file_name(name);
-    let write = || {
-        let mut file = File::create(&part)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&part, path)
+    let keep = || {
+        // It is kept once it is on the disk.
+        let kept = File::open(&part).and_then(|file| file.sync_all());
+        kept.and_then(|()| std::fs::rename(&part, path)).map_err(|source| refused(path, source))
     };
-    write().map_err(|source| {
+    write(&part).and_then(|()| keep()).inspect_err(|_| {
         let _ = std::fs::remove_file(&part); // may not even exist
-        refused(path, source)
     })
 }
 

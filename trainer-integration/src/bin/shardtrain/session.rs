@@ -108,6 +108,7 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
         compare_every: args.compare_every,
         clip: args.clip,
         reduction: args.reduction(),
+        zero: args.zero,
         traces: args.trace.is_some(),
         model: args.model_options(),
         augmentation: if args.augment { Augmentation::CropFlip } else { Augmentation::None },
@@ -145,9 +146,9 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
     };
     let report = Report::new(args, plan_id, virtual_ranks, resumed_from, &trained);
     if args.rank == 0
-        && let Some(path) = &args.save
+        && let Some((path, weights)) = args.save.as_ref().zip(trained.weights.as_ref())
     {
-        save(path, &trained.weights)?;
+        save(path, weights)?;
     }
     if let Some(path) = &args.report {
         write_report(path, &report)?;

@@ -75,6 +75,7 @@ mod tests {
             is_skipped: false,
             gradient_norm: 1.0,
             rate: 0.1,
+            memory: shardd_trainer::ledger::Usage::default(),
             samples_per_s: 1234.4,
             left_s: 3_725.0,
             time,

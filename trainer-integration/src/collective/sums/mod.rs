@@ -9,6 +9,7 @@ mod direct;
 mod doubling;
 mod hierarchical;
 mod ring;
+mod scattered;
 mod team;
 
 use bytemuck::Pod;
@@ -167,6 +168,18 @@ pub(crate) fn gather_slices<T: Pod>(
 ) -> Result<(), CollectiveError> {
     let team = &mut Team::of_all(collective);
     direct::all_gather(team, numbers, team.world())
+}
+
+/// Gathers pieces that lie anywhere: all ranks list the same with their owners, and afterwards each has all of them.
+///
+/// # Errors
+/// As [`all_reduce`].
+pub(crate) fn gather_pieces<T: Pod>(
+    collective: &mut dyn Collective,
+    pieces: Vec<(u32, &mut [T])>,
+) -> Result<(), CollectiveError> {
+    collective.begin(Among::All);
+    scattered::all_gather(&mut Team::of_all(collective), pieces)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use burn::tensor::Gradients;
 
 use super::*;
-use crate::stage::Loaded;
+use crate::stage::{Loaded, Stage, Use};
 use crate::weights::{Buffer, Parameter};
 
 /// In which pass the memory is at its end.
@@ -40,12 +40,16 @@ impl Stage for Tight {
         self.stage.initial(seed)
     }
 
+    fn forget_initial(&mut self) {
+        self.stage.forget_initial();
+    }
+
     fn objection(&self) -> Option<String> {
         self.stage.objection()
     }
 
-    fn load(&self, parameters: &[Tensor<1>], buffers: &[Vec<f32>], is_training: bool) -> Box<dyn Loaded> {
-        let loaded = self.stage.load(parameters, buffers, is_training);
+    fn load(&self, parameters: &[Tensor<1>], buffers: &[Vec<f32>], used: Use) -> Box<dyn Loaded> {
+        let loaded = self.stage.load(parameters, buffers, used);
         Box::new(TightLoaded { loaded, most: self.most, at: self.at, rows: Cell::new(0) })
     }
 
@@ -117,10 +121,11 @@ fn step(
     let sizes = BucketSizes { first: 1, others: 1 };
     let mut engine =
         engine(layers(most, at), ranks, PLAIN, &alone()).with_reduction(reduction).with_buckets(sizes);
-    let before = engine.parameters().concat();
+    let before = engine.parameters().unwrap().concat();
     let shares = (0..2).map(|seed| [share(16, seed), share(11, seed + 7)].into_iter().flatten().collect());
     let loss = engine.step(shares.collect(), plan(0), |_| true)?;
-    let moved = before.iter().zip(engine.parameters().concat()).map(|(before, after)| before - after);
+    let moved =
+        before.iter().zip(engine.parameters().unwrap().concat()).map(|(before, after)| before - after);
     Ok((loss, moved.collect(), engine.most_rows()))
 }
 

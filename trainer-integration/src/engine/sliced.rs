@@ -1,0 +1,186 @@
+//! Forward and backward where every rank keeps slices of the parameters: block by block, all virtual ranks and micro-batches of this rank through one
+//! block before the next. So a block's parameters are gathered twice in a call, however many micro-batches there are, and its gradient is on its way before the
+//! next block's begins.
+//!
+//! On the way forward only what enters a block is kept; on the way back its graph is made again. The block after is gathered while one is computed, and its
+//! gradient is added up meanwhile. The last block goes forward and back at once.
+
+use burn::tensor::Tensor;
+
+use super::passes::Closing;
+use super::walk::{Open, Walk};
+use super::{Begun, Engine, EngineError, Measure, MicroBatch, Share};
+use crate::collective::CollectiveError;
+use crate::reduce::Pending;
+use crate::stage::Use;
+use crate::trace::Lane;
+
+/// A micro-batch, or that a virtual rank has none.
+struct Slot<'a> {
+    /// Which virtual rank of this rank.
+    index: usize,
+    walk: Option<Walk>,
+    measure: Option<(Measure<'a>, usize)>,
+    /// The gradient of its virtual rank is complete with it.
+    is_last: bool,
+}
+
+/// The parameters of a block on their way.
+struct Arriving {
+    block: usize,
+    memory: Pending<Vec<Vec<f32>>>,
+}
+
+impl Engine {
+    pub(super) fn run_sliced(
+        &mut self,
+        shares: Vec<Share<'_>>,
+        begun: &mut Begun,
+        closing: Closing,
+    ) -> Result<(), EngineError> {
+        let longest = shares.iter().map(Vec::len).max().unwrap_or(0);
+        let most = self.largest(longest, begun.number, closing.is_complete)?;
+        if most == 0 {
+            return Ok(if closing.sends {
+                self.deliver_nothing(begun)?
+            });
+        }
+        // Sums over all virtual ranks are those of one micro-batch of each.
+        let rounds = if self.is_side_by_side() { most } else { 1 };
+        let mut shares: Vec<_> = shares.into_iter().map(Vec::into_iter).collect();
+        for round in 1..=rounds {
+            let mut slots = Vec::new();
+            for (index, share) in shares.iter_mut().enumerate() {
+                let count = if rounds == 1 { share.len() } else { 1 };
+                let mut of_share: Vec<_> =
+                    (0..count.max(1)).map(|_| self.slot(index, share.next(), begun)).collect();
+                if let Some(last) = of_share.last_mut() {
+                    last.is_last = closing.sends && round == rounds;
+                }
+                slots.append(&mut of_share);
+            }
+            self.round(slots, begun)?;
+        }
+        Ok(())
+    }
+
+    fn slot<'a>(&self, index: usize, next: Option<MicroBatch<'a>>, begun: &mut Begun) -> Slot<'a> {
+        let Some(micro_batch) = next else {
+            return Slot { index, walk: None, measure: None, is_last: false };
+        };
+        let rows = micro_batch.rows().unwrap_or(1);
+        let MicroBatch { input, measure, .. } = micro_batch;
+        let (input, key) = (self.at_precision(input), self.next_key(begun, index));
+        let walk = Walk::new(input, key, self.no_gradient());
+        Slot { index, walk: Some(walk), measure: Some((measure, rows)), is_last: false }
+    }
+
+    /// All slots forward and back.
+    fn round(&mut self, mut slots: Vec<Slot<'_>>, begun: &mut Begun) -> Result<(), CollectiveError> {
+        let last = self.model.stages.len() - 1;
+        let mut arriving = Some(self.begin_gather(0));
+        for block in 0..last {
+            let parameters = self.arrived(arriving.take(), block)?;
+            arriving = Some(self.begin_gather(block + 1));
+            let total = self.summary(block, &parameters, walks(&slots))?;
+            for slot in &mut slots {
+                let (index, Some(walk)) = (slot.index, &mut slot.walk) else { continue };
+                let _span = self.tracer.span(Lane::Compute, || format!("forward {block}"));
+                let running = &mut self.running[index][block];
+                let loaded = self.model.stages[block].load(&parameters, running, Use::Forward);
+                *running = walk.pass_by(block, &*loaded, total.clone());
+            }
+            let is_kept = slots.iter().filter_map(|slot| slot.walk.as_ref()).any(Walk::keeps);
+            self.release(parameters, is_kept);
+        }
+        let parameters = self.arrived(arriving.take(), last)?;
+        let total = self.summary(last, &parameters, walks(&slots))?;
+        let gathers = |block: &usize| *block >= self.first_trained;
+        let mut arriving = last.checked_sub(1).filter(gathers).map(|next| self.begin_gather(next));
+        let mut open = Vec::new();
+        for slot in &mut slots {
+            let Some(walk) = &mut slot.walk else {
+                open.push(None);
+                continue;
+            };
+            self.forward(walk, slot.index, last, &parameters, total.clone());
+            let (measure, rows) = slot.measure.take().expect("a walk is measured once");
+            begun.measure(slot.index, walk.turn(|output| measure(output, 0..rows, rows)));
+            open.push(self.backward(walk, last));
+        }
+        self.back_through(last, &mut slots, open, parameters, begun)?;
+        for block in (self.first_trained..last).rev() {
+            let parameters = self.arrived(arriving.take(), block)?;
+            let gathers = |block: &usize| *block >= self.first_trained;
+            arriving = block.checked_sub(1).filter(gathers).map(|next| self.begin_gather(next));
+            let mut open = Vec::new();
+            for slot in &mut slots {
+                let Some(walk) = &mut slot.walk else {
+                    open.push(None);
+                    continue;
+                };
+                let span = self.tracer.span(Lane::Compute, || format!("forward {block} again"));
+                let running = &self.running[slot.index][block];
+                let loaded = self.model.stages[block].load(&parameters, running, Use::Training);
+                walk.again(block, loaded, block > self.first_trained);
+                drop(span);
+                open.push(self.backward(walk, block));
+            }
+            self.back_through(block, &mut slots, open, parameters, begun)?;
+        }
+        for block in (0..self.first_trained.min(last)).rev() {
+            self.deliver_block(block, &mut slots, begun)?;
+        }
+        Ok(())
+    }
+
+    /// What is done once all slots have gone back through a block.
+    fn back_through(
+        &mut self,
+        block: usize,
+        slots: &mut [Slot<'_>],
+        open: Vec<Option<Open>>,
+        parameters: Vec<Tensor<1>>,
+        begun: &mut Begun,
+    ) -> Result<(), CollectiveError> {
+        self.close(block, slots.iter_mut().map(|slot| slot.walk.as_mut()), open)?;
+        self.release(parameters, false);
+        self.deliver_block(block, slots, begun)
+    }
+
+    /// Hands over the bucket that is complete with this block.
+    fn deliver_block(
+        &mut self,
+        block: usize,
+        slots: &mut [Slot<'_>],
+        begun: &mut Begun,
+    ) -> Result<(), CollectiveError> {
+        let Some(bucket) = self.buckets.completed_by(block) else { return Ok(()) };
+        for slot in slots {
+            let gradient = slot.walk.as_mut().map(|walk| walk.gradient.take());
+            self.deliver(begun, slot.index, bucket, gradient, slot.is_last)?;
+        }
+        Ok(())
+    }
+
+    fn begin_gather(&mut self, block: usize) -> Arriving {
+        Arriving { block, memory: self.gather(block) }
+    }
+
+    /// The parameters of a block, once they are there.
+    fn arrived(
+        &mut self,
+        arriving: Option<Arriving>,
+        block: usize,
+    ) -> Result<Vec<Tensor<1>>, CollectiveError> {
+        let Arriving { block: came, memory } = arriving.expect("a block is asked for before it is computed");
+        debug_assert_eq!(came, block, "blocks come in order");
+        let _span = self.tracer.span(Lane::Compute, || format!("wait for block {block}"));
+        Ok(self.gathered(memory.wait()?))
+    }
+}
+
+/// The walks of all slots, of which each virtual rank has one wherever sums over them are asked for.
+fn walks<'a>(slots: &'a [Slot<'_>]) -> impl Iterator<Item = (usize, Option<&'a Walk>)> {
+    slots.iter().map(|slot| (slot.index, slot.walk.as_ref()))
+}

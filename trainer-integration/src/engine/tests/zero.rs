@@ -1,0 +1,260 @@
+//! The stages of ZeRO: the same weights, of which each rank keeps less, for the bytes that the paper says.
+
+use super::*;
+use crate::models::{GptSize, gpt};
+
+/// An engine that keeps what `zero` says of a model with these first weights.
+fn sliced(
+    model: Model,
+    weights: &[Vec<f32>],
+    zero: Zero,
+    ranks: VirtualRanks,
+    rule: impl Into<Rule>,
+    comm: &Arc<Comm>,
+) -> Engine {
+    let mut engine = Engine::blank(model, zero, Device::flex(), ranks, rule, Key::new(0), Arc::clone(comm));
+    weights.iter().enumerate().for_each(|(block, weights)| engine.begin_block(block, weights));
+    engine
+}
+
+/// How a step's samples come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Micro {
+    /// In one micro-batch of each virtual rank.
+    One,
+    /// In several of each, some of fewer.
+    Several,
+    /// Several times several, before the step.
+    Accumulated,
+}
+
+const WAYS: [Micro; 3] = [Micro::One, Micro::Several, Micro::Accumulated];
+
+/// A model, always with the same first weights, and samples for it.
+struct Case<M, S> {
+    model: M,
+    weights: Vec<Vec<f32>>,
+    share: S,
+}
+
+fn case<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static> + Sync>(
+    model: M,
+    share: S,
+) -> Case<M, S> {
+    Case { weights: model().initial(5), model, share }
+}
+
+/// Four steps over four virtual ranks, the third of them refused, the last short: a virtual rank with one row, one with none.
+fn trained<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static> + Sync>(
+    case: &Case<M, S>,
+    world: u32,
+    zero: Zero,
+    reduction: Reduction,
+    micro: Micro,
+) -> Vec<(StepLoss, Weights)> {
+    let ranks = VirtualRanks { count: 4, world };
+    let rule = Rule { optimizer: Optimizer::adamw(0.1), clip: Some(0.5) };
+    spawn(world, |collective| {
+        let comm = Arc::new(Comm::new(Box::new(collective)));
+        let mut engine = sliced((case.model)(), &case.weights, zero, ranks, rule, &comm)
+            .with_buckets(BucketSizes { first: 1 << 10, others: 1 << 14 })
+            .with_reduction(reduction);
+        let mut last = None;
+        for (step, rows) in [[8; 4], [8; 4], [8; 4], [8, 3, 1, 0]].iter().enumerate() {
+            let step = step as u64;
+            let shares = |call: u64| -> Vec<Share<'static>> {
+                let of = |it: u32| {
+                    let count = if micro == Micro::One { 1 } else { 1 + u64::from(it) % 3 };
+                    let seed = |at: u64| step << 24 | call << 16 | at << 8 | u64::from(it);
+                    (0..count).flat_map(|at| (case.share)(rows[it as usize], seed(at))).collect()
+                };
+                ranks.of(comm.rank()).map(of).collect()
+            };
+            if micro == Micro::Accumulated {
+                engine.accumulate(shares(1), plan(step)).unwrap();
+                engine.accumulate(shares(2), plan(step)).unwrap();
+            }
+            let rate = StepPlan { rate: 0.01, ..plan(step) };
+            last = Some(engine.step(shares(0), rate, |_| step != 2).unwrap());
+        }
+        (last.unwrap(), engine.weights().unwrap())
+    })
+}
+
+fn assert_same_bits<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static> + Sync>(
+    case: &Case<M, S>,
+    named: &str,
+) {
+    for micro in WAYS {
+        let alone = trained(case, 1, Zero::Nothing, Reduction::Exact, micro).remove(0);
+        for zero in Zero::ALL {
+            for world in 1..=4 {
+                for (loss, weights) in trained(case, world, zero, Reduction::Exact, micro) {
+                    assert_eq!(loss, alone.0, "{named}, {micro:?}, {zero:?}, W={world}");
+                    assert!(weights == alone.1, "{named}, {micro:?}, {zero:?}, W={world}: weights differ");
+                }
+            }
+        }
+        println!("{named}, {micro:?}: {}", alone.1.digest().short());
+    }
+}
+
+#[test]
+fn every_stage_on_any_world_trains_the_same_weights() {
+    for norm in [Norm::Batch, Norm::Sync, Norm::Group] {
+        assert_same_bits(&case(|| super::model(norm), share), &norm.to_string());
+    }
+}
+
+#[test]
+fn so_it_does_with_tied_skipped_frozen_and_unused_parameters() {
+    let tied = || {
+        let Joined { fork, middle, join } = joined();
+        let frozen = Dense { linear: linear(64, 64) }.no_grad();
+        Chain::start(frozen).then(fork).then(middle).then(join).into_model()
+    };
+    let half = || {
+        let dense = Dense { linear: linear(32, 32) };
+        let linear_of = dense.linear.bias.map(|bias| bias.set_require_grad(false));
+        let half = Dense { linear: Linear { bias: linear_of, ..dense.linear } };
+        let first = Dense { linear: linear(64, 32) };
+        Chain::start(first).then(half).then(Logits { linear: linear(32, 10) }).into_model()
+    };
+    assert_same_bits(&case(tied, columns), "tied");
+    assert_same_bits(&case(half, columns), "half frozen");
+}
+
+#[test]
+fn so_does_a_transformer_whose_head_is_its_embedding() {
+    let size = GptSize { layers: 2, heads: 2, width: 32 };
+    let model = || gpt(17, 8, size, 0.1, &Device::flex()).into_model();
+    assert_same_bits(&case(model, tokens), "gpt");
+}
+
+/// Rows of eight tokens of seventeen, and those that follow them.
+fn tokens(count: usize, seed: u64) -> Share<'static> {
+    let token = |at: usize| ((at as u64 + 1).wrapping_mul(seed | 1).wrapping_mul(0x9e37_79b9) >> 7) % 17;
+    let features = (0..count * 8).map(|at| token(at) as f32).collect();
+    let labels = (0..count * 8).map(|at| token(at + 1) as u32).collect();
+    share_of(Samples { features, labels }, InputShape::Tokens(8), &Device::flex())
+}
+
+#[test]
+fn added_up_in_any_order_all_ranks_agree_and_differ_by_rounding() {
+    let case = case(|| super::model(Norm::Group), share);
+    for micro in WAYS {
+        let exact = trained(&case, 1, Zero::Nothing, Reduction::Exact, micro).remove(0).1;
+        let flat =
+            |weights: &Weights| weights.0.iter().flat_map(|it| it.values.clone()).collect::<Vec<f32>>();
+        for zero in Zero::ALL {
+            for world in 1..=4 {
+                let fast = Reduction::Fast(Compression::None);
+                let ranks = trained(&case, world, zero, fast, micro);
+                assert!(ranks.iter().all(|rank| rank.1 == ranks[0].1), "{zero:?}, W={world}");
+                assert_close(&flat(&ranks[0].1), &flat(&exact), 1e-3);
+            }
+        }
+    }
+}
+
+/// Blocks of so many columns each.
+fn wide(columns: usize, blocks: usize) -> Model {
+    let dense = || Dense { linear: linear(columns, columns) };
+    let chain =
+        (1..blocks).fold(Chain::start(Dense { linear: linear(64, columns) }), |chain, _| chain.then(dense()));
+    chain.then(Logits { linear: linear(columns, 10) }).into_model()
+}
+
+/// What so many steps of so many calls each come to: the most bytes that a rank held in the last one, and the bytes it sent in it.
+fn cost(
+    model: impl Fn() -> Model + Sync,
+    world: u32,
+    zero: Zero,
+    reduction: Reduction,
+    calls: u64,
+) -> Vec<(Usage, u64)> {
+    let ranks = VirtualRanks { count: world, world };
+    spawn(world, |collective| {
+        let comm = Arc::new(Comm::new(Box::new(collective)));
+        let (model, weights) = (model(), model().initial(5));
+        let mut engine = sliced(model, &weights, zero, ranks, Optimizer::adam(0.0), &comm)
+            .with_buckets(BucketSizes { first: 1 << 16, others: 1 << 18 })
+            .with_reduction(reduction);
+        let sent = || comm.run(|collective| Ok(collective.bytes_sent())).unwrap();
+        let mut before = 0;
+        for step in 0..3 {
+            (_, before) = (engine.most_memory(), sent());
+            for call in 1..calls {
+                engine.accumulate(vec![columns(4, call << 8 | u64::from(comm.rank()))], plan(step)).unwrap();
+            }
+            engine.step(vec![columns(4, u64::from(comm.rank()))], plan(step), |_| true).unwrap();
+        }
+        (engine.most_memory(), sent() - before)
+    })
+}
+
+#[test]
+fn a_rank_holds_what_the_stage_says() {
+    let model = || wide(256, 8);
+    let parameters = model().parameter_count() as f64;
+    let block = 4.0 * (256.0 * 256.0 + 256.0);
+    for world in [1, 2, 4] {
+        for zero in Zero::ALL {
+            let share = |zero_from: Zero| if zero >= zero_from { 1.0 / f64::from(world) } else { 1.0 };
+            // Two buckets of gradients are there at once where they do not stay; here each is a block.
+            let buckets = if zero >= Zero::Gradients { 2.0 * block } else { 0.0 };
+            let expected = [
+                4.0 * parameters * share(Zero::Parameters),
+                4.0 * parameters * share(Zero::Gradients) + buckets,
+                8.0 * parameters * share(Zero::Moments),
+                if zero == Zero::Parameters { 2.0 * block } else { 0.0 },
+            ];
+            for (rank, (usage, _)) in cost(model, world, zero, Reduction::Exact, 1).into_iter().enumerate() {
+                let found = [usage.weights, usage.gradients, usage.moments, usage.gathered];
+                println!("W={world}, {zero:?}, rank {rank}: {usage:?}");
+                for (found, expected) in found.into_iter().zip(expected) {
+                    // A chunk more of every block, where slices are not all the same.
+                    let padding = 8.0 * 4.0 * 1024.0 * 2.0;
+                    let found = found as f64;
+                    assert!(
+                        found <= expected * 1.02 + padding && found >= expected * 0.98 - padding,
+                        "{found} of {expected}: {zero:?}, W={world}, rank {rank}, {usage:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_sends_what_the_stage_says() {
+    let model = || wide(256, 8);
+    let bytes = 4.0 * model().parameter_count() as f64;
+    for world in [2u32, 4] {
+        let share = f64::from(world - 1) / f64::from(world) * bytes;
+        for calls in [1, 3] {
+            for (zero, reduction, shares) in [
+                (Zero::Nothing, Reduction::Exact, 2),
+                (Zero::Moments, Reduction::Exact, 2),
+                (Zero::Moments, Reduction::Fast(Compression::None), 2),
+                // Nothing is sent before it is complete: that would take other sums.
+                (Zero::Gradients, Reduction::Exact, 2),
+                (Zero::Gradients, Reduction::Fast(Compression::None), calls + 1),
+                (Zero::Parameters, Reduction::Exact, 2 * calls + 1),
+                (Zero::Parameters, Reduction::Fast(Compression::None), 3 * calls),
+            ] {
+                // Of the last block, which goes forward and back at once, one gathering less.
+                let spared = if zero == Zero::Parameters { calls as f64 * 4.0 * 2_570.0 } else { 0.0 };
+                let expected = share * shares as f64 - spared * f64::from(world - 1) / f64::from(world);
+                let ranks = cost(model, world, zero, reduction, calls);
+                let all: u64 = ranks.iter().map(|(_, sent)| sent).sum();
+                let found = all as f64 / f64::from(world);
+                println!("W={world}, {zero:?}, {reduction:?}, {calls} calls: {:.4}", found / expected);
+                assert!(
+                    (found / expected - 1.0).abs() < 0.02,
+                    "{found} of {expected}: {zero:?}, {reduction:?}, {calls}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! From the sums of all ranks to the next weights.
+
+use std::ops::Range;
+
+use super::{Begun, Engine, Reduced, Reducing};
+use crate::collective::CollectiveError;
+use crate::collective::numbers::add_right;
+use crate::collective::sums::gather_pieces;
+use crate::ledger::Numbers;
+use crate::optim::{Norm, Optimizer, squares_of};
+use crate::reduce::Pending;
+use crate::trace::Lane;
+use crate::zero::Zero;
+use crate::zero::slices::CHUNK;
+
+impl Engine {
+    /// Waits for a bucket, and keeps what memory is left of it.
+    pub(super) fn wait_for(&mut self, reducing: Reducing) -> Result<Numbers<f32>, CollectiveError> {
+        let Reduced { sum, spare } = match reducing {
+            Reducing::UnderWay(pending) => pending.wait()?,
+            Reducing::Done(reduced) => reduced,
+        };
+        if let Some(spare) = spare {
+            self.spare.keep_gradient(spare);
+        }
+        Ok(sum)
+    }
+
+    /// The sums of all buckets, those of earlier calls among them.
+    pub(super) fn sums_of_all(
+        &mut self,
+        reductions: Vec<Reducing>,
+        mut sliced: Vec<Option<Numbers<f32>>>,
+    ) -> Result<Vec<Numbers<f32>>, CollectiveError> {
+        let mut gradient = Vec::with_capacity(reductions.len());
+        for (bucket, reducing) in reductions.into_iter().enumerate() {
+            let sum = self.wait_for(reducing)?;
+            gradient.push(match sliced[bucket].take() {
+                Some(mut before) => {
+                    add_right(&mut before, &sum);
+                    before
+                }
+                None => sum,
+            });
+        }
+        Ok(gradient)
+    }
+
+    /// This rank's slices of a bucket's sums, with their blocks.
+    fn slices<'a>(&self, bucket: usize, sum: &'a [f32]) -> Vec<(usize, &'a [f32])> {
+        let mut end = 0;
+        let slice = |(block, place): (usize, Range<usize>)| {
+            let slice = &self.blocks[block].slice;
+            // What outlives the sum is the whole bucket.
+            let start = if self.zero <= Zero::Moments { place.start + slice.start } else { end };
+            end = start + slice.len();
+            (block, &sum[start..end])
+        };
+        self.buckets.places(bucket).map(slice).collect()
+    }
+
+    /// Adds what this call has sent to what the calls before it have.
+    pub(super) fn collect_slices(&mut self, begun: &mut Begun) -> Result<(), CollectiveError> {
+        let reductions = std::mem::take(&mut begun.reductions);
+        if reductions.is_empty() {
+            return Ok(());
+        }
+        let sliced = std::mem::take(&mut begun.sliced);
+        let sums = self.sums_of_all(reductions, sliced)?;
+        begun.sliced = sums.into_iter().map(Some).collect();
+        Ok(())
+    }
+
+    /// The length of the gradient, from everybody's slices: the sums of chunks, which are nobody's in part, in the order of all.
+    pub(super) fn norm(&self, gradient: &[Numbers<f32>]) -> Result<Norm, CollectiveError> {
+        let mut norm = Norm::default();
+        let mut mine = Vec::new();
+        for (bucket, sum) in gradient.iter().enumerate() {
+            mine.extend(self.slices(bucket, sum).into_iter().map(|(_, slice)| squares_of(slice)));
+        }
+        if self.zero == Zero::Nothing {
+            mine.iter().for_each(|squares| norm.add_squares(squares));
+            return Ok(norm);
+        }
+        let mine = mine.concat();
+        let all = self.comm.run(move |collective| collective.all_gather(bytemuck::cast_slice(&mine)))?;
+        let mut taken = vec![0; all.len()];
+        let numbers: Vec<_> = all.iter().map(|message| message.numbers::<f64>()).collect();
+        for block in (0..self.buckets.count()).flat_map(|bucket| self.buckets.places(bucket)) {
+            let ownership = &self.blocks[block.0].ownership;
+            let mut squares = vec![0.0; ownership.trained.div_ceil(CHUNK)];
+            for (rank, taken) in taken.iter_mut().enumerate() {
+                let slice = ownership.trained_of(rank as u32);
+                let first = slice.start / CHUNK;
+                let chunks = first..first + slice.len().div_ceil(CHUNK);
+                let theirs = numbers[rank].as_deref().and_then(|all| all.get(*taken..*taken + chunks.len()));
+                let theirs = theirs.ok_or_else(|| {
+                    let what = format!("{} bytes of squares", all[rank].bytes().len());
+                    CollectiveError::Malformed { rank: rank as u32, what }
+                })?;
+                *taken += chunks.len();
+                squares[chunks].copy_from_slice(theirs);
+            }
+            norm.add_squares(&squares);
+        }
+        Ok(norm)
+    }
+
+    /// Moves the weights of this rank's slices against the gradient, and has everyone know all of them who keeps all.
+    pub(super) fn update(
+        &mut self,
+        optimizer: Optimizer,
+        gradient: &[Numbers<f32>],
+        factor: f32,
+        rate: f32,
+    ) -> Result<(), CollectiveError> {
+        let tracer = self.tracer.clone();
+        let span = tracer.span(Lane::Compute, || "update");
+        let mut gathering = Vec::new();
+        for (bucket, sum) in gradient.iter().enumerate() {
+            for (block, slice) in self.slices(bucket, sum) {
+                self.blocks[block].update(optimizer, rate, slice, factor);
+            }
+            if matches!(self.zero, Zero::Moments | Zero::Gradients) {
+                gathering.push(self.spread(bucket));
+            }
+        }
+        drop(span);
+        let _span = tracer.span(Lane::Compute, || "wait for weights");
+        for (bucket, spread) in gathering.into_iter().enumerate() {
+            let memory = spread.wait()?;
+            for ((block, _), memory) in self.buckets.places(bucket).zip(memory) {
+                self.blocks[block].weights.give_back(memory);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends this rank's slices of a bucket's weights to all, and takes in theirs; the weights are away meanwhile.
+    fn spread(&mut self, bucket: usize) -> Pending<Vec<Vec<Vec<f32>>>> {
+        let places: Vec<usize> = self.buckets.places(bucket).map(|(block, _)| block).collect();
+        let lent = places.iter().map(|&block| {
+            let state = &mut self.blocks[block];
+            (state.ownership, state.weights.ranges(), state.weights.lend())
+        });
+        let mut lent: Vec<_> = lent.collect();
+        let tracer = self.tracer.clone();
+        self.comm.submit(move |collective| {
+            let _span = tracer.span(Lane::Communication, || format!("gather bucket {bucket}"));
+            let pieces = lent.iter_mut().flat_map(|(ownership, stretches, memory)| {
+                ownership.cut(stretches, memory, ownership.trained)
+            });
+            gather_pieces(collective, pieces.collect())?;
+            Ok(lent.into_iter().map(|(_, _, memory)| memory).collect())
+        })
+    }
+}
