@@ -16,6 +16,7 @@ mod state;
 mod update;
 mod walk;
 
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
@@ -38,8 +39,9 @@ use crate::random::Key;
 use crate::reduce::{Comm, Partials, Pending, Reduction, VirtualRanks, all_reduce};
 use crate::trace::{Lane, Tracer};
 use crate::weights::{Running, Weights};
-use crate::zero::Zero;
+use crate::zero::mesh::Mesh;
 use crate::zero::slices::Owners;
+use crate::zero::{Slicing, Zero};
 use block::BlockState;
 pub use buckets::BucketSizes;
 use buckets::Buckets;
@@ -55,6 +57,7 @@ pub struct Engine {
     rule: Rule,
     key: Key,
     zero: Zero,
+    mesh: Mesh,
     blocks: Vec<BlockState>,
     /// Where the first trained parameters are: before that there is nothing to go back for.
     first_trained: usize,
@@ -246,13 +249,13 @@ impl Engine {
         engine
     }
 
-    /// The same with weights that are zero until [`Engine::begin_block`] says otherwise, of which each rank keeps what `zero` says.
+    /// The same with weights that are zero until [`Engine::begin_block`] says otherwise, of which each rank keeps what `slicing` says.
     ///
     /// # Panics
-    /// If the world is larger than the number of virtual ranks.
+    /// If the world is larger than the number of virtual ranks, or does not form such groups ([`Mesh::new`]).
     pub fn blank(
         model: Model,
-        zero: Zero,
+        slicing: impl Into<Slicing>,
         device: Device,
         ranks: VirtualRanks,
         rule: impl Into<Rule>,
@@ -260,7 +263,13 @@ impl Engine {
         comm: Arc<Comm>,
     ) -> Engine {
         assert_eq!(ranks.world, comm.world(), "the virtual ranks are shared by this world");
-        let (ledger, place) = (Ledger::default(), (comm.rank(), comm.world()));
+        let Slicing { zero, group } = slicing.into();
+        let mesh = match zero {
+            Zero::Nothing => Mesh::new(comm.hosts(), NonZeroU32::new(1), comm.rank()),
+            _ => Mesh::new(comm.hosts(), group, comm.rank()),
+        };
+        let mesh = mesh.expect("the ranks form such groups");
+        let (ledger, place) = (Ledger::default(), (mesh.place(), mesh.size()));
         let stages = model.stages.iter().enumerate();
         let state = |(block, stage): (usize, &Box<dyn crate::stage::Stage>)| {
             BlockState::new(&**stage, block, zero, place, &ledger)
@@ -281,6 +290,7 @@ impl Engine {
             rule,
             key,
             zero,
+            mesh,
             blocks,
             first_trained,
             most_rows: None,
@@ -409,6 +419,11 @@ impl Engine {
     /// The virtual ranks of this rank.
     pub fn virtual_ranks(&self) -> Range<u32> {
         self.ranks.of(self.comm.rank())
+    }
+
+    /// Who shares the numbers with whom.
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
     }
 
     /// What each rank keeps slices of.

@@ -40,4 +40,4 @@ pub use model::Chain;
 pub use optim::Optimizer;
 pub use train::TrainError;
 pub use trainer::Trainer;
-pub use zero::Zero;
+pub use zero::{Slicing, Zero};

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use shardd_client::record::RecordError;
 use shardfmt::digest::Digest;
 use thiserror::Error;
-use tracing::warn;
+use tracing::{info, warn};
 
 pub use account::ProgressSoFar;
 pub use feed::Preparation;
@@ -40,7 +40,8 @@ use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::source::{Audit, SourceError, StepSource};
 use crate::trace::{Lane, Tracer};
 use crate::weights::{Running, Weights, WeightsError};
-use crate::zero::Zero;
+use crate::zero::mesh::Mesh;
+use crate::zero::{Slicing, Zero};
 use account::Account;
 use agree::{MAY_CHANGE, agree_on, begin, compare, kept, same_training};
 use feed::{Feed, InputDigests, Preparer};
@@ -59,8 +60,8 @@ pub struct TrainConfig {
     pub optimizer: Optimizer,
     /// How gradients are added up. Default exactly.
     pub reduction: Reduction,
-    /// What each rank keeps a slice of, instead of all. Default nothing. Exactly reduced, the weights do not depend on it.
-    pub zero: Zero,
+    /// What each rank keeps a slice of, instead of all, and with how many others. Default nothing. Exactly reduced, the weights do not depend on it.
+    pub slicing: Slicing,
     /// What to do about a step whose loss is no number, or far too high. Default stop at what is no number.
     pub guard: GuardConfig,
     /// After every how many steps ranks compare their weights, besides the first and the last. Default 100; 0 is never.
@@ -102,7 +103,7 @@ impl Default for TrainConfig {
             virtual_ranks: 1,
             optimizer: Optimizer::sgd(5e-4),
             reduction: Reduction::default(),
-            zero: Zero::default(),
+            slicing: Slicing::default(),
             guard: GuardConfig::default(),
             compare_every: 100,
             clip: None,
@@ -150,6 +151,9 @@ pub enum TrainError {
     /// Gradients cannot be added up so for this optimizer.
     #[error("{0}")]
     Reduction(&'static str),
+    /// Ranks cannot share numbers by groups of that size.
+    #[error("{0} (--zero-group)")]
+    Groups(String),
     /// The model does not fit the data.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -431,10 +435,12 @@ impl Training<'_> {
         if world > virtual_ranks {
             return Err(TrainError::TooManyRanks { world, virtual_ranks });
         }
-        let refusal = config.reduction.refusal(config.optimizer).or(config.zero.refusal(config.reduction));
+        let refusal =
+            config.reduction.refusal(config.optimizer).or(config.slicing.zero.refusal(config.reduction));
         if let Some(refusal) = refusal {
             return Err(TrainError::Reduction(refusal));
         }
+        check_groups(config.slicing, comm)?;
         let goes_back = config.guard.on_bad_step == OnBadStep::RollBack;
         let by_steps = self.persistence.checkpoints.as_ref().and_then(|it| it.every_steps);
         if goes_back && by_steps.is_none() {
@@ -696,7 +702,7 @@ impl Training<'_> {
         let rule = Rule { optimizer: config.optimizer, clip: config.clip };
         let sums = self.device_sums(&device)?;
         let (key, comm) = (Key::new(config.seed), Arc::clone(&self.comm));
-        let mut engine = Engine::blank(model, config.zero, device, ranks, rule, key, comm)
+        let mut engine = Engine::blank(model, config.slicing, device, ranks, rule, key, comm)
             .with_reduction(config.reduction)
             .with_precision(config.precision);
         if let Some(sums) = sums {
@@ -715,7 +721,7 @@ impl Training<'_> {
         let (name, device) = (self.config.device, device.clone());
         match (self.config.transport, self.config.reduction) {
             (Transport::Nccl { timeout }, Reduction::Fast(Compression::None))
-                if self.config.zero == Zero::Nothing =>
+                if self.config.slicing.zero == Zero::Nothing =>
             {
                 let joined =
                     self.comm.run(move |collective| nccl::join(collective, name, &device, timeout))?;
@@ -723,7 +729,7 @@ impl Training<'_> {
             }
             (Transport::Nccl { .. }, _) => Err(NcclError::Reduction.into()),
             // Slices are added up and moved on the host.
-            (Transport::Host, _) if self.config.zero != Zero::Nothing => Ok(None),
+            (Transport::Host, _) if self.config.slicing.zero != Zero::Nothing => Ok(None),
             // One copy to the host for all virtual ranks, and not one for each.
             (Transport::Host, Reduction::Fast(Compression::None)) if name != DeviceName::Cpu => {
                 Ok(Some(Box::new(Staged)))
@@ -807,7 +813,7 @@ impl Training<'_> {
             "bad steps": config.guard, "steps between comparisons": config.compare_every,
             "input": format!("{spec:?}"), "steps per epoch": per_epoch, "device": config.device.kind(),
             "data": source.name(), "first weights": first_weights, "checkpoints": checkpoints, "test samples": test.map(|test| test.row_count()),
-            "record": record, "zero": config.zero,
+            "record": record, "zero": [json!(config.slicing.zero), json!(config.slicing.group)],
         });
         // Checkpoints from before there was a choice say nothing of it.
         let mut mine = mine;
@@ -823,6 +829,15 @@ impl Training<'_> {
         }
         agree_on(&self.comm, mine)
     }
+}
+
+/// Whether the ranks form the groups that are asked for; says which, if there are several.
+pub(crate) fn check_groups(slicing: Slicing, comm: &Comm) -> Result<(), TrainError> {
+    let mesh = Mesh::new(comm.hosts(), slicing.group, comm.rank()).map_err(TrainError::Groups)?;
+    if slicing.zero != Zero::Nothing && mesh.count() > 1 && comm.rank() == 0 {
+        info!(%mesh, "each group of ranks has all numbers");
+    }
+    Ok(())
 }
 
 /// What is asked for that only images have.

@@ -20,9 +20,9 @@ use crate::optim::{Optimizer, Rule};
 use crate::random::Key;
 use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::train::agree::{agree_on, begin, compare, kept as kept_settings, same_training};
-use crate::train::{ProgressSoFar, TrainError, chain};
+use crate::train::{ProgressSoFar, TrainError, chain, check_groups};
 use crate::weights::Weights;
-use crate::zero::Zero;
+use crate::zero::Slicing;
 
 /// Trains a model of one's own, together with the other ranks of a world: the same weights to the last bit on any number of ranks.
 ///
@@ -108,7 +108,7 @@ pub struct TrainerBuilder<Input, Output, O> {
     precision: Precision,
     buckets: BucketSizes,
     reduction: Reduction,
-    zero: Zero,
+    slicing: Slicing,
     checkpoints: Option<(Checkpoints, Resume)>,
     stop: StopFlag,
 }
@@ -132,7 +132,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
             precision: Precision::default(),
             buckets: BucketSizes::default(),
             reduction: Reduction::default(),
-            zero: Zero::default(),
+            slicing: Slicing::default(),
             checkpoints: None,
             stop: StopFlag::default(),
         }
@@ -331,10 +331,10 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         TrainerBuilder { reduction, ..self }
     }
 
-    /// What each rank keeps a slice of, instead of all; nothing else changes. With [`Zero::Parameters`], [`Trainer::output`] and
+    /// What each rank keeps a slice of, instead of all ([`Zero`](crate::Zero)), and with how many others ([`Slicing`]); nothing else changes. With [`Zero::Parameters`](crate::Zero::Parameters), [`Trainer::output`] and
     /// [`Trainer::weights`] gather all parameters for a while. Default nothing.
-    pub fn zero(self, zero: Zero) -> Self {
-        TrainerBuilder { zero, ..self }
+    pub fn zero(self, slicing: impl Into<Slicing>) -> Self {
+        TrainerBuilder { slicing: slicing.into(), ..self }
     }
 
     /// Where checkpoints are kept, and from which of them it goes on; the same on all ranks. They are written as [`Trainer::keep`] is told how
@@ -366,10 +366,12 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         if world > virtual_ranks {
             return Err(TrainError::TooManyRanks { world, virtual_ranks });
         }
-        let refusal = self.reduction.refusal(self.rule.optimizer).or(self.zero.refusal(self.reduction));
+        let refusal =
+            self.reduction.refusal(self.rule.optimizer).or(self.slicing.zero.refusal(self.reduction));
         if let Some(refusal) = refusal {
             return Err(TrainError::Reduction(refusal));
         }
+        check_groups(self.slicing, &comm)?;
         let model = self.chain.into_model();
         if let Some(objection) = model.objection() {
             return Err(TrainError::Block(objection));
@@ -381,7 +383,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         let BucketSizes { first, others } = self.buckets;
         let settings = json!({
             "virtual ranks": virtual_ranks, "optimizer": self.rule.optimizer, "clipping": self.rule.clip, "seed": self.seed,
-            "reduction": self.reduction, "buckets": [first, others], "precision": self.precision, "parameters": parameters, "zero": self.zero,
+            "reduction": self.reduction, "buckets": [first, others], "precision": self.precision, "parameters": parameters, "zero": [json!(self.slicing.zero), json!(self.slicing.group)],
         });
         let settings = kept_settings(&agree_on(&comm, settings)?);
         if let Some(checkpoint) = &checkpoint {
@@ -389,7 +391,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         }
         let ranks = VirtualRanks { count: virtual_ranks, world };
         let (key, engine_comm) = (Key::new(self.seed), Arc::clone(&comm));
-        let mut engine = Engine::blank(model, self.zero, self.device, ranks, self.rule, key, engine_comm)
+        let mut engine = Engine::blank(model, self.slicing, self.device, ranks, self.rule, key, engine_comm)
             .with_buckets(self.buckets)
             .with_reduction(self.reduction)
             .with_precision(self.precision);

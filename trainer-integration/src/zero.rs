@@ -4,9 +4,11 @@
 //! What is computed does not change: the stages differ in where numbers lie and when they travel, and under exact reduction they give the
 //! same weights to the last bit.
 
+pub mod mesh;
 pub mod slices;
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -45,6 +47,22 @@ impl Zero {
     /// The number of the stage.
     pub fn stage(self) -> u8 {
         self as u8
+    }
+}
+
+/// What ranks keep slices of, and with how many others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slicing {
+    /// What they keep slices of.
+    pub zero: Zero,
+    /// How many ranks share the numbers; every such group has all of them. Default all ranks.
+    pub group: Option<NonZeroU32>,
+}
+
+impl From<Zero> for Slicing {
+    /// Among all ranks.
+    fn from(zero: Zero) -> Slicing {
+        Slicing { zero, group: None }
     }
 }
 

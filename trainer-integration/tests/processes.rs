@@ -115,10 +115,12 @@ fn processes_that_keep_slices_train_the_same_weights() {
     for (flags, said) in [
         (&["--zero", "4"][..], "stage \"4\" of ZeRO"),
         (&["--zero", "1", "--reduce", "fast", "--compress", "int8"], "compressed gradients"),
+        (&["--zero-group", "2"], "--zero-group needs --zero"),
+        (&["--zero", "2", "--zero-group", "3"], "1 ranks cannot form groups of 3; give one of 1"),
     ] {
         let mut command = shardtrain(&store);
         let (code, error) = Rank::spawn(command.args(["--dataset", "digits"]).args(flags)).end();
-        assert!(code == Some(2) && error.contains(said), "{error}");
+        assert!(code.is_some_and(|code| code > 0) && error.contains(said), "{error}");
     }
 }
 

@@ -33,21 +33,18 @@ impl BlockState {
         stage: &dyn Stage,
         block: usize,
         zero: Zero,
-        place: (u32, u32),
+        (place, owners): (u32, u32),
         ledger: &Ledger,
     ) -> BlockState {
-        let (rank, world) = place;
         let parameters = ranges(stage.parameters());
         let with_decay = stage.parameters().iter().zip(&parameters).filter(|(it, _)| it.is_trained);
         let trained: Vec<_> = with_decay.map(|(it, range)| (range.clone(), it.decay)).collect();
-        let owners = Owners { count: if zero == Zero::Nothing { 1 } else { world } };
         let ownership = Ownership {
-            owners,
+            owners: Owners { count: owners },
             block,
             trained: trained.last().map_or(0, |(range, _)| range.end),
             all: parameters.last().map_or(0, |range| range.end),
         };
-        let place = if zero == Zero::Nothing { 0 } else { rank };
         let slice = ownership.trained_of(place);
         let zeros = vec![0.0; ownership.all];
         let weights = match zero {

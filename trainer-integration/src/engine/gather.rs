@@ -75,10 +75,10 @@ impl Engine {
                 }
             }
         }
-        let tracer = self.tracer.clone();
+        let (tracer, group) = (self.tracer.clone(), self.mesh.group().to_vec());
         self.comm.submit(move |collective| {
             let _span = tracer.span(Lane::Communication, || format!("gather block {block}"));
-            gather_pieces(collective, ownership.cut(&parameters, &mut memory, ownership.all))?;
+            gather_pieces(collective, &group, ownership.cut(&parameters, &mut memory, ownership.all))?;
             Ok(memory)
         })
     }
@@ -109,8 +109,9 @@ impl Engine {
         for (start, kept) in state.weights.stretches() {
             memory[0][start..start + kept.len()].copy_from_slice(kept);
         }
+        let group = self.mesh.group().to_vec();
         self.comm.run(move |collective| {
-            gather_pieces(collective, ownership.cut(&[all], &mut memory, ownership.all))?;
+            gather_pieces(collective, &group, ownership.cut(&[all], &mut memory, ownership.all))?;
             Ok(memory.remove(0))
         })
     }

@@ -1,5 +1,6 @@
 //! Forward and backward of a step's micro-batches, and the sums that leave for other ranks on the way.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -13,6 +14,7 @@ use super::{
     Begun, BucketSum, Engine, EngineError, MicroBatch, Reduced, Reducing, Share, StepPlan, lock, reduce,
 };
 use crate::collective::numbers::add_right;
+use crate::collective::slice_of;
 use crate::collective::{CollectiveError, sums};
 use crate::compress::{Circumstances, Compressor};
 use crate::ledger::{Kind, Numbers};
@@ -522,18 +524,28 @@ impl Engine {
         })
     }
 
-    /// Has every rank add up its own slices of a bucket.
+    /// Has every rank add up its own slices of a bucket. Of what several ranks keep, each adds up a part, which the others are then given.
     fn reduce_slices(&self, bucket: usize, sum: BucketSum) -> Reducing {
         let (rank, world, tracer) = (self.comm.rank(), self.comm.world(), self.tracer.clone());
+        let (mesh, replicas) = (self.mesh.clone(), self.mesh.replicas());
         let places: Vec<_> = self.buckets.places(bucket).collect();
         let ownerships: Vec<_> = places.iter().map(|(block, _)| self.blocks[*block].ownership).collect();
-        let owned = move |rank: u32| {
-            let slices = ownerships.iter().zip(&places).map(|(ownership, (_, place))| {
-                let slice = ownership.trained_of(rank);
-                place.start + slice.start..place.start + slice.end
+        let kept = move |place: u32| {
+            let slices = ownerships.iter().zip(&places).map(|(ownership, (_, range))| {
+                let slice = ownership.trained_of(place);
+                range.start + slice.start..range.start + slice.end
             });
             slices.collect::<Vec<_>>()
         };
+        let owned = |rank: u32| {
+            let (group, place) = mesh.of(rank);
+            let part = |slice: Range<usize>| {
+                let part = slice_of(slice.len(), group, mesh.count());
+                slice.start + part.start..slice.start + part.end
+            };
+            kept(place).into_iter().map(part).collect::<Vec<_>>()
+        };
+        let (all, slices): (Vec<_>, _) = ((0..world).map(owned).collect(), kept(self.mesh.place()));
         // What was added up in any order is added up once more in that of the ranks.
         let (ranks, partials) = match sum {
             BucketSum::Exact(partials) => (self.ranks, partials),
@@ -548,11 +560,14 @@ impl Engine {
         let (outlives, ledger) = (self.zero == Zero::Moments, self.ledger.clone());
         Reducing::UnderWay(self.comm.submit(move |collective| {
             let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
-            let total = reduce_scatter(collective, ranks, partials, &owned)?;
+            let mut total = reduce_scatter(collective, ranks, partials, &|rank| all[rank as usize].clone())?;
+            if replicas.len() > 1 {
+                let parts = replicas.iter().map(|rank| &all[*rank as usize]);
+                sums::gather_more(collective, &replicas, with_owners(&mut total, parts))?;
+            }
             if outlives {
                 return Ok(Reduced { sum: total, spare: None });
             }
-            let slices = owned(rank);
             let count = slices.iter().map(ExactSizeIterator::len).sum();
             let mut sum = Numbers::with_capacity(&ledger, Kind::Gradients, count);
             slices.into_iter().for_each(|slice| sum.growing().extend_from_slice(&total[slice]));
@@ -601,6 +616,25 @@ impl Engine {
         });
         counted
     }
+}
+
+/// The ranges of numbers that each owner has, in order.
+fn with_owners<'a, 'b>(
+    numbers: &'a mut [f32],
+    owned: impl Iterator<Item = &'b Vec<Range<usize>>>,
+) -> Vec<(u32, &'a mut [f32])> {
+    let with_owner = |(owner, ranges): (usize, &'b Vec<Range<usize>>)| {
+        ranges.iter().map(move |range| (range.start, range.end, owner as u32))
+    };
+    let mut in_order: Vec<_> = owned.enumerate().flat_map(with_owner).collect();
+    in_order.sort_unstable();
+    let (mut rest, mut position) = (numbers, 0);
+    let cut = |(start, end, owner): (usize, usize, u32)| {
+        let (range, after) = std::mem::take(&mut rest)[start - position..].split_at_mut(end - start);
+        (rest, position) = (after, end);
+        (owner, range)
+    };
+    in_order.into_iter().filter(|(start, end, _)| start < end).map(cut).collect()
 }
 
 /// Takes in bytes, on several threads where that is faster.

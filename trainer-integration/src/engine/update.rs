@@ -84,19 +84,21 @@ impl Engine {
         }
         let mine = mine.concat();
         let all = self.comm.run(move |collective| collective.all_gather(bytemuck::cast_slice(&mine)))?;
-        let mut taken = vec![0; all.len()];
-        let numbers: Vec<_> = all.iter().map(|message| message.numbers::<f64>()).collect();
+        let group = self.mesh.group();
+        let mut taken = vec![0; group.len()];
+        let numbers: Vec<_> = group.iter().map(|rank| all[*rank as usize].numbers::<f64>()).collect();
         for block in (0..self.buckets.count()).flat_map(|bucket| self.buckets.places(bucket)) {
             let ownership = &self.blocks[block.0].ownership;
             let mut squares = vec![0.0; ownership.trained.div_ceil(CHUNK)];
-            for (rank, taken) in taken.iter_mut().enumerate() {
-                let slice = ownership.trained_of(rank as u32);
+            for (place, taken) in taken.iter_mut().enumerate() {
+                let slice = ownership.trained_of(place as u32);
                 let first = slice.start / CHUNK;
                 let chunks = first..first + slice.len().div_ceil(CHUNK);
-                let theirs = numbers[rank].as_deref().and_then(|all| all.get(*taken..*taken + chunks.len()));
+                let theirs = numbers[place].as_deref().and_then(|all| all.get(*taken..*taken + chunks.len()));
                 let theirs = theirs.ok_or_else(|| {
-                    let what = format!("{} bytes of squares", all[rank].bytes().len());
-                    CollectiveError::Malformed { rank: rank as u32, what }
+                    let rank = group[place];
+                    let what = format!("{} bytes of squares", all[rank as usize].bytes().len());
+                    CollectiveError::Malformed { rank, what }
                 })?;
                 *taken += chunks.len();
                 squares[chunks].copy_from_slice(theirs);
@@ -144,13 +146,13 @@ impl Engine {
             (state.ownership, state.weights.ranges(), state.weights.lend())
         });
         let mut lent: Vec<_> = lent.collect();
-        let tracer = self.tracer.clone();
+        let (tracer, group) = (self.tracer.clone(), self.mesh.group().to_vec());
         self.comm.submit(move |collective| {
             let _span = tracer.span(Lane::Communication, || format!("gather bucket {bucket}"));
             let pieces = lent.iter_mut().flat_map(|(ownership, stretches, memory)| {
                 ownership.cut(stretches, memory, ownership.trained)
             });
-            gather_pieces(collective, pieces.collect())?;
+            gather_pieces(collective, &group, pieces.collect())?;
             Ok(lent.into_iter().map(|(_, _, memory)| memory).collect())
         })
     }

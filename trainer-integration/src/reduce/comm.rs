@@ -19,6 +19,7 @@ const QUEUE: usize = 256;
 pub struct Comm {
     rank: u32,
     world: u32,
+    hosts: Vec<u32>,
     operations: Option<SyncSender<Operation>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -45,12 +46,13 @@ impl Comm {
     /// If the system has no thread left to give.
     pub fn new(mut collective: Box<dyn Collective>) -> Comm {
         let (rank, world) = (collective.rank(), collective.world());
+        let hosts = collective.hosts().to_vec();
         let (operations, queue) = sync_channel::<Operation>(QUEUE);
         let thread = std::thread::Builder::new()
             .name(format!("comm {rank}"))
             .spawn(move || queue.iter().for_each(|operation| operation(&mut *collective)))
             .expect("a thread per rank is available");
-        Comm { rank, world, operations: Some(operations), thread: Some(thread) }
+        Comm { rank, world, hosts, operations: Some(operations), thread: Some(thread) }
     }
 
     /// This rank.
@@ -61,6 +63,11 @@ impl Comm {
     /// How many ranks there are.
     pub fn world(&self) -> u32 {
         self.world
+    }
+
+    /// The machine of every rank ([`Collective::hosts`]).
+    pub fn hosts(&self) -> &[u32] {
+        &self.hosts
     }
 
     /// Queues an operation; waits only while very many are queued already.

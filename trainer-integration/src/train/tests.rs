@@ -77,7 +77,9 @@ fn what_ranks_keep_slices_of_changes_nothing_that_is_learnt() {
         for zero in Zero::ALL {
             for world in [1, 3, 4] {
                 for (rank, trained) in
-                    on_threads(world, &TrainConfig { zero, ..config.clone() }).iter().enumerate()
+                    on_threads(world, &TrainConfig { slicing: zero.into(), ..config.clone() })
+                        .iter()
+                        .enumerate()
                 {
                     let figures = |it: &Trained| (it.digest, it.loss_per_epoch.clone(), it.evaluation);
                     assert_eq!(figures(trained), figures(&alone), "{zero:?}, W={world}, {norm}, {precision}");

@@ -1,5 +1,6 @@
 //! The command line, and what it means for the library.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +9,6 @@ use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcom
 use shardd_client::loader::LastBatch;
 use shardd_client::protocol::RunId;
 use shardd_client::stores::StoreArgs;
-use shardd_trainer::Zero;
 use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::collective::nccl::{NcclError, Transport};
 use shardd_trainer::compress::Compression;
@@ -19,6 +19,7 @@ use shardd_trainer::models::{GptSize, ModelKind, ModelOptions, Norm};
 use shardd_trainer::optim::{Decline, Optimizer, Scaling};
 use shardd_trainer::reduce::Reduction;
 use shardd_trainer::train::{GuardConfig, OnBadStep, Preparation};
+use shardd_trainer::{Slicing, Zero};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
@@ -142,6 +143,11 @@ pub(crate) struct Args {
     /// the same to the last bit with --reduce exact
     #[arg(long, value_name = "STAGE", default_value = "0")]
     pub(crate) zero: Zero,
+
+    /// With --zero 1 to 3, share slices among so many ranks, of one machine where it has as many; every such group has everything
+    /// [default: all ranks]
+    #[arg(long, value_name = "RANKS")]
+    pub(crate) zero_group: Option<NonZeroU32>,
 
     /// With --reduce fast, send gradients in fewer bits, and what is left out later: none, bf16, fp16, int8, topk:SHARE or dgc:SHARE
     #[arg(long, value_name = "HOW", default_value_t)]
@@ -540,6 +546,8 @@ impl Args {
             "--weight-decay must not be negative".to_owned()
         } else if self.reduce == ReduceName::Exact && self.compress != Compression::None {
             "--compress loses bits, so it needs --reduce fast".to_owned()
+        } else if self.zero_group.is_some() && self.zero == Zero::Nothing {
+            "--zero-group needs --zero 1, 2 or 3".to_owned()
         } else if let Some(refusal) = self.zero.refusal(self.reduction()) {
             refusal.to_owned()
         } else if self.transport == TransportName::Nccl && self.zero != Zero::Nothing {
@@ -667,6 +675,10 @@ impl Args {
             ReduceName::Exact => Reduction::Exact,
             ReduceName::Fast => Reduction::Fast(self.compress),
         }
+    }
+
+    pub(crate) fn slicing(&self) -> Slicing {
+        Slicing { zero: self.zero, group: self.zero_group }
     }
 
     pub(crate) fn transport(&self) -> Transport {

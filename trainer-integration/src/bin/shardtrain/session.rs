@@ -108,7 +108,7 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
         compare_every: args.compare_every,
         clip: args.clip,
         reduction: args.reduction(),
-        zero: args.zero,
+        slicing: args.slicing(),
         traces: args.trace.is_some(),
         model: args.model_options(),
         augmentation: if args.augment { Augmentation::CropFlip } else { Augmentation::None },

@@ -170,16 +170,27 @@ pub(crate) fn gather_slices<T: Pod>(
     direct::all_gather(team, numbers, team.world())
 }
 
-/// Gathers pieces that lie anywhere: all ranks list the same with their owners, and afterwards each has all of them.
+/// Gathers pieces that lie anywhere, inside groups of ranks: all of a group list the same with the places of their owners, and afterwards each has all of
+/// them. `members` is the group of this rank.
 ///
 /// # Errors
 /// As [`all_reduce`].
 pub(crate) fn gather_pieces<T: Pod>(
     collective: &mut dyn Collective,
+    members: &[u32],
     pieces: Vec<(u32, &mut [T])>,
 ) -> Result<(), CollectiveError> {
     collective.begin(Among::All);
-    scattered::all_gather(&mut Team::of_all(collective), pieces)
+    gather_more(collective, members, pieces)
+}
+
+/// The same as the last step of an operation that has begun.
+pub(crate) fn gather_more<T: Pod>(
+    collective: &mut dyn Collective,
+    members: &[u32],
+    pieces: Vec<(u32, &mut [T])>,
+) -> Result<(), CollectiveError> {
+    scattered::all_gather(&mut Team::of(collective, members.to_vec()), pieces)
 }
 
 #[cfg(test)]

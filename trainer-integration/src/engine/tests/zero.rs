@@ -7,7 +7,7 @@ use crate::models::{GptSize, gpt};
 fn sliced(
     model: Model,
     weights: &[Vec<f32>],
-    zero: Zero,
+    zero: impl Into<Slicing>,
     ranks: VirtualRanks,
     rule: impl Into<Rule>,
     comm: &Arc<Comm>,
@@ -48,7 +48,7 @@ fn case<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static> + Sync>(
 fn trained<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static> + Sync>(
     case: &Case<M, S>,
     world: u32,
-    zero: Zero,
+    zero: impl Into<Slicing> + Copy + Sync,
     reduction: Reduction,
     micro: Micro,
 ) -> Vec<(StepLoss, Weights)> {
@@ -137,6 +137,31 @@ fn tokens(count: usize, seed: u64) -> Share<'static> {
     let features = (0..count * 8).map(|at| token(at) as f32).collect();
     let labels = (0..count * 8).map(|at| token(at + 1) as u32).collect();
     share_of(Samples { features, labels }, InputShape::Tokens(8), &Device::flex())
+}
+
+#[test]
+fn groups_that_each_have_everything_train_the_same_weights() {
+    for norm in [Norm::Batch, Norm::Sync] {
+        let case = case(|| super::model(norm), share);
+        for micro in WAYS {
+            let alone = trained(&case, 1, Zero::Nothing, Reduction::Exact, micro).remove(0);
+            for zero in Zero::ALL {
+                for (world, group) in [(2, 1), (4, 1), (4, 2), (3, 3)] {
+                    let slicing = Slicing { zero, group: NonZeroU32::new(group) };
+                    for (loss, weights) in trained(&case, world, slicing, Reduction::Exact, micro) {
+                        assert_eq!(
+                            loss, alone.0,
+                            "{norm}, {micro:?}, {zero:?}, W={world}, groups of {group}"
+                        );
+                        assert!(
+                            weights == alone.1,
+                            "{norm}, {micro:?}, {zero:?}, W={world}, groups of {group}"
+                        );
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]
