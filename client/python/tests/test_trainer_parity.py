@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import shardd
-from gpt import Gpt, adamw, as_shardtrain_has_it, share_of_rate
 from helpers import run
+from torch_gpt import Gpt, adamw, as_shardtrain_has_it, mean_loss, share_of_rate
 
 BINARIES = os.environ.get("SHARDD_BIN", "")
 
@@ -138,7 +138,7 @@ def by_pytorch(
     for _ in range(EPOCHS):
         for batch in batches:
             optimizer.zero_grad()
-            loss = ours.loss(batch["tokens"].long())
+            loss = mean_loss(ours, batch["tokens"].long())
             loss.backward()
             losses.append(loss.item())
             lengths.append(torch.nn.utils.clip_grad_norm_(ours.parameters(), clip).item())

@@ -60,10 +60,11 @@ class Gpt(nn.Module):
             hidden = layer(hidden)
         return self.norm(hidden) @ self.tokens.weight.T
 
-    def loss(self, sequences: torch.Tensor) -> torch.Tensor:
-        """The mean over all tokens but the first of each row, each to be told from those before it."""
-        logits = self(sequences[:, :-1])
-        return functional.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
+
+def mean_loss(model: nn.Module, sequences: torch.Tensor) -> torch.Tensor:
+    """Over all tokens but the first of each row, each to be told from those before it."""
+    logits = model(sequences[:, :-1])
+    return functional.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
 
 
 def adamw(model: nn.Module, rate: float, decay: float, **how) -> torch.optim.AdamW:
