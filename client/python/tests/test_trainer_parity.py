@@ -20,7 +20,7 @@ BINARIES = os.environ.get("SHARDD_BIN", "")
 pytestmark = pytest.mark.skipif(not BINARIES, reason="skipped: SHARDD_BIN does not say where shardtrain is")
 
 WORLDS = [1, 2, 4]
-ZERO = [0]
+ZERO = [0, 1, 2, 3]
 
 SIZE = {"layers": 2, "heads": 4, "width": 64}
 VOCABULARY, LENGTH = 256, 32
@@ -96,16 +96,14 @@ def given(tmp_path_factory) -> Given:
 
 
 def by_shardtrain(given: Given, directory: Path, world: int, zero: int) -> Trained:
-    """`zero` is the stage of ZeRO, 0 without."""
+    """`zero` is the stage of ZeRO."""
     progress, saved = directory / "progress.jsonl", directory / "last.safetensors"
     settings = {
         "--store": given.store, "--plan": given.plan, "--init": given.first, "--virtual-ranks": VIRTUAL_RANKS, "--batch-size": BATCH,
         "--epochs": EPOCHS, "--model": "gpt", **{f"--{name}": value for name, value in SIZE.items()}, "--optimizer": "adamw",
         "--lr": RATE, "--weight-decay": DECAY, "--clip": CLIP, "--schedule": "cosine", "--warm-up": WARM_UP / STEPS_PER_EPOCH,
-        "--reduce": "exact", "--threads": 1, "--progress": progress, "--save": saved,
+        "--reduce": "exact", "--zero": zero, "--threads": 1, "--progress": progress, "--save": saved,
     }  # fmt: skip
-    if zero:
-        settings["--zero"] = zero
     ranks = ["run", "--nproc", str(world), "--max-restarts", "0", "--"] if world > 1 else []
     run([f"{BINARIES}/shardtrain", *ranks, *(str(word) for setting in settings.items() for word in setting)])
     lines = [json.loads(line) for line in progress.read_text().splitlines()]
