@@ -6,6 +6,7 @@
 
 mod block;
 mod buckets;
+mod computed;
 mod gather;
 mod memory;
 mod passes;
@@ -269,19 +270,15 @@ impl Engine {
             _ => Mesh::new(comm.hosts(), group, comm.rank()),
         };
         let mesh = mesh.expect("the ranks form such groups");
-        let (ledger, place) = (Ledger::default(), (mesh.place(), mesh.size()));
-        let stages = model.stages.iter().enumerate();
-        let state = |(block, stage): (usize, &Box<dyn crate::stage::Stage>)| {
-            BlockState::new(&**stage, block, zero, place, &ledger)
-        };
-        let blocks: Vec<BlockState> = stages.map(state).collect();
+        let ledger = Ledger::default();
+        let blocks = blocks_of(&model, zero, Precision::default(), &mesh, &ledger);
         let running = ranks.of(comm.rank()).map(|_| model.initial_running()).collect();
         let first_trained = blocks.iter().position(|block| block.trained_len() > 0).unwrap_or(0);
         let rule = rule.into();
         let buckets = buckets_of(&blocks, zero, BucketSizes::default());
         let (updating, reducing) = (Duration::ZERO, Duration::ZERO);
         let (reduction, compressors) = (Reduction::Exact, Vec::new());
-        let spare = Spare::new(zero, &ledger, blocks.iter().map(|block| block.ownership.all));
+        let spare = Spare::new(zero, &ledger);
         Engine {
             model,
             device,
@@ -318,7 +315,7 @@ impl Engine {
     pub fn begin_block(&mut self, block: usize, weights: &[f32]) {
         let state = &mut self.blocks[block];
         assert_eq!(weights.len(), state.ownership.all, "weights for every parameter");
-        state.weights.copy_from(0, weights);
+        state.begin(0, weights);
         self.model.stages[block].forget_initial();
     }
 
@@ -328,10 +325,14 @@ impl Engine {
         Engine { tracer, ..self }
     }
 
-    /// Computed in other numbers, which the device must be able to.
+    /// Computed in other numbers, which the device must be able to. Weights are zero again.
     #[must_use]
     pub fn with_precision(self, precision: Precision) -> Engine {
-        Engine { precision, ..self }
+        if precision == self.precision {
+            return self;
+        }
+        let blocks = blocks_of(&self.model, self.zero, precision, &self.mesh, &self.ledger);
+        Engine { precision, blocks, ..self }
     }
 
     /// With another way to add gradients up, which all ranks choose alike.
@@ -424,6 +425,11 @@ impl Engine {
     /// Who shares the numbers with whom.
     pub fn mesh(&self) -> &Mesh {
         &self.mesh
+    }
+
+    /// Whether all numbers of a block are on one rank only together with those of others: then all ranks have to call what asks for them.
+    pub fn gathers(&self) -> bool {
+        self.zero == Zero::Parameters || self.blocks.iter().any(|block| block.computed.is_some())
     }
 
     /// What each rank keeps slices of.
@@ -565,6 +571,18 @@ impl Begun {
 
 fn lock(compressor: &Mutex<Compressor>) -> MutexGuard<'_, Compressor> {
     compressor.lock().expect("no panic while gradients are compressed")
+}
+
+fn blocks_of(
+    model: &Model,
+    zero: Zero,
+    precision: Precision,
+    mesh: &Mesh,
+    ledger: &Ledger,
+) -> Vec<BlockState> {
+    let place = (mesh.place(), mesh.size());
+    let stages = model.stages.iter().enumerate();
+    stages.map(|(block, stage)| BlockState::new(&**stage, block, (zero, precision), place, ledger)).collect()
 }
 
 fn buckets_of(blocks: &[BlockState], zero: Zero, sizes: BucketSizes) -> Buckets {

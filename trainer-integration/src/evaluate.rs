@@ -15,7 +15,6 @@ use crate::reduce::Comm;
 use crate::stage::to_numbers;
 use crate::train::TrainError;
 use crate::weights::Running;
-use crate::zero::Zero;
 
 const CHUNK_ROWS: u64 = 256;
 
@@ -61,7 +60,7 @@ pub fn evaluate(
     let mine = slice_of(chunks as usize, comm.rank(), comm.world());
     let mut found = Vec::with_capacity(mine.len());
     // Where parameters are gathered, those who have no chunk left help the others.
-    let rounds = if engine.zero() == Zero::Parameters { chunks.div_ceil(comm.world().into()) } else { 0 };
+    let rounds = if engine.gathers() { chunks.div_ceil(comm.world().into()) } else { 0 };
     for chunk in mine.clone() {
         let start = chunk as u64 * CHUNK_ROWS;
         let range = start..(start + CHUNK_ROWS).min(count);

@@ -315,7 +315,7 @@ pub struct StepTime {
 /// A finished training.
 #[derive(Clone, Debug)]
 pub struct Trained {
-    /// The weights with averaged running numbers, the same on every rank; where parameters are sliced, on rank 0 alone.
+    /// The weights with averaged running numbers, the same on every rank; where they are [gathered](Engine::gathers), on rank 0 alone.
     pub weights: Option<Weights>,
     /// Their digest.
     pub digest: Digest,
@@ -666,7 +666,7 @@ impl Training<'_> {
         running: &Running,
     ) -> Result<(Option<Weights>, Digest), TrainError> {
         let comm = &self.comm;
-        if engine.zero() != Zero::Parameters {
+        if !engine.gathers() {
             let weights = engine.model().name_weights(engine.parameters()?, running);
             let digest = weights.digest();
             compare(comm, &[digest], "at the end, with its running numbers")?;

@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use super::computed::Computed;
 use super::segments::{Ownership, Segments};
 use super::{Owners, Zero};
+use crate::device::Precision;
 use crate::ledger::{Held, Kind, Ledger};
 use crate::optim::{Moments, Optimizer};
 use crate::stage::Stage;
@@ -12,8 +14,10 @@ use crate::weights::ranges;
 /// The numbers of one block.
 #[derive(Debug)]
 pub(super) struct BlockState {
-    /// By parameter, the trained ones first; with [`Zero::Parameters`], this rank's slices.
+    /// By parameter, the trained ones first; or this rank's slices.
     pub(super) weights: Segments,
+    /// All of them in fewer bits, where weights are slices but parameters are not.
+    pub(super) computed: Option<Computed>,
     /// All parameters.
     pub(super) parameters: Vec<Range<usize>>,
     /// The trained ones, and how much of the weight decay applies.
@@ -32,7 +36,7 @@ impl BlockState {
     pub(super) fn new(
         stage: &dyn Stage,
         block: usize,
-        zero: Zero,
+        (zero, precision): (Zero, Precision),
         (place, owners): (u32, u32),
         ledger: &Ledger,
     ) -> BlockState {
@@ -47,13 +51,26 @@ impl BlockState {
         };
         let slice = ownership.trained_of(place);
         let zeros = vec![0.0; ownership.all];
-        let weights = match zero {
-            Zero::Parameters => Segments::of([slice.clone(), ownership.frozen_of(place)], &zeros),
-            _ => Segments::of(parameters.clone(), &zeros),
+        // Weights in full are needed of what is moved only, if it is computed in fewer bits.
+        let is_computed = matches!(zero, Zero::Moments | Zero::Gradients) && precision != Precision::F32;
+        let weights = if is_computed || zero == Zero::Parameters {
+            Segments::of([slice.clone(), ownership.frozen_of(place)], &zeros)
+        } else {
+            Segments::of(parameters.clone(), &zeros)
         };
-        let held = [ledger.hold(Kind::Weights, weights.bytes()), ledger.hold(Kind::Moments, 0)];
+        let computed = is_computed.then(|| Computed::zeros(precision, &parameters));
+        let bytes = weights.bytes() + computed.as_ref().map_or(0, Computed::bytes);
+        let held = [ledger.hold(Kind::Weights, bytes), ledger.hold(Kind::Moments, 0)];
         let moments = Moments::default();
-        BlockState { weights, parameters, trained, ownership, slice, moments, held }
+        BlockState { weights, computed, parameters, trained, ownership, slice, moments, held }
+    }
+
+    /// Takes over what of these numbers, which begin at `start` in the block, this rank keeps.
+    pub(super) fn begin(&mut self, start: usize, numbers: &[f32]) {
+        self.weights.copy_from(start, numbers);
+        if let Some(computed) = &mut self.computed {
+            computed.copy_from(&self.parameters, start, numbers);
+        }
     }
 
     /// How many of its numbers are trained.

@@ -1,10 +1,12 @@
 //! Weights as tensors: this rank's own, or those of a block from everybody's slices.
 
 use blake3::Hasher;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use shardfmt::digest::Digest;
 
-use super::{Engine, Zero};
+use super::Engine;
+use super::block::BlockState;
+use super::computed::{Computed, Gathering, gather};
 use crate::block::Pass;
 use crate::collective::CollectiveError;
 use crate::collective::sums::gather_pieces;
@@ -12,7 +14,7 @@ use crate::device::Precision;
 use crate::flow::Part;
 use crate::ledger::{Held, Kind};
 use crate::reduce::Pending;
-use crate::stage::{Use, to_numbers};
+use crate::stage::Use;
 use crate::trace::Lane;
 use crate::weights::Running;
 
@@ -26,81 +28,80 @@ pub(super) struct Lent {
 impl Engine {
     /// Whether tensors can have the memory that the weights are kept in.
     fn shares_memory(&self) -> bool {
-        self.device == Device::flex() && self.precision == Precision::F32
-    }
-
-    fn tensor(&self, values: Vec<f32>) -> Tensor<1> {
-        let length = values.len();
-        let tensor = Tensor::<1>::from_data(TensorData::new(values, [length]), &self.device);
-        tensor.cast(self.precision.dtype())
+        self.device == Device::flex()
     }
 
     /// The weights, which are away until they are given back if tensors can have their memory.
     pub(super) fn lend(&mut self) -> Lent {
-        let is_shared = self.shares_memory();
-        let mut blocks = Vec::with_capacity(self.blocks.len());
-        for block in 0..self.blocks.len() {
-            let weights = &mut self.blocks[block].weights;
-            let memory = match is_shared {
-                true => weights.lend(),
-                false => weights.stretches().map(|(_, numbers)| numbers.to_vec()).collect(),
+        let (is_host, precision, device) = (self.shares_memory(), self.precision, &self.device);
+        let (mut blocks, mut copied) = (Vec::with_capacity(self.blocks.len()), 0);
+        for BlockState { weights, computed, ownership, .. } in &mut self.blocks {
+            let memory = match computed {
+                Some(computed) if is_host => std::mem::replace(computed, Computed::F32(Vec::new())),
+                Some(computed) => computed.clone(),
+                None if is_host && precision == Precision::F32 => Computed::F32(weights.lend()),
+                None => Computed::F32(weights.stretches().map(|(_, numbers)| numbers.to_vec()).collect()),
             };
-            blocks.push(memory.into_iter().map(|values| self.tensor(values)).collect());
+            if !is_host || computed.is_none() && precision != Precision::F32 {
+                copied += ownership.all * precision.bytes();
+            }
+            blocks.push(memory.into_tensors(precision, device));
         }
-        let count: usize = self.blocks.iter().map(|block| block.ownership.all).sum();
-        let copies = (!is_shared).then(|| self.ledger.hold(Kind::Gathered, count * self.precision.bytes()));
+        let copies = (copied > 0).then(|| self.ledger.hold(Kind::Gathered, copied));
         Lent { blocks, copies }
     }
 
     /// Takes the weights back, whose tensors nobody looks at any more.
     pub(super) fn take_back(&mut self, lent: Lent) {
-        if lent.copies.is_none() {
-            for (block, tensors) in self.blocks.iter_mut().zip(lent.blocks) {
-                block.weights.give_back(tensors.into_iter().map(to_numbers).collect());
+        if lent.copies.is_some() {
+            return;
+        }
+        for (block, tensors) in self.blocks.iter_mut().zip(lent.blocks) {
+            match (&mut block.computed, Computed::of_tensors(tensors, self.precision)) {
+                (Some(computed), memory) => *computed = memory,
+                (None, Computed::F32(memory)) => block.weights.give_back(memory),
+                (None, Computed::Bf16(_)) => unreachable!("weights themselves have 32 bits"),
             }
         }
     }
 
-    /// Has all parameters of a block gathered, in memory of their own each.
-    pub(super) fn gather(&mut self, block: usize) -> Pending<Vec<Vec<f32>>> {
+    /// Has all parameters of a block gathered.
+    pub(super) fn gather(&mut self, block: usize) -> Pending<Computed> {
         let state = &self.blocks[block];
         let (ownership, parameters) = (state.ownership, state.parameters.clone());
-        let mut memory = self.spare.gathered(parameters.iter().map(ExactSizeIterator::len));
-        for (range, numbers) in parameters.iter().zip(&mut memory) {
-            for (start, kept) in state.weights.stretches() {
-                let (from, to) = (range.start.max(start), range.end.min(start + kept.len()));
-                if from < to {
-                    numbers[from - range.start..to - range.start]
-                        .copy_from_slice(&kept[from - start..to - start]);
-                }
-            }
+        let mut memory = self.spare.gathered(self.precision, &parameters);
+        for (start, kept) in state.weights.stretches() {
+            memory.copy_from(&parameters, start, kept);
         }
         let (tracer, group) = (self.tracer.clone(), self.mesh.group().to_vec());
         self.comm.submit(move |collective| {
             let _span = tracer.span(Lane::Communication, || format!("gather block {block}"));
-            gather_pieces(collective, &group, ownership.cut(&parameters, &mut memory, ownership.all))?;
+            let mut block = [Gathering { memory, parameters, end: ownership.all, ownership }];
+            gather(collective, &group, &mut block)?;
+            let [Gathering { memory, .. }] = block;
             Ok(memory)
         })
     }
 
     /// As tensors.
-    pub(super) fn gathered(&self, memory: Vec<Vec<f32>>) -> Vec<Tensor<1>> {
-        memory.into_iter().map(|values| self.tensor(values)).collect()
+    pub(super) fn gathered(&self, memory: Computed) -> Vec<Tensor<1>> {
+        memory.into_tensors(self.precision, &self.device)
     }
 
     /// Takes back the memory of gathered parameters; not that of tensors somebody has kept, or that live elsewhere.
     pub(super) fn release(&mut self, tensors: Vec<Tensor<1>>, is_kept: bool) {
         if self.shares_memory() && !is_kept {
-            self.spare.keep_gathered(tensors.into_iter().map(to_numbers).collect());
+            self.spare.keep_gathered(Computed::of_tensors(tensors, self.precision));
         } else {
-            self.spare.lose_gathered(tensors.iter().map(|tensor| tensor.shape().num_elements()));
+            let count: usize = tensors.iter().map(|tensor| tensor.shape().num_elements()).sum();
+            self.spare.lose_gathered(count * self.precision.bytes());
         }
     }
 
     /// All numbers of a block. All ranks call it together.
     fn whole(&self, block: usize) -> Result<Vec<f32>, CollectiveError> {
         let state = &self.blocks[block];
-        if self.zero != Zero::Parameters {
+        if !self.gathers() {
             let stretches = state.weights.stretches().map(|(_, numbers)| numbers);
             return Ok(stretches.collect::<Vec<_>>().concat());
         }
@@ -142,7 +143,7 @@ impl Engine {
     /// When another rank is gone or late.
     pub fn digests(&self) -> Result<Vec<Digest>, CollectiveError> {
         let digest = |block: usize| {
-            if self.zero == Zero::Parameters {
+            if self.gathers() {
                 return Ok(Digest::of(bytemuck::cast_slice(&self.whole(block)?)));
             }
             let mut hasher = Hasher::new();
@@ -154,8 +155,8 @@ impl Engine {
         (0..self.blocks.len()).map(digest).collect()
     }
 
-    /// What the model makes of an input, by these running numbers. Where parameters are sliced, all ranks call it together, those without an
-    /// input as well.
+    /// What the model makes of an input, by these running numbers. Where weights are [gathered](Engine::gathers), all ranks call it together,
+    /// those without an input as well.
     ///
     /// # Errors
     /// When another rank is gone or late.
@@ -169,9 +170,11 @@ impl Engine {
         for (block, (stage, running)) in self.model.stages.iter().zip(running).enumerate() {
             let whole = self.whole(block)?;
             let Some(input) = activation.take() else { continue };
-            let parameters = self.blocks[block].parameters.iter();
-            let parameters: Vec<Tensor<1>> =
-                parameters.map(|range| self.tensor(whole[range.clone()].to_vec())).collect();
+            let ranges = &self.blocks[block].parameters;
+            let mut memory = Computed::zeros(self.precision, ranges);
+            memory.copy_from(ranges, 0, &whole);
+            drop(whole);
+            let parameters = self.gathered(memory);
             let mut pass = Pass::new(None, shelf, None);
             activation = Some(stage.load(&parameters, running, Use::Evaluation).forward(input, &mut pass));
             (shelf, _) = pass.leave();

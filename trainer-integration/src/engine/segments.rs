@@ -66,11 +66,6 @@ impl Segments {
             *place = numbers;
         }
     }
-
-    /// Where they lie.
-    pub(super) fn ranges(&self) -> Vec<Range<usize>> {
-        self.0.iter().map(|(range, _)| range.clone()).collect()
-    }
 }
 
 /// Who owns which numbers of a block, of its trained ones first.
@@ -95,12 +90,12 @@ impl Ownership {
     }
 
     /// The stretches of memory that hold the numbers from 0 to `end`, cut where the owner changes.
-    pub(super) fn cut<'a>(
+    pub(super) fn cut<'a, T>(
         &self,
         stretches: &[Range<usize>],
-        memory: &'a mut [Vec<f32>],
+        memory: &'a mut [Vec<T>],
         end: usize,
-    ) -> Vec<(u32, &'a mut [f32])> {
+    ) -> Vec<(u32, &'a mut [T])> {
         let places = 0..self.owners.count;
         let owned =
             places.flat_map(|place| [(place, self.trained_of(place)), (place, self.frozen_of(place))]);

@@ -7,6 +7,7 @@
 
 use burn::tensor::Tensor;
 
+use super::computed::Computed;
 use super::passes::Closing;
 use super::walk::{Open, Walk};
 use super::{Begun, Engine, EngineError, Measure, MicroBatch, Share};
@@ -28,7 +29,7 @@ struct Slot<'a> {
 /// The parameters of a block on their way.
 struct Arriving {
     block: usize,
-    memory: Pending<Vec<Vec<f32>>>,
+    memory: Pending<Computed>,
 }
 
 impl Engine {

@@ -1,6 +1,10 @@
 //! Memory of the last step, for the next one: a system would first have to clear new memory.
 
+use std::ops::Range;
+
 use super::Zero;
+use super::computed::Computed;
+use crate::device::Precision;
 use crate::ledger::{Held, Kind, Ledger, Numbers};
 
 /// Memory that nobody uses.
@@ -17,11 +21,8 @@ pub(super) struct Spare {
 const BUCKETS_AT_ONCE: usize = 2;
 
 impl Spare {
-    /// For blocks of so many numbers.
-    pub(super) fn new(zero: Zero, ledger: &Ledger, blocks: impl Iterator<Item = usize>) -> Spare {
-        let largest = blocks.max().unwrap_or(0);
-        let gathered = Pool::new(ledger, 2 * largest * size_of::<f32>());
-        Spare { ledger: ledger.clone(), zero, gradients: Vec::new(), gathered }
+    pub(super) fn new(zero: Zero, ledger: &Ledger) -> Spare {
+        Spare { ledger: ledger.clone(), zero, gradients: Vec::new(), gathered: Pool::new(ledger) }
     }
 
     /// Room for the gradients of a bucket, of so many numbers.
@@ -65,58 +66,53 @@ impl Spare {
         self.gradients.clear();
     }
 
-    /// Memory for the gathered parameters of a block, of so many numbers each.
-    pub(super) fn gathered(&mut self, lengths: impl Iterator<Item = usize>) -> Vec<Vec<f32>> {
-        lengths.map(|length| self.gathered.take(length)).collect()
+    /// Memory for the gathered parameters of a block, with any numbers in it.
+    pub(super) fn gathered(&mut self, precision: Precision, parameters: &[Range<usize>]) -> Computed {
+        self.gathered.take(precision, parameters)
     }
 
     /// Takes it back.
-    pub(super) fn keep_gathered(&mut self, memory: Vec<Vec<f32>>) {
-        memory.into_iter().for_each(|numbers| self.gathered.keep(numbers));
+    pub(super) fn keep_gathered(&mut self, memory: Computed) {
+        self.gathered.free.push(memory);
     }
 
-    /// What was taken does not come back.
-    pub(super) fn lose_gathered(&mut self, lengths: impl Iterator<Item = usize>) {
-        self.gathered.lose(lengths.sum::<usize>() * size_of::<f32>());
+    /// So many bytes that were taken do not come back.
+    pub(super) fn lose_gathered(&mut self, bytes: usize) {
+        self.gathered.count(self.gathered.bytes - bytes);
     }
 }
 
-/// Memory by its length. In use and not, it is no more than so many bytes, unless more is in use.
+/// Memory of blocks. In use and not, it is no more than that of the two largest that were asked for, unless more is in use.
 #[derive(Debug)]
 struct Pool {
-    most: usize,
+    /// Bytes of the largest.
+    largest: usize,
     /// Bytes, in use and not.
     bytes: usize,
     /// The one that was kept last is at the end.
-    free: Vec<Vec<f32>>,
+    free: Vec<Computed>,
     held: Held,
 }
 
 impl Pool {
-    fn new(ledger: &Ledger, most: usize) -> Pool {
-        Pool { most, bytes: 0, free: Vec::new(), held: ledger.hold(Kind::Gathered, 0) }
+    fn new(ledger: &Ledger) -> Pool {
+        Pool { largest: 0, bytes: 0, free: Vec::new(), held: ledger.hold(Kind::Gathered, 0) }
     }
 
-    /// Memory of this length, with any numbers in it.
-    fn take(&mut self, length: usize) -> Vec<f32> {
-        if let Some(place) = self.free.iter().rposition(|numbers| numbers.len() == length) {
+    fn take(&mut self, precision: Precision, parameters: &[Range<usize>]) -> Computed {
+        let fits =
+            |free: &Computed| free.lengths().into_iter().eq(parameters.iter().map(ExactSizeIterator::len));
+        if let Some(place) = self.free.iter().rposition(fits) {
             return self.free.remove(place);
         }
-        let bytes = length * size_of::<f32>();
-        while self.bytes + bytes > self.most && !self.free.is_empty() {
-            let gone = self.free.remove(0);
-            self.count(self.bytes - size_of_val(&gone[..]));
+        let bytes = parameters.iter().map(ExactSizeIterator::len).sum::<usize>() * precision.bytes();
+        self.largest = self.largest.max(bytes);
+        while self.bytes + bytes > 2 * self.largest && !self.free.is_empty() {
+            let gone = self.free.remove(0).bytes();
+            self.count(self.bytes - gone);
         }
         self.count(self.bytes + bytes);
-        vec![0.0; length]
-    }
-
-    fn keep(&mut self, numbers: Vec<f32>) {
-        self.free.push(numbers);
-    }
-
-    fn lose(&mut self, bytes: usize) {
-        self.count(self.bytes - bytes);
+        Computed::zeros(precision, parameters)
     }
 
     fn count(&mut self, bytes: usize) {
@@ -132,28 +128,34 @@ mod tests {
     #[test]
     fn memory_comes_back_and_there_is_never_much_of_it() {
         let ledger = Ledger::default();
-        let mut pool = Pool::new(&ledger, 4 * 100);
-        let (one, other) = (pool.take(40), pool.take(40));
-        let address = one.as_ptr();
-        pool.keep(other);
-        pool.keep(one);
-        let again = pool.take(40);
-        assert_eq!(again.as_ptr(), address, "the one whose pages are warm");
-        pool.lose(4 * 40);
-        assert_eq!(ledger.now().gathered, 4 * 40);
-        drop(pool.take(60));
-        assert_eq!(ledger.now().gathered, 4 * 100, "both fit");
-        drop(pool.take(30));
-        assert_eq!(ledger.now().gathered, 4 * 90, "what was free went away for it");
-        drop(pool.take(70));
-        assert_eq!(ledger.now().gathered, 4 * 160, "what is needed is there");
+        let mut spare = Spare::new(Zero::Parameters, &ledger);
+        let one = |length: usize| [0..length / 2, length / 2..length];
+        let address = |computed: &Computed| match computed {
+            Computed::F32(all) => all[0].as_ptr(),
+            Computed::Bf16(_) => unreachable!("asked for otherwise"),
+        };
+        let take = |spare: &mut Spare, length: usize| spare.gathered(Precision::F32, &one(length));
+        let (first, second) = (take(&mut spare, 50), take(&mut spare, 50));
+        let warm = address(&first);
+        spare.keep_gathered(second);
+        spare.keep_gathered(first);
+        let again = take(&mut spare, 50);
+        assert_eq!(address(&again), warm, "the one whose pages are warm");
+        assert_eq!(ledger.now().gathered, 4 * 100);
+        let larger = take(&mut spare, 70);
+        assert_eq!(ledger.now().gathered, 4 * 120, "what was free went away for it");
+        let third = take(&mut spare, 60);
+        assert_eq!(ledger.now().gathered, 4 * 180, "what is needed is there");
+        spare.lose_gathered(again.bytes() + third.bytes());
+        spare.keep_gathered(larger);
+        assert_eq!(ledger.now().gathered, 4 * 70);
     }
 
     #[test]
     fn gradients_have_the_memory_of_the_last_step() {
         for (zero, kept) in [(Zero::Moments, 3), (Zero::Parameters, 2)] {
             let ledger = Ledger::default();
-            let mut spare = Spare::new(zero, &ledger, [10].into_iter());
+            let mut spare = Spare::new(zero, &ledger);
             let rooms: Vec<Numbers<f32>> = (0..3).map(|bucket| spare.gradients(bucket, 100)).collect();
             match zero {
                 Zero::Moments => spare.keep_gradients(rooms),

@@ -136,7 +136,7 @@ impl Engine {
         }
         let mut left = &state.common[..];
         for (block, layout) in self.blocks.iter_mut().zip(&layout.blocks) {
-            block.weights.copy_from(0, &take(&mut left, layout.weights));
+            block.begin(0, &take(&mut left, layout.weights));
             let (first, second) = (take(&mut left, layout.first), take(&mut left, layout.second));
             block.remember(Moments { first, second, steps: layout.updates });
         }

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
+use super::block::BlockState;
+use super::computed::{Computed, Gathering, gather};
 use super::{Begun, Engine, Reduced, Reducing};
 use crate::collective::CollectiveError;
 use crate::collective::numbers::add_right;
-use crate::collective::sums::gather_pieces;
 use crate::ledger::Numbers;
 use crate::optim::{Norm, Optimizer, squares_of};
 use crate::reduce::Pending;
@@ -132,28 +133,42 @@ impl Engine {
         for (bucket, spread) in gathering.into_iter().enumerate() {
             let memory = spread.wait()?;
             for ((block, _), memory) in self.buckets.places(bucket).zip(memory) {
-                self.blocks[block].weights.give_back(memory);
+                let state = &mut self.blocks[block];
+                match (&mut state.computed, memory) {
+                    (Some(computed), memory) => *computed = memory,
+                    (None, Computed::F32(memory)) => state.weights.give_back(memory),
+                    (None, Computed::Bf16(_)) => unreachable!("weights themselves have 32 bits"),
+                }
             }
         }
         Ok(())
     }
 
-    /// Sends this rank's slices of a bucket's weights to all, and takes in theirs; the weights are away meanwhile.
-    fn spread(&mut self, bucket: usize) -> Pending<Vec<Vec<Vec<f32>>>> {
+    /// Sends this rank's slices of a bucket's weights to all of its group, and takes in theirs; the weights are away meanwhile.
+    fn spread(&mut self, bucket: usize) -> Pending<Vec<Computed>> {
         let places: Vec<usize> = self.buckets.places(bucket).map(|(block, _)| block).collect();
         let lent = places.iter().map(|&block| {
-            let state = &mut self.blocks[block];
-            (state.ownership, state.weights.ranges(), state.weights.lend())
+            let BlockState { weights, computed, parameters, ownership, .. } = &mut self.blocks[block];
+            let memory = match computed {
+                Some(computed) => {
+                    weights.stretches().for_each(|(start, kept)| computed.copy_from(parameters, start, kept));
+                    std::mem::replace(computed, Computed::F32(Vec::new()))
+                }
+                None => Computed::F32(weights.lend()),
+            };
+            Gathering {
+                memory,
+                parameters: parameters.clone(),
+                end: ownership.trained,
+                ownership: *ownership,
+            }
         });
         let mut lent: Vec<_> = lent.collect();
         let (tracer, group) = (self.tracer.clone(), self.mesh.group().to_vec());
         self.comm.submit(move |collective| {
             let _span = tracer.span(Lane::Communication, || format!("gather bucket {bucket}"));
-            let pieces = lent.iter_mut().flat_map(|(ownership, stretches, memory)| {
-                ownership.cut(stretches, memory, ownership.trained)
-            });
-            gather_pieces(collective, &group, pieces.collect())?;
-            Ok(lent.into_iter().map(|(_, _, memory)| memory).collect())
+            gather(collective, &group, &mut lent)?;
+            Ok(lent.into_iter().map(|block| block.memory).collect())
         })
     }
 }

@@ -215,8 +215,9 @@ impl Optimizer {
         let decay = decay * weight_decay;
         let is_apart = matches!(self, Optimizer::AdamW { .. });
         let (inside, apart) = if is_apart { (0.0, rate * decay) } else { (decay, 0.0) };
-        let correct1 = 1.0 - power(beta1, steps);
-        let correct2 = 1.0 - power(beta2, steps);
+        // In the first steps the difference has few bits left: it is rounded once, and last.
+        let correct1 = (1.0 - power(beta1, steps)) as f32;
+        let correct2 = (1.0 - power(beta2, steps)) as f32;
         for (((weight, &gradient), first), second) in weights.iter_mut().zip(gradient).zip(first).zip(second)
         {
             let gradient = gradient * factor + inside * *weight;
@@ -234,7 +235,7 @@ fn sign(number: f32) -> f32 {
 }
 
 /// By repeated squaring of doubles, the same on every machine; the platform's `powi` need not be.
-fn power(base: f32, exponent: u32) -> f32 {
+fn power(base: f32, exponent: u32) -> f64 {
     let (mut result, mut factor, mut left) = (1.0f64, f64::from(base), exponent);
     while left > 0 {
         if left & 1 == 1 {
@@ -243,7 +244,7 @@ fn power(base: f32, exponent: u32) -> f32 {
         factor *= factor;
         left >>= 1;
     }
-    result as f32
+    result
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ use crate::collective::{Among, Collective, CollectiveError, Incoming, Message, O
 use crate::engine::{Engine, StepLoss, StepPlan};
 use crate::reduce::{Comm, Pending, VirtualRanks};
 use crate::train::TrainError;
-use crate::zero::Zero;
 
 /// Bytes that a rank tells of a virtual rank: three numbers, whether there are digests, and these.
 const SHARE_BYTES: usize = 3 * 8 + 1 + 2 * 16;
@@ -107,9 +106,7 @@ impl Recorder {
         self.take_in()?;
         let Noted { plan, loss, is_skipped, inputs, engine } = noted;
         // Where parameters are sliced, all ranks have to ask for their digests.
-        let weights = if self.wants_digests(plan.number)
-            && (self.comm.rank() == 0 || engine.zero() == Zero::Parameters)
-        {
+        let weights = if self.wants_digests(plan.number) && (self.comm.rank() == 0 || engine.gathers()) {
             Some(digest_of(engine)?)
         } else {
             None

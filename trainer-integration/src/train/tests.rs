@@ -83,7 +83,9 @@ fn what_ranks_keep_slices_of_changes_nothing_that_is_learnt() {
                 {
                     let figures = |it: &Trained| (it.digest, it.loss_per_epoch.clone(), it.evaluation);
                     assert_eq!(figures(trained), figures(&alone), "{zero:?}, W={world}, {norm}, {precision}");
-                    assert_eq!(trained.weights.is_some(), rank == 0 || zero != Zero::Parameters);
+                    let is_whole =
+                        zero == Zero::Nothing || zero < Zero::Parameters && precision == Precision::F32;
+                    assert_eq!(trained.weights.is_some(), rank == 0 || is_whole);
                     let less = trained.memory.moments < alone.memory.moments;
                     assert_eq!(less, world > 1 && zero > Zero::Nothing, "{:?}", trained.memory);
                 }

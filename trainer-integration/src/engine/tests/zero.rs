@@ -12,7 +12,11 @@ fn sliced(
     rule: impl Into<Rule>,
     comm: &Arc<Comm>,
 ) -> Engine {
-    let mut engine = Engine::blank(model, zero, Device::flex(), ranks, rule, Key::new(0), Arc::clone(comm));
+    let engine = Engine::blank(model, zero, Device::flex(), ranks, rule, Key::new(0), Arc::clone(comm));
+    with_weights(engine, weights)
+}
+
+fn with_weights(mut engine: Engine, weights: &[Vec<f32>]) -> Engine {
     weights.iter().enumerate().for_each(|(block, weights)| engine.begin_block(block, weights));
     engine
 }
@@ -195,16 +199,18 @@ fn cost(
     model: impl Fn() -> Model + Sync,
     world: u32,
     zero: Zero,
-    reduction: Reduction,
+    (reduction, precision): (Reduction, Precision),
     calls: u64,
 ) -> Vec<(Usage, u64)> {
     let ranks = VirtualRanks { count: world, world };
     spawn(world, |collective| {
         let comm = Arc::new(Comm::new(Box::new(collective)));
-        let (model, weights) = (model(), model().initial(5));
-        let mut engine = sliced(model, &weights, zero, ranks, Optimizer::adam(0.0), &comm)
+        let (adam, key) = (Optimizer::adam(0.0), Key::new(0));
+        let engine = Engine::blank(model(), zero, Device::flex(), ranks, adam, key, Arc::clone(&comm))
+            .with_precision(precision)
             .with_buckets(BucketSizes { first: 1 << 16, others: 1 << 18 })
             .with_reduction(reduction);
+        let mut engine = with_weights(engine, &model().initial(5));
         let sent = || comm.run(|collective| Ok(collective.bytes_sent())).unwrap();
         let mut before = 0;
         for step in 0..3 {
@@ -222,29 +228,42 @@ fn cost(
 fn a_rank_holds_what_the_stage_says() {
     let model = || wide(256, 8);
     let parameters = model().parameter_count() as f64;
-    let block = 4.0 * (256.0 * 256.0 + 256.0);
-    for world in [1, 2, 4] {
+    let block = 256.0 * 256.0 + 256.0;
+    for (world, precision) in [
+        (1, Precision::F32),
+        (2, Precision::F32),
+        (4, Precision::F32),
+        (2, Precision::Bf16),
+        (4, Precision::Bf16),
+    ] {
         for zero in Zero::ALL {
-            let share = |zero_from: Zero| if zero >= zero_from { 1.0 / f64::from(world) } else { 1.0 };
+            let share = |from: Zero| if zero >= from { 1.0 / f64::from(world) } else { 1.0 };
             // Two buckets of gradients are there at once where they do not stay; here each is a block.
-            let buckets = if zero >= Zero::Gradients { 2.0 * block } else { 0.0 };
+            let buckets = if zero >= Zero::Gradients { 2.0 * 4.0 * block } else { 0.0 };
+            // In sixteen bits there are parameters to compute with besides the weights, of which only slices are needed then.
+            let (weights, gathered) = match (precision, zero) {
+                (Precision::F32, Zero::Parameters) => (4.0 * share(zero), 2.0 * 4.0 * block),
+                (Precision::F32, _) => (4.0, 0.0),
+                (Precision::Bf16, Zero::Nothing) => (4.0, 2.0 * parameters),
+                (Precision::Bf16, Zero::Parameters) => (4.0 * share(zero), 2.0 * 2.0 * block),
+                (Precision::Bf16, _) => (2.0 + 4.0 * share(zero), 0.0),
+            };
             let expected = [
-                4.0 * parameters * share(Zero::Parameters),
+                weights * parameters,
                 4.0 * parameters * share(Zero::Gradients) + buckets,
                 8.0 * parameters * share(Zero::Moments),
-                if zero == Zero::Parameters { 2.0 * block } else { 0.0 },
+                gathered,
             ];
-            for (rank, (usage, _)) in cost(model, world, zero, Reduction::Exact, 1).into_iter().enumerate() {
-                let found = [usage.weights, usage.gradients, usage.moments, usage.gathered];
-                println!("W={world}, {zero:?}, rank {rank}: {usage:?}");
+            let ranks = cost(model, world, zero, (Reduction::Exact, precision), 1);
+            for (rank, (usage, _)) in ranks.into_iter().enumerate() {
+                println!("W={world}, {precision}, {zero:?}, rank {rank}: {usage:?}");
+                let found = usage.by_kind().map(|(_, bytes)| bytes as f64);
                 for (found, expected) in found.into_iter().zip(expected) {
                     // A chunk more of every block, where slices are not all the same.
                     let padding = 8.0 * 4.0 * 1024.0 * 2.0;
-                    let found = found as f64;
-                    assert!(
-                        found <= expected * 1.02 + padding && found >= expected * 0.98 - padding,
-                        "{found} of {expected}: {zero:?}, W={world}, rank {rank}, {usage:?}"
-                    );
+                    let is_as_expected =
+                        found <= expected * 1.02 + padding && found >= expected * 0.98 - padding;
+                    assert!(is_as_expected, "{found} of {expected}: {zero:?}, W={world}, {usage:?}");
                 }
             }
         }
@@ -271,7 +290,7 @@ fn a_rank_sends_what_the_stage_says() {
                 // Of the last block, which goes forward and back at once, one gathering less.
                 let spared = if zero == Zero::Parameters { calls as f64 * 4.0 * 2_570.0 } else { 0.0 };
                 let expected = share * shares as f64 - spared * f64::from(world - 1) / f64::from(world);
-                let ranks = cost(model, world, zero, reduction, calls);
+                let ranks = cost(model, world, zero, (reduction, Precision::F32), calls);
                 let all: u64 = ranks.iter().map(|(_, sent)| sent).sum();
                 let found = all as f64 / f64::from(world);
                 println!("W={world}, {zero:?}, {reduction:?}, {calls} calls: {:.4}", found / expected);
