@@ -93,9 +93,12 @@ const PURE: &[&str] = &[
     "trainer-integration/src/bin/shardtrain/status.rs",
     "trainer-integration/src/checkpoint/manifest.rs",
     "trainer-integration/src/checkpoint/part.rs",
+    "trainer-integration/src/engine/buckets.rs",
+    "trainer-integration/src/engine/segments.rs",
     "trainer-integration/src/train/account.rs",
     "trainer-integration/src/collective/pieces.rs",
     "trainer-integration/src/collective/sums/choose.rs",
+    "trainer-integration/src/zero",
 ];
 
 /// Longest Rust file, in lines.

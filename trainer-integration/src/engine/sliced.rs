@@ -42,9 +42,10 @@ impl Engine {
         let longest = shares.iter().map(Vec::len).max().unwrap_or(0);
         let most = self.largest(longest, begun.number, closing.is_complete)?;
         if most == 0 {
-            return Ok(if closing.sends {
-                self.deliver_nothing(begun)?
-            });
+            if closing.sends {
+                self.deliver_nothing(begun)?;
+            }
+            return Ok(());
         }
         // Sums over all virtual ranks are those of one micro-batch of each.
         let rounds = if self.is_side_by_side() { most } else { 1 };
