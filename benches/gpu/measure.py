@@ -276,6 +276,21 @@ def check(options):
     return checks
 
 
+def slices(options):
+    """The stages of ZeRO on two ranks that share the device: what each holds of a transformer, and whether it learns what one rank does."""
+    setting = options.models["gpt"]
+    adam = ["--device", options.device, "--virtual-ranks", "2", "--optimizer", "adamw", "--zero"]
+    few = dict(batch=setting["batch"] // 2, epochs=1)
+    alone = losses(shardtrain(options, "gpt", [*adam, "0"], **few)[0])
+    rows, checks = [], []
+    for stage in range(4):
+        steps, report, memory = shardtrain(options, "gpt", [*adam, str(stage)], ranks=2, **few)
+        held = {kind: count / report["parameters"] for kind, count in report["memory"].items()}
+        rows.append(dict(stage=stage, memory_mib=memory, held=held, **figures(steps, setting["batch"])))
+        checks.append((f"stage {stage} of ZeRO, two ranks on {options.device}, against one rank", apart(alone, losses(steps)), 1e-2))
+    return rows, checks
+
+
 def unpack(program):
     """Makes the program of what was packed to travel, unless it is there."""
     packed = program.with_name(f"{program.name}.gz")
@@ -310,17 +325,25 @@ def main():
     name = torch.cuda.get_device_name(options.device) if options.device != "cpu" else f"CPU, {os.cpu_count()} cores"
     title = f"{time.strftime('%Y-%m-%d')}, {name}, {platform.machine()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}"
     table, checks = compare(options), check(options)
+    stages, more = slices(options)
+    checks += more
     print(f"\n{title}\n\n| model | bits | | step | samples/s | share of data | memory |\n|---|---|---|---:|---:|---:|---:|")
     for (model, precision, system), one in table.items():
         share = f"{one['data_share']:.1%}" if "data_share" in one else ""
         memory = f"{one['memory_mib']:.0f} MiB" if one["memory_mib"] else ""
         print(f"| {model} | {precision} | {system} | {one['step_ms']:.1f} ms | {one['samples_per_s']:.0f} | {share} | {memory} |")
+    kinds = ("weights", "gradients", "moments", "gathered", "all")
+    print(f"\n| `--zero`, gpt, two ranks | {' | '.join(kinds)}, bytes a parameter | step | memory of the device |\n|---|{'---:|' * 7}")
+    for one in stages:
+        held = " | ".join(f"{one['held'][kind]:.2f}" for kind in kinds)
+        memory = f"{one['memory_mib']:.0f} MiB" if one["memory_mib"] else ""
+        print(f"| {one['stage']} | {held} | {one['step_ms']:.1f} ms | {memory} |")
     print("\n| check | largest relative difference | bound | |\n|---|---:|---:|---|")
     for what, found, bound in checks:
         print(f"| {what} | {found:.1e} | {bound:.0e} | {'holds' if found <= bound else 'FAILS'} |")
     if options.json:
         rows = [dict(model=key[0], bits=key[1], system=key[2], **one) for key, one in table.items()]
-        told = dict(title=title, table=rows, checks=[dict(zip(("what", "found", "bound"), one)) for one in checks])
+        told = dict(title=title, table=rows, stages=stages, checks=[dict(zip(("what", "found", "bound"), one)) for one in checks])
         options.json.write_text(json.dumps(told, indent=1) + "\n")
     if any(not math.isfinite(found) or found > bound for _, found, bound in checks):
         raise SystemExit("a check failed")
