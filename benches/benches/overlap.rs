@@ -5,22 +5,21 @@
 //! the way of which then are its own sums and messages), or take a set time, as on an accelerator.
 
 use std::ops::Range;
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 use std::time::Duration;
 
 use burn::tensor::{Device, Tensor};
 use shardd_benches::link::{self, LinkSpeed, Links, Shaped, Usage};
 use shardd_benches::picks;
+use shardd_benches::stepper::Stepper;
 use shardd_benches::timed::TimedModel;
-use shardd_benches::turns::{StepFigures, Way, growth, in_turns, medians};
+use shardd_benches::turns::{Way, in_turns, medians};
 use shardd_trainer::collective::{Collective, slice_of, threads};
-use shardd_trainer::engine::{BucketSizes, Engine, EngineError, MicroBatch, StepPlan};
+use shardd_trainer::engine::{BucketSizes, MicroBatch};
 use shardd_trainer::flow::{Flow, Part};
 use shardd_trainer::model::Model;
 use shardd_trainer::models::Mlp;
-use shardd_trainer::random::Key;
-use shardd_trainer::reduce::{Comm, VirtualRanks};
-use shardd_trainer::{CrossEntropy, Objective, Optimizer};
+use shardd_trainer::{CrossEntropy, Objective, Zero};
 
 /// As in `shardtrain`.
 #[global_allocator]
@@ -79,11 +78,13 @@ fn measure(
                     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread");
                     let alone = threads::world(1, Duration::from_secs(60)).remove(0);
                     pool.install(|| {
-                        let mut alone =
-                            Stepper::new(model(), BucketSizes::default(), alone, Usage::default());
+                        let stepper = |buckets, end: Box<dyn Collective>, usage| {
+                            Stepper::new(model(), Zero::Nothing, buckets, end, usage)
+                        };
+                        let mut alone = stepper(BucketSizes::default(), Box::new(alone), Usage::default());
                         let one_bucket = BucketSizes { first: usize::MAX, others: usize::MAX };
-                        let mut one = Stepper::new(model(), one_bucket, one.0, one.1);
-                        let mut ten = Stepper::new(model(), in_ten, ten.0, ten.1);
+                        let mut one = stepper(one_bucket, Box::new(one.0), one.1);
+                        let mut ten = stepper(in_ten, Box::new(ten.0), ten.1);
                         let mut ways: Vec<Way<'_>> = vec![
                             Box::new(|| alone.step(micro_batch())),
                             Box::new(|| one.step(micro_batch())),
@@ -113,33 +114,4 @@ fn measure(
         1.10 + of_compute(ten.link_s) * last,
         100.0 * (1.0 - ten.waited_s / ten.link_s),
     );
-}
-
-/// An engine, step by step.
-struct Stepper {
-    engine: Engine,
-    usage: Usage,
-    number: u64,
-}
-
-impl Stepper {
-    fn new(model: Model, buckets: BucketSizes, end: impl Collective + 'static, usage: Usage) -> Stepper {
-        let ranks = VirtualRanks { count: end.world(), world: end.world() };
-        let comm = Arc::new(Comm::new(Box::new(end)));
-        let (weights, rule, key) = (model.initial(0), Optimizer::sgd(0.0), Key::new(0));
-        let engine =
-            Engine::new(model, weights, Device::flex(), ranks, rule, key, comm).with_buckets(buckets);
-        Stepper { engine, usage, number: 0 }
-    }
-
-    fn step(&mut self, micro_batch: MicroBatch<'static>) -> Result<StepFigures, EngineError> {
-        let plan = StepPlan { number: self.number, epoch: 0, rate: 1e-3 };
-        self.number += 1;
-        let usage = self.usage.clone();
-        let (link_s, step) =
-            growth(|| usage.total(), || self.engine.step(vec![vec![micro_batch]], plan, |_| true));
-        step?;
-        let waited_s = self.engine.reducing().as_secs_f64();
-        Ok(StepFigures { link_s, waited_s, ..StepFigures::default() })
-    }
 }

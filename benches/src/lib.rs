@@ -5,6 +5,7 @@
 
 pub mod child;
 pub mod link;
+pub mod stepper;
 pub mod timed;
 pub mod turns;
 

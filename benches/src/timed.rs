@@ -11,7 +11,7 @@ use shardd_trainer::engine::MicroBatch;
 use shardd_trainer::flow::Part;
 use shardd_trainer::loss::Measured;
 use shardd_trainer::model::Model;
-use shardd_trainer::stage::{Loaded, Stage};
+use shardd_trainer::stage::{Loaded, Stage, Use};
 use shardd_trainer::weights::{Buffer, Init, Parameter};
 
 /// Numbers that go in, and through all blocks.
@@ -94,7 +94,9 @@ impl Stage for TimedStage {
         None
     }
 
-    fn load(&self, _parameters: &[Tensor<1>], _buffers: &[Vec<f32>], _is_training: bool) -> Box<dyn Loaded> {
+    fn forget_initial(&mut self) {}
+
+    fn load(&self, _parameters: &[Tensor<1>], _buffers: &[Vec<f32>], _used: Use) -> Box<dyn Loaded> {
         Box::new(TimedPass { length: self.parameters[0].len(), forward: self.forward })
     }
 
