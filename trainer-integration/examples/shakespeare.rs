@@ -64,7 +64,7 @@ fn sequences(rows: &RecordBatch, device: &Device) -> Result<(Tensor<2, Int>, Vec
 }
 
 /// So many bytes, one after the other: of those that may come next, the likelier the more often. All ranks write the same.
-fn write(trainer: &Transformer, count: usize, device: &Device) -> Result<String, Box<dyn Error>> {
+fn write(trainer: &mut Transformer, count: usize, device: &Device) -> Result<String, Box<dyn Error>> {
     let mut written = b"\n".repeat(LENGTH - 1);
     let mut chance = 1u64;
     for _ in 0..count {
@@ -122,7 +122,7 @@ fn train(args: &Args) -> Result<(), Box<dyn Error>> {
         }
     }
     let digest = trainer.weights()?.digest();
-    let text = write(&trainer, args.write, &device)?;
+    let text = write(&mut trainer, args.write, &device)?;
     if speaks {
         println!("{} steps, weights blake3 {digest}\n{text}", trainer.steps());
     }

@@ -46,6 +46,7 @@ use crate::zero::{Slicing, Zero};
 use block::BlockState;
 pub use buckets::BucketSizes;
 use buckets::Buckets;
+use computed::Computed;
 use spare::Spare;
 
 /// A model being trained, as one rank holds it.
@@ -74,6 +75,8 @@ pub struct Engine {
     running: Vec<Running>,
     comm: Arc<Comm>,
     begun: Option<Begun>,
+    /// By bucket: weights that are on their way to those who keep all of them.
+    spreading: Vec<Option<Pending<Vec<Computed>>>>,
     ledger: Ledger,
     spare: Spare,
     updating: Duration,
@@ -298,6 +301,7 @@ impl Engine {
             running,
             comm,
             begun: None,
+            spreading: Vec::new(),
             ledger,
             spare,
             updating,
@@ -508,7 +512,7 @@ impl Engine {
         if is_taken {
             let rule = self.rule_here();
             let factor = share * rule.clip.map_or(1.0, |limit| f64::from(norm.factor(limit)));
-            self.update(rule.optimizer, &gradient, factor as f32, plan.rate)?;
+            self.update(rule.optimizer, &gradient, factor as f32, plan.rate);
         } else {
             self.running = running;
         }
@@ -550,8 +554,9 @@ impl Engine {
     ///
     /// # Errors
     /// When another rank is gone or late.
-    pub fn weights(&self) -> Result<Weights, CollectiveError> {
-        Ok(self.model.name_weights(self.parameters()?, &self.averaged_running()?))
+    pub fn weights(&mut self) -> Result<Weights, CollectiveError> {
+        let parameters = self.parameters()?;
+        Ok(self.model.name_weights(parameters, &self.averaged_running()?))
     }
 
     /// An input as the first block takes it.

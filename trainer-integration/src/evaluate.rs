@@ -49,7 +49,7 @@ struct Chunk {
 /// # Errors
 /// When rows cannot be read or used, or another rank is gone.
 pub fn evaluate(
-    engine: &Engine,
+    engine: &mut Engine,
     running: &Running,
     spec: &InputSpec,
     rows: &dyn Rows,

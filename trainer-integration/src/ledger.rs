@@ -127,6 +127,11 @@ impl Held {
         self
     }
 
+    /// How many are counted.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Counts so many bytes instead, from now on.
     pub fn set(&mut self, bytes: usize) {
         let before = std::mem::replace(&mut self.bytes, bytes);

@@ -485,12 +485,13 @@ impl Training<'_> {
         let mut place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
         let mut keeper = self.keeper(ranks, checkpoint);
         if let Some(recording) = &self.persistence.recording {
-            *recorder = Some(self.recorder(recording, ranks, &settings, &engine, checkpoint, steps)?);
+            *recorder = Some(self.recorder(recording, ranks, &settings, &mut engine, checkpoint, steps)?);
         }
         let draft = Draft { run: self, settings: &settings };
         if goes_back && checkpoint.is_none() {
-            keeper
-                .begin(|| draft.snapshot(&engine, &account, &guard, Place::default(), recorder.as_mut()))?;
+            keeper.begin(|| {
+                draft.snapshot(&mut engine, &account, &guard, Place::default(), recorder.as_mut())
+            })?;
         }
         feed.begin(Preparer {
             spec: spec.clone(),
@@ -537,7 +538,7 @@ impl Training<'_> {
             }
             let mean = loss.mean();
             let is_skipped = verdict != Verdict::Take;
-            let note = |engine: &Engine| match recorder.as_mut() {
+            let note = |engine: &mut Engine| match recorder.as_mut() {
                 Some(recorder) => recorder.note(Noted { plan, loss, is_skipped, inputs, engine }),
                 None => Ok(()),
             };
@@ -557,11 +558,11 @@ impl Training<'_> {
                     account.undone += undone;
                 }
                 Verdict::Stop(what) => {
-                    note(&engine)?;
+                    note(&mut engine)?;
                     return Err(TrainError::BadStep { epoch: step.epoch, step: step.step, what });
                 }
             }
-            note(&engine)?;
+            note(&mut engine)?;
             let end = Place { epoch: step.next.0, position: step.next.1 };
             place = Some(end);
             if config.compare_every > 0 && account.steps.is_multiple_of(config.compare_every) {
@@ -591,8 +592,9 @@ impl Training<'_> {
             if by_steps.is_some_and(|every| account.steps.is_multiple_of(every)) {
                 guard.passes_checkpoint();
             }
-            let snapshot = || draft.snapshot(&engine, &account, &guard, end, recorder.as_mut());
-            let mut next = keeper.after_step(account.steps, snapshot)?;
+            let mut next = keeper.after_step(account.steps, || {
+                draft.snapshot(&mut engine, &account, &guard, end, recorder.as_mut())
+            })?;
             if let Some(recorder) = recorder.as_mut() {
                 recorder.note_checkpoints(keeper.written());
                 if recorder.is_over(account.steps) && account.steps < steps {
@@ -610,12 +612,14 @@ impl Training<'_> {
         let train_s = started.elapsed().as_secs_f64();
         let (audits, waited) = feed.finish();
         let end = place.unwrap_or_default();
-        keeper.finish(account.steps, || draft.snapshot(&engine, &account, &guard, end, recorder.as_mut()))?;
+        keeper.finish(account.steps, || {
+            draft.snapshot(&mut engine, &account, &guard, end, recorder.as_mut())
+        })?;
 
         let running = engine.averaged_running()?;
         let memory = most.with(engine.most_memory());
         compare(comm, &engine.digests()?, "at the end")?;
-        let (weights, digest) = self.last_weights(&engine, &running)?;
+        let (weights, digest) = self.last_weights(&mut engine, &running)?;
         if let Some(recorder) = recorder.as_mut() {
             recorder.note_checkpoints(keeper.written());
             recorder.finish(digest)?;
@@ -626,7 +630,7 @@ impl Training<'_> {
         // Nothing of what was learnt is lost by test data that cannot be read.
         let evaluated = match (test, &test_spec) {
             (Some(test), Some(spec)) if test.row_count() > 0 => {
-                evaluate(&engine, &running, spec, test, comm).map(Some)
+                evaluate(&mut engine, &running, spec, test, comm).map(Some)
             }
             _ => Ok(None),
         };
@@ -662,12 +666,13 @@ impl Training<'_> {
     /// What was learnt, and its digest.
     fn last_weights(
         &self,
-        engine: &Engine,
+        engine: &mut Engine,
         running: &Running,
     ) -> Result<(Option<Weights>, Digest), TrainError> {
         let comm = &self.comm;
         if !engine.gathers() {
-            let weights = engine.model().name_weights(engine.parameters()?, running);
+            let parameters = engine.parameters()?;
+            let weights = engine.model().name_weights(parameters, running);
             let digest = weights.digest();
             compare(comm, &[digest], "at the end, with its running numbers")?;
             return Ok((Some(weights), digest));
@@ -751,7 +756,7 @@ impl Training<'_> {
         recording: &Recording,
         ranks: VirtualRanks,
         settings: &Settings,
-        engine: &Engine,
+        engine: &mut Engine,
         checkpoint: Option<&Checkpoint>,
         steps: u64,
     ) -> Result<Recorder, TrainError> {
@@ -860,7 +865,7 @@ struct Draft<'a> {
 impl Draft<'_> {
     fn snapshot<'a>(
         &self,
-        engine: &'a Engine,
+        engine: &'a mut Engine,
         account: &Account,
         guard: &Guard,
         place: Place,
@@ -869,7 +874,7 @@ impl Draft<'_> {
         let before = recorder.map(Recorder::draft).transpose()?.flatten();
         let run = self.run.persistence.checkpoints.as_ref().map(|it| it.shelf.run().to_string());
         let progress = guard.remember(account.so_far());
-        let snapshot = engine.snapshot(run.unwrap_or_default(), kept(self.settings), place, progress);
+        let snapshot = engine.snapshot(run.unwrap_or_default(), kept(self.settings), place, progress)?;
         Ok(Snapshot { before, ..snapshot })
     }
 }

@@ -186,8 +186,9 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
         self.keeping.place = place;
         let progress = self.progress();
         let Keeping { keeper, run, settings, .. } = &mut self.keeping;
-        let snapshot = || Ok(self.engine.snapshot(run.clone(), settings.clone(), place, progress));
-        let next = keeper.after_step(self.number, snapshot);
+        let next = keeper.after_step(self.number, || {
+            Ok(self.engine.snapshot(run.clone(), settings.clone(), place, progress)?)
+        });
         let next = next.inspect_err(|error| self.comm.abort(chain(error)))?;
         Ok(if next == Next::Stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
@@ -199,8 +200,9 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     pub fn finish(&mut self) -> Result<(), TrainError> {
         let progress = self.progress();
         let Keeping { keeper, run, settings, place } = &mut self.keeping;
-        let snapshot = || Ok(self.engine.snapshot(run.clone(), settings.clone(), *place, progress));
-        let finished = keeper.finish(self.number, snapshot);
+        let finished = keeper.finish(self.number, || {
+            Ok(self.engine.snapshot(run.clone(), settings.clone(), *place, progress)?)
+        });
         Ok(finished.inspect_err(|error| self.comm.abort(chain(error)))?)
     }
 
@@ -252,7 +254,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     ///
     /// # Errors
     /// When another rank is gone or late.
-    pub fn output(&self, input: Input) -> Result<Output, CollectiveError> {
+    pub fn output(&mut self, input: Input) -> Result<Output, CollectiveError> {
         let running = self.engine.averaged_running()?;
         let output = self.engine.output(Some(parts_of(input)), &running)?;
         Ok(from_parts(output.expect("what goes in comes out")))
@@ -262,7 +264,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     ///
     /// # Errors
     /// [`TrainError::Diverged`] if they are not, and as [`Trainer::step`].
-    pub fn weights(&self) -> Result<Weights, TrainError> {
+    pub fn weights(&mut self) -> Result<Weights, TrainError> {
         compare(&self.comm, &self.engine.digests()?, &format!("after step {}", self.number))?;
         Ok(self.engine.weights()?)
     }

@@ -18,11 +18,11 @@ use crate::stage::Use;
 use crate::trace::Lane;
 use crate::weights::Running;
 
-/// All weights as tensors, one for each parameter, by block.
+/// Weights as tensors, one for each parameter, by block: of those blocks that somebody has asked for.
 pub(super) struct Lent {
-    pub(super) blocks: Vec<Vec<Tensor<1>>>,
-    /// The tensors are copies.
-    copies: Option<Held>,
+    blocks: Vec<Option<Vec<Tensor<1>>>>,
+    /// Of those that are copies.
+    copies: Held,
 }
 
 impl Engine {
@@ -31,32 +31,44 @@ impl Engine {
         self.device == Device::flex()
     }
 
-    /// The weights, which are away until they are given back if tensors can have their memory.
-    pub(super) fn lend(&mut self) -> Lent {
-        let (is_host, precision, device) = (self.shares_memory(), self.precision, &self.device);
-        let (mut blocks, mut copied) = (Vec::with_capacity(self.blocks.len()), 0);
-        for BlockState { weights, computed, ownership, .. } in &mut self.blocks {
+    /// Nothing yet.
+    pub(super) fn lend(&self) -> Lent {
+        let blocks = self.blocks.iter().map(|_| None).collect();
+        Lent { blocks, copies: self.ledger.hold(Kind::Gathered, 0) }
+    }
+
+    /// A block's weights, once they are there. They are away until they are given back if tensors can have their memory.
+    pub(super) fn tensors<'a>(
+        &mut self,
+        lent: &'a mut Lent,
+        block: usize,
+    ) -> Result<&'a [Tensor<1>], CollectiveError> {
+        if lent.blocks[block].is_none() {
+            self.arrive(self.buckets.with(block))?;
+            let (is_host, precision, device) = (self.shares_memory(), self.precision, &self.device);
+            let BlockState { weights, computed, ownership, .. } = &mut self.blocks[block];
+            let is_copied = !is_host || computed.is_none() && precision != Precision::F32;
             let memory = match computed {
                 Some(computed) if is_host => std::mem::replace(computed, Computed::F32(Vec::new())),
                 Some(computed) => computed.clone(),
-                None if is_host && precision == Precision::F32 => Computed::F32(weights.lend()),
+                None if !is_copied => Computed::F32(weights.lend()),
                 None => Computed::F32(weights.stretches().map(|(_, numbers)| numbers.to_vec()).collect()),
             };
-            if !is_host || computed.is_none() && precision != Precision::F32 {
-                copied += ownership.all * precision.bytes();
+            if is_copied {
+                lent.copies.set(lent.copies.bytes() + ownership.all * precision.bytes());
             }
-            blocks.push(memory.into_tensors(precision, device));
+            lent.blocks[block] = Some(memory.into_tensors(precision, device));
         }
-        let copies = (copied > 0).then(|| self.ledger.hold(Kind::Gathered, copied));
-        Lent { blocks, copies }
+        Ok(lent.blocks[block].as_deref().expect("just made"))
     }
 
     /// Takes the weights back, whose tensors nobody looks at any more.
     pub(super) fn take_back(&mut self, lent: Lent) {
-        if lent.copies.is_some() {
+        if lent.copies.bytes() > 0 {
             return;
         }
         for (block, tensors) in self.blocks.iter_mut().zip(lent.blocks) {
+            let Some(tensors) = tensors else { continue };
             match (&mut block.computed, Computed::of_tensors(tensors, self.precision)) {
                 (Some(computed), memory) => *computed = memory,
                 (None, Computed::F32(memory)) => block.weights.give_back(memory),
@@ -99,7 +111,8 @@ impl Engine {
     }
 
     /// All numbers of a block. All ranks call it together.
-    fn whole(&self, block: usize) -> Result<Vec<f32>, CollectiveError> {
+    fn whole(&mut self, block: usize) -> Result<Vec<f32>, CollectiveError> {
+        self.settle()?;
         let state = &self.blocks[block];
         if !self.gathers() {
             let stretches = state.weights.stretches().map(|(_, numbers)| numbers);
@@ -121,12 +134,12 @@ impl Engine {
     ///
     /// # Errors
     /// When another rank is gone or late.
-    pub fn parameters(&self) -> Result<Vec<Vec<f32>>, CollectiveError> {
+    pub fn parameters(&mut self) -> Result<Vec<Vec<f32>>, CollectiveError> {
         (0..self.blocks.len()).map(|block| self.whole(block)).collect()
     }
 
     /// The same on rank 0 alone.
-    pub(crate) fn parameters_of_first(&self) -> Result<Option<Vec<Vec<f32>>>, CollectiveError> {
+    pub(crate) fn parameters_of_first(&mut self) -> Result<Option<Vec<Vec<f32>>>, CollectiveError> {
         let mut all = Vec::new();
         for block in 0..self.blocks.len() {
             let whole = self.whole(block)?;
@@ -141,18 +154,21 @@ impl Engine {
     ///
     /// # Errors
     /// When another rank is gone or late.
-    pub fn digests(&self) -> Result<Vec<Digest>, CollectiveError> {
-        let digest = |block: usize| {
+    pub fn digests(&mut self) -> Result<Vec<Digest>, CollectiveError> {
+        self.settle()?;
+        let mut digests = Vec::with_capacity(self.blocks.len());
+        for block in 0..self.blocks.len() {
             if self.gathers() {
-                return Ok(Digest::of(bytemuck::cast_slice(&self.whole(block)?)));
+                digests.push(Digest::of(bytemuck::cast_slice(&self.whole(block)?)));
+                continue;
             }
             let mut hasher = Hasher::new();
             for (_, numbers) in self.blocks[block].weights.stretches() {
                 hasher.update(bytemuck::cast_slice(numbers));
             }
-            Ok(Digest(hasher.finalize().into()))
-        };
-        (0..self.blocks.len()).map(digest).collect()
+            digests.push(Digest(hasher.finalize().into()));
+        }
+        Ok(digests)
     }
 
     /// What the model makes of an input, by these running numbers. Where weights are [gathered](Engine::gathers), all ranks call it together,
@@ -161,13 +177,13 @@ impl Engine {
     /// # Errors
     /// When another rank is gone or late.
     pub fn output(
-        &self,
+        &mut self,
         input: Option<Vec<Part>>,
         running: &Running,
     ) -> Result<Option<Vec<Part>>, CollectiveError> {
         let (mut activation, mut shelf) =
             (input.map(|input| self.at_precision(input)), std::collections::BTreeMap::new());
-        for (block, (stage, running)) in self.model.stages.iter().zip(running).enumerate() {
+        for (block, running) in running.iter().enumerate() {
             let whole = self.whole(block)?;
             let Some(input) = activation.take() else { continue };
             let ranges = &self.blocks[block].parameters;
@@ -176,7 +192,8 @@ impl Engine {
             drop(whole);
             let parameters = self.gathered(memory);
             let mut pass = Pass::new(None, shelf, None);
-            activation = Some(stage.load(&parameters, running, Use::Evaluation).forward(input, &mut pass));
+            let loaded = self.model.stages[block].load(&parameters, running, Use::Evaluation);
+            activation = Some(loaded.forward(input, &mut pass));
             (shelf, _) = pass.leave();
         }
         let plain = |parts: Vec<Part>| parts.into_iter().map(|part| part.cast(Precision::F32.dtype()));

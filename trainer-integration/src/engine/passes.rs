@@ -8,6 +8,7 @@ use blake3::Hasher;
 use burn::tensor::{Tensor, TensorData};
 use tracing::warn;
 
+use super::gather::Lent;
 use super::memory::{Piece, is_out_of_memory, pieces};
 use super::walk::{Gradient, Open, Walk};
 use super::{
@@ -49,11 +50,11 @@ impl Engine {
         if self.zero == Zero::Parameters {
             self.run_sliced(shares, &mut begun, closing)?;
         } else {
-            let lent = self.lend();
+            let mut lent = self.lend();
             if self.is_side_by_side() {
-                self.run_side_by_side(shares, &lent.blocks, &mut begun, closing)?;
+                self.run_side_by_side(shares, &mut lent, &mut begun, closing)?;
             } else {
-                self.run_one_by_one(shares, &lent.blocks, &mut begun, closing)?;
+                self.run_one_by_one(shares, &mut lent, &mut begun, closing)?;
             }
             self.take_back(lent);
         }
@@ -94,7 +95,7 @@ impl Engine {
     fn run_one_by_one(
         &mut self,
         shares: Vec<Share<'_>>,
-        parameters: &[Vec<Tensor<1>>],
+        lent: &mut Lent,
         begun: &mut Begun,
         closing: Closing,
     ) -> Result<(), EngineError> {
@@ -108,7 +109,7 @@ impl Engine {
             for (at, micro_batch) in share.into_iter().enumerate() {
                 let key = self.next_key(begun, index);
                 let is_last = closing.sends && at == last;
-                self.pass(&micro_batch, key, parameters, begun, (index, is_last))?;
+                self.pass(&micro_batch, key, lent, begun, (index, is_last))?;
             }
         }
         Ok(())
@@ -119,7 +120,7 @@ impl Engine {
         &mut self,
         micro_batch: &MicroBatch<'_>,
         key: Key,
-        parameters: &[Vec<Tensor<1>>],
+        lent: &mut Lent,
         begun: &mut Begun,
         (index, is_last): (usize, bool),
     ) -> Result<(), EngineError> {
@@ -140,7 +141,7 @@ impl Engine {
                     (cut.collect(), key.of(piece.rows.start as u64))
                 };
                 let walk = Walk::new(self.at_precision(input), key, self.no_gradient());
-                sent = self.walk(walk, micro_batch, &mut piece, parameters, begun, (index, is_last));
+                sent = self.walk(walk, micro_batch, &mut piece, lent, begun, (index, is_last));
             };
             // Whatever was on its way is dropped; what is handed over, the piece knows.
             let Err(panic) = catch_unwind(AssertUnwindSafe(attempt)) else {
@@ -174,11 +175,12 @@ impl Engine {
         mut walk: Walk,
         micro_batch: &MicroBatch<'_>,
         piece: &mut Piece,
-        parameters: &[Vec<Tensor<1>>],
+        lent: &mut Lent,
         begun: &mut Begun,
         (index, is_last): (usize, bool),
     ) -> Result<(), CollectiveError> {
-        for (block, parameters) in parameters.iter().enumerate() {
+        for block in 0..self.model.stages.len() {
+            let parameters = self.tensors(lent, block)?;
             self.forward(&mut walk, index, block, parameters, None);
         }
         let rows = micro_batch.rows().unwrap_or(1);
@@ -204,7 +206,7 @@ impl Engine {
     fn run_side_by_side(
         &mut self,
         shares: Vec<Share<'_>>,
-        parameters: &[Vec<Tensor<1>>],
+        lent: &mut Lent,
         begun: &mut Begun,
         closing: Closing,
     ) -> Result<(), CollectiveError> {
@@ -227,7 +229,8 @@ impl Engine {
                 walks.push(walk);
                 measures.push(measure);
             }
-            for (block, parameters) in parameters.iter().enumerate() {
+            for block in 0..self.model.stages.len() {
+                let parameters = self.tensors(lent, block)?;
                 let total = self.summary(block, parameters, walks.iter().map(Option::as_ref).enumerate())?;
                 for (index, walk) in walks.iter_mut().enumerate() {
                     let Some(walk) = walk else { continue };

@@ -6,6 +6,7 @@ use super::{BlockState, Engine, lock};
 use crate::checkpoint::{
     BlockLayout, Checkpoint, CheckpointError, Layout, Manifest, Place, Settings, Snapshot, State,
 };
+use crate::collective::CollectiveError;
 use crate::optim::Moments;
 use crate::stage::Stage;
 use crate::train::ProgressSoFar;
@@ -55,13 +56,17 @@ impl Engine {
     }
 
     /// What a checkpoint of a training with these settings is to hold, which has come so far.
+    ///
+    /// # Errors
+    /// When another rank is gone or late, of which weights are still to come.
     pub(crate) fn snapshot(
-        &self,
+        &mut self,
         run: String,
         settings: Settings,
         place: Place,
         progress: ProgressSoFar,
-    ) -> Snapshot<'_> {
+    ) -> Result<Snapshot<'_>, CollectiveError> {
+        self.settle()?;
         let (layout, common, statistics) = self.state();
         let manifest = Manifest {
             format: Manifest::FORMAT,
@@ -74,7 +79,7 @@ impl Engine {
             layout,
             parts: Vec::new(),
         };
-        Snapshot { manifest, common, statistics, before: None }
+        Ok(Snapshot { manifest, common, statistics, before: None })
     }
 
     fn layout(&self) -> Layout {
@@ -95,6 +100,7 @@ impl Engine {
     /// # Errors
     /// When it is of another model; then nothing has changed.
     pub(crate) fn resume(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+        self.settle()?;
         let restored = self.restore(&checkpoint.manifest.layout, &checkpoint.state);
         restored.map_err(|differences| {
             let id = checkpoint.id.short();

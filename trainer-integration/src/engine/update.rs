@@ -109,39 +109,43 @@ impl Engine {
         Ok(norm)
     }
 
-    /// Moves the weights of this rank's slices against the gradient, and has everyone know all of them who keeps all.
-    pub(super) fn update(
-        &mut self,
-        optimizer: Optimizer,
-        gradient: &[Numbers<f32>],
-        factor: f32,
-        rate: f32,
-    ) -> Result<(), CollectiveError> {
+    /// Moves the weights of this rank's slices against the gradient. Who keeps all of them is sent the others' while training goes on: those of the
+    /// first blocks first, which are the first to be needed.
+    pub(super) fn update(&mut self, optimizer: Optimizer, gradient: &[Numbers<f32>], factor: f32, rate: f32) {
         let tracer = self.tracer.clone();
-        let span = tracer.span(Lane::Compute, || "update");
-        let mut gathering = Vec::new();
-        for (bucket, sum) in gradient.iter().enumerate() {
+        let _span = tracer.span(Lane::Compute, || "update");
+        let are_spread = matches!(self.zero, Zero::Moments | Zero::Gradients);
+        self.spreading = (0..if are_spread { gradient.len() } else { 0 }).map(|_| None).collect();
+        for (bucket, sum) in gradient.iter().enumerate().rev() {
             for (block, slice) in self.slices(bucket, sum) {
                 self.blocks[block].update(optimizer, rate, slice, factor);
             }
-            if matches!(self.zero, Zero::Moments | Zero::Gradients) {
-                gathering.push(self.spread(bucket));
+            if are_spread {
+                self.spreading[bucket] = Some(self.spread(bucket));
             }
         }
-        drop(span);
-        let _span = tracer.span(Lane::Compute, || "wait for weights");
-        for (bucket, spread) in gathering.into_iter().enumerate() {
-            let memory = spread.wait()?;
-            for ((block, _), memory) in self.buckets.places(bucket).zip(memory) {
-                let state = &mut self.blocks[block];
-                match (&mut state.computed, memory) {
-                    (Some(computed), memory) => *computed = memory,
-                    (None, Computed::F32(memory)) => state.weights.give_back(memory),
-                    (None, Computed::Bf16(_)) => unreachable!("weights themselves have 32 bits"),
-                }
+    }
+
+    /// Waits for the weights of a bucket that are on their way.
+    pub(super) fn arrive(&mut self, bucket: usize) -> Result<(), CollectiveError> {
+        let Some(spreading) = self.spreading.get_mut(bucket).and_then(Option::take) else { return Ok(()) };
+        let tracer = self.tracer.clone();
+        let _span = tracer.span(Lane::Compute, || format!("wait for weights of bucket {bucket}"));
+        let memory = spreading.wait()?;
+        for ((block, _), memory) in self.buckets.places(bucket).zip(memory) {
+            let state = &mut self.blocks[block];
+            match (&mut state.computed, memory) {
+                (Some(computed), memory) => *computed = memory,
+                (None, Computed::F32(memory)) => state.weights.give_back(memory),
+                (None, Computed::Bf16(_)) => unreachable!("weights themselves have 32 bits"),
             }
         }
         Ok(())
+    }
+
+    /// Waits for all weights that are on their way: before anybody looks at them.
+    pub(super) fn settle(&mut self) -> Result<(), CollectiveError> {
+        (0..self.spreading.len()).rev().try_for_each(|bucket| self.arrive(bucket))
     }
 
     /// Sends this rank's slices of a bucket's weights to all of its group, and takes in theirs; the weights are away meanwhile.

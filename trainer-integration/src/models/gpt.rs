@@ -260,8 +260,8 @@ mod tests {
 
     #[test]
     fn no_token_looks_ahead() {
-        let trainer = trainer();
-        let logits =
+        let mut trainer = trainer();
+        let mut logits =
             |values| trainer.output(tokens(values)).unwrap().into_data().try_into_vec::<f32>().unwrap();
         let (one, other) =
             (logits([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1]), logits([1, 2, 3, 4, 5, 6, 0, 0, 0, 0, 0, 0]));

@@ -47,7 +47,7 @@ pub(crate) struct Noted<'a> {
     pub(crate) is_skipped: bool,
     /// By virtual rank of this rank, in steps with digests.
     pub(crate) inputs: Vec<Digest128>,
-    pub(crate) engine: &'a Engine,
+    pub(crate) engine: &'a mut Engine,
 }
 
 impl Recorder {
@@ -274,6 +274,6 @@ fn gather(collective: &mut dyn Collective, mine: &[u8]) -> Result<Vec<Message>, 
 ///
 /// # Errors
 /// When another rank is gone or late.
-pub(crate) fn digest_of(engine: &Engine) -> Result<Digest, CollectiveError> {
+pub(crate) fn digest_of(engine: &mut Engine) -> Result<Digest, CollectiveError> {
     Ok(weights_digest(&engine.digests()?))
 }
