@@ -21,7 +21,8 @@ pub use feed::Preparation;
 pub use guard::{BadStep, GuardConfig, OnBadStep};
 
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, Checkpoints, Keeper, Next, Place, Settings, Snapshot, StopFlag,
+    Checkpoint, CheckpointCosts, CheckpointError, Checkpoints, Keeper, Next, Place, Settings, Snapshot,
+    StopFlag,
 };
 use crate::collective::nccl::{self, DeviceSums, NcclError, Staged, Transport};
 use crate::collective::{Collective, CollectiveError, waited_for};
@@ -291,6 +292,8 @@ pub struct Progress {
     pub samples_per_s: f64,
     /// Seconds until the last step, if the others take as long as those of this process did.
     pub left_s: f64,
+    /// Seconds that a checkpoint after the step before held this rank up; they are among those it waited for data.
+    pub checkpoint_s: f64,
     /// What this rank did meanwhile.
     #[serde(flatten)]
     pub time: StepTime,
@@ -345,6 +348,8 @@ pub struct Trained {
     pub train_s: f64,
     /// Of these, seconds waited for data.
     pub wait_s: f64,
+    /// What checkpoints have cost.
+    pub checkpoints: CheckpointCosts,
     /// Payload bytes this rank sent to others.
     pub bytes_sent: u64,
     /// What compression has cost and saved on this rank.
@@ -587,6 +592,7 @@ impl Training<'_> {
                 samples_per_s: (account.samples - samples_before) as f64 / elapsed_s,
                 left_s: elapsed_s / (account.steps - steps_before) as f64
                     * (steps.saturating_sub(account.steps)) as f64,
+                checkpoint_s: keeper.held_up().as_secs_f64(),
                 time: StepTime { wait_s, decode_s, compute_s, update_s, reduce_s },
             });
             if by_steps.is_some_and(|every| account.steps.is_multiple_of(every)) {
@@ -655,6 +661,7 @@ impl Training<'_> {
             samples_here: account.samples - samples_before,
             train_s,
             wait_s: waited.as_secs_f64(),
+            checkpoints: keeper.costs(),
             compression: engine.compression(),
             trace,
             bytes_sent,
@@ -745,9 +752,8 @@ impl Training<'_> {
 
     fn keeper(&self, ranks: VirtualRanks, checkpoint: Option<&Checkpoint>) -> Keeper {
         let Persistence { checkpoints, stop, .. } = self.persistence;
-        let step = checkpoint.map(|checkpoint| checkpoint.manifest.step);
-        let superseded = checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.superseded.clone());
-        Keeper::new(Arc::clone(&self.comm), ranks, checkpoints.clone(), stop.clone(), step, superseded)
+        let (slicing, resumed) = (self.config.slicing, checkpoint.map(Checkpoint::resumed));
+        Keeper::new(Arc::clone(&self.comm), ranks, slicing, checkpoints.clone(), stop.clone(), resumed)
     }
 
     /// Notes what the steps come to.

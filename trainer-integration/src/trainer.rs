@@ -8,7 +8,9 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use serde_json::json;
 
-use crate::checkpoint::{Checkpoints, Keeper, Next, Place, Resume, Settings, StopFlag, load};
+use crate::checkpoint::{
+    CheckpointCosts, Checkpoints, Keeper, Next, Place, Resume, Settings, StopFlag, load,
+};
 use crate::collective::{Collective, CollectiveError};
 use crate::device::Precision;
 use crate::engine::{BucketSizes, Engine, MicroBatch, Share, StepLoss, StepPlan};
@@ -151,6 +153,11 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     /// The bytes of the model's numbers that this rank has held at once, at most, since this was last asked.
     pub fn most_memory(&self) -> Usage {
         self.engine.most_memory()
+    }
+
+    /// What checkpoints have cost so far.
+    pub fn checkpoint_costs(&self) -> CheckpointCosts {
+        self.keeping.keeper.costs()
     }
 
     /// The virtual ranks that this rank is asked for.
@@ -358,7 +365,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
     pub fn build(mut self) -> Result<Trainer<Input, Output, O>, TrainError> {
         self.precision.check(&self.device)?;
         let checkpoint = match &self.checkpoints {
-            Some((kept, resume)) => load(&mut *self.collective, &kept.shelf, resume)?,
+            Some((kept, resume)) => load(&mut *self.collective, &kept.shelf, resume, self.slicing)?,
             None => None,
         };
         let comm = Arc::new(Comm::new(self.collective));
@@ -398,18 +405,18 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
             .with_reduction(self.reduction)
             .with_precision(self.precision);
         let (mut so_far, mut place) = (ProgressSoFar::default(), Place::default());
-        let (mut resumed, mut superseded) = (None, Vec::new());
+        let mut resumed = None;
         if let Some(checkpoint) = checkpoint {
             engine.resume(&checkpoint)?;
+            resumed = Some(checkpoint.resumed());
             (so_far, place) = (checkpoint.manifest.progress, checkpoint.manifest.place);
-            (resumed, superseded) = (Some(checkpoint.manifest.step), checkpoint.superseded);
         } else {
             begin(&mut engine, self.seed, &comm)?;
         }
         compare(&comm, &engine.digests()?, "at the start")?;
         let checkpoints = self.checkpoints.map(|(checkpoints, _)| checkpoints);
         let run = checkpoints.as_ref().map(|it| it.shelf.run().to_string()).unwrap_or_default();
-        let keeper = Keeper::new(Arc::clone(&comm), ranks, checkpoints, self.stop, resumed, superseded);
+        let keeper = Keeper::new(Arc::clone(&comm), ranks, self.slicing, checkpoints, self.stop, resumed);
         Ok(Trainer {
             engine,
             comm,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, TensorView};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo, TensorView};
 use shardfmt::digest::Digest;
 use thiserror::Error;
 
@@ -154,6 +154,36 @@ pub enum WeightsError {
 /// The file's metadata key that keeps the model's order, which the format itself does not.
 const ORDER: &str = "shardd.order";
 
+/// How a file begins that [`Weights::to_safetensors`] makes of tensors of these names and dimensions, in this order; and where after that each
+/// tensor's bytes begin.
+///
+/// # Errors
+/// When the format cannot hold them.
+pub(crate) fn safetensors_header(
+    tensors: &[(&str, &[usize])],
+) -> Result<(Vec<u8>, Vec<usize>), WeightsError> {
+    let mut by_name: Vec<usize> = (0..tensors.len()).collect();
+    by_name.sort_by_key(|&index| tensors[index].0);
+    let (mut starts, mut infos) = (vec![0; tensors.len()], Vec::with_capacity(tensors.len()));
+    let mut end = 0;
+    for index in by_name {
+        let (name, shape) = (tensors[index].0.to_owned(), tensors[index].1.to_vec());
+        starts[index] = end;
+        end += shape.iter().product::<usize>() * size_of::<f32>();
+        infos.push((name, TensorInfo { dtype: Dtype::F32, shape, data_offsets: (starts[index], end) }));
+    }
+    let header = Metadata::new(Some(order_of(tensors.iter().map(|(name, _)| *name))), infos)?;
+    let mut json = serde_json::to_vec(&header).expect("names and numbers serialize");
+    json.resize(json.len().next_multiple_of(8), b' ');
+    Ok(([&(json.len() as u64).to_le_bytes()[..], &json].concat(), starts))
+}
+
+/// The metadata that keeps the order of tensors.
+fn order_of<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<String, String> {
+    // One entry only: the writer keeps them in a hash map.
+    [(ORDER.to_owned(), serde_json::json!(names.collect::<Vec<_>>()).to_string())].into()
+}
+
 /// Tensors by name.
 type Views<'a> = Vec<(&'a str, TensorView<'a>)>;
 
@@ -199,10 +229,7 @@ impl Weights {
             let view = TensorView::new(Dtype::F32, shape.clone(), bytemuck::cast_slice(values))?;
             views.push((name.as_str(), view));
         }
-        let order: Vec<&str> = self.0.iter().map(|named| named.name.as_str()).collect();
-        // One entry only: the writer keeps them in a hash map.
-        let metadata = [(ORDER.to_owned(), serde_json::json!(order).to_string())].into();
-        Ok((views, metadata))
+        Ok((views, order_of(self.0.iter().map(|named| named.name.as_str()))))
     }
 
     /// Reads what [`Weights::to_safetensors`] wrote.
@@ -327,6 +354,15 @@ mod tests {
         let bytes = weights().to_safetensors().unwrap();
         assert_eq!(Weights::from_safetensors(&bytes).unwrap(), weights());
         assert_eq!(bytes, weights().to_safetensors().unwrap(), "same weights, same bytes");
+    }
+
+    #[test]
+    fn the_header_is_that_of_the_file() {
+        let bytes = weights().to_safetensors().unwrap();
+        let (header, starts) = safetensors_header(&[("zebra", &[40, 50]), ("ant", &[40, 50])]).unwrap();
+        assert_eq!(starts, [8_000, 0], "by name, whatever the model's order");
+        assert_eq!(&bytes[..header.len()], header);
+        assert_eq!(bytes.len(), header.len() + 16_000);
     }
 
     #[test]

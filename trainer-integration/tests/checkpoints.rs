@@ -117,6 +117,36 @@ fn a_training_that_is_terminated_ends_well_and_goes_on() {
 }
 
 #[test]
+fn weights_of_a_checkpoint_are_exported_as_the_training_saves_them() {
+    let store = DigitsStore::new();
+    let [kept, saved, exported] =
+        ["kept", "saved.safetensors", "exported.safetensors"].map(|name| store.path().join(name));
+    let at = |path: &PathBuf| path.to_str().unwrap().to_owned();
+    let (kept, saved) = (at(&kept), at(&saved));
+    let arguments = ["--checkpoints", &kept, "--save", &saved, "--zero", "3", "--virtual-ranks", "4"];
+    let report = finish(&store, launch(&store, 2, &arguments));
+    assert!(report["checkpoints"]["written_bytes"].as_u64() > Some(0), "{report}");
+    let export = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shardtrain"));
+        command.args(["export", "--checkpoints", &kept, "--save"]).arg(&exported).args(arguments);
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    };
+    let (code, said) = export(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("exported.safetensors"), "{said}");
+    assert!(std::fs::read(&exported).unwrap() == std::fs::read(&saved).unwrap(), "other bytes");
+    for (arguments, part) in [(&["--step", "7"][..], "no checkpoint 7"), (&["--run", "b"], "there are none")]
+    {
+        let (code, said) = export(arguments);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains(part) && said.lines().count() == 1, "{said}");
+    }
+    assert!(std::fs::read(&exported).unwrap() == std::fs::read(&saved).unwrap(), "it is left as it was");
+}
+
+#[test]
 fn mistakes_about_checkpoints_are_explained_in_one_line() {
     let store = DigitsStore::new();
     let kept = store.path().join("kept");

@@ -1,26 +1,32 @@
 //! Writes checkpoints while training goes on.
 //!
-//! At a step the numbers of this rank's parts are copied, which is all that training waits for; they are put into the store in the
-//! background. After every step the ranks tell each other how far they are ([`Signal`]), and hear it after the next one, so nobody
-//! waits for an answer: once all parts are there, rank 0 publishes the manifest. All ranks hear the same in the same step, so all
+//! At a step the numbers of this rank's objects are copied, which is all that training waits for; they are hashed and put into the store in
+//! the background, as far as the checkpoint before has not put them already. After every step the ranks tell each other how far they are ([`Signal`]), and hear it after the next one, so nobody
+//! waits for an answer: once all objects are there, rank 0 publishes the manifest. All ranks hear the same in the same step, so all
 //! decide alike: when to write, when to stop. At most one checkpoint is under way; the next one waits for it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use shardfmt::Digest;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::CheckpointError;
+use super::capture::{Captured, Held};
 use super::load::{Checkpoint, Resume, load};
 use super::manifest::{CheckpointId, Manifest};
-use super::part::{Part, cut, encode, share};
+use super::pieces::pieces;
+use super::plan::{Holding, Plan};
 use super::shelf::Shelf;
+use super::upload::{Upload, Written};
 use crate::collective::{CollectiveError, Message};
 use crate::reduce::{Comm, Pending, VirtualRanks};
+use crate::zero::Slicing;
 
 /// How long a training that fails waits for a manifest that is being published.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -69,19 +75,21 @@ struct Signal {
     stop: bool,
     /// It is time for a checkpoint; rank 0's counts.
     is_due: bool,
-    /// Its parts of the checkpoint under way are in the store, or why not; said once.
-    parts: Option<Result<Vec<Part>, String>>,
+    /// Its objects of the checkpoint under way are in the store, or why not; said once.
+    written: Option<Result<Written, String>>,
     /// The manifest is, or why not; rank 0's counts, said once.
     published: Option<Result<(), String>>,
 }
 
 /// What a training is at a step, as far as this rank writes it.
 pub(crate) struct Snapshot<'a> {
-    /// All but the parts.
+    /// All but the objects.
     pub(crate) manifest: Manifest,
-    /// What all ranks have in common, in slices.
-    pub(crate) common: Vec<&'a [f32]>,
-    /// By virtual rank of this rank.
+    /// Who has what of what is common: the same on all ranks, and in the whole training.
+    pub(crate) holding: Holding,
+    /// What this rank has: no less than that.
+    pub(crate) held: Vec<Held<'a>>,
+    /// By virtual rank of this rank; empty ones if the model has none.
     pub(crate) statistics: Vec<Vec<f32>>,
     /// Ends when what belongs before the checkpoint is in the store, or cannot be.
     pub(crate) before: Option<oneshot::Receiver<()>>,
@@ -118,13 +126,61 @@ impl<T> Drop for Job<T> {
 #[derive(Debug)]
 struct UnderWay {
     manifest: Manifest,
-    upload: Option<Job<Vec<Part>>>,
+    plan: Arc<Plan>,
+    upload: Option<Job<Written>>,
     /// By rank.
-    heard: Vec<Option<Result<Vec<Part>, String>>>,
-    /// On rank 0, once all parts are there.
+    heard: Vec<Option<Result<Written, String>>>,
+    /// On rank 0, once all objects are there.
     publication: Option<Job<CheckpointId>>,
     /// On rank 0: why it cannot be published.
     refusal: Option<String>,
+}
+
+impl UnderWay {
+    /// The manifest with all objects, once all ranks have said what they wrote; else why it cannot be.
+    fn whole(&self, ranks: VirtualRanks) -> Option<Result<Manifest, String>> {
+        let mut manifest = self.manifest.clone();
+        let mut found = vec![None; self.plan.pieces.len()];
+        for (rank, heard) in (0..).zip(&self.heard) {
+            let written = match heard.as_ref()? {
+                Ok(written) => written,
+                Err(reason) => return Some(Err(format!("rank {rank}: {reason}"))),
+            };
+            let mut parts = written.parts.iter().copied();
+            for index in self.plan.of_rank(rank) {
+                found[index] = parts.next();
+            }
+            let own = if manifest.layout.statistics() > 0 { ranks.of(rank).len() } else { 0 };
+            let asked = self.plan.of_rank(rank).count() + own;
+            if written.parts.len() != asked {
+                return Some(Err(format!("rank {rank} wrote {} objects of {asked}", written.parts.len())));
+            }
+            manifest.statistics.extend(parts);
+        }
+        manifest.pieces = found.into_iter().flatten().collect(); // one rank wrote each
+        Some(Ok(manifest))
+    }
+
+    /// Bytes that all ranks put, and those that were there.
+    fn bytes(&self) -> (u64, u64) {
+        let written = self.heard.iter().flatten().flatten();
+        written.fold((0, 0), |(put, there), written| (put + written.put, there + written.there))
+    }
+}
+
+/// What the checkpoints of a training have cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CheckpointCosts {
+    /// How many were published.
+    pub count: u64,
+    /// Bytes of objects that all ranks wrote.
+    pub written_bytes: u64,
+    /// Bytes of objects that the checkpoint before had already.
+    pub present_bytes: u64,
+    /// Seconds that this rank's training was held up: for copies, and for checkpoints before that were still being written.
+    pub held_up_s: f64,
+    /// Of these, seconds for copies.
+    pub copied_s: f64,
 }
 
 /// What a training does after a step.
@@ -141,8 +197,17 @@ pub(crate) enum Next {
 pub(crate) struct Keeper {
     comm: Arc<Comm>,
     ranks: VirtualRanks,
+    /// By which ranks go back.
+    slicing: Slicing,
     checkpoints: Option<Checkpoints>,
     stop: StopFlag,
+    /// Who wrote what of the last one.
+    plan: Option<Arc<Plan>>,
+    /// The objects of the last one that all ranks know to be there.
+    known: Arc<BTreeSet<Digest>>,
+    costs: CheckpointCosts,
+    /// Since it was last asked.
+    held_up: Duration,
     /// What was said after the last step.
     said: Option<Pending<Vec<Message>>>,
     under_way: Option<UnderWay>,
@@ -162,31 +227,64 @@ struct CheckpointStep {
     outcome: Option<Result<(), String>>,
 }
 
+/// The checkpoint that a training goes on from.
+#[derive(Clone, Debug)]
+pub(crate) struct Resumed {
+    /// Need not be written again.
+    step: u64,
+    /// Later ones, which are given up.
+    superseded: Vec<CheckpointId>,
+    /// Its objects, which were read.
+    known: BTreeSet<Digest>,
+}
+
+impl Checkpoint {
+    /// As a keeper has to know it.
+    pub(crate) fn resumed(&self) -> Resumed {
+        let known = self.manifest.objects().map(|part| part.digest).collect();
+        Resumed { step: self.manifest.step, superseded: self.superseded.clone(), known }
+    }
+}
+
 impl Keeper {
-    /// `resumed` is the step of the checkpoint that the training goes on from, which need not be written again.
+    /// Keeps the checkpoints of a training whose ranks have what `slicing` says.
     pub(crate) fn new(
         comm: Arc<Comm>,
         ranks: VirtualRanks,
+        slicing: Slicing,
         checkpoints: Option<Checkpoints>,
         stop: StopFlag,
-        resumed: Option<u64>,
-        superseded: Vec<CheckpointId>,
+        resumed: Option<Resumed>,
     ) -> Keeper {
-        let last = resumed.map(|step| CheckpointStep { step, outcome: Some(Ok(())) });
-        let begun = Instant::now();
-        let written = Vec::new();
+        let last = resumed.as_ref().map(|it| CheckpointStep { step: it.step, outcome: Some(Ok(())) });
+        let (superseded, known) = resumed.map(|it| (it.superseded, it.known)).unwrap_or_default();
         Keeper {
             comm,
             ranks,
+            slicing,
             checkpoints,
             stop,
+            plan: None,
+            known: Arc::new(known),
+            costs: CheckpointCosts::default(),
+            held_up: Duration::ZERO,
             said: None,
             under_way: None,
-            begun,
+            begun: Instant::now(),
             last,
             superseded,
-            written,
+            written: Vec::new(),
         }
+    }
+
+    /// What they have cost so far.
+    pub(crate) fn costs(&self) -> CheckpointCosts {
+        self.costs
+    }
+
+    /// How long they have held training up since this was last asked.
+    pub(crate) fn held_up(&mut self) -> Duration {
+        std::mem::take(&mut self.held_up)
     }
 
     /// What comes after the training's first `step` steps. `snapshot` is what it is there.
@@ -240,8 +338,9 @@ impl Keeper {
         self.settle()?;
         let checkpoints = self.checkpoints.as_ref().expect("asked only where there are some");
         let step = checkpoints.back_to(step).expect("asked only where they are written by steps");
-        let shelf = checkpoints.shelf.clone();
-        let found = self.comm.run(move |collective| Ok(load(collective, &shelf, &Resume::Step(step))))??;
+        let (shelf, slicing) = (checkpoints.shelf.clone(), self.slicing);
+        let found =
+            self.comm.run(move |collective| Ok(load(collective, &shelf, &Resume::Step(step), slicing)))??;
         Ok(found.expect("what is asked for by its step is found or an error"))
     }
 
@@ -284,30 +383,40 @@ impl Keeper {
         if self.last.as_ref().is_some_and(|last| last.step == step && !matches!(last.outcome, Some(Err(_)))) {
             return Ok(());
         }
+        let asked = Instant::now();
         self.settle()?;
+        let waited = asked.elapsed();
         let checkpoints = self.checkpoints.as_ref().expect("asked only where there are some");
-        let Snapshot { manifest, common, statistics, before } = snapshot()?;
-        let count: usize = common.iter().map(|slice| slice.len()).sum();
-        let virtual_ranks = self.ranks.of(self.comm.rank());
-        let parts: Vec<(Vec<f32>, Vec<f32>)> = virtual_ranks
-            .zip(statistics)
-            .map(|(rank, statistics)| (cut(&common, share(count, self.ranks.count, rank)), statistics))
-            .collect();
-        let objects = checkpoints.shelf.objects();
-        let upload = checkpoints.shelf.handle().spawn(async move {
-            if let Some(before) = before {
-                let _ = before.await; // in vain, perhaps: this does not depend on it
-            }
-            let mut put = Vec::with_capacity(parts.len());
-            for (common, statistics) in parts {
-                put.push(objects.put_part(encode(&common, &statistics)).await?);
-            }
-            Ok(put)
-        });
+        let Snapshot { manifest, holding, held, statistics, before } = snapshot()?;
+        let layout = &manifest.layout;
+        let pieces = pieces(layout);
+        // The same for the whole training, but that moments come with the first step.
+        let plan = match self.plan.take().filter(|plan| plan.pieces == pieces) {
+            Some(plan) => plan,
+            None => Arc::new(Plan::of(&holding, layout, pieces)),
+        };
+        let captured = Captured::of(&plan, held, &self.comm);
+        let statistics = if layout.statistics() > 0 { statistics } else { Vec::new() };
+        let (plan_of_upload, known) = (Arc::clone(&plan), Arc::clone(&self.known));
+        let upload = Upload { plan: plan_of_upload, captured, statistics, known, before };
+        let upload = checkpoints.shelf.handle().spawn(upload.run(checkpoints.shelf.objects()));
+        let held_up = asked.elapsed();
+        let copied = held_up.saturating_sub(waited);
+        info!(
+            step,
+            held_up_s = held_up.as_secs_f64(),
+            copied_s = copied.as_secs_f64(),
+            "a checkpoint is begun"
+        );
+        self.held_up += held_up;
+        self.costs.held_up_s += held_up.as_secs_f64();
+        self.costs.copied_s += copied.as_secs_f64();
         self.begun = Instant::now();
         self.last = Some(CheckpointStep { step, outcome: None });
+        self.plan = Some(Arc::clone(&plan));
         self.under_way = Some(UnderWay {
             manifest,
+            plan,
             upload: Some(Job(Some(upload))),
             heard: vec![None; self.comm.world() as usize],
             publication: None,
@@ -356,7 +465,7 @@ impl Keeper {
         if let Some(upload) = &mut under_way.upload
             && (waits || upload.is_done())
         {
-            signal.parts = Some(upload.outcome(shelf));
+            signal.written = Some(upload.outcome(shelf));
             under_way.upload = None;
         }
         if let Some(publication) = &mut under_way.publication
@@ -383,8 +492,8 @@ impl Keeper {
         let Some(under_way) = &mut self.under_way else { return Ok((stop, is_due)) };
         let published = signals[0].published.take();
         for (heard, signal) in under_way.heard.iter_mut().zip(signals) {
-            if signal.parts.is_some() {
-                *heard = signal.parts;
+            if signal.written.is_some() {
+                *heard = signal.written;
             }
         }
         if let Some(outcome) = published {
@@ -396,7 +505,17 @@ impl Keeper {
                     reason, "a checkpoint could not be written; training goes on"
                 );
             }
-            self.last = Some(CheckpointStep { step: under_way.manifest.step, outcome: Some(outcome) });
+            let (step, (put, there)) = (under_way.manifest.step, under_way.bytes());
+            if outcome.is_ok() {
+                if let Some(Ok(manifest)) = under_way.whole(self.ranks) {
+                    self.known = Arc::new(manifest.objects().map(|part| part.digest).collect());
+                }
+                self.costs.count += 1;
+                self.costs.written_bytes += put;
+                self.costs.present_bytes += there;
+                info!(step, written_bytes = put, present_bytes = there, "a checkpoint is there");
+            }
+            self.last = Some(CheckpointStep { step, outcome: Some(outcome) });
             self.under_way = None;
         } else if self.comm.rank() == 0 {
             self.publish_if_complete();
@@ -404,24 +523,20 @@ impl Keeper {
         Ok((stop, is_due))
     }
 
-    /// Publishes the manifest once all parts are there, or says why not.
+    /// Publishes the manifest once all objects are there, or says why not.
     fn publish_if_complete(&mut self) {
         let (Some(under_way), Some(checkpoints)) = (&mut self.under_way, &self.checkpoints) else { return };
         if under_way.publication.is_some() || under_way.heard.iter().any(Option::is_none) {
             return;
         }
-        let mut parts = Vec::with_capacity(self.ranks.count as usize);
-        for (rank, heard) in under_way.heard.iter().enumerate() {
-            match heard {
-                Some(Ok(theirs)) => parts.extend_from_slice(theirs),
-                Some(Err(reason)) => under_way.refusal = Some(format!("rank {rank}: {reason}")),
-                None => return,
+        let manifest = match under_way.whole(self.ranks) {
+            Some(Ok(manifest)) => manifest,
+            Some(Err(reason)) => {
+                under_way.refusal = Some(reason);
+                return;
             }
-        }
-        if under_way.refusal.is_some() {
-            return;
-        }
-        let manifest = Manifest { parts, ..under_way.manifest.clone() };
+            None => return,
+        };
         let (objects, keep) = (checkpoints.shelf.objects(), checkpoints.keep.max(1));
         let back_to = checkpoints.back_to(manifest.step);
         let superseded = std::mem::take(&mut self.superseded);
@@ -438,7 +553,7 @@ impl Keeper {
 }
 
 impl Drop for Keeper {
-    /// A manifest whose parts are all there is worth a moment, whatever has become of the training.
+    /// A manifest whose objects are all there is worth a moment, whatever has become of the training.
     fn drop(&mut self) {
         let publication = self.under_way.as_mut().and_then(|under_way| under_way.publication.as_mut());
         let Some(handle) = publication.and_then(|job| job.0.as_mut()) else { return };

@@ -1,14 +1,25 @@
-//! All ranks read a checkpoint together: rank 0 says which, each rank reads the parts of its virtual ranks, and all get all of them.
+//! All ranks read a checkpoint together: rank 0 says which, every object is read once, by the rank that is given most of it, and passed on to the
+//! others as far as they are to have it. So a store is asked for as many bytes as there are, whatever the number of ranks, and no
+//! rank ever has more than it keeps and what it reads at a time.
+
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
 use tracing::warn;
 
 use super::CheckpointError;
-use super::manifest::{CheckpointId, Manifest};
-use super::part::{State, decode, share};
+use super::manifest::{CheckpointId, Manifest, PARTS};
+use super::part::decode;
+use super::pieces::{Object, Piece, objects};
+use super::plan::{Holding, turns};
 use super::shelf::Shelf;
-use crate::collective::{Collective, CollectiveError, Message};
+use super::state::State;
+use crate::collective::{
+    Among, Collective, CollectiveError, Incoming, Message, Outgoing, Place as Destination,
+};
 use crate::reduce::VirtualRanks;
+use crate::zero::Slicing;
 
 /// From where a training goes on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,7 +56,8 @@ enum Said<T> {
     Failed(String),
 }
 
-/// The checkpoint that a run goes on from, the same on all ranks; `None` if it begins. All ranks call this together.
+/// The checkpoint that a run goes on from, the same on all ranks; `None` if it begins. All ranks call this together. Each is given the numbers
+/// that it needs where ranks keep such slices, whoever wrote the checkpoint.
 ///
 /// One that is damaged is passed over for the one before it, and a warning says so.
 ///
@@ -55,7 +67,9 @@ pub fn load(
     collective: &mut dyn Collective,
     shelf: &Shelf,
     resume: &Resume,
+    slicing: impl Into<Slicing>,
 ) -> Result<Option<Checkpoint>, CheckpointError> {
+    let slicing = slicing.into();
     let listed =
         say(collective, || shelf.list().map(|ids| ids.iter().map(ToString::to_string).collect::<Vec<_>>()))?;
     let listed: Vec<CheckpointId> = listed?.iter().filter_map(|id| id.parse().ok()).collect();
@@ -76,7 +90,7 @@ pub fn load(
     }
     let mut reasons = Vec::new();
     for id in candidates {
-        match read(collective, shelf, id)? {
+        match read(collective, shelf, id, slicing)? {
             Ok((manifest, state)) => {
                 // Only who was told to goes back; what was passed over as damaged is no longer needed either.
                 let superseded = listed.iter().copied().filter(|other| other.step > id.step).collect();
@@ -98,6 +112,7 @@ fn read(
     collective: &mut dyn Collective,
     shelf: &Shelf,
     id: CheckpointId,
+    slicing: Slicing,
 ) -> Result<Result<(Manifest, State), String>, CheckpointError> {
     let bytes = match say(collective, || shelf.manifest(id).map(|manifest| manifest.to_bytes())) {
         Ok(Ok(bytes)) => bytes,
@@ -110,42 +125,193 @@ fn read(
         let differences = format!("it has {count} virtual ranks, too few for {world} ranks; start fewer");
         return Err(CheckpointError::Settings { id: id.short(), differences });
     }
-    let ranks = VirtualRanks { count, world };
-    let mine = ranks.of(collective.rank());
-    let rounds = (0..world).map(|rank| ranks.of(rank).len()).max().unwrap_or(0);
-    let (common, statistics) = (manifest.layout.common(), manifest.layout.statistics());
-    let mut state = State { common: vec![0.0; common], statistics: Vec::with_capacity(mine.len()) };
-    for round in 0..rounds {
-        let virtual_rank = mine.clone().nth(round);
-        let message = virtual_rank.map_or_else(Vec::new, |virtual_rank| {
-            let part = shelf.part(manifest.parts[virtual_rank as usize]);
-            let checked = part.and_then(|bytes| {
-                let share = share(common, count, virtual_rank);
-                let damaged = |reason| CheckpointError::Damaged { id: id.short(), reason };
-                decode(&bytes, share.len(), statistics).map_err(damaged)?;
-                Ok(bytes)
-            });
-            pack(checked)
-        });
-        for (rank, message) in collective.all_gather(&message)?.iter().enumerate() {
-            let Some(virtual_rank) = ranks.of(rank as u32).nth(round) else { continue };
-            let bytes = match unpack(rank as u32, message)? {
-                Said::This(bytes) => bytes,
-                Said::Damaged(reason) => return Ok(Err(reason)),
-                Said::Failed(reason) => {
-                    return Err(CheckpointError::Elsewhere { rank: rank as u32, reason });
+    // What is trained in a block, by which it is sliced, format 1 does not say: there everyone is given everything.
+    let holding = match manifest.format {
+        PARTS => Holding::everything(world),
+        _ => Holding::needed(slicing, collective.hosts(), collective.rank()),
+    };
+    let reading = Reading::new(&manifest, holding, VirtualRanks { count, world });
+    Ok(reading.run(collective, shelf, id)?.map(|state| (manifest, state)))
+}
+
+/// Objects that a rank reads at a time: so many bytes, or one that has more.
+const ROUND_BYTES: u64 = 16 << 20;
+
+/// And so many objects.
+const ROUND: usize = 16;
+
+/// Who reads what of a checkpoint, and who is given what of it.
+struct Reading<'a> {
+    manifest: &'a Manifest,
+    holding: Holding,
+    ranks: VirtualRanks,
+    objects: Vec<Object>,
+    /// By object.
+    pieces: Vec<Piece>,
+    /// By rank, then by round.
+    rounds: Vec<Vec<Vec<usize>>>,
+}
+
+/// What was read of an object: its piece, and running statistics.
+type Decoded = (Vec<f32>, Vec<f32>);
+
+impl<'a> Reading<'a> {
+    /// Statistics are read by who hosts their virtual rank, anything else by who is given most of it.
+    fn new(manifest: &'a Manifest, holding: Holding, ranks: VirtualRanks) -> Reading<'a> {
+        let objects = objects(manifest);
+        let pieces: Vec<Piece> = objects.iter().map(Object::piece).collect();
+        let shared: Vec<usize> = (0..objects.len()).filter(|&it| objects[it].statistics.is_none()).collect();
+        let of_shared: Vec<Piece> = shared.iter().map(|&it| pieces[it].clone()).collect();
+        let mut rounds = vec![Vec::new(); ranks.world as usize];
+        let mut give = |rank: u32, object: usize| {
+            let rounds: &mut Vec<Vec<usize>> = &mut rounds[rank as usize];
+            let bytes = |round: &Vec<usize>| round.iter().map(|&it| objects[it].part.bytes).sum::<u64>();
+            match rounds.last_mut() {
+                Some(round)
+                    if round.len() < ROUND && bytes(round) + objects[object].part.bytes <= ROUND_BYTES =>
+                {
+                    round.push(object);
                 }
+                _ => rounds.push(vec![object]),
+            }
+        };
+        for (&object, turn) in shared.iter().zip(turns(&holding, &manifest.layout, &of_shared)) {
+            give(turn.rank, object);
+        }
+        for rank in 0..ranks.world {
+            let hosted = ranks.of(rank);
+            let is_own = |object: &Object| object.statistics.is_some_and(|(of, _)| hosted.contains(&of));
+            (0..objects.len()).filter(|&it| is_own(&objects[it])).for_each(|object| give(rank, object));
+        }
+        Reading { manifest, holding, ranks, objects, pieces, rounds }
+    }
+
+    fn run(
+        &self,
+        collective: &mut dyn Collective,
+        shelf: &Shelf,
+        id: CheckpointId,
+    ) -> Result<Result<State, String>, CheckpointError> {
+        let (rank, world) = (collective.rank(), collective.world());
+        let layout = &self.manifest.layout;
+        let mut state = State::blank(self.holding.all_of(layout, rank));
+        let last = self.rounds.iter().map(Vec::len).max().unwrap_or(0);
+        let mut under_way = self.begin(rank, 0, shelf, id);
+        for round in 0..last {
+            let read = shelf.handle().block_on(finish(under_way));
+            under_way = self.begin(rank, round + 1, shelf, id);
+            let (outcome, decoded) = match read {
+                Ok(decoded) => (Ok(()), decoded),
+                Err(error) => (Err(error), Vec::new()),
             };
-            let share = share(common, count, virtual_rank);
-            let [shared, own] = decode(bytes, share.len(), statistics)
-                .map_err(|what| CollectiveError::Malformed { rank: rank as u32, what })?;
-            state.common[share].copy_from_slice(&shared);
-            if mine.contains(&virtual_rank) {
-                state.statistics.push((virtual_rank, own));
+            for (other, message) in (0..).zip(&collective.all_gather(&pack(outcome))?) {
+                match unpack(other, message)? {
+                    Said::This(()) => {}
+                    Said::Damaged(reason) => return Ok(Err(reason)),
+                    Said::Failed(reason) => return Err(CheckpointError::Elsewhere { rank: other, reason }),
+                }
+            }
+            let mine = self.round(rank, round);
+            if world > 1 {
+                self.pass_on(collective, round, &decoded, &mut state)?;
+            }
+            for (&object, (numbers, own)) in mine.iter().zip(decoded) {
+                for run in self.runs(object, rank) {
+                    state.place(&self.pieces[object], &run, &numbers[run.clone()]);
+                }
+                if let Some((virtual_rank, _)) = self.objects[object].statistics {
+                    state.statistics.push((virtual_rank, own));
+                }
             }
         }
+        if layout.statistics() == 0 {
+            state.statistics = self.ranks.of(rank).map(|virtual_rank| (virtual_rank, Vec::new())).collect();
+        }
+        state.statistics.sort_by_key(|(virtual_rank, _)| *virtual_rank);
+        Ok(Ok(state))
     }
-    Ok(Ok((manifest, state)))
+
+    fn round(&self, rank: u32, round: usize) -> &[usize] {
+        self.rounds[rank as usize].get(round).map_or(&[], Vec::as_slice)
+    }
+
+    /// What of an object's piece a rank is given.
+    fn runs(&self, object: usize, rank: u32) -> Vec<Range<usize>> {
+        self.holding.runs(&self.manifest.layout, &self.pieces[object], rank)
+    }
+
+    /// Begins to read this rank's objects of a round.
+    fn begin(&self, rank: u32, round: usize, shelf: &Shelf, id: CheckpointId) -> Vec<Read> {
+        let read = |&index: &usize| {
+            let (objects, object) = (shelf.objects(), self.objects[index].clone());
+            Read(shelf.handle().spawn(async move {
+                let bytes = objects.read_part(object.part).await?;
+                let damaged = |reason| CheckpointError::Damaged { id: id.short(), reason };
+                decode(&bytes, &object).map_err(damaged)
+            }))
+        };
+        self.round(rank, round).iter().map(read).collect()
+    }
+
+    /// Gives all ranks what they are to have of what this one has read, and takes what they have read.
+    fn pass_on(
+        &self,
+        collective: &mut dyn Collective,
+        round: usize,
+        decoded: &[Decoded],
+        state: &mut State,
+    ) -> Result<(), CheckpointError> {
+        let rank = collective.rank();
+        let others = || (0..self.ranks.world).filter(|other| *other != rank);
+        let mut outgoing = Vec::new();
+        for to in others() {
+            for (&object, (numbers, _)) in self.round(rank, round).iter().zip(decoded) {
+                let runs = self.runs(object, to).into_iter();
+                outgoing.extend(runs.map(|run| Outgoing { to, bytes: bytemuck::cast_slice(&numbers[run]) }));
+            }
+        }
+        let mut arriving = Vec::new();
+        for from in others() {
+            for &object in self.round(from, round) {
+                let runs = self.runs(object, rank).into_iter();
+                arriving.extend(runs.map(|run| (from, object, vec![0f32; run.len()], run)));
+            }
+        }
+        let mut incoming: Vec<Incoming<'_>> = (arriving.iter_mut())
+            .map(|(from, _, numbers, _)| {
+                let into = Destination::Slice(bytemuck::cast_slice_mut(numbers));
+                Incoming { from: *from, into }
+            })
+            .collect();
+        collective.begin(Among::All);
+        collective.transfer(&outgoing, &mut incoming, &mut |_| {})?;
+        for (_, object, numbers, run) in arriving {
+            state.place(&self.pieces[object], &run, &numbers);
+        }
+        Ok(())
+    }
+}
+
+/// An object that is being read; given up when it is dropped.
+struct Read(JoinHandle<Result<Decoded, CheckpointError>>);
+
+impl Drop for Read {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Waits for all of them, in order.
+async fn finish(under_way: Vec<Read>) -> Result<Vec<Decoded>, CheckpointError> {
+    let mut all = Vec::with_capacity(under_way.len());
+    for mut read in under_way {
+        all.push(
+            (&mut read.0)
+                .await
+                .expect("reading does not panic, and is not given up while it is waited for")?,
+        );
+    }
+    Ok(all)
 }
 
 /// What rank 0 finds, on all ranks.
@@ -195,25 +361,25 @@ const WHOLE: u8 = 0;
 const DAMAGED: u8 = 1;
 const FAILED: u8 = 2;
 
-/// A part for all ranks, or why there is none: a byte that says which, and the rest.
-fn pack(read: Result<Vec<u8>, CheckpointError>) -> Vec<u8> {
+/// Whether all is well with what this rank has read: a byte that says so, and what is wrong.
+fn pack(read: Result<(), CheckpointError>) -> Vec<u8> {
     let (kind, rest) = match read {
-        Ok(bytes) => (WHOLE, bytes),
+        Ok(()) => (WHOLE, String::new()),
         Err(error) => match said_of::<()>(&error) {
-            Said::Damaged(reason) => (DAMAGED, reason.into_bytes()),
+            Said::Damaged(reason) => (DAMAGED, reason),
             Said::This(()) => unreachable!("an error is not what was asked for"),
-            Said::Failed(reason) => (FAILED, reason.into_bytes()),
+            Said::Failed(reason) => (FAILED, reason),
         },
     };
-    [&[kind][..], &rest].concat()
+    [&[kind][..], rest.as_bytes()].concat()
 }
 
-fn unpack(rank: u32, message: &Message) -> Result<Said<&[u8]>, CollectiveError> {
+fn unpack(rank: u32, message: &Message) -> Result<Said<()>, CollectiveError> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match message.bytes().split_first() {
-        Some((&WHOLE, rest)) => Ok(Said::This(rest)),
+        Some((&WHOLE, [])) => Ok(Said::This(())),
         Some((&DAMAGED, rest)) => Ok(Said::Damaged(text(rest))),
         Some((&FAILED, rest)) => Ok(Said::Failed(text(rest))),
-        _ => Err(CollectiveError::Malformed { rank, what: "no part of a checkpoint".to_owned() }),
+        _ => Err(CollectiveError::Malformed { rank, what: "no word about a checkpoint".to_owned() }),
     }
 }

@@ -1,4 +1,4 @@
-//! The document of a checkpoint: what was trained, how far, and which parts hold the numbers. Pure.
+//! The document of a checkpoint: what was trained, how far, and which objects hold the numbers. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,9 +9,13 @@ use shardfmt::Digest;
 
 use super::CheckpointError;
 use super::part::Part;
+use super::pieces::pieces;
 
 /// The format that is written, and the newest that is read.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+
+/// That of earlier versions, still read: a part for each virtual rank.
+pub(super) const PARTS: u32 = 1;
 
 /// What decides a training, by name; values as JSON text.
 pub type Settings = BTreeMap<String, String>;
@@ -99,7 +103,10 @@ pub struct BlockLayout {
     pub parameters: Vec<(String, Vec<usize>)>,
     /// Numbers in its weights.
     pub weights: usize,
-    /// Numbers in the optimizer's first moment: as many, or none yet.
+    /// The first so many of them are trained, the others frozen. Format 1 does not say it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub trained: usize,
+    /// Numbers in the optimizer's first moment: as many as are trained, or none yet.
     pub first: usize,
     /// Numbers in its second moment: as many, or none.
     pub second: usize,
@@ -107,9 +114,17 @@ pub struct BlockLayout {
     pub updates: u32,
     /// Numbers in the running statistics of one virtual rank.
     pub statistics: usize,
+    /// Names and dimensions of these, in their order. Format 1 does not say it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub buffers: Vec<(String, Vec<usize>)>,
 }
 
-/// What the numbers of the parts are: the weights, first and second moments of the blocks one after the other.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+/// What the numbers of a training are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layout {
@@ -133,7 +148,7 @@ impl Layout {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// 1.
+    /// 2; 1 of earlier versions.
     pub format: u32,
     /// The run it is of.
     pub run: String,
@@ -141,7 +156,7 @@ pub struct Manifest {
     pub step: u64,
     /// Where the source goes on.
     pub place: Place,
-    /// V: how many parts there are.
+    /// V.
     pub virtual_ranks: u32,
     /// What decides the training, by name.
     pub settings: Settings,
@@ -149,13 +164,25 @@ pub struct Manifest {
     pub progress: crate::train::ProgressSoFar,
     /// What the numbers are.
     pub layout: Layout,
-    /// By virtual rank.
+    /// What all ranks have in common, in the order that follows from the layout (`checkpoint/pieces.rs`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pieces: Vec<Part>,
+    /// By virtual rank its running statistics; empty if the model has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub statistics: Vec<Part>,
+    /// Of format 1, by virtual rank: a share of what all have in common, and its statistics.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
 }
 
 impl Manifest {
     /// The format of new ones.
     pub const FORMAT: u32 = FORMAT;
+
+    /// All objects that it needs.
+    pub fn objects(&self) -> impl Iterator<Item = Part> {
+        self.pieces.iter().chain(&self.statistics).chain(&self.parts).copied()
+    }
 
     /// As bytes: the same for equal manifests.
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -188,10 +215,25 @@ impl Manifest {
         if (manifest.step, digest) != (id.step, id.digest) {
             return Err(damaged(format!("it is step {} with digest {digest}", manifest.step)));
         }
-        if manifest.parts.len() != manifest.virtual_ranks as usize || manifest.virtual_ranks == 0 {
-            let (parts, virtual_ranks) = (manifest.parts.len(), manifest.virtual_ranks);
-            return Err(damaged(format!("{parts} parts for {virtual_ranks} virtual ranks")));
-        }
+        manifest.check_counts().map_err(damaged)?;
         Ok(manifest)
+    }
+
+    /// Whether as many objects are named as the layout asks for.
+    fn check_counts(&self) -> Result<(), String> {
+        let Manifest { virtual_ranks, layout, .. } = self;
+        let ranks = *virtual_ranks as usize;
+        let expected = match self.format {
+            PARTS => [0, 0, ranks],
+            _ => [pieces(layout).len(), if layout.statistics() > 0 { ranks } else { 0 }, 0],
+        };
+        let found = [self.pieces.len(), self.statistics.len(), self.parts.len()];
+        if ranks == 0 || found != expected || self.format == 0 {
+            return Err(format!(
+                "{found:?} pieces, statistics and parts for {ranks} virtual ranks in format {}, and not {expected:?}",
+                self.format
+            ));
+        }
+        Ok(())
     }
 }

@@ -1,36 +1,51 @@
 //! Checkpoints: what a training is after so many steps, in a store, from which it goes on with any number of ranks as if it had
 //! never stopped.
 //!
-//! A checkpoint is a [`Manifest`] and one part for each virtual rank, all named by their BLAKE3 digest. A part is an equal share of
-//! what all ranks have in common (weights and moments, as one row of numbers) and the running statistics that are the virtual
-//! rank's own, so the world size leaves no trace: W ranks write the parts of the virtual ranks they host, W' ranks read them, and a
-//! checkpoint of the same step has the same name whoever wrote it. Random numbers are functions of seed, step and virtual rank
-//! ([`random`](crate::random)): seed and step are all there is to keep of them.
+//! A checkpoint is a [`Manifest`] and objects that hold its numbers, all named by their BLAKE3 digest. What all ranks have in common
+//! (weights and moments) is cut into pieces at places that follow from the model alone; the running statistics of each virtual rank are an object
+//! of their own. So neither the world size nor the stage of [ZeRO](crate::zero) leaves a trace: a checkpoint of the same step has the same
+//! name whoever wrote it, and what a checkpoint has in common with the one before is there already. Random numbers are functions of
+//! seed, step and virtual rank ([`random`](crate::random)): seed and step are all there is to keep of them.
 //!
-//! - `manifest.rs`: the document, and `part.rs`: how numbers are cut into parts. Pure.
+//! - `manifest.rs`: the document, `pieces.rs`: which numbers lie in which object, `part.rs`: its bytes, and `plan.rs`: which rank writes or
+//!   reads it, and what ranks send each other for that. Pure.
 //! - `shelf.rs`: the objects of a run in a store: parts first, then the manifest, the oldest away.
-//! - `keeper.rs`: writes while training goes on; ranks agree on what is written without waiting for each other.
-//! - `load.rs`: all ranks together read the newest that is whole.
+//! - `keeper.rs`: writes while training goes on; ranks agree on what is written without waiting for each other. What a step waits for is
+//!   `capture.rs`, what is done in the background `upload.rs`.
+//! - `load.rs`: all ranks together read the newest that is whole; each gets what it keeps (`state.rs`).
+//! - `export.rs`: the weights as one file.
 
+mod capture;
+mod export;
 mod keeper;
 mod load;
 mod manifest;
 mod part;
+mod pieces;
+mod plan;
 mod shelf;
+mod state;
+mod upload;
 
 use std::collections::BTreeSet;
 
 use shardd_client::origin::OriginError;
 use thiserror::Error;
 
-pub use keeper::{Checkpoints, StopFlag};
+pub(crate) use capture::Held;
+pub use export::export;
+pub use keeper::{CheckpointCosts, Checkpoints, StopFlag};
 pub(crate) use keeper::{Keeper, Next, Snapshot};
 pub use load::{Checkpoint, Resume, load};
 pub use manifest::{BlockLayout, CheckpointId, Exact, Layout, Manifest, Place, Settings};
-pub use part::{Part, State};
+pub use part::Part;
+pub use pieces::{Kind, Stretch};
+pub(crate) use plan::Holding;
 pub use shelf::Shelf;
+pub use state::{Numbers, State};
 
 use crate::collective::CollectiveError;
+use crate::weights::WeightsError;
 
 /// Why a checkpoint cannot be written or read.
 #[derive(Debug, Error)]
@@ -66,6 +81,17 @@ pub enum CheckpointError {
         "checkpoint {id} is of another training: {differences}; give the same settings, or another --run"
     )]
     Settings { id: String, differences: String },
+    /// Its running numbers have no names, which the file needs.
+    #[error(
+        "checkpoint {id} has format {format}, which does not say what its running statistics are called; go on from it with this program (shardtrain --resume) and export the checkpoint that it writes"
+    )]
+    Unnamed { id: String, format: u32 },
+    /// The weights do not fit into a file.
+    #[error("the weights cannot be saved")]
+    Weights(#[from] WeightsError),
+    /// The file cannot be written.
+    #[error("cannot write {path}")]
+    File { path: String, source: std::io::Error },
     /// Another rank could not read or write.
     #[error("rank {rank}: {reason}")]
     Elsewhere { rank: u32, reason: String },

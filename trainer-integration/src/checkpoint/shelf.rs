@@ -1,14 +1,15 @@
 //! The checkpoints of a run in a store: what is written when, what is read, what goes away.
 //!
 //! Parts are put before the manifest that names them, each whole or not at all, so a manifest that can be read leads to parts that were
-//! written. What goes away: manifests beyond the newest that are kept, then the parts that a removed manifest named and no remaining one
+//! written. A part may be of several checkpoints, and is needed as long as one of them remains. What goes away: manifests beyond the newest that are kept, then the parts that a removed manifest named and no remaining one
 //! does. A part that no manifest names may be of a checkpoint that is being written; it goes when it is a day older than the newest
 //! manifest, and so does what a process left that was killed while it wrote.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use shardd_client::catalog::StorePlace;
 use shardd_client::origin::{Origin, OriginError};
 use shardd_client::protocol::RunId;
@@ -99,11 +100,6 @@ impl Shelf {
     pub fn manifest(&self, id: CheckpointId) -> Result<Manifest, CheckpointError> {
         self.runtime.block_on(self.objects.read_manifest(id))
     }
-
-    /// The bytes of a part, verified.
-    pub(super) fn part(&self, part: Part) -> Result<Vec<u8>, CheckpointError> {
-        self.runtime.block_on(self.objects.read_part(part))
-    }
 }
 
 impl Objects {
@@ -141,18 +137,22 @@ impl Objects {
         Manifest::from_bytes(id, &bytes)
     }
 
-    async fn read_part(&self, part: Part) -> Result<Vec<u8>, CheckpointError> {
+    /// The bytes of a part, verified.
+    pub(super) async fn read_part(&self, part: Part) -> Result<Bytes, CheckpointError> {
         let what = format!("part {} of a checkpoint", part.digest.short());
-        let read = self.origin.keyed(self.part_key(part.digest), &what, part.digest);
-        Ok(read.await?.to_vec())
+        Ok(self.origin.keyed(self.part_key(part.digest), &what, part.digest).await?)
     }
 
-    /// Puts a part.
-    pub(super) async fn put_part(&self, bytes: Vec<u8>) -> Result<Part, CheckpointError> {
-        let part = Part { digest: Digest::of(&bytes), bytes: bytes.len() as u64 };
+    /// Puts a part, whose bytes these are.
+    pub(super) async fn put_part(&self, part: Part, bytes: Vec<u8>) -> Result<(), CheckpointError> {
         let what = format!("part {} of a checkpoint", part.digest.short());
-        self.origin.put_keyed(self.part_key(part.digest), &what, bytes.into()).await?;
-        Ok(part)
+        Ok(self.origin.put_keyed(self.part_key(part.digest), &what, bytes.into()).await?)
+    }
+
+    /// The parts there are, with their bytes.
+    pub(super) async fn present(&self) -> Result<BTreeMap<Digest, u64>, CheckpointError> {
+        let listed = self.origin.list_folder(&self.parts_folder()).await?;
+        Ok(listed.iter().filter_map(|object| Some((part_of(&object.key)?, object.bytes))).collect())
     }
 
     /// Puts a manifest whose parts are there: from now on the checkpoint exists.
@@ -183,14 +183,14 @@ impl Objects {
         for id in &gone {
             // Of one that cannot be read the parts go when they are forgotten.
             if let Ok(manifest) = self.read_manifest(*id).await {
-                named.extend(manifest.parts.iter().map(|part| part.digest));
+                named.extend(manifest.objects().map(|part| part.digest));
             }
         }
         let mut needed = BTreeSet::new();
         let mut all_are_read = true;
         for id in &kept {
             match self.read_manifest(*id).await {
-                Ok(manifest) => needed.extend(manifest.parts.iter().map(|part| part.digest)),
+                Ok(manifest) => needed.extend(manifest.objects().map(|part| part.digest)),
                 Err(error) => {
                     warn!(checkpoint = %id.short(), %error, "a checkpoint cannot be read; no parts are removed");
                     all_are_read = false;
@@ -208,8 +208,7 @@ impl Objects {
         }
         let mut away = Vec::new();
         for object in self.origin.list_folder(&self.parts_folder()).await? {
-            let name = object.key.rsplit('/').next().and_then(|name| name.strip_suffix(".safetensors"));
-            let Some(digest) = name.and_then(|name| name.parse::<Digest>().ok()) else { continue };
+            let Some(digest) = part_of(&object.key) else { continue };
             let is_over = named.contains(&digest) || object.written.is_older(FORGOTTEN, now);
             if is_over && !needed.contains(&digest) {
                 away.push(object.key);
@@ -217,4 +216,9 @@ impl Objects {
         }
         Ok(self.origin.delete(away).await?)
     }
+}
+
+/// The digest in a part's key.
+fn part_of(key: &str) -> Option<Digest> {
+    key.rsplit('/').next()?.strip_suffix(".safetensors")?.parse().ok()
 }

@@ -1,16 +1,20 @@
 //! What an engine is made of, for checkpoints and for weights from elsewhere.
 
+use std::ops::Range;
+
 use tracing::warn;
 
 use super::{BlockState, Engine, lock};
 use crate::checkpoint::{
-    BlockLayout, Checkpoint, CheckpointError, Layout, Manifest, Place, Settings, Snapshot, State,
+    BlockLayout, Checkpoint, CheckpointError, Held, Holding, Kind, Layout, Manifest, Numbers, Place,
+    Settings, Snapshot, State,
 };
 use crate::collective::CollectiveError;
 use crate::optim::Moments;
 use crate::stage::Stage;
 use crate::train::ProgressSoFar;
 use crate::weights::{Weights, WeightsError};
+use crate::zero::Zero;
 
 impl Engine {
     /// Makes the weights those of the same names, and the running numbers of every virtual rank, as far as they are among them.
@@ -44,17 +48,6 @@ impl Engine {
         Ok(())
     }
 
-    /// What this rank would have to be given to go on from here: the layout of the numbers, and the numbers, as they lie.
-    pub(crate) fn state(&self) -> (Layout, Vec<&[f32]>, Vec<Vec<f32>>) {
-        let running = self.running.iter().map(|blocks| blocks.iter().flatten().flatten().copied().collect());
-        let mut numbers = Vec::with_capacity(3 * self.blocks.len());
-        for BlockState { weights, moments, .. } in &self.blocks {
-            numbers.extend(weights.stretches().map(|(_, numbers)| numbers));
-            numbers.extend([&moments.first[..], &moments.second]);
-        }
-        (self.layout(), numbers, running.collect())
-    }
-
     /// What a checkpoint of a training with these settings is to hold, which has come so far.
     ///
     /// # Errors
@@ -67,7 +60,15 @@ impl Engine {
         progress: ProgressSoFar,
     ) -> Result<Snapshot<'_>, CollectiveError> {
         self.settle()?;
-        let (layout, common, statistics) = self.state();
+        let running = self.running.iter().map(|blocks| blocks.iter().flatten().flatten().copied().collect());
+        let mut held = Vec::with_capacity(3 * self.blocks.len());
+        for (block, BlockState { weights, moments, slice, .. }) in self.blocks.iter().enumerate() {
+            let weights = weights.stretches();
+            held.extend(weights.map(|(start, numbers)| Held { block, kind: Kind::Weights, start, numbers }));
+            let (first, second) = ((Kind::First, &moments.first), (Kind::Second, &moments.second));
+            let moments = [first, second].into_iter();
+            held.extend(moments.map(|(kind, numbers)| Held { block, kind, start: slice.start, numbers }));
+        }
         let manifest = Manifest {
             format: Manifest::FORMAT,
             run,
@@ -76,20 +77,31 @@ impl Engine {
             virtual_ranks: self.ranks.count,
             settings,
             progress,
-            layout,
+            layout: self.layout(),
+            pieces: Vec::new(),
+            statistics: Vec::new(),
             parts: Vec::new(),
         };
-        Ok(Snapshot { manifest, common, statistics, before: None })
+        let holding = Holding::of(&self.mesh, self.gathers(), self.zero != Zero::Nothing);
+        Ok(Snapshot { manifest, holding, held, statistics: running.collect(), before: None })
     }
 
     fn layout(&self) -> Layout {
-        let layout = |stage: &dyn Stage, state: &BlockState| BlockLayout {
-            parameters: stage.parameters().iter().map(|it| (it.name.clone(), it.shape.clone())).collect(),
-            weights: state.ownership.all,
-            first: state.moments.first.len(),
-            second: state.moments.second.len(),
-            updates: state.moments.steps,
-            statistics: stage.buffers().iter().map(|buffer| buffer.initial.len()).sum(),
+        let shape = |name: &str, shape: &[usize]| (name.to_owned(), shape.to_vec());
+        let layout = |stage: &dyn Stage, state: &BlockState| {
+            let trained = state.trained_len();
+            // Of all ranks, whatever this one has of it.
+            let first = if state.moments.steps > 0 { trained } else { 0 };
+            BlockLayout {
+                parameters: stage.parameters().iter().map(|it| shape(&it.name, &it.shape)).collect(),
+                weights: state.ownership.all,
+                trained,
+                first,
+                second: if self.rule.optimizer.has_second_moment() { first } else { 0 },
+                updates: state.moments.steps,
+                statistics: stage.buffers().iter().map(|buffer| buffer.initial.len()).sum(),
+                buffers: stage.buffers().iter().map(|it| shape(&it.name, &it.shape)).collect(),
+            }
         };
         let blocks = self.model.stages.iter().zip(&self.blocks);
         Layout { blocks: blocks.map(|(stage, state)| layout(&**stage, state)).collect() }
@@ -113,8 +125,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes this what [`Engine::state`] said of some engine, in the numbers of its layout. The running numbers are those of this rank's
-    /// virtual ranks, in order.
+    /// Takes over the numbers of this layout, as far as this rank keeps them, all of which are there. The running numbers are those of this
+    /// rank's virtual ranks, in order.
     ///
     /// # Errors
     /// What of the model differs from the layout; then nothing has changed.
@@ -134,17 +146,33 @@ impl Engine {
                 return Err(format!("block {index} with other numbers than its parameters have"));
             }
         }
+        let others = || "other numbers than its layout says".to_owned();
         if !state.statistics.iter().map(|(rank, _)| *rank).eq(self.virtual_ranks())
             || state.statistics.iter().any(|(_, numbers)| numbers.len() != layout.statistics())
-            || state.common.len() != layout.common()
         {
-            return Err("other numbers than its layout says".to_owned());
+            return Err(others());
         }
-        let mut left = &state.common[..];
-        for (block, layout) in self.blocks.iter_mut().zip(&layout.blocks) {
-            block.begin(0, &take(&mut left, layout.weights));
-            let (first, second) = (take(&mut left, layout.first), take(&mut left, layout.second));
-            block.remember(Moments { first, second, steps: layout.updates });
+        let mut moments = Vec::with_capacity(self.blocks.len());
+        for (block, (ours, layout)) in self.blocks.iter().zip(&layout.blocks).enumerate() {
+            let has = |range: Range<usize>| state.has(block, Kind::Weights, &range);
+            let mut kept = ours.weights.stretches().map(|(start, numbers)| start..start + numbers.len());
+            let is_there = if ours.computed.is_some() { has(0..ours.ownership.all) } else { kept.all(has) };
+            let moment = |kind| match layout.count(kind) {
+                0 => Some(Vec::new()),
+                _ => state.numbers(block, kind, &ours.slice),
+            };
+            let (first, second) = (moment(Kind::First), moment(Kind::Second));
+            let (Some(first), Some(second)) = (first.filter(|_| is_there), second) else {
+                return Err(others());
+            };
+            moments.push(Moments { first, second, steps: layout.updates });
+        }
+        for Numbers { block, start, values, .. } in state.numbers.iter().filter(|it| it.kind == Kind::Weights)
+        {
+            self.blocks[*block].begin(*start, values);
+        }
+        for (block, moments) in self.blocks.iter_mut().zip(moments) {
+            block.remember(moments);
         }
         for (blocks, (_, numbers)) in self.running.iter_mut().zip(&state.statistics) {
             let mut left = &numbers[..];

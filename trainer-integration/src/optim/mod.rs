@@ -126,7 +126,7 @@ impl Moments {
         assert_eq!(gradient.len(), count, "one gradient per weight");
         self.steps += 1;
         self.first.resize(count, 0.0);
-        if matches!(optimizer, Optimizer::Adam { .. } | Optimizer::AdamW { .. }) {
+        if optimizer.has_second_moment() {
             self.second.resize(count, 0.0);
         }
         let steps = self.steps;
@@ -174,6 +174,11 @@ struct Turn {
 }
 
 impl Optimizer {
+    /// Whether it remembers two numbers for each weight.
+    pub(crate) fn has_second_moment(self) -> bool {
+        matches!(self, Optimizer::Adam { .. } | Optimizer::AdamW { .. })
+    }
+
     fn by_one_moment(self, turn: Turn, weights: &mut [f32], gradient: &[f32], first: &mut [f32]) {
         let Turn { rate, factor, .. } = turn;
         let numbers = weights.iter_mut().zip(gradient).zip(first);

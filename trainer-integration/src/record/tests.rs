@@ -17,6 +17,7 @@ use crate::reduce::{Reduction, VirtualRanks};
 use crate::source::StepSource;
 use crate::testkit::{MemorySteps, digits_like_rows, pattern_vectors};
 use crate::train::{Outcome, Persistence, Progress, Start, TrainConfig, TrainError, Trained, train_with};
+use crate::zero::Zero;
 
 const V: u32 = 4;
 
@@ -84,7 +85,7 @@ impl Lab {
         spawn(world, |mut collective: ThreadCollective| {
             let (shelf, rank) = (self.shelf(run), collective.rank());
             let resume = fate.back_to.map_or(Resume::Auto, Resume::Step);
-            let checkpoint = load(&mut collective, &shelf, &resume).unwrap();
+            let checkpoint = load(&mut collective, &shelf, &resume, Zero::Nothing).unwrap();
             let place = checkpoint.as_ref().map(|it| it.manifest.place).unwrap_or_default();
             let kept =
                 Checkpoints { shelf: shelf.clone(), every_steps: fate.checkpoints, every: None, keep: 3 };

@@ -389,7 +389,7 @@ fn what_differs_between_ranks_is_named_with_rank_and_block() {
 fn in_parts(world: u32, config: &TrainConfig, place: &StorePlace, stop_after: Option<u64>) -> Vec<Outcome> {
     spawn(world, |mut collective: ThreadCollective| {
         let shelf = Shelf::open(place, &"parts".parse().unwrap()).unwrap();
-        let checkpoint = load(&mut collective, &shelf, &Resume::Auto).unwrap();
+        let checkpoint = load(&mut collective, &shelf, &Resume::Auto, config.slicing).unwrap();
         let start =
             checkpoint.as_ref().map_or((0, 0), |it| (it.manifest.place.epoch, it.manifest.place.position));
         let persistence = Persistence {
@@ -457,6 +457,43 @@ fn a_training_that_is_stopped_and_goes_on_with_other_ranks_gives_the_same() {
             assert_eq!((trained.digest, trained.samples_here), (whole.digest, 0));
         }
     }
+}
+
+#[test]
+fn a_training_goes_on_at_any_stage_of_zero_from_a_checkpoint_whose_name_does_not_tell_the_stage() {
+    let adam = TrainConfig { optimizer: Optimizer::adamw(0.1), rate: 1e-3, clip: Some(1.0), ..config() };
+    let whole = on_threads(1, &adam).remove(0);
+    let mut names = BTreeSet::new();
+    for (zero, world) in [
+        (Zero::Nothing, 1),
+        (Zero::Nothing, 3),
+        (Zero::Moments, 2),
+        (Zero::Gradients, 4),
+        (Zero::Parameters, 1),
+        (Zero::Parameters, 2),
+        (Zero::Parameters, 3),
+        (Zero::Parameters, 4),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = StorePlace::Directory(directory.path().to_owned());
+        let sliced = TrainConfig { slicing: zero.into(), ..adam.clone() };
+        for outcome in in_parts(world, &sliced, &place, Some(8)) {
+            assert!(matches!(outcome, Outcome::Stopped(_)), "{zero:?}, W={world}: {outcome:?}");
+        }
+        let shelf = Shelf::open(&place, &"parts".parse().unwrap()).unwrap();
+        names.insert(shelf.list().unwrap().first().copied());
+        // On with another stage, other ranks.
+        let next = Zero::ALL[(zero.stage() as usize + 1 + world as usize) % 4];
+        for outcome in
+            in_parts(5 - world, &TrainConfig { slicing: next.into(), ..adam.clone() }, &place, None)
+        {
+            let Outcome::Trained(trained) = outcome else { panic!("nobody asked it to stop") };
+            assert_eq!(trained.digest, whole.digest, "{zero:?}, W={world}, then {next:?}");
+            assert!(trained.samples_here < whole.samples, "it did not begin anew");
+            assert!(trained.checkpoints.count > 0 && trained.checkpoints.written_bytes > 0);
+        }
+    }
+    assert_eq!(names.len(), 1, "{names:?}");
 }
 
 #[test]
@@ -532,7 +569,7 @@ fn a_checkpoint_of_another_training_is_refused_with_what_differs() {
         let place = &place;
         spawn(1, |mut collective: ThreadCollective| {
             let shelf = Shelf::open(place, &"parts".parse().unwrap()).unwrap();
-            let checkpoint = load(&mut collective, &shelf, &Resume::Auto).unwrap().unwrap();
+            let checkpoint = load(&mut collective, &shelf, &Resume::Auto, Zero::Nothing).unwrap().unwrap();
             let start = (checkpoint.manifest.place.epoch, checkpoint.manifest.place.position);
             let start = MemorySteps::new(
                 digits_like_rows(ROWS, 1),
@@ -574,7 +611,7 @@ fn a_source_that_begins_elsewhere_than_the_checkpoint_ends_is_refused() {
     in_parts(2, &config(), &place, Some(3));
     let errors = spawn(1, |mut collective: ThreadCollective| {
         let shelf = Shelf::open(&place, &"parts".parse().unwrap()).unwrap();
-        let checkpoint = load(&mut collective, &shelf, &Resume::Auto).unwrap().unwrap();
+        let checkpoint = load(&mut collective, &shelf, &Resume::Auto, Zero::Nothing).unwrap().unwrap();
         let persistence =
             Persistence { start: Start::Checkpoint(Box::new(checkpoint)), ..Persistence::default() };
         let ranks = VirtualRanks { count: 4, world: 1 };

@@ -24,6 +24,7 @@ use shardfmt::DatasetRef;
 use thiserror::Error;
 
 use crate::bench_comm::BenchCommArgs;
+use crate::export::Export;
 use crate::launch::Launch;
 use crate::records::{Bisect, Rerun};
 
@@ -510,6 +511,7 @@ pub(crate) enum Command {
     BenchComm(BenchCommArgs),
     Rerun(Rerun),
     Bisect(Bisect),
+    Export(Export),
 }
 
 /// Arguments that are well-formed but cannot be meant.

@@ -6,6 +6,7 @@
 
 mod args;
 mod bench_comm;
+mod export;
 mod launch;
 mod output;
 mod records;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Some(Command::Run(launch)) => (launch::run(launch), String::new()),
         Some(Command::Rerun(rerun)) => (records::rerun(rerun, &args), format!("rank {}: ", rerun.rank)),
         Some(Command::Bisect(bisect)) => (records::bisect(bisect, &args), "bisect: ".to_owned()),
+        Some(Command::Export(export)) => (export::run(export, &args).map(|()| 0), "export: ".to_owned()),
         Some(Command::BenchComm(args)) => (bench_comm::run(args).map(|()| 0), "bench-comm: ".to_owned()),
     };
     match outcome {

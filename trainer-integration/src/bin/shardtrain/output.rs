@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use shardd_trainer::checkpoint::CheckpointCosts;
 use shardd_trainer::collective::straggler;
 use shardd_trainer::compress::CompressionReport;
 use shardd_trainer::ledger::Usage;
@@ -60,6 +61,8 @@ pub(crate) struct Report<'a> {
     samples_per_s: f64,
     train_s: f64,
     wait_s: f64,
+    /// What checkpoints have cost; bytes are those of all ranks.
+    checkpoints: CheckpointCosts,
     bytes_sent: u64,
     /// What compression has cost and saved on this rank.
     compression: Option<CompressionFigures>,
@@ -142,6 +145,7 @@ impl<'a> Report<'a> {
             },
             train_s: trained.train_s,
             wait_s: trained.wait_s,
+            checkpoints: trained.checkpoints,
             bytes_sent: trained.bytes_sent,
             compression: trained.compression.map(CompressionFigures::from),
             waited_for_s: trained.waited_for.iter().map(std::time::Duration::as_secs_f64).collect(),
@@ -238,6 +242,12 @@ pub(crate) fn tell_stopped(args: &Args, steps: u64, of: u64) {
     // The checkpoint is there: a reader that has gone away misses this, and nothing is wrong.
     let mut out = io::stdout().lock();
     let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Says whose weights are in a file now.
+pub(crate) fn tell_exported(checkpoint: &str, path: &Path) {
+    // The file is there: a reader that has gone away misses this, and nothing is wrong.
+    let _ = writeln!(io::stdout(), "the weights of checkpoint {checkpoint} are in {}", path.display());
 }
 
 /// Replaces `path` with the report; a reader sees the old or the new one, whole.

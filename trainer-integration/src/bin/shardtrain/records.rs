@@ -120,7 +120,7 @@ pub(crate) struct Expected {
 impl Expected {
     /// The record that is called so. Rank numbers are no matter: every rank reads it.
     fn open(at: &Path, asked: &str, run: &RunId, args: &Args) -> Result<Expected, Failure> {
-        let shelf = open(at, run, args)?;
+        let shelf = open(at, run, args, "record")?;
         let records = shelf.records();
         let (id, record) = shelf.handle().block_on(async {
             let listed = records.find(asked).await?;
@@ -173,14 +173,15 @@ impl Expected {
     }
 }
 
-/// The records of a place, which is not made where there is none.
-fn open(at: &Path, run: &RunId, args: &Args) -> Result<Shelf, Failure> {
+/// The records of a place, or its checkpoints (`what`, as the flag says), which is not made where there is none.
+pub(crate) fn open(at: &Path, run: &RunId, args: &Args, what: &str) -> Result<Shelf, Failure> {
     let place = place(at, args)?;
     if let shardd_client::catalog::StorePlace::Directory(directory) = &place
         && !directory.is_dir()
     {
+        let plural = format!("{}s", what.trim_end_matches('s'));
         return Err(format!(
-            "there is no directory {}; name that of the records with --record",
+            "there is no directory {}; name that of the {plural} with --{what}",
             directory.display()
         )
         .into());

@@ -77,7 +77,7 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
     let mut collective = join(args)?;
     let checkpoint = match &checkpoints {
         None => None,
-        Some(kept) => load(&mut *collective, &kept.shelf, &args.resume)?,
+        Some(kept) => load(&mut *collective, &kept.shelf, &args.resume, args.slicing())?,
     };
     let manifest_of =
         |checkpoint: &Checkpoint| (checkpoint.manifest.virtual_ranks, checkpoint.manifest.place);

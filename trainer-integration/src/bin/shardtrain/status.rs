@@ -76,6 +76,7 @@ mod tests {
             gradient_norm: 1.0,
             rate: 0.1,
             memory: shardd_trainer::ledger::Usage::default(),
+            checkpoint_s: 0.0,
             samples_per_s: 1234.4,
             left_s: 3_725.0,
             time,

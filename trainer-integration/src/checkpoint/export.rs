@@ -1,0 +1,179 @@
+//! The weights of a checkpoint as one file, byte for byte the one that the training itself saves: parameters, and running numbers averaged over
+//! the virtual ranks in the order of the tree. A few objects are in memory at a time, however large the model is.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use tokio::task::JoinSet;
+
+use super::CheckpointError;
+use super::manifest::{CheckpointId, Layout, Manifest};
+use super::part::decode;
+use super::pieces::{Kind, Object, Piece, objects};
+use super::plan::within;
+use super::shelf::Shelf;
+use crate::reduce::Partials;
+use crate::weights::safetensors_header;
+
+/// Objects that are read at once.
+const AT_ONCE: usize = 4;
+
+/// Where the numbers of a checkpoint go in a file.
+struct Places {
+    header: Vec<u8>,
+    /// By block, where in the file each stretch of its weights goes: numbers of the block, and the first byte.
+    weights: Vec<Vec<(Range<usize>, u64)>>,
+    /// The same of the running numbers, one after the other.
+    running: Vec<(Range<usize>, u64)>,
+    length: u64,
+}
+
+impl Places {
+    fn of(layout: &Layout) -> Result<Places, CheckpointError> {
+        let parameters = layout.blocks.iter().flat_map(|block| &block.parameters);
+        let buffers = layout.blocks.iter().flat_map(|block| &block.buffers);
+        let tensors: Vec<(&str, &[usize])> =
+            parameters.chain(buffers).map(|(name, shape)| (&name[..], &shape[..])).collect();
+        let (header, starts) = safetensors_header(&tensors)?;
+        let base = header.len() as u64;
+        let mut starts = starts.into_iter().map(|start| base + start as u64);
+        let mut place = |shapes: &[(String, Vec<usize>)], first: usize| {
+            let mut next = first;
+            let places = shapes.iter().zip(&mut starts).map(|((_, shape), start)| {
+                let range = next..next + shape.iter().product::<usize>();
+                next = range.end;
+                (range, start)
+            });
+            places.collect::<Vec<_>>()
+        };
+        let weights = layout.blocks.iter().map(|block| place(&block.parameters, 0)).collect();
+        let mut running: Vec<(Range<usize>, u64)> = Vec::new();
+        for block in &layout.blocks {
+            let first = running.last().map_or(0, |(range, _)| range.end);
+            running.extend(place(&block.buffers, first));
+        }
+        let count: usize = tensors.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+        Ok(Places { length: base + (count * size_of::<f32>()) as u64, header, weights, running })
+    }
+}
+
+/// Writes the weights of a checkpoint, the newest if no step is named, to a file, which is replaced by all of them or left as it was. Which
+/// checkpoint it was.
+///
+/// # Errors
+/// When there is no such checkpoint, it is damaged or does not say what its running numbers are called (format 1), or the file cannot be
+/// written.
+pub fn export(shelf: &Shelf, step: Option<u64>, path: &Path) -> Result<CheckpointId, CheckpointError> {
+    let listed = shelf.list()?;
+    let Some(&id) = listed.iter().find(|id| step.is_none_or(|step| id.step == step)) else {
+        let steps: Vec<String> = listed.iter().map(|id| id.step.to_string()).collect();
+        let present = if steps.is_empty() { "none".to_owned() } else { steps.join(", ") };
+        let wanted = step.map_or_else(|| "at all".to_owned(), |step| step.to_string());
+        let (run, store) = (shelf.run().to_string(), shelf.store().to_owned());
+        return Err(CheckpointError::NoSuch { wanted, run, store, present });
+    };
+    let manifest = shelf.manifest(id)?;
+    let layout = &manifest.layout;
+    if layout.blocks.iter().any(|block| block.statistics > 0 && block.buffers.is_empty()) {
+        return Err(CheckpointError::Unnamed { id: id.short(), format: manifest.format });
+    }
+    let places = Places::of(layout)?;
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    let part = path.with_file_name(name);
+    let refused = |source| CheckpointError::File { path: path.display().to_string(), source };
+    let written = || {
+        let mut file = File::create(&part).map_err(refused)?;
+        let head = file.write_all(&places.header).and_then(|()| file.set_len(places.length));
+        head.map_err(refused)?;
+        shelf.handle().block_on(write(shelf, id, &manifest, &places, &mut file, path))?;
+        // It is kept once it is on the disk.
+        file.sync_all().and_then(|()| std::fs::rename(&part, path)).map_err(refused)
+    };
+    written().inspect_err(|_| {
+        let _ = std::fs::remove_file(&part); // may not even exist
+    })?;
+    Ok(id)
+}
+
+async fn write(
+    shelf: &Shelf,
+    id: CheckpointId,
+    manifest: &Manifest,
+    places: &Places,
+    file: &mut File,
+    path: &Path,
+) -> Result<(), CheckpointError> {
+    let refused = |source| CheckpointError::File { path: path.display().to_string(), source };
+    let is_wanted = |object: &Object| {
+        object.statistics.is_some_and(|(_, count)| count > 0)
+            || object.piece().iter().any(|stretch| stretch.kind == Kind::Weights)
+    };
+    let mut wanted = objects(manifest).into_iter().filter(is_wanted);
+    let mut sums = Partials::<f32>::new(manifest.virtual_ranks);
+    let mut reading = JoinSet::new();
+    // Statistics are added up in the order of virtual ranks, in which they are read, but perhaps not there.
+    let mut early: HashMap<u32, Vec<f32>> = HashMap::new();
+    let mut next_rank = 0;
+    loop {
+        // Never none at all: one that is waited for is being read.
+        while (reading.len() + early.len() < AT_ONCE || reading.is_empty())
+            && let Some(object) = wanted.next()
+        {
+            let store = shelf.objects();
+            reading.spawn(async move {
+                let bytes = store.read_part(object.part).await?;
+                let damaged = |reason| CheckpointError::Damaged { id: id.short(), reason };
+                decode(&bytes, &object).map_err(damaged).map(|decoded| (object, decoded))
+            });
+        }
+        let Some(done) = reading.join_next().await else { break };
+        let (object, (numbers, own)) = done.expect("reading neither panics nor is given up alone")?;
+        write_piece(file, places, &object.piece(), &numbers).map_err(refused)?;
+        if let Some((virtual_rank, _)) = object.statistics {
+            early.insert(virtual_rank, own);
+            while let Some(own) = early.remove(&next_rank) {
+                sums.push(next_rank, own);
+                next_rank += 1;
+            }
+        }
+    }
+    if manifest.layout.statistics() > 0 {
+        let damaged = |_| CheckpointError::Damaged {
+            id: id.short(),
+            reason: "running statistics of some virtual ranks are missing".to_owned(),
+        };
+        let total = sums.into_total().map_err(damaged)?;
+        let averages: Vec<f32> = total.iter().map(|sum| sum / manifest.virtual_ranks as f32).collect();
+        for (range, start) in &places.running {
+            write_at(file, *start, &averages[range.clone()]).map_err(refused)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes what of a piece are weights.
+fn write_piece(file: &mut File, places: &Places, piece: &Piece, numbers: &[f32]) -> io::Result<()> {
+    for (at, stretch) in within(piece, &(0..numbers.len())) {
+        if stretch.kind != Kind::Weights {
+            continue;
+        }
+        let range = &stretch.range;
+        for (tensor, start) in &places.weights[stretch.block] {
+            let (from, to) = (tensor.start.max(range.start), tensor.end.min(range.end));
+            if from < to {
+                let numbers = &numbers[at + from - range.start..at + to - range.start];
+                write_at(file, start + ((from - tensor.start) * size_of::<f32>()) as u64, numbers)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_at(file: &mut File, start: u64, numbers: &[f32]) -> io::Result<()> {
+    file.seek(SeekFrom::Start(start))?;
+    file.write_all(bytemuck::cast_slice(numbers))
+}

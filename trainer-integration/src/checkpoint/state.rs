@@ -1,0 +1,87 @@
+//! The numbers of a training, as far as one rank has them. Pure.
+
+use std::ops::Range;
+
+use super::pieces::{Kind, Stretch};
+use super::plan::within;
+
+/// What was read of a checkpoint for one rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    /// Of what all ranks have in common, by block, kind and place; none overlap.
+    pub numbers: Vec<Numbers>,
+    /// Of each virtual rank of this rank, its number and its running statistics, the blocks' one after the other.
+    pub statistics: Vec<(u32, Vec<f32>)>,
+}
+
+/// Some of a block's numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Numbers {
+    /// Which block.
+    pub block: usize,
+    /// Which numbers.
+    pub kind: Kind,
+    /// The place of the first.
+    pub start: usize,
+    /// From there on.
+    pub values: Vec<f32>,
+}
+
+impl Numbers {
+    /// Where they lie in the block.
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.start + self.values.len()
+    }
+}
+
+impl State {
+    /// With zeros for these stretches, which are in order.
+    pub(super) fn blank(stretches: Vec<Stretch>) -> State {
+        let zeros = |Stretch { block, kind, range }: Stretch| Numbers {
+            block,
+            kind,
+            start: range.start,
+            values: vec![0.0; range.len()],
+        };
+        State { numbers: stretches.into_iter().map(zeros).collect(), statistics: Vec::new() }
+    }
+
+    /// Takes over the numbers of a piece's run, as far as there is a place for them.
+    pub(super) fn place(&mut self, piece: &[Stretch], run: &Range<usize>, values: &[f32]) {
+        for (at, Stretch { block, kind, range }) in within(piece, run) {
+            let first = self.numbers.partition_point(|it| {
+                (it.block, it.kind) < (block, kind)
+                    || (it.block, it.kind) == (block, kind) && it.range().end <= range.start
+            });
+            for it in self.numbers[first..].iter_mut().take_while(|it| (it.block, it.kind) == (block, kind)) {
+                let (from, to) = (it.start.max(range.start), it.range().end.min(range.end));
+                if from >= to {
+                    break;
+                }
+                let start = at + from - range.start;
+                it.values[from - it.start..to - it.start].copy_from_slice(&values[start..start + to - from]);
+            }
+        }
+    }
+
+    /// The numbers of a kind of a block that lie in this range, if all of them are there.
+    pub(crate) fn numbers(&self, block: usize, kind: Kind, range: &Range<usize>) -> Option<Vec<f32>> {
+        let found: Vec<f32> = self.pieces_of(block, kind, range).flatten().copied().collect();
+        (found.len() == range.len()).then_some(found)
+    }
+
+    /// Whether all of these are there.
+    pub(crate) fn has(&self, block: usize, kind: Kind, range: &Range<usize>) -> bool {
+        self.pieces_of(block, kind, range).map(<[f32]>::len).sum::<usize>() == range.len()
+    }
+
+    /// What of these is there, in order.
+    fn pieces_of(&self, block: usize, kind: Kind, range: &Range<usize>) -> impl Iterator<Item = &[f32]> {
+        let of_block = self.numbers.iter().filter(move |it| (it.block, it.kind) == (block, kind));
+        let (first, last) = (range.start, range.end);
+        of_block.map(move |it| {
+            let place = |at: usize| at.clamp(it.start, it.range().end) - it.start;
+            &it.values[place(first)..place(last)]
+        })
+    }
+}
