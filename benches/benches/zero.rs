@@ -2,7 +2,7 @@
 //! by what stage 0 sends. `cargo bench -p shardd-benches --bench zero` prints one table.
 //!
 //! Blocks take a set time, as on an accelerator: forward a third of a step, backward two thirds; stage 3 goes forward again on the way back. Steps are
-//! taken in turns: every stage by itself, then every stage on two ranks.
+//! taken in turns, three of a kind one after the other: every stage by itself, then every stage on two ranks.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -19,7 +19,8 @@ use shardd_trainer::engine::BucketSizes;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const ROUNDS: usize = 15;
+const ROUNDS: usize = 7;
+const STEPS: u32 = 3;
 const RANKS: u32 = 2;
 const BLOCKS: usize = 10;
 const BLOCK_LEN: usize = 1 << 20;
@@ -60,7 +61,7 @@ fn measure(time: Duration) {
                         let mut steppers: Vec<Stepper> = alone.chain(together).collect();
                         let mut ways: Vec<Way<'_>> = Vec::new();
                         for stepper in &mut steppers {
-                            ways.push(Box::new(|| stepper.step(timed.micro_batch())));
+                            ways.push(Box::new(|| stepper.steps(STEPS, || timed.micro_batch())));
                         }
                         in_turns(all, rounds, &mut ways)
                     })
@@ -72,17 +73,18 @@ fn measure(time: Duration) {
         medians(&ranks)
     };
     // How long a step is without communication says how fast the link is.
-    let compute = rounds(5)[0].seconds;
+    let compute = rounds(3)[0].seconds / f64::from(STEPS);
     let travels = slice_of(4 * BLOCKS * BLOCK_LEN, 0, RANKS).len() * 2 * (RANKS as usize - 1);
     links.set(Some(LinkSpeed { bytes_per_s: travels as f64 / (compute / 2.0), latency: Duration::ZERO }));
     let found: Vec<StepFigures> = rounds(ROUNDS);
     let (alone, together) = found.split_at(Zero::ALL.len());
     let compute = alone[0].seconds;
+    let steps = f64::from(STEPS);
     for ((zero, alone), together) in Zero::ALL.into_iter().zip(alone).zip(together) {
         println!(
             "{:<14} {zero:>6} {:>6.1} ms {:>9.3} {:>9.3} {:>9.3} {:>8.0}%",
             format!("{} ms", time.as_millis()),
-            compute * 1e3,
+            compute / steps * 1e3,
             alone.seconds / compute,
             together.link_s / compute,
             together.seconds / compute,

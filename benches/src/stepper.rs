@@ -39,6 +39,26 @@ impl Stepper {
         Stepper { engine, usage, number: 0 }
     }
 
+    /// Takes so many steps one after the other, to the end of what they have others do: figures of one.
+    ///
+    /// # Errors
+    /// When another rank is gone.
+    pub fn steps(
+        &mut self,
+        count: u32,
+        micro_batch: impl Fn() -> MicroBatch<'static>,
+    ) -> Result<StepFigures, EngineError> {
+        let usage = self.usage.clone();
+        let (link_s, steps) = growth(
+            || usage.total(),
+            || {
+                (0..count).try_for_each(|_| self.step(micro_batch()).map(drop))?;
+                Ok(self.engine.settle()?)
+            },
+        );
+        steps.map(|()| StepFigures { link_s, ..StepFigures::default() })
+    }
+
     /// Takes a step: how long the link was in use, and how long there was nothing to do but wait for it at the end.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 
 mod account;
 pub(crate) mod agree;
+mod error;
 pub(crate) mod feed;
 pub mod guard;
 
@@ -11,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use shardd_client::record::RecordError;
 use shardfmt::digest::Digest;
-use thiserror::Error;
 use tracing::{info, warn};
 
 pub use account::ProgressSoFar;
+pub use error::TrainError;
+pub(crate) use error::chain;
 pub use feed::Preparation;
 pub use guard::{BadStep, GuardConfig, OnBadStep};
 
@@ -27,9 +28,9 @@ use crate::checkpoint::{
 use crate::collective::nccl::{self, DeviceSums, NcclError, Staged, Transport};
 use crate::collective::{Collective, CollectiveError, waited_for};
 use crate::compress::{Compression, CompressionReport};
-use crate::data::{Augmentation, InputError, InputOptions, InputSpec, Rows, RowsError};
-use crate::device::{DeviceError, DeviceName, Precision};
-use crate::engine::{Engine, EngineError, StepPlan};
+use crate::data::{Augmentation, InputOptions, InputSpec, Rows};
+use crate::device::{DeviceName, Precision};
+use crate::engine::{Engine, StepPlan};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::ledger::Usage;
 use crate::model::Model;
@@ -38,9 +39,9 @@ use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::random::Key;
 use crate::record::{Beginning, Noted, Purpose, Recorder, Recording, digest_of};
 use crate::reduce::{Comm, Reduction, VirtualRanks};
-use crate::source::{Audit, SourceError, StepSource};
+use crate::source::{Audit, StepSource};
 use crate::trace::{Lane, Tracer};
-use crate::weights::{Running, Weights, WeightsError};
+use crate::weights::{Running, Weights};
 use crate::zero::mesh::Mesh;
 use crate::zero::{Slicing, Zero};
 use account::Account;
@@ -120,102 +121,6 @@ impl Default for TrainConfig {
             preparation: None,
             traces: false,
             threads: None,
-        }
-    }
-}
-
-/// Why a training ended without weights.
-#[derive(Debug, Error)]
-#[expect(missing_docs, reason = "each message names its fields")]
-pub enum TrainError {
-    /// More processes than shares of a step; start fewer, or begin a run with more virtual ranks.
-    #[error(
-        "{world} ranks cannot share {virtual_ranks} virtual ranks; start at most {virtual_ranks} ranks, or give --virtual-ranks {world} or more to a new run"
-    )]
-    TooManyRanks { world: u32, virtual_ranks: u32 },
-    /// Ranks were started with different settings or data.
-    #[error("rank {rank} differs from rank 0 in {differences}; start all ranks with the same settings")]
-    Settings { rank: u32, differences: String },
-    /// Ranks hold different weights though they must not: a fault in hardware or in this program.
-    #[error(
-        "rank {rank} holds other weights than rank 0 in block {block} of the model {moment} ({theirs} against {ours}); the machines compute differently"
-    )]
-    Diverged { rank: u32, block: usize, moment: String, ours: Digest, theirs: Digest },
-    /// A step came to nothing that can be learnt from; the weights are those before it.
-    #[error("epoch {epoch}, step {step}: {what}")]
-    BadStep { epoch: u32, step: u64, what: BadStep },
-    /// There would be nothing to go back to.
-    #[error(
-        "bad steps are undone by going back to checkpoints: keep some (--checkpoints), written by steps (--checkpoint-every)"
-    )]
-    NothingToGoBackTo,
-    /// Gradients cannot be added up so for this optimizer.
-    #[error("{0}")]
-    Reduction(&'static str),
-    /// Ranks cannot share numbers by groups of that size.
-    #[error("{0} (--zero-group)")]
-    Groups(String),
-    /// The model does not fit the data.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// A block of the model would compute other numbers on another number of ranks.
-    #[error("{0}")]
-    Block(String),
-    /// Another rank is gone or late.
-    #[error(transparent)]
-    Collective(#[from] CollectiveError),
-    /// The device has no memory for a micro-batch.
-    #[error(transparent)]
-    Memory(EngineError),
-    /// Gradients cannot be carried as they are to be.
-    #[error(transparent)]
-    Nccl(#[from] NcclError),
-    /// Rows cannot be trained on.
-    #[error(transparent)]
-    Input(#[from] InputError),
-    /// Training data cannot be read.
-    #[error("training data cannot be read")]
-    Source(#[source] SourceError),
-    /// Test data cannot be read.
-    #[error("test data cannot be read")]
-    Rows(#[source] RowsError),
-    /// The source gives other shares than this rank's, or counts its samples wrongly.
-    #[error("the data source is at odds with the trainer: {0}")]
-    Share(String),
-    /// A checkpoint cannot be written or read, or is of another training.
-    #[error(transparent)]
-    Checkpoint(CheckpointError),
-    /// The record that the training is compared with cannot be read.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    /// The training is not the one of the record that it is compared with.
-    #[error("{0}")]
-    Rerun(String),
-    /// The weights to begin with are those of another model.
-    #[error("the first weights cannot be used")]
-    Weights(#[from] WeightsError),
-    /// The device is not there.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// The system has no threads to give.
-    #[error("no thread pool of {threads} threads")]
-    Threads { threads: usize, source: rayon::ThreadPoolBuildError },
-}
-
-impl From<EngineError> for TrainError {
-    fn from(error: EngineError) -> TrainError {
-        match error {
-            EngineError::Collective(error) => TrainError::Collective(error),
-            error @ EngineError::OutOfMemory { .. } => TrainError::Memory(error),
-        }
-    }
-}
-
-impl From<CheckpointError> for TrainError {
-    fn from(error: CheckpointError) -> TrainError {
-        match error {
-            CheckpointError::Collective(error) => TrainError::Collective(error),
-            error => TrainError::Checkpoint(error),
         }
     }
 }
@@ -916,18 +821,6 @@ impl Laps {
         let now = Instant::now();
         (now - std::mem::replace(&mut self.0, now)).as_secs_f64()
     }
-}
-
-/// The error with its causes, for ranks that see only text.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

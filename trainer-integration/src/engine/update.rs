@@ -143,8 +143,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits for all weights that are on their way: before anybody looks at them.
-    pub(super) fn settle(&mut self) -> Result<(), CollectiveError> {
+    /// Waits for all weights that are on their way. Whoever looks at them has it done; who times steps calls it after the last.
+    ///
+    /// # Errors
+    /// When another rank is gone or late.
+    pub fn settle(&mut self) -> Result<(), CollectiveError> {
         (0..self.spreading.len()).rev().try_for_each(|bucket| self.arrive(bucket))
     }
 

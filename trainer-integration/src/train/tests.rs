@@ -11,7 +11,7 @@ use crate::collective::tcp::{Rendezvous, TcpOptions, connect};
 use crate::collective::{ThreadCollective, spawn};
 use crate::data::MemoryRows;
 use crate::models::{GptSize, ModelKind, ModelOptions, Norm};
-use crate::source::Step;
+use crate::source::{SourceError, Step};
 use crate::testkit::{MemorySteps, digits_like_rows, pattern_images, pattern_vectors};
 use crate::weights::Named;
 

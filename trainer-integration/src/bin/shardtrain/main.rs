@@ -70,7 +70,7 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
             Some(TrainError::TooManyRanks { .. } | TrainError::Checkpoint(CheckpointError::Settings { .. })),
             _,
         ) => 2,
-        (Some(TrainError::Device(_)), _) => 2,
+        (Some(TrainError::Device(_) | TrainError::Groups(_)), _) => 2,
         (Some(TrainError::Nccl(error)), _) if error.is_usage() => 2,
         (Some(TrainError::Nccl(NcclError::Late { .. })), _) => OTHERS_ARE_GONE,
         (Some(TrainError::Collective(_)), _) => OTHERS_ARE_GONE,
