@@ -1,7 +1,7 @@
 //! How much of their communication the stages of ZeRO hide behind computing: two ranks on a link that is in use for half as long as they compute,
 //! by what stage 0 sends. `cargo bench -p shardd-benches --bench zero` prints one table.
 //!
-//! Blocks take a set time, as on an accelerator: forward a third of a step, backward two thirds; stage 3 goes forward again on the way back. Steps are
+//! Shares are what a rank sends in a step, in parts of the model's bytes times (N - 1) / N. Blocks take a set time, as on an accelerator: forward a third of a step, backward two thirds; stage 3 goes forward again on the way back. Steps are
 //! taken in turns, three of a kind one after the other: every stage by itself, then every stage on two ranks.
 
 use std::sync::Barrier;
@@ -27,8 +27,8 @@ const BLOCK_LEN: usize = 1 << 20;
 
 fn main() {
     println!(
-        "{:<14} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "2 ranks, in C", "stage", "C", "alone", "link", "step", "hidden"
+        "{:<14} {:>6} {:>9} {:>7} {:>9} {:>9} {:>9} {:>9}",
+        "2 ranks, in C", "stage", "C", "shares", "alone", "link", "step", "hidden"
     );
     for time in [60, 240] {
         measure(Duration::from_millis(time));
@@ -74,17 +74,19 @@ fn measure(time: Duration) {
     };
     // How long a step is without communication says how fast the link is.
     let compute = rounds(3)[0].seconds / f64::from(STEPS);
-    let travels = slice_of(4 * BLOCKS * BLOCK_LEN, 0, RANKS).len() * 2 * (RANKS as usize - 1);
-    links.set(Some(LinkSpeed { bytes_per_s: travels as f64 / (compute / 2.0), latency: Duration::ZERO }));
+    let share = slice_of(4 * BLOCKS * BLOCK_LEN, 0, RANKS).len() * (RANKS as usize - 1);
+    let bytes_per_s = 2.0 * share as f64 / (compute / 2.0);
+    links.set(Some(LinkSpeed { bytes_per_s, latency: Duration::ZERO }));
     let found: Vec<StepFigures> = rounds(ROUNDS);
     let (alone, together) = found.split_at(Zero::ALL.len());
     let compute = alone[0].seconds;
     let steps = f64::from(STEPS);
     for ((zero, alone), together) in Zero::ALL.into_iter().zip(alone).zip(together) {
         println!(
-            "{:<14} {zero:>6} {:>6.1} ms {:>9.3} {:>9.3} {:>9.3} {:>8.0}%",
+            "{:<14} {zero:>6} {:>6.1} ms {:>7.3} {:>9.3} {:>9.3} {:>9.3} {:>8.0}%",
             format!("{} ms", time.as_millis()),
             compute / steps * 1e3,
+            together.link_s * bytes_per_s / share as f64 / steps,
             alone.seconds / compute,
             together.link_s / compute,
             together.seconds / compute,
