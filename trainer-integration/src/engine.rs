@@ -512,7 +512,7 @@ impl Engine {
         if is_taken {
             let rule = self.rule_here();
             let factor = share * rule.clip.map_or(1.0, |limit| f64::from(norm.factor(limit)));
-            self.update(rule.optimizer, &gradient, factor as f32, plan.rate);
+            self.update(rule.optimizer, &gradient, factor as f32, plan.rate)?;
         } else {
             self.running = running;
         }

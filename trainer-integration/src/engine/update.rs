@@ -110,8 +110,18 @@ impl Engine {
     }
 
     /// Moves the weights of this rank's slices against the gradient. Who keeps all of them is sent the others' while training goes on: those of the
-    /// first blocks first, which are the first to be needed.
-    pub(super) fn update(&mut self, optimizer: Optimizer, gradient: &[Numbers<f32>], factor: f32, rate: f32) {
+    /// first blocks first, which are the first to be needed. A rank that had no samples has not waited yet for those of the step before.
+    ///
+    /// # Errors
+    /// When another rank is gone or late.
+    pub(super) fn update(
+        &mut self,
+        optimizer: Optimizer,
+        gradient: &[Numbers<f32>],
+        factor: f32,
+        rate: f32,
+    ) -> Result<(), CollectiveError> {
+        self.settle()?;
         let tracer = self.tracer.clone();
         let _span = tracer.span(Lane::Compute, || "update");
         let are_spread = matches!(self.zero, Zero::Moments | Zero::Gradients);
@@ -124,6 +134,7 @@ impl Engine {
                 self.spreading[bucket] = Some(self.spread(bucket));
             }
         }
+        Ok(())
     }
 
     /// Waits for the weights of a bucket that are on their way.

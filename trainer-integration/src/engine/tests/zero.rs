@@ -48,7 +48,8 @@ fn case<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static> + Sync>(
     Case { weights: model().initial(5), model, share }
 }
 
-/// Four steps over four virtual ranks, the third of them refused, the last short: a virtual rank with one row, one with none.
+/// Four steps over four virtual ranks, the second of them refused, the last short: a virtual rank with one row, one with none, whose rank computes
+/// nothing while the weights of the third step are on their way.
 fn trained<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static> + Sync>(
     case: &Case<M, S>,
     world: u32,
@@ -79,7 +80,7 @@ fn trained<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static> + Sync>(
                 engine.accumulate(shares(2), plan(step)).unwrap();
             }
             let rate = StepPlan { rate: 0.01, ..plan(step) };
-            last = Some(engine.step(shares(0), rate, |_| step != 2).unwrap());
+            last = Some(engine.step(shares(0), rate, |_| step != 1).unwrap());
         }
         (last.unwrap(), engine.weights().unwrap())
     })
