@@ -45,7 +45,7 @@ use crate::zero::slices::Owners;
 use crate::zero::{Slicing, Zero};
 use block::BlockState;
 pub use buckets::BucketSizes;
-use buckets::Buckets;
+pub(crate) use buckets::Buckets;
 use computed::Computed;
 use spare::Spare;
 

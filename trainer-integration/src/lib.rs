@@ -19,6 +19,7 @@ pub mod model;
 pub mod models;
 pub mod nn;
 pub mod optim;
+pub mod profile;
 pub mod random;
 pub mod record;
 pub mod reduce;

@@ -4,6 +4,7 @@
 //! What is computed does not change: the stages differ in where numbers lie and when they travel, and under exact reduction they give the
 //! same weights to the last bit.
 
+pub mod formula;
 pub mod mesh;
 pub mod slices;
 

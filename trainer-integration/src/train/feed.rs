@@ -127,7 +127,6 @@ fn share(batch: Batch) -> Share<'static> {
 }
 
 /// Samples of this shape as such a share.
-#[cfg(test)]
 pub(crate) fn share_of(samples: Samples, shape: InputShape, device: &Device) -> Share<'static> {
     share((!samples.labels.is_empty()).then(|| on_host(samples, shape, device)))
 }
