@@ -26,6 +26,7 @@ use thiserror::Error;
 use crate::bench_comm::BenchCommArgs;
 use crate::export::Export;
 use crate::launch::Launch;
+use crate::plan::PlanArgs;
 use crate::records::{Bisect, Rerun};
 
 /// Trains a small model on a data set of shardd, as one rank of a run
@@ -509,6 +510,7 @@ pub(crate) enum ScalingName {
 pub(crate) enum Command {
     Run(Launch),
     BenchComm(BenchCommArgs),
+    Plan(PlanArgs),
     Rerun(Rerun),
     Bisect(Bisect),
     Export(Export),

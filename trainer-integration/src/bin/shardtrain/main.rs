@@ -9,6 +9,7 @@ mod bench_comm;
 mod export;
 mod launch;
 mod output;
+mod plan;
 mod records;
 mod session;
 mod status;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Some(Command::Rerun(rerun)) => (records::rerun(rerun, &args), format!("rank {}: ", rerun.rank)),
         Some(Command::Bisect(bisect)) => (records::bisect(bisect, &args), "bisect: ".to_owned()),
         Some(Command::Export(export)) => (export::run(export, &args).map(|()| 0), "export: ".to_owned()),
+        Some(Command::Plan(args)) => (plan::run(args), "plan: ".to_owned()),
         Some(Command::BenchComm(args)) => (bench_comm::run(args).map(|()| 0), "bench-comm: ".to_owned()),
     };
     match outcome {
