@@ -30,7 +30,7 @@ use crate::collective::{Collective, CollectiveError, waited_for};
 use crate::compress::{Compression, CompressionReport};
 use crate::data::{Augmentation, InputOptions, InputSpec, Rows};
 use crate::device::{DeviceName, Precision};
-use crate::engine::{Engine, StepPlan};
+use crate::engine::{Engine, LossScale, StepPlan};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::ledger::Usage;
 use crate::model::Model;
@@ -86,6 +86,8 @@ pub struct TrainConfig {
     pub device: DeviceName,
     /// In how many bits it is computed there. Default 32.
     pub precision: Precision,
+    /// With what gradients are multiplied at first in [`Precision::F16`]; after a checkpoint with what it says. Default 65,536.
+    pub loss_scale: LossScale,
     /// What carries gradients from rank to rank. Default the run's collective.
     pub transport: Transport,
     /// Where rows become numbers; default: on the device, a step ahead, unless that is the CPU. The numbers do not depend on it.
@@ -117,6 +119,7 @@ impl Default for TrainConfig {
             input: InputOptions::default(),
             device: DeviceName::default(),
             precision: Precision::default(),
+            loss_scale: LossScale::default(),
             transport: Transport::default(),
             preparation: None,
             traces: false,
@@ -185,8 +188,11 @@ pub struct Progress {
     pub loss: f64,
     /// Share of the step's samples answered rightly before the update.
     pub accuracy: f64,
-    /// The step was bad, and the weights are those before it.
+    /// The step was bad, or its gradients too large for 16 bits, and the weights are those before it.
     pub is_skipped: bool,
+    /// What gradients were multiplied by on their way through 16 bits ([`LossScale`]); none where they are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f32>,
     /// Length of the gradient, all blocks together, before it was clipped.
     pub gradient_norm: f64,
     /// Learning rate.
@@ -241,8 +247,12 @@ pub struct Trained {
     pub audits: Vec<Audit>,
     /// Steps, those that were skipped among them.
     pub steps: u64,
-    /// Of these, how many were bad and left the weights as they were.
+    /// Of these, how many were bad and left the weights as they were, or had gradients too large for 16 bits.
     pub skipped_steps: u64,
+    /// Of these, how many had gradients too large for 16 bits.
+    pub overflows: u64,
+    /// What the gradients of a next step would be multiplied by on their way through 16 bits.
+    pub loss_scale: Option<LossScale>,
     /// How many were undone by going back to a checkpoint.
     pub undone_steps: u64,
     /// All ranks' samples, all epochs.
@@ -434,7 +444,7 @@ impl Training<'_> {
             engine.digest_gradients(recorder.as_ref().is_some_and(|it| it.wants_digests(number)));
             drop(decoding);
             let decode_s = laps.next();
-            let mut verdict = Verdict::Take;
+            let mut verdict = Verdict::Overflow;
             let loss = engine.step(shares, plan, |loss| {
                 verdict = guard.judge(loss);
                 verdict == Verdict::Take
@@ -454,6 +464,16 @@ impl Training<'_> {
             };
             match verdict {
                 Verdict::Take => account.add(&step, &loss),
+                Verdict::Overflow => {
+                    let next = engine.loss_scale().map(LossScale::factor);
+                    info!(
+                        epoch = step.epoch,
+                        step = step.step,
+                        next,
+                        "gradients too large for 16 bits; the step is skipped"
+                    );
+                    account.overflow(&step);
+                }
                 Verdict::Skip(what) => {
                     warn!(epoch = step.epoch, step = step.step, %what, "a step is skipped");
                     account.skip(&step);
@@ -491,6 +511,7 @@ impl Training<'_> {
                 loss: mean,
                 accuracy: loss.correct as f64 / loss.samples as f64,
                 is_skipped,
+                loss_scale: loss.scale.map(LossScale::factor),
                 gradient_norm: loss.gradient_norm,
                 rate: plan.rate,
                 memory: held,
@@ -561,6 +582,8 @@ impl Training<'_> {
             audits,
             steps: account.steps,
             skipped_steps: account.skipped,
+            overflows: account.overflows,
+            loss_scale: engine.loss_scale(),
             undone_steps: account.undone,
             samples: account.samples,
             samples_here: account.samples - samples_before,
@@ -621,7 +644,8 @@ impl Training<'_> {
         let (key, comm) = (Key::new(config.seed), Arc::clone(&self.comm));
         let mut engine = Engine::blank(model, config.slicing, device, ranks, rule, key, comm)
             .with_reduction(config.reduction)
-            .with_precision(config.precision);
+            .with_precision(config.precision)
+            .with_loss_scale(config.loss_scale);
         if let Some(sums) = sums {
             engine = engine.with_device_sums(sums);
         }
@@ -739,6 +763,9 @@ impl Training<'_> {
         }
         if config.precision != Precision::F32 {
             mine["precision"] = json!(config.precision);
+        }
+        if config.precision == Precision::F16 {
+            mine["first loss scale"] = json!(config.loss_scale.factor());
         }
         if config.transport != Transport::Host {
             mine["transport"] = json!("nccl");

@@ -13,7 +13,7 @@ fn shardtrain(arguments: &str) -> (Option<i32>, String) {
 #[test]
 fn who_asks_for_what_there_is_not_is_told_the_way_out() {
     let mut cases = vec![
-        ("--precision f16", "give f32 or bf16"),
+        ("--precision fp16", "give f32, bf16 or f16"),
         ("--transport nccl", "give --device cuda"),
         ("--transport nccl --device cuda:0", "needs --reduce fast"),
         ("--transport nccl --device cuda:0 --reduce fast --compress int8", "no --compress"),

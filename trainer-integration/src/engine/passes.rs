@@ -140,7 +140,7 @@ impl Engine {
                     let cut = micro_batch.input.iter().map(|part| part.rows(piece.rows.clone()));
                     (cut.collect(), key.of(piece.rows.start as u64))
                 };
-                let walk = Walk::new(self.at_precision(input), key, self.no_gradient());
+                let walk = Walk::new(self.at_precision(input), key, self.no_gradient(), self.scale);
                 sent = self.walk(walk, micro_batch, &mut piece, lent, begun, (index, is_last));
             };
             // Whatever was on its way is dropped; what is handed over, the piece knows.
@@ -221,7 +221,7 @@ impl Engine {
                     Some(MicroBatch { input, measure, .. }) => {
                         let rows = input.first().and_then(|part| part.shape().first().copied());
                         let (input, key) = (self.at_precision(input), self.next_key(begun, index));
-                        let walk = Walk::new(input, key, self.no_gradient());
+                        let walk = Walk::new(input, key, self.no_gradient(), self.scale);
                         (Some(walk), Some((measure, rows.unwrap_or(1))))
                     }
                     None => (None, None),

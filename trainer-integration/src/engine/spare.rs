@@ -132,7 +132,7 @@ mod tests {
         let one = |length: usize| [0..length / 2, length / 2..length];
         let address = |computed: &Computed| match computed {
             Computed::F32(all) => all[0].as_ptr(),
-            Computed::Bf16(_) => unreachable!("asked for otherwise"),
+            _ => unreachable!("asked for otherwise"),
         };
         let take = |spare: &mut Spare, length: usize| spare.gathered(Precision::F32, &one(length));
         let (first, second) = (take(&mut spare, 50), take(&mut spare, 50));

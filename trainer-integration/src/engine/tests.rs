@@ -4,6 +4,7 @@ use burn::tensor::TensorData;
 use burn::tensor::activation::{log_softmax, relu};
 
 mod memory;
+mod scaling;
 mod zero;
 
 use super::*;

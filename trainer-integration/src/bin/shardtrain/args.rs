@@ -242,8 +242,9 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = TransportName::Tcp)]
     pub(crate) transport: TransportName,
 
-    /// In how many bits forward and backward passes are computed: f32, or bf16. Weights, their updates, losses and statistics have 32 always
-    #[arg(long, value_name = "f32|bf16", default_value_t)]
+    /// In how many bits forward and backward passes are computed: f32, bf16, or f16, with a loss scale that is found while training. Weights, their
+    /// updates, losses and statistics have 32 always
+    #[arg(long, value_name = "f32|bf16|f16", default_value_t)]
     pub(crate) precision: Precision,
 
     /// Where rows become numbers: on the host, or on the device, of what is stored, a step ahead; the numbers are the same [default: where it is

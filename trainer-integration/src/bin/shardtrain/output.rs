@@ -9,6 +9,7 @@ use serde::Serialize;
 use shardd_trainer::checkpoint::CheckpointCosts;
 use shardd_trainer::collective::straggler;
 use shardd_trainer::compress::CompressionReport;
+use shardd_trainer::engine::LossScale;
 use shardd_trainer::ledger::Usage;
 use shardd_trainer::source::Audit;
 use shardd_trainer::train::{Progress, Trained};
@@ -42,6 +43,10 @@ pub(crate) struct Report<'a> {
     epochs: u32,
     steps: u64,
     skipped_steps: u64,
+    /// Of the skipped ones, those whose gradients were too large for 16 bits.
+    overflows: u64,
+    /// What gradients are multiplied by on their way through 16 bits, in the end.
+    loss_scale: Option<f32>,
     undone_steps: u64,
     most_rows: Option<usize>,
     /// The stage of ZeRO.
@@ -126,6 +131,8 @@ impl<'a> Report<'a> {
             epochs: args.epochs,
             steps: trained.steps,
             skipped_steps: trained.skipped_steps,
+            overflows: trained.overflows,
+            loss_scale: trained.loss_scale.map(LossScale::factor),
             undone_steps: trained.undone_steps,
             most_rows: trained.most_rows,
             zero: args.zero.stage(),

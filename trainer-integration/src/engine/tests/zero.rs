@@ -236,6 +236,7 @@ fn a_rank_holds_what_the_stage_says() {
         (4, Precision::F32),
         (2, Precision::Bf16),
         (4, Precision::Bf16),
+        (3, Precision::F16),
     ] {
         for zero in Zero::ALL {
             let share = |from: Zero| if zero >= from { 1.0 / f64::from(world) } else { 1.0 };
@@ -245,9 +246,11 @@ fn a_rank_holds_what_the_stage_says() {
             let (weights, gathered) = match (precision, zero) {
                 (Precision::F32, Zero::Parameters) => (4.0 * share(zero), 2.0 * 4.0 * block),
                 (Precision::F32, _) => (4.0, 0.0),
-                (Precision::Bf16, Zero::Nothing) => (4.0, 2.0 * parameters),
-                (Precision::Bf16, Zero::Parameters) => (4.0 * share(zero), 2.0 * 2.0 * block),
-                (Precision::Bf16, _) => (2.0 + 4.0 * share(zero), 0.0),
+                (Precision::Bf16 | Precision::F16, Zero::Nothing) => (4.0, 2.0 * parameters),
+                (Precision::Bf16 | Precision::F16, Zero::Parameters) => {
+                    (4.0 * share(zero), 2.0 * 2.0 * block)
+                }
+                (Precision::Bf16 | Precision::F16, _) => (2.0 + 4.0 * share(zero), 0.0),
             };
             let expected = [
                 weights * parameters,
