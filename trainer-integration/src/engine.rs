@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use blake3::Hasher;
 use burn::tensor::{Device, Tensor};
+use half::bf16;
 use shardd_client::record::Digest128;
 use thiserror::Error;
 
@@ -38,7 +39,7 @@ use crate::loss::{Measured, Objective};
 use crate::model::Model;
 use crate::optim::{Optimizer, Rule};
 use crate::random::Key;
-use crate::reduce::{Comm, Partials, Pending, Reduction, VirtualRanks, all_reduce};
+use crate::reduce::{Comm, Partials, Pending, ReduceDtype, Reduction, VirtualRanks, all_reduce};
 use crate::trace::{Lane, Tracer};
 use crate::weights::{Running, Weights};
 use crate::zero::mesh::Mesh;
@@ -71,6 +72,8 @@ pub struct Engine {
     most_rows: Option<usize>,
     buckets: Buckets,
     reduction: Reduction,
+    /// In what numbers.
+    reduce_dtype: ReduceDtype,
     /// By bucket; none if nothing is compressed.
     compressors: Vec<Arc<Mutex<Compressor>>>,
     /// Where gradients are added up on the device.
@@ -238,6 +241,8 @@ struct Reduced {
 #[derive(Debug)]
 enum BucketSum {
     Exact(Partials<f32>),
+    /// The same in 16 bits.
+    Rounded(Partials<bf16>),
     Fast(Option<Numbers<f32>>),
 }
 
@@ -305,6 +310,7 @@ impl Engine {
             most_rows: None,
             buckets,
             reduction,
+            reduce_dtype: ReduceDtype::default(),
             compressors,
             device_sums: None,
             running,
@@ -366,10 +372,21 @@ impl Engine {
     /// If gradients are to be compressed of which ranks keep slices, or that are added up in fewer bits.
     #[must_use]
     pub fn with_reduction(mut self, reduction: Reduction) -> Engine {
-        assert_eq!(self.zero.refusal(reduction), None);
+        assert_eq!(self.zero.refusal(reduction).or(self.reduce_dtype.refusal(reduction)), None);
         self.reduction = reduction;
         self.prepare_compressors();
         self
+    }
+
+    /// With gradients that are added up, and travel, in other numbers, which all ranks choose alike. Sums of one virtual rank's micro-batches have 32 bits
+    /// always; where gradients stay on the device, what adds them up there decides.
+    ///
+    /// # Panics
+    /// If gradients are compressed.
+    #[must_use]
+    pub fn with_reduce_dtype(self, reduce_dtype: ReduceDtype) -> Engine {
+        assert_eq!(reduce_dtype.refusal(self.reduction), None);
+        Engine { reduce_dtype, ..self }
     }
 
     /// With gradients that stay on the device until they are added up over all ranks, by this.

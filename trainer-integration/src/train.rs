@@ -38,7 +38,7 @@ use crate::models::{InputShape, ModelError, ModelOptions, Norm, model};
 use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::random::Key;
 use crate::record::{Beginning, Noted, Purpose, Recorder, Recording, digest_of};
-use crate::reduce::{Comm, Reduction, VirtualRanks};
+use crate::reduce::{Comm, ReduceDtype, Reduction, VirtualRanks};
 use crate::source::{Audit, StepSource};
 use crate::trace::{Lane, Tracer};
 use crate::weights::{Running, Weights};
@@ -62,6 +62,8 @@ pub struct TrainConfig {
     pub optimizer: Optimizer,
     /// How gradients are added up. Default exactly.
     pub reduction: Reduction,
+    /// In what numbers. Default 32 bits.
+    pub reduce_dtype: ReduceDtype,
     /// What each rank keeps a slice of, instead of all, and with how many others. Default nothing. Exactly reduced, the weights do not depend on it.
     pub slicing: Slicing,
     /// What to do about a step whose loss is no number, or far too high. Default stop at what is no number.
@@ -107,6 +109,7 @@ impl Default for TrainConfig {
             virtual_ranks: 1,
             optimizer: Optimizer::sgd(5e-4),
             reduction: Reduction::default(),
+            reduce_dtype: ReduceDtype::default(),
             slicing: Slicing::default(),
             guard: GuardConfig::default(),
             compare_every: 100,
@@ -357,7 +360,7 @@ impl Training<'_> {
         }
         let refusal =
             config.reduction.refusal(config.optimizer).or(config.slicing.zero.refusal(config.reduction));
-        if let Some(refusal) = refusal {
+        if let Some(refusal) = refusal.or(config.reduce_dtype.refusal(config.reduction)) {
             return Err(TrainError::Reduction(refusal));
         }
         check_groups(config.slicing, comm)?;
@@ -644,6 +647,7 @@ impl Training<'_> {
         let (key, comm) = (Key::new(config.seed), Arc::clone(&self.comm));
         let mut engine = Engine::blank(model, config.slicing, device, ranks, rule, key, comm)
             .with_reduction(config.reduction)
+            .with_reduce_dtype(config.reduce_dtype)
             .with_precision(config.precision)
             .with_loss_scale(config.loss_scale);
         if let Some(sums) = sums {
@@ -662,7 +666,8 @@ impl Training<'_> {
         let (name, device) = (self.config.device, device.clone());
         match (self.config.transport, self.config.reduction) {
             (Transport::Nccl { timeout }, Reduction::Fast(Compression::None))
-                if self.config.slicing.zero == Zero::Nothing =>
+                if self.config.slicing.zero == Zero::Nothing
+                    && self.config.reduce_dtype == ReduceDtype::F32 =>
             {
                 let joined =
                     self.comm.run(move |collective| nccl::join(collective, name, &device, timeout))?;
@@ -673,7 +678,7 @@ impl Training<'_> {
             (Transport::Host, _) if self.config.slicing.zero != Zero::Nothing => Ok(None),
             // One copy to the host for all virtual ranks, and not one for each.
             (Transport::Host, Reduction::Fast(Compression::None)) if name != DeviceName::Cpu => {
-                Ok(Some(Box::new(Staged)))
+                Ok(Some(Box::new(Staged(self.config.reduce_dtype))))
             }
             (Transport::Host, _) => Ok(None),
         }
@@ -763,6 +768,9 @@ impl Training<'_> {
         }
         if config.precision != Precision::F32 {
             mine["precision"] = json!(config.precision);
+        }
+        if config.reduce_dtype != ReduceDtype::F32 {
+            mine["reduction in"] = json!(config.reduce_dtype);
         }
         if config.precision == Precision::F16 {
             mine["first loss scale"] = json!(config.loss_scale.factor());

@@ -1,11 +1,12 @@
 //! Forward and backward of a step's micro-batches, and the sums that leave for other ranks on the way.
 
-use std::ops::Range;
+use std::ops::{Add, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use blake3::Hasher;
 use burn::tensor::{Tensor, TensorData};
+use bytemuck::Pod;
 use tracing::warn;
 
 use super::gather::Lent;
@@ -16,12 +17,13 @@ use super::{
 };
 use crate::collective::numbers::add_right;
 use crate::collective::slice_of;
-use crate::collective::{CollectiveError, sums};
+use crate::collective::{Collective, CollectiveError, sums};
 use crate::compress::{Circumstances, Compressor};
 use crate::ledger::{Kind, Numbers};
 use crate::optim::Optimizer;
 use crate::random::Key;
-use crate::reduce::{Partials, Reduction, VirtualRanks, all_reduce, reduce_scatter};
+use crate::reduce::rounded::{all_reduce_in, rounded, widen};
+use crate::reduce::{Partials, ReduceDtype, Reduction, VirtualRanks, all_reduce, reduce_scatter};
 use crate::stage::{Use, to_numbers};
 use crate::trace::Lane;
 use crate::zero::Zero;
@@ -423,6 +425,10 @@ impl Engine {
         }
         match &mut begun.sums[bucket] {
             BucketSum::Exact(partials) => partials.push(virtual_rank, sum),
+            BucketSum::Rounded(partials) => {
+                partials.push(virtual_rank, rounded(&sum, &self.ledger));
+                self.spare.return_gradient(bucket, sum);
+            }
             BucketSum::Fast(Some(total)) => add_right(total, &sum),
             BucketSum::Fast(none) => *none = Some(sum),
         }
@@ -494,30 +500,39 @@ impl Engine {
 
     /// Of no virtual rank.
     pub(super) fn no_sum(&self) -> BucketSum {
-        match self.reduction {
-            Reduction::Exact => BucketSum::Exact(Partials::new(self.ranks.count)),
-            Reduction::Fast(_) => BucketSum::Fast(None),
+        match (self.reduction, self.reduce_dtype) {
+            (Reduction::Exact, ReduceDtype::F32) => BucketSum::Exact(Partials::new(self.ranks.count)),
+            (Reduction::Exact, ReduceDtype::Bf16) => BucketSum::Rounded(Partials::new(self.ranks.count)),
+            (Reduction::Fast(_), _) => BucketSum::Fast(None),
         }
     }
 
     /// Sends a bucket on its way.
-    fn reduce(&self, bucket: usize, sum: BucketSum, begun: &mut Begun) -> Reducing {
+    fn reduce(&mut self, bucket: usize, sum: BucketSum, begun: &mut Begun) -> Reducing {
         // The moment at which it is handed over lies among what is computed.
         drop(self.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
         if self.zero != Zero::Nothing {
             return self.reduce_slices(bucket, sum);
         }
-        let (ranks, tracer) = (self.ranks, self.tracer.clone());
+        let (ranks, tracer, dtype) = (self.ranks, self.tracer.clone(), self.reduce_dtype);
         let compressor = self.compressors.get(bucket).map(Arc::clone);
         Reducing::UnderWay(match (sum, compressor) {
             (BucketSum::Exact(partials), _) => self.comm.submit(move |collective| {
                 let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
                 Ok(Reduced { sum: all_reduce(collective, ranks, partials)?, spare: None })
             }),
+            (BucketSum::Rounded(partials), _) => {
+                let mut sum = self.spare.gradients(bucket, self.buckets.len(bucket));
+                self.comm.submit(move |collective| {
+                    let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+                    widen(&all_reduce(collective, ranks, partials)?, &mut sum.growing());
+                    Ok(Reduced { sum, spare: None })
+                })
+            }
             (BucketSum::Fast(sum), None) => self.comm.submit(move |collective| {
                 let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
                 let mut sum = sum.unwrap_or_default();
-                sums::all_reduce(collective, &mut sum)?;
+                all_reduce_in(dtype, collective, &mut sum)?;
                 Ok(Reduced { sum, spare: None })
             }),
             (BucketSum::Fast(sum), Some(compressor)) => {
@@ -528,7 +543,7 @@ impl Engine {
     }
 
     /// Has every rank add up its own slices of a bucket. Of what several ranks keep, each adds up a part, which the others are then given.
-    fn reduce_slices(&self, bucket: usize, sum: BucketSum) -> Reducing {
+    fn reduce_slices(&mut self, bucket: usize, sum: BucketSum) -> Reducing {
         let (rank, world, tracer) = (self.comm.rank(), self.comm.world(), self.tracer.clone());
         let (mesh, replicas) = (self.mesh.clone(), self.mesh.replicas());
         let places: Vec<_> = self.buckets.places(bucket).collect();
@@ -549,33 +564,52 @@ impl Engine {
             kept(place).into_iter().map(part).collect::<Vec<_>>()
         };
         let (all, slices): (Vec<_>, _) = ((0..world).map(owned).collect(), kept(self.mesh.place()));
-        // What was added up in any order is added up once more in that of the ranks.
-        let (ranks, partials) = match sum {
-            BucketSum::Exact(partials) => (self.ranks, partials),
-            BucketSum::Fast(sum) => {
-                let mut partials = Partials::new(world);
-                let ranks = VirtualRanks { count: world, world };
-                let sum = sum.unwrap_or_default();
-                partials.push_subtree(rank..rank + 1, sum);
-                (ranks, partials)
-            }
-        };
         let (outlives, ledger) = (self.zero == Zero::Moments, self.ledger.clone());
-        Reducing::UnderWay(self.comm.submit(move |collective| {
-            let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
-            let mut total = reduce_scatter(collective, ranks, partials, &|rank| all[rank as usize].clone())?;
-            if replicas.len() > 1 {
-                let parts = replicas.iter().map(|rank| &all[*rank as usize]);
-                sums::gather_more(collective, &replicas, with_owners(&mut total, parts))?;
+        let room = |count| Numbers::with_capacity(&ledger, Kind::Gradients, count);
+        let of_slices: usize = slices.iter().map(ExactSizeIterator::len).sum();
+        // What was added up in any order is added up once more in that of the ranks.
+        let by_rank = VirtualRanks { count: world, world };
+        let sum = match (sum, self.reduce_dtype) {
+            (BucketSum::Fast(sum), ReduceDtype::F32) => {
+                let mut partials = Partials::new(world);
+                partials.push(rank, sum.unwrap_or_default());
+                Ok((by_rank, partials))
             }
-            if outlives {
-                return Ok(Reduced { sum: total, spare: None });
+            (BucketSum::Fast(sum), ReduceDtype::Bf16) => {
+                let (mut partials, sum) = (Partials::new(world), sum.unwrap_or_default());
+                partials.push(rank, rounded(&sum, &ledger));
+                self.spare.return_gradient(bucket, sum);
+                Err((by_rank, partials))
             }
-            let count = slices.iter().map(ExactSizeIterator::len).sum();
-            let mut sum = Numbers::with_capacity(&ledger, Kind::Gradients, count);
-            slices.into_iter().for_each(|slice| sum.growing().extend_from_slice(&total[slice]));
-            Ok(Reduced { sum, spare: Some(total) })
-        }))
+            (BucketSum::Exact(partials), _) => Ok((self.ranks, partials)),
+            (BucketSum::Rounded(partials), _) => Err((self.ranks, partials)),
+        };
+        Reducing::UnderWay(match sum {
+            Ok((ranks, partials)) => {
+                let mut sum = room(if outlives { 0 } else { of_slices });
+                self.comm.submit(move |collective| {
+                    let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+                    let total = scatter(collective, ranks, partials, &all, &replicas)?;
+                    if outlives {
+                        return Ok(Reduced { sum: total, spare: None });
+                    }
+                    slices.into_iter().for_each(|slice| sum.growing().extend_from_slice(&total[slice]));
+                    Ok(Reduced { sum, spare: Some(total) })
+                })
+            }
+            Err((ranks, partials)) => {
+                let whole = 0..self.buckets.len(bucket);
+                let mut sum =
+                    if outlives { self.spare.gradients(bucket, whole.len()) } else { room(of_slices) };
+                self.comm.submit(move |collective| {
+                    let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+                    let total = scatter(collective, ranks, partials, &all, &replicas)?;
+                    let slices = if outlives { vec![whole] } else { slices };
+                    slices.into_iter().for_each(|slice| widen(&total[slice], &mut sum.growing()));
+                    Ok(Reduced { sum, spare: None })
+                })
+            }
+        })
     }
 
     fn reduce_compressed(
@@ -621,11 +655,27 @@ impl Engine {
     }
 }
 
+/// The sums of what this rank keeps, in a whole bucket: of what it adds up itself (by rank in `all`), and of what others add up that keep the same.
+fn scatter<T: Pod + Add<Output = T>>(
+    collective: &mut dyn Collective,
+    ranks: VirtualRanks,
+    partials: Partials<T>,
+    all: &[Vec<Range<usize>>],
+    replicas: &[u32],
+) -> Result<Numbers<T>, CollectiveError> {
+    let mut total = reduce_scatter(collective, ranks, partials, &|rank| all[rank as usize].clone())?;
+    if replicas.len() > 1 {
+        let parts = replicas.iter().map(|rank| &all[*rank as usize]);
+        sums::gather_more(collective, replicas, with_owners(&mut total, parts))?;
+    }
+    Ok(total)
+}
+
 /// The ranges of numbers that each owner has, in order.
-fn with_owners<'a, 'b>(
-    numbers: &'a mut [f32],
+fn with_owners<'a, 'b, T>(
+    numbers: &'a mut [T],
     owned: impl Iterator<Item = &'b Vec<Range<usize>>>,
-) -> Vec<(u32, &'a mut [f32])> {
+) -> Vec<(u32, &'a mut [T])> {
     let with_owner = |(owner, ranges): (usize, &'b Vec<Range<usize>>)| {
         ranges.iter().map(move |range| (range.start, range.end, owner as u32))
     };

@@ -109,6 +109,7 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
         compare_every: args.compare_every,
         clip: args.clip,
         reduction: args.reduction(),
+        reduce_dtype: args.reduce_dtype,
         slicing: args.slicing(),
         traces: args.trace.is_some(),
         model: args.model_options(),

@@ -18,7 +18,9 @@ fn scaled(exponent: i32, stays: bool) -> Engine {
     .with_precision(Precision::F16)
     .with_loss_scale(LossScale::of_exponent(exponent));
     if stays {
-        engine = engine.with_reduction(Reduction::Fast(Compression::None)).with_device_sums(Box::new(Staged));
+        engine = engine
+            .with_reduction(Reduction::Fast(Compression::None))
+            .with_device_sums(Box::new(Staged::default()));
     }
     weights.iter().enumerate().for_each(|(block, weights)| engine.begin_block(block, weights));
     engine

@@ -57,13 +57,26 @@ fn trained<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static> + Sync>(
     reduction: Reduction,
     micro: Micro,
 ) -> Vec<(StepLoss, Weights)> {
+    trained_in(ReduceDtype::F32, case, world, zero, reduction, micro)
+}
+
+/// The same, with gradients that are added up in these numbers.
+fn trained_in<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static> + Sync>(
+    dtype: ReduceDtype,
+    case: &Case<M, S>,
+    world: u32,
+    zero: impl Into<Slicing> + Copy + Sync,
+    reduction: Reduction,
+    micro: Micro,
+) -> Vec<(StepLoss, Weights)> {
     let ranks = VirtualRanks { count: 4, world };
     let rule = Rule { optimizer: Optimizer::adamw(0.1), clip: Some(0.5) };
     spawn(world, |collective| {
         let comm = Arc::new(Comm::new(Box::new(collective)));
         let mut engine = sliced((case.model)(), &case.weights, zero, ranks, rule, &comm)
             .with_buckets(BucketSizes { first: 1 << 10, others: 1 << 14 })
-            .with_reduction(reduction);
+            .with_reduction(reduction)
+            .with_reduce_dtype(dtype);
         let mut last = None;
         for (step, rows) in [[8; 4], [8; 4], [8; 4], [8, 3, 1, 0]].iter().enumerate() {
             let step = step as u64;
@@ -170,6 +183,43 @@ fn groups_that_each_have_everything_train_the_same_weights() {
 }
 
 #[test]
+fn added_up_in_sixteen_bits_every_stage_on_any_world_trains_the_same_weights() {
+    for norm in [Norm::Batch, Norm::Sync] {
+        let case = case(|| super::model(norm), share);
+        let flat =
+            |weights: &Weights| weights.0.iter().flat_map(|it| it.values.clone()).collect::<Vec<f32>>();
+        for micro in WAYS {
+            let full = trained(&case, 1, Zero::Nothing, Reduction::Exact, micro).remove(0).1;
+            let of = |world, slicing: Slicing, reduction| {
+                trained_in(ReduceDtype::Bf16, &case, world, slicing, reduction, micro)
+            };
+            let alone = of(1, Zero::Nothing.into(), Reduction::Exact).remove(0);
+            assert!(alone.1 != full, "it is not the same as in 32 bits");
+            assert_close(&flat(&alone.1), &flat(&full), 0.05);
+            for zero in Zero::ALL {
+                for (world, group) in [
+                    (1, None),
+                    (2, None),
+                    (3, None),
+                    (4, None),
+                    (4, NonZeroU32::new(2)),
+                    (4, NonZeroU32::new(1)),
+                ] {
+                    let slicing = Slicing { zero, group };
+                    for (loss, weights) in of(world, slicing, Reduction::Exact) {
+                        assert_eq!(loss, alone.0, "{norm}, {micro:?}, W={world}, {slicing:?}");
+                        assert!(weights == alone.1, "{norm}, {micro:?}, W={world}, {slicing:?}");
+                    }
+                    let ranks = of(world, slicing, Reduction::Fast(Compression::None));
+                    assert!(ranks.iter().all(|rank| rank.1 == ranks[0].1), "W={world}, {slicing:?}");
+                    assert_close(&flat(&ranks[0].1), &flat(&full), 0.05);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn added_up_in_any_order_all_ranks_agree_and_differ_by_rounding() {
     let case = case(|| super::model(Norm::Group), share);
     for micro in WAYS {
@@ -203,6 +253,18 @@ fn cost(
     (reduction, precision): (Reduction, Precision),
     calls: u64,
 ) -> Vec<(Usage, u64)> {
+    cost_in(ReduceDtype::F32, model, world, zero, (reduction, precision), calls)
+}
+
+/// The same, with gradients that are added up in these numbers.
+fn cost_in(
+    dtype: ReduceDtype,
+    model: impl Fn() -> Model + Sync,
+    world: u32,
+    zero: Zero,
+    (reduction, precision): (Reduction, Precision),
+    calls: u64,
+) -> Vec<(Usage, u64)> {
     let ranks = VirtualRanks { count: world, world };
     spawn(world, |collective| {
         let comm = Arc::new(Comm::new(Box::new(collective)));
@@ -210,7 +272,8 @@ fn cost(
         let engine = Engine::blank(model(), zero, Device::flex(), ranks, adam, key, Arc::clone(&comm))
             .with_precision(precision)
             .with_buckets(BucketSizes { first: 1 << 16, others: 1 << 18 })
-            .with_reduction(reduction);
+            .with_reduction(reduction)
+            .with_reduce_dtype(dtype);
         let mut engine = with_weights(engine, &model().initial(5));
         let sent = || comm.run(|collective| Ok(collective.bytes_sent())).unwrap();
         let mut before = 0;
@@ -295,6 +358,40 @@ fn a_rank_sends_what_the_stage_says() {
                 let spared = if zero == Zero::Parameters { calls as f64 * 4.0 * 2_570.0 } else { 0.0 };
                 let expected = share * shares as f64 - spared * f64::from(world - 1) / f64::from(world);
                 let ranks = cost(model, world, zero, (reduction, Precision::F32), calls);
+                let all: u64 = ranks.iter().map(|(_, sent)| sent).sum();
+                let found = all as f64 / f64::from(world);
+                println!("W={world}, {zero:?}, {reduction:?}, {calls} calls: {:.4}", found / expected);
+                assert!(
+                    (found / expected - 1.0).abs() < 0.02,
+                    "{found} of {expected}: {zero:?}, {reduction:?}, {calls}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn in_sixteen_bits_a_rank_sends_half_as_much_of_gradients_and_all_of_weights() {
+    let model = || wide(256, 8);
+    let bytes = 4.0 * model().parameter_count() as f64;
+    for world in [2u32, 4] {
+        let share = f64::from(world - 1) / f64::from(world) * bytes;
+        for calls in [1, 3] {
+            for (zero, reduction, of_gradients, of_weights) in [
+                (Zero::Nothing, Reduction::Exact, 2, 0),
+                (Zero::Nothing, Reduction::Fast(Compression::None), 2, 0),
+                (Zero::Moments, Reduction::Exact, 1, 1),
+                (Zero::Moments, Reduction::Fast(Compression::None), 1, 1),
+                (Zero::Gradients, Reduction::Exact, 1, 1),
+                (Zero::Gradients, Reduction::Fast(Compression::None), calls, 1),
+                (Zero::Parameters, Reduction::Exact, 1, 2 * calls),
+                (Zero::Parameters, Reduction::Fast(Compression::None), calls, 2 * calls),
+            ] {
+                let spared = if zero == Zero::Parameters { calls as f64 * 4.0 * 2_570.0 } else { 0.0 };
+                let expected = share * (of_gradients as f64 / 2.0 + of_weights as f64)
+                    - spared * f64::from(world - 1) / f64::from(world);
+                let ranks =
+                    cost_in(ReduceDtype::Bf16, model, world, zero, (reduction, Precision::F32), calls);
                 let all: u64 = ranks.iter().map(|(_, sent)| sent).sum();
                 let found = all as f64 / f64::from(world);
                 println!("W={world}, {zero:?}, {reduction:?}, {calls} calls: {:.4}", found / expected);
