@@ -202,6 +202,9 @@ pub struct Progress {
     pub rate: f32,
     /// The most bytes of the model's numbers that this rank held at once in the step.
     pub memory: Usage,
+    /// Whether all ranks that share slices with each other are on one machine; none where nothing is shared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub groups_inside_machines: Option<bool>,
     /// All ranks' samples per second since this process began to train.
     pub samples_per_s: f64,
     /// Seconds until the last step, if the others take as long as those of this process did.
@@ -246,6 +249,8 @@ pub struct Trained {
     pub most_rows: Option<usize>,
     /// The most bytes of the model's numbers that this rank held at once.
     pub memory: Usage,
+    /// Which ranks share slices with each other, if any do.
+    pub mesh: Option<Mesh>,
     /// What this rank read.
     pub audits: Vec<Audit>,
     /// Steps, those that were skipped among them.
@@ -405,6 +410,7 @@ impl Training<'_> {
             Some(so_far) => Guard::resumed(config.guard, so_far),
         };
         let (steps_before, samples_before) = (account.steps, account.samples);
+        let mesh = (engine.zero() != Zero::Nothing).then(|| engine.mesh().clone());
         let mut place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
         let mut keeper = self.keeper(ranks, checkpoint);
         if let Some(recording) = &self.persistence.recording {
@@ -518,6 +524,7 @@ impl Training<'_> {
                 gradient_norm: loss.gradient_norm,
                 rate: plan.rate,
                 memory: held,
+                groups_inside_machines: mesh.as_ref().map(Mesh::are_inside_hosts),
                 samples_per_s: (account.samples - samples_before) as f64 / elapsed_s,
                 left_s: elapsed_s / (account.steps - steps_before) as f64
                     * (steps.saturating_sub(account.steps)) as f64,
@@ -582,6 +589,7 @@ impl Training<'_> {
             unevaluated,
             most_rows: engine.most_rows(),
             memory,
+            mesh,
             audits,
             steps: account.steps,
             skipped_steps: account.skipped,

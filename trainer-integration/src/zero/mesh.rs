@@ -75,6 +75,16 @@ impl Mesh {
         found.expect("a rank of the world")
     }
 
+    /// The ranks of every group, by their places.
+    pub fn groups(&self) -> &[Vec<u32>] {
+        &self.groups
+    }
+
+    /// Whether all ranks of each group are on one machine.
+    pub fn are_inside_hosts(&self) -> bool {
+        self.are_inside_hosts
+    }
+
     /// How many groups there are.
     pub fn count(&self) -> u32 {
         self.groups.len() as u32

@@ -14,6 +14,7 @@ use shardd_trainer::ledger::Usage;
 use shardd_trainer::source::Audit;
 use shardd_trainer::train::{Progress, Trained};
 use shardd_trainer::weights::{Weights, WeightsError};
+use shardd_trainer::zero::mesh::Mesh;
 use shardfmt::PlanId;
 use thiserror::Error;
 use tracing::warn;
@@ -40,6 +41,7 @@ pub(crate) struct Report<'a> {
     virtual_ranks: u32,
     device: String,
     precision: String,
+    reduce_dtype: String,
     epochs: u32,
     steps: u64,
     skipped_steps: u64,
@@ -51,6 +53,8 @@ pub(crate) struct Report<'a> {
     most_rows: Option<usize>,
     /// The stage of ZeRO.
     zero: u8,
+    /// Which ranks share slices with each other, if any do.
+    groups: Option<Groups<'a>>,
     /// The most bytes of weights, gradients and moments that this rank held at once.
     memory: Usage,
     samples: u64,
@@ -75,6 +79,21 @@ pub(crate) struct Report<'a> {
     waited_for_s: Vec<f64>,
     straggler: Option<u32>,
     audits: &'a [Audit],
+}
+
+/// Groups of ranks that share the numbers of the model; each group has all of them.
+#[derive(Debug, Serialize)]
+struct Groups<'a> {
+    /// The ranks of each, by their places in it.
+    ranks: &'a [Vec<u32>],
+    /// Whether each is on one machine.
+    are_inside_machines: bool,
+}
+
+impl<'a> From<&'a Mesh> for Groups<'a> {
+    fn from(mesh: &'a Mesh) -> Groups<'a> {
+        Groups { ranks: mesh.groups(), are_inside_machines: mesh.are_inside_hosts() }
+    }
 }
 
 /// A [`CompressionReport`] with what follows from it.
@@ -128,6 +147,7 @@ impl<'a> Report<'a> {
             virtual_ranks,
             device: args.device.to_string(),
             precision: args.precision.to_string(),
+            reduce_dtype: args.reduce_dtype.to_string(),
             epochs: args.epochs,
             steps: trained.steps,
             skipped_steps: trained.skipped_steps,
@@ -136,6 +156,7 @@ impl<'a> Report<'a> {
             undone_steps: trained.undone_steps,
             most_rows: trained.most_rows,
             zero: args.zero.stage(),
+            groups: trained.mesh.as_ref().map(Groups::from),
             memory: trained.memory,
             samples: trained.samples,
             resumed_from,
