@@ -11,6 +11,7 @@ mod gather;
 mod memory;
 mod passes;
 mod scaling;
+mod scatter;
 mod segments;
 mod sliced;
 mod spare;

@@ -1,29 +1,29 @@
 //! Forward and backward of a step's micro-batches, and the sums that leave for other ranks on the way.
 
-use std::ops::{Add, Range};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use blake3::Hasher;
 use burn::tensor::{Tensor, TensorData};
-use bytemuck::Pod;
 use tracing::warn;
 
 use super::gather::Lent;
 use super::memory::{Piece, is_out_of_memory, pieces};
+use super::scatter::Scatter;
 use super::walk::{Gradient, Open, Walk};
 use super::{
     Begun, BucketSum, Engine, EngineError, MicroBatch, Reduced, Reducing, Share, StepPlan, lock, reduce,
 };
 use crate::collective::numbers::add_right;
 use crate::collective::slice_of;
-use crate::collective::{Collective, CollectiveError, sums};
+use crate::collective::{CollectiveError, sums};
 use crate::compress::{Circumstances, Compressor};
 use crate::ledger::{Kind, Numbers};
 use crate::optim::Optimizer;
 use crate::random::Key;
 use crate::reduce::rounded::{all_reduce_in, rounded, widen};
-use crate::reduce::{Partials, ReduceDtype, Reduction, VirtualRanks, all_reduce, reduce_scatter};
+use crate::reduce::{Partials, ReduceDtype, Reduction, VirtualRanks, all_reduce};
 use crate::stage::{Use, to_numbers};
 use crate::trace::Lane;
 use crate::zero::Zero;
@@ -545,10 +545,10 @@ impl Engine {
     /// Has every rank add up its own slices of a bucket. Of what several ranks keep, each adds up a part, which the others are then given.
     fn reduce_slices(&mut self, bucket: usize, sum: BucketSum) -> Reducing {
         let (rank, world, tracer) = (self.comm.rank(), self.comm.world(), self.tracer.clone());
-        let (mesh, replicas) = (self.mesh.clone(), self.mesh.replicas());
+        let mesh = self.mesh.clone();
         let places: Vec<_> = self.buckets.places(bucket).collect();
         let ownerships: Vec<_> = places.iter().map(|(block, _)| self.blocks[*block].ownership).collect();
-        let kept = move |place: u32| {
+        let kept = |place: u32| {
             let slices = ownerships.iter().zip(&places).map(|(ownership, (_, range))| {
                 let slice = ownership.trained_of(place);
                 range.start + slice.start..range.start + slice.end
@@ -563,10 +563,15 @@ impl Engine {
             };
             kept(place).into_iter().map(part).collect::<Vec<_>>()
         };
-        let (all, slices): (Vec<_>, _) = ((0..world).map(owned).collect(), kept(self.mesh.place()));
-        let (outlives, ledger) = (self.zero == Zero::Moments, self.ledger.clone());
-        let room = |count| Numbers::with_capacity(&ledger, Kind::Gradients, count);
-        let of_slices: usize = slices.iter().map(ExactSizeIterator::len).sum();
+        let outlives = self.zero == Zero::Moments;
+        let scatter = Scatter {
+            owned: (0..world).map(owned).collect(),
+            kept: (0..mesh.size()).map(&kept).collect(),
+            place: mesh.place(),
+            replicas: mesh.replicas(),
+            is_by_groups: mesh.count() > 1 && mesh.size() > 1 && mesh.is_in_order(),
+            outlives,
+        };
         // What was added up in any order is added up once more in that of the ranks.
         let by_rank = VirtualRanks { count: world, world };
         let sum = match (sum, self.reduce_dtype) {
@@ -577,7 +582,7 @@ impl Engine {
             }
             (BucketSum::Fast(sum), ReduceDtype::Bf16) => {
                 let (mut partials, sum) = (Partials::new(world), sum.unwrap_or_default());
-                partials.push(rank, rounded(&sum, &ledger));
+                partials.push(rank, rounded(&sum, &self.ledger));
                 self.spare.return_gradient(bucket, sum);
                 Err((by_rank, partials))
             }
@@ -585,27 +590,20 @@ impl Engine {
             (BucketSum::Rounded(partials), _) => Err((self.ranks, partials)),
         };
         Reducing::UnderWay(match sum {
-            Ok((ranks, partials)) => {
-                let mut sum = room(if outlives { 0 } else { of_slices });
-                self.comm.submit(move |collective| {
-                    let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
-                    let total = scatter(collective, ranks, partials, &all, &replicas)?;
-                    if outlives {
-                        return Ok(Reduced { sum: total, spare: None });
-                    }
-                    slices.into_iter().for_each(|slice| sum.growing().extend_from_slice(&total[slice]));
-                    Ok(Reduced { sum, spare: Some(total) })
-                })
-            }
+            Ok((ranks, partials)) => self.comm.submit(move |collective| {
+                let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+                let (sum, spare) = scatter.sums(collective, ranks, partials)?;
+                Ok(Reduced { sum, spare })
+            }),
             Err((ranks, partials)) => {
-                let whole = 0..self.buckets.len(bucket);
-                let mut sum =
-                    if outlives { self.spare.gradients(bucket, whole.len()) } else { room(of_slices) };
+                let of_slices = scatter.kept[scatter.place as usize].iter().map(ExactSizeIterator::len);
+                let mut sum = match outlives {
+                    true => self.spare.gradients(bucket, self.buckets.len(bucket)),
+                    false => Numbers::with_capacity(&self.ledger, Kind::Gradients, of_slices.sum()),
+                };
                 self.comm.submit(move |collective| {
                     let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
-                    let total = scatter(collective, ranks, partials, &all, &replicas)?;
-                    let slices = if outlives { vec![whole] } else { slices };
-                    slices.into_iter().for_each(|slice| widen(&total[slice], &mut sum.growing()));
+                    widen(&scatter.sums(collective, ranks, partials)?.0, &mut sum.growing());
                     Ok(Reduced { sum, spare: None })
                 })
             }
@@ -653,41 +651,6 @@ impl Engine {
         });
         counted
     }
-}
-
-/// The sums of what this rank keeps, in a whole bucket: of what it adds up itself (by rank in `all`), and of what others add up that keep the same.
-fn scatter<T: Pod + Add<Output = T>>(
-    collective: &mut dyn Collective,
-    ranks: VirtualRanks,
-    partials: Partials<T>,
-    all: &[Vec<Range<usize>>],
-    replicas: &[u32],
-) -> Result<Numbers<T>, CollectiveError> {
-    let mut total = reduce_scatter(collective, ranks, partials, &|rank| all[rank as usize].clone())?;
-    if replicas.len() > 1 {
-        let parts = replicas.iter().map(|rank| &all[*rank as usize]);
-        sums::gather_more(collective, replicas, with_owners(&mut total, parts))?;
-    }
-    Ok(total)
-}
-
-/// The ranges of numbers that each owner has, in order.
-fn with_owners<'a, 'b, T>(
-    numbers: &'a mut [T],
-    owned: impl Iterator<Item = &'b Vec<Range<usize>>>,
-) -> Vec<(u32, &'a mut [T])> {
-    let with_owner = |(owner, ranges): (usize, &'b Vec<Range<usize>>)| {
-        ranges.iter().map(move |range| (range.start, range.end, owner as u32))
-    };
-    let mut in_order: Vec<_> = owned.enumerate().flat_map(with_owner).collect();
-    in_order.sort_unstable();
-    let (mut rest, mut position) = (numbers, 0);
-    let cut = |(start, end, owner): (usize, usize, u32)| {
-        let (range, after) = std::mem::take(&mut rest)[start - position..].split_at_mut(end - start);
-        (rest, position) = (after, end);
-        (owner, range)
-    };
-    in_order.into_iter().filter(|(start, end, _)| start < end).map(cut).collect()
 }
 
 /// Takes in bytes, on several threads where that is faster.

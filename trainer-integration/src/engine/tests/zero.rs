@@ -1,6 +1,9 @@
 //! The stages of ZeRO: the same weights, of which each rank keeps less, for the bytes that the paper says.
 
+use std::time::Duration;
+
 use super::*;
+use crate::collective::{Among, Collective, Incoming, Link, Outgoing, Sink, threads};
 use crate::models::{GptSize, gpt};
 
 /// An engine that keeps what `zero` says of a model with these first weights.
@@ -399,6 +402,134 @@ fn in_sixteen_bits_a_rank_sends_half_as_much_of_gradients_and_all_of_weights() {
                     (found / expected - 1.0).abs() < 0.02,
                     "{found} of {expected}: {zero:?}, {reduction:?}, {calls}"
                 );
+            }
+        }
+    }
+}
+
+/// Counts the bytes that leave for each rank, and has its ranks on these machines.
+struct Counted {
+    inner: threads::ThreadCollective,
+    hosts: Vec<u32>,
+    sent: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Collective for Counted {
+    fn rank(&self) -> u32 {
+        self.inner.rank()
+    }
+
+    fn world(&self) -> u32 {
+        self.inner.world()
+    }
+
+    fn hosts(&self) -> &[u32] {
+        &self.hosts
+    }
+
+    fn link(&self) -> Link {
+        self.inner.link()
+    }
+
+    fn begin(&mut self, among: Among) {
+        self.inner.begin(among);
+    }
+
+    fn transfer(
+        &mut self,
+        outgoing: &[Outgoing<'_>],
+        incoming: &mut [Incoming<'_>],
+        sink: Sink<'_>,
+    ) -> Result<(), CollectiveError> {
+        let mut sent = self.sent.lock().unwrap();
+        outgoing.iter().for_each(|Outgoing { to, bytes }| sent[*to as usize] += bytes.len() as u64);
+        drop(sent);
+        self.inner.transfer(outgoing, incoming, sink)
+    }
+
+    fn abort(&mut self, reason: &str) {
+        self.inner.abort(reason);
+    }
+
+    fn bytes_sent(&self) -> u64 {
+        self.inner.bytes_sent()
+    }
+
+    fn waits(&self) -> &[Duration] {
+        self.inner.waits()
+    }
+}
+
+#[test]
+fn what_leaves_a_group_are_sums_of_the_group() {
+    let model = || wide(256, 8);
+    let bytes = 4.0 * model().parameter_count() as f64;
+    for (groups, size) in [(2u32, 2u32), (2, 4), (4, 2)] {
+        for (zero, dtype) in [
+            (Zero::Moments, ReduceDtype::F32),
+            (Zero::Gradients, ReduceDtype::F32),
+            (Zero::Parameters, ReduceDtype::F32),
+            (Zero::Parameters, ReduceDtype::Bf16),
+        ] {
+            let world = groups * size;
+            let ranks = VirtualRanks { count: world, world };
+            let of_ranks = spawn(world, |inner| {
+                let sent = Arc::new(Mutex::new(vec![0; world as usize]));
+                let hosts = vec![0; world as usize];
+                let counted = Counted { inner, hosts, sent: Arc::clone(&sent) };
+                let comm = Arc::new(Comm::new(Box::new(counted)));
+                let slicing = Slicing { zero, group: NonZeroU32::new(size) };
+                let (adam, key) = (Optimizer::adam(0.0), Key::new(0));
+                let engine =
+                    Engine::blank(model(), slicing, Device::flex(), ranks, adam, key, Arc::clone(&comm))
+                        .with_reduce_dtype(dtype);
+                let mut engine = with_weights(engine, &model().initial(5));
+                engine.step(vec![columns(4, comm.rank().into())], plan(0), |_| true).unwrap();
+                engine.settle().unwrap();
+                let other = |rank: usize| rank as u32 / size != comm.rank() / size;
+                let sent = sent.lock().unwrap().clone();
+                let leave = sent.into_iter().enumerate().filter(|(to, _)| other(*to)).map(|(_, bytes)| bytes);
+                leave.sum::<u64>()
+            });
+            let found = of_ranks.into_iter().sum::<u64>() as f64 / f64::from(world);
+            // A slice's sums to those who keep the same, of which each adds up a part; and the sums of this part.
+            let per_number = if dtype == ReduceDtype::Bf16 { 0.5 } else { 1.0 };
+            let share = f64::from(groups - 1) / f64::from(groups) / f64::from(size);
+            let expected = 2.0 * share * bytes * per_number;
+            println!("{groups} groups of {size}, {zero:?}, {dtype}: {:.4}", found / expected);
+            assert!((found / expected - 1.0).abs() < 0.03, "{found} of {expected}: {zero:?}, {dtype}");
+        }
+    }
+}
+
+#[test]
+fn groups_of_ranks_that_do_not_follow_each_other_train_the_same_weights() {
+    let weights = super::model(Norm::Batch).initial(5);
+    let trained = |hosts: &[u32], slicing: Slicing, dtype| {
+        let world = hosts.len() as u32;
+        let ranks = VirtualRanks { count: 6, world };
+        spawn(world, |inner| {
+            let sent = Arc::new(Mutex::new(vec![0; world as usize]));
+            let comm = Arc::new(Comm::new(Box::new(Counted { inner, hosts: hosts.to_vec(), sent })));
+            let mut engine =
+                sliced(super::model(Norm::Batch), &weights, slicing, ranks, Optimizer::adamw(0.1), &comm)
+                    .with_reduce_dtype(dtype);
+            for step in 0..3 {
+                let share = |it: u32| share(8, step << 8 | u64::from(it));
+                engine.step(ranks.of(comm.rank()).map(share).collect(), plan(step), |_| true).unwrap();
+            }
+            engine.weights().unwrap()
+        })
+    };
+    for dtype in [ReduceDtype::F32, ReduceDtype::Bf16] {
+        let alone = trained(&[0], Zero::Nothing.into(), dtype).remove(0);
+        for zero in Zero::ALL {
+            for (hosts, size) in
+                [(&[0, 1, 0, 1][..], 2), (&[1, 0, 0, 1], 2), (&[0, 1, 0, 1, 0, 1], 3), (&[0; 6], 3)]
+            {
+                let slicing = Slicing { zero, group: NonZeroU32::new(size) };
+                let ranks = trained(hosts, slicing, dtype);
+                assert!(ranks.iter().all(|rank| *rank == alone), "{zero:?}, {hosts:?}, {dtype}");
             }
         }
     }
