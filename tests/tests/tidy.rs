@@ -97,6 +97,7 @@ const PURE: &[&str] = &[
     "trainer-integration/src/checkpoint/plan.rs",
     "trainer-integration/src/checkpoint/state.rs",
     "trainer-integration/src/engine/buckets.rs",
+    "trainer-integration/src/engine/scaling.rs",
     "trainer-integration/src/engine/segments.rs",
     "trainer-integration/src/train/account.rs",
     "trainer-integration/src/collective/pieces.rs",

@@ -49,6 +49,12 @@ pub trait Block: Module + 'static {
         None
     }
 
+    /// Whether the first block of a model is given its input in 32 bits, whatever is computed in: raw numbers may be too large for 16, or lose in them
+    /// what tells them apart. What it makes of them has the precision of its parameters. Default no.
+    fn wants_full_input(&self) -> bool {
+        false
+    }
+
     /// How many numbers [`Block::summarise`] gives, 0 if none. Default 0.
     fn summary_len(&self) -> usize {
         0

@@ -49,7 +49,7 @@ pub enum DeviceError {
         what: &'static str,
     },
     /// It does not compute in so many bits.
-    #[error("device {device} does not compute in {precision}; give --precision f32")]
+    #[error("device {device} does not compute in {precision}; give --precision {}", precision.instead())]
     Precision {
         /// Which device.
         device: String,
@@ -68,6 +68,9 @@ pub enum Precision {
     F32,
     /// 16, with the exponents of 32 (bfloat16), so that no gradient is too small for it.
     Bf16,
+    /// 16 with eight times as fine steps, but the exponents of 2⁻¹⁴ to 2¹⁵ only: gradients are brought there by a
+    /// [scale](crate::engine::LossScale) that is found while training.
+    F16,
 }
 
 impl Precision {
@@ -76,6 +79,7 @@ impl Precision {
         match self {
             Precision::F32 => FloatDType::F32,
             Precision::Bf16 => FloatDType::BF16,
+            Precision::F16 => FloatDType::F16,
         }
     }
 
@@ -83,7 +87,15 @@ impl Precision {
     pub(crate) fn bytes(self) -> usize {
         match self {
             Precision::F32 => 4,
-            Precision::Bf16 => 2,
+            Precision::Bf16 | Precision::F16 => 2,
+        }
+    }
+
+    /// What to ask for where a device cannot do it.
+    fn instead(self) -> &'static str {
+        match self {
+            Precision::F16 => "bf16 or f32",
+            Precision::Bf16 | Precision::F32 => "f32",
         }
     }
 
@@ -106,7 +118,8 @@ impl FromStr for Precision {
         match text {
             "f32" => Ok(Precision::F32),
             "bf16" => Ok(Precision::Bf16),
-            _ => Err(format!("no precision is called {text:?}; give f32 or bf16")),
+            "f16" => Ok(Precision::F16),
+            _ => Err(format!("no precision is called {text:?}; give f32, bf16 or f16")),
         }
     }
 }
@@ -116,6 +129,7 @@ impl fmt::Display for Precision {
         f.write_str(match self {
             Precision::F32 => "f32",
             Precision::Bf16 => "bf16",
+            Precision::F16 => "f16",
         })
     }
 }
@@ -208,12 +222,22 @@ mod tests {
             assert_eq!(name.parse::<DeviceName>().unwrap().to_string(), name);
         }
         assert_eq!("cuda".parse(), Ok(DeviceName::Cuda(0)));
-        for precision in [Precision::F32, Precision::Bf16] {
+        for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
             assert_eq!(precision.to_string().parse(), Ok(precision));
         }
-        assert!("f16".parse::<Precision>().unwrap_err().contains("f32 or bf16"));
+        assert!("fp16".parse::<Precision>().unwrap_err().contains("f32, bf16 or f16"));
         for name in ["", "gpu", "cuda:", "cuda:x", "cpu:1"] {
             assert_eq!(name.parse::<DeviceName>(), Err(DeviceError::Unknown(name.to_owned())));
         }
+    }
+
+    #[test]
+    fn a_device_that_lacks_a_precision_is_told_apart_with_another_to_take() {
+        for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
+            assert_eq!(precision.check(&Device::flex()), Ok(()), "the CPU computes in all of them");
+        }
+        let refusal = DeviceError::Precision { device: "cuda:0".to_owned(), precision: Precision::F16 };
+        let said = refusal.to_string();
+        assert_eq!(said, "device cuda:0 does not compute in f16; give --precision bf16 or f32");
     }
 }

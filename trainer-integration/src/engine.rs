@@ -10,6 +10,8 @@ mod computed;
 mod gather;
 mod memory;
 mod passes;
+mod scaling;
+mod scatter;
 mod segments;
 mod sliced;
 mod spare;
@@ -24,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use blake3::Hasher;
 use burn::tensor::{Device, Tensor};
+use half::bf16;
 use shardd_client::record::Digest128;
 use thiserror::Error;
 
@@ -37,7 +40,7 @@ use crate::loss::{Measured, Objective};
 use crate::model::Model;
 use crate::optim::{Optimizer, Rule};
 use crate::random::Key;
-use crate::reduce::{Comm, Partials, Pending, Reduction, VirtualRanks, all_reduce};
+use crate::reduce::{Comm, Partials, Pending, ReduceDtype, Reduction, VirtualRanks, all_reduce};
 use crate::trace::{Lane, Tracer};
 use crate::weights::{Running, Weights};
 use crate::zero::mesh::Mesh;
@@ -47,6 +50,7 @@ use block::BlockState;
 pub use buckets::BucketSizes;
 pub(crate) use buckets::Buckets;
 use computed::Computed;
+pub use scaling::LossScale;
 use spare::Spare;
 
 /// A model being trained, as one rank holds it.
@@ -55,6 +59,8 @@ pub struct Engine {
     model: Model,
     device: Device,
     precision: Precision,
+    /// Of the next step, where 16 bits have few exponents.
+    scale: Option<LossScale>,
     ranks: VirtualRanks,
     rule: Rule,
     key: Key,
@@ -67,6 +73,8 @@ pub struct Engine {
     most_rows: Option<usize>,
     buckets: Buckets,
     reduction: Reduction,
+    /// In what numbers.
+    reduce_dtype: ReduceDtype,
     /// By bucket; none if nothing is compressed.
     compressors: Vec<Arc<Mutex<Compressor>>>,
     /// Where gradients are added up on the device.
@@ -119,6 +127,10 @@ pub struct StepLoss {
     pub samples: u64,
     /// Length of the gradient of the mean loss, all blocks together, before it was clipped.
     pub gradient_norm: f64,
+    /// What gradients were multiplied by on their way, and divided by at its end ([`LossScale`]).
+    pub scale: Option<LossScale>,
+    /// That was too much for 16 bits: nothing has changed but the scale, which is lower for the next step.
+    pub is_overflow: bool,
 }
 
 impl StepLoss {
@@ -230,6 +242,8 @@ struct Reduced {
 #[derive(Debug)]
 enum BucketSum {
     Exact(Partials<f32>),
+    /// The same in 16 bits.
+    Rounded(Partials<bf16>),
     Fast(Option<Numbers<f32>>),
 }
 
@@ -286,6 +300,7 @@ impl Engine {
             model,
             device,
             precision: Precision::default(),
+            scale: None,
             ranks,
             rule,
             key,
@@ -296,6 +311,7 @@ impl Engine {
             most_rows: None,
             buckets,
             reduction,
+            reduce_dtype: ReduceDtype::default(),
             compressors,
             device_sums: None,
             running,
@@ -336,19 +352,42 @@ impl Engine {
             return self;
         }
         let blocks = blocks_of(&self.model, self.zero, precision, &self.mesh, &self.ledger);
-        Engine { precision, blocks, ..self }
+        let scale = (precision == Precision::F16).then(LossScale::default);
+        Engine { precision, scale, blocks, ..self }
+    }
+
+    /// With another scale for the gradients of the first steps, where they have one at all.
+    #[must_use]
+    pub fn with_loss_scale(self, scale: LossScale) -> Engine {
+        Engine { scale: self.scale.map(|_| scale), ..self }
+    }
+
+    /// What the gradients of the next step are multiplied by, if by anything.
+    pub fn loss_scale(&self) -> Option<LossScale> {
+        self.scale
     }
 
     /// With another way to add gradients up, which all ranks choose alike.
     ///
     /// # Panics
-    /// If gradients are to be compressed of which ranks keep slices.
+    /// If gradients are to be compressed of which ranks keep slices, or that are added up in fewer bits.
     #[must_use]
     pub fn with_reduction(mut self, reduction: Reduction) -> Engine {
-        assert_eq!(self.zero.refusal(reduction), None);
+        assert_eq!(self.zero.refusal(reduction).or(self.reduce_dtype.refusal(reduction)), None);
         self.reduction = reduction;
         self.prepare_compressors();
         self
+    }
+
+    /// With gradients that are added up, and travel, in other numbers, which all ranks choose alike. Sums of one virtual rank's micro-batches have 32 bits
+    /// always; where gradients stay on the device, what adds them up there decides.
+    ///
+    /// # Panics
+    /// If gradients are compressed.
+    #[must_use]
+    pub fn with_reduce_dtype(self, reduce_dtype: ReduceDtype) -> Engine {
+        assert_eq!(reduce_dtype.refusal(self.reduction), None);
+        Engine { reduce_dtype, ..self }
     }
 
     /// With gradients that stay on the device until they are added up over all ranks, by this.
@@ -470,7 +509,7 @@ impl Engine {
     ///
     /// Gradients are those of the mean loss over the samples of all ranks: a virtual rank with fewer samples weighs less, one without
     /// any adds zeros. What the step came to, which is the same on every rank, is shown to `take` before anything is changed: if it says
-    /// no, weights, moments and running numbers stay as they were.
+    /// no, weights, moments and running numbers stay as they were. So they do after an [overflow](StepLoss::is_overflow), of which it is not asked.
     ///
     /// # Errors
     /// As [`Engine::accumulate`]; the weights are then of no further use.
@@ -505,9 +544,13 @@ impl Engine {
         // What was compressed came as a mean.
         let share = if self.compressors.is_empty() { 1.0 / samples.max(1) as f64 } else { 1.0 };
         let norm = norm.times(share);
-        let loss = StepLoss { sum, correct, samples, gradient_norm: norm.value() };
+        let (scale, gradient_norm) = (self.scale, norm.value());
+        // Squares are added in double precision: the length is a number if, and only if, every gradient is one.
+        let is_overflow = !gradient_norm.is_finite() && scale.is_some_and(LossScale::can_fall);
+        let loss = StepLoss { sum, correct, samples, gradient_norm, scale, is_overflow };
         self.reducing = computed.elapsed();
-        let is_taken = take(&loss);
+        let is_taken = !is_overflow && take(&loss);
+        self.scale = scale.map(if gradient_norm.is_finite() { LossScale::held } else { LossScale::fallen });
         self.compressors.iter().for_each(|compressor| lock(compressor).conclude(is_taken));
         if is_taken {
             let rule = self.rule_here();
@@ -561,7 +604,9 @@ impl Engine {
 
     /// An input as the first block takes it.
     fn at_precision(&self, input: Vec<Part>) -> Vec<Part> {
-        input.into_iter().map(|part| part.cast(self.precision.dtype())).collect()
+        let is_full = self.model.stages.first().is_some_and(|stage| stage.wants_full_input());
+        let precision = if is_full { Precision::F32 } else { self.precision };
+        input.into_iter().map(|part| part.cast(precision.dtype())).collect()
     }
 }
 

@@ -167,6 +167,14 @@ impl<T> Numbers<T> {
         Numbers { values, held }
     }
 
+    /// No numbers yet, in memory for so many, on the ledger that these are on.
+    pub fn another(&self, count: usize) -> Numbers<T> {
+        let values = Vec::with_capacity(count);
+        let bytes = values.capacity() * size_of::<T>();
+        let held = self.held.as_ref().map(|held| held.ledger.hold(held.kind, bytes));
+        Numbers { values, held }
+    }
+
     /// The numbers, from now on on no ledger.
     pub fn into_values(self) -> Vec<T> {
         self.values
@@ -267,6 +275,10 @@ mod tests {
         drop((one, copy));
         let other = other.with(70);
         assert_eq!(ledger.now(), Usage { weights: 70, all: 70, ..Usage::default() });
+        let one = Numbers::<f32>::with_capacity(&ledger, Kind::Gradients, 10);
+        let another = (one.another(20), Numbers::from(vec![1.0f32]).another(5));
+        assert_eq!((ledger.now().gradients, another.1.capacity()), (4 * 30, 5));
+        drop((one, another));
         assert!(ledger.most().gradients >= 8_000 && ledger.most().all >= 8_050);
         ledger.forget();
         drop(other);

@@ -21,6 +21,11 @@ pub trait Stage: Send + Debug {
     /// How many numbers of an input are summed over all virtual ranks before the pass; 0 if none.
     fn summary_len(&self) -> usize;
 
+    /// See [`Block::wants_full_input`].
+    fn wants_full_input(&self) -> bool {
+        false
+    }
+
     /// The first values of its flat buffer.
     ///
     /// # Panics
@@ -192,6 +197,10 @@ impl<B: Block> Stage for ModuleStage<B> {
 
     fn summary_len(&self) -> usize {
         self.module.summary_len()
+    }
+
+    fn wants_full_input(&self) -> bool {
+        self.module.wants_full_input()
     }
 
     fn initial(&self, seed: u64) -> Vec<f32> {

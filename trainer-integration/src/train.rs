@@ -30,7 +30,7 @@ use crate::collective::{Collective, CollectiveError, waited_for};
 use crate::compress::{Compression, CompressionReport};
 use crate::data::{Augmentation, InputOptions, InputSpec, Rows};
 use crate::device::{DeviceName, Precision};
-use crate::engine::{Engine, StepPlan};
+use crate::engine::{Engine, LossScale, StepPlan};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::ledger::Usage;
 use crate::model::Model;
@@ -38,7 +38,7 @@ use crate::models::{InputShape, ModelError, ModelOptions, Norm, model};
 use crate::optim::{Decline, Optimizer, Rule, Schedule};
 use crate::random::Key;
 use crate::record::{Beginning, Noted, Purpose, Recorder, Recording, digest_of};
-use crate::reduce::{Comm, Reduction, VirtualRanks};
+use crate::reduce::{Comm, ReduceDtype, Reduction, VirtualRanks};
 use crate::source::{Audit, StepSource};
 use crate::trace::{Lane, Tracer};
 use crate::weights::{Running, Weights};
@@ -62,6 +62,8 @@ pub struct TrainConfig {
     pub optimizer: Optimizer,
     /// How gradients are added up. Default exactly.
     pub reduction: Reduction,
+    /// In what numbers. Default 32 bits.
+    pub reduce_dtype: ReduceDtype,
     /// What each rank keeps a slice of, instead of all, and with how many others. Default nothing. Exactly reduced, the weights do not depend on it.
     pub slicing: Slicing,
     /// What to do about a step whose loss is no number, or far too high. Default stop at what is no number.
@@ -86,6 +88,8 @@ pub struct TrainConfig {
     pub device: DeviceName,
     /// In how many bits it is computed there. Default 32.
     pub precision: Precision,
+    /// With what gradients are multiplied at first in [`Precision::F16`]; after a checkpoint with what it says. Default 65,536.
+    pub loss_scale: LossScale,
     /// What carries gradients from rank to rank. Default the run's collective.
     pub transport: Transport,
     /// Where rows become numbers; default: on the device, a step ahead, unless that is the CPU. The numbers do not depend on it.
@@ -105,6 +109,7 @@ impl Default for TrainConfig {
             virtual_ranks: 1,
             optimizer: Optimizer::sgd(5e-4),
             reduction: Reduction::default(),
+            reduce_dtype: ReduceDtype::default(),
             slicing: Slicing::default(),
             guard: GuardConfig::default(),
             compare_every: 100,
@@ -117,6 +122,7 @@ impl Default for TrainConfig {
             input: InputOptions::default(),
             device: DeviceName::default(),
             precision: Precision::default(),
+            loss_scale: LossScale::default(),
             transport: Transport::default(),
             preparation: None,
             traces: false,
@@ -185,14 +191,20 @@ pub struct Progress {
     pub loss: f64,
     /// Share of the step's samples answered rightly before the update.
     pub accuracy: f64,
-    /// The step was bad, and the weights are those before it.
+    /// The step was bad, or its gradients too large for 16 bits, and the weights are those before it.
     pub is_skipped: bool,
+    /// What gradients were multiplied by on their way through 16 bits ([`LossScale`]); none where they are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f32>,
     /// Length of the gradient, all blocks together, before it was clipped.
     pub gradient_norm: f64,
     /// Learning rate.
     pub rate: f32,
     /// The most bytes of the model's numbers that this rank held at once in the step.
     pub memory: Usage,
+    /// Whether all ranks that share slices with each other are on one machine; none where nothing is shared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub groups_inside_machines: Option<bool>,
     /// All ranks' samples per second since this process began to train.
     pub samples_per_s: f64,
     /// Seconds until the last step, if the others take as long as those of this process did.
@@ -237,12 +249,18 @@ pub struct Trained {
     pub most_rows: Option<usize>,
     /// The most bytes of the model's numbers that this rank held at once.
     pub memory: Usage,
+    /// Which ranks share slices with each other, if any do.
+    pub mesh: Option<Mesh>,
     /// What this rank read.
     pub audits: Vec<Audit>,
     /// Steps, those that were skipped among them.
     pub steps: u64,
-    /// Of these, how many were bad and left the weights as they were.
+    /// Of these, how many were bad and left the weights as they were, or had gradients too large for 16 bits.
     pub skipped_steps: u64,
+    /// Of these, how many had gradients too large for 16 bits.
+    pub overflows: u64,
+    /// What the gradients of a next step would be multiplied by on their way through 16 bits.
+    pub loss_scale: Option<LossScale>,
     /// How many were undone by going back to a checkpoint.
     pub undone_steps: u64,
     /// All ranks' samples, all epochs.
@@ -347,7 +365,7 @@ impl Training<'_> {
         }
         let refusal =
             config.reduction.refusal(config.optimizer).or(config.slicing.zero.refusal(config.reduction));
-        if let Some(refusal) = refusal {
+        if let Some(refusal) = refusal.or(config.reduce_dtype.refusal(config.reduction)) {
             return Err(TrainError::Reduction(refusal));
         }
         check_groups(config.slicing, comm)?;
@@ -392,6 +410,7 @@ impl Training<'_> {
             Some(so_far) => Guard::resumed(config.guard, so_far),
         };
         let (steps_before, samples_before) = (account.steps, account.samples);
+        let mesh = (engine.zero() != Zero::Nothing).then(|| engine.mesh().clone());
         let mut place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
         let mut keeper = self.keeper(ranks, checkpoint);
         if let Some(recording) = &self.persistence.recording {
@@ -434,7 +453,7 @@ impl Training<'_> {
             engine.digest_gradients(recorder.as_ref().is_some_and(|it| it.wants_digests(number)));
             drop(decoding);
             let decode_s = laps.next();
-            let mut verdict = Verdict::Take;
+            let mut verdict = Verdict::Overflow;
             let loss = engine.step(shares, plan, |loss| {
                 verdict = guard.judge(loss);
                 verdict == Verdict::Take
@@ -454,6 +473,16 @@ impl Training<'_> {
             };
             match verdict {
                 Verdict::Take => account.add(&step, &loss),
+                Verdict::Overflow => {
+                    let next = engine.loss_scale().map(LossScale::factor);
+                    info!(
+                        epoch = step.epoch,
+                        step = step.step,
+                        next,
+                        "gradients too large for 16 bits; the step is skipped"
+                    );
+                    account.overflow(&step);
+                }
                 Verdict::Skip(what) => {
                     warn!(epoch = step.epoch, step = step.step, %what, "a step is skipped");
                     account.skip(&step);
@@ -491,9 +520,11 @@ impl Training<'_> {
                 loss: mean,
                 accuracy: loss.correct as f64 / loss.samples as f64,
                 is_skipped,
+                loss_scale: loss.scale.map(LossScale::factor),
                 gradient_norm: loss.gradient_norm,
                 rate: plan.rate,
                 memory: held,
+                groups_inside_machines: mesh.as_ref().map(Mesh::are_inside_hosts),
                 samples_per_s: (account.samples - samples_before) as f64 / elapsed_s,
                 left_s: elapsed_s / (account.steps - steps_before) as f64
                     * (steps.saturating_sub(account.steps)) as f64,
@@ -558,9 +589,12 @@ impl Training<'_> {
             unevaluated,
             most_rows: engine.most_rows(),
             memory,
+            mesh,
             audits,
             steps: account.steps,
             skipped_steps: account.skipped,
+            overflows: account.overflows,
+            loss_scale: engine.loss_scale(),
             undone_steps: account.undone,
             samples: account.samples,
             samples_here: account.samples - samples_before,
@@ -621,7 +655,9 @@ impl Training<'_> {
         let (key, comm) = (Key::new(config.seed), Arc::clone(&self.comm));
         let mut engine = Engine::blank(model, config.slicing, device, ranks, rule, key, comm)
             .with_reduction(config.reduction)
-            .with_precision(config.precision);
+            .with_reduce_dtype(config.reduce_dtype)
+            .with_precision(config.precision)
+            .with_loss_scale(config.loss_scale);
         if let Some(sums) = sums {
             engine = engine.with_device_sums(sums);
         }
@@ -638,7 +674,8 @@ impl Training<'_> {
         let (name, device) = (self.config.device, device.clone());
         match (self.config.transport, self.config.reduction) {
             (Transport::Nccl { timeout }, Reduction::Fast(Compression::None))
-                if self.config.slicing.zero == Zero::Nothing =>
+                if self.config.slicing.zero == Zero::Nothing
+                    && self.config.reduce_dtype == ReduceDtype::F32 =>
             {
                 let joined =
                     self.comm.run(move |collective| nccl::join(collective, name, &device, timeout))?;
@@ -649,7 +686,7 @@ impl Training<'_> {
             (Transport::Host, _) if self.config.slicing.zero != Zero::Nothing => Ok(None),
             // One copy to the host for all virtual ranks, and not one for each.
             (Transport::Host, Reduction::Fast(Compression::None)) if name != DeviceName::Cpu => {
-                Ok(Some(Box::new(Staged)))
+                Ok(Some(Box::new(Staged(self.config.reduce_dtype))))
             }
             (Transport::Host, _) => Ok(None),
         }
@@ -739,6 +776,12 @@ impl Training<'_> {
         }
         if config.precision != Precision::F32 {
             mine["precision"] = json!(config.precision);
+        }
+        if config.reduce_dtype != ReduceDtype::F32 {
+            mine["reduction in"] = json!(config.reduce_dtype);
+        }
+        if config.precision == Precision::F16 {
+            mine["first loss scale"] = json!(config.loss_scale.factor());
         }
         if config.transport != Transport::Host {
             mine["transport"] = json!("nccl");

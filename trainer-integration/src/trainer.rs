@@ -13,16 +13,16 @@ use crate::checkpoint::{
 };
 use crate::collective::{Collective, CollectiveError};
 use crate::device::Precision;
-use crate::engine::{BucketSizes, Engine, MicroBatch, Share, StepLoss, StepPlan};
+use crate::engine::{BucketSizes, Engine, LossScale, MicroBatch, Share, StepLoss, StepPlan};
 use crate::flow::{Flow, from_parts, parts_of};
 use crate::ledger::Usage;
 use crate::loss::Objective;
 use crate::model::Chain;
 use crate::optim::{Optimizer, Rule};
 use crate::random::Key;
-use crate::reduce::{Comm, Reduction, VirtualRanks};
+use crate::reduce::{Comm, ReduceDtype, Reduction, VirtualRanks};
 use crate::train::agree::{agree_on, begin, compare, kept as kept_settings, same_training};
-use crate::train::{ProgressSoFar, TrainError, chain, check_groups};
+use crate::train::{BadStep, ProgressSoFar, TrainError, chain, check_groups};
 use crate::weights::Weights;
 use crate::zero::Slicing;
 
@@ -108,8 +108,10 @@ pub struct TrainerBuilder<Input, Output, O> {
     seed: u64,
     device: Device,
     precision: Precision,
+    loss_scale: LossScale,
     buckets: BucketSizes,
     reduction: Reduction,
+    reduce_dtype: ReduceDtype,
     slicing: Slicing,
     checkpoints: Option<(Checkpoints, Resume)>,
     stop: StopFlag,
@@ -132,8 +134,10 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
             seed: 0,
             device: Device::flex(),
             precision: Precision::default(),
+            loss_scale: LossScale::default(),
             buckets: BucketSizes::default(),
             reduction: Reduction::default(),
+            reduce_dtype: ReduceDtype::default(),
             slicing: Slicing::default(),
             checkpoints: None,
             stop: StopFlag::default(),
@@ -166,10 +170,12 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     }
 
     /// One update at this learning rate, on the micro-batches that each virtual rank of this rank has: an input and its target, or several, or
-    /// none. Those of [`Trainer::no_sync`] before it count as well.
+    /// none. Those of [`Trainer::no_sync`] before it count as well. In [`Precision::F16`] a step may come to nothing but a lower scale for the next
+    /// ([`StepLoss::is_overflow`]).
     ///
     /// # Errors
-    /// When another rank is gone or late, or the device has no memory for a micro-batch; the weights are then of no further use.
+    /// When another rank is gone or late, or the device has no memory for a micro-batch; the weights are then of no further use. When gradients are
+    /// too large for 16 bits with any scale; the weights are then those before the step.
     pub fn step<B>(&mut self, rate: f32, batches: impl FnMut(u32) -> B) -> Result<StepLoss, TrainError>
     where
         B: IntoIterator<Item = (Input, O::Target)>,
@@ -177,8 +183,15 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
         let plan = self.plan(rate);
         self.number += 1;
         let shares = shares(&self.objective, self.engine.virtual_ranks(), batches);
-        let outcome = self.engine.step(shares, plan, |_| true);
+        let mut too_large = None;
+        let outcome = self.engine.step(shares, plan, |loss| {
+            too_large = BadStep::too_large(loss);
+            too_large.is_none()
+        });
         let loss = outcome.inspect_err(|error| self.comm.abort(error.to_string()))?;
+        if let Some(what) = too_large {
+            return Err(TrainError::BadStep { epoch: self.epoch, step: plan.number, what });
+        }
         self.samples += loss.samples;
         Ok(loss)
     }
@@ -330,6 +343,11 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         TrainerBuilder { precision, ..self }
     }
 
+    /// With what gradients are multiplied at first in [`Precision::F16`]. Default 65,536.
+    pub fn loss_scale(self, loss_scale: LossScale) -> Self {
+        TrainerBuilder { loss_scale, ..self }
+    }
+
     /// How much travels at once. Default 25 MiB, the first time 1 MiB.
     pub fn buckets(self, buckets: BucketSizes) -> Self {
         TrainerBuilder { buckets, ..self }
@@ -338,6 +356,12 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
     /// How gradients are added up. Default exactly: with the same bits on any number of ranks.
     pub fn reduction(self, reduction: Reduction) -> Self {
         TrainerBuilder { reduction, ..self }
+    }
+
+    /// In what numbers gradients are added up and travel; with 16 bits half as many bytes do, and the weights are still the same on any number of
+    /// ranks. Default 32 bits.
+    pub fn reduce_dtype(self, reduce_dtype: ReduceDtype) -> Self {
+        TrainerBuilder { reduce_dtype, ..self }
     }
 
     /// What each rank keeps a slice of, instead of all ([`Zero`](crate::Zero)), and with how many others ([`Slicing`]); nothing else changes. With [`Zero::Parameters`](crate::Zero::Parameters), [`Trainer::output`] and
@@ -377,7 +401,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         }
         let refusal =
             self.reduction.refusal(self.rule.optimizer).or(self.slicing.zero.refusal(self.reduction));
-        if let Some(refusal) = refusal {
+        if let Some(refusal) = refusal.or(self.reduce_dtype.refusal(self.reduction)) {
             return Err(TrainError::Reduction(refusal));
         }
         check_groups(self.slicing, &comm)?;
@@ -394,6 +418,13 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
             "virtual ranks": virtual_ranks, "optimizer": self.rule.optimizer, "clipping": self.rule.clip, "seed": self.seed,
             "reduction": self.reduction, "buckets": [first, others], "precision": self.precision, "parameters": parameters, "zero": [json!(self.slicing.zero), json!(self.slicing.group)],
         });
+        let mut settings = settings;
+        if self.reduce_dtype != ReduceDtype::F32 {
+            settings["reduction in"] = json!(self.reduce_dtype);
+        }
+        if self.precision == Precision::F16 {
+            settings["first loss scale"] = json!(self.loss_scale.factor());
+        }
         let settings = kept_settings(&agree_on(&comm, settings)?);
         if let Some(checkpoint) = &checkpoint {
             same_training(checkpoint, &settings, &comm)?;
@@ -403,7 +434,9 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         let mut engine = Engine::blank(model, self.slicing, self.device, ranks, self.rule, key, engine_comm)
             .with_buckets(self.buckets)
             .with_reduction(self.reduction)
-            .with_precision(self.precision);
+            .with_reduce_dtype(self.reduce_dtype)
+            .with_precision(self.precision)
+            .with_loss_scale(self.loss_scale);
         let (mut so_far, mut place) = (ProgressSoFar::default(), Place::default());
         let mut resumed = None;
         if let Some(checkpoint) = checkpoint {

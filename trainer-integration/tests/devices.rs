@@ -13,10 +13,16 @@ fn shardtrain(arguments: &str) -> (Option<i32>, String) {
 #[test]
 fn who_asks_for_what_there_is_not_is_told_the_way_out() {
     let mut cases = vec![
-        ("--precision f16", "give f32 or bf16"),
+        ("--precision fp16", "give f32, bf16 or f16"),
         ("--transport nccl", "give --device cuda"),
         ("--transport nccl --device cuda:0", "needs --reduce fast"),
         ("--transport nccl --device cuda:0 --reduce fast --compress int8", "no --compress"),
+        (
+            "--transport nccl --device cuda:0 --reduce fast --reduce-dtype bf16",
+            "no --compress or --reduce-dtype",
+        ),
+        ("--reduce fast --compress int8 --reduce-dtype bf16", "leave one of the two out"),
+        ("--reduce-dtype f16", "give f32 or bf16"),
         ("--device cuda:x", "give cpu or cuda:0"),
     ];
     if cfg!(not(feature = "cuda")) {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use shardd_client::catalog::{Catalog, LocalCatalog};
 use shardd_trainer::weights::Weights;
 
@@ -71,6 +71,46 @@ fn processes_report_the_same_weights_for_every_world_size() {
 }
 
 #[test]
+fn processes_in_sixteen_bits_train_the_same_weights_and_tell_the_scale_and_their_groups() {
+    let store = DigitsStore::new();
+    let mut found = Vec::new();
+    for (world, arguments) in [(1, &[][..]), (4, &["--zero", "2", "--zero-group", "2"])] {
+        let master = free_address();
+        let progress = |rank: u32| store.path().join(format!("progress-{rank}-of-{world}"));
+        let ranks: Vec<Rank> = (0..world)
+            .map(|rank| {
+                let mut command = shardtrain(&store);
+                command.args(["--plan", &store.plan.to_string(), "--epochs", "1"]);
+                command.args(["--precision", "f16", "--reduce-dtype", "bf16"]).args(arguments);
+                command.args(["--master", &master, "--rank", &rank.to_string()]);
+                command.args(["--world", &world.to_string()]).arg("--progress").arg(progress(rank));
+                command.arg("--report").arg(report_file(&store, rank, world));
+                Rank::spawn(&mut command)
+            })
+            .collect();
+        for rank in ranks {
+            assert_eq!(rank.end(), (Some(0), String::new()));
+        }
+        for rank in 0..world {
+            let report = read_json(&report_file(&store, rank, world));
+            let groups = json!({"ranks": [[0, 1], [2, 3]], "are_inside_machines": true});
+            assert_eq!(report["groups"], if world == 1 { Value::Null } else { groups });
+            assert_eq!((&report["precision"], &report["reduce_dtype"]), (&json!("f16"), &json!("bf16")));
+            assert_eq!(report["skipped_steps"], report["overflows"]);
+            let lines = std::fs::read_to_string(progress(rank)).unwrap();
+            let steps: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            assert_eq!(steps[0]["loss_scale"], 65_536.0);
+            let is_inside = steps[0].get("groups_inside_machines").cloned();
+            assert_eq!(is_inside, (world > 1).then_some(Value::Bool(true)));
+            let skipped = steps.iter().filter(|step| step["is_skipped"] == true).count();
+            assert_eq!(report["overflows"], skipped);
+            found.push(["weights_digest", "overflows", "loss_scale"].map(|name| report[name].clone()));
+        }
+    }
+    assert!(found.iter().all(|rank| *rank == found[0]), "{found:?}");
+}
+
+#[test]
 fn processes_that_keep_slices_train_the_same_weights() {
     let store = DigitsStore::new();
     let mut digests = Vec::new();
@@ -103,6 +143,8 @@ fn processes_that_keep_slices_train_the_same_weights() {
         let reports: Vec<Value> = (0..3).map(|rank| read_json(&report_file(&store, rank, zero))).collect();
         for report in &reports {
             assert_eq!(report["zero"], zero);
+            let groups = json!({"ranks": [[0, 1, 2]], "are_inside_machines": true});
+            assert_eq!(report["groups"], if zero == 0 { Value::Null } else { groups });
             digests.push(report["weights_digest"].as_str().unwrap().to_owned());
         }
         let held = |report: &Value| report["memory"]["moments"].as_u64().unwrap();

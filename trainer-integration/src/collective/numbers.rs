@@ -24,7 +24,8 @@ macro_rules! numbers {
         })*
     };
 }
-numbers!(f32, f64; i32, i64, u32, u64);
+// Sums of 16 bits are made in 32 and rounded.
+numbers!(f32, f64, half::bf16; i32, i64, u32, u64);
 
 /// The part of `length` numbers that `rank` of `world` owns.
 ///

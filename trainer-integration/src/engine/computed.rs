@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::tensor::{DType, Device, Element, Tensor, TensorData};
-use half::bf16;
+use half::{bf16, f16};
 
 use super::segments::Ownership;
 use crate::collective::sums::gather_pieces;
@@ -16,6 +16,7 @@ use crate::stage::to_numbers;
 pub(super) enum Computed {
     F32(Vec<Vec<f32>>),
     Bf16(Vec<Vec<bf16>>),
+    F16(Vec<Vec<f16>>),
 }
 
 impl Computed {
@@ -25,6 +26,7 @@ impl Computed {
         match precision {
             Precision::F32 => Computed::F32(lengths.map(|length| vec![0.0; length]).collect()),
             Precision::Bf16 => Computed::Bf16(lengths.map(|length| vec![bf16::ZERO; length]).collect()),
+            Precision::F16 => Computed::F16(lengths.map(|length| vec![f16::ZERO; length]).collect()),
         }
     }
 
@@ -33,6 +35,7 @@ impl Computed {
         match self {
             Computed::F32(all) => all.iter().map(|numbers| size_of_val(&numbers[..])).sum(),
             Computed::Bf16(all) => all.iter().map(|numbers| size_of_val(&numbers[..])).sum(),
+            Computed::F16(all) => all.iter().map(|numbers| size_of_val(&numbers[..])).sum(),
         }
     }
 
@@ -41,19 +44,19 @@ impl Computed {
         match self {
             Computed::F32(all) => copy(all, parameters, start, numbers, |number| number),
             Computed::Bf16(all) => copy(all, parameters, start, numbers, bf16::from_f32),
+            Computed::F16(all) => copy(all, parameters, start, numbers, f16::from_f32),
         }
     }
 
     /// As tensors, which have this memory if the device is the host.
     pub(super) fn into_tensors(self, precision: Precision, device: &Device) -> Vec<Tensor<1>> {
         let tensor = |data: TensorData| Tensor::<1>::from_data(data, device).cast(precision.dtype());
+        // Asked for by its type: a device's own would be another.
+        let half = |data: TensorData, dtype: DType| Tensor::from_data(data, (device, dtype));
         match self {
             Computed::F32(all) => all.into_iter().map(|numbers| tensor(flat(numbers))).collect(),
-            // Asked for by its type: a device's own would be another.
-            Computed::Bf16(all) => all
-                .into_iter()
-                .map(|numbers| Tensor::from_data(flat(numbers), (device, DType::BF16)))
-                .collect(),
+            Computed::Bf16(all) => all.into_iter().map(|numbers| half(flat(numbers), DType::BF16)).collect(),
+            Computed::F16(all) => all.into_iter().map(|numbers| half(flat(numbers), DType::F16)).collect(),
         }
     }
 
@@ -62,6 +65,7 @@ impl Computed {
         match self {
             Computed::F32(all) => all.iter().map(Vec::len).collect(),
             Computed::Bf16(all) => all.iter().map(Vec::len).collect(),
+            Computed::F16(all) => all.iter().map(Vec::len).collect(),
         }
     }
 
@@ -71,6 +75,9 @@ impl Computed {
         match precision {
             Precision::F32 => Computed::F32(tensors.map(to_numbers).collect()),
             Precision::Bf16 => Computed::Bf16(
+                tensors.map(|it| it.into_data().try_into_vec_as().expect("of this precision")).collect(),
+            ),
+            Precision::F16 => Computed::F16(
                 tensors.map(|it| it.into_data().try_into_vec_as().expect("of this precision")).collect(),
             ),
         }
@@ -93,16 +100,18 @@ pub(super) fn gather(
     group: &[u32],
     blocks: &mut [Gathering],
 ) -> Result<(), CollectiveError> {
-    let (mut full, mut half) = (Vec::new(), Vec::new());
+    let (mut full, mut brain, mut half) = (Vec::new(), Vec::new(), Vec::new());
     for Gathering { memory, parameters, ownership, end } in blocks {
         match memory {
             Computed::F32(all) => full.extend(ownership.cut(parameters, all, *end)),
-            Computed::Bf16(all) => half.extend(ownership.cut(parameters, all, *end)),
+            Computed::Bf16(all) => brain.extend(ownership.cut(parameters, all, *end)),
+            Computed::F16(all) => half.extend(ownership.cut(parameters, all, *end)),
         }
     }
-    match half.is_empty() {
-        true => gather_pieces(collective, group, full),
-        false => gather_pieces(collective, group, half),
+    match (brain.is_empty(), half.is_empty()) {
+        (true, true) => gather_pieces(collective, group, full),
+        (false, _) => gather_pieces(collective, group, brain),
+        (true, false) => gather_pieces(collective, group, half),
     }
 }
 
@@ -136,16 +145,20 @@ mod tests {
     #[test]
     fn numbers_become_tensors_and_are_themselves_again() {
         let parameters = [0..3, 3..5];
-        let numbers = [1.0f32, 2.5, -0.125, 7.0, 1.0 + 1.0 / 512.0];
-        for precision in [Precision::F32, Precision::Bf16] {
+        let numbers = [1.0f32, 2.5, -0.125, 7.0, 1.0 + 1.0 / 512.0 + 1.0 / 4096.0];
+        for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
             let mut computed = Computed::zeros(precision, &parameters);
             assert_eq!(computed.bytes(), 5 * precision.bytes());
             computed.copy_from(&parameters, 0, &numbers[..2]);
             computed.copy_from(&parameters, 2, &numbers[2..]);
             let tensors = computed.into_tensors(precision, &Device::flex());
             let values: Vec<f32> = tensors.iter().flat_map(|it| to_numbers(it.clone())).collect();
-            // What 16 bits do not hold is rounded to the even one.
-            let last = if precision == Precision::Bf16 { 1.0 } else { numbers[4] };
+            // What 16 bits do not hold is rounded.
+            let last = match precision {
+                Precision::F32 => numbers[4],
+                Precision::Bf16 => 1.0,
+                Precision::F16 => 1.0 + 1.0 / 512.0,
+            };
             assert_eq!(values, [1.0, 2.5, -0.125, 7.0, last]);
             let again = Computed::of_tensors(tensors, precision);
             assert_eq!((again.lengths(), again.bytes()), (vec![3, 2], 5 * precision.bytes()));

@@ -72,7 +72,7 @@ impl Engine {
             match (&mut block.computed, Computed::of_tensors(tensors, self.precision)) {
                 (Some(computed), memory) => *computed = memory,
                 (None, Computed::F32(memory)) => block.weights.give_back(memory),
-                (None, Computed::Bf16(_)) => unreachable!("weights themselves have 32 bits"),
+                (None, _) => unreachable!("weights themselves have 32 bits"),
             }
         }
     }

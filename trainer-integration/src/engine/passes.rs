@@ -10,6 +10,7 @@ use tracing::warn;
 
 use super::gather::Lent;
 use super::memory::{Piece, is_out_of_memory, pieces};
+use super::scatter::Scatter;
 use super::walk::{Gradient, Open, Walk};
 use super::{
     Begun, BucketSum, Engine, EngineError, MicroBatch, Reduced, Reducing, Share, StepPlan, lock, reduce,
@@ -21,7 +22,8 @@ use crate::compress::{Circumstances, Compressor};
 use crate::ledger::{Kind, Numbers};
 use crate::optim::Optimizer;
 use crate::random::Key;
-use crate::reduce::{Partials, Reduction, VirtualRanks, all_reduce, reduce_scatter};
+use crate::reduce::rounded::{all_reduce_in, rounded, widen};
+use crate::reduce::{Partials, ReduceDtype, Reduction, VirtualRanks, all_reduce};
 use crate::stage::{Use, to_numbers};
 use crate::trace::Lane;
 use crate::zero::Zero;
@@ -140,7 +142,7 @@ impl Engine {
                     let cut = micro_batch.input.iter().map(|part| part.rows(piece.rows.clone()));
                     (cut.collect(), key.of(piece.rows.start as u64))
                 };
-                let walk = Walk::new(self.at_precision(input), key, self.no_gradient());
+                let walk = Walk::new(self.at_precision(input), key, self.no_gradient(), self.scale);
                 sent = self.walk(walk, micro_batch, &mut piece, lent, begun, (index, is_last));
             };
             // Whatever was on its way is dropped; what is handed over, the piece knows.
@@ -221,7 +223,7 @@ impl Engine {
                     Some(MicroBatch { input, measure, .. }) => {
                         let rows = input.first().and_then(|part| part.shape().first().copied());
                         let (input, key) = (self.at_precision(input), self.next_key(begun, index));
-                        let walk = Walk::new(input, key, self.no_gradient());
+                        let walk = Walk::new(input, key, self.no_gradient(), self.scale);
                         (Some(walk), Some((measure, rows.unwrap_or(1))))
                     }
                     None => (None, None),
@@ -423,6 +425,10 @@ impl Engine {
         }
         match &mut begun.sums[bucket] {
             BucketSum::Exact(partials) => partials.push(virtual_rank, sum),
+            BucketSum::Rounded(partials) => {
+                partials.push(virtual_rank, rounded(&sum, &self.ledger));
+                self.spare.return_gradient(bucket, sum);
+            }
             BucketSum::Fast(Some(total)) => add_right(total, &sum),
             BucketSum::Fast(none) => *none = Some(sum),
         }
@@ -494,30 +500,39 @@ impl Engine {
 
     /// Of no virtual rank.
     pub(super) fn no_sum(&self) -> BucketSum {
-        match self.reduction {
-            Reduction::Exact => BucketSum::Exact(Partials::new(self.ranks.count)),
-            Reduction::Fast(_) => BucketSum::Fast(None),
+        match (self.reduction, self.reduce_dtype) {
+            (Reduction::Exact, ReduceDtype::F32) => BucketSum::Exact(Partials::new(self.ranks.count)),
+            (Reduction::Exact, ReduceDtype::Bf16) => BucketSum::Rounded(Partials::new(self.ranks.count)),
+            (Reduction::Fast(_), _) => BucketSum::Fast(None),
         }
     }
 
     /// Sends a bucket on its way.
-    fn reduce(&self, bucket: usize, sum: BucketSum, begun: &mut Begun) -> Reducing {
+    fn reduce(&mut self, bucket: usize, sum: BucketSum, begun: &mut Begun) -> Reducing {
         // The moment at which it is handed over lies among what is computed.
         drop(self.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
         if self.zero != Zero::Nothing {
             return self.reduce_slices(bucket, sum);
         }
-        let (ranks, tracer) = (self.ranks, self.tracer.clone());
+        let (ranks, tracer, dtype) = (self.ranks, self.tracer.clone(), self.reduce_dtype);
         let compressor = self.compressors.get(bucket).map(Arc::clone);
         Reducing::UnderWay(match (sum, compressor) {
             (BucketSum::Exact(partials), _) => self.comm.submit(move |collective| {
                 let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
                 Ok(Reduced { sum: all_reduce(collective, ranks, partials)?, spare: None })
             }),
+            (BucketSum::Rounded(partials), _) => {
+                let mut sum = self.spare.gradients(bucket, self.buckets.len(bucket));
+                self.comm.submit(move |collective| {
+                    let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+                    widen(&all_reduce(collective, ranks, partials)?, &mut sum.growing());
+                    Ok(Reduced { sum, spare: None })
+                })
+            }
             (BucketSum::Fast(sum), None) => self.comm.submit(move |collective| {
                 let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
                 let mut sum = sum.unwrap_or_default();
-                sums::all_reduce(collective, &mut sum)?;
+                all_reduce_in(dtype, collective, &mut sum)?;
                 Ok(Reduced { sum, spare: None })
             }),
             (BucketSum::Fast(sum), Some(compressor)) => {
@@ -528,12 +543,12 @@ impl Engine {
     }
 
     /// Has every rank add up its own slices of a bucket. Of what several ranks keep, each adds up a part, which the others are then given.
-    fn reduce_slices(&self, bucket: usize, sum: BucketSum) -> Reducing {
+    fn reduce_slices(&mut self, bucket: usize, sum: BucketSum) -> Reducing {
         let (rank, world, tracer) = (self.comm.rank(), self.comm.world(), self.tracer.clone());
-        let (mesh, replicas) = (self.mesh.clone(), self.mesh.replicas());
+        let mesh = self.mesh.clone();
         let places: Vec<_> = self.buckets.places(bucket).collect();
         let ownerships: Vec<_> = places.iter().map(|(block, _)| self.blocks[*block].ownership).collect();
-        let kept = move |place: u32| {
+        let kept = |place: u32| {
             let slices = ownerships.iter().zip(&places).map(|(ownership, (_, range))| {
                 let slice = ownership.trained_of(place);
                 range.start + slice.start..range.start + slice.end
@@ -548,34 +563,51 @@ impl Engine {
             };
             kept(place).into_iter().map(part).collect::<Vec<_>>()
         };
-        let (all, slices): (Vec<_>, _) = ((0..world).map(owned).collect(), kept(self.mesh.place()));
-        // What was added up in any order is added up once more in that of the ranks.
-        let (ranks, partials) = match sum {
-            BucketSum::Exact(partials) => (self.ranks, partials),
-            BucketSum::Fast(sum) => {
-                let mut partials = Partials::new(world);
-                let ranks = VirtualRanks { count: world, world };
-                let sum = sum.unwrap_or_default();
-                partials.push_subtree(rank..rank + 1, sum);
-                (ranks, partials)
-            }
+        let outlives = self.zero == Zero::Moments;
+        let scatter = Scatter {
+            owned: (0..world).map(owned).collect(),
+            kept: (0..mesh.size()).map(&kept).collect(),
+            place: mesh.place(),
+            replicas: mesh.replicas(),
+            is_by_groups: mesh.count() > 1 && mesh.size() > 1 && mesh.is_in_order(),
+            outlives,
         };
-        let (outlives, ledger) = (self.zero == Zero::Moments, self.ledger.clone());
-        Reducing::UnderWay(self.comm.submit(move |collective| {
-            let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
-            let mut total = reduce_scatter(collective, ranks, partials, &|rank| all[rank as usize].clone())?;
-            if replicas.len() > 1 {
-                let parts = replicas.iter().map(|rank| &all[*rank as usize]);
-                sums::gather_more(collective, &replicas, with_owners(&mut total, parts))?;
+        // What was added up in any order is added up once more in that of the ranks.
+        let by_rank = VirtualRanks { count: world, world };
+        let sum = match (sum, self.reduce_dtype) {
+            (BucketSum::Fast(sum), ReduceDtype::F32) => {
+                let mut partials = Partials::new(world);
+                partials.push(rank, sum.unwrap_or_default());
+                Ok((by_rank, partials))
             }
-            if outlives {
-                return Ok(Reduced { sum: total, spare: None });
+            (BucketSum::Fast(sum), ReduceDtype::Bf16) => {
+                let (mut partials, sum) = (Partials::new(world), sum.unwrap_or_default());
+                partials.push(rank, rounded(&sum, &self.ledger));
+                self.spare.return_gradient(bucket, sum);
+                Err((by_rank, partials))
             }
-            let count = slices.iter().map(ExactSizeIterator::len).sum();
-            let mut sum = Numbers::with_capacity(&ledger, Kind::Gradients, count);
-            slices.into_iter().for_each(|slice| sum.growing().extend_from_slice(&total[slice]));
-            Ok(Reduced { sum, spare: Some(total) })
-        }))
+            (BucketSum::Exact(partials), _) => Ok((self.ranks, partials)),
+            (BucketSum::Rounded(partials), _) => Err((self.ranks, partials)),
+        };
+        Reducing::UnderWay(match sum {
+            Ok((ranks, partials)) => self.comm.submit(move |collective| {
+                let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+                let (sum, spare) = scatter.sums(collective, ranks, partials)?;
+                Ok(Reduced { sum, spare })
+            }),
+            Err((ranks, partials)) => {
+                let of_slices = scatter.kept[scatter.place as usize].iter().map(ExactSizeIterator::len);
+                let mut sum = match outlives {
+                    true => self.spare.gradients(bucket, self.buckets.len(bucket)),
+                    false => Numbers::with_capacity(&self.ledger, Kind::Gradients, of_slices.sum()),
+                };
+                self.comm.submit(move |collective| {
+                    let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+                    widen(&scatter.sums(collective, ranks, partials)?.0, &mut sum.growing());
+                    Ok(Reduced { sum, spare: None })
+                })
+            }
+        })
     }
 
     fn reduce_compressed(
@@ -619,25 +651,6 @@ impl Engine {
         });
         counted
     }
-}
-
-/// The ranges of numbers that each owner has, in order.
-fn with_owners<'a, 'b>(
-    numbers: &'a mut [f32],
-    owned: impl Iterator<Item = &'b Vec<Range<usize>>>,
-) -> Vec<(u32, &'a mut [f32])> {
-    let with_owner = |(owner, ranges): (usize, &'b Vec<Range<usize>>)| {
-        ranges.iter().map(move |range| (range.start, range.end, owner as u32))
-    };
-    let mut in_order: Vec<_> = owned.enumerate().flat_map(with_owner).collect();
-    in_order.sort_unstable();
-    let (mut rest, mut position) = (numbers, 0);
-    let cut = |(start, end, owner): (usize, usize, u32)| {
-        let (range, after) = std::mem::take(&mut rest)[start - position..].split_at_mut(end - start);
-        (rest, position) = (after, end);
-        (owner, range)
-    };
-    in_order.into_iter().filter(|(start, end, _)| start < end).map(cut).collect()
 }
 
 /// Takes in bytes, on several threads where that is faster.

@@ -73,7 +73,7 @@ impl Engine {
         let rows = micro_batch.rows().unwrap_or(1);
         let MicroBatch { input, measure, .. } = micro_batch;
         let (input, key) = (self.at_precision(input), self.next_key(begun, index));
-        let walk = Walk::new(input, key, self.no_gradient());
+        let walk = Walk::new(input, key, self.no_gradient(), self.scale);
         Slot { index, walk: Some(walk), measure: Some((measure, rows)), is_last: false }
     }
 

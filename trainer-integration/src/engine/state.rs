@@ -69,6 +69,7 @@ impl Engine {
             let moments = [first, second].into_iter();
             held.extend(moments.map(|(kind, numbers)| Held { block, kind, start: slice.start, numbers }));
         }
+        let progress = ProgressSoFar { loss_scale: self.scale, ..progress };
         let manifest = Manifest {
             format: Manifest::FORMAT,
             run,
@@ -118,6 +119,9 @@ impl Engine {
             let id = checkpoint.id.short();
             CheckpointError::Settings { id, differences: format!("its model has {differences}") }
         })?;
+        if let (Some(scale), Some(kept)) = (&mut self.scale, checkpoint.manifest.progress.loss_scale) {
+            *scale = kept;
+        }
         self.compressors.iter().for_each(|compressor| lock(compressor).forget());
         if self.compression().is_some() {
             warn!("what compression had not sent before the checkpoint is not in it, and lost");

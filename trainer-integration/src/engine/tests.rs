@@ -4,6 +4,7 @@ use burn::tensor::TensorData;
 use burn::tensor::activation::{log_softmax, relu};
 
 mod memory;
+mod scaling;
 mod zero;
 
 use super::*;
@@ -575,7 +576,7 @@ fn gradients_that_stay_on_the_device_give_the_same_but_for_rounding() {
                 .with_buckets(BucketSizes { first: 1, others: 1 << 14 })
                 .with_reduction(Reduction::Fast(Compression::None));
             if stays {
-                engine = engine.with_device_sums(Box::new(Staged));
+                engine = engine.with_device_sums(Box::new(Staged::default()));
             }
             for step in 0..3 {
                 // Two micro-batches of each virtual rank; in the second step one has none at all, in the last nobody has a second one.

@@ -148,7 +148,7 @@ impl Engine {
             match (&mut state.computed, memory) {
                 (Some(computed), memory) => *computed = memory,
                 (None, Computed::F32(memory)) => state.weights.give_back(memory),
-                (None, Computed::Bf16(_)) => unreachable!("weights themselves have 32 bits"),
+                (None, _) => unreachable!("weights themselves have 32 bits"),
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{FloatDType, Gradients, Tensor};
 
+use super::scaling::LossScale;
 use crate::block::Pass;
 use crate::flow::Part;
 use crate::ledger::Numbers;
@@ -27,6 +28,8 @@ pub(super) struct Walk {
     shelf_gradients: BTreeMap<&'static str, Tensor<1>>,
     /// Of the blocks of the bucket that is being filled.
     pub(super) gradient: Gradient,
+    /// By how much gradients are multiplied on their way.
+    scale: Option<LossScale>,
 }
 
 /// Of the blocks of a bucket, the last block first.
@@ -76,8 +79,8 @@ pub(super) struct Open {
 }
 
 impl Walk {
-    /// Begins with this input, and an empty gradient where it is to be.
-    pub(super) fn new(input: Vec<Part>, key: Key, gradient: Gradient) -> Walk {
+    /// Begins with this input, and an empty gradient where it is to be; on the way back gradients are multiplied by the scale.
+    pub(super) fn new(input: Vec<Part>, key: Key, gradient: Gradient, scale: Option<LossScale>) -> Walk {
         Walk {
             key,
             activation: input,
@@ -87,6 +90,7 @@ impl Walk {
             upstream: Vec::new(),
             shelf_gradients: BTreeMap::new(),
             gradient,
+            scale,
         }
     }
 
@@ -162,6 +166,11 @@ impl Walk {
         let output = std::mem::take(&mut self.activation).into_iter();
         let mut measured = measure(output.map(|part| part.cast(FloatDType::F32)).collect());
         self.upstream = std::mem::take(&mut measured.gradient);
+        if let Some(scale) = self.scale {
+            for gradient in self.upstream.iter_mut().flatten() {
+                *gradient = gradient.clone() * scale.factor();
+            }
+        }
         measured
     }
 
@@ -174,8 +183,22 @@ impl Walk {
             self.shelf.remove(name);
         }
         match &mut self.gradient {
-            Gradient::Host(numbers) => loaded.take_gradient(found.as_mut(), &mut numbers.growing()),
-            Gradient::Device(tensors) => loaded.take_gradient_there(found.as_mut(), tensors),
+            Gradient::Host(numbers) => {
+                let before = numbers.len();
+                loaded.take_gradient(found.as_mut(), &mut numbers.growing());
+                if let Some(scale) = self.scale {
+                    numbers[before..].iter_mut().for_each(|number| *number *= scale.inverse());
+                }
+            }
+            Gradient::Device(tensors) => {
+                let before = tensors.len();
+                loaded.take_gradient_there(found.as_mut(), tensors);
+                if let Some(scale) = self.scale {
+                    for tensor in &mut tensors[before..] {
+                        *tensor = tensor.clone() * scale.inverse();
+                    }
+                }
+            }
         }
         let mut of = |tensor: &Tensor<1>| tensor.grad_remove(found.as_mut()?);
         self.upstream = input.iter().map(|part| of(part.float()?)).collect();

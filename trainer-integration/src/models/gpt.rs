@@ -241,15 +241,17 @@ crate::block!(TiedHead, |self, input: Tensor<3>, pass| -> Tensor<2> {
 mod tests {
     use super::*;
     use crate::collective::threads;
+    use crate::device::Precision;
     use crate::loss::CrossEntropy;
     use crate::optim::Optimizer;
     use crate::trainer::Trainer;
 
-    fn trainer() -> Trainer<Tensor<2, Int>, Tensor<2>, CrossEntropy> {
+    fn trainer(precision: Precision) -> Trainer<Tensor<2, Int>, Tensor<2>, CrossEntropy> {
         let size = GptSize { layers: 2, heads: 2, width: 32 };
         let alone = threads::world(1, crate::collective::DEFAULT_TIMEOUT).remove(0);
         Trainer::new(gpt(11, 12, size, 0.0, &Device::flex()), CrossEntropy, Box::new(alone))
             .optimizer(Optimizer::adamw(0.01))
+            .precision(precision)
             .build()
             .unwrap()
     }
@@ -260,7 +262,7 @@ mod tests {
 
     #[test]
     fn no_token_looks_ahead() {
-        let mut trainer = trainer();
+        let mut trainer = trainer(Precision::F32);
         let mut logits =
             |values| trainer.output(tokens(values)).unwrap().into_data().try_into_vec::<f32>().unwrap();
         let (one, other) =
@@ -273,14 +275,25 @@ mod tests {
     #[test]
     fn it_learns_what_follows() {
         // Three more than the last, modulo 11: the first token decides all others.
-        let mut trainer = trainer();
         let row = |first: i32| [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11].map(|at| (first + 3 * at) % 11);
-        let mut loss = f64::INFINITY;
-        for step in 0..150 {
-            let row = row(step % 11);
-            let next = row.map(|token| (token as u32 + 3) % 11).to_vec();
-            loss = trainer.step(0.01, |_| [(tokens(row), next.clone())]).unwrap().mean();
+        let trained = |precision| {
+            let (mut trainer, mut overflows, mut losses) = (trainer(precision), 0, Vec::new());
+            for step in 0..150 {
+                let row = row(step % 11);
+                let next = row.map(|token| (token as u32 + 3) % 11).to_vec();
+                let loss = trainer.step(0.01, |_| [(tokens(row), next.clone())]).unwrap();
+                overflows += u32::from(loss.is_overflow);
+                losses.push(loss.mean());
+            }
+            (overflows, losses)
+        };
+        let full = trained(Precision::F32);
+        assert_eq!(full.0, 0);
+        for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
+            let (overflows, losses) = trained(precision);
+            let (last, of_full) = (losses[149], full.1[149]);
+            println!("{precision}: {overflows} overflows, {last} in the end, in 32 bits {of_full}");
+            assert!(last < 0.1, "{precision}: {last}");
         }
-        assert!(loss < 0.1, "{loss}");
     }
 }

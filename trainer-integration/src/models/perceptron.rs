@@ -35,7 +35,19 @@ pub fn perceptron(
 struct Standardise {
     norm: BatchNorm,
 }
-crate::block!(Standardise, |self, input: Tensor<2>, pass| -> Tensor<2> { self.norm.forward(input, pass) });
+
+impl Block for Standardise {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>, pass: &mut Pass) -> Tensor<2> {
+        self.norm.forward(input, pass).cast(self.norm.precision())
+    }
+
+    fn wants_full_input(&self) -> bool {
+        true
+    }
+}
 
 /// Linear layer, batch normalisation, ReLU.
 #[derive(Module, Debug)]

@@ -43,6 +43,11 @@ impl BatchNorm {
         self
     }
 
+    /// Of its parameters.
+    pub(crate) fn precision(&self) -> FloatDType {
+        FloatDType::from(self.weight.val().dtype())
+    }
+
     /// Of `[rows, channels, ..]`, the same shape.
     pub fn forward<const D: usize>(&self, input: Tensor<D>, pass: &Pass) -> Tensor<D> {
         let values = values_per_channel(&input);

@@ -10,7 +10,7 @@ use bytemuck::Pod;
 
 use super::tree::{Partials, Span, VirtualRanks};
 use crate::collective::numbers::{numbers, slice_of};
-use crate::collective::sums::gather_slices;
+use crate::collective::sums::{Team, gather_slices};
 use crate::collective::{Among, Collective, CollectiveError, Incoming, Outgoing, PIECE_BYTES, Piece, Place};
 use crate::ledger::Numbers;
 
@@ -35,7 +35,7 @@ pub fn all_reduce<T: Pod + Add<Output = T>>(
     let length = mine.sums().first().map_or(0, |(_, sum)| sum.len());
     let is_short = length * size_of::<T>() <= DIRECT_BYTES;
     let owned = |rank| vec![if is_short { 0..length } else { slice_of(length, rank, world) }];
-    let mut total = exchange(collective, ranks, mine, &owned, is_short)?;
+    let mut total = among_all(collective, ranks, mine, &owned, is_short)?;
     if world > 1 && !is_short {
         gather_slices(collective, &mut total)?;
     }
@@ -56,42 +56,67 @@ pub fn reduce_scatter<T: Pod + Add<Output = T>>(
     mine: Partials<T>,
     owned: &dyn Fn(u32) -> Vec<Range<usize>>,
 ) -> Result<Numbers<T>, CollectiveError> {
-    exchange(collective, ranks, mine, owned, false)
+    among_all(collective, ranks, mine, owned, false)
 }
 
-/// Every rank sends every other what that one owns of its sums. With `is_shared`, all own everything.
-fn exchange<T: Pod + Add<Output = T>>(
+/// All ranks together have the whole tree.
+fn among_all<T: Pod + Add<Output = T>>(
     collective: &mut dyn Collective,
     ranks: VirtualRanks,
     mine: Partials<T>,
     owned: &dyn Fn(u32) -> Vec<Range<usize>>,
     is_shared: bool,
 ) -> Result<Numbers<T>, CollectiveError> {
-    let (rank, world) = (collective.rank(), collective.world());
+    let world = collective.world();
     assert_eq!(ranks.world, world, "the virtual ranks are shared by this world");
-    assert!(
-        mine.sums().iter().map(|(span, _)| span).eq(&ranks.subtrees_of(rank)),
-        "rank {rank} sums its own virtual ranks"
-    );
     if world == 1 {
         return Ok(mine.into_total().unwrap_or_else(|_| unreachable!("one rank has the whole tree")));
     }
-    const { assert!(PIECE_BYTES.is_multiple_of(size_of::<T>()), "a piece holds whole numbers") };
-    let is_some = |range: &Range<usize>| !range.is_empty();
-    let owned: Vec<Vec<Range<usize>>> =
-        (0..world).map(|rank| owned(rank).into_iter().filter(is_some).collect()).collect();
+    let owned: Vec<Vec<Range<usize>>> = (0..world).map(owned).collect();
+    let subtrees: Vec<Vec<Span>> = (0..world).map(|rank| ranks.subtrees_of(rank)).collect();
     collective.begin(Among::All);
+    let team = &mut Team::of_all(collective);
+    let (total, more) = exchange(team, ranks.count, &subtrees, mine, &owned, is_shared)?;
+    debug_assert!(more.is_empty(), "the subtrees of all ranks make up the tree");
+    Ok(total)
+}
+
+/// Every member of a team sends every other what that one owns of the sums of its subtrees, as a step of an operation that has begun. With `is_shared`,
+/// all own everything. Members come in the order of their virtual ranks, which follow each other; what they have makes up one subtree or more.
+///
+/// The sum of the first of these is in place of what this rank brought, in the ranges that it owns, and the rest of no use; those of the others have these ranges alone, one after
+/// the other.
+pub(super) fn exchange<T: Pod + Add<Output = T>>(
+    team: &mut Team<'_>,
+    count: u32,
+    subtrees: &[Vec<Span>],
+    mine: Partials<T>,
+    owned: &[Vec<Range<usize>>],
+    is_shared: bool,
+) -> Result<(Numbers<T>, Vec<Numbers<T>>), CollectiveError> {
+    let (rank, world) = (team.rank(), team.world());
+    assert!(
+        mine.sums().iter().map(|(span, _)| span).eq(&subtrees[rank as usize]),
+        "rank {rank} sums its own virtual ranks"
+    );
+    const { assert!(PIECE_BYTES.is_multiple_of(size_of::<T>()), "a piece holds whole numbers") };
+    let is_some = |range: &&Range<usize>| !range.is_empty();
+    let owned: Vec<Vec<Range<usize>>> =
+        owned.iter().map(|ranges| ranges.iter().filter(is_some).cloned().collect()).collect();
 
     // The first sum's memory becomes the total's: of its ranges, some are written and the others are sent.
     let mut sums = mine.into_sums();
     let (_, mut total) = sums.remove(0);
+    let own_len: usize = owned[rank as usize].iter().map(ExactSizeIterator::len).sum();
+    let mut more: Vec<Numbers<T>> = (1..joined(count, subtrees)).map(|_| total.another(own_len)).collect();
+    more.iter_mut().for_each(|sum| sum.growing().resize(own_len, T::zeroed()));
     let copy = is_shared.then(|| total.to_vec());
     let (own, mut others) = match &copy {
         Some(copy) => (vec![&mut total[..]], vec![vec![&copy[..]]; world as usize]),
         None => split(&mut total, &owned, rank),
     };
     let mut outgoing = Vec::new();
-    for to in (1..world).map(|distance| (rank + distance) % world) {
+    for to in team.others() {
         let firsts = std::mem::take(&mut others[to as usize]);
         for (first, range) in firsts.into_iter().zip(&owned[to as usize]) {
             let more = sums.iter().map(|(_, sum)| &sum[range.clone()]);
@@ -101,19 +126,33 @@ fn exchange<T: Pod + Add<Output = T>>(
     }
     let of_others = (0..world).filter(|&from| from != rank);
     let senders: Vec<u32> =
-        of_others.flat_map(|from| std::iter::repeat_n(from, ranks.subtrees_of(from).len())).collect();
+        of_others.flat_map(|from| std::iter::repeat_n(from, subtrees[from as usize].len())).collect();
     let (mut incoming, mut adders) = (Vec::new(), Vec::new());
+    let mut rests: Vec<&mut [T]> = more.iter_mut().map(|sum| &mut sum[..]).collect();
     for (own, range) in own.into_iter().zip(&owned[rank as usize]) {
         let into = size_of_val(own);
         incoming.extend(senders.iter().map(|&from| Incoming { from, into: Place::Sink(into) }));
-        let more: Vec<&[T]> = sums.iter().map(|(_, sum)| &sum[range.clone()]).collect();
-        adders.push(Adder::new(ranks, rank, &more, own));
+        let brought: Vec<&[T]> = sums.iter().map(|(_, sum)| &sum[range.clone()]).collect();
+        let mut totals = vec![own];
+        for rest in &mut rests {
+            let (total, after) = std::mem::take(rest).split_at_mut(range.len());
+            totals.push(total);
+            *rest = after;
+        }
+        adders.push(Adder::new(count, subtrees, rank, &brought, totals));
     }
-    collective.transfer(&outgoing, &mut incoming, &mut |piece| {
+    team.transfer(&mut outgoing, &mut incoming, &mut |piece| {
         adders[piece.incoming / senders.len()].add(piece);
     })?;
-    drop((adders, outgoing));
-    Ok(total)
+    drop((adders, outgoing, rests));
+    Ok((total, more))
+}
+
+/// Of how many subtrees those of all members are made up.
+fn joined(count: u32, subtrees: &[Vec<Span>]) -> usize {
+    let mut all = Partials::<f32>::new(count);
+    subtrees.iter().flatten().for_each(|span| all.push_subtree(span.clone(), Vec::new()));
+    all.sums().len()
 }
 
 /// One list of borrowed ranges for every rank.
@@ -152,13 +191,14 @@ fn split<'a, T>(
 
 /// Adds the pieces of all subtrees in tree order: those that come, and between them those that this rank has.
 struct Adder<'a, T> {
-    /// The subtrees of all ranks, in order.
+    /// The subtrees of all members, in order.
     subtrees: Vec<(Span, Source<'a, T>)>,
     /// How many of them are in `sum`.
     added: usize,
+    count: u32,
     sum: Partials<T>,
-    /// This rank's part of its first subtree, piece by piece replaced by that of the total.
-    total: &'a mut [T],
+    /// This rank's part of its first subtree, piece by piece replaced by that of the first total; then the other totals.
+    totals: Vec<&'a mut [T]>,
 }
 
 /// Where the numbers of a subtree come from.
@@ -169,20 +209,26 @@ enum Source<'a, T> {
 }
 
 impl<'a, T: Pod + Add<Output = T>> Adder<'a, T> {
-    /// `total` holds this rank's first subtree, `more` are the others.
-    fn new(ranks: VirtualRanks, rank: u32, more: &[&'a [T]], total: &'a mut [T]) -> Adder<'a, T> {
+    /// The first of `totals` holds this rank's first subtree, `more` are the others.
+    fn new(
+        count: u32,
+        of_members: &[Vec<Span>],
+        rank: u32,
+        more: &[&'a [T]],
+        totals: Vec<&'a mut [T]>,
+    ) -> Adder<'a, T> {
         let mut subtrees = Vec::new();
-        for other in 0..ranks.world {
-            for (index, span) in ranks.subtrees_of(other).into_iter().enumerate() {
+        for (other, spans) in of_members.iter().enumerate() {
+            for (index, span) in spans.iter().enumerate() {
                 let source = match index {
-                    _ if other != rank => Source::Another,
+                    _ if other != rank as usize => Source::Another,
                     0 => Source::Total,
                     _ => Source::Own(more[index - 1]),
                 };
-                subtrees.push((span, source));
+                subtrees.push((span.clone(), source));
             }
         }
-        Adder { subtrees, added: 0, sum: Partials::new(ranks.count), total }
+        Adder { subtrees, added: 0, count, sum: Partials::new(count), totals }
     }
 
     fn add(&mut self, piece: Piece<'_>) {
@@ -195,11 +241,11 @@ impl<'a, T: Pod + Add<Output = T>> Adder<'a, T> {
         self.added += 1;
         self.add_own(&range);
         if self.added == self.subtrees.len() {
-            let whole = std::mem::replace(&mut self.sum, Partials::new(self.subtrees[self.added - 1].0.end));
-            let whole = whole
-                .into_total()
-                .unwrap_or_else(|_| unreachable!("the subtrees of all ranks make up the tree"));
-            self.total[range].copy_from_slice(&whole);
+            let sums = std::mem::replace(&mut self.sum, Partials::new(self.count)).into_sums();
+            debug_assert_eq!(sums.len(), self.totals.len(), "as many as were counted");
+            for (total, (_, sum)) in self.totals.iter_mut().zip(sums) {
+                total[range.clone()].copy_from_slice(&sum);
+            }
             self.added = 0;
         }
     }
@@ -208,7 +254,7 @@ impl<'a, T: Pod + Add<Output = T>> Adder<'a, T> {
         while let Some((span, source)) = self.subtrees.get(self.added) {
             let own = match source {
                 Source::Another => return,
-                Source::Total => &self.total[range.clone()],
+                Source::Total => &self.totals[0][range.clone()],
                 Source::Own(own) => &own[range.clone()],
             };
             self.sum.add_subtree(span.clone(), own);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Exact;
-use crate::engine::StepLoss;
+use crate::engine::{LossScale, StepLoss};
 use crate::source::Step;
 
 /// What a checkpoint keeps of a training besides its numbers.
@@ -30,6 +30,12 @@ pub struct ProgressSoFar {
     /// How often they became those of the checkpoint before this one.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rolled_back: u32,
+    /// Steps whose gradients were too large for 16 bits; they are among those that were skipped.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub overflows: u64,
+    /// What the gradients of the next step are multiplied by, where they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
 }
 
 fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
@@ -42,6 +48,7 @@ pub(super) struct Account {
     pub(super) steps: u64,
     pub(super) skipped: u64,
     pub(super) undone: u64,
+    pub(super) overflows: u64,
     pub(super) samples: u64,
     /// By epoch: sum of losses, of so many answers.
     epochs: BTreeMap<u32, (f64, u64)>,
@@ -55,6 +62,7 @@ impl Account {
             steps: so_far.steps,
             skipped: so_far.skipped,
             undone: so_far.undone,
+            overflows: so_far.overflows,
             samples: so_far.samples,
             epochs: epochs.collect(),
         }
@@ -75,6 +83,12 @@ impl Account {
         self.samples += step.global_samples;
     }
 
+    /// The same where gradients were too large for 16 bits.
+    pub(super) fn overflow(&mut self, step: &Step) {
+        self.skip(step);
+        self.overflows += 1;
+    }
+
     /// The mean loss of each epoch.
     pub(super) fn means(&self) -> Vec<f64> {
         self.epochs.values().map(|(sum, answers)| sum / *answers as f64).collect()
@@ -87,6 +101,7 @@ impl Account {
             steps: self.steps,
             skipped: self.skipped,
             undone: self.undone,
+            overflows: self.overflows,
             samples: self.samples,
             epochs: epochs.collect(),
             ..ProgressSoFar::default()

@@ -52,6 +52,11 @@ pub enum BadStep {
         "the loss is {loss} and its gradient {gradient_norm} long; lower the learning rate (--lr), or clip (--clip)"
     )]
     NotFinite { loss: f64, gradient_norm: f64 },
+    /// The same where gradients have been scaled down as far as they may be.
+    #[error(
+        "the loss is {loss} and its gradient {gradient_norm} long, with loss scaled by {scale}, which is as little as it may be: 16 bits do not hold it; give --precision bf16 or f32, lower the learning rate (--lr), or clip (--clip)"
+    )]
+    TooLarge { loss: f64, gradient_norm: f64, scale: f32 },
     /// The loss is far above what came before.
     #[error(
         "the loss is {loss}, more than {factor} times the {usual} of the steps before; look at the data, or clip (--clip)"
@@ -59,10 +64,21 @@ pub enum BadStep {
     Spike { loss: f64, usual: f64, factor: f32 },
 }
 
+impl BadStep {
+    /// What is wrong with a step whose gradients no scale brings into 16 bits.
+    pub(crate) fn too_large(step: &StepLoss) -> Option<BadStep> {
+        let StepLoss { gradient_norm, scale, .. } = *step;
+        let scale = scale.filter(|scale| !scale.can_fall() && !gradient_norm.is_finite())?;
+        Some(BadStep::TooLarge { loss: step.mean(), gradient_norm, scale: scale.factor() })
+    }
+}
+
 /// What becomes of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Verdict {
     Take,
+    /// There was nothing to decide: its gradients were too large for 16 bits, which is no fault of the step.
+    Overflow,
     Skip(BadStep),
     RollBack(BadStep),
     Stop(BadStep),
@@ -115,7 +131,7 @@ impl Guard {
     /// What becomes of a step that came to this.
     pub(super) fn judge(&mut self, step: &StepLoss) -> Verdict {
         let loss = step.sum / step.samples as f64;
-        let Some(bad) = self.wrong(loss, step.gradient_norm) else {
+        let Some(bad) = self.wrong(loss, step) else {
             if self.losses.len() == USUAL {
                 self.losses.pop_front();
             }
@@ -135,9 +151,10 @@ impl Guard {
         }
     }
 
-    fn wrong(&self, loss: f64, gradient_norm: f64) -> Option<BadStep> {
+    fn wrong(&self, loss: f64, step: &StepLoss) -> Option<BadStep> {
+        let gradient_norm = step.gradient_norm;
         if !loss.is_finite() || !gradient_norm.is_finite() {
-            return Some(BadStep::NotFinite { loss, gradient_norm });
+            return BadStep::too_large(step).or(Some(BadStep::NotFinite { loss, gradient_norm }));
         }
         let factor = self.config.spike?;
         if self.losses.len() < AT_LEAST {
@@ -151,9 +168,11 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::LossScale;
 
     fn step(loss: f64, gradient_norm: f64) -> StepLoss {
-        StepLoss { sum: loss * 8.0, correct: 0, samples: 8, gradient_norm }
+        let (sum, scale) = (loss * 8.0, None);
+        StepLoss { sum, correct: 0, samples: 8, gradient_norm, scale, is_overflow: false }
     }
 
     fn guard(on_bad_step: OnBadStep, spike: Option<f32>) -> Guard {
@@ -171,6 +190,22 @@ mod tests {
             Verdict::Take,
             "large, but a number"
         );
+    }
+
+    #[test]
+    fn what_no_scale_helps_says_so() {
+        let lowest = LossScale::of_exponent(LossScale::LOWEST);
+        let of = |scale, norm| {
+            let step = StepLoss { scale: Some(scale), ..step(f64::NAN, norm) };
+            match guard(OnBadStep::Stop, None).judge(&step) {
+                Verdict::Stop(bad) => bad.to_string(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let said = of(lowest, f64::NAN);
+        assert!(said.contains("as little as it may be") && said.contains("--precision bf16"), "{said}");
+        assert!(!of(lowest, 1.0).contains("scaled"), "the gradient is fine, so it is not that");
+        assert!(!of(LossScale::default(), 1.0).contains("scaled"));
     }
 
     #[test]

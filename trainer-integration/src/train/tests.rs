@@ -67,9 +67,12 @@ fn the_same_weights_with_all_that_is_random_or_joined() {
 
 #[test]
 fn what_ranks_keep_slices_of_changes_nothing_that_is_learnt() {
-    for (precision, norm) in
-        [(Precision::F32, Norm::Batch), (Precision::F32, Norm::Sync), (Precision::Bf16, Norm::Group)]
-    {
+    for (precision, norm) in [
+        (Precision::F32, Norm::Batch),
+        (Precision::F32, Norm::Sync),
+        (Precision::Bf16, Norm::Group),
+        (Precision::F16, Norm::Sync),
+    ] {
         let model = ModelOptions { norm, dropout: 0.2, ..ModelOptions::default() };
         let optimizer = Optimizer::adamw(0.01);
         let config = TrainConfig { model, precision, optimizer, rate: 0.01, clip: Some(1.0), ..config() };
@@ -81,7 +84,9 @@ fn what_ranks_keep_slices_of_changes_nothing_that_is_learnt() {
                         .iter()
                         .enumerate()
                 {
-                    let figures = |it: &Trained| (it.digest, it.loss_per_epoch.clone(), it.evaluation);
+                    let scaled = |it: &Trained| (it.overflows, it.loss_scale);
+                    let figures =
+                        |it: &Trained| (it.digest, it.loss_per_epoch.clone(), it.evaluation, scaled(it));
                     assert_eq!(figures(trained), figures(&alone), "{zero:?}, W={world}, {norm}, {precision}");
                     let is_whole =
                         zero == Zero::Nothing || zero < Zero::Parameters && precision == Precision::F32;
@@ -149,25 +154,110 @@ fn a_row_that_cannot_be_used_ends_the_training_wherever_it_is_looked_at() {
 
 #[test]
 fn sixteen_bits_learn_as_well_and_the_same_on_any_number_of_ranks() {
-    let config = TrainConfig { precision: Precision::Bf16, ..config() };
-    let alone = on_threads(1, &config).remove(0);
-    let full = on_threads(1, &TrainConfig { precision: Precision::F32, ..config.clone() }).remove(0);
-    assert_ne!(alone.digest, full.digest);
-    let of = |trained: &Trained| trained.loss_per_epoch[0];
-    assert!((of(&alone) - of(&full)).abs() < 0.05 * of(&full), "{} against {}", of(&alone), of(&full));
-    assert!(alone.evaluation.unwrap().accuracy() > 0.8, "{:?}", alone.evaluation);
-    let sixteen = |weight: &f32| half::bf16::from_f32(*weight).to_f32() == *weight;
-    let parameters = &alone.weights.as_ref().unwrap().0[0].values;
-    assert!(!parameters.iter().all(sixteen), "the weights themselves have 32 bits");
-    for world in 2..=4 {
-        for rank in on_threads(world, &config) {
-            assert_eq!((rank.digest, rank.evaluation), (alone.digest, alone.evaluation), "W={world}");
+    for precision in [Precision::Bf16, Precision::F16] {
+        // So low a scale that no step is lost.
+        let config = TrainConfig { precision, loss_scale: LossScale::of_exponent(4), ..config() };
+        let alone = on_threads(1, &config).remove(0);
+        let full = on_threads(1, &TrainConfig { precision: Precision::F32, ..config.clone() }).remove(0);
+        assert_ne!(alone.digest, full.digest);
+        let of = |trained: &Trained| trained.loss_per_epoch[0];
+        println!("{precision}: {:?}, in 32 bits {:?}", alone.loss_per_epoch, full.loss_per_epoch);
+        assert!((of(&alone) - of(&full)).abs() < 0.05 * of(&full), "{} against {}", of(&alone), of(&full));
+        assert!(alone.evaluation.unwrap().accuracy() > 0.8, "{:?}", alone.evaluation);
+        assert_eq!((alone.skipped_steps, full.loss_scale), (0, None));
+        let bf16 = |weight: f32| half::bf16::from_f32(weight).to_f32();
+        let f16 = |weight: f32| half::f16::from_f32(weight).to_f32();
+        let rounded = |weight| if precision == Precision::F16 { f16(weight) } else { bf16(weight) };
+        let parameters = &alone.weights.as_ref().unwrap().0[0].values;
+        let are_rounded = parameters.iter().all(|weight| rounded(*weight) == *weight);
+        assert!(!are_rounded, "the weights themselves have 32 bits");
+        for world in 2..=4 {
+            for rank in on_threads(world, &config) {
+                assert_eq!((rank.digest, rank.evaluation), (alone.digest, alone.evaluation), "W={world}");
+            }
         }
+        let fast = TrainConfig { reduction: Reduction::Fast(Default::default()), ..config };
+        let fast = on_threads(2, &fast);
+        assert_eq!(fast[0].digest, fast[1].digest);
+        assert!((of(&fast[0]) - of(&alone)).abs() < 0.01 * of(&alone));
     }
-    let fast = TrainConfig { reduction: Reduction::Fast(Default::default()), ..config };
-    let fast = on_threads(2, &fast);
-    assert_eq!(fast[0].digest, fast[1].digest);
-    assert!((of(&fast[0]) - of(&alone)).abs() < 0.01 * of(&alone));
+}
+
+#[test]
+fn a_scale_that_is_far_too_high_falls_and_is_the_same_on_any_number_of_ranks() {
+    let config =
+        TrainConfig { precision: Precision::F16, loss_scale: LossScale::of_exponent(22), ..config() };
+    let told = |world: u32| {
+        spawn(world, |collective: ThreadCollective| {
+            let ranks = VirtualRanks { count: 4, world };
+            let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, collective.rank(), 8, EPOCHS);
+            let mut told = Vec::new();
+            let mut observe = |progress: Progress| told.push((progress.is_skipped, progress.loss_scale));
+            let trained = train(&config, Box::new(collective), &mut source, None, &mut observe).unwrap();
+            (told, trained.overflows, trained.skipped_steps, trained.loss_scale, trained.digest)
+        })
+    };
+    let alone = told(1).remove(0);
+    let (steps, overflows, skipped, scale, _) = &alone;
+    println!("{overflows} of {} steps were too large; the scale in the end: {scale:?}", steps.len());
+    assert!(*overflows >= 3 && overflows == skipped);
+    let mut expected = LossScale::of_exponent(22);
+    for (is_skipped, told) in steps {
+        assert_eq!(*told, Some(expected.factor()));
+        expected = if *is_skipped { expected.fallen() } else { expected.held() };
+    }
+    assert_eq!(*scale, Some(expected));
+    for world in 2..=4 {
+        assert!(told(world).iter().all(|rank| *rank == alone), "W={world}");
+    }
+}
+
+#[test]
+fn what_no_scale_brings_into_sixteen_bits_is_a_bad_step() {
+    // Weights that are infinite in 16 bits, whatever gradients are multiplied by.
+    let trained = on_threads(1, &config()).remove(0);
+    let mut weights = trained.weights.unwrap();
+    weights.0[0].values.fill(1e6);
+    let lowest = LossScale::of_exponent(LossScale::LOWEST + 2);
+    let config = TrainConfig { precision: Precision::F16, loss_scale: lowest, ..config() };
+    let persistence = Persistence { start: Start::Weights(weights), ..Persistence::default() };
+    let errors = spawn(2, |collective: ThreadCollective| {
+        let ranks = VirtualRanks { count: 4, world: 2 };
+        let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, collective.rank(), 8, EPOCHS);
+        let mut skipped = 0;
+        let mut observe = |progress: Progress| skipped += u32::from(progress.is_skipped);
+        let outcome =
+            train_with(&config, &persistence, Box::new(collective), &mut source, None, &mut observe);
+        (outcome.unwrap_err().to_string(), skipped)
+    });
+    for (error, skipped) in errors {
+        assert_eq!(skipped, 2, "as often as the scale could be lower");
+        assert!(error.contains("epoch 0, step 2") && error.contains("as little as it may be"), "{error}");
+    }
+}
+
+#[test]
+fn columns_that_sixteen_bits_do_not_hold_are_standardised_before() {
+    let scaled = |precision| {
+        // What is 0 to 255 in the rows becomes 0 to 25,500,000.
+        let input = InputOptions { input_max: Some(1e-5), ..InputOptions::default() };
+        let (loss_scale, epochs) = (LossScale::of_exponent(4), 2);
+        let config = TrainConfig { precision, input, loss_scale, epochs, ..config() };
+        let mut trained = spawn(2, |collective: ThreadCollective| {
+            let ranks = VirtualRanks { count: 4, world: 2 };
+            let rows = pattern_vectors(256, 12, 3);
+            let mut source = MemorySteps::new(rows, ranks, collective.rank(), 8, epochs);
+            train(&config, Box::new(collective), &mut source, None, &mut |_| ()).unwrap()
+        });
+        assert_eq!(trained[0].digest, trained[1].digest);
+        trained.remove(0).loss_per_epoch
+    };
+    let full = scaled(Precision::F32);
+    for precision in [Precision::Bf16, Precision::F16] {
+        let found = scaled(precision);
+        println!("{precision}: {found:?}, in 32 bits {full:?}");
+        assert!((found[0] - full[0]).abs() < 0.02 * full[0], "{precision}: {found:?} against {full:?}");
+    }
 }
 
 #[test]
@@ -184,10 +274,11 @@ fn every_layer_can_be_computed_in_sixteen_bits() {
         (sequences(64, 9), ModelOptions { kind: gpt, ..with(Norm::Batch) }),
     ];
     for (rows, model) in cases {
-        let losses = [Precision::F32, Precision::Bf16].map(|precision| {
+        let losses = [Precision::F32, Precision::Bf16, Precision::F16].map(|precision| {
             let config = TrainConfig {
                 model,
                 precision,
+                loss_scale: LossScale::of_exponent(4),
                 epochs: 1,
                 rate: 0.01,
                 virtual_ranks: 2,
@@ -201,7 +292,10 @@ fn every_layer_can_be_computed_in_sixteen_bits() {
             assert_eq!(trained[0].digest, trained[1].digest);
             trained[0].loss_per_epoch[0]
         });
-        assert!((losses[0] - losses[1]).abs() < 0.03 * losses[0], "{model:?}: {losses:?}");
+        println!("{:?}, {}: {losses:?}", model.kind, model.norm);
+        for sixteen in &losses[1..] {
+            assert!((losses[0] - sixteen).abs() < 0.03 * losses[0], "{model:?}: {losses:?}");
+        }
     }
 }
 
@@ -428,9 +522,12 @@ fn a_training_that_is_stopped_and_goes_on_with_other_ranks_gives_the_same() {
         adam.clone(),
         TrainConfig { optimizer: Optimizer::adamw(0.01), ..adam.clone() },
         TrainConfig { optimizer: Optimizer::lion(0.1), rate: 1e-4, ..config() },
+        // So high a scale that the first steps are skipped.
+        TrainConfig { precision: Precision::F16, loss_scale: LossScale::of_exponent(22), ..config() },
     ] {
         let whole = on_threads(1, &config).remove(0);
-        assert_eq!(whole.skipped_steps > 0, config.guard == skips, "{}", whole.skipped_steps);
+        let skips = config.guard == skips || config.precision == Precision::F16;
+        assert_eq!(whole.skipped_steps > 0, skips, "{}", whole.skipped_steps);
         let directory = tempfile::tempdir().unwrap();
         let place = StorePlace::Directory(directory.path().to_owned());
         let mut steps = 0;
@@ -449,6 +546,7 @@ fn a_training_that_is_stopped_and_goes_on_with_other_ranks_gives_the_same() {
             assert_eq!(trained.evaluation, whole.evaluation);
             assert_eq!((trained.steps, trained.samples), (whole.steps, whole.samples));
             assert_eq!(trained.skipped_steps, whole.skipped_steps);
+            assert_eq!((trained.overflows, trained.loss_scale), (whole.overflows, whole.loss_scale));
             assert!(trained.samples_here < whole.samples / 4, "it did not begin anew");
         }
         // Where nothing is left to do, nothing is done.

@@ -75,6 +75,21 @@ impl Mesh {
         found.expect("a rank of the world")
     }
 
+    /// The ranks of every group, by their places.
+    pub fn groups(&self) -> &[Vec<u32>] {
+        &self.groups
+    }
+
+    /// Whether all ranks of each group are on one machine.
+    pub fn are_inside_hosts(&self) -> bool {
+        self.are_inside_hosts
+    }
+
+    /// Whether the ranks of each group follow each other, and the groups as well.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.groups.iter().flatten().copied().eq(0..self.groups.iter().map(|group| group.len() as u32).sum())
+    }
+
     /// How many groups there are.
     pub fn count(&self) -> u32 {
         self.groups.len() as u32
@@ -105,6 +120,7 @@ mod tests {
         assert_eq!(mesh(&apart, 2, 2).to_string(), "groups inside machines: [0, 2] [1, 3]");
         assert_eq!((mesh(&apart, 2, 2).place(), mesh(&apart, 2, 2).replicas()), (1, vec![2, 3]));
         assert_eq!(mesh(&[0, 0, 0, 1], 2, 0).to_string(), "groups across machines: [0, 1] [2, 3]");
+        assert!(!mesh(&apart, 2, 0).is_in_order() && mesh(&[0, 0, 1, 1], 2, 3).is_in_order());
         assert_eq!(Mesh::new(&apart, None, 3).unwrap().group(), [0, 2, 1, 3]);
         let refusal = Mesh::new(&apart, NonZeroU32::new(3), 0).unwrap_err();
         assert_eq!(refusal, "4 ranks cannot form groups of 3; give one of 1, 2, 4");

@@ -17,7 +17,7 @@ use shardd_trainer::device::{DeviceError, DeviceName, Precision};
 use shardd_trainer::launched::master_of_env;
 use shardd_trainer::models::{GptSize, ModelKind, ModelOptions, Norm};
 use shardd_trainer::optim::{Decline, Optimizer, Scaling};
-use shardd_trainer::reduce::Reduction;
+use shardd_trainer::reduce::{ReduceDtype, Reduction};
 use shardd_trainer::train::{GuardConfig, OnBadStep, Preparation};
 use shardd_trainer::{Slicing, Zero};
 use shardfmt::DatasetRef;
@@ -141,6 +141,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOW", default_value = "exact")]
     pub(crate) reduce: ReduceName,
 
+    /// In how many bits gradients are added up and travel: f32, or bf16, rounded after every addition, with the same bits on any number of ranks
+    /// with --reduce exact
+    #[arg(long, value_name = "f32|bf16", default_value_t)]
+    pub(crate) reduce_dtype: ReduceDtype,
+
     /// Keep slices on each rank, and not all: 1 of what the optimizer remembers, 2 of gradients too, 3 of parameters too (ZeRO). The weights are
     /// the same to the last bit with --reduce exact
     #[arg(long, value_name = "STAGE", default_value = "0")]
@@ -243,8 +248,9 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = TransportName::Tcp)]
     pub(crate) transport: TransportName,
 
-    /// In how many bits forward and backward passes are computed: f32, or bf16. Weights, their updates, losses and statistics have 32 always
-    #[arg(long, value_name = "f32|bf16", default_value_t)]
+    /// In how many bits forward and backward passes are computed: f32, bf16, or f16, with a loss scale that is found while training. Weights, their
+    /// updates, losses and statistics have 32 always
+    #[arg(long, value_name = "f32|bf16|f16", default_value_t)]
     pub(crate) precision: Precision,
 
     /// Where rows become numbers: on the host, or on the device, of what is stored, a step ahead; the numbers are the same [default: where it is
@@ -554,12 +560,14 @@ impl Args {
             "--zero-group needs --zero 1, 2 or 3".to_owned()
         } else if let Some(refusal) = self.zero.refusal(self.reduction()) {
             refusal.to_owned()
+        } else if let Some(refusal) = self.reduce_dtype.refusal(self.reduction()) {
+            refusal.to_owned()
         } else if self.transport == TransportName::Nccl && self.zero != Zero::Nothing {
             "NCCL adds up whole gradients, and --zero has each rank add up its slice on the host; leave one of the two out".to_owned()
         } else if self.transport == TransportName::Nccl && self.device == DeviceName::Cpu {
             NcclError::Device(self.device).to_string()
         } else if self.transport == TransportName::Nccl
-            && self.reduction() != Reduction::Fast(Compression::None)
+            && (self.reduction(), self.reduce_dtype) != (Reduction::Fast(Compression::None), ReduceDtype::F32)
         {
             NcclError::Reduction.to_string()
         } else if !(self.warm_up.is_finite() && self.warm_up >= 0.0) {

@@ -9,10 +9,12 @@ use serde::Serialize;
 use shardd_trainer::checkpoint::CheckpointCosts;
 use shardd_trainer::collective::straggler;
 use shardd_trainer::compress::CompressionReport;
+use shardd_trainer::engine::LossScale;
 use shardd_trainer::ledger::Usage;
 use shardd_trainer::source::Audit;
 use shardd_trainer::train::{Progress, Trained};
 use shardd_trainer::weights::{Weights, WeightsError};
+use shardd_trainer::zero::mesh::Mesh;
 use shardfmt::PlanId;
 use thiserror::Error;
 use tracing::warn;
@@ -39,13 +41,20 @@ pub(crate) struct Report<'a> {
     virtual_ranks: u32,
     device: String,
     precision: String,
+    reduce_dtype: String,
     epochs: u32,
     steps: u64,
     skipped_steps: u64,
+    /// Of the skipped ones, those whose gradients were too large for 16 bits.
+    overflows: u64,
+    /// What gradients are multiplied by on their way through 16 bits, in the end.
+    loss_scale: Option<f32>,
     undone_steps: u64,
     most_rows: Option<usize>,
     /// The stage of ZeRO.
     zero: u8,
+    /// Which ranks share slices with each other, if any do.
+    groups: Option<Groups<'a>>,
     /// The most bytes of weights, gradients and moments that this rank held at once.
     memory: Usage,
     samples: u64,
@@ -70,6 +79,21 @@ pub(crate) struct Report<'a> {
     waited_for_s: Vec<f64>,
     straggler: Option<u32>,
     audits: &'a [Audit],
+}
+
+/// Groups of ranks that share the numbers of the model; each group has all of them.
+#[derive(Debug, Serialize)]
+struct Groups<'a> {
+    /// The ranks of each, by their places in it.
+    ranks: &'a [Vec<u32>],
+    /// Whether each is on one machine.
+    are_inside_machines: bool,
+}
+
+impl<'a> From<&'a Mesh> for Groups<'a> {
+    fn from(mesh: &'a Mesh) -> Groups<'a> {
+        Groups { ranks: mesh.groups(), are_inside_machines: mesh.are_inside_hosts() }
+    }
 }
 
 /// A [`CompressionReport`] with what follows from it.
@@ -123,12 +147,16 @@ impl<'a> Report<'a> {
             virtual_ranks,
             device: args.device.to_string(),
             precision: args.precision.to_string(),
+            reduce_dtype: args.reduce_dtype.to_string(),
             epochs: args.epochs,
             steps: trained.steps,
             skipped_steps: trained.skipped_steps,
+            overflows: trained.overflows,
+            loss_scale: trained.loss_scale.map(LossScale::factor),
             undone_steps: trained.undone_steps,
             most_rows: trained.most_rows,
             zero: args.zero.stage(),
+            groups: trained.mesh.as_ref().map(Groups::from),
             memory: trained.memory,
             samples: trained.samples,
             resumed_from,

@@ -15,6 +15,7 @@ use shardd_trainer::cluster::{CatalogRows, timelines};
 use shardd_trainer::collective::tcp::{TcpOptions, connect, meet};
 use shardd_trainer::collective::{Collective, threads};
 use shardd_trainer::data::{Augmentation, Rows};
+use shardd_trainer::engine::LossScale;
 use shardd_trainer::launched::{end_with, stop_on_signals};
 use shardd_trainer::record::{About, Purpose, Recording};
 use shardd_trainer::trace::node_events;
@@ -108,6 +109,7 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
         compare_every: args.compare_every,
         clip: args.clip,
         reduction: args.reduction(),
+        reduce_dtype: args.reduce_dtype,
         slicing: args.slicing(),
         traces: args.trace.is_some(),
         model: args.model_options(),
@@ -118,6 +120,7 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
         input,
         device: args.device,
         precision: args.precision,
+        loss_scale: LossScale::default(),
         transport: args.transport(),
         preparation: args.prepare.map(Into::into),
         threads: args.threads,

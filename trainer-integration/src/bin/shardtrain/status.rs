@@ -73,6 +73,8 @@ mod tests {
             loss,
             accuracy: 0.0,
             is_skipped: false,
+            loss_scale: None,
+            groups_inside_machines: None,
             gradient_norm: 1.0,
             rate: 0.1,
             memory: shardd_trainer::ledger::Usage::default(),

@@ -16,8 +16,10 @@ use std::time::Duration;
 use burn::tensor::{Device, Tensor, TensorData};
 use thiserror::Error;
 
-use super::{Collective, CollectiveError, sums};
+use super::{Collective, CollectiveError};
 use crate::device::DeviceName;
+use crate::reduce::ReduceDtype;
+use crate::reduce::rounded::all_reduce_in;
 use crate::stage::to_numbers;
 
 /// What carries gradients from rank to rank.
@@ -48,7 +50,9 @@ pub enum NcclError {
     )]
     Device(DeviceName),
     /// Its order of additions is its own.
-    #[error("NCCL adds up in an order of its own and in 32 bits: it needs --reduce fast, and no --compress")]
+    #[error(
+        "NCCL adds up in an order of its own and in 32 bits: it needs --reduce fast, and no --compress or --reduce-dtype"
+    )]
     Reduction,
     /// The library is not where one looks for it.
     #[error(
@@ -102,9 +106,9 @@ pub trait DeviceSums: Send + std::fmt::Debug {
     ) -> Result<Tensor<1>, CollectiveError>;
 }
 
-/// Through the memory of the host.
+/// Through the memory of the host, in these numbers.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Staged;
+pub struct Staged(pub ReduceDtype);
 
 impl DeviceSums for Staged {
     fn all_reduce(
@@ -114,7 +118,7 @@ impl DeviceSums for Staged {
     ) -> Result<Tensor<1>, CollectiveError> {
         let device = mine.device();
         let mut numbers = to_numbers(mine);
-        sums::all_reduce(collective, &mut numbers)?;
+        all_reduce_in(self.0, collective, &mut numbers)?;
         let count = [numbers.len()];
         Ok(Tensor::from_data(TensorData::new(numbers, count), &device))
     }
@@ -182,8 +186,9 @@ mod tests {
         let sums = spawn(3, |mut collective: threads::ThreadCollective| {
             let mine = [collective.rank() as f32, 10.0];
             let mine = Tensor::<1>::from_floats(mine, &Device::flex());
-            to_numbers(Staged.all_reduce(mine, &mut collective).unwrap())
+            let sums = |dtype| to_numbers(Staged(dtype).all_reduce(mine.clone(), &mut collective).unwrap());
+            [ReduceDtype::F32, ReduceDtype::Bf16].map(sums)
         });
-        assert_eq!(sums, [[3.0, 30.0]; 3]);
+        assert_eq!(sums, [[[3.0, 30.0], [3.0, 30.0]]; 3]);
     }
 }

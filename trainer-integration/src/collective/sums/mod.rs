@@ -19,7 +19,7 @@ use super::{Among, Collective, CollectiveError};
 
 pub use choose::{CROSSOVERS, Crossover, choose};
 pub use compensated::Compensated;
-use team::Team;
+pub(crate) use team::Team;
 
 /// What is done with the numbers of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,9 @@
 //! The stages of ZeRO: the same weights, of which each rank keeps less, for the bytes that the paper says.
 
+use std::time::Duration;
+
 use super::*;
+use crate::collective::{Among, Collective, Incoming, Link, Outgoing, Sink, threads};
 use crate::models::{GptSize, gpt};
 
 /// An engine that keeps what `zero` says of a model with these first weights.
@@ -57,13 +60,26 @@ fn trained<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static> + Sync>(
     reduction: Reduction,
     micro: Micro,
 ) -> Vec<(StepLoss, Weights)> {
+    trained_in(ReduceDtype::F32, case, world, zero, reduction, micro)
+}
+
+/// The same, with gradients that are added up in these numbers.
+fn trained_in<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static> + Sync>(
+    dtype: ReduceDtype,
+    case: &Case<M, S>,
+    world: u32,
+    zero: impl Into<Slicing> + Copy + Sync,
+    reduction: Reduction,
+    micro: Micro,
+) -> Vec<(StepLoss, Weights)> {
     let ranks = VirtualRanks { count: 4, world };
     let rule = Rule { optimizer: Optimizer::adamw(0.1), clip: Some(0.5) };
     spawn(world, |collective| {
         let comm = Arc::new(Comm::new(Box::new(collective)));
         let mut engine = sliced((case.model)(), &case.weights, zero, ranks, rule, &comm)
             .with_buckets(BucketSizes { first: 1 << 10, others: 1 << 14 })
-            .with_reduction(reduction);
+            .with_reduction(reduction)
+            .with_reduce_dtype(dtype);
         let mut last = None;
         for (step, rows) in [[8; 4], [8; 4], [8; 4], [8, 3, 1, 0]].iter().enumerate() {
             let step = step as u64;
@@ -170,6 +186,43 @@ fn groups_that_each_have_everything_train_the_same_weights() {
 }
 
 #[test]
+fn added_up_in_sixteen_bits_every_stage_on_any_world_trains_the_same_weights() {
+    for norm in [Norm::Batch, Norm::Sync] {
+        let case = case(|| super::model(norm), share);
+        let flat =
+            |weights: &Weights| weights.0.iter().flat_map(|it| it.values.clone()).collect::<Vec<f32>>();
+        for micro in WAYS {
+            let full = trained(&case, 1, Zero::Nothing, Reduction::Exact, micro).remove(0).1;
+            let of = |world, slicing: Slicing, reduction| {
+                trained_in(ReduceDtype::Bf16, &case, world, slicing, reduction, micro)
+            };
+            let alone = of(1, Zero::Nothing.into(), Reduction::Exact).remove(0);
+            assert!(alone.1 != full, "it is not the same as in 32 bits");
+            assert_close(&flat(&alone.1), &flat(&full), 0.05);
+            for zero in Zero::ALL {
+                for (world, group) in [
+                    (1, None),
+                    (2, None),
+                    (3, None),
+                    (4, None),
+                    (4, NonZeroU32::new(2)),
+                    (4, NonZeroU32::new(1)),
+                ] {
+                    let slicing = Slicing { zero, group };
+                    for (loss, weights) in of(world, slicing, Reduction::Exact) {
+                        assert_eq!(loss, alone.0, "{norm}, {micro:?}, W={world}, {slicing:?}");
+                        assert!(weights == alone.1, "{norm}, {micro:?}, W={world}, {slicing:?}");
+                    }
+                    let ranks = of(world, slicing, Reduction::Fast(Compression::None));
+                    assert!(ranks.iter().all(|rank| rank.1 == ranks[0].1), "W={world}, {slicing:?}");
+                    assert_close(&flat(&ranks[0].1), &flat(&full), 0.05);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn added_up_in_any_order_all_ranks_agree_and_differ_by_rounding() {
     let case = case(|| super::model(Norm::Group), share);
     for micro in WAYS {
@@ -203,6 +256,18 @@ fn cost(
     (reduction, precision): (Reduction, Precision),
     calls: u64,
 ) -> Vec<(Usage, u64)> {
+    cost_in(ReduceDtype::F32, model, world, zero, (reduction, precision), calls)
+}
+
+/// The same, with gradients that are added up in these numbers.
+fn cost_in(
+    dtype: ReduceDtype,
+    model: impl Fn() -> Model + Sync,
+    world: u32,
+    zero: Zero,
+    (reduction, precision): (Reduction, Precision),
+    calls: u64,
+) -> Vec<(Usage, u64)> {
     let ranks = VirtualRanks { count: world, world };
     spawn(world, |collective| {
         let comm = Arc::new(Comm::new(Box::new(collective)));
@@ -210,7 +275,8 @@ fn cost(
         let engine = Engine::blank(model(), zero, Device::flex(), ranks, adam, key, Arc::clone(&comm))
             .with_precision(precision)
             .with_buckets(BucketSizes { first: 1 << 16, others: 1 << 18 })
-            .with_reduction(reduction);
+            .with_reduction(reduction)
+            .with_reduce_dtype(dtype);
         let mut engine = with_weights(engine, &model().initial(5));
         let sent = || comm.run(|collective| Ok(collective.bytes_sent())).unwrap();
         let mut before = 0;
@@ -236,6 +302,7 @@ fn a_rank_holds_what_the_stage_says() {
         (4, Precision::F32),
         (2, Precision::Bf16),
         (4, Precision::Bf16),
+        (3, Precision::F16),
     ] {
         for zero in Zero::ALL {
             let share = |from: Zero| if zero >= from { 1.0 / f64::from(world) } else { 1.0 };
@@ -245,9 +312,11 @@ fn a_rank_holds_what_the_stage_says() {
             let (weights, gathered) = match (precision, zero) {
                 (Precision::F32, Zero::Parameters) => (4.0 * share(zero), 2.0 * 4.0 * block),
                 (Precision::F32, _) => (4.0, 0.0),
-                (Precision::Bf16, Zero::Nothing) => (4.0, 2.0 * parameters),
-                (Precision::Bf16, Zero::Parameters) => (4.0 * share(zero), 2.0 * 2.0 * block),
-                (Precision::Bf16, _) => (2.0 + 4.0 * share(zero), 0.0),
+                (Precision::Bf16 | Precision::F16, Zero::Nothing) => (4.0, 2.0 * parameters),
+                (Precision::Bf16 | Precision::F16, Zero::Parameters) => {
+                    (4.0 * share(zero), 2.0 * 2.0 * block)
+                }
+                (Precision::Bf16 | Precision::F16, _) => (2.0 + 4.0 * share(zero), 0.0),
             };
             let expected = [
                 weights * parameters,
@@ -299,6 +368,168 @@ fn a_rank_sends_what_the_stage_says() {
                     (found / expected - 1.0).abs() < 0.02,
                     "{found} of {expected}: {zero:?}, {reduction:?}, {calls}"
                 );
+            }
+        }
+    }
+}
+
+#[test]
+fn in_sixteen_bits_a_rank_sends_half_as_much_of_gradients_and_all_of_weights() {
+    let model = || wide(256, 8);
+    let bytes = 4.0 * model().parameter_count() as f64;
+    for world in [2u32, 4] {
+        let share = f64::from(world - 1) / f64::from(world) * bytes;
+        for calls in [1, 3] {
+            for (zero, reduction, of_gradients, of_weights) in [
+                (Zero::Nothing, Reduction::Exact, 2, 0),
+                (Zero::Nothing, Reduction::Fast(Compression::None), 2, 0),
+                (Zero::Moments, Reduction::Exact, 1, 1),
+                (Zero::Moments, Reduction::Fast(Compression::None), 1, 1),
+                (Zero::Gradients, Reduction::Exact, 1, 1),
+                (Zero::Gradients, Reduction::Fast(Compression::None), calls, 1),
+                (Zero::Parameters, Reduction::Exact, 1, 2 * calls),
+                (Zero::Parameters, Reduction::Fast(Compression::None), calls, 2 * calls),
+            ] {
+                let spared = if zero == Zero::Parameters { calls as f64 * 4.0 * 2_570.0 } else { 0.0 };
+                let expected = share * (of_gradients as f64 / 2.0 + of_weights as f64)
+                    - spared * f64::from(world - 1) / f64::from(world);
+                let ranks =
+                    cost_in(ReduceDtype::Bf16, model, world, zero, (reduction, Precision::F32), calls);
+                let all: u64 = ranks.iter().map(|(_, sent)| sent).sum();
+                let found = all as f64 / f64::from(world);
+                println!("W={world}, {zero:?}, {reduction:?}, {calls} calls: {:.4}", found / expected);
+                assert!(
+                    (found / expected - 1.0).abs() < 0.02,
+                    "{found} of {expected}: {zero:?}, {reduction:?}, {calls}"
+                );
+            }
+        }
+    }
+}
+
+/// Counts the bytes that leave for each rank, and has its ranks on these machines.
+struct Counted {
+    inner: threads::ThreadCollective,
+    hosts: Vec<u32>,
+    sent: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Collective for Counted {
+    fn rank(&self) -> u32 {
+        self.inner.rank()
+    }
+
+    fn world(&self) -> u32 {
+        self.inner.world()
+    }
+
+    fn hosts(&self) -> &[u32] {
+        &self.hosts
+    }
+
+    fn link(&self) -> Link {
+        self.inner.link()
+    }
+
+    fn begin(&mut self, among: Among) {
+        self.inner.begin(among);
+    }
+
+    fn transfer(
+        &mut self,
+        outgoing: &[Outgoing<'_>],
+        incoming: &mut [Incoming<'_>],
+        sink: Sink<'_>,
+    ) -> Result<(), CollectiveError> {
+        let mut sent = self.sent.lock().unwrap();
+        outgoing.iter().for_each(|Outgoing { to, bytes }| sent[*to as usize] += bytes.len() as u64);
+        drop(sent);
+        self.inner.transfer(outgoing, incoming, sink)
+    }
+
+    fn abort(&mut self, reason: &str) {
+        self.inner.abort(reason);
+    }
+
+    fn bytes_sent(&self) -> u64 {
+        self.inner.bytes_sent()
+    }
+
+    fn waits(&self) -> &[Duration] {
+        self.inner.waits()
+    }
+}
+
+#[test]
+fn what_leaves_a_group_are_sums_of_the_group() {
+    let model = || wide(256, 8);
+    let bytes = 4.0 * model().parameter_count() as f64;
+    for (groups, size) in [(2u32, 2u32), (2, 4), (4, 2)] {
+        for (zero, dtype) in [
+            (Zero::Moments, ReduceDtype::F32),
+            (Zero::Gradients, ReduceDtype::F32),
+            (Zero::Parameters, ReduceDtype::F32),
+            (Zero::Parameters, ReduceDtype::Bf16),
+        ] {
+            let world = groups * size;
+            let ranks = VirtualRanks { count: world, world };
+            let of_ranks = spawn(world, |inner| {
+                let sent = Arc::new(Mutex::new(vec![0; world as usize]));
+                let hosts = vec![0; world as usize];
+                let counted = Counted { inner, hosts, sent: Arc::clone(&sent) };
+                let comm = Arc::new(Comm::new(Box::new(counted)));
+                let slicing = Slicing { zero, group: NonZeroU32::new(size) };
+                let (adam, key) = (Optimizer::adam(0.0), Key::new(0));
+                let engine =
+                    Engine::blank(model(), slicing, Device::flex(), ranks, adam, key, Arc::clone(&comm))
+                        .with_reduce_dtype(dtype);
+                let mut engine = with_weights(engine, &model().initial(5));
+                engine.step(vec![columns(4, comm.rank().into())], plan(0), |_| true).unwrap();
+                engine.settle().unwrap();
+                let other = |rank: usize| rank as u32 / size != comm.rank() / size;
+                let sent = sent.lock().unwrap().clone();
+                let leave = sent.into_iter().enumerate().filter(|(to, _)| other(*to)).map(|(_, bytes)| bytes);
+                leave.sum::<u64>()
+            });
+            let found = of_ranks.into_iter().sum::<u64>() as f64 / f64::from(world);
+            // A slice's sums to those who keep the same, of which each adds up a part; and the sums of this part.
+            let per_number = if dtype == ReduceDtype::Bf16 { 0.5 } else { 1.0 };
+            let share = f64::from(groups - 1) / f64::from(groups) / f64::from(size);
+            let expected = 2.0 * share * bytes * per_number;
+            println!("{groups} groups of {size}, {zero:?}, {dtype}: {:.4}", found / expected);
+            assert!((found / expected - 1.0).abs() < 0.03, "{found} of {expected}: {zero:?}, {dtype}");
+        }
+    }
+}
+
+#[test]
+fn groups_of_ranks_that_do_not_follow_each_other_train_the_same_weights() {
+    let weights = super::model(Norm::Batch).initial(5);
+    let trained = |hosts: &[u32], slicing: Slicing, dtype| {
+        let world = hosts.len() as u32;
+        let ranks = VirtualRanks { count: 6, world };
+        spawn(world, |inner| {
+            let sent = Arc::new(Mutex::new(vec![0; world as usize]));
+            let comm = Arc::new(Comm::new(Box::new(Counted { inner, hosts: hosts.to_vec(), sent })));
+            let mut engine =
+                sliced(super::model(Norm::Batch), &weights, slicing, ranks, Optimizer::adamw(0.1), &comm)
+                    .with_reduce_dtype(dtype);
+            for step in 0..3 {
+                let share = |it: u32| share(8, step << 8 | u64::from(it));
+                engine.step(ranks.of(comm.rank()).map(share).collect(), plan(step), |_| true).unwrap();
+            }
+            engine.weights().unwrap()
+        })
+    };
+    for dtype in [ReduceDtype::F32, ReduceDtype::Bf16] {
+        let alone = trained(&[0], Zero::Nothing.into(), dtype).remove(0);
+        for zero in Zero::ALL {
+            for (hosts, size) in
+                [(&[0, 1, 0, 1][..], 2), (&[1, 0, 0, 1], 2), (&[0, 1, 0, 1, 0, 1], 3), (&[0; 6], 3)]
+            {
+                let slicing = Slicing { zero, group: NonZeroU32::new(size) };
+                let ranks = trained(hosts, slicing, dtype);
+                assert!(ranks.iter().all(|rank| *rank == alone), "{zero:?}, {hosts:?}, {dtype}");
             }
         }
     }

@@ -1,0 +1,65 @@
+//! The sums of a bucket for those who keep slices of it.
+
+use std::ops::{Add, Range};
+
+use bytemuck::Pod;
+
+use crate::collective::{Collective, CollectiveError, sums};
+use crate::ledger::Numbers;
+use crate::reduce::grouped::{reduce_scatter_by_groups, with_owners};
+use crate::reduce::{Partials, VirtualRanks, reduce_scatter};
+
+/// Who adds up what of a bucket, and who keeps it.
+#[derive(Debug)]
+pub(super) struct Scatter {
+    /// By rank: what it adds up, if each sends to each.
+    pub(super) owned: Vec<Vec<Range<usize>>>,
+    /// By place in a group: what the ranks of this place keep.
+    pub(super) kept: Vec<Vec<Range<usize>>>,
+    /// This rank's.
+    pub(super) place: u32,
+    /// The ranks that keep what this one keeps.
+    pub(super) replicas: Vec<u32>,
+    /// Whether groups add up first what they have.
+    pub(super) is_by_groups: bool,
+    /// Whether the memory of the whole bucket goes on being that of the sums.
+    pub(super) outlives: bool,
+}
+
+impl Scatter {
+    /// The sums of what this rank keeps: in their places in a whole bucket, or one slice after the other, besides the memory of the bucket.
+    pub(super) fn sums<T: Pod + Add<Output = T>>(
+        &self,
+        collective: &mut dyn Collective,
+        ranks: VirtualRanks,
+        partials: Partials<T>,
+    ) -> Result<(Numbers<T>, Option<Numbers<T>>), CollectiveError> {
+        let own = &self.kept[self.place as usize];
+        if self.is_by_groups {
+            let size = self.kept.len() as u32;
+            let (sums, mut whole) = reduce_scatter_by_groups(collective, ranks, partials, size, &self.kept)?;
+            if !self.outlives {
+                return Ok((sums, Some(whole)));
+            }
+            let mut rest = &sums[..];
+            for range in own {
+                let (slice, after) = rest.split_at(range.len());
+                whole[range.clone()].copy_from_slice(slice);
+                rest = after;
+            }
+            return Ok((whole, None));
+        }
+        let owned = |rank: u32| self.owned[rank as usize].clone();
+        let mut whole = reduce_scatter(collective, ranks, partials, &owned)?;
+        if self.replicas.len() > 1 {
+            let parts = self.replicas.iter().map(|rank| &self.owned[*rank as usize]);
+            sums::gather_more(collective, &self.replicas, with_owners(&mut whole, parts))?;
+        }
+        if self.outlives {
+            return Ok((whole, None));
+        }
+        let mut sums = whole.another(own.iter().map(ExactSizeIterator::len).sum());
+        own.iter().for_each(|range| sums.growing().extend_from_slice(&whole[range.clone()]));
+        Ok((sums, Some(whole)))
+    }
+}
