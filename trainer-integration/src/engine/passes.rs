@@ -573,29 +573,29 @@ impl Engine {
             outlives,
         };
         // What was added up in any order is added up once more in that of the ranks.
-        let by_rank = VirtualRanks { count: world, world };
-        let sum = match (sum, self.reduce_dtype) {
-            (BucketSum::Fast(sum), ReduceDtype::F32) => {
-                let mut partials = Partials::new(world);
-                partials.push(rank, sum.unwrap_or_default());
-                Ok((by_rank, partials))
+        let (ranks, sum) = match (sum, self.reduce_dtype) {
+            (BucketSum::Fast(sum), dtype) => {
+                let sum = sum.unwrap_or_default();
+                let sum = match dtype {
+                    ReduceDtype::F32 => BucketSum::Exact(Partials::of(world, rank, sum)),
+                    ReduceDtype::Bf16 => {
+                        let halves = rounded(&sum, &self.ledger);
+                        self.spare.return_gradient(bucket, sum);
+                        BucketSum::Rounded(Partials::of(world, rank, halves))
+                    }
+                };
+                (VirtualRanks { count: world, world }, sum)
             }
-            (BucketSum::Fast(sum), ReduceDtype::Bf16) => {
-                let (mut partials, sum) = (Partials::new(world), sum.unwrap_or_default());
-                partials.push(rank, rounded(&sum, &self.ledger));
-                self.spare.return_gradient(bucket, sum);
-                Err((by_rank, partials))
-            }
-            (BucketSum::Exact(partials), _) => Ok((self.ranks, partials)),
-            (BucketSum::Rounded(partials), _) => Err((self.ranks, partials)),
+            (sum, _) => (self.ranks, sum),
         };
         Reducing::UnderWay(match sum {
-            Ok((ranks, partials)) => self.comm.submit(move |collective| {
+            BucketSum::Fast(_) => unreachable!("made a part of the ranks' tree"),
+            BucketSum::Exact(partials) => self.comm.submit(move |collective| {
                 let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
                 let (sum, spare) = scatter.sums(collective, ranks, partials)?;
                 Ok(Reduced { sum, spare })
             }),
-            Err((ranks, partials)) => {
+            BucketSum::Rounded(partials) => {
                 let of_slices = scatter.kept[scatter.place as usize].iter().map(ExactSizeIterator::len);
                 let mut sum = match outlives {
                     true => self.spare.gradients(bucket, self.buckets.len(bucket)),

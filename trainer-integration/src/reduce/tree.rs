@@ -98,6 +98,16 @@ impl<T: Copy + Add<Output = T>> Partials<T> {
         Partials { count, sums: Vec::new() }
     }
 
+    /// The numbers of one virtual rank of so many.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn of(count: u32, virtual_rank: u32, numbers: impl Into<Numbers<T>>) -> Partials<T> {
+        let mut partials = Partials::new(count);
+        partials.push(virtual_rank, numbers);
+        partials
+    }
+
     /// Adds the numbers of one virtual rank.
     ///
     /// # Panics

@@ -4,7 +4,7 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::*;
 use crate::collective::{ThreadCollective, spawn};
-use crate::loss::CrossEntropy;
+use crate::loss::{CrossEntropy, SampleLosses};
 use crate::models::{Norm, conv_net, perceptron};
 use crate::testkit::digits_like;
 
@@ -171,3 +171,25 @@ struct Plain {
     linear: Linear,
 }
 crate::block!(Plain, |self, input: Tensor<2>| -> Tensor<2> { self.linear.forward(input) });
+
+#[test]
+fn a_gradient_that_no_scale_brings_into_sixteen_bits_ends_it_with_the_weights_before() {
+    let results = spawn(2, |collective: ThreadCollective| {
+        let steep = |logits: Tensor<2>, _: &Vec<u32>| logits.sum_dim(1).squeeze_dim::<1>(1) * 1e20;
+        let model = conv_net([1, 8, 8], 10, Norm::Group, 0.0, &Device::flex());
+        let mut trainer = Trainer::new(model, SampleLosses::new(steep), Box::new(collective))
+            .precision(Precision::F16)
+            .loss_scale(LossScale::of_exponent(LossScale::LOWEST + 1))
+            .build()
+            .unwrap();
+        let before = trainer.weights().unwrap();
+        let batch = |virtual_rank: u32| [digits(8, virtual_rank.into())];
+        assert!(trainer.step(0.1, batch).unwrap().is_overflow, "the scale could be lower");
+        let error = trainer.step(0.1, batch).unwrap_err().to_string();
+        (error, trainer.weights().unwrap() == before)
+    });
+    for (error, is_as_before) in results {
+        assert!(error.starts_with("epoch 0, step 1:") && error.contains("as little as it may be"), "{error}");
+        assert!(is_as_before);
+    }
+}
