@@ -35,26 +35,18 @@ impl Scatter {
         partials: Partials<T>,
     ) -> Result<(Numbers<T>, Option<Numbers<T>>), CollectiveError> {
         let own = &self.kept[self.place as usize];
-        if self.is_by_groups {
+        let whole = if self.is_by_groups {
             let size = self.kept.len() as u32;
-            let (sums, mut whole) = reduce_scatter_by_groups(collective, ranks, partials, size, &self.kept)?;
-            if !self.outlives {
-                return Ok((sums, Some(whole)));
+            reduce_scatter_by_groups(collective, ranks, partials, size, &self.kept)?
+        } else {
+            let owned = |rank: u32| self.owned[rank as usize].clone();
+            let mut whole = reduce_scatter(collective, ranks, partials, &owned)?;
+            if self.replicas.len() > 1 {
+                let parts = self.replicas.iter().map(|rank| &self.owned[*rank as usize]);
+                sums::gather_more(collective, &self.replicas, with_owners(&mut whole, parts))?;
             }
-            let mut rest = &sums[..];
-            for range in own {
-                let (slice, after) = rest.split_at(range.len());
-                whole[range.clone()].copy_from_slice(slice);
-                rest = after;
-            }
-            return Ok((whole, None));
-        }
-        let owned = |rank: u32| self.owned[rank as usize].clone();
-        let mut whole = reduce_scatter(collective, ranks, partials, &owned)?;
-        if self.replicas.len() > 1 {
-            let parts = self.replicas.iter().map(|rank| &self.owned[*rank as usize]);
-            sums::gather_more(collective, &self.replicas, with_owners(&mut whole, parts))?;
-        }
+            whole
+        };
         if self.outlives {
             return Ok((whole, None));
         }

@@ -188,12 +188,7 @@ impl Setting {
         let computed = self.widths.computed();
         let waiting = self.sums * self.all + if self.hosted > 1 { self.bucket } else { 0 };
         let numbers = match zero {
-            Zero::Nothing => waiting,
-            // Groups take the sums of their slices out of a bucket, add up those of all groups, and put them back.
-            Zero::Moments if 1 < self.group && self.group < self.world => {
-                waiting + self.bucket / self.group as usize
-            }
-            Zero::Moments => waiting,
+            Zero::Nothing | Zero::Moments => waiting,
             Zero::Gradients => {
                 let two = self.slices + 2 * self.bucket.min(self.all);
                 if self.hosted > 1 { (waiting + self.unfilled).max(two) } else { two }
