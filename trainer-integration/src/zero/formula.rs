@@ -182,7 +182,8 @@ impl Setting {
     /// The most bytes of the model's numbers that a rank holds at once. `all` adds up the kinds, as if they had their peaks together.
     ///
     /// Gradients: without slices, those of all virtual ranks but the last as sums that wait for each other, and a bucket of the one under way; with
-    /// them, at stage 2 at least two buckets besides the slices; at stage 3 a block of each virtual rank, and of the sums that are on their way.
+    /// them, at stage 2 at least two buckets besides the slices; at stage 3 a block of each virtual rank, and of the sums that are on their way,
+    /// which may be away before the last slice is there: what a rank holds may be less by that.
     pub fn memory(&self, zero: Zero) -> Usage {
         let Widths { weights, gradients, moments, copies } = self.widths;
         let computed = self.widths.computed();
@@ -193,11 +194,7 @@ impl Setting {
                 let two = self.slices + 2 * self.bucket.min(self.all);
                 if self.hosted > 1 { (waiting + self.unfilled).max(two) } else { two }
             }
-            Zero::Parameters => {
-                // Of the block that is handed over there is no slice yet.
-                let slices = self.slices.saturating_sub(self.block / self.group as usize);
-                (self.slices + 2 * self.block).max(slices + (self.hosted + self.most_sent) * self.block)
-            }
+            Zero::Parameters => self.slices + (self.hosted + self.most_sent).max(2) * self.block,
         };
         let usage = Usage {
             // A copy of all of them stays where the weights themselves do not.

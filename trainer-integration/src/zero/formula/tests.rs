@@ -244,8 +244,14 @@ fn trainings_come_to_what_was_predicted() {
             let (predicted, found) = (predicted as f64, found as f64);
             // Buckets and blocks are not all as large as the largest; slices are counted to the number.
             let padding = 4.0 * 1024.0 * 8.0;
+            // Sums travel while others are computed, and may be away before the last slice is there.
+            let slice = match (kind, zero) {
+                ("gradients", Zero::Parameters) => 4.0 * setting.block as f64 / f64::from(setting.group),
+                _ => 0.0,
+            };
+            let within = predicted - slice - padding..=predicted + padding;
             assert!(
-                (found - predicted).abs() <= 0.02 * predicted + padding,
+                (within.start() - 0.02 * predicted..=within.end() + 0.02 * predicted).contains(&found),
                 "{kind}: {found} of {predicted}: {name}"
             );
         }
