@@ -140,6 +140,10 @@ pub struct Persistence {
     pub checkpoints: Option<Checkpoints>,
     /// Ends it after a step, with a checkpoint, if there is a place for it. It is enough to raise that of one rank.
     pub stop: StopFlag,
+    /// Pauses it after a step, so that it goes on in another group of ranks, if all have such a flag. It is enough to raise that of one rank.
+    pub pause: Option<StopFlag>,
+    /// Goes on with this record of what is done when; by default with a new one, if one is wanted.
+    pub tracer: Option<Tracer>,
     /// Whether what its steps come to is written down, or compared with what was.
     pub recording: Option<Recording>,
 }
@@ -163,6 +167,8 @@ pub enum Outcome {
     Trained(Box<Trained>),
     /// It was asked to stop.
     Stopped(Stopped),
+    /// It was asked to pause, after so many steps.
+    Paused(u64),
 }
 
 /// Where a training stopped that was asked to, and where its last checkpoint is.
@@ -296,9 +302,9 @@ pub fn train(
     test: Option<&dyn Rows>,
     observe: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Trained, TrainError> {
-    match train_with(config, &Persistence::default(), collective, source, test, observe)? {
+    match train_with(config, Persistence::default(), collective, source, test, observe)? {
         Outcome::Trained(trained) => Ok(*trained),
-        Outcome::Stopped(_) => unreachable!("nobody has the flag"),
+        Outcome::Stopped(_) | Outcome::Paused(_) => unreachable!("nobody has the flags"),
     }
 }
 
@@ -308,19 +314,20 @@ pub fn train(
 /// See [`TrainError`]. A rank that fails tells the others why before this returns.
 pub fn train_with(
     config: &TrainConfig,
-    persistence: &Persistence,
+    mut persistence: Persistence,
     collective: Box<dyn Collective>,
     source: &mut dyn StepSource,
     test: Option<&dyn Rows>,
     observe: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Outcome, TrainError> {
     let comm = Arc::new(Comm::new(collective));
+    let start = std::mem::take(&mut persistence.start);
     let training = Training { config, persistence, comm: Arc::clone(&comm) };
     let mut recorder = None;
     // The others are told before a thread is waited for that may be waiting for data.
-    let mut follow = |source, pool| {
+    let follow = |source, pool| {
         std::thread::scope(|scope| {
-            let outcome = training.run(Feed::new(scope, source, pool), test, observe, &mut recorder);
+            let outcome = training.run(start, Feed::new(scope, source, pool), test, observe, &mut recorder);
             outcome.inspect_err(|error| {
                 comm.abort(chain(error));
                 if let Some(recorder) = &mut recorder {
@@ -346,13 +353,15 @@ pub fn train_with(
 
 struct Training<'a> {
     config: &'a TrainConfig,
-    persistence: &'a Persistence,
+    /// All but the start.
+    persistence: Persistence,
     comm: Arc<Comm>,
 }
 
 impl Training<'_> {
     fn run(
         &self,
+        start: Start,
         mut feed: Feed<'_, '_>,
         test: Option<&dyn Rows>,
         observe: &mut (dyn FnMut(Progress) + Send),
@@ -386,11 +395,19 @@ impl Training<'_> {
         let model = model(spec.shape(), spec.classes(), config.model, &device)?;
         let parameters = model.parameter_count();
         let per_epoch = feed.source().steps_per_epoch();
-        let settings = self.agree(&spec, feed.source(), test)?;
-        let checkpoint = self.checkpoint(&settings)?;
-
-        let tracer = if config.traces { Tracer::on() } else { Tracer::off() };
-        let mut engine = self.engine(model, device, ranks, checkpoint)?.with_tracer(tracer.clone());
+        let settings = self.agree(&start, &spec, feed.source(), test)?;
+        let tracer = match &self.persistence.tracer {
+            Some(tracer) => tracer.clone(),
+            None if config.traces => Tracer::on(),
+            None => Tracer::off(),
+        };
+        let mut engine = self.engine(model, device, ranks, &start, &settings)?.with_tracer(tracer.clone());
+        // The engine has the numbers now, and they are not kept twice.
+        let checkpoint = match start {
+            Start::Checkpoint(checkpoint) => Some(checkpoint.without_numbers()),
+            Start::Seed | Start::Weights(_) => None,
+        };
+        let checkpoint = checkpoint.as_ref();
         compare(comm, &engine.digests()?, "at the start")?;
         let steps = per_epoch * u64::from(config.epochs);
         let warm_up_steps = (f64::from(config.warm_up_epochs) * per_epoch as f64).round() as u64;
@@ -542,13 +559,17 @@ impl Training<'_> {
                 if recorder.is_over(account.steps) && account.steps < steps {
                     next = Next::Stop;
                 }
-                if next == Next::Stop {
+                if next != Next::Step {
                     recorder.stop()?;
                 }
             }
-            if next == Next::Stop {
-                let trace = gather_trace(&tracer, comm)?;
-                return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps, trace }));
+            match next {
+                Next::Step => {}
+                Next::Stop => {
+                    let trace = gather_trace(&tracer, comm)?;
+                    return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps, trace }));
+                }
+                Next::Pause => return Ok(Outcome::Paused(account.steps)),
             }
         }
         let train_s = started.elapsed().as_secs_f64();
@@ -634,22 +655,19 @@ impl Training<'_> {
         Ok((weights, Digest(digest)))
     }
 
-    /// The checkpoint to begin with, which must be of this training.
-    fn checkpoint(&self, settings: &Settings) -> Result<Option<&Checkpoint>, TrainError> {
-        let Start::Checkpoint(checkpoint) = &self.persistence.start else { return Ok(None) };
-        same_training(checkpoint, settings, &self.comm)?;
-        Ok(Some(checkpoint))
-    }
-
-    /// The engine with the numbers to begin with.
+    /// The engine with the numbers to begin with, which must be of this training.
     fn engine(
         &self,
         model: Model,
         device: burn::tensor::Device,
         ranks: VirtualRanks,
-        checkpoint: Option<&Checkpoint>,
+        start: &Start,
+        settings: &Settings,
     ) -> Result<Engine, TrainError> {
         let config = self.config;
+        if let Start::Checkpoint(checkpoint) = start {
+            same_training(checkpoint, settings, &self.comm)?;
+        }
         let rule = Rule { optimizer: config.optimizer, clip: config.clip };
         let sums = self.device_sums(&device)?;
         let (key, comm) = (Key::new(config.seed), Arc::clone(&self.comm));
@@ -661,10 +679,10 @@ impl Training<'_> {
         if let Some(sums) = sums {
             engine = engine.with_device_sums(sums);
         }
-        match (checkpoint, &self.persistence.start) {
-            (Some(checkpoint), _) => engine.resume(checkpoint)?,
-            (None, Start::Weights(weights)) => engine.begin_with(weights)?,
-            (None, _) => begin(&mut engine, config.seed, &self.comm)?,
+        match start {
+            Start::Checkpoint(checkpoint) => engine.resume(checkpoint)?,
+            Start::Weights(weights) => engine.begin_with(weights)?,
+            Start::Seed => begin(&mut engine, config.seed, &self.comm)?,
         }
         Ok(engine)
     }
@@ -693,9 +711,11 @@ impl Training<'_> {
     }
 
     fn keeper(&self, ranks: VirtualRanks, checkpoint: Option<&Checkpoint>) -> Keeper {
-        let Persistence { checkpoints, stop, .. } = self.persistence;
+        let Persistence { checkpoints, stop, pause, .. } = &self.persistence;
         let (slicing, resumed) = (self.config.slicing, checkpoint.map(Checkpoint::resumed));
-        Keeper::new(Arc::clone(&self.comm), ranks, slicing, checkpoints.clone(), stop.clone(), resumed)
+        let keeper =
+            Keeper::new(Arc::clone(&self.comm), ranks, slicing, checkpoints.clone(), stop.clone(), resumed);
+        keeper.with_pause(pause.clone())
     }
 
     /// Notes what the steps come to.
@@ -736,12 +756,13 @@ impl Training<'_> {
     /// Compares everything that must be equal on all ranks before anything is computed.
     fn agree(
         &self,
+        start: &Start,
         spec: &InputSpec,
         source: &dyn StepSource,
         test: Option<&dyn Rows>,
     ) -> Result<Settings, TrainError> {
         let (config, per_epoch) = (self.config, source.steps_per_epoch());
-        let first_weights = match &self.persistence.start {
+        let first_weights = match start {
             Start::Weights(weights) => json!(weights.digest()),
             Start::Seed => json!("of the seed"),
             Start::Checkpoint(checkpoint) => {

@@ -46,6 +46,13 @@ pub struct Checkpoint {
     pub(crate) superseded: Vec<CheckpointId>,
 }
 
+impl Checkpoint {
+    /// Without its numbers, once they have been taken over.
+    pub(crate) fn without_numbers(self) -> Checkpoint {
+        Checkpoint { state: State::default(), ..self }
+    }
+}
+
 /// What rank 0 says of the store, or why it cannot.
 #[derive(Debug, Serialize, Deserialize)]
 enum Said<T> {

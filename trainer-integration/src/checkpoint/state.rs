@@ -6,7 +6,7 @@ use super::pieces::{Kind, Stretch};
 use super::plan::within;
 
 /// What was read of a checkpoint for one rank.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     /// Of what all ranks have in common, by block, kind and place; none overlap.
     pub numbers: Vec<Numbers>,
