@@ -3,6 +3,7 @@
 
 mod account;
 pub(crate) mod agree;
+mod course;
 mod error;
 pub(crate) mod feed;
 pub mod guard;
@@ -16,6 +17,7 @@ use shardfmt::digest::Digest;
 use tracing::{info, warn};
 
 pub use account::ProgressSoFar;
+pub use course::Legacy;
 pub use error::TrainError;
 pub(crate) use error::chain;
 pub use feed::Preparation;
@@ -46,6 +48,7 @@ use crate::zero::mesh::Mesh;
 use crate::zero::{Slicing, Zero};
 use account::Account;
 use agree::{MAY_CHANGE, agree_on, begin, compare, kept, same_training};
+use course::Course;
 use feed::{Feed, InputDigests, Preparer};
 use guard::{Guard, Verdict};
 
@@ -142,6 +145,9 @@ pub struct Persistence {
     pub stop: StopFlag,
     /// Pauses it after a step, so that it goes on in another group of ranks, if all have such a flag. It is enough to raise that of one rank.
     pub pause: Option<StopFlag>,
+    /// Where this rank leaves what it has of the training when it has paused, or lost another rank: the next group goes on from there ([`hand_over`](
+    /// crate::checkpoint::hand_over)). Default nowhere.
+    pub legacy: Option<Legacy>,
     /// Goes on with this record of what is done when; by default with a new one, if one is wanted.
     pub tracer: Option<Tracer>,
     /// Whether what its steps come to is written down, or compared with what was.
@@ -323,17 +329,20 @@ pub fn train_with(
     let comm = Arc::new(Comm::new(collective));
     let start = std::mem::take(&mut persistence.start);
     let training = Training { config, persistence, comm: Arc::clone(&comm) };
-    let mut recorder = None;
+    let (mut recorder, mut course) = (None, None);
     // The others are told before a thread is waited for that may be waiting for data.
     let follow = |source, pool| {
         std::thread::scope(|scope| {
-            let outcome = training.run(start, Feed::new(scope, source, pool), test, observe, &mut recorder);
-            outcome.inspect_err(|error| {
+            let feed = Feed::new(scope, source, pool);
+            let outcome = training.run(start, feed, test, observe, &mut recorder, &mut course);
+            let outcome = outcome.inspect_err(|error| {
                 comm.abort(chain(error));
                 if let Some(recorder) = &mut recorder {
                     recorder.fail(chain(error));
                 }
-            })
+            });
+            training.leave(&outcome, course.take());
+            outcome
         })
     };
     let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build();
@@ -366,6 +375,7 @@ impl Training<'_> {
         test: Option<&dyn Rows>,
         observe: &mut (dyn FnMut(Progress) + Send),
         recorder: &mut Option<Recorder>,
+        course: &mut Option<(Course, Settings)>,
     ) -> Result<Outcome, TrainError> {
         let (config, comm) = (self.config, &self.comm);
         let (world, virtual_ranks) = (comm.world(), config.virtual_ranks);
@@ -421,14 +431,14 @@ impl Training<'_> {
         };
 
         let so_far = checkpoint.map(|checkpoint| &checkpoint.manifest.progress);
-        let mut account = so_far.map_or_else(Account::default, Account::resumed);
-        let mut guard = match so_far {
+        let account = so_far.map_or_else(Account::default, Account::resumed);
+        let guard = match so_far {
             None => Guard::new(config.guard),
             Some(so_far) => Guard::resumed(config.guard, so_far),
         };
         let (steps_before, samples_before) = (account.steps, account.samples);
         let mesh = (engine.zero() != Zero::Nothing).then(|| engine.mesh().clone());
-        let mut place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
+        let place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
         let mut keeper = self.keeper(ranks, checkpoint);
         if let Some(recording) = &self.persistence.recording {
             *recorder = Some(self.recorder(recording, ranks, &settings, &mut engine, checkpoint, steps)?);
@@ -449,6 +459,11 @@ impl Training<'_> {
             place: config.preparation.unwrap_or_else(|| Preparation::of(config.device)),
             digests: recorder.as_ref().map(|recorder| InputDigests { every: recorder.every(), per_epoch }),
         });
+        // What was left of the group before is not needed any more.
+        self.persistence.legacy.iter().for_each(|legacy| legacy.leave(None));
+        let on_its_way = Course { engine, account, guard, place, is_whole: true };
+        let (Course { engine, account, guard, place, is_whole }, _) =
+            course.insert((on_its_way, settings.clone()));
         let started = Instant::now();
         let mut most = Usage::default();
         let mut laps = Laps(started);
@@ -488,6 +503,8 @@ impl Training<'_> {
                 Some(recorder) => recorder.note(Noted { plan, loss, is_skipped, inputs, engine }),
                 None => Ok(()),
             };
+            let end = Place { epoch: step.next.0, position: step.next.1 };
+            *place = Some(end);
             match verdict {
                 Verdict::Take => account.add(&step, &loss),
                 Verdict::Overflow => {
@@ -505,6 +522,7 @@ impl Training<'_> {
                     account.skip(&step);
                 }
                 Verdict::RollBack(what) => {
+                    *is_whole = false;
                     let to = keeper.go_back(account.steps)?;
                     let (undone, id) = (account.steps - to.manifest.step, to.id.short());
                     warn!(epoch = step.epoch, step = step.step, %what, undone, to = id, "going back to a checkpoint");
@@ -512,15 +530,14 @@ impl Training<'_> {
                     guard.go_back(&to.manifest.progress);
                     account.skip(&step);
                     account.undone += undone;
+                    *is_whole = true;
                 }
                 Verdict::Stop(what) => {
-                    note(&mut engine)?;
+                    note(engine)?;
                     return Err(TrainError::BadStep { epoch: step.epoch, step: step.step, what });
                 }
             }
-            note(&mut engine)?;
-            let end = Place { epoch: step.next.0, position: step.next.1 };
-            place = Some(end);
+            note(engine)?;
             if config.compare_every > 0 && account.steps.is_multiple_of(config.compare_every) {
                 let moment = format!("after step {} of epoch {}", step.step, step.epoch);
                 compare(comm, &engine.digests()?, &moment)?;
@@ -552,7 +569,7 @@ impl Training<'_> {
                 guard.passes_checkpoint();
             }
             let mut next = keeper.after_step(account.steps, || {
-                draft.snapshot(&mut engine, &account, &guard, end, recorder.as_mut())
+                draft.snapshot(engine, account, guard, end, recorder.as_mut())
             })?;
             if let Some(recorder) = recorder.as_mut() {
                 recorder.note_checkpoints(keeper.written());
@@ -569,20 +586,21 @@ impl Training<'_> {
                     let trace = gather_trace(&tracer, comm)?;
                     return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps, trace }));
                 }
-                Next::Pause => return Ok(Outcome::Paused(account.steps)),
+                Next::Pause => {
+                    engine.settle()?;
+                    return Ok(Outcome::Paused(account.steps));
+                }
             }
         }
         let train_s = started.elapsed().as_secs_f64();
         let (audits, waited) = feed.finish();
         let end = place.unwrap_or_default();
-        keeper.finish(account.steps, || {
-            draft.snapshot(&mut engine, &account, &guard, end, recorder.as_mut())
-        })?;
+        keeper.finish(account.steps, || draft.snapshot(engine, account, guard, end, recorder.as_mut()))?;
 
         let running = engine.averaged_running()?;
         let memory = most.with(engine.most_memory());
         compare(comm, &engine.digests()?, "at the end")?;
-        let (weights, digest) = self.last_weights(&mut engine, &running)?;
+        let (weights, digest) = self.last_weights(engine, &running)?;
         if let Some(recorder) = recorder.as_mut() {
             recorder.note_checkpoints(keeper.written());
             recorder.finish(digest)?;
@@ -593,7 +611,7 @@ impl Training<'_> {
         // Nothing of what was learnt is lost by test data that cannot be read.
         let evaluated = match (test, &test_spec) {
             (Some(test), Some(spec)) if test.row_count() > 0 => {
-                evaluate(&mut engine, &running, spec, test, comm).map(Some)
+                evaluate(engine, &running, spec, test, comm).map(Some)
             }
             _ => Ok(None),
         };
@@ -628,6 +646,19 @@ impl Training<'_> {
             waited_for,
             parameters,
         })))
+    }
+
+    /// Leaves what this rank has of a training that another group can go on with.
+    fn leave(&self, outcome: &Result<Outcome, TrainError>, course: Option<(Course, Settings)>) {
+        let (Some(legacy), Some((course, settings))) = (&self.persistence.legacy, course) else { return };
+        // A record is known to be whole only where a checkpoint is.
+        let is_recorded = self.persistence.recording.is_some();
+        if matches!(outcome, Ok(Outcome::Paused(_)))
+            || matches!(outcome, Err(TrainError::Collective(_))) && !is_recorded
+        {
+            let run = self.persistence.checkpoints.as_ref().map(|it| it.shelf.run().to_string());
+            legacy.leave(course.remains(run.unwrap_or_default(), &settings));
+        }
     }
 
     /// What was learnt, and its digest.
@@ -712,7 +743,7 @@ impl Training<'_> {
 
     fn keeper(&self, ranks: VirtualRanks, checkpoint: Option<&Checkpoint>) -> Keeper {
         let Persistence { checkpoints, stop, pause, .. } = &self.persistence;
-        let (slicing, resumed) = (self.config.slicing, checkpoint.map(Checkpoint::resumed));
+        let (slicing, resumed) = (self.config.slicing, checkpoint.and_then(Checkpoint::resumed));
         let keeper =
             Keeper::new(Arc::clone(&self.comm), ranks, slicing, checkpoints.clone(), stop.clone(), resumed);
         keeper.with_pause(pause.clone())
@@ -728,11 +759,12 @@ impl Training<'_> {
         checkpoint: Option<&Checkpoint>,
         steps: u64,
     ) -> Result<Recorder, TrainError> {
+        let stored = checkpoint.filter(|checkpoint| checkpoint.is_stored).map(|checkpoint| checkpoint.id);
         let (config, id) = (self.config, checkpoint.map(|checkpoint| checkpoint.id));
         let device = config.device.kind();
         let beginning = Beginning {
             step: id.map_or(0, |id| id.step),
-            checkpoint: id,
+            checkpoint: stored,
             weights: digest_of(engine)?,
             of: steps,
             is_exact: config.reduction == Reduction::Exact && device == "cpu",

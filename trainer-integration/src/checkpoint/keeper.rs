@@ -252,10 +252,13 @@ pub(crate) struct Resumed {
 }
 
 impl Checkpoint {
-    /// As a keeper has to know it.
-    pub(crate) fn resumed(&self) -> Resumed {
+    /// As a keeper has to know it; one that is in no store is nothing to it.
+    pub(crate) fn resumed(&self) -> Option<Resumed> {
+        if !self.is_stored {
+            return None;
+        }
         let known = self.manifest.objects().map(|part| part.digest).collect();
-        Resumed { step: self.manifest.step, superseded: self.superseded.clone(), known }
+        Some(Resumed { step: self.manifest.step, superseded: self.superseded.clone(), known })
     }
 }
 
@@ -324,18 +327,18 @@ impl Keeper {
             Some(said) => self.hear(&said.wait()?)?,
         };
         if let Some(Checkpoints { every_steps, .. }) = self.checkpoints {
-            if stop || pause || is_due || every_steps.is_some_and(|every| step.is_multiple_of(every)) {
+            if stop || is_due || every_steps.is_some_and(|every| step.is_multiple_of(every)) {
                 self.write(step, snapshot)?;
             }
-            if stop || pause {
+            if stop {
                 self.settle()?;
                 self.check_last()?;
-            }
-            if stop {
                 return Ok(Next::Stop);
             }
         }
         if pause {
+            // Its ranks have what it is; what is on its way to the store is still worth having.
+            self.settle()?;
             return Ok(Next::Pause);
         }
         self.said = Some(self.say()?);

@@ -70,6 +70,16 @@ impl State {
         (found.len() == range.len()).then_some(found)
     }
 
+    /// The numbers of a stretch that lies in one that is there.
+    pub(super) fn stretch(&self, Stretch { block, kind, range }: &Stretch) -> Option<&[f32]> {
+        let holds = |it: &&Numbers| {
+            let has = it.range();
+            (it.block, it.kind) == (*block, *kind) && has.start <= range.start && range.end <= has.end
+        };
+        let it = self.numbers.iter().find(holds)?;
+        Some(&it.values[range.start - it.start..range.end - it.start])
+    }
+
     /// Whether all of these are there.
     pub(crate) fn has(&self, block: usize, kind: Kind, range: &Range<usize>) -> bool {
         self.pieces_of(block, kind, range).map(<[f32]>::len).sum::<usize>() == range.len()

@@ -1,3 +1,5 @@
+mod regroup;
+
 use std::collections::BTreeSet;
 
 use super::*;

@@ -13,7 +13,7 @@ use shardd_client::http::Credentials;
 use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
 use shardd_client::record::Data;
 use shardd_client::stores::StoreOptions;
-use shardd_trainer::checkpoint::{Checkpoint, Checkpoints, Resume, Shelf, StopFlag, load};
+use shardd_trainer::checkpoint::{Checkpoint, Checkpoints, Resume, Shelf, StopFlag, hand_over, load};
 use shardd_trainer::cluster::{CatalogRows, timelines};
 use shardd_trainer::collective::tcp::{TcpOptions, connect, meet};
 use shardd_trainer::collective::{Collective, threads};
@@ -23,7 +23,9 @@ use shardd_trainer::engine::LossScale;
 use shardd_trainer::launched::{end_with, stop_on_signals};
 use shardd_trainer::record::{About, Purpose, Recording};
 use shardd_trainer::trace::{Tracer, node_events};
-use shardd_trainer::train::{Outcome, Persistence, Progress, Start, TrainConfig, TrainError, train_with};
+use shardd_trainer::train::{
+    Legacy, OnBadStep, Outcome, Persistence, Progress, Start, TrainConfig, TrainError, train_with,
+};
 use shardd_trainer::weights::Weights;
 use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
@@ -54,6 +56,7 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
         collective: join(args)?,
         resume: args.resume.clone(),
         pause: None,
+        legacy: None,
         history: Vec::new(),
         goes_on: &mut |_, _| None,
     };
@@ -81,6 +84,8 @@ struct Group<'a> {
     resume: Resume,
     /// Asks them to pause, where that can be.
     pause: Option<StopFlag>,
+    /// What this rank has of the group before, and where it leaves what it has of this one.
+    legacy: Option<Legacy>,
     /// How the groups were formed that this rank was in.
     history: Vec<Reforming>,
     /// Is told after every step, and at the end, and says once how the group was formed.
@@ -152,10 +157,16 @@ impl<'a> Session<'a> {
 
     /// Trains on with these ranks.
     fn train(&self, args: &Args, group: Group<'_>, observer: &mut Observer) -> Result<Ended, Failure> {
-        let Group { mut collective, resume, pause, mut history, goes_on } = group;
-        let checkpoint = match &self.checkpoints {
+        let Group { mut collective, resume, pause, legacy, mut history, goes_on } = group;
+        let handed = match &legacy {
+            Some(legacy) => self.hand_over(args, &mut *collective, legacy)?,
             None => None,
-            Some(kept) => load(&mut *collective, &kept.shelf, &resume, args.slicing())?,
+        };
+        let is_handed = handed.is_some();
+        let checkpoint = match (handed, &self.checkpoints) {
+            (Some(handed), _) => Some(handed),
+            (None, None) => None,
+            (None, Some(kept)) => load(&mut *collective, &kept.shelf, &resume, args.slicing())?,
         };
         let manifest_of =
             |checkpoint: &Checkpoint| (checkpoint.manifest.virtual_ranks, checkpoint.manifest.place);
@@ -163,7 +174,7 @@ impl<'a> Session<'a> {
         let virtual_ranks = virtual_ranks(args, &self.plan, kept)
             .inspect_err(|error| collective.abort(&error.to_string()))?;
         let begin = begin.unwrap_or_default();
-        let resumed_from = checkpoint.as_ref().map(|checkpoint| checkpoint.manifest.step);
+        let step = checkpoint.as_ref().map(|checkpoint| checkpoint.manifest.step);
         let config = LoaderConfig {
             start: (begin.epoch, begin.position),
             rank: args.rank,
@@ -179,7 +190,10 @@ impl<'a> Session<'a> {
         let config = self.config(args, virtual_ranks);
         let test = self.test.as_ref().map(|rows| rows as &dyn Rows);
         let (start, state) = match (checkpoint, &self.init) {
-            (Some(checkpoint), _) => (Start::Checkpoint(Box::new(checkpoint)), Origin::Checkpoint),
+            (Some(checkpoint), _) => {
+                let state = if is_handed { Origin::Ranks } else { Origin::Checkpoint };
+                (Start::Checkpoint(Box::new(checkpoint)), state)
+            }
             (None, Some(weights)) => (Start::Weights(weights.clone()), Origin::Beginning),
             (None, None) => (Start::Seed, Origin::Beginning),
         };
@@ -188,10 +202,11 @@ impl<'a> Session<'a> {
             checkpoints: self.checkpoints.clone(),
             stop: self.stop.clone(),
             pause,
+            legacy,
             tracer: Some(self.tracer.clone()),
             recording: self.recording.clone(),
         };
-        let going_on = GoingOn { step: resumed_from.unwrap_or_default(), state };
+        let going_on = GoingOn { step: step.unwrap_or_default(), state };
         let mut observe = |progress: Progress| {
             if let Some(formed) = goes_on(going_on, Some(&progress)) {
                 observer.note(formed.clone());
@@ -213,6 +228,7 @@ impl<'a> Session<'a> {
             }
         };
         history.extend(goes_on(going_on, None)); // there may have been no step left
+        let resumed_from = step.filter(|_| !is_handed);
         let report = Report::new(args, self.plan_id, virtual_ranks, resumed_from, &trained, &history);
         if args.rank == 0
             && let Some((path, weights)) = args.save.as_ref().zip(trained.weights.as_ref())
@@ -233,6 +249,23 @@ impl<'a> Session<'a> {
             None => Ok(Ended::Over),
             Some(error) => Err(Unevaluated(error).into()),
         }
+    }
+
+    /// What the ranks have of the group before, if it is a whole training.
+    fn hand_over(
+        &self,
+        args: &Args,
+        collective: &mut dyn Collective,
+        legacy: &Legacy,
+    ) -> Result<Option<Checkpoint>, Failure> {
+        let shelf = self.checkpoints.as_ref().map(|kept| &kept.shelf);
+        let goes_back = args.guard().on_bad_step == OnBadStep::RollBack;
+        let every = args.checkpoint_every.filter(|_| goes_back);
+        let remains = legacy.take();
+        let handed = hand_over(collective, shelf, remains.as_ref(), args.slicing(), every);
+        // Until the training has begun it may be asked for again.
+        legacy.leave(remains);
+        Ok(handed?)
     }
 
     fn config(&self, args: &Args, virtual_ranks: u32) -> TrainConfig {

@@ -265,7 +265,7 @@ impl<'a> Launcher<'a> {
         };
         let world = members.len() as u32;
         if generation > 1 {
-            eprintln!("shardtrain: {cause}; going on with {world} ranks{}", self.told.goes_on);
+            eprintln!("shardtrain: {cause}; going on with {world} ranks");
         }
         let pids: Vec<String> =
             members.iter().filter_map(|number| Some(self.members.get(number)?.pid.to_string())).collect();

@@ -425,7 +425,7 @@ mod tests {
                     assert!(!is_over, "nothing after the end");
                     match act {
                         Act::Form { members, .. } => {
-                            assert!(members.len() as u32 % multiple == 0 && members.len() >= 2);
+                            assert!((members.len() as u32).is_multiple_of(multiple) && members.len() >= 2);
                             assert!(members.iter().all(|it| *roster.standing(*it) == Standing::Placed));
                             let stayed = members.iter().filter(|it| group.contains(it));
                             let before = group.iter().filter(|it| members.contains(it));

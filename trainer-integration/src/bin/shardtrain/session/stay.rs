@@ -7,7 +7,7 @@ use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::collective::tcp::TcpOptions;
 use shardd_trainer::elastic::{Left, Member, Place, Reforming, Seat};
 use shardd_trainer::launched::OTHERS_ARE_GONE;
-use shardd_trainer::train::Progress;
+use shardd_trainer::train::{Legacy, Progress};
 
 use super::{Ended, Failure, GoingOn, Group, Session, join_as};
 use crate::args::Args;
@@ -26,11 +26,11 @@ pub(super) fn run(args: &mut Args, mut member: Member) -> Result<(), Failure> {
     args.check()?;
     let named = Named { report: args.report.take(), progress: args.progress.take() };
     let session = Session::open(args, None)?;
-    let mut last = Last { step: 0, at: Instant::now() };
+    let (mut last, legacy) = (Last { step: 0, at: Instant::now() }, Legacy::default());
     let (mut left, mut lost) = (Left::New, None);
     while let Some(seat) = member.ask(left)? {
         named.apply(args, &seat.place);
-        match train(&session, args, &seat, &mut member, &mut last) {
+        match train(&session, args, &seat, &mut member, &mut last, &legacy) {
             Ok(Ended::Over) => return Ok(()),
             Ok(Ended::Paused) => {
                 left = Left::Paused;
@@ -84,6 +84,7 @@ fn train(
     seat: &Seat,
     member: &mut Member,
     last: &mut Last,
+    legacy: &Legacy,
 ) -> Result<Ended, Failure> {
     let Place { generation, ref history, .. } = seat.place;
     let mut observer = Observer::of_generation(args, generation)?;
@@ -110,6 +111,7 @@ fn train(
         // What there was to begin with is not what there is now.
         resume: if generation == 1 { args.resume.clone() } else { Resume::Auto },
         pause: Some(seat.pause.clone()),
+        legacy: Some(legacy.clone()),
         history: history.clone(),
         goes_on: &mut goes_on,
     };
