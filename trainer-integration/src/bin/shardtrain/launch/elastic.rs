@@ -132,6 +132,16 @@ impl<'a> Launcher<'a> {
         Ok(())
     }
 
+    /// Training goes on without a rank whose process cannot be started.
+    async fn bring_back(&mut self, seat: u32) -> Result<(), Failure> {
+        if let Err(error) = self.start(seat, true) {
+            eprintln!("shardtrain: no process can be started for a rank that returns: {error}");
+            let acts = self.roster.ended(self.roster.newest(), End::Code(1));
+            self.perform(acts).await?;
+        }
+        Ok(())
+    }
+
     async fn run(mut self) -> Result<u8, Failure> {
         while self.code.is_none() || !self.processes.is_empty() {
             let (patience, next) = (self.patience, self.returns.iter().min().copied());
@@ -156,7 +166,7 @@ impl<'a> Launcher<'a> {
                     let on_the_way: Vec<u32> = self.returns.drain(..).map(|(_, seat)| seat).collect();
                     let missing = self.roster.recall(&on_the_way);
                     for seat in on_the_way.into_iter().chain(missing) {
-                        self.start(seat, true)?;
+                        self.bring_back(seat).await?;
                     }
                 }
                 () = until(patience) => {
@@ -167,7 +177,7 @@ impl<'a> Launcher<'a> {
                 () = until(next.map(|(at, _)| at)) => {
                     let (_, seat) = next.expect("it has come");
                     self.returns.retain(|it| Some(*it) != next);
-                    self.start(seat, true)?;
+                    self.bring_back(seat).await?;
                 }
             }
         }

@@ -83,7 +83,12 @@ impl Roster {
         }
     }
 
-    /// A process was started for this seat: its number.
+    /// The number of the member that was started last.
+    pub(super) fn newest(&self) -> u32 {
+        self.members.len() as u32 - 1
+    }
+
+    /// A process is started for this seat: its number.
     pub(super) fn start(&mut self, seat: u32, is_return: bool) -> u32 {
         let number = self.members.len() as u32;
         self.members.insert(number, Member { seat, standing: Standing::Starting });
@@ -114,8 +119,11 @@ impl Roster {
         self.members.get(&number).is_some_and(|member| matches!(member.standing, Standing::Asks(_)))
     }
 
-    /// A member wants a place.
+    /// A member wants a place; one that has ended may have said so before, and is not heard any more.
     pub(super) fn asked(&mut self, number: u32, left: Left) -> Vec<Act> {
+        if !self.living().contains(&number) {
+            return Vec::new();
+        }
         self.stand(number, Standing::Asks(left));
         self.next()
     }
@@ -339,6 +347,7 @@ mod tests {
         let acts = roster.ended(0, End::Signal(9));
         let hurry = Act::Hurry { generation: 1, members: vec![1, 2, 3] };
         assert_eq!(acts, [Act::Return { seat: 0 }, hurry]);
+        assert_eq!(roster.asked(0, lost()), [], "what it said before it died");
         assert_eq!(roster.asked(3, lost()), []);
         assert_eq!(roster.asked(1, lost()), []);
         let acts = roster.asked(2, lost());
