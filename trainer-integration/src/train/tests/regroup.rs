@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::checkpoint::{CheckpointId, hand_over};
+use crate::checkpoint::{CheckpointId, StopFlag, hand_over};
 use crate::data::MemoryRows;
 use crate::device::Precision;
 
