@@ -89,6 +89,7 @@ const PURE: &[&str] = &[
     "client/src/loader/ranks.rs",
     "client/src/loader/span.rs",
     "client/src/loader/steps.rs",
+    "trainer-integration/src/bin/shardtrain/launch/roster.rs",
     "trainer-integration/src/bin/shardtrain/launch/verdict.rs",
     "trainer-integration/src/bin/shardtrain/status.rs",
     "trainer-integration/src/checkpoint/manifest.rs",

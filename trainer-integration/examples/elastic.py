@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Four ranks train from two shardd nodes; one is killed (SIGKILL) on the way, and later another one.
 
-The training goes on with three ranks, then with two, each time from the checkpoint before. In the end its weights are
-compared with those of a training that nothing happened to, and both losses are drawn.
+The training goes on with three ranks, then with two, each time as new processes from the checkpoint before (stay.py shows
+processes that stay). In the end its weights are compared with those of a training that nothing happened to, and both losses
+are drawn.
 
     cargo build --release --bins
     trainer-integration/examples/elastic.py --train DIR --test DIR --out DIR -- --image-size 16 --batch-size 8 --epochs 4
@@ -85,7 +86,10 @@ def losses(files: list[Path]) -> list[list[tuple[int, float]]]:
     return worlds
 
 
-def draw(path: Path, undisturbed: list, worlds: list) -> None:
+AFTER_KILLS = ["undisturbed, 4 ranks", "4 ranks", "3 ranks, after the first kill", "2 ranks, after the second"]
+
+
+def draw(path: Path, undisturbed: list, worlds: list, names: list[str] = AFTER_KILLS) -> None:
     """The means of 20 steps each, the undisturbed training above the other one's: where they are the same, one line covers the other."""
     width, height, margin = 760, 380, 50
 
@@ -113,7 +117,6 @@ def draw(path: Path, undisturbed: list, worlds: list) -> None:
     svg.append(f'<text x="{width / 2}" y="{height - 8}" text-anchor="middle">step</text>')
     svg.append(f'<text x="{margin}" y="20">loss, mean of 20 steps</text>')
     colours = ["#bbbbbb", "#1f77b4", "#ff7f0e", "#2ca02c"]
-    names = ["undisturbed, 4 ranks", "4 ranks", "3 ranks, after the first kill", "2 ranks, after the second"]
     for number, (curve, colour, name) in enumerate(zip(curves, colours, names)):
         path_of = " ".join(f"{x(step):.1f},{y(loss):.1f}" for step, loss in curve)
         thick = 7 if number == 0 else 2

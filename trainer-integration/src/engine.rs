@@ -19,6 +19,7 @@ mod state;
 mod update;
 mod walk;
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -49,9 +50,9 @@ use crate::zero::{Slicing, Zero};
 use block::BlockState;
 pub use buckets::BucketSizes;
 pub(crate) use buckets::Buckets;
-use computed::Computed;
 pub use scaling::LossScale;
 use spare::Spare;
+use update::Spread;
 
 /// A model being trained, as one rank holds it.
 #[derive(Debug)]
@@ -84,7 +85,9 @@ pub struct Engine {
     comm: Arc<Comm>,
     begun: Option<Begun>,
     /// By bucket: weights that are on their way to those who keep all of them.
-    spreading: Vec<Option<Pending<Vec<Computed>>>>,
+    spreading: Vec<Option<Pending<Spread>>>,
+    /// Buckets of which weights of others never came.
+    lacks: BTreeSet<usize>,
     ledger: Ledger,
     spare: Spare,
     updating: Duration,
@@ -318,6 +321,7 @@ impl Engine {
             comm,
             begun: None,
             spreading: Vec::new(),
+            lacks: BTreeSet::new(),
             ledger,
             spare,
             updating,
@@ -465,6 +469,11 @@ impl Engine {
         self.ranks.of(self.comm.rank())
     }
 
+    /// V.
+    pub(crate) fn virtual_rank_count(&self) -> u32 {
+        self.ranks.count
+    }
+
     /// Who shares the numbers with whom.
     pub fn mesh(&self) -> &Mesh {
         &self.mesh
@@ -512,7 +521,7 @@ impl Engine {
     /// no, weights, moments and running numbers stay as they were. So they do after an [overflow](StepLoss::is_overflow), of which it is not asked.
     ///
     /// # Errors
-    /// As [`Engine::accumulate`]; the weights are then of no further use.
+    /// As [`Engine::accumulate`]; what this rank keeps is then what it was before the step.
     ///
     /// # Panics
     /// As [`Engine::accumulate`].
@@ -536,9 +545,20 @@ impl Engine {
             sums.push(virtual_rank, scalars.to_vec());
         }
         let totals = reduce(&self.comm, self.ranks, sums);
-        let gradient = self.sums_of_all(reductions, sliced)?;
-        let norm = self.norm(&gradient)?;
-        let totals = totals.wait()?;
+        let summed = self.sums_of_all(reductions, sliced).and_then(|gradient| {
+            let norm = self.norm(&gradient)?;
+            // A rank that had no samples has not waited yet for those of the step before, which must not come after it has moved its own. Nothing
+            // is waited for from here on: a step is either taken or as if it had not been.
+            self.settle()?;
+            Ok((gradient, norm, totals.wait()?))
+        });
+        let (gradient, norm, totals) = match summed {
+            Ok(summed) => summed,
+            Err(error) => {
+                self.running = running;
+                return Err(error.into());
+            }
+        };
         drop(waiting);
         let (sum, correct, samples) = (totals[0], totals[1] as u64, totals[2] as u64);
         // What was compressed came as a mean.
@@ -555,7 +575,7 @@ impl Engine {
         if is_taken {
             let rule = self.rule_here();
             let factor = share * rule.clip.map_or(1.0, |limit| f64::from(norm.factor(limit)));
-            self.update(rule.optimizer, &gradient, factor as f32, plan.rate)?;
+            self.update(rule.optimizer, &gradient, factor as f32, plan.rate);
         } else {
             self.running = running;
         }

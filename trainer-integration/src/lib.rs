@@ -9,6 +9,7 @@ pub mod compress;
 pub mod data;
 pub mod dataloader;
 pub mod device;
+pub mod elastic;
 pub mod engine;
 pub mod evaluate;
 pub mod flow;

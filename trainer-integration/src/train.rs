@@ -3,9 +3,11 @@
 
 mod account;
 pub(crate) mod agree;
+mod course;
 mod error;
 pub(crate) mod feed;
 pub mod guard;
+mod persistence;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,14 +18,15 @@ use shardfmt::digest::Digest;
 use tracing::{info, warn};
 
 pub use account::ProgressSoFar;
+pub use course::Legacy;
 pub use error::TrainError;
 pub(crate) use error::chain;
 pub use feed::Preparation;
 pub use guard::{BadStep, GuardConfig, OnBadStep};
+pub use persistence::{Outcome, Persistence, Start, Stopped};
 
 use crate::checkpoint::{
     Checkpoint, CheckpointCosts, CheckpointError, Checkpoints, Keeper, Next, Place, Settings, Snapshot,
-    StopFlag,
 };
 use crate::collective::nccl::{self, DeviceSums, NcclError, Staged, Transport};
 use crate::collective::{Collective, CollectiveError, waited_for};
@@ -46,6 +49,7 @@ use crate::zero::mesh::Mesh;
 use crate::zero::{Slicing, Zero};
 use account::Account;
 use agree::{MAY_CHANGE, agree_on, begin, compare, kept, same_training};
+use course::Course;
 use feed::{Feed, InputDigests, Preparer};
 use guard::{Guard, Verdict};
 
@@ -129,51 +133,6 @@ impl Default for TrainConfig {
             threads: None,
         }
     }
-}
-
-/// How a training begins, what of it is kept, and who may end it.
-#[derive(Clone, Debug, Default)]
-pub struct Persistence {
-    /// How it begins; the same on all ranks.
-    pub start: Start,
-    /// Where checkpoints are kept and when they are written, if they are.
-    pub checkpoints: Option<Checkpoints>,
-    /// Ends it after a step, with a checkpoint, if there is a place for it. It is enough to raise that of one rank.
-    pub stop: StopFlag,
-    /// Whether what its steps come to is written down, or compared with what was.
-    pub recording: Option<Recording>,
-}
-
-/// How a training begins.
-#[derive(Clone, Debug, Default)]
-pub enum Start {
-    /// With weights that follow from the seed.
-    #[default]
-    Seed,
-    /// With these, by name; running statistics that are not among them begin as ever.
-    Weights(Weights),
-    /// Where a checkpoint ends. The source begins there, too.
-    Checkpoint(Box<Checkpoint>),
-}
-
-/// How a training ended.
-#[derive(Clone, Debug)]
-pub enum Outcome {
-    /// It is done.
-    Trained(Box<Trained>),
-    /// It was asked to stop.
-    Stopped(Stopped),
-}
-
-/// Where a training stopped that was asked to, and where its last checkpoint is.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Stopped {
-    /// Steps that were trained.
-    pub steps: u64,
-    /// Steps of the whole training.
-    pub of: u64,
-    /// As [`Trained::trace`].
-    pub trace: Vec<Value>,
 }
 
 /// How a training is going.
@@ -296,9 +255,9 @@ pub fn train(
     test: Option<&dyn Rows>,
     observe: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Trained, TrainError> {
-    match train_with(config, &Persistence::default(), collective, source, test, observe)? {
+    match train_with(config, Persistence::default(), collective, source, test, observe)? {
         Outcome::Trained(trained) => Ok(*trained),
-        Outcome::Stopped(_) => unreachable!("nobody has the flag"),
+        Outcome::Stopped(_) | Outcome::Paused(_) => unreachable!("nobody has the flags"),
     }
 }
 
@@ -308,25 +267,29 @@ pub fn train(
 /// See [`TrainError`]. A rank that fails tells the others why before this returns.
 pub fn train_with(
     config: &TrainConfig,
-    persistence: &Persistence,
+    mut persistence: Persistence,
     collective: Box<dyn Collective>,
     source: &mut dyn StepSource,
     test: Option<&dyn Rows>,
     observe: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Outcome, TrainError> {
     let comm = Arc::new(Comm::new(collective));
+    let start = std::mem::take(&mut persistence.start);
     let training = Training { config, persistence, comm: Arc::clone(&comm) };
-    let mut recorder = None;
+    let (mut recorder, mut course) = (None, None);
     // The others are told before a thread is waited for that may be waiting for data.
-    let mut follow = |source, pool| {
+    let follow = |source, pool| {
         std::thread::scope(|scope| {
-            let outcome = training.run(Feed::new(scope, source, pool), test, observe, &mut recorder);
-            outcome.inspect_err(|error| {
+            let feed = Feed::new(scope, source, pool);
+            let outcome = training.run(start, feed, test, observe, &mut recorder, &mut course);
+            let outcome = outcome.inspect_err(|error| {
                 comm.abort(chain(error));
                 if let Some(recorder) = &mut recorder {
                     recorder.fail(chain(error));
                 }
-            })
+            });
+            training.leave(&outcome, course.take());
+            outcome
         })
     };
     let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build();
@@ -346,17 +309,20 @@ pub fn train_with(
 
 struct Training<'a> {
     config: &'a TrainConfig,
-    persistence: &'a Persistence,
+    /// All but the start.
+    persistence: Persistence,
     comm: Arc<Comm>,
 }
 
 impl Training<'_> {
     fn run(
         &self,
+        start: Start,
         mut feed: Feed<'_, '_>,
         test: Option<&dyn Rows>,
         observe: &mut (dyn FnMut(Progress) + Send),
         recorder: &mut Option<Recorder>,
+        course: &mut Option<(Course, Settings)>,
     ) -> Result<Outcome, TrainError> {
         let (config, comm) = (self.config, &self.comm);
         let (world, virtual_ranks) = (comm.world(), config.virtual_ranks);
@@ -386,11 +352,19 @@ impl Training<'_> {
         let model = model(spec.shape(), spec.classes(), config.model, &device)?;
         let parameters = model.parameter_count();
         let per_epoch = feed.source().steps_per_epoch();
-        let settings = self.agree(&spec, feed.source(), test)?;
-        let checkpoint = self.checkpoint(&settings)?;
-
-        let tracer = if config.traces { Tracer::on() } else { Tracer::off() };
-        let mut engine = self.engine(model, device, ranks, checkpoint)?.with_tracer(tracer.clone());
+        let settings = self.agree(&start, &spec, feed.source(), test)?;
+        let tracer = match &self.persistence.tracer {
+            Some(tracer) => tracer.clone(),
+            None if config.traces => Tracer::on(),
+            None => Tracer::off(),
+        };
+        let mut engine = self.engine(model, device, ranks, &start, &settings)?.with_tracer(tracer.clone());
+        // The engine has the numbers now, and they are not kept twice.
+        let checkpoint = match start {
+            Start::Checkpoint(checkpoint) => Some(checkpoint.without_numbers()),
+            Start::Seed | Start::Weights(_) => None,
+        };
+        let checkpoint = checkpoint.as_ref();
         compare(comm, &engine.digests()?, "at the start")?;
         let steps = per_epoch * u64::from(config.epochs);
         let warm_up_steps = (f64::from(config.warm_up_epochs) * per_epoch as f64).round() as u64;
@@ -404,14 +378,14 @@ impl Training<'_> {
         };
 
         let so_far = checkpoint.map(|checkpoint| &checkpoint.manifest.progress);
-        let mut account = so_far.map_or_else(Account::default, Account::resumed);
-        let mut guard = match so_far {
+        let account = so_far.map_or_else(Account::default, Account::resumed);
+        let guard = match so_far {
             None => Guard::new(config.guard),
             Some(so_far) => Guard::resumed(config.guard, so_far),
         };
         let (steps_before, samples_before) = (account.steps, account.samples);
         let mesh = (engine.zero() != Zero::Nothing).then(|| engine.mesh().clone());
-        let mut place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
+        let place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
         let mut keeper = self.keeper(ranks, checkpoint);
         if let Some(recording) = &self.persistence.recording {
             *recorder = Some(self.recorder(recording, ranks, &settings, &mut engine, checkpoint, steps)?);
@@ -432,6 +406,11 @@ impl Training<'_> {
             place: config.preparation.unwrap_or_else(|| Preparation::of(config.device)),
             digests: recorder.as_ref().map(|recorder| InputDigests { every: recorder.every(), per_epoch }),
         });
+        // What was left of the group before is not needed any more.
+        self.persistence.legacy.iter().for_each(|legacy| legacy.leave(None));
+        let on_its_way = Course { engine, account, guard, place, is_whole: true };
+        let (Course { engine, account, guard, place, is_whole }, _) =
+            course.insert((on_its_way, settings.clone()));
         let started = Instant::now();
         let mut most = Usage::default();
         let mut laps = Laps(started);
@@ -471,6 +450,8 @@ impl Training<'_> {
                 Some(recorder) => recorder.note(Noted { plan, loss, is_skipped, inputs, engine }),
                 None => Ok(()),
             };
+            let end = Place { epoch: step.next.0, position: step.next.1 };
+            *place = Some(end);
             match verdict {
                 Verdict::Take => account.add(&step, &loss),
                 Verdict::Overflow => {
@@ -488,6 +469,7 @@ impl Training<'_> {
                     account.skip(&step);
                 }
                 Verdict::RollBack(what) => {
+                    *is_whole = false;
                     let to = keeper.go_back(account.steps)?;
                     let (undone, id) = (account.steps - to.manifest.step, to.id.short());
                     warn!(epoch = step.epoch, step = step.step, %what, undone, to = id, "going back to a checkpoint");
@@ -495,15 +477,14 @@ impl Training<'_> {
                     guard.go_back(&to.manifest.progress);
                     account.skip(&step);
                     account.undone += undone;
+                    *is_whole = true;
                 }
                 Verdict::Stop(what) => {
-                    note(&mut engine)?;
+                    note(engine)?;
                     return Err(TrainError::BadStep { epoch: step.epoch, step: step.step, what });
                 }
             }
-            note(&mut engine)?;
-            let end = Place { epoch: step.next.0, position: step.next.1 };
-            place = Some(end);
+            note(engine)?;
             if config.compare_every > 0 && account.steps.is_multiple_of(config.compare_every) {
                 let moment = format!("after step {} of epoch {}", step.step, step.epoch);
                 compare(comm, &engine.digests()?, &moment)?;
@@ -535,33 +516,38 @@ impl Training<'_> {
                 guard.passes_checkpoint();
             }
             let mut next = keeper.after_step(account.steps, || {
-                draft.snapshot(&mut engine, &account, &guard, end, recorder.as_mut())
+                draft.snapshot(engine, account, guard, end, recorder.as_mut())
             })?;
             if let Some(recorder) = recorder.as_mut() {
                 recorder.note_checkpoints(keeper.written());
                 if recorder.is_over(account.steps) && account.steps < steps {
                     next = Next::Stop;
                 }
-                if next == Next::Stop {
+                if next != Next::Step {
                     recorder.stop()?;
                 }
             }
-            if next == Next::Stop {
-                let trace = gather_trace(&tracer, comm)?;
-                return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps, trace }));
+            match next {
+                Next::Step => {}
+                Next::Stop => {
+                    let trace = gather_trace(&tracer, comm)?;
+                    return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps, trace }));
+                }
+                Next::Pause => {
+                    engine.settle()?;
+                    return Ok(Outcome::Paused(account.steps));
+                }
             }
         }
         let train_s = started.elapsed().as_secs_f64();
         let (audits, waited) = feed.finish();
         let end = place.unwrap_or_default();
-        keeper.finish(account.steps, || {
-            draft.snapshot(&mut engine, &account, &guard, end, recorder.as_mut())
-        })?;
+        keeper.finish(account.steps, || draft.snapshot(engine, account, guard, end, recorder.as_mut()))?;
 
         let running = engine.averaged_running()?;
         let memory = most.with(engine.most_memory());
         compare(comm, &engine.digests()?, "at the end")?;
-        let (weights, digest) = self.last_weights(&mut engine, &running)?;
+        let (weights, digest) = self.last_weights(engine, &running)?;
         if let Some(recorder) = recorder.as_mut() {
             recorder.note_checkpoints(keeper.written());
             recorder.finish(digest)?;
@@ -572,7 +558,7 @@ impl Training<'_> {
         // Nothing of what was learnt is lost by test data that cannot be read.
         let evaluated = match (test, &test_spec) {
             (Some(test), Some(spec)) if test.row_count() > 0 => {
-                evaluate(&mut engine, &running, spec, test, comm).map(Some)
+                evaluate(engine, &running, spec, test, comm).map(Some)
             }
             _ => Ok(None),
         };
@@ -609,6 +595,19 @@ impl Training<'_> {
         })))
     }
 
+    /// Leaves what this rank has of a training that another group can go on with.
+    fn leave(&self, outcome: &Result<Outcome, TrainError>, course: Option<(Course, Settings)>) {
+        let (Some(legacy), Some((course, settings))) = (&self.persistence.legacy, course) else { return };
+        // A record is known to be whole only where a checkpoint is.
+        let is_recorded = self.persistence.recording.is_some();
+        if matches!(outcome, Ok(Outcome::Paused(_)))
+            || matches!(outcome, Err(TrainError::Collective(_))) && !is_recorded
+        {
+            let run = self.persistence.checkpoints.as_ref().map(|it| it.shelf.run().to_string());
+            legacy.leave(course.remains(run.unwrap_or_default(), &settings));
+        }
+    }
+
     /// What was learnt, and its digest.
     fn last_weights(
         &self,
@@ -634,22 +633,19 @@ impl Training<'_> {
         Ok((weights, Digest(digest)))
     }
 
-    /// The checkpoint to begin with, which must be of this training.
-    fn checkpoint(&self, settings: &Settings) -> Result<Option<&Checkpoint>, TrainError> {
-        let Start::Checkpoint(checkpoint) = &self.persistence.start else { return Ok(None) };
-        same_training(checkpoint, settings, &self.comm)?;
-        Ok(Some(checkpoint))
-    }
-
-    /// The engine with the numbers to begin with.
+    /// The engine with the numbers to begin with, which must be of this training.
     fn engine(
         &self,
         model: Model,
         device: burn::tensor::Device,
         ranks: VirtualRanks,
-        checkpoint: Option<&Checkpoint>,
+        start: &Start,
+        settings: &Settings,
     ) -> Result<Engine, TrainError> {
         let config = self.config;
+        if let Start::Checkpoint(checkpoint) = start {
+            same_training(checkpoint, settings, &self.comm)?;
+        }
         let rule = Rule { optimizer: config.optimizer, clip: config.clip };
         let sums = self.device_sums(&device)?;
         let (key, comm) = (Key::new(config.seed), Arc::clone(&self.comm));
@@ -661,10 +657,10 @@ impl Training<'_> {
         if let Some(sums) = sums {
             engine = engine.with_device_sums(sums);
         }
-        match (checkpoint, &self.persistence.start) {
-            (Some(checkpoint), _) => engine.resume(checkpoint)?,
-            (None, Start::Weights(weights)) => engine.begin_with(weights)?,
-            (None, _) => begin(&mut engine, config.seed, &self.comm)?,
+        match start {
+            Start::Checkpoint(checkpoint) => engine.resume(checkpoint)?,
+            Start::Weights(weights) => engine.begin_with(weights)?,
+            Start::Seed => begin(&mut engine, config.seed, &self.comm)?,
         }
         Ok(engine)
     }
@@ -693,9 +689,11 @@ impl Training<'_> {
     }
 
     fn keeper(&self, ranks: VirtualRanks, checkpoint: Option<&Checkpoint>) -> Keeper {
-        let Persistence { checkpoints, stop, .. } = self.persistence;
-        let (slicing, resumed) = (self.config.slicing, checkpoint.map(Checkpoint::resumed));
-        Keeper::new(Arc::clone(&self.comm), ranks, slicing, checkpoints.clone(), stop.clone(), resumed)
+        let Persistence { checkpoints, stop, pause, .. } = &self.persistence;
+        let (slicing, resumed) = (self.config.slicing, checkpoint.and_then(Checkpoint::resumed));
+        let keeper =
+            Keeper::new(Arc::clone(&self.comm), ranks, slicing, checkpoints.clone(), stop.clone(), resumed);
+        keeper.with_pause(pause.clone())
     }
 
     /// Notes what the steps come to.
@@ -708,11 +706,12 @@ impl Training<'_> {
         checkpoint: Option<&Checkpoint>,
         steps: u64,
     ) -> Result<Recorder, TrainError> {
+        let stored = checkpoint.filter(|checkpoint| checkpoint.is_stored).map(|checkpoint| checkpoint.id);
         let (config, id) = (self.config, checkpoint.map(|checkpoint| checkpoint.id));
         let device = config.device.kind();
         let beginning = Beginning {
             step: id.map_or(0, |id| id.step),
-            checkpoint: id,
+            checkpoint: stored,
             weights: digest_of(engine)?,
             of: steps,
             is_exact: config.reduction == Reduction::Exact && device == "cpu",
@@ -736,12 +735,13 @@ impl Training<'_> {
     /// Compares everything that must be equal on all ranks before anything is computed.
     fn agree(
         &self,
+        start: &Start,
         spec: &InputSpec,
         source: &dyn StepSource,
         test: Option<&dyn Rows>,
     ) -> Result<Settings, TrainError> {
         let (config, per_epoch) = (self.config, source.steps_per_epoch());
-        let first_weights = match &self.persistence.start {
+        let first_weights = match start {
             Start::Weights(weights) => json!(weights.digest()),
             Start::Seed => json!("of the seed"),
             Start::Checkpoint(checkpoint) => {

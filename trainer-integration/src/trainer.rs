@@ -441,7 +441,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         let mut resumed = None;
         if let Some(checkpoint) = checkpoint {
             engine.resume(&checkpoint)?;
-            resumed = Some(checkpoint.resumed());
+            resumed = checkpoint.resumed();
             (so_far, place) = (checkpoint.manifest.progress, checkpoint.manifest.place);
         } else {
             begin(&mut engine, self.seed, &comm)?;

@@ -73,12 +73,22 @@ impl StopFlag {
 struct Signal {
     /// It was asked to stop.
     stop: bool,
+    /// It was asked to pause.
+    pause: bool,
     /// It is time for a checkpoint; rank 0's counts.
     is_due: bool,
     /// Its objects of the checkpoint under way are in the store, or why not; said once.
     written: Option<Result<Written, String>>,
     /// The manifest is, or why not; rank 0's counts, said once.
     published: Option<Result<(), String>>,
+}
+
+/// What all ranks together have to say of what comes next.
+#[derive(Clone, Copy, Debug, Default)]
+struct Heard {
+    stop: bool,
+    pause: bool,
+    is_due: bool,
 }
 
 /// What a training is at a step, as far as this rank writes it.
@@ -190,6 +200,8 @@ pub(crate) enum Next {
     Step,
     /// It was asked to end, and all ranks know.
     Stop,
+    /// It was asked to go on in another group, and all ranks know.
+    Pause,
 }
 
 /// Keeps a training's checkpoints, as one rank of it.
@@ -201,6 +213,7 @@ pub(crate) struct Keeper {
     slicing: Slicing,
     checkpoints: Option<Checkpoints>,
     stop: StopFlag,
+    pause: Option<StopFlag>,
     /// Who wrote what of the last one.
     plan: Option<Arc<Plan>>,
     /// The objects of the last one that all ranks know to be there.
@@ -239,10 +252,13 @@ pub(crate) struct Resumed {
 }
 
 impl Checkpoint {
-    /// As a keeper has to know it.
-    pub(crate) fn resumed(&self) -> Resumed {
+    /// As a keeper has to know it; one that is in no store is nothing to it.
+    pub(crate) fn resumed(&self) -> Option<Resumed> {
+        if !self.is_stored {
+            return None;
+        }
         let known = self.manifest.objects().map(|part| part.digest).collect();
-        Resumed { step: self.manifest.step, superseded: self.superseded.clone(), known }
+        Some(Resumed { step: self.manifest.step, superseded: self.superseded.clone(), known })
     }
 }
 
@@ -264,6 +280,7 @@ impl Keeper {
             slicing,
             checkpoints,
             stop,
+            pause: None,
             plan: None,
             known: Arc::new(known),
             costs: CheckpointCosts::default(),
@@ -275,6 +292,12 @@ impl Keeper {
             superseded,
             written: Vec::new(),
         }
+    }
+
+    /// Of a training that pauses when this is raised; all ranks have one, or none.
+    pub(crate) fn with_pause(mut self, pause: Option<StopFlag>) -> Keeper {
+        self.pause = pause;
+        self
     }
 
     /// What they have cost so far.
@@ -296,18 +319,27 @@ impl Keeper {
         step: u64,
         snapshot: impl FnOnce() -> Result<Snapshot<'a>, CheckpointError>,
     ) -> Result<Next, CheckpointError> {
-        let Some(Checkpoints { every_steps, .. }) = self.checkpoints else { return Ok(Next::Step) };
-        let (stop, is_due) = match self.said.take() {
-            None => (false, false),
+        if self.checkpoints.is_none() && self.pause.is_none() {
+            return Ok(Next::Step);
+        }
+        let Heard { stop, pause, is_due } = match self.said.take() {
+            None => Heard::default(),
             Some(said) => self.hear(&said.wait()?)?,
         };
-        if stop || is_due || every_steps.is_some_and(|every| step.is_multiple_of(every)) {
-            self.write(step, snapshot)?;
+        if let Some(Checkpoints { every_steps, .. }) = self.checkpoints {
+            if stop || is_due || every_steps.is_some_and(|every| step.is_multiple_of(every)) {
+                self.write(step, snapshot)?;
+            }
+            if stop {
+                self.settle()?;
+                self.check_last()?;
+                return Ok(Next::Stop);
+            }
         }
-        if stop {
+        if pause {
+            // Its ranks have what it is; what is on its way to the store is still worth having.
             self.settle()?;
-            self.check_last()?;
-            return Ok(Next::Stop);
+            return Ok(Next::Pause);
         }
         self.said = Some(self.say()?);
         Ok(Next::Step)
@@ -458,7 +490,8 @@ impl Keeper {
 
     /// What this rank has to say; of what is under way, once it has ended, which is waited for if so told.
     fn signal(&mut self, waits: bool) -> Signal {
-        let mut signal = Signal { stop: self.stop.is_raised(), ..Signal::default() };
+        let pause = self.pause.as_ref().is_some_and(StopFlag::is_raised);
+        let mut signal = Signal { stop: self.stop.is_raised(), pause, ..Signal::default() };
         let Some(Checkpoints { shelf, every, .. }) = &self.checkpoints else { return signal };
         signal.is_due = every.is_some_and(|every| self.begun.elapsed() >= every);
         let Some(under_way) = &mut self.under_way else { return signal };
@@ -479,21 +512,24 @@ impl Keeper {
         signal
     }
 
-    /// Takes in what all ranks said: whether to stop, and whether a checkpoint is due.
-    fn hear(&mut self, messages: &[Message]) -> Result<(bool, bool), CheckpointError> {
+    /// Takes in what all ranks said.
+    fn hear(&mut self, messages: &[Message]) -> Result<Heard, CheckpointError> {
         let mut signals = Vec::with_capacity(messages.len());
         for (rank, message) in messages.iter().enumerate() {
             let signal: Signal = serde_json::from_slice(message.bytes())
                 .map_err(|error| CollectiveError::Malformed { rank: rank as u32, what: error.to_string() })?;
             signals.push(signal);
         }
-        let stop = signals.iter().any(|signal| signal.stop);
-        let is_due = signals[0].is_due;
-        let Some(under_way) = &mut self.under_way else { return Ok((stop, is_due)) };
+        let heard = Heard {
+            stop: signals.iter().any(|signal| signal.stop),
+            pause: signals.iter().any(|signal| signal.pause),
+            is_due: signals[0].is_due,
+        };
+        let Some(under_way) = &mut self.under_way else { return Ok(heard) };
         let published = signals[0].published.take();
-        for (heard, signal) in under_way.heard.iter_mut().zip(signals) {
+        for (written, signal) in under_way.heard.iter_mut().zip(signals) {
             if signal.written.is_some() {
-                *heard = signal.written;
+                *written = signal.written;
             }
         }
         if let Some(outcome) = published {
@@ -520,7 +556,7 @@ impl Keeper {
         } else if self.comm.rank() == 0 {
             self.publish_if_complete();
         }
-        Ok((stop, is_due))
+        Ok(heard)
     }
 
     /// Publishes the manifest once all objects are there, or says why not.

@@ -44,6 +44,20 @@ pub struct Checkpoint {
     pub state: State,
     /// Checkpoints of later steps, from before the training went back to this one.
     pub(crate) superseded: Vec<CheckpointId>,
+    /// Whether it is in a store.
+    pub(crate) is_stored: bool,
+}
+
+impl Checkpoint {
+    /// What a training goes on from that is in no store.
+    pub(super) fn unstored(manifest: Manifest, state: State) -> Checkpoint {
+        Checkpoint { id: manifest.id(), manifest, state, superseded: Vec::new(), is_stored: false }
+    }
+
+    /// Without its numbers, once they have been taken over.
+    pub(crate) fn without_numbers(self) -> Checkpoint {
+        Checkpoint { state: State::default(), ..self }
+    }
 }
 
 /// What rank 0 says of the store, or why it cannot.
@@ -94,7 +108,7 @@ pub fn load(
             Ok((manifest, state)) => {
                 // Only who was told to goes back; what was passed over as damaged is no longer needed either.
                 let superseded = listed.iter().copied().filter(|other| other.step > id.step).collect();
-                return Ok(Some(Checkpoint { id, manifest, state, superseded }));
+                return Ok(Some(Checkpoint { id, manifest, state, superseded, is_stored: true }));
             }
             Err(reason) => {
                 if collective.rank() == 0 {
@@ -315,7 +329,7 @@ async fn finish(under_way: Vec<Read>) -> Result<Vec<Decoded>, CheckpointError> {
 }
 
 /// What rank 0 finds, on all ranks.
-fn say<T: Serialize + for<'de> Deserialize<'de>>(
+pub(super) fn say<T: Serialize + for<'de> Deserialize<'de>>(
     collective: &mut dyn Collective,
     find: impl FnOnce() -> Result<T, CheckpointError>,
 ) -> Result<Result<T, CheckpointError>, CheckpointError> {

@@ -13,10 +13,12 @@
 //! - `keeper.rs`: writes while training goes on; ranks agree on what is written without waiting for each other. What a step waits for is
 //!   `capture.rs`, what is done in the background `upload.rs`.
 //! - `load.rs`: all ranks together read the newest that is whole; each gets what it keeps (`state.rs`).
+//! - `handover.rs`: without a store, from the ranks of one group to those of the next.
 //! - `export.rs`: the weights as one file.
 
 mod capture;
 mod export;
+mod handover;
 mod keeper;
 mod load;
 mod manifest;
@@ -34,6 +36,7 @@ use thiserror::Error;
 
 pub(crate) use capture::Held;
 pub use export::export;
+pub use handover::{Remains, hand_over};
 pub use keeper::{CheckpointCosts, Checkpoints, StopFlag};
 pub(crate) use keeper::{Keeper, Next, Snapshot};
 pub use load::{Checkpoint, Resume, load};

@@ -8,6 +8,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use super::manifest::{BlockLayout, Layout, Manifest, PARTS};
 use super::part::{Part, share};
 
@@ -21,7 +23,8 @@ pub(super) const SMALL: usize = 1 << 16;
 pub(super) const GROUP: usize = 1 << 18;
 
 /// What the numbers of a block are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Its parameters, the trained ones first.
     Weights,

@@ -154,7 +154,10 @@ fn total(runs: &[Range<usize>]) -> usize {
 }
 
 /// What of some runs is in others, and what is not. All are in order.
-fn split(of: Vec<Range<usize>>, others: &[Range<usize>]) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+pub(super) fn split(
+    of: Vec<Range<usize>>,
+    others: &[Range<usize>],
+) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
     let (mut found, mut rest) = (Vec::new(), Vec::new());
     for mut run in of {
         for other in others {

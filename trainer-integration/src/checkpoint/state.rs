@@ -6,7 +6,7 @@ use super::pieces::{Kind, Stretch};
 use super::plan::within;
 
 /// What was read of a checkpoint for one rank.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     /// Of what all ranks have in common, by block, kind and place; none overlap.
     pub numbers: Vec<Numbers>,
@@ -68,6 +68,16 @@ impl State {
     pub(crate) fn numbers(&self, block: usize, kind: Kind, range: &Range<usize>) -> Option<Vec<f32>> {
         let found: Vec<f32> = self.pieces_of(block, kind, range).flatten().copied().collect();
         (found.len() == range.len()).then_some(found)
+    }
+
+    /// The numbers of a stretch that lies in one that is there.
+    pub(super) fn stretch(&self, Stretch { block, kind, range }: &Stretch) -> Option<&[f32]> {
+        let holds = |it: &&Numbers| {
+            let has = it.range();
+            (it.block, it.kind) == (*block, *kind) && has.start <= range.start && range.end <= has.end
+        };
+        let it = self.numbers.iter().find(holds)?;
+        Some(&it.values[range.start - it.start..range.end - it.start])
     }
 
     /// Whether all of these are there.

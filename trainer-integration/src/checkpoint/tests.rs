@@ -234,6 +234,58 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn what_is_left_is_handed_to_any_ranks_if_it_is_whole_and_else_to_none(
+        mut layout in short_layout(), givers in any_holding(&[1, 2, 3, 4, 6]), has_statistics: bool,
+        is_lost in prop::collection::vec(prop::bool::weighted(0.2), 6), ahead in 0usize..8, takers in 1u32..9, taken_by in any_zero(),
+    ) {
+        if !has_statistics {
+            layout.blocks.iter_mut().for_each(|block| block.statistics = 0);
+        }
+        let hosts = VirtualRanks { count: 8, world: givers.world() };
+        let count = layout.statistics();
+        let left = (0..givers.world()).filter(|giver| !is_lost[*giver as usize]).take(takers as usize);
+        // One may have come a step further than the others.
+        let remains: Vec<Remains> = left.enumerate().map(|(index, giver)| Remains {
+            manifest: manifest(&layout, 8, if index == ahead { 8 } else { 7 }),
+            state: State {
+                numbers: held_by(&layout, &givers, giver),
+                statistics: hosts.of(giver).map(|of| (of, statistics_of(of, count))).collect(),
+            },
+        }).collect();
+        let is_whole = |step: u64| {
+            let of_step: Vec<&State> = remains.iter().filter(|it| it.manifest.step == step).map(|it| &it.state).collect();
+            let has = |block, kind, index| of_step.iter().any(|state| state.has(block, kind, &(index..index + 1)));
+            let all = layout.blocks.iter().enumerate().all(|(block, of)| {
+                Kind::ALL.into_iter().all(|kind| (0..of.count(kind)).all(|index| has(block, kind, index)))
+            });
+            let hosted: usize = of_step.iter().map(|state| state.statistics.len()).sum();
+            all && !of_step.is_empty() && (!has_statistics || hosted == 8)
+        };
+        let expected = [8, 7].into_iter().find(|step| is_whole(*step));
+        let handed = spawn(takers, |mut collective: ThreadCollective| {
+            let rank = collective.rank();
+            (rank, hand_over(&mut collective, None, remains.get(rank as usize), taken_by, None).unwrap())
+        });
+        for (rank, handed) in handed {
+            prop_assert_eq!(handed.as_ref().map(|it| it.manifest.step), expected);
+            let Some(Checkpoint { state, .. }) = handed else { continue };
+            for (Stretch { block, kind, range }, found) in
+                all_ranks(taken_by, takers).all_of(&layout, rank).into_iter().zip(&state.numbers)
+            {
+                prop_assert_eq!((found.block, found.kind, found.range()), (block, kind, range.clone()));
+                let values: Vec<f32> = range.map(|index| number(block, kind, index)).collect();
+                prop_assert_eq!(bits(&found.values), bits(&values));
+            }
+            let hosted = VirtualRanks { count: 8, world: takers }.of(rank);
+            let own: Vec<_> = hosted.map(|rank| (rank, statistics_of(rank, count))).collect();
+            prop_assert_eq!(state.statistics, own);
+        }
+    }
+}
+
 fn shelf(directory: &std::path::Path, run: &str) -> Shelf {
     Shelf::open(&StorePlace::Directory(directory.to_owned()), &run.parse().unwrap()).unwrap()
 }

@@ -49,16 +49,22 @@ impl Engine {
         let mut begun = self.begun.take().unwrap_or_else(|| self.begin(plan));
         assert_eq!(begun.number, plan.number, "the step begun is completed first");
         let closing = Closing { is_complete, sends: is_complete || self.sends_at_once() };
-        if self.zero == Zero::Parameters {
-            self.run_sliced(shares, &mut begun, closing)?;
+        let outcome = if self.zero == Zero::Parameters {
+            self.run_sliced(shares, &mut begun, closing)
         } else {
             let mut lent = self.lend();
-            if self.is_side_by_side() {
-                self.run_side_by_side(shares, &mut lent, &mut begun, closing)?;
+            let outcome = if self.is_side_by_side() {
+                let outcome = self.run_side_by_side(shares, &mut lent, &mut begun, closing);
+                outcome.map_err(EngineError::from)
             } else {
-                self.run_one_by_one(shares, &mut lent, &mut begun, closing)?;
-            }
+                self.run_one_by_one(shares, &mut lent, &mut begun, closing)
+            };
             self.take_back(lent);
+            outcome
+        };
+        if outcome.is_err() {
+            self.running = begun.running;
+            return outcome;
         }
         self.begun = Some(begun);
         Ok(())

@@ -14,6 +14,13 @@ use crate::trace::Lane;
 use crate::zero::Zero;
 use crate::zero::slices::CHUNK;
 
+/// The memory of a bucket's weights, and whether those of the others have come.
+#[derive(Debug)]
+pub(super) struct Spread {
+    memory: Vec<Computed>,
+    outcome: Result<(), CollectiveError>,
+}
+
 impl Engine {
     /// Waits for a bucket, and keeps what memory is left of it.
     pub(super) fn wait_for(&mut self, reducing: Reducing) -> Result<Numbers<f32>, CollectiveError> {
@@ -109,19 +116,9 @@ impl Engine {
         Ok(norm)
     }
 
-    /// Moves the weights of this rank's slices against the gradient. Who keeps all of them is sent the others' while training goes on: those of the
-    /// first blocks first, which are the first to be needed. A rank that had no samples has not waited yet for those of the step before.
-    ///
-    /// # Errors
-    /// When another rank is gone or late.
-    pub(super) fn update(
-        &mut self,
-        optimizer: Optimizer,
-        gradient: &[Numbers<f32>],
-        factor: f32,
-        rate: f32,
-    ) -> Result<(), CollectiveError> {
-        self.settle()?;
+    /// Moves the weights of this rank's slices against the gradient; all weights are there. Who keeps all of them is sent the others' while training goes
+    /// on: those of the first blocks first, which are the first to be needed.
+    pub(super) fn update(&mut self, optimizer: Optimizer, gradient: &[Numbers<f32>], factor: f32, rate: f32) {
         let tracer = self.tracer.clone();
         let _span = tracer.span(Lane::Compute, || "update");
         let are_spread = matches!(self.zero, Zero::Moments | Zero::Gradients);
@@ -134,7 +131,6 @@ impl Engine {
                 self.spreading[bucket] = Some(self.spread(bucket));
             }
         }
-        Ok(())
     }
 
     /// Waits for the weights of a bucket that are on their way.
@@ -142,7 +138,7 @@ impl Engine {
         let Some(spreading) = self.spreading.get_mut(bucket).and_then(Option::take) else { return Ok(()) };
         let tracer = self.tracer.clone();
         let _span = tracer.span(Lane::Compute, || format!("wait for weights of bucket {bucket}"));
-        let memory = spreading.wait()?;
+        let Spread { memory, outcome } = spreading.wait()?;
         for ((block, _), memory) in self.buckets.places(bucket).zip(memory) {
             let state = &mut self.blocks[block];
             match (&mut state.computed, memory) {
@@ -151,7 +147,10 @@ impl Engine {
                 (None, _) => unreachable!("weights themselves have 32 bits"),
             }
         }
-        Ok(())
+        if outcome.is_err() {
+            self.lacks.insert(bucket);
+        }
+        outcome
     }
 
     /// Waits for all weights that are on their way. Whoever looks at them has it done; who times steps calls it after the last.
@@ -163,7 +162,7 @@ impl Engine {
     }
 
     /// Sends this rank's slices of a bucket's weights to all of its group, and takes in theirs; the weights are away meanwhile.
-    fn spread(&mut self, bucket: usize) -> Pending<Vec<Computed>> {
+    fn spread(&mut self, bucket: usize) -> Pending<Spread> {
         let places: Vec<usize> = self.buckets.places(bucket).map(|(block, _)| block).collect();
         let lent = places.iter().map(|&block| {
             let BlockState { weights, computed, parameters, ownership, .. } = &mut self.blocks[block];
@@ -185,8 +184,9 @@ impl Engine {
         let (tracer, group) = (self.tracer.clone(), self.mesh.group().to_vec());
         self.comm.submit(move |collective| {
             let _span = tracer.span(Lane::Communication, || format!("gather bucket {bucket}"));
-            gather(collective, &group, &mut lent)?;
-            Ok(lent.into_iter().map(|block| block.memory).collect())
+            let outcome = gather(collective, &group, &mut lent);
+            // This rank's own are still in it.
+            Ok(Spread { memory: lent.into_iter().map(|block| block.memory).collect(), outcome })
         })
     }
 }

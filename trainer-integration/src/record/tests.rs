@@ -99,13 +99,14 @@ impl Lab {
             let dies = fate.dies.filter(|_| rank == world - 1);
             let mut source = Mortal { source, left: dies.unwrap_or(u64::MAX) };
             let mut steps = 0;
+            let stop = persistence.stop.clone();
             let mut observe = |_: Progress| {
                 steps += 1;
                 if Some(steps) == fate.stops {
-                    persistence.stop.raise();
+                    stop.raise();
                 }
             };
-            train_with(&self.config, &persistence, Box::new(collective), &mut source, None, &mut observe)
+            train_with(&self.config, persistence, Box::new(collective), &mut source, None, &mut observe)
         })
     }
 
@@ -179,7 +180,7 @@ impl StepSource for Mortal {
 fn trained(outcomes: Vec<Result<Outcome, TrainError>>) -> Trained {
     match outcomes.into_iter().next().unwrap().unwrap() {
         Outcome::Trained(trained) => *trained,
-        Outcome::Stopped(stopped) => panic!("{stopped:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -429,7 +430,7 @@ impl Lab {
             let recording = Recording { shelf: self.shelf(run), every: self.every, purpose: self.about() };
             let persistence = Persistence { recording: Some(recording), ..Persistence::default() };
             let mut source = self.source(world, collective.rank());
-            train_with(&self.config, &persistence, Box::new(collective), &mut source, None, &mut |_| ())
+            train_with(&self.config, persistence, Box::new(collective), &mut source, None, &mut |_| ())
         })
     }
 }

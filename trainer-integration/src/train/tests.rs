@@ -1,3 +1,5 @@
+mod regroup;
+
 use std::collections::BTreeSet;
 
 use super::*;
@@ -227,7 +229,7 @@ fn what_no_scale_brings_into_sixteen_bits_is_a_bad_step() {
         let mut skipped = 0;
         let mut observe = |progress: Progress| skipped += u32::from(progress.is_skipped);
         let outcome =
-            train_with(&config, &persistence, Box::new(collective), &mut source, None, &mut observe);
+            train_with(&config, persistence.clone(), Box::new(collective), &mut source, None, &mut observe);
         (outcome.unwrap_err().to_string(), skipped)
     });
     for (error, skipped) in errors {
@@ -496,14 +498,14 @@ fn in_parts(world: u32, config: &TrainConfig, place: &StorePlace, stop_after: Op
         let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, EPOCHS).from(start);
         let test = MemoryRows::new(digits_like_rows(300, 2));
         let mut steps = 0;
+        let stop = persistence.stop.clone();
         let mut observe = |_: Progress| {
             steps += 1;
             if Some(steps) == stop_after && rank == world - 1 {
-                persistence.stop.raise();
+                stop.raise();
             }
         };
-        train_with(config, &persistence, Box::new(collective), &mut source, Some(&test), &mut observe)
-            .unwrap()
+        train_with(config, persistence, Box::new(collective), &mut source, Some(&test), &mut observe).unwrap()
     })
 }
 
@@ -607,6 +609,7 @@ fn a_store_that_fails_ends_no_training_but_one_that_is_to_stop() {
             let (rank, ranks) = (collective.rank(), VirtualRanks { count: 4, world: 2 });
             let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, EPOCHS);
             let mut steps = 0;
+            let stop = persistence.stop.clone();
             let mut observe = |_: Progress| {
                 steps += 1;
                 // From now on nothing can be put there.
@@ -614,10 +617,10 @@ fn a_store_that_fails_ends_no_training_but_one_that_is_to_stop() {
                     std::fs::write(directory.path().join("runs"), b"in the way").unwrap();
                 }
                 if steps == 12 && stops {
-                    persistence.stop.raise();
+                    stop.raise();
                 }
             };
-            train_with(&config(), &persistence, Box::new(collective), &mut source, None, &mut observe)
+            train_with(&config(), persistence, Box::new(collective), &mut source, None, &mut observe)
         });
         for outcome in outcomes {
             match outcome {
@@ -646,7 +649,7 @@ fn checkpoints_by_the_clock_are_those_of_steps_that_all_ranks_agree_on() {
         let persistence = Persistence { checkpoints: Some(checkpoints), ..Persistence::default() };
         let (rank, ranks) = (collective.rank(), VirtualRanks { count: 4, world: 3 });
         let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, EPOCHS);
-        train_with(&config(), &persistence, Box::new(collective), &mut source, None, &mut |_| ()).unwrap()
+        train_with(&config(), persistence, Box::new(collective), &mut source, None, &mut |_| ()).unwrap()
     }) {
         let Outcome::Trained(trained) = trained else { panic!("nobody asked it to stop") };
         assert_eq!(trained.digest, whole.digest);
@@ -680,7 +683,7 @@ fn a_checkpoint_of_another_training_is_refused_with_what_differs() {
             let persistence =
                 Persistence { start: Start::Checkpoint(Box::new(checkpoint)), ..Persistence::default() };
             let mut source = start;
-            train_with(config, &persistence, Box::new(collective), &mut source, None, &mut |_| ())
+            train_with(config, persistence, Box::new(collective), &mut source, None, &mut |_| ())
                 .err()
                 .map(|error| error.to_string())
         })
@@ -714,7 +717,7 @@ fn a_source_that_begins_elsewhere_than_the_checkpoint_ends_is_refused() {
             Persistence { start: Start::Checkpoint(Box::new(checkpoint)), ..Persistence::default() };
         let ranks = VirtualRanks { count: 4, world: 1 };
         let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, 0, 8, EPOCHS);
-        train_with(&config(), &persistence, Box::new(collective), &mut source, None, &mut |_| ()).unwrap_err()
+        train_with(&config(), persistence, Box::new(collective), &mut source, None, &mut |_| ()).unwrap_err()
     });
     let error = errors[0].to_string();
     assert!(
@@ -732,7 +735,7 @@ fn weights_of_a_file_are_what_a_training_begins_with() {
                 Persistence { start: Start::Weights(weights.clone()), ..Persistence::default() };
             let (rank, ranks) = (collective.rank(), VirtualRanks { count: 4, world: 2 });
             let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, epochs);
-            train_with(&config(), &persistence, Box::new(collective), &mut source, None, &mut |_| ())
+            train_with(&config(), persistence, Box::new(collective), &mut source, None, &mut |_| ())
         })
         .remove(0)
     };

@@ -34,10 +34,13 @@ use args::{Args, Command, UsageError};
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    let args = Args::of_command_line();
+    let mut args = Args::of_command_line();
     tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
     let (outcome, who) = match &args.command {
-        None => (session::run(&args).map(|()| 0), format!("rank {}: ", args.rank)),
+        None => {
+            let outcome = session::run(&mut args);
+            (outcome.map(|()| 0), format!("rank {}: ", args.rank))
+        }
         Some(Command::Run(launch)) => (launch::run(launch), String::new()),
         Some(Command::Rerun(rerun)) => (records::rerun(rerun, &args), format!("rank {}: ", rerun.rank)),
         Some(Command::Bisect(bisect)) => (records::bisect(bisect, &args), "bisect: ".to_owned()),
@@ -84,6 +87,7 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
                 JoinError::NoMaster { .. }
                 | JoinError::NoMeeting { .. }
                 | JoinError::Missing { .. }
+                | JoinError::GivenUp
                 | JoinError::Peer { .. },
             ),
         ) => OTHERS_ARE_GONE,

@@ -1,6 +1,6 @@
 //! What a rank writes: progress lines, the report, the weights.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use serde::Serialize;
 use shardd_trainer::checkpoint::CheckpointCosts;
 use shardd_trainer::collective::straggler;
 use shardd_trainer::compress::CompressionReport;
+use shardd_trainer::elastic::Reforming;
 use shardd_trainer::engine::LossScale;
 use shardd_trainer::ledger::Usage;
 use shardd_trainer::source::Audit;
@@ -79,6 +80,8 @@ pub(crate) struct Report<'a> {
     waited_for_s: Vec<f64>,
     straggler: Option<u32>,
     audits: &'a [Audit],
+    /// How groups of ranks took over from each other, where ranks stay when others go.
+    reformings: &'a [Reforming],
 }
 
 /// Groups of ranks that share the numbers of the model; each group has all of them.
@@ -137,6 +140,7 @@ impl<'a> Report<'a> {
         virtual_ranks: u32,
         resumed_from: Option<u64>,
         trained: &'a Trained,
+        reformings: &'a [Reforming],
     ) -> Report<'a> {
         let evaluation = trained.evaluation;
         Report {
@@ -179,6 +183,7 @@ impl<'a> Report<'a> {
             waited_for_s: trained.waited_for.iter().map(std::time::Duration::as_secs_f64).collect(),
             straggler: straggler(&trained.waited_for),
             audits: &trained.audits,
+            reformings,
         }
     }
 }
@@ -191,21 +196,55 @@ pub(crate) struct Observer {
     status: Option<(Status, Duration)>,
     told: Instant,
     epochs: u32,
+    /// Which group of ranks this is, where they stay when others go.
+    generation: Option<u64>,
+    /// How it was formed, until that is told.
+    reformed: Option<Reforming>,
+}
+
+/// A line of progress.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    progress: &'a Progress,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reformed: Option<Reforming>,
 }
 
 impl Observer {
     pub(crate) fn open(args: &Args) -> Result<Observer, OutputError> {
+        Observer::of(args, None)
+    }
+
+    /// For a group of ranks that stay when others go: lines follow those of the groups before.
+    pub(crate) fn of_generation(args: &Args, generation: u64) -> Result<Observer, OutputError> {
+        Observer::of(args, Some(generation))
+    }
+
+    fn of(args: &Args, generation: Option<u64>) -> Result<Observer, OutputError> {
+        let open = |path: &Path| match generation {
+            Some(2..) => OpenOptions::new().create(true).append(true).open(path),
+            _ => File::create(path),
+        };
         let lines: Option<Box<dyn Write + Send>> = match &args.progress {
             None => None,
             Some(path) if path.as_os_str() == "-" => Some(Box::new(io::stdout())),
-            Some(path) => Some(Box::new(File::create(path).map_err(|source| refused(path, source))?)),
+            Some(path) => Some(Box::new(open(path).map_err(|source| refused(path, source))?)),
         };
         let to_stdout = args.progress.as_ref().is_some_and(|path| path.as_os_str() == "-");
         let default = if io::stderr().is_terminal() { 10 } else { 0 };
         let apart = Some(args.status.unwrap_or(default)).filter(|seconds| *seconds > 0 && args.rank == 0);
         let status = apart.map(|seconds| (Status::default(), Duration::from_secs(seconds)));
         let summarises = args.rank == 0 && !to_stdout;
-        Ok(Observer { lines, summarises, status, told: Instant::now(), epochs: args.epochs })
+        let (told, epochs) = (Instant::now(), args.epochs);
+        Ok(Observer { lines, summarises, status, told, epochs, generation, reformed: None })
+    }
+
+    /// The next line tells how the group was formed.
+    pub(crate) fn note(&mut self, reformed: Reforming) {
+        self.reformed = Some(reformed);
     }
 
     /// A reader that goes away does not end the training.
@@ -219,7 +258,8 @@ impl Observer {
             }
         }
         let Some(lines) = &mut self.lines else { return };
-        let mut line = serde_json::to_vec(progress).expect("numbers serialize");
+        let line = Line { progress, generation: self.generation, reformed: self.reformed.take() };
+        let mut line = serde_json::to_vec(&line).expect("numbers serialize");
         line.push(b'\n');
         // Whole lines only: someone may be reading along.
         if let Err(error) = lines.write_all(&line).and_then(|()| lines.flush()) {

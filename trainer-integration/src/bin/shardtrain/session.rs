@@ -1,4 +1,7 @@
-//! From arguments to a finished training: finds the plan, joins the other ranks, opens the loader, trains, writes.
+//! From arguments to a finished training: finds the plan, joins the other ranks, opens the loader, trains, writes. With a launcher that lets
+//! ranks stay, it joins one group of ranks after the other (`stay.rs`).
+
+mod stay;
 
 use std::error::Error;
 use std::path::Path;
@@ -10,16 +13,19 @@ use shardd_client::http::Credentials;
 use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
 use shardd_client::record::Data;
 use shardd_client::stores::StoreOptions;
-use shardd_trainer::checkpoint::{Checkpoint, Checkpoints, Shelf, StopFlag, load};
+use shardd_trainer::checkpoint::{Checkpoint, Checkpoints, Resume, Shelf, StopFlag, hand_over, load};
 use shardd_trainer::cluster::{CatalogRows, timelines};
 use shardd_trainer::collective::tcp::{TcpOptions, connect, meet};
 use shardd_trainer::collective::{Collective, threads};
 use shardd_trainer::data::{Augmentation, Rows};
+use shardd_trainer::elastic::{Origin, Reforming};
 use shardd_trainer::engine::LossScale;
 use shardd_trainer::launched::{end_with, stop_on_signals};
 use shardd_trainer::record::{About, Purpose, Recording};
-use shardd_trainer::trace::node_events;
-use shardd_trainer::train::{Outcome, Persistence, Start, TrainConfig, TrainError, train_with};
+use shardd_trainer::trace::{Tracer, node_events};
+use shardd_trainer::train::{
+    Legacy, OnBadStep, Outcome, Persistence, Progress, Start, TrainConfig, TrainError, train_with,
+};
 use shardd_trainer::weights::Weights;
 use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
@@ -31,142 +37,274 @@ use crate::records::Expected;
 type Failure = Box<dyn Error>;
 
 /// One rank, from its arguments to its report.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &mut Args) -> Result<(), Failure> {
+    if let Some(member) = stay::member()? {
+        return stay::run(args, member);
+    }
     train(args, None)
 }
 
-/// The same; compared with a record, if there is one.
+/// As one rank of one group; compared with a record, if there is one.
 pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Failure> {
     args.check()?;
-    let began = SystemTime::now();
     if let Some(launcher) = args.launched_by {
         end_with(launcher)?;
     }
-    args.device.open()?;
-    let catalog = open_catalog(args)?;
-    let plan_id = find_plan(&*catalog, args)?;
-    let lacks = |error: CatalogError| match expected {
-        Some(expected) => expected.lacks(&error),
-        None => error.into(),
-    };
-    let document = catalog.plan(plan_id).map_err(lacks)?;
-    let manifest = catalog.manifest(document.version).map_err(lacks)?;
-    let plan = Plan::new(document, &shard_rows(&manifest))?;
-    // A run keeps its virtual ranks: those of its checkpoint are known only when that is read.
-    let default = || plan.default_virtual_ranks(args.launched_ranks.unwrap_or(args.world));
-    let check = |kept: Option<u32>| -> Result<u32, UsageError> {
-        let virtual_ranks = args.virtual_ranks.or(kept).unwrap_or_else(default);
-        let checked = plan.check_ranks(args.world, virtual_ranks);
-        checked.map(|()| virtual_ranks).map_err(|error| UsageError(error.to_string()))
-    };
-    if args.checkpoints.is_none() || args.virtual_ranks.is_some() {
-        check(None)?;
-    }
-    let init = args.init.as_deref().map(first_weights).transpose()?;
-    let checkpoints = args.checkpoints.as_deref().map(|place| open_checkpoints(place, args)).transpose()?;
-    let recording = match expected {
-        Some(expected) => Some(expected.recording()),
-        None => recording(args, checkpoints.as_ref(), data(args, &plan, &manifest))?,
-    };
-    let stop = match checkpoints {
-        Some(_) => stop_on_signals(args.launched_by.is_some())?,
-        None => StopFlag::default(),
-    };
-    let test = open_test(catalog, args)?;
+    let session = Session::open(args, expected)?;
     let mut observer = Observer::open(args)?;
+    let group = Group {
+        collective: join(args)?,
+        resume: args.resume.clone(),
+        pause: None,
+        legacy: None,
+        history: Vec::new(),
+        goes_on: &mut |_, _| None,
+    };
+    session.train(args, group, &mut observer).map(drop)
+}
 
-    let mut collective = join(args)?;
-    let checkpoint = match &checkpoints {
-        None => None,
-        Some(kept) => load(&mut *collective, &kept.shelf, &args.resume, args.slicing())?,
-    };
-    let manifest_of =
-        |checkpoint: &Checkpoint| (checkpoint.manifest.virtual_ranks, checkpoint.manifest.place);
-    let (kept, begin) = checkpoint.as_ref().map(manifest_of).unzip();
-    let virtual_ranks = check(kept).inspect_err(|error| collective.abort(&error.to_string()))?;
-    let begin = begin.unwrap_or_default();
-    let resumed_from = checkpoint.as_ref().map(|checkpoint| checkpoint.manifest.step);
-    let config = LoaderConfig {
-        start: (begin.epoch, begin.position),
-        rank: args.rank,
-        world: args.world,
-        virtual_ranks: Some(virtual_ranks),
-        last_batch: args.last_batch(),
-        end_epoch: args.epochs,
-        audit: !args.no_audit,
-        ..LoaderConfig::new(source(args)?, plan_id, args.batch_size)
-    };
-    let mut loader = Loader::open(config).inspect_err(|error| collective.abort(&crate::chain(error)))?;
+/// What a rank has whichever ranks it trains with.
+struct Session<'a> {
+    began: SystemTime,
+    expected: Option<&'a Expected>,
+    plan_id: PlanId,
+    plan: Plan,
+    manifest: Manifest,
+    init: Option<Weights>,
+    checkpoints: Option<Checkpoints>,
+    recording: Option<Recording>,
+    stop: StopFlag,
+    test: Option<CatalogRows>,
+    tracer: Tracer,
+}
 
-    let mut input = args.input();
-    input.classes = input.classes.or_else(|| classes_by_labels(&manifest, &args.label));
-    let config = TrainConfig {
-        seed: args.seed,
-        epochs: args.epochs,
-        virtual_ranks,
-        optimizer: args.optimizer(),
-        guard: args.guard(),
-        compare_every: args.compare_every,
-        clip: args.clip,
-        reduction: args.reduction(),
-        reduce_dtype: args.reduce_dtype,
-        slicing: args.slicing(),
-        traces: args.trace.is_some(),
-        model: args.model_options(),
-        augmentation: if args.augment { Augmentation::CropFlip } else { Augmentation::None },
-        rate: args.scaled_rate(virtual_ranks),
-        decline: args.decline(),
-        warm_up_epochs: args.warm_up,
-        input,
-        device: args.device,
-        precision: args.precision,
-        loss_scale: LossScale::default(),
-        transport: args.transport(),
-        preparation: args.prepare.map(Into::into),
-        threads: args.threads,
-    };
-    let test = test.as_ref().map(|rows| rows as &dyn Rows);
-    let start = match (checkpoint, init) {
-        (Some(checkpoint), _) => Start::Checkpoint(Box::new(checkpoint)),
-        (None, Some(weights)) => Start::Weights(weights),
-        (None, None) => Start::Seed,
-    };
-    let persistence = Persistence { start, checkpoints, stop, recording };
-    let mut observe = |progress| observer.step(&progress);
-    let outcome = train_with(&config, &persistence, collective, &mut loader, test, &mut observe)?;
-    let trained = match outcome {
-        Outcome::Trained(trained) => trained,
-        Outcome::Stopped(stopped) => {
-            trace(args, began, stopped.trace)?;
-            return match expected {
-                Some(expected) => expected.tell(args, stopped.steps),
-                None => {
-                    tell_stopped(args, stopped.steps, stopped.of);
-                    Ok(())
-                }
-            };
+/// The ranks it trains with, and how.
+struct Group<'a> {
+    collective: Box<dyn Collective>,
+    resume: Resume,
+    /// Asks them to pause, where that can be.
+    pause: Option<StopFlag>,
+    /// What this rank has of the group before, and where it leaves what it has of this one.
+    legacy: Option<Legacy>,
+    /// How the groups were formed that this rank was in.
+    history: Vec<Reforming>,
+    /// Is told after every step, and at the end, and says once how the group was formed.
+    goes_on: &'a mut GoesOn<'a>,
+}
+
+type GoesOn<'a> = dyn FnMut(GoingOn, Option<&Progress>) -> Option<Reforming> + Send + 'a;
+
+/// Where a training went on.
+#[derive(Clone, Copy, Debug)]
+struct GoingOn {
+    /// After so many steps.
+    step: u64,
+    state: Origin,
+}
+
+/// How training in a group ended.
+enum Ended {
+    /// It is over, and what came of it is written.
+    Over,
+    /// It has paused.
+    Paused,
+}
+
+impl<'a> Session<'a> {
+    fn open(args: &Args, expected: Option<&'a Expected>) -> Result<Session<'a>, Failure> {
+        let began = SystemTime::now();
+        args.device.open()?;
+        let catalog = open_catalog(args)?;
+        let plan_id = find_plan(&*catalog, args)?;
+        let lacks = |error: CatalogError| match expected {
+            Some(expected) => expected.lacks(&error),
+            None => error.into(),
+        };
+        let document = catalog.plan(plan_id).map_err(lacks)?;
+        let manifest = catalog.manifest(document.version).map_err(lacks)?;
+        let plan = Plan::new(document, &shard_rows(&manifest))?;
+        // A run keeps its virtual ranks: those of its checkpoint are known only when that is read.
+        if args.checkpoints.is_none() || args.virtual_ranks.is_some() {
+            virtual_ranks(args, &plan, None)?;
         }
-    };
-    let report = Report::new(args, plan_id, virtual_ranks, resumed_from, &trained);
-    if args.rank == 0
-        && let Some((path, weights)) = args.save.as_ref().zip(trained.weights.as_ref())
-    {
-        save(path, weights)?;
+        let init = args.init.as_deref().map(first_weights).transpose()?;
+        let checkpoints =
+            args.checkpoints.as_deref().map(|place| open_checkpoints(place, args)).transpose()?;
+        let recording = match expected {
+            Some(expected) => Some(expected.recording()),
+            None => recording(args, checkpoints.as_ref(), data(args, &plan, &manifest))?,
+        };
+        let stop = match checkpoints {
+            Some(_) => stop_on_signals(args.launched_by.is_some())?,
+            None => StopFlag::default(),
+        };
+        let test = open_test(catalog, args)?;
+        let tracer = if args.trace.is_some() { Tracer::on() } else { Tracer::off() };
+        Ok(Session {
+            began,
+            expected,
+            plan_id,
+            plan,
+            manifest,
+            init,
+            checkpoints,
+            recording,
+            stop,
+            test,
+            tracer,
+        })
     }
-    if let Some(path) = &args.report {
-        write_report(path, &report)?;
+
+    /// Trains on with these ranks.
+    fn train(&self, args: &Args, group: Group<'_>, observer: &mut Observer) -> Result<Ended, Failure> {
+        let Group { mut collective, resume, pause, legacy, mut history, goes_on } = group;
+        let handed = match &legacy {
+            Some(legacy) => self.hand_over(args, &mut *collective, legacy)?,
+            None => None,
+        };
+        let is_handed = handed.is_some();
+        let checkpoint = match (handed, &self.checkpoints) {
+            (Some(handed), _) => Some(handed),
+            (None, None) => None,
+            (None, Some(kept)) => load(&mut *collective, &kept.shelf, &resume, args.slicing())?,
+        };
+        let manifest_of =
+            |checkpoint: &Checkpoint| (checkpoint.manifest.virtual_ranks, checkpoint.manifest.place);
+        let (kept, begin) = checkpoint.as_ref().map(manifest_of).unzip();
+        let virtual_ranks = virtual_ranks(args, &self.plan, kept)
+            .inspect_err(|error| collective.abort(&error.to_string()))?;
+        let begin = begin.unwrap_or_default();
+        let step = checkpoint.as_ref().map(|checkpoint| checkpoint.manifest.step);
+        let config = LoaderConfig {
+            start: (begin.epoch, begin.position),
+            rank: args.rank,
+            world: args.world,
+            virtual_ranks: Some(virtual_ranks),
+            last_batch: args.last_batch(),
+            end_epoch: args.epochs,
+            audit: !args.no_audit,
+            ..LoaderConfig::new(source(args)?, self.plan_id, args.batch_size)
+        };
+        let mut loader = Loader::open(config).inspect_err(|error| collective.abort(&crate::chain(error)))?;
+
+        let config = self.config(args, virtual_ranks);
+        let test = self.test.as_ref().map(|rows| rows as &dyn Rows);
+        let (start, state) = match (checkpoint, &self.init) {
+            (Some(checkpoint), _) => {
+                let state = if is_handed { Origin::Ranks } else { Origin::Checkpoint };
+                (Start::Checkpoint(Box::new(checkpoint)), state)
+            }
+            (None, Some(weights)) => (Start::Weights(weights.clone()), Origin::Beginning),
+            (None, None) => (Start::Seed, Origin::Beginning),
+        };
+        let persistence = Persistence {
+            start,
+            checkpoints: self.checkpoints.clone(),
+            stop: self.stop.clone(),
+            pause,
+            legacy,
+            tracer: Some(self.tracer.clone()),
+            recording: self.recording.clone(),
+        };
+        let going_on = GoingOn { step: step.unwrap_or_default(), state };
+        let mut observe = |progress: Progress| {
+            if let Some(formed) = goes_on(going_on, Some(&progress)) {
+                observer.note(formed.clone());
+                history.push(formed);
+            }
+            observer.step(&progress);
+        };
+        let outcome = train_with(&config, persistence, collective, &mut loader, test, &mut observe)?;
+        let trained = match outcome {
+            Outcome::Trained(trained) => trained,
+            Outcome::Paused(_) => return Ok(Ended::Paused),
+            Outcome::Stopped(stopped) => {
+                trace(args, self.began, stopped.trace)?;
+                match self.expected {
+                    Some(expected) => expected.tell(args, stopped.steps)?,
+                    None => tell_stopped(args, stopped.steps, stopped.of),
+                }
+                return Ok(Ended::Over);
+            }
+        };
+        history.extend(goes_on(going_on, None)); // there may have been no step left
+        let resumed_from = step.filter(|_| !is_handed);
+        let report = Report::new(args, self.plan_id, virtual_ranks, resumed_from, &trained, &history);
+        if args.rank == 0
+            && let Some((path, weights)) = args.save.as_ref().zip(trained.weights.as_ref())
+        {
+            save(path, weights)?;
+        }
+        if let Some(path) = &args.report {
+            write_report(path, &report)?;
+        }
+        // What was learnt is safe now.
+        trace(args, self.began, trained.trace.clone())?;
+        drop(loader); // leaves the run
+        match self.expected {
+            Some(expected) => expected.tell(args, trained.steps)?,
+            None => observer.finish(&report),
+        }
+        match trained.unevaluated {
+            None => Ok(Ended::Over),
+            Some(error) => Err(Unevaluated(error).into()),
+        }
     }
-    // What was learnt is safe now.
-    trace(args, began, trained.trace.clone())?;
-    drop(loader); // leaves the run
-    match expected {
-        Some(expected) => expected.tell(args, trained.steps)?,
-        None => observer.finish(&report),
+
+    /// What the ranks have of the group before, if it is a whole training.
+    fn hand_over(
+        &self,
+        args: &Args,
+        collective: &mut dyn Collective,
+        legacy: &Legacy,
+    ) -> Result<Option<Checkpoint>, Failure> {
+        let shelf = self.checkpoints.as_ref().map(|kept| &kept.shelf);
+        let goes_back = args.guard().on_bad_step == OnBadStep::RollBack;
+        let every = args.checkpoint_every.filter(|_| goes_back);
+        let remains = legacy.take();
+        let handed = hand_over(collective, shelf, remains.as_ref(), args.slicing(), every);
+        // Until the training has begun it may be asked for again.
+        legacy.leave(remains);
+        Ok(handed?)
     }
-    match trained.unevaluated {
-        None => Ok(()),
-        Some(error) => Err(Unevaluated(error).into()),
+
+    fn config(&self, args: &Args, virtual_ranks: u32) -> TrainConfig {
+        let mut input = args.input();
+        input.classes = input.classes.or_else(|| classes_by_labels(&self.manifest, &args.label));
+        TrainConfig {
+            seed: args.seed,
+            epochs: args.epochs,
+            virtual_ranks,
+            optimizer: args.optimizer(),
+            guard: args.guard(),
+            compare_every: args.compare_every,
+            clip: args.clip,
+            reduction: args.reduction(),
+            reduce_dtype: args.reduce_dtype,
+            slicing: args.slicing(),
+            traces: args.trace.is_some(),
+            model: args.model_options(),
+            augmentation: if args.augment { Augmentation::CropFlip } else { Augmentation::None },
+            rate: args.scaled_rate(virtual_ranks),
+            decline: args.decline(),
+            warm_up_epochs: args.warm_up,
+            input,
+            device: args.device,
+            precision: args.precision,
+            loss_scale: LossScale::default(),
+            transport: args.transport(),
+            preparation: args.prepare.map(Into::into),
+            threads: args.threads,
+        }
     }
+}
+
+/// How many virtual ranks there are: as many as was said, as the checkpoint has, or as the plan suggests.
+fn virtual_ranks(args: &Args, plan: &Plan, kept: Option<u32>) -> Result<u32, UsageError> {
+    let default = || plan.default_virtual_ranks(args.launched_ranks.unwrap_or(args.world));
+    let virtual_ranks = args.virtual_ranks.or(kept).unwrap_or_else(default);
+    let checked = plan.check_ranks(args.world, virtual_ranks);
+    checked.map(|()| virtual_ranks).map_err(|error| UsageError(error.to_string()))
 }
 
 /// The weights are there, but not the figures on the test data.
@@ -312,11 +450,14 @@ fn open_test(catalog: Box<dyn Catalog>, args: &Args) -> Result<Option<CatalogRow
 
 fn join(args: &Args) -> Result<Box<dyn Collective>, Failure> {
     let (join_timeout, timeout) = args.timeouts();
+    join_as(args, TcpOptions { run: args.run.to_string(), join_timeout, timeout, ..TcpOptions::default() })
+}
+
+fn join_as(args: &Args, options: TcpOptions) -> Result<Box<dyn Collective>, Failure> {
     if args.world == 1 {
-        let alone = threads::world(1, timeout).remove(0);
+        let alone = threads::world(1, options.timeout).remove(0);
         return Ok(Box::new(alone));
     }
-    let options = TcpOptions { run: args.run.to_string(), join_timeout, timeout, host: None };
     let (rank, world) = (args.rank, args.world);
     let joined = match (args.given_master(), &args.store) {
         (None, None) => meet(&args.server, &Credentials::of_env()?, &args.run, rank, world, &options)?,

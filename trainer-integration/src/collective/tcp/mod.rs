@@ -12,6 +12,8 @@ mod wire;
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Interest, Poll, Token};
@@ -42,6 +44,8 @@ pub struct TcpOptions {
     pub timeout: Duration,
     /// A name for the machine, the same for ranks that share it. Default: what the system calls itself until it is started again.
     pub host: Option<String>,
+    /// Set by whoever learns that not all ranks will appear: those that wait for them then wait no longer.
+    pub given_up: Arc<AtomicBool>,
 }
 
 impl Default for TcpOptions {
@@ -51,6 +55,7 @@ impl Default for TcpOptions {
             join_timeout: Duration::from_secs(60),
             timeout: DEFAULT_TIMEOUT,
             host: None,
+            given_up: Arc::default(),
         }
     }
 }

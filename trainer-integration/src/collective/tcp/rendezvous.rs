@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,9 @@ pub enum JoinError {
     /// Rank 0 does not take this rank in.
     #[error("rank 0 at {master} refused rank {rank}: {reason}")]
     Refused { master: String, rank: u32, reason: String },
+    /// Somebody who knows says that not all ranks will appear.
+    #[error("the group has lost a rank before it had met")]
+    GivenUp,
     /// The connection to a rank failed half-way.
     #[error("cannot connect to rank {rank}")]
     Peer { rank: u32, source: io::Error },
@@ -109,6 +113,7 @@ pub fn connect(
                 let waited = options.join_timeout;
                 return Err(JoinError::NoMaster { master: master.to_owned(), waited, source });
             }
+            Err(Call::Failed(_)) if is_given_up(options) => return Err(JoinError::GivenUp),
             Err(Call::Failed(_)) => std::thread::sleep(RETRY),
         }
     }
@@ -177,11 +182,14 @@ fn join_mesh(
     }
     let mut waiting = (world - 1 - rank) as usize;
     while waiting > 0 {
-        let accepted = accept(&listener, deadline).and_then(|accepted| match accepted {
+        let accepted = accept(&listener, deadline, options).and_then(|accepted| match accepted {
             Some(caller) => Ok(caller),
             None => Err(ErrorKind::TimedOut.into()),
         });
         let (mut stream, _) = accepted.map_err(|source| {
+            if is_given_up(options) {
+                return JoinError::GivenUp;
+            }
             let missing = (rank + 1..world).find(|&above| streams[above as usize].is_none());
             JoinError::Peer { rank: missing.unwrap_or(rank), source }
         })?;
@@ -235,9 +243,12 @@ impl Rendezvous {
         let deadline = Instant::now() + options.join_timeout;
         let mut callers: BTreeMap<u32, Caller> = BTreeMap::new();
         while callers.len() + 1 < world as usize {
-            let accepted = accept(&self.listener, deadline)
+            let accepted = accept(&self.listener, deadline, options)
                 .map_err(|source| JoinError::Listen { master: self.address.clone(), source })?;
             let Some((mut stream, from)) = accepted else {
+                if is_given_up(options) {
+                    return Err(JoinError::GivenUp);
+                }
                 let missing = (1..world).filter(|rank| !callers.contains_key(rank)).collect();
                 let waited = options.join_timeout;
                 return Err(JoinError::Missing { master: self.address, world, missing, waited });
@@ -312,8 +323,16 @@ fn read_hello(stream: &mut TcpStream, deadline: Instant) -> io::Result<Hello> {
     }
 }
 
-/// The next caller, or `None` when the time is up.
-fn accept(listener: &TcpListener, deadline: Instant) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+fn is_given_up(options: &TcpOptions) -> bool {
+    options.given_up.load(Ordering::Relaxed)
+}
+
+/// The next caller, or `None` when the time is up, or all is given up.
+fn accept(
+    listener: &TcpListener,
+    deadline: Instant,
+    options: &TcpOptions,
+) -> io::Result<Option<(TcpStream, SocketAddr)>> {
     listener.set_nonblocking(true)?;
     loop {
         match listener.accept() {
@@ -322,7 +341,7 @@ fn accept(listener: &TcpListener, deadline: Instant) -> io::Result<Option<(TcpSt
                 return Ok(Some((stream, from)));
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                if remaining(deadline).is_err() {
+                if remaining(deadline).is_err() || is_given_up(options) {
                     return Ok(None);
                 }
                 std::thread::sleep(POLL);

@@ -117,7 +117,7 @@ impl BenchCommArgs {
             run: "bench-comm".to_owned(),
             join_timeout: Duration::from_secs(self.join_timeout),
             timeout: Duration::from_secs(self.timeout.max(1)),
-            host: None,
+            ..TcpOptions::default()
         }
     }
 

@@ -3,6 +3,8 @@
 //! A rank whose collective fails ends by itself, with exit code 3; the launcher waits for all to end, and starts as many as are left, which
 //! go on from the newest checkpoint. What becomes of a launch is decided in `verdict.rs`; here are processes and signals.
 
+mod elastic;
+mod roster;
 mod verdict;
 
 use std::error::Error;
@@ -15,6 +17,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use rustix::process::{Pid, Signal, kill_process};
+use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::launched::{LAUNCHER, master_of_env};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -43,6 +46,14 @@ pub(crate) struct Launch {
     /// How long ranks may take to end when one has, before they are killed
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     grace: u64,
+
+    /// Ranks stay when others die: the same processes go on as a smaller group, without being started anew
+    #[arg(long, conflicts_with = "program")]
+    elastic: bool,
+
+    /// With --elastic, start a process for a rank that has died, after so long: once it is ready, the group pauses after a step and goes on with it
+    #[arg(long, value_name = "SECONDS", requires = "elastic")]
+    return_after: Option<u64>,
 
     /// How many machines take part, on each of which this is started, with as many ranks; then a rank that has died is started anew there
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
@@ -83,8 +94,19 @@ pub(crate) fn run(launch: &Launch) -> Result<u8, Failure> {
         Some(program) => Told::program(program, launch)?,
         None => Told::training(launch)?,
     };
+    if launch.elastic && told.resumes_at_step {
+        let complaint = "--elastic goes on from the newest checkpoint whenever a rank has died: go back with --resume STEP without it first";
+        return Err(UsageError(complaint.to_owned()).into());
+    }
+    if launch.elastic && launch.nodes > 1 {
+        let complaint = "--elastic is for the ranks of one machine; leave it out, and every launcher starts its ranks anew when one has died";
+        return Err(UsageError(complaint.to_owned()).into());
+    }
     // All of it on this thread: ranks end with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    if launch.elastic {
+        return runtime.block_on(elastic::supervise(launch, &told));
+    }
     runtime.block_on(supervise(launch, &told))
 }
 
@@ -97,6 +119,10 @@ struct Told {
     progress_is_for_all: bool,
     /// From where they go on when they are started anew.
     goes_on: &'static str,
+    /// Ranks come in such numbers only.
+    multiple: u32,
+    /// Whether it is a checkpoint of a certain step that they begin with.
+    resumes_at_step: bool,
 }
 
 impl Told {
@@ -122,6 +148,8 @@ impl Told {
             master,
             report_is_for_all: is_for_all(&args.report),
             progress_is_for_all: is_for_all(&args.progress),
+            multiple: args.zero_group.map_or(1, std::num::NonZeroU32::get),
+            resumes_at_step: matches!(args.resume, Resume::Step(_)),
             goes_on: match args.checkpoints {
                 Some(_) => " from the newest checkpoint",
                 None => " from the beginning (there is no --checkpoints)",
@@ -140,7 +168,14 @@ impl Told {
         if !program.is_file() {
             return Err(UsageError(format!("{} is no program", program.display())).into());
         }
-        Ok(Told { master, report_is_for_all: true, progress_is_for_all: true, goes_on: "" })
+        Ok(Told {
+            master,
+            report_is_for_all: true,
+            progress_is_for_all: true,
+            goes_on: "",
+            multiple: 1,
+            resumes_at_step: false,
+        })
     }
 }
 

@@ -1,0 +1,489 @@
+//! Who is in which group of ranks, where ranks stay when others go. Pure: what members say and how they end in, what is to be done comes out.
+//!
+//! A group is formed of members that ask for a place. It dissolves when one of its members ends or has lost the others, or pauses because
+//! somebody else waits for a place; in either case its members ask again, and once each of them has asked or ended, the next group is
+//! formed of those that are there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use shardd_trainer::elastic::Left;
+
+use super::verdict::{End, Rules, Verdict};
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    /// These, by rank, are the next group.
+    Form { generation: u64, members: Vec<u32>, world_before: u32, cause: String },
+    /// They are to stop after a step, and to ask.
+    Pause { generation: u64, members: Vec<u32> },
+    /// They are in a group that has lost a rank, and have so long to notice as the rules say.
+    Hurry { generation: u64, members: Vec<u32> },
+    /// The time to notice is over for a group that has ended, all the same.
+    Calm,
+    /// A process is to be started for this seat, after a while.
+    Return { seat: u32 },
+    /// The launch has come to its end. Who asks is told so, and who does not end is killed.
+    End { code: u8, said: Option<String> },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Started, and silent so far.
+    Starting,
+    /// Wants a place.
+    Asks(Left),
+    /// Has one in the present group.
+    Placed,
+    Ended(End),
+}
+
+#[derive(Clone, Debug)]
+struct Member {
+    seat: u32,
+    standing: Standing,
+}
+
+/// The members of a launch.
+#[derive(Clone, Debug)]
+pub(super) struct Roster {
+    rules: Rules,
+    /// Whether members that have ended are replaced.
+    returns: bool,
+    /// Ranks come in such numbers only.
+    multiple: u32,
+    members: BTreeMap<u32, Member>,
+    generation: u64,
+    /// The present group, by rank; before there is one, all that were started.
+    group: Vec<u32>,
+    restarts: u32,
+    /// Seats whose processes are still to be started.
+    returning: u32,
+    is_hurried: bool,
+    is_paused: bool,
+    is_stopping: bool,
+    is_over: bool,
+}
+
+impl Roster {
+    pub(super) fn new(rules: Rules, returns: bool, multiple: u32) -> Roster {
+        Roster {
+            rules,
+            returns,
+            multiple: multiple.max(1),
+            members: BTreeMap::new(),
+            generation: 0,
+            group: Vec::new(),
+            restarts: 0,
+            returning: 0,
+            is_hurried: false,
+            is_paused: false,
+            is_stopping: false,
+            is_over: false,
+        }
+    }
+
+    /// The number of the member that was started last.
+    pub(super) fn newest(&self) -> u32 {
+        self.members.len() as u32 - 1
+    }
+
+    /// A process is started for this seat: its number.
+    pub(super) fn start(&mut self, seat: u32, is_return: bool) -> u32 {
+        let number = self.members.len() as u32;
+        self.members.insert(number, Member { seat, standing: Standing::Starting });
+        if is_return {
+            self.returning -= 1;
+        } else {
+            self.group.push(number);
+        }
+        number
+    }
+
+    /// Those whose processes have not ended.
+    pub(super) fn living(&self) -> Vec<u32> {
+        let lives = |(number, member): (&u32, &Member)| {
+            (!matches!(member.standing, Standing::Ended(_))).then_some(*number)
+        };
+        self.members.iter().filter_map(lives).collect()
+    }
+
+    /// Those that have not said anything yet.
+    pub(super) fn starting(&self) -> Vec<u32> {
+        let living = self.living().into_iter();
+        living.filter(|number| *self.standing(*number) == Standing::Starting).collect()
+    }
+
+    /// Whether this one waits for an answer.
+    pub(super) fn asks(&self, number: u32) -> bool {
+        self.members.get(&number).is_some_and(|member| matches!(member.standing, Standing::Asks(_)))
+    }
+
+    /// A member wants a place; one that has ended may have said so before, and is not heard any more.
+    pub(super) fn asked(&mut self, number: u32, left: Left) -> Vec<Act> {
+        if !self.living().contains(&number) {
+            return Vec::new();
+        }
+        self.stand(number, Standing::Asks(left));
+        self.next()
+    }
+
+    /// A member's process has ended.
+    pub(super) fn ended(&mut self, number: u32, end: End) -> Vec<Act> {
+        self.stand(number, Standing::Ended(end));
+        let mut acts = Vec::new();
+        let is_newcomer = !self.group.contains(&number);
+        if is_newcomer && end != End::Code(0) {
+            self.restarts += 1;
+        }
+        let may_return = !self.is_over && !self.is_stopping && self.restarts < self.rules.max_restarts;
+        if self.returns && may_return && end != End::Code(0) {
+            self.returning += 1;
+            acts.extend(self.members.get(&number).map(|member| Act::Return { seat: member.seat }));
+        }
+        acts.extend(self.next());
+        acts
+    }
+
+    /// Seats that nobody has, and nobody is on the way to: processes will be started for them.
+    pub(super) fn recall(&mut self, on_the_way: &[u32]) -> Vec<u32> {
+        if self.is_over || self.is_stopping {
+            return Vec::new();
+        }
+        let living = self.living();
+        let taken = living.iter().map(|number| self.members[number].seat).chain(on_the_way.iter().copied());
+        let taken: Vec<u32> = taken.collect();
+        let seats: BTreeSet<u32> = self.members.values().map(|member| member.seat).collect();
+        let missing: Vec<u32> = seats.into_iter().filter(|seat| !taken.contains(seat)).collect();
+        self.returning += missing.len() as u32;
+        missing
+    }
+
+    /// All were told to stop.
+    pub(super) fn stopping(&mut self) {
+        self.is_stopping = true;
+    }
+
+    /// A process will not be started after all.
+    pub(super) fn stays_away(&mut self) -> Vec<Act> {
+        self.returning -= 1;
+        self.next()
+    }
+
+    /// Members of the present group that have had their time to notice that it is over.
+    pub(super) fn late(&self) -> Vec<u32> {
+        self.group.iter().copied().filter(|number| self.is_placed(*number)).collect()
+    }
+
+    fn stand(&mut self, number: u32, standing: Standing) {
+        if let Some(member) = self.members.get_mut(&number) {
+            member.standing = standing;
+        }
+    }
+
+    fn standing(&self, number: u32) -> &Standing {
+        &self.members[&number].standing
+    }
+
+    /// Whether nothing has been heard of it since it was given its place, or was started.
+    fn is_placed(&self, number: u32) -> bool {
+        matches!(self.standing(number), Standing::Placed | Standing::Starting)
+    }
+
+    /// Those that wait for a place and were not in the present group.
+    fn newcomers(&self) -> Vec<u32> {
+        let numbers = self.members.keys().copied();
+        numbers.filter(|number| self.asks(*number) && !self.group.contains(number)).collect()
+    }
+
+    /// How many of so many can be in a group.
+    fn possible(&self, count: usize) -> usize {
+        count - count % self.multiple as usize
+    }
+
+    fn next(&mut self) -> Vec<Act> {
+        if self.is_over {
+            return Vec::new();
+        }
+        let is_in = self.group.iter().filter(|number| self.is_placed(**number)).count();
+        if is_in > 0 {
+            return self.of_present(is_in);
+        }
+        let mut acts = Vec::new();
+        if std::mem::take(&mut self.is_hurried) {
+            acts.push(Act::Calm);
+        }
+        acts.extend(self.of_next());
+        acts
+    }
+
+    /// What to do about the present group, of which so many still train, as far as they have said.
+    fn of_present(&mut self, is_in: usize) -> Vec<Act> {
+        let (generation, placed) = (self.generation, self.late());
+        let is_left = |number: &u32| match self.standing(*number) {
+            Standing::Ended(end) => *end != End::Code(0) || self.group[0] == *number,
+            Standing::Asks(left) => matches!(left, Left::Lost { .. }),
+            Standing::Starting | Standing::Placed => false,
+        };
+        if !self.is_hurried && self.group.iter().any(is_left) {
+            self.is_hurried = true;
+            return vec![Act::Hurry { generation, members: placed }];
+        }
+        let could_be = self.possible(self.group.len() + self.newcomers().len());
+        let is_whole = is_in == self.group.len() && generation > 0;
+        if is_whole && !self.is_paused && !self.is_stopping && could_be > self.group.len() {
+            self.is_paused = true;
+            return vec![Act::Pause { generation, members: placed }];
+        }
+        Vec::new()
+    }
+
+    /// What comes after the present group, all of which have asked or ended.
+    fn of_next(&mut self) -> Vec<Act> {
+        let end = |number: &u32| match self.standing(*number) {
+            Standing::Ended(end) => *end,
+            // It could go on if the others could.
+            _ => End::Code(i32::from(shardd_trainer::launched::OTHERS_ARE_GONE)),
+        };
+        let ends: Vec<End> = self.group.iter().map(end).collect();
+        let has_ended = |number: &u32| matches!(self.standing(*number), Standing::Ended(_));
+        let has_lost = |number: &u32| matches!(self.standing(*number), Standing::Asks(Left::Lost { .. }));
+        let is_unharmed = !self.group.iter().any(|number| has_ended(number) || has_lost(number));
+        let mut cause = String::new();
+        if !is_unharmed {
+            // Who comes makes up for who is missing.
+            let is_made_up = self.is_awaited() || !self.newcomers().is_empty();
+            let min_ranks = if is_made_up { 1 } else { self.rules.min_ranks };
+            let rules = Rules { min_ranks, ..self.rules };
+            match rules.judge(0, &ends, self.restarts, self.is_stopping) {
+                Verdict::Done => return self.end(0, None),
+                Verdict::Ended => return self.end(SIGNALLED, None),
+                Verdict::Over { code, cause } => {
+                    return self.end(u8::try_from(code).unwrap_or(1), Some(cause));
+                }
+                Verdict::Again { cause: why, .. } => cause = why,
+            }
+        } else if self.generation > 0 {
+            let newcomers = self.newcomers().len();
+            cause = match newcomers {
+                0 => "the ranks have paused".to_owned(),
+                1 => "a rank has come".to_owned(),
+                _ => format!("{newcomers} ranks have come"),
+            };
+        }
+        let stay = self.group.iter().copied().filter(|number| self.asks(*number));
+        let mut members: Vec<u32> = stay.chain(self.newcomers()).collect();
+        members.truncate(self.possible(members.len()));
+        if members.len() < self.rules.min_ranks.max(1) as usize {
+            if self.is_awaited() {
+                return Vec::new();
+            }
+            let why = if cause.is_empty() { String::new() } else { format!("{cause}; ") };
+            let said =
+                format!("{why}{} of the ranks are left, too few to go on (--min-ranks)", members.len());
+            return self.end(1, Some(said));
+        }
+        self.restarts += u32::from(!is_unharmed);
+        self.generation += 1;
+        let world_before = if self.generation == 1 { 0 } else { self.group.len() as u32 };
+        (self.is_paused, self.group) = (false, members.clone());
+        members.iter().for_each(|number| self.stand(*number, Standing::Placed));
+        vec![Act::Form { generation: self.generation, members, world_before, cause }]
+    }
+
+    /// Whether somebody is still to come.
+    fn is_awaited(&self) -> bool {
+        let is_starting = |member: &Member| member.standing == Standing::Starting;
+        self.returning > 0 || self.members.values().any(is_starting)
+    }
+
+    fn end(&mut self, code: u8, said: Option<String>) -> Vec<Act> {
+        self.is_over = true;
+        vec![Act::End { code, said }]
+    }
+}
+
+/// The exit code stands for the signal that the launcher was sent.
+pub(super) const SIGNALLED: u8 = 128;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RULES: Rules = Rules { min_ranks: 2, max_restarts: 3, keeps_world: false };
+
+    fn roster(seats: u32, returns: bool, multiple: u32) -> Roster {
+        let mut roster = Roster::new(RULES, returns, multiple);
+        (0..seats).for_each(|seat| assert_eq!(roster.start(seat, false), seat));
+        roster
+    }
+
+    fn lost() -> Left {
+        Left::Lost { reason: "rank 1 is gone".to_owned() }
+    }
+
+    fn formed(acts: &[Act]) -> Option<(u64, Vec<u32>)> {
+        acts.iter().find_map(|act| match act {
+            Act::Form { generation, members, .. } => Some((*generation, members.clone())),
+            _ => None,
+        })
+    }
+
+    /// Four that have found together.
+    fn four(returns: bool, multiple: u32) -> Roster {
+        let mut roster = roster(4, returns, multiple);
+        for number in [2, 0, 3] {
+            assert_eq!(roster.asked(number, Left::New), []);
+        }
+        assert_eq!(formed(&roster.asked(1, Left::New)), Some((1, vec![0, 1, 2, 3])));
+        roster
+    }
+
+    #[test]
+    fn those_that_are_left_go_on_and_those_that_come_are_waited_for_by_nobody() {
+        let mut roster = four(true, 1);
+        let acts = roster.ended(0, End::Signal(9));
+        let hurry = Act::Hurry { generation: 1, members: vec![1, 2, 3] };
+        assert_eq!(acts, [Act::Return { seat: 0 }, hurry]);
+        assert_eq!(roster.asked(0, lost()), [], "what it said before it died");
+        assert_eq!(roster.asked(3, lost()), []);
+        assert_eq!(roster.asked(1, lost()), []);
+        let acts = roster.asked(2, lost());
+        assert_eq!(acts[0], Act::Calm);
+        assert_eq!(formed(&acts), Some((2, vec![1, 2, 3])));
+        // One that has been started is of no account until it asks; then the group pauses for it, once.
+        assert_eq!(roster.start(0, true), 4);
+        assert_eq!(roster.asked(4, Left::New), [Act::Pause { generation: 2, members: vec![1, 2, 3] }]);
+        assert_eq!(roster.asked(2, Left::Paused), []);
+        assert_eq!(roster.asked(3, Left::Paused), []);
+        assert_eq!(formed(&roster.asked(1, Left::Paused)), Some((3, vec![1, 2, 3, 4])));
+    }
+
+    #[test]
+    fn one_that_does_not_notice_is_late_and_one_that_cannot_take_part_is_kept_in_reserve() {
+        let mut roster = four(false, 2);
+        roster.ended(3, End::Signal(9));
+        roster.asked(0, lost());
+        assert_eq!(roster.late(), [1, 2]);
+        roster.asked(1, lost());
+        assert_eq!(formed(&roster.asked(2, lost())), Some((2, vec![0, 1])), "groups of two");
+        assert!(roster.asks(2));
+        roster.ended(1, End::Signal(9));
+        assert_eq!(formed(&roster.asked(0, lost())), Some((3, vec![0, 2])));
+    }
+
+    #[test]
+    fn a_launch_ends_as_one_without_members_would() {
+        let ends = |acts: &[Act]| match acts.last() {
+            Some(Act::End { code, said }) => (*code, said.clone().unwrap_or_default()),
+            other => panic!("{other:?}"),
+        };
+        let mut done = four(false, 1);
+        (1..4).for_each(|number| assert_eq!(done.ended(number, End::Code(0)), []));
+        assert_eq!(ends(&done.ended(0, End::Code(0))), (0, String::new()));
+
+        let mut few = four(false, 1);
+        (0..3).for_each(|number| drop(few.ended(number, End::Signal(9))));
+        let (code, said) = ends(&few.asked(3, lost()));
+        assert!(code == 1 && said.contains("--min-ranks"), "{said}");
+
+        let mut wrong = four(false, 1);
+        (1..4).for_each(|number| drop(wrong.asked(number, lost())));
+        assert_eq!(ends(&wrong.ended(0, End::Code(2))).0, 2);
+
+        let mut again = four(false, 1);
+        for generation in 2..5 {
+            (0..3).for_each(|number| drop(again.asked(number, lost())));
+            assert_eq!(formed(&again.asked(3, lost())), Some((generation, vec![0, 1, 2, 3])));
+        }
+        (0..3).for_each(|number| drop(again.asked(number, lost())));
+        let (code, said) = ends(&again.asked(3, lost()));
+        assert!(code == 1 && said.contains("--max-restarts"), "{said}");
+
+        let mut stopped = four(false, 1);
+        stopped.stopping();
+        (1..4).for_each(|number| drop(stopped.ended(number, End::Signal(15))));
+        assert_eq!(ends(&stopped.ended(0, End::Signal(15))).0, SIGNALLED);
+    }
+
+    #[test]
+    fn who_is_too_few_waits_for_those_that_return() {
+        let mut roster = four(true, 1);
+        (0..3).for_each(|number| drop(roster.ended(number, End::Signal(9))));
+        assert_eq!(roster.asked(3, lost()), [Act::Calm], "one of at least two");
+        assert_eq!(roster.start(1, true), 4);
+        assert_eq!(formed(&roster.asked(4, Left::New)), Some((2, vec![3, 4])));
+    }
+
+    proptest! {
+        #[test]
+        fn every_launch_comes_to_an_end_and_groups_are_of_those_that_ask(
+            seats in 1u32..6,
+            multiple in 1u32..3,
+            returns: bool,
+            events in prop::collection::vec((0u8..6, 0usize..8, 0u8..4), 0..60),
+        ) {
+            let mut roster = roster(seats, returns, multiple);
+            let (mut returning, mut is_over) = (Vec::new(), false);
+            let mut group: Vec<u32> = Vec::new();
+            let end = |kind: u8| [End::Signal(9), End::Code(0), End::Code(1), End::Code(3)][usize::from(kind)];
+            let mut check = |roster: &Roster, acts: Vec<Act>, returning: &mut Vec<u32>| {
+                for act in acts {
+                    assert!(!is_over, "nothing after the end");
+                    match act {
+                        Act::Form { members, .. } => {
+                            assert!((members.len() as u32).is_multiple_of(multiple) && members.len() >= 2);
+                            assert!(members.iter().all(|it| *roster.standing(*it) == Standing::Placed));
+                            let stayed = members.iter().filter(|it| group.contains(it));
+                            let before = group.iter().filter(|it| members.contains(it));
+                            assert!(stayed.eq(before), "in their order");
+                            let news = members.iter().skip_while(|it| group.contains(it));
+                            assert!(news.into_iter().all(|it| !group.contains(it)), "newcomers come last");
+                            group = members;
+                        }
+                        Act::Return { seat } => returning.push(seat),
+                        Act::End { .. } => is_over = true,
+                        Act::Pause { .. } | Act::Hurry { .. } | Act::Calm => {}
+                    }
+                }
+                is_over
+            };
+            for (event, which, kind) in events {
+                let living = roster.living();
+                let Some(number) = living.get(which % living.len().max(1)).copied() else { break };
+                let acts = match event {
+                    0 => roster.ended(number, end(kind)),
+                    1 if !returning.is_empty() => {
+                        let seat = returning.remove(0);
+                        roster.start(seat, true);
+                        Vec::new()
+                    }
+                    2 if kind == 3 => {
+                        roster.stopping();
+                        Vec::new()
+                    }
+                    _ if roster.asks(number) => Vec::new(),
+                    _ => {
+                        let is_new = *roster.standing(number) == Standing::Starting;
+                        let left = if is_new { Left::New } else if roster.is_paused { Left::Paused } else { lost() };
+                        roster.asked(number, left)
+                    }
+                };
+                check(&roster, acts, &mut returning);
+            }
+            // However it went: when nobody is left and nobody comes, it is over.
+            for number in roster.living() {
+                let acts = roster.ended(number, End::Signal(9));
+                check(&roster, acts, &mut returning);
+            }
+            while !returning.is_empty() {
+                returning.remove(0);
+                let acts = roster.stays_away();
+                check(&roster, acts, &mut returning);
+            }
+            prop_assert!(check(&roster, Vec::new(), &mut returning));
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! A training goes from one group of ranks to the next without a store: those that were in the group before have its numbers, as far as
+//! they kept them, and give every rank of the next group what it is to keep.
+//!
+//! Ranks of a group that has lost one may be a step apart: some had heard all of the last one, and some not. What is gone on from is
+//! the newest step of which every number is somebody's; who is ahead of it or behind goes there, too. If there is none, that is
+//! for the newest checkpoint.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::load::{Checkpoint, say};
+use super::manifest::Manifest;
+use super::pieces::{Kind, Stretch};
+use super::plan::{Holding, split};
+use super::shelf::Shelf;
+use super::state::State;
+use super::{CheckpointError, CheckpointId};
+use crate::collective::{Among, Collective, CollectiveError, Incoming, Outgoing, Place as Destination};
+use crate::reduce::VirtualRanks;
+use crate::zero::Slicing;
+
+/// What a rank has of a training whose group has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Remains {
+    /// As that of a checkpoint of this step, without objects.
+    pub(crate) manifest: Manifest,
+    pub(crate) state: State,
+}
+
+/// What a rank says that it has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Has {
+    manifest: Manifest,
+    /// Block, kind, and which numbers; none overlap.
+    numbers: Vec<(usize, Kind, Range<usize>)>,
+    /// Of which virtual ranks.
+    statistics: Vec<u32>,
+}
+
+impl Has {
+    fn of(Remains { manifest, state }: &Remains) -> Has {
+        let numbers = state.numbers.iter().map(|it| (it.block, it.kind, it.range()));
+        let statistics = state.statistics.iter().map(|(of, _)| *of).collect();
+        Has { manifest: manifest.clone(), numbers: numbers.collect(), statistics }
+    }
+
+    /// In order.
+    fn ranges(&self, block: usize, kind: Kind) -> Vec<Range<usize>> {
+        let of_block = self.numbers.iter().filter(|(b, k, _)| (*b, *k) == (block, kind));
+        let mut ranges: Vec<Range<usize>> = of_block.map(|(_, _, range)| range.clone()).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges
+    }
+}
+
+/// What one rank gives another, or itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Gift {
+    from: u32,
+    to: u32,
+    what: Stretch,
+}
+
+/// Who gives what to whom, and whose running statistics, by virtual rank: the same on all ranks.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Gifts {
+    numbers: Vec<Gift>,
+    statistics: Vec<(u32, u32)>,
+}
+
+/// Ranks that have numbers of the same step.
+struct Holders<'a> {
+    manifest: &'a Manifest,
+    ranks: BTreeMap<u32, &'a Has>,
+}
+
+impl<'a> Holders<'a> {
+    /// Of each step of which anybody has anything, the newest first.
+    fn by_step(all: &'a [Option<Has>]) -> Vec<Holders<'a>> {
+        let mut found: Vec<Holders<'a>> = Vec::new();
+        for (rank, has) in (0..).zip(all) {
+            let Some(has) = has else { continue };
+            match found.iter_mut().find(|it| *it.manifest == has.manifest) {
+                Some(holders) => drop(holders.ranks.insert(rank, has)),
+                None => found.push(Holders { manifest: &has.manifest, ranks: BTreeMap::from([(rank, has)]) }),
+            }
+        }
+        found.sort_by_key(|holders| std::cmp::Reverse(holders.manifest.step));
+        found
+    }
+
+    /// Who gives what to whom, so that every rank has what it needs, together everything; `None` if something is nobody's.
+    fn gifts(&self, holding: &Holding, ranks: VirtualRanks) -> Option<Gifts> {
+        let layout = &self.manifest.layout;
+        let mut gifts = Gifts::default();
+        for to in 0..ranks.world {
+            for Stretch { block, kind, range } in holding.all_of(layout, to) {
+                let mut left = vec![range];
+                for (from, has) in self.nearest(to) {
+                    let (found, rest) = split(left, &has.ranges(block, kind));
+                    let gift = |range| Gift { from, to, what: Stretch { block, kind, range } };
+                    gifts.numbers.extend(found.into_iter().map(gift));
+                    left = rest;
+                }
+                if !left.is_empty() {
+                    return None;
+                }
+            }
+        }
+        if layout.statistics() > 0 {
+            for of in 0..ranks.count {
+                let holder = self.nearest(host(ranks, of)).find(|(_, has)| has.statistics.contains(&of));
+                gifts.statistics.push((of, holder?.0));
+            }
+        }
+        Some(gifts)
+    }
+
+    /// Itself first; of the others not everybody the same one.
+    fn nearest(&self, to: u32) -> impl Iterator<Item = (u32, &'a Has)> {
+        let own = self.ranks.get(&to).map(|has| (to, *has));
+        let turned = self.ranks.range(to + 1..).chain(self.ranks.range(..to));
+        own.into_iter().chain(turned.map(|(rank, has)| (*rank, *has)).collect::<Vec<_>>())
+    }
+}
+
+/// What a group of ranks goes on from that have `remains` of the group before, or nothing: the newest step of which every number is somebody's, unless
+/// there is a newer checkpoint. `None` if there is none. All ranks call this together; each is given what it needs where ranks keep such slices.
+///
+/// `every` is given if the training may go back to the last step that is a multiple of it, so that a checkpoint of that has to be there.
+///
+/// # Errors
+/// When another rank is gone or late; when the store of the checkpoints cannot be asked.
+pub fn hand_over(
+    collective: &mut dyn Collective,
+    shelf: Option<&Shelf>,
+    remains: Option<&Remains>,
+    slicing: impl Into<Slicing>,
+    every: Option<u64>,
+) -> Result<Option<Checkpoint>, CheckpointError> {
+    let bytes = serde_json::to_vec(&remains.map(Has::of)).expect("numbers and text serialize");
+    let mut all: Vec<Option<Has>> = Vec::new();
+    for (rank, message) in (0..).zip(&collective.all_gather(&bytes)?) {
+        let malformed =
+            |error: serde_json::Error| CollectiveError::Malformed { rank, what: error.to_string() };
+        all.push(serde_json::from_slice(message.bytes()).map_err(malformed)?);
+    }
+    if all.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let kept: Vec<u64> = match shelf {
+        None => Vec::new(),
+        Some(shelf) => say(collective, || {
+            Ok(shelf.list()?.into_iter().map(|CheckpointId { step, .. }| step).collect::<Vec<u64>>())
+        })??,
+    };
+    let is_good = |step: u64| {
+        let is_newest = kept.iter().all(|kept| *kept <= step);
+        is_newest && every.is_none_or(|every| kept.contains(&(step - step % every)))
+    };
+    let (rank, world) = (collective.rank(), collective.world());
+    let holding = Holding::needed(slicing.into(), collective.hosts(), rank);
+    for holders in Holders::by_step(&all).iter().filter(|it| is_good(it.manifest.step)) {
+        let ranks = VirtualRanks { count: holders.manifest.virtual_ranks, world };
+        if world > ranks.count {
+            continue;
+        }
+        let Some(gifts) = holders.gifts(&holding, ranks) else { continue };
+        let manifest = holders.manifest.clone();
+        let own = remains.filter(|it| it.manifest == manifest).map(|it| &it.state);
+        let mut state = State::blank(holding.all_of(&manifest.layout, rank));
+        give(collective, &gifts, ranks, manifest.layout.statistics(), own, &mut state)?;
+        return Ok(Some(Checkpoint::unstored(manifest, state)));
+    }
+    Ok(None)
+}
+
+/// Who hosts a virtual rank.
+fn host(ranks: VirtualRanks, of: u32) -> u32 {
+    (0..ranks.world).find(|rank| ranks.of(*rank).contains(&of)).expect("every virtual rank has a host")
+}
+
+/// Gives and takes.
+fn give(
+    collective: &mut dyn Collective,
+    gifts: &Gifts,
+    ranks: VirtualRanks,
+    statistics: usize,
+    own: Option<&State>,
+    state: &mut State,
+) -> Result<(), CollectiveError> {
+    let rank = collective.rank();
+    let has = || own.expect("who is said to have it says so itself");
+    let (mut outgoing, mut arriving) = (Vec::new(), Vec::new());
+    for Gift { from, to, what } in &gifts.numbers {
+        match (*from == rank, *to == rank) {
+            (true, true) => {
+                let numbers = has().stretch(what).expect("it is one of its own");
+                state.place(std::slice::from_ref(what), &(0..what.range.len()), numbers);
+            }
+            (true, false) => {
+                let numbers = has().stretch(what).expect("it is one of its own");
+                outgoing.push(Outgoing { to: *to, bytes: bytemuck::cast_slice(numbers) });
+            }
+            (false, true) => arriving.push((*from, what, vec![0f32; what.range.len()])),
+            (false, false) => {}
+        }
+    }
+    let mut arriving_statistics = Vec::new();
+    let mut found: BTreeMap<u32, Vec<f32>> = BTreeMap::new();
+    for (of, from) in &gifts.statistics {
+        let to = host(ranks, *of);
+        let numbers = || has().statistics.iter().find(|(it, _)| it == of).map(|(_, numbers)| &numbers[..]);
+        match (*from == rank, to == rank) {
+            (true, true) => {
+                found.insert(*of, numbers().expect("it is one of its own").to_vec());
+            }
+            (true, false) => {
+                let bytes = bytemuck::cast_slice(numbers().expect("it is one of its own"));
+                outgoing.push(Outgoing { to, bytes });
+            }
+            (false, true) => arriving_statistics.push((*from, *of, vec![0f32; statistics])),
+            (false, false) => {}
+        }
+    }
+    let mut incoming: Vec<Incoming<'_>> = Vec::with_capacity(arriving.len() + arriving_statistics.len());
+    for (from, _, numbers) in &mut arriving {
+        let into = Destination::Slice(bytemuck::cast_slice_mut(numbers));
+        incoming.push(Incoming { from: *from, into });
+    }
+    for (from, _, numbers) in &mut arriving_statistics {
+        let into = Destination::Slice(bytemuck::cast_slice_mut(numbers));
+        incoming.push(Incoming { from: *from, into });
+    }
+    collective.begin(Among::All);
+    collective.transfer(&outgoing, &mut incoming, &mut |_| {})?;
+    drop(incoming);
+    for (_, what, numbers) in arriving {
+        state.place(std::slice::from_ref(what), &(0..what.range.len()), &numbers);
+    }
+    found.extend(arriving_statistics.into_iter().map(|(_, of, numbers)| (of, numbers)));
+    state.statistics = match statistics {
+        0 => ranks.of(rank).map(|of| (of, Vec::new())).collect(),
+        _ => found.into_iter().collect(),
+    };
+    Ok(())
+}

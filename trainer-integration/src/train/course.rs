@@ -1,0 +1,66 @@
+//! A training on its way, which outlives the group of ranks that it is trained by.
+
+use std::sync::{Arc, Mutex};
+
+use super::account::{Account, ProgressSoFar};
+use super::agree::kept;
+use super::guard::Guard;
+use crate::checkpoint::{Manifest, Place, Remains, Settings};
+use crate::engine::Engine;
+
+/// Where a rank leaves what it has of a training whose group has ended: shared by its clones.
+#[derive(Clone, Debug, Default)]
+pub struct Legacy(Arc<Mutex<Option<Remains>>>);
+
+impl Legacy {
+    /// What was left last, if no training has begun since.
+    pub fn take(&self) -> Option<Remains> {
+        self.lock().take()
+    }
+
+    /// Leaves this.
+    pub fn leave(&self, remains: Option<Remains>) {
+        *self.lock() = remains;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Remains>> {
+        self.0.lock().expect("no panic while it is held")
+    }
+}
+
+/// What a training is after a step.
+pub(super) struct Course {
+    pub(super) engine: Engine,
+    pub(super) account: Account,
+    pub(super) guard: Guard,
+    /// Where the source goes on, if it has begun.
+    pub(super) place: Option<Place>,
+    /// Whether all of this is of the same step: not while it goes back to a checkpoint.
+    pub(super) is_whole: bool,
+}
+
+impl Course {
+    /// What of it this rank has, whether or not the others are there.
+    pub(super) fn remains(mut self, run: String, settings: &Settings) -> Option<Remains> {
+        if !self.is_whole {
+            return None;
+        }
+        let (layout, state) = self.engine.remains();
+        let progress = self.guard.remember(self.account.so_far());
+        let progress = ProgressSoFar { loss_scale: self.engine.loss_scale(), ..progress };
+        let manifest = Manifest {
+            format: Manifest::FORMAT,
+            run,
+            step: progress.steps,
+            place: self.place.unwrap_or_default(),
+            virtual_ranks: self.engine.virtual_rank_count(),
+            settings: kept(settings),
+            progress,
+            layout,
+            pieces: Vec::new(),
+            statistics: Vec::new(),
+            parts: Vec::new(),
+        };
+        Some(Remains { manifest, state })
+    }
+}
