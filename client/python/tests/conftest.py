@@ -1,6 +1,7 @@
 """A small dataset for all tests, and a cache of their own."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -21,6 +22,14 @@ def _cache(tmp_path_factory):
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.pop("RANK", None)
     os.environ.pop("WORLD_SIZE", None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts():
+    """A shell has what it runs in the background ignore SIGINT, and their children inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")
