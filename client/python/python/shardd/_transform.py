@@ -21,6 +21,9 @@ T = TypeVar("T")
 # How many micro-batches each process has before it.
 _AHEAD = 2
 
+# Seconds that processes have to end when one of them has died, before it is said which.
+_PATIENCE = 5
+
 
 class Work:
     """Makes a batch of samples that ``transform`` has changed one by one, put together by ``collate_fn``."""
@@ -95,6 +98,10 @@ class Processes:
 
     def _died(self) -> TransformDied:
         """What has ended, now that the rest is of no use either."""
+        # The executor's own thread asks for exit codes, too, and each can be read once: who comes second is told 255.
+        waiting = threading.Thread(target=self._executor.shutdown, daemon=True)
+        waiting.start()
+        waiting.join(_PATIENCE)
         ends = [(process.pid, process.exitcode) for process in self._started.processes if process.exitcode]
         # When one dies, the others are told to end.
         first = [end for end in ends if end[1] != -signal.SIGTERM] or ends
