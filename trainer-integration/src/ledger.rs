@@ -19,6 +19,8 @@ pub enum Kind {
     Moments,
     /// Parameters in other numbers, or of other ranks, while they are computed with.
     Gathered,
+    /// Of a checkpoint: copies until they are written, and what was read until it is taken over.
+    Copies,
 }
 
 /// Bytes by kind.
@@ -32,6 +34,8 @@ pub struct Usage {
     pub moments: usize,
     /// See [`Kind::Gathered`].
     pub gathered: usize,
+    /// See [`Kind::Copies`].
+    pub copies: usize,
     /// Of all kinds together; at the peak, less than the sum of the peaks if these were at different times.
     pub all: usize,
 }
@@ -45,20 +49,27 @@ impl Usage {
             gradients: self.gradients.max(other.gradients),
             moments: self.moments.max(other.moments),
             gathered: self.gathered.max(other.gathered),
+            copies: self.copies.max(other.copies),
             all: self.all.max(other.all),
         }
     }
 
     /// With names, without that of all.
-    pub fn by_kind(self) -> [(&'static str, usize); 4] {
-        let Usage { weights, gradients, moments, gathered, .. } = self;
-        [("weights", weights), ("gradients", gradients), ("moments", moments), ("gathered", gathered)]
+    pub fn by_kind(self) -> [(&'static str, usize); 5] {
+        let Usage { weights, gradients, moments, gathered, copies, .. } = self;
+        [
+            ("weights", weights),
+            ("gradients", gradients),
+            ("moments", moments),
+            ("gathered", gathered),
+            ("copies", copies),
+        ]
     }
 }
 
 /// Counts what one rank holds. Clones count together.
 #[derive(Clone, Default)]
-pub struct Ledger(Arc<[Cell; 5]>);
+pub struct Ledger(Arc<[Cell; 6]>);
 
 #[derive(Default)]
 struct Cell {
@@ -74,7 +85,7 @@ impl Cell {
 }
 
 /// The place of the sum of all kinds.
-const ALL: usize = 4;
+const ALL: usize = 5;
 
 impl Ledger {
     /// Counts so many bytes for as long as what is returned lives.
@@ -99,9 +110,8 @@ impl Ledger {
     }
 
     fn usage(&self, of: impl Fn(&Cell) -> usize) -> Usage {
-        let [weights, gradients, moments, gathered, all] = &*self.0;
-        let (weights, gradients, moments) = (of(weights), of(gradients), of(moments));
-        Usage { weights, gradients, moments, gathered: of(gathered), all: of(all) }
+        let [weights, gradients, moments, gathered, copies, all] = self.0.each_ref().map(of);
+        Usage { weights, gradients, moments, gathered, copies, all }
     }
 }
 

@@ -358,10 +358,11 @@ impl Training<'_> {
             None if config.traces => Tracer::on(),
             None => Tracer::off(),
         };
-        let mut engine = self.engine(model, device, ranks, &start, &settings)?.with_tracer(tracer.clone());
-        // The engine has the numbers now, and they are not kept twice.
+        let mut start = start;
+        let mut engine =
+            self.engine(model, device, ranks, &mut start, &settings)?.with_tracer(tracer.clone());
         let checkpoint = match start {
-            Start::Checkpoint(checkpoint) => Some(checkpoint.without_numbers()),
+            Start::Checkpoint(checkpoint) => Some(*checkpoint),
             Start::Seed | Start::Weights(_) => None,
         };
         let checkpoint = checkpoint.as_ref();
@@ -470,10 +471,10 @@ impl Training<'_> {
                 }
                 Verdict::RollBack(what) => {
                     *is_whole = false;
-                    let to = keeper.go_back(account.steps)?;
+                    let mut to = keeper.go_back(account.steps)?;
                     let (undone, id) = (account.steps - to.manifest.step, to.id.short());
                     warn!(epoch = step.epoch, step = step.step, %what, undone, to = id, "going back to a checkpoint");
-                    engine.resume(&to)?;
+                    engine.resume(&mut to)?;
                     guard.go_back(&to.manifest.progress);
                     account.skip(&step);
                     account.undone += undone;
@@ -639,7 +640,7 @@ impl Training<'_> {
         model: Model,
         device: burn::tensor::Device,
         ranks: VirtualRanks,
-        start: &Start,
+        start: &mut Start,
         settings: &Settings,
     ) -> Result<Engine, TrainError> {
         let config = self.config;

@@ -226,11 +226,12 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
         Ok(finished.inspect_err(|error| self.comm.abort(chain(error)))?)
     }
 
-    /// Forward and backward for a part of the next step, without a word to other ranks: gradients are added up here until [`Trainer::step`] or
+    /// Forward and backward for a part of the next step, as a rule without a word to other ranks: gradients are added up here until [`Trainer::step`] or
     /// [`Trainer::sync_now`].
     ///
     /// # Errors
-    /// As [`Trainer::step`]; of other ranks only with blocks that sum something over all virtual ranks, with which all ranks make the same calls.
+    /// As [`Trainer::step`]; of other ranks only where all ranks make the same calls: with blocks that sum something over all virtual ranks, with
+    /// [`Zero::Parameters`](crate::Zero::Parameters), and with [`Zero::Gradients`](crate::Zero::Gradients) where gradients are added up in any order.
     pub fn no_sync<B>(&mut self, batches: impl FnMut(u32) -> B) -> Result<(), TrainError>
     where
         B: IntoIterator<Item = (Input, O::Target)>,
@@ -386,13 +387,25 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
     /// # Errors
     /// When there are more ranks than virtual ranks, ranks have other settings or models, a block would compute other numbers elsewhere, there is a
     /// checkpoint of another training, or another rank is gone or late.
-    pub fn build(mut self) -> Result<Trainer<Input, Output, O>, TrainError> {
+    pub fn build(self) -> Result<Trainer<Input, Output, O>, TrainError> {
         self.precision.check(&self.device)?;
+        let comm = Arc::new(Comm::new(self.collective));
+        // Before anything that ranks do together by it.
+        let checkpoints = self.checkpoints.as_ref().map(|(kept, resume)| {
+            let Checkpoints { shelf, every_steps, every, keep } = kept;
+            json!([shelf.run(), every_steps, every.is_some(), keep, format!("{resume:?}")])
+        });
+        agree_on(
+            &comm,
+            json!({ "zero": [json!(self.slicing.zero), json!(self.slicing.group)], "checkpoints": checkpoints }),
+        )?;
         let checkpoint = match &self.checkpoints {
-            Some((kept, resume)) => load(&mut *self.collective, &kept.shelf, resume, self.slicing)?,
+            Some((kept, resume)) => {
+                let (shelf, resume, slicing) = (kept.shelf.clone(), resume.clone(), self.slicing);
+                comm.run(move |collective| Ok(load(collective, &shelf, &resume, slicing)))??
+            }
             None => None,
         };
-        let comm = Arc::new(Comm::new(self.collective));
         let world = comm.world();
         let kept = checkpoint.as_ref().map(|checkpoint| checkpoint.manifest.virtual_ranks);
         let virtual_ranks = self.virtual_ranks.or(kept).unwrap_or(world);
@@ -439,8 +452,8 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
             .with_loss_scale(self.loss_scale);
         let (mut so_far, mut place) = (ProgressSoFar::default(), Place::default());
         let mut resumed = None;
-        if let Some(checkpoint) = checkpoint {
-            engine.resume(&checkpoint)?;
+        if let Some(mut checkpoint) = checkpoint {
+            engine.resume(&mut checkpoint)?;
             resumed = checkpoint.resumed();
             (so_far, place) = (checkpoint.manifest.progress, checkpoint.manifest.place);
         } else {

@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use super::pieces::{Kind, Stretch, length};
 use super::plan::{Plan, within};
 use crate::collective::{CollectiveError, Message};
+use crate::ledger::{self, Ledger, Numbers};
 use crate::reduce::{Comm, Pending};
 
 /// Numbers of a block that this rank has, from `start` on.
@@ -25,7 +26,7 @@ pub(super) struct Captured {
     rank: u32,
     plan: Arc<Plan>,
     /// By piece of this rank; what others have of it is not there yet.
-    pieces: Vec<Vec<f32>>,
+    pieces: Vec<Numbers<f32>>,
     /// By rank what it sends, if ranks send anything.
     arriving: Option<Pending<Vec<Message>>>,
 }
@@ -35,14 +36,14 @@ impl Captured {
     ///
     /// # Panics
     /// If this rank has not what it is said to have.
-    pub(super) fn of(plan: &Arc<Plan>, mut held: Vec<Held<'_>>, comm: &Comm) -> Captured {
+    pub(super) fn of(plan: &Arc<Plan>, mut held: Vec<Held<'_>>, comm: &Comm, ledger: &Ledger) -> Captured {
         held.retain(|held| !held.numbers.is_empty());
         held.sort_unstable_by_key(|held| (held.block, held.kind, held.start));
         let rank = comm.rank();
         let mine: Vec<usize> = plan.of_rank(rank).collect();
         let own = |&index: &usize| {
             let piece = &plan.pieces[index];
-            let mut numbers = vec![0.0; length(piece)];
+            let mut numbers = zeros(ledger, length(piece));
             for (_, run) in plan.turns[index].sources.iter().filter(|(source, _)| *source == rank) {
                 copy_run(&held, piece, run.clone(), &mut numbers[run.clone()]);
             }
@@ -51,15 +52,17 @@ impl Captured {
         let pieces = mine.par_iter().map(own).collect();
         let arriving = plan.is_exchanged().then(|| {
             let of = |to: u32| {
-                let mut numbers = Vec::new();
-                for (index, run) in plan.sent(rank, to).filter(|_| to != rank) {
-                    let start = numbers.len();
-                    numbers.resize(start + run.len(), 0.0);
-                    copy_run(&held, &plan.pieces[index], run.clone(), &mut numbers[start..]);
+                let sent = || plan.sent(rank, to).filter(|_| to != rank);
+                let mut numbers = zeros(ledger, sent().map(|(_, run)| run.len()).sum());
+                let mut rest = &mut numbers[..];
+                for (index, run) in sent() {
+                    let (into, after) = rest.split_at_mut(run.len());
+                    copy_run(&held, &plan.pieces[index], run.clone(), into);
+                    rest = after;
                 }
                 numbers
             };
-            let outgoing: Vec<Vec<f32>> = (0..comm.world()).into_par_iter().map(of).collect();
+            let outgoing: Vec<Numbers<f32>> = (0..comm.world()).into_par_iter().map(of).collect();
             comm.submit(move |collective| {
                 let outgoing: Vec<&[u8]> =
                     outgoing.iter().map(|numbers| bytemuck::cast_slice(numbers)).collect();
@@ -73,7 +76,7 @@ impl Captured {
     ///
     /// # Errors
     /// When another rank is gone or late.
-    pub(super) fn complete(mut self) -> Result<Vec<(usize, Vec<f32>)>, CollectiveError> {
+    pub(super) fn complete(mut self) -> Result<Vec<(usize, Numbers<f32>)>, CollectiveError> {
         let mine: Vec<usize> = self.plan.of_rank(self.rank).collect();
         if let Some(arriving) = self.arriving.take() {
             for (from, message) in (0..).zip(arriving.wait()?).filter(|(from, _)| *from != self.rank) {
@@ -95,6 +98,10 @@ impl Captured {
         }
         Ok(mine.into_iter().zip(self.pieces).collect())
     }
+}
+
+fn zeros(ledger: &Ledger, count: usize) -> Numbers<f32> {
+    Numbers::of(ledger, ledger::Kind::Copies, vec![0.0; count])
 }
 
 /// Copies a run of a piece from where this rank has it.

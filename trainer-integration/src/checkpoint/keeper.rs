@@ -25,11 +25,15 @@ use super::plan::{Holding, Plan};
 use super::shelf::Shelf;
 use super::upload::{Upload, Written};
 use crate::collective::{CollectiveError, Message};
+use crate::ledger::Ledger;
 use crate::reduce::{Comm, Pending, VirtualRanks};
 use crate::zero::Slicing;
 
 /// How long a training that fails waits for a manifest that is being published.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// How long a rank waits for the store before it lets the others know that it is still there: a store may be slower than ranks wait for each other.
+const A_WHILE: Duration = Duration::from_millis(250);
 
 /// Where checkpoints are kept, and how many. When they are written: whenever one of the two is due, and at the end.
 #[derive(Clone, Debug)]
@@ -101,8 +105,18 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) held: Vec<Held<'a>>,
     /// By virtual rank of this rank; empty ones if the model has none.
     pub(crate) statistics: Vec<Vec<f32>>,
+    /// Where copies of it are counted.
+    pub(crate) ledger: Ledger,
     /// Ends when what belongs before the checkpoint is in the store, or cannot be.
     pub(crate) before: Option<oneshot::Receiver<()>>,
+}
+
+/// A checkpoint whose manifest is there.
+#[derive(Debug)]
+struct Published {
+    id: CheckpointId,
+    /// Whether those that are not kept are away.
+    is_tidy: bool,
 }
 
 /// Something that is being done in the background.
@@ -110,17 +124,15 @@ pub(crate) struct Snapshot<'a> {
 struct Job<T>(Option<JoinHandle<Result<T, CheckpointError>>>);
 
 impl<T> Job<T> {
-    fn is_done(&self) -> bool {
-        self.0.as_ref().is_some_and(JoinHandle::is_finished)
-    }
-
-    /// What came of it, when it has ended; asked once.
-    fn outcome(&mut self, shelf: &Shelf) -> Result<T, String> {
-        let handle = self.0.take().expect("its outcome is asked for once");
-        match shelf.handle().block_on(handle) {
+    /// What came of it, if it ends before so long has passed; said once.
+    fn outcome(&mut self, shelf: &Shelf, within: Duration) -> Option<Result<T, String>> {
+        let handle = self.0.as_mut()?;
+        let ended = shelf.handle().block_on(async { tokio::time::timeout(within, handle).await }).ok()?;
+        self.0 = None;
+        Some(match ended {
             Ok(outcome) => outcome.map_err(|error| crate::train::chain(&error)),
             Err(error) => Err(error.to_string()),
-        }
+        })
     }
 }
 
@@ -141,7 +153,7 @@ struct UnderWay {
     /// By rank.
     heard: Vec<Option<Result<Written, String>>>,
     /// On rank 0, once all objects are there.
-    publication: Option<Job<CheckpointId>>,
+    publication: Option<Job<Published>>,
     /// On rank 0: why it cannot be published.
     refusal: Option<String>,
 }
@@ -419,7 +431,7 @@ impl Keeper {
         self.settle()?;
         let waited = asked.elapsed();
         let checkpoints = self.checkpoints.as_ref().expect("asked only where there are some");
-        let Snapshot { manifest, holding, held, statistics, before } = snapshot()?;
+        let Snapshot { manifest, holding, held, statistics, ledger, before } = snapshot()?;
         let layout = &manifest.layout;
         let pieces = pieces(layout);
         // The same for the whole training, but that moments come with the first step.
@@ -427,7 +439,7 @@ impl Keeper {
             Some(plan) => plan,
             None => Arc::new(Plan::of(&holding, layout, pieces)),
         };
-        let captured = Captured::of(&plan, held, &self.comm);
+        let captured = Captured::of(&plan, held, &self.comm, &ledger);
         let statistics = if layout.statistics() > 0 { statistics } else { Vec::new() };
         let (plan_of_upload, known) = (Arc::clone(&plan), Arc::clone(&self.known));
         let upload = Upload { plan: plan_of_upload, captured, statistics, known, before };
@@ -460,7 +472,7 @@ impl Keeper {
     /// Waits until nothing is under way.
     fn settle(&mut self) -> Result<(), CheckpointError> {
         while self.under_way.is_some() {
-            let signal = self.signal(true);
+            let signal = self.signal(A_WHILE);
             let heard = self.send(&signal).wait()?;
             self.hear(&heard)?;
         }
@@ -479,7 +491,7 @@ impl Keeper {
     }
 
     fn say(&mut self) -> Result<Pending<Vec<Message>>, CheckpointError> {
-        let signal = self.signal(false);
+        let signal = self.signal(Duration::ZERO);
         Ok(self.send(&signal))
     }
 
@@ -488,23 +500,24 @@ impl Keeper {
         self.comm.submit(move |collective| collective.all_gather(&bytes))
     }
 
-    /// What this rank has to say; of what is under way, once it has ended, which is waited for if so told.
-    fn signal(&mut self, waits: bool) -> Signal {
+    /// What this rank has to say; of what is under way, once it has ended, which is waited for so long at most.
+    fn signal(&mut self, within: Duration) -> Signal {
         let pause = self.pause.as_ref().is_some_and(StopFlag::is_raised);
         let mut signal = Signal { stop: self.stop.is_raised(), pause, ..Signal::default() };
         let Some(Checkpoints { shelf, every, .. }) = &self.checkpoints else { return signal };
         signal.is_due = every.is_some_and(|every| self.begun.elapsed() >= every);
         let Some(under_way) = &mut self.under_way else { return signal };
-        if let Some(upload) = &mut under_way.upload
-            && (waits || upload.is_done())
-        {
-            signal.written = Some(upload.outcome(shelf));
+        if let Some(written) = under_way.upload.as_mut().and_then(|job| job.outcome(shelf, within)) {
+            signal.written = Some(written);
             under_way.upload = None;
         }
-        if let Some(publication) = &mut under_way.publication
-            && (waits || publication.is_done())
-        {
-            signal.published = Some(publication.outcome(shelf).map(|id| self.written.push(id)));
+        let published = under_way.publication.as_mut().and_then(|job| job.outcome(shelf, within));
+        if let Some(published) = published {
+            signal.published = Some(published.map(|Published { id, is_tidy }| {
+                // What was given up is not forgotten until it is away; what is trained anew to the same bits has its name again.
+                self.superseded.retain(|other| !is_tidy && *other != id);
+                self.written.push(id);
+            }));
             under_way.publication = None;
         } else if let Some(reason) = under_way.refusal.take() {
             signal.published = Some(Err(reason));
@@ -575,14 +588,15 @@ impl Keeper {
         };
         let (objects, keep) = (checkpoints.shelf.objects(), checkpoints.keep.max(1));
         let back_to = checkpoints.back_to(manifest.step);
-        let superseded = std::mem::take(&mut self.superseded);
+        let superseded = self.superseded.clone();
         let publication = checkpoints.shelf.handle().spawn(async move {
             let id = objects.publish(&manifest).await?;
             // The checkpoint is there; what is left over of others does no harm but to the space it takes.
-            if let Err(error) = objects.tidy(id, keep, back_to, &superseded).await {
+            let tidied = objects.tidy(id, keep, back_to, &superseded).await;
+            if let Err(error) = &tidied {
                 warn!(%error, "old checkpoints could not be removed");
             }
-            Ok(id)
+            Ok(Published { id, is_tidy: tidied.is_ok() })
         });
         under_way.publication = Some(Job(Some(publication)));
     }

@@ -53,11 +53,6 @@ impl Checkpoint {
     pub(super) fn unstored(manifest: Manifest, state: State) -> Checkpoint {
         Checkpoint { id: manifest.id(), manifest, state, superseded: Vec::new(), is_stored: false }
     }
-
-    /// Without its numbers, once they have been taken over.
-    pub(crate) fn without_numbers(self) -> Checkpoint {
-        Checkpoint { state: State::default(), ..self }
-    }
 }
 
 /// What rank 0 says of the store, or why it cannot.
@@ -133,7 +128,11 @@ fn read(
         Ok(Err(CheckpointError::Damaged { reason, .. })) => return Ok(Err(reason)),
         Ok(Err(error)) | Err(error) => return Err(error),
     };
-    let manifest = Manifest::from_bytes(id, &bytes)?;
+    let manifest = match Manifest::from_bytes(id, &bytes) {
+        Ok(manifest) => manifest,
+        Err(CheckpointError::Damaged { reason, .. }) => return Ok(Err(reason)),
+        Err(error) => return Err(error),
+    };
     let (world, count) = (collective.world(), manifest.virtual_ranks);
     if world > count {
         let differences = format!("it has {count} virtual ranks, too few for {world} ranks; start fewer");
@@ -148,8 +147,12 @@ fn read(
     Ok(reading.run(collective, shelf, id)?.map(|state| (manifest, state)))
 }
 
-/// Objects that a rank reads at a time: so many bytes, or one that has more.
-const ROUND_BYTES: u64 = 16 << 20;
+/// Objects that all ranks together read at a time, which is no more than each of them may be given: so many bytes, and one of each rank that has more
+/// than its part.
+const ROUND_BYTES: u64 = 64 << 20;
+
+/// No rank reads more than this at a time, or one object that has more.
+const RANK_BYTES: u64 = 16 << 20;
 
 /// And so many objects.
 const ROUND: usize = 16;
@@ -176,13 +179,14 @@ impl<'a> Reading<'a> {
         let pieces: Vec<Piece> = objects.iter().map(Object::piece).collect();
         let shared: Vec<usize> = (0..objects.len()).filter(|&it| objects[it].statistics.is_none()).collect();
         let of_shared: Vec<Piece> = shared.iter().map(|&it| pieces[it].clone()).collect();
+        let at_most = (ROUND_BYTES / u64::from(ranks.world)).min(RANK_BYTES);
         let mut rounds = vec![Vec::new(); ranks.world as usize];
         let mut give = |rank: u32, object: usize| {
             let rounds: &mut Vec<Vec<usize>> = &mut rounds[rank as usize];
             let bytes = |round: &Vec<usize>| round.iter().map(|&it| objects[it].part.bytes).sum::<u64>();
             match rounds.last_mut() {
                 Some(round)
-                    if round.len() < ROUND && bytes(round) + objects[object].part.bytes <= ROUND_BYTES =>
+                    if round.len() < ROUND && bytes(round) + objects[object].part.bytes <= at_most =>
                 {
                     round.push(object);
                 }

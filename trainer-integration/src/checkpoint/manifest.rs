@@ -9,13 +9,16 @@ use shardfmt::Digest;
 
 use super::CheckpointError;
 use super::part::Part;
-use super::pieces::pieces;
+use super::pieces::{PIECE, pieces};
 
 /// The format that is written, and the newest that is read.
 const FORMAT: u32 = 2;
 
 /// That of earlier versions, still read: a part for each virtual rank.
 pub(super) const PARTS: u32 = 1;
+
+/// The most that a part may be said to have: an overflow of sums of them is far away.
+const MOST_BYTES: u64 = 1 << 40;
 
 /// What decides a training, by name; values as JSON text.
 pub type Settings = BTreeMap<String, String>;
@@ -96,7 +99,7 @@ impl fmt::Display for Place {
 }
 
 /// How many numbers a block has of each kind, and what they are called.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BlockLayout {
     /// Names and dimensions of its parameters, in their order.
@@ -136,6 +139,33 @@ impl Layout {
     /// Numbers that all ranks have in common.
     pub fn common(&self) -> usize {
         self.blocks.iter().map(|block| block.weights + block.first + block.second).sum()
+    }
+
+    /// Both, if the numbers of each block are as many as its shapes say, and all of them can be counted.
+    fn checked(&self) -> Result<(usize, usize), String> {
+        let of_shapes = |tensors: &[(String, Vec<usize>)]| {
+            let size = |(_, shape): &(String, Vec<usize>)| {
+                shape.iter().try_fold(1_usize, |size, dimension| size.checked_mul(*dimension))
+            };
+            tensors.iter().try_fold(0_usize, |sum, tensor| sum.checked_add(size(tensor)?))
+        };
+        let (mut common, mut statistics) = (0_usize, 0_usize);
+        for (number, block) in self.blocks.iter().enumerate() {
+            let BlockLayout { parameters, weights, trained, first, second, buffers, .. } = block;
+            let is_named = !buffers.is_empty();
+            if of_shapes(parameters) != Some(*weights)
+                || is_named && of_shapes(buffers) != Some(block.statistics)
+                || [trained, first, second].into_iter().any(|count| count > weights)
+            {
+                return Err(format!("block {number} has other numbers than its shapes say"));
+            }
+            let sum = |sum: usize, more: usize| {
+                sum.checked_add(more).ok_or_else(|| format!("block {number} has more numbers than there are"))
+            };
+            common = sum(sum(sum(common, *weights)?, *first)?, *second)?;
+            statistics = sum(statistics, block.statistics)?;
+        }
+        Ok((common, statistics))
     }
 
     /// Numbers that each virtual rank has of its own.
@@ -219,10 +249,21 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Whether as many objects are named as the layout asks for.
+    /// Whether the layout agrees with itself, and as many objects are named as it asks for, with room for all its numbers: whatever is done with
+    /// it afterwards takes no more than what is there.
     fn check_counts(&self) -> Result<(), String> {
         let Manifest { virtual_ranks, layout, .. } = self;
         let ranks = *virtual_ranks as usize;
+        let (common, statistics) = layout.checked()?;
+        let shared = if self.format == PARTS { &self.parts } else { &self.pieces };
+        let room =
+            self.room(if self.format == PARTS { statistics.saturating_mul(ranks) } else { 0 }, shared)?;
+        if common > room {
+            return Err(format!("{common} numbers that all ranks have in common, and room for {room}"));
+        }
+        if self.format != PARTS && common.div_ceil(PIECE) > shared.len() {
+            return Err(format!("{common} numbers in {} pieces", shared.len()));
+        }
         let expected = match self.format {
             PARTS => [0, 0, ranks],
             _ => [pieces(layout).len(), if layout.statistics() > 0 { ranks } else { 0 }, 0],
@@ -235,5 +276,15 @@ impl Manifest {
             ));
         }
         Ok(())
+    }
+
+    /// How many numbers these objects have room for besides so many others.
+    fn room(&self, others: usize, objects: &[Part]) -> Result<usize, String> {
+        if let Some(part) = self.objects().find(|part| part.bytes > MOST_BYTES) {
+            return Err(format!("a part of {} bytes", part.bytes));
+        }
+        let bytes = objects.iter().map(|part| u128::from(part.bytes)).sum::<u128>();
+        let numbers = usize::try_from(bytes / size_of::<f32>() as u128).unwrap_or(usize::MAX);
+        Ok(numbers.saturating_sub(others))
     }
 }

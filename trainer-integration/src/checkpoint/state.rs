@@ -70,6 +70,20 @@ impl State {
         (found.len() == range.len()).then_some(found)
     }
 
+    /// The same, no longer kept here if they lie in one place and are all that does: nothing is copied then.
+    pub(crate) fn take(&mut self, block: usize, kind: Kind, range: &Range<usize>) -> Option<Vec<f32>> {
+        let is_it = |it: &&mut Numbers| (it.block, it.kind) == (block, kind) && it.range() == *range;
+        match self.numbers.iter_mut().find(is_it) {
+            Some(it) => Some(std::mem::take(&mut it.values)),
+            None => self.numbers(block, kind, range),
+        }
+    }
+
+    /// How many there are that all ranks have in common.
+    pub(crate) fn bytes(&self) -> usize {
+        self.numbers.iter().map(|it| size_of_val(&it.values[..])).sum()
+    }
+
     /// The numbers of a stretch that lies in one that is there.
     pub(super) fn stretch(&self, Stretch { block, kind, range }: &Stretch) -> Option<&[f32]> {
         let holds = |it: &&Numbers| {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use shardd_client::catalog::StorePlace;
@@ -13,7 +14,8 @@ use super::pieces::{GROUP, Object, PIECE, SMALL, length, pieces};
 use super::plan::turns;
 use super::*;
 use crate::collective::{Collective, ThreadCollective, spawn};
-use crate::reduce::{Partials, VirtualRanks};
+use crate::ledger::Ledger;
+use crate::reduce::{Comm, Partials, VirtualRanks};
 use crate::weights::{Named, Weights};
 use crate::zero::mesh::Mesh;
 use crate::zero::{Slicing, Zero};
@@ -331,7 +333,10 @@ fn held_by(layout: &Layout, holding: &Holding, rank: u32) -> Vec<Numbers> {
 
 /// A keeper of one rank.
 fn keeper(collective: ThreadCollective, shelf: &Shelf, ranks: VirtualRanks) -> Keeper {
-    let comm = std::sync::Arc::new(crate::reduce::Comm::new(Box::new(collective)));
+    keeper_of(Arc::new(Comm::new(Box::new(collective))), shelf, ranks)
+}
+
+fn keeper_of(comm: Arc<Comm>, shelf: &Shelf, ranks: VirtualRanks) -> Keeper {
     let checkpoints = Checkpoints { shelf: shelf.clone(), every_steps: None, every: None, keep: 2 };
     Keeper::new(comm, ranks, Slicing::default(), Some(checkpoints), StopFlag::default(), None)
 }
@@ -346,6 +351,7 @@ fn snapshot<'a>(
         |it: &'a Numbers| Held { block: it.block, kind: it.kind, start: it.start, numbers: &it.values };
     Snapshot {
         before: None,
+        ledger: Ledger::default(),
         manifest: manifest.clone(),
         holding: holding.clone(),
         held: numbers.iter().map(held).collect(),
@@ -392,6 +398,66 @@ fn long_blocks_are_cut_and_come_back_to_any_ranks() {
         }
     }
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+}
+
+#[test]
+fn a_slow_store_is_waited_for_with_word_to_the_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let shelf = shelf(directory.path(), "any");
+    let layout = layout(&[(10, 0)], true);
+    let (written, holding) = (manifest(&layout, 2, 1), Holding::everything(2));
+    let (release, before) = tokio::sync::oneshot::channel();
+    let (release, before) = (Mutex::new(Some(release)), Mutex::new(Some(before)));
+    let take = |rank: u32| if rank == 0 { before.lock().unwrap().take() } else { None };
+    spawn(2, |collective: ThreadCollective| {
+        let rank = collective.rank();
+        let comm = Arc::new(Comm::new(Box::new(collective)));
+        let ranks = VirtualRanks { count: 2, world: 2 };
+        let numbers = held_by(&layout, &holding, rank);
+        let mut keeper = keeper_of(Arc::clone(&comm), &shelf, ranks);
+        std::thread::scope(|scope| {
+            if rank == 1 {
+                // Nothing is put before rank 1 has heard of rank 0 several times since it began to wait.
+                scope.spawn(|| {
+                    let sent = || comm.run(|collective| Ok(collective.bytes_sent())).unwrap();
+                    let (mut last, mut words) = (sent(), 0);
+                    while words < 4 {
+                        let now = sent();
+                        words += u32::from(now > last);
+                        last = now;
+                    }
+                    release.lock().unwrap().take().unwrap().send(()).unwrap();
+                });
+            }
+            let snapshot = || {
+                Ok(Snapshot { before: take(rank), ..snapshot(&written, &holding, &numbers, ranks.of(rank)) })
+            };
+            keeper.finish(1, snapshot).unwrap();
+            assert_eq!(keeper.last_step(), Some(1));
+        });
+    });
+}
+
+#[test]
+fn copies_are_counted_until_they_are_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let shelf = shelf(directory.path(), "any");
+    let layout = layout(&[(PIECE + 7, 20)], false);
+    let written = manifest(&layout, 2, 1);
+    let most = spawn(2, |collective: ThreadCollective| {
+        let (rank, ledger) = (collective.rank(), Ledger::default());
+        let (ranks, holding) = (VirtualRanks { count: 2, world: 2 }, all_ranks(Zero::Moments, 2));
+        let numbers = held_by(&layout, &holding, rank);
+        let snapshot = || {
+            let snapshot = snapshot(&written, &holding, &numbers, ranks.of(rank));
+            Ok(Snapshot { ledger: ledger.clone(), ..snapshot })
+        };
+        keeper(collective, &shelf, ranks).finish(1, snapshot).unwrap();
+        assert_eq!(ledger.now().all, 0);
+        ledger.most().copies
+    });
+    let all = Kind::ALL.into_iter().map(|kind| layout.blocks[0].count(kind) * 4).sum::<usize>();
+    assert!(most.iter().sum::<usize>() >= all, "{most:?} of {all}");
 }
 
 #[test]
@@ -723,7 +789,7 @@ fn what_is_damaged_is_passed_over_for_the_one_before_and_if_none_is_left_said_so
 
 #[test]
 fn a_manifest_of_later_programs_or_of_another_name_is_told_apart_from_a_damaged_one() {
-    let statistics = vec![Part { digest: Digest::of(b"part"), bytes: 4 }; 3];
+    let statistics = vec![Part { digest: Digest::of(b"part"), bytes: 400 }; 3];
     let pieces = vec![statistics[0]];
     let manifest = Manifest { pieces, statistics, ..manifest(&layout(&[(4, 0)], true), 3, 9) };
     let (id, bytes) = (manifest.id(), manifest.to_bytes());
@@ -768,7 +834,44 @@ fn a_manifest_of_format_1_keeps_its_name() {
     let manifest = manifest(&Layout { blocks: vec![old] }, 2, 12);
     let manifest = Manifest { format: PARTS, parts, ..manifest };
     assert_eq!(manifest.id().to_string(), GOLDEN_1, "{}", String::from_utf8(manifest.to_bytes()).unwrap());
+    let parts = manifest.parts.iter().map(|part| Part { bytes: 64, ..*part }).collect();
+    let manifest = Manifest { parts, ..manifest };
     assert_eq!(Manifest::from_bytes(manifest.id(), &manifest.to_bytes()).unwrap(), manifest);
+}
+
+#[test]
+fn a_manifest_whose_layout_no_object_has_room_for_is_damaged() {
+    let part = |bytes| Part { digest: Digest::of(b"part"), bytes };
+    let block = |weights, shape| BlockLayout {
+        parameters: vec![("weight".to_owned(), shape)],
+        weights,
+        ..BlockLayout::default()
+    };
+    let of_two = |blocks, parts| {
+        let whole = Manifest { pieces: vec![part(parts)], ..manifest(&Layout { blocks }, 1, 7) };
+        let old = Manifest { format: PARTS, pieces: Vec::new(), parts: vec![part(parts)], ..whole.clone() };
+        [whole, old]
+    };
+    for sound in of_two(vec![block(6, vec![2, 3])], 64) {
+        assert_eq!(Manifest::from_bytes(sound.id(), &sound.to_bytes()).unwrap(), sound);
+    }
+    let large = 1 << 61;
+    let numbers = BlockLayout { first: 7, ..block(6, vec![6]) };
+    for (blocks, bytes) in [
+        (vec![block(large, vec![large])], 64),
+        (vec![block(large, vec![large])], u64::MAX),
+        (vec![block(usize::MAX, vec![usize::MAX])], 1 << 40),
+        (vec![block(large, vec![large]); 9], 1 << 40),
+        (vec![block(6, vec![large, 64])], 64),
+        (vec![block(6, vec![2])], 64),
+        (vec![numbers], 640),
+        (vec![block(6, vec![6])], 8),
+    ] {
+        for unsound in of_two(blocks.clone(), bytes) {
+            let error = Manifest::from_bytes(unsound.id(), &unsound.to_bytes()).unwrap_err();
+            assert!(matches!(error, CheckpointError::Damaged { .. }), "{error}: {unsound:?}");
+        }
+    }
 }
 
 /// As an earlier version wrote it.

@@ -13,6 +13,7 @@ use super::capture::Captured;
 use super::part::{Part, encode_piece, encode_statistics};
 use super::plan::Plan;
 use super::shelf::Objects;
+use crate::ledger::Numbers;
 
 /// How many objects are encoded and put at once.
 const AT_ONCE: usize = 4;
@@ -41,8 +42,8 @@ pub(super) struct Written {
 }
 
 /// The numbers of one object.
-enum Numbers {
-    Piece(usize, Vec<f32>),
+enum Object {
+    Piece(usize, Numbers<f32>),
     Statistics(Vec<f32>),
 }
 
@@ -56,20 +57,20 @@ impl Upload {
         // What is known could have been taken away or cut short by someone.
         let there = if known.is_empty() { BTreeMap::new() } else { objects.present().await? };
         let present = Arc::new(Present { known, there });
-        let pieces = pieces.into_iter().map(|(index, numbers)| Numbers::Piece(index, numbers));
-        let mut work = pieces.chain(statistics.into_iter().map(Numbers::Statistics)).enumerate();
+        let pieces = pieces.into_iter().map(|(index, numbers)| Object::Piece(index, numbers));
+        let mut work = pieces.chain(statistics.into_iter().map(Object::Statistics)).enumerate();
         let (mut parts, mut written) = (BTreeMap::new(), Written::default());
         let mut putting = JoinSet::new();
         loop {
             while putting.len() < AT_ONCE
-                && let Some((place, numbers)) = work.next()
+                && let Some((place, object)) = work.next()
             {
                 let (plan, objects, present) = (Arc::clone(&plan), objects.clone(), Arc::clone(&present));
                 putting.spawn(async move {
                     let encode = move || {
-                        let bytes = match numbers {
-                            Numbers::Piece(index, numbers) => encode_piece(&plan.pieces[index], &numbers),
-                            Numbers::Statistics(numbers) => encode_statistics(&numbers),
+                        let bytes = match object {
+                            Object::Piece(index, numbers) => encode_piece(&plan.pieces[index], &numbers),
+                            Object::Statistics(numbers) => encode_statistics(&numbers),
                         };
                         (Part::of(&bytes), bytes)
                     };

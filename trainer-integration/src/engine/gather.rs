@@ -12,7 +12,7 @@ use crate::collective::CollectiveError;
 use crate::collective::sums::gather_pieces;
 use crate::device::Precision;
 use crate::flow::Part;
-use crate::ledger::{Held, Kind};
+use crate::ledger::{Held, Kind, Numbers};
 use crate::reduce::Pending;
 use crate::stage::Use;
 use crate::trace::Lane;
@@ -100,33 +100,40 @@ impl Engine {
         memory.into_tensors(self.precision, &self.device)
     }
 
-    /// Takes back the memory of gathered parameters; not that of tensors somebody has kept, or that live elsewhere.
-    pub(super) fn release(&mut self, tensors: Vec<Tensor<1>>, is_kept: bool) {
-        if self.shares_memory() && !is_kept {
+    /// Takes back the memory of gathered parameters; not that of tensors somebody has kept, or that live elsewhere. Of these, so many
+    /// numbers are parameters, which are counted until what is returned is dropped.
+    pub(super) fn release(&mut self, tensors: Vec<Tensor<1>>, kept: Option<usize>) -> Option<Held> {
+        if self.shares_memory() && kept.is_none() {
             self.spare.keep_gathered(Computed::of_tensors(tensors, self.precision));
         } else {
             let count: usize = tensors.iter().map(|tensor| tensor.shape().num_elements()).sum();
             self.spare.lose_gathered(count * self.precision.bytes());
         }
+        let bytes = kept? * self.precision.bytes();
+        Some(self.ledger.hold(Kind::Gathered, bytes))
     }
 
     /// All numbers of a block. All ranks call it together.
-    fn whole(&mut self, block: usize) -> Result<Vec<f32>, CollectiveError> {
+    fn whole(&mut self, block: usize) -> Result<Numbers<f32>, CollectiveError> {
         self.settle()?;
-        let state = &self.blocks[block];
+        let (state, ledger) = (&self.blocks[block], self.ledger.clone());
+        let on_ledger = |numbers| Numbers::of(&ledger, Kind::Gathered, numbers);
         if !self.gathers() {
             let stretches = state.weights.stretches().map(|(_, numbers)| numbers);
-            return Ok(stretches.collect::<Vec<_>>().concat());
+            return Ok(on_ledger(stretches.collect::<Vec<_>>().concat()));
         }
         let (ownership, all) = (state.ownership, 0..state.ownership.all);
-        let mut memory = vec![vec![0.0; all.len()]];
+        let mut whole = on_ledger(vec![0.0; all.len()]);
         for (start, kept) in state.weights.stretches() {
-            memory[0][start..start + kept.len()].copy_from_slice(kept);
+            whole[start..start + kept.len()].copy_from_slice(kept);
         }
         let group = self.mesh.group().to_vec();
         self.comm.run(move |collective| {
-            gather_pieces(collective, &group, ownership.cut(&[all], &mut memory, ownership.all))?;
-            Ok(memory.remove(0))
+            let mut memory = whole.growing();
+            let pieces = ownership.cut(&[all], std::slice::from_mut(&mut memory), ownership.all);
+            gather_pieces(collective, &group, pieces)?;
+            drop(memory);
+            Ok(whole)
         })
     }
 
@@ -135,7 +142,7 @@ impl Engine {
     /// # Errors
     /// When another rank is gone or late.
     pub fn parameters(&mut self) -> Result<Vec<Vec<f32>>, CollectiveError> {
-        (0..self.blocks.len()).map(|block| self.whole(block)).collect()
+        (0..self.blocks.len()).map(|block| Ok(self.whole(block)?.into_values())).collect()
     }
 
     /// The same on rank 0 alone.
@@ -144,7 +151,7 @@ impl Engine {
         for block in 0..self.blocks.len() {
             let whole = self.whole(block)?;
             if self.comm.rank() == 0 {
-                all.push(whole);
+                all.push(whole.into_values());
             }
         }
         Ok((self.comm.rank() == 0).then_some(all))

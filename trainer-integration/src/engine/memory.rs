@@ -3,6 +3,10 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use super::EngineError;
+use crate::collective::CollectiveError;
 
 /// Some rows of a micro-batch, and what of them is done already.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +45,21 @@ pub(super) fn is_out_of_memory(panic: &(dyn Any + Send)) -> bool {
     let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
     let message = message.to_ascii_lowercase().replace(['-', '_'], " ");
     ["out of memory", "out of device memory"].iter().any(|words| message.contains(words))
+}
+
+/// An attempt with so many rows, those of all virtual ranks of a rank: without memory for them it comes to an error with the way out. Whatever was on
+/// its way is dropped.
+pub(super) fn at_once(
+    rows: usize,
+    attempt: impl FnOnce() -> Result<(), CollectiveError>,
+) -> Result<(), EngineError> {
+    match catch_unwind(AssertUnwindSafe(attempt)) {
+        Ok(outcome) => Ok(outcome?),
+        Err(panic) if is_out_of_memory(&*panic) => {
+            Err(EngineError::OutOfMemory { rows, way_out: ", or use more ranks, which share them" })
+        }
+        Err(panic) => resume_unwind(panic),
+    }
 }
 
 #[cfg(test)]

@@ -9,11 +9,12 @@ use burn::tensor::{Tensor, TensorData};
 use tracing::warn;
 
 use super::gather::Lent;
-use super::memory::{Piece, is_out_of_memory, pieces};
+use super::memory::{Piece, at_once, is_out_of_memory, pieces};
 use super::scatter::Scatter;
 use super::walk::{Gradient, Open, Walk};
 use super::{
-    Begun, BucketSum, Engine, EngineError, MicroBatch, Reduced, Reducing, Share, StepPlan, lock, reduce,
+    Begun, BucketSum, Engine, EngineError, Measure, MicroBatch, Reduced, Reducing, Share, StepPlan, lock,
+    reduce,
 };
 use crate::collective::numbers::add_right;
 use crate::collective::slice_of;
@@ -54,8 +55,7 @@ impl Engine {
         } else {
             let mut lent = self.lend();
             let outcome = if self.is_side_by_side() {
-                let outcome = self.run_side_by_side(shares, &mut lent, &mut begun, closing);
-                outcome.map_err(EngineError::from)
+                self.run_side_by_side(shares, &mut lent, &mut begun, closing)
             } else {
                 self.run_one_by_one(shares, &mut lent, &mut begun, closing)
             };
@@ -217,7 +217,7 @@ impl Engine {
         lent: &mut Lent,
         begun: &mut Begun,
         closing: Closing,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<(), EngineError> {
         let longest = shares.iter().map(Vec::len).max().unwrap_or(0);
         let rounds = self.largest(longest, begun.number, closing.is_complete)?;
         let mut shares: Vec<_> = shares.into_iter().map(Vec::into_iter).collect();
@@ -237,32 +237,46 @@ impl Engine {
                 walks.push(walk);
                 measures.push(measure);
             }
-            for block in 0..self.model.stages.len() {
-                let parameters = self.tensors(lent, block)?;
-                let total = self.summary(block, parameters, walks.iter().map(Option::as_ref).enumerate())?;
-                for (index, walk) in walks.iter_mut().enumerate() {
-                    let Some(walk) = walk else { continue };
-                    self.forward(walk, index, block, parameters, total.clone());
-                }
-            }
-            for (index, (walk, measure)) in walks.iter_mut().zip(measures).enumerate() {
-                if let (Some(walk), Some((measure, rows))) = (walk, measure) {
-                    begun.measure(index, walk.turn(|output| measure(output, 0..rows, rows)));
-                }
-            }
-            for block in (0..self.model.stages.len()).rev() {
-                let back = |walk: &mut Option<Walk>| self.backward(walk.as_mut()?, block);
-                let open: Vec<Option<Open>> = walks.iter_mut().map(back).collect();
-                self.close(block, walks.iter_mut().map(Option::as_mut), open)?;
-                let Some(bucket) = self.buckets.completed_by(block) else { continue };
-                for (index, walk) in walks.iter_mut().enumerate() {
-                    let gradient = walk.as_mut().map(|walk| walk.gradient.take());
-                    self.deliver(begun, index, bucket, gradient, is_last)?;
-                }
-            }
+            let rows = measures.iter().flatten().map(|(_, rows)| rows).sum();
+            at_once(rows, || self.side_by_side(walks, measures, lent, begun, is_last))?;
         }
         if rounds == 0 && closing.sends {
             self.deliver_nothing(begun)?;
+        }
+        Ok(())
+    }
+
+    /// A micro-batch of each virtual rank that has one, forward and back.
+    fn side_by_side(
+        &mut self,
+        mut walks: Vec<Option<Walk>>,
+        measures: Vec<Option<(Measure<'_>, usize)>>,
+        lent: &mut Lent,
+        begun: &mut Begun,
+        is_last: bool,
+    ) -> Result<(), CollectiveError> {
+        for block in 0..self.model.stages.len() {
+            let parameters = self.tensors(lent, block)?;
+            let total = self.summary(block, parameters, walks.iter().map(Option::as_ref).enumerate())?;
+            for (index, walk) in walks.iter_mut().enumerate() {
+                let Some(walk) = walk else { continue };
+                self.forward(walk, index, block, parameters, total.clone());
+            }
+        }
+        for (index, (walk, measure)) in walks.iter_mut().zip(measures).enumerate() {
+            if let (Some(walk), Some((measure, rows))) = (walk, measure) {
+                begun.measure(index, walk.turn(|output| measure(output, 0..rows, rows)));
+            }
+        }
+        for block in (0..self.model.stages.len()).rev() {
+            let back = |walk: &mut Option<Walk>| self.backward(walk.as_mut()?, block);
+            let open: Vec<Option<Open>> = walks.iter_mut().map(back).collect();
+            self.close(block, walks.iter_mut().map(Option::as_mut), open)?;
+            let Some(bucket) = self.buckets.completed_by(block) else { continue };
+            for (index, walk) in walks.iter_mut().enumerate() {
+                let gradient = walk.as_mut().map(|walk| walk.gradient.take());
+                self.deliver(begun, index, bucket, gradient, is_last)?;
+            }
         }
         Ok(())
     }
@@ -294,7 +308,7 @@ impl Engine {
                     largest = largest.max(count);
                 }
                 _ => {
-                    let what = "it is at another micro-batch or step: models that sum over all virtual ranks take the same calls on all ranks";
+                    let what = "it is at another micro-batch or step: with ZeRO stage 3, and with models that sum over all virtual ranks, all ranks make the same calls";
                     return Err(CollectiveError::Malformed { rank: rank as u32, what: what.to_owned() });
                 }
             }

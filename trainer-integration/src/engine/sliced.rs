@@ -8,6 +8,7 @@
 use burn::tensor::Tensor;
 
 use super::computed::Computed;
+use super::memory::at_once;
 use super::passes::Closing;
 use super::walk::{Open, Walk};
 use super::{Begun, Engine, EngineError, Measure, MicroBatch, Share};
@@ -61,7 +62,8 @@ impl Engine {
                 }
                 slots.append(&mut of_share);
             }
-            self.round(slots, begun)?;
+            let rows = slots.iter().filter_map(|slot| Some(slot.measure.as_ref()?.1)).sum();
+            at_once(rows, || self.round(slots, begun))?;
         }
         Ok(())
     }
@@ -81,6 +83,8 @@ impl Engine {
     fn round(&mut self, mut slots: Vec<Slot<'_>>, begun: &mut Begun) -> Result<(), CollectiveError> {
         let last = self.model.stages.len() - 1;
         let mut arriving = Some(self.begin_gather(0));
+        // By block, of which parameters are still needed after it.
+        let mut kept = Vec::with_capacity(last);
         for block in 0..last {
             let parameters = self.arrived(arriving.take(), block)?;
             arriving = Some(self.begin_gather(block + 1));
@@ -90,10 +94,12 @@ impl Engine {
                 let _span = self.tracer.span(Lane::Compute, || format!("forward {block}"));
                 let running = &mut self.running[index][block];
                 let loaded = self.model.stages[block].load(&parameters, running, Use::Forward);
-                *running = walk.pass_by(block, &*loaded, total.clone());
+                let before = std::mem::take(running);
+                *running = walk.pass_by(block, &*loaded, total.clone(), before);
             }
-            let is_kept = slots.iter().filter_map(|slot| slot.walk.as_ref()).any(Walk::keeps);
-            self.release(parameters, is_kept);
+            let is_kept = walks(&slots).any(|(_, walk)| walk.is_some_and(Walk::keeps));
+            let count = is_kept.then(|| self.kept_parameters(block, walks(&slots)));
+            kept.push(self.release(parameters, count));
         }
         let parameters = self.arrived(arriving.take(), last)?;
         let total = self.summary(last, &parameters, walks(&slots))?;
@@ -122,12 +128,12 @@ impl Engine {
                     continue;
                 };
                 let span = self.tracer.span(Lane::Compute, || format!("forward {block} again"));
-                let running = &self.running[slot.index][block];
-                let loaded = self.model.stages[block].load(&parameters, running, Use::Training);
+                let loaded = self.model.stages[block].load(&parameters, walk.running(), Use::Training);
                 walk.again(block, loaded, block > self.first_trained);
                 drop(span);
                 open.push(self.backward(walk, block));
             }
+            kept.truncate(block);
             self.back_through(block, &mut slots, open, parameters, begun)?;
         }
         for block in (0..self.first_trained.min(last)).rev() {
@@ -146,7 +152,7 @@ impl Engine {
         begun: &mut Begun,
     ) -> Result<(), CollectiveError> {
         self.close(block, slots.iter_mut().map(|slot| slot.walk.as_mut()), open)?;
-        self.release(parameters, false);
+        self.release(parameters, None);
         self.deliver_block(block, slots, begun)
     }
 
@@ -163,6 +169,20 @@ impl Engine {
             self.deliver(begun, slot.index, bucket, gradient, slot.is_last)?;
         }
         Ok(())
+    }
+
+    /// How many numbers there are in the block's parameters that the walks keep for later blocks, all of them the same; what else they keep is
+    /// an activation.
+    fn kept_parameters<'a>(
+        &self,
+        block: usize,
+        walks: impl Iterator<Item = (usize, Option<&'a Walk>)>,
+    ) -> usize {
+        let parameters = self.model.stages[block].parameters();
+        let is_one = |shape: &&[usize]| parameters.iter().any(|it| it.shape == *shape);
+        let of_walk =
+            |walk: &Walk| walk.kept().filter(is_one).map(|shape| shape.iter().product::<usize>()).sum();
+        walks.filter_map(|(_, walk)| walk).map(of_walk).max().unwrap_or(0)
     }
 
     fn begin_gather(&mut self, block: usize) -> Arriving {

@@ -10,6 +10,7 @@ use crate::checkpoint::{
     Settings, Snapshot, State,
 };
 use crate::collective::CollectiveError;
+use crate::ledger;
 use crate::optim::Moments;
 use crate::stage::Stage;
 use crate::train::ProgressSoFar;
@@ -84,7 +85,8 @@ impl Engine {
             parts: Vec::new(),
         };
         let holding = Holding::of(&self.mesh, self.gathers(), self.zero != Zero::Nothing);
-        Ok(Snapshot { manifest, holding, held, statistics: running.collect(), before: None })
+        let ledger = self.ledger.clone();
+        Ok(Snapshot { manifest, holding, held, statistics: running.collect(), ledger, before: None })
     }
 
     /// What this rank has of a training, whether or not the others are still there: of weights that were on their way when they went, its own.
@@ -141,13 +143,14 @@ impl Engine {
         Layout { blocks: blocks.map(|(stage, state)| layout(&**stage, state)).collect() }
     }
 
-    /// Makes this what it was at a checkpoint, which is of a training with the same settings.
+    /// Makes this what it was at a checkpoint, which is of a training with the same settings, and whose numbers it takes.
     ///
     /// # Errors
-    /// When it is of another model; then nothing has changed.
-    pub(crate) fn resume(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+    /// When it is of another model; then nothing has changed here.
+    pub(crate) fn resume(&mut self, checkpoint: &mut Checkpoint) -> Result<(), CheckpointError> {
         self.settle()?;
-        let restored = self.restore(&checkpoint.manifest.layout, &checkpoint.state);
+        let state = std::mem::take(&mut checkpoint.state);
+        let restored = self.restore(&checkpoint.manifest.layout, state);
         restored.map_err(|differences| {
             let id = checkpoint.id.short();
             CheckpointError::Settings { id, differences: format!("its model has {differences}") }
@@ -167,7 +170,8 @@ impl Engine {
     ///
     /// # Errors
     /// What of the model differs from the layout; then nothing has changed.
-    pub(crate) fn restore(&mut self, layout: &Layout, state: &State) -> Result<(), String> {
+    pub(crate) fn restore(&mut self, layout: &Layout, mut state: State) -> Result<(), String> {
+        let mut copies = self.ledger.hold(ledger::Kind::Copies, state.bytes());
         let ours = self.layout();
         if ours.blocks.len() != layout.blocks.len() {
             return Err(format!("{} blocks, and not {}", layout.blocks.len(), ours.blocks.len()));
@@ -191,12 +195,12 @@ impl Engine {
         }
         let mut moments = Vec::with_capacity(self.blocks.len());
         for (block, (ours, layout)) in self.blocks.iter().zip(&layout.blocks).enumerate() {
-            let has = |range: Range<usize>| state.has(block, Kind::Weights, &range);
             let mut kept = ours.weights.stretches().map(|(start, numbers)| start..start + numbers.len());
+            let has = |range: Range<usize>| state.has(block, Kind::Weights, &range);
             let is_there = if ours.computed.is_some() { has(0..ours.ownership.all) } else { kept.all(has) };
-            let moment = |kind| match layout.count(kind) {
+            let mut moment = |kind| match layout.count(kind) {
                 0 => Some(Vec::new()),
-                _ => state.numbers(block, kind, &ours.slice),
+                _ => state.take(block, kind, &ours.slice),
             };
             let (first, second) = (moment(Kind::First), moment(Kind::Second));
             let (Some(first), Some(second)) = (first.filter(|_| is_there), second) else {
@@ -204,10 +208,13 @@ impl Engine {
             };
             moments.push(Moments { first, second, steps: layout.updates });
         }
-        for Numbers { block, start, values, .. } in state.numbers.iter().filter(|it| it.kind == Kind::Weights)
+        copies.set(state.bytes());
+        for Numbers { block, start, values, .. } in
+            state.numbers.into_iter().filter(|it| it.kind == Kind::Weights)
         {
-            self.blocks[*block].begin(*start, values);
+            self.blocks[block].begin(start, &values);
         }
+        drop(copies);
         for (block, moments) in self.blocks.iter_mut().zip(moments) {
             block.remember(moments);
         }

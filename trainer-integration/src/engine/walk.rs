@@ -55,6 +55,8 @@ impl Gradient {
 struct Passed {
     input: Vec<Part>,
     total: Option<Tensor<1>>,
+    /// The running numbers that it went forward with, which may have moved since.
+    running: Vec<Vec<f32>>,
     /// What it kept for later blocks.
     names: Vec<&'static str>,
 }
@@ -100,12 +102,13 @@ impl Walk {
         next.summarise(input).inner().cast(FloatDType::F32)
     }
 
-    /// Through the next block, whose graph is made on the way back; says what became of its running numbers.
+    /// Through the next block, which has these running numbers and whose graph is made on the way back; says what became of them.
     pub(super) fn pass_by(
         &mut self,
         block: usize,
         loaded: &dyn Loaded,
         total: Option<Tensor<1>>,
+        running: Vec<Vec<f32>>,
     ) -> Vec<Vec<f32>> {
         let key = self.key.of(block as u64);
         let input = std::mem::take(&mut self.activation);
@@ -116,13 +119,18 @@ impl Walk {
         let (shelf, pass) = pass.leave();
         self.shelf = shelf;
         self.activation = output.into_iter().map(Part::inner).collect();
-        self.passed.push(Passed { input, total, names: pass.kept.into_keys().collect() });
+        self.passed.push(Passed { input, total, running, names: pass.kept.into_keys().collect() });
         loaded.buffers()
+    }
+
+    /// The running numbers with which the last block that was passed by went forward.
+    pub(super) fn running(&self) -> &[Vec<f32>] {
+        &self.passed.last().expect("as often again as passed by").running
     }
 
     /// Through the last block that was passed by, once more.
     pub(super) fn again(&mut self, block: usize, loaded: Box<dyn Loaded>, wants_gradient: bool) {
-        let Passed { input, total, names } = self.passed.pop().expect("as often again as passed by");
+        let Passed { input, total, names, .. } = self.passed.pop().expect("as often again as passed by");
         for name in names {
             self.shelf.remove(name);
         }
@@ -134,6 +142,12 @@ impl Walk {
     /// Whether the last block that was passed by keeps something for later ones.
     pub(super) fn keeps(&self) -> bool {
         self.passed.last().is_some_and(|passed| !passed.names.is_empty())
+    }
+
+    /// The shapes of what the last block that was passed by keeps for later ones.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &[usize]> {
+        let names = self.passed.last().into_iter().flat_map(|passed| &passed.names);
+        names.filter_map(|name| self.shelf.get(name)).map(Part::shape)
     }
 
     /// Through the next block; says what became of its running numbers.

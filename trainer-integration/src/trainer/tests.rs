@@ -2,11 +2,15 @@ use burn::module::Module;
 use burn::nn::{DropoutConfig, Linear, LinearConfig};
 use burn::tensor::{Tensor, TensorData};
 
+use shardd_client::catalog::StorePlace;
+
 use super::*;
+use crate::checkpoint::Shelf;
 use crate::collective::{ThreadCollective, spawn};
 use crate::loss::{CrossEntropy, SampleLosses};
 use crate::models::{Norm, conv_net, perceptron};
 use crate::testkit::digits_like;
+use crate::zero::Zero;
 
 type Digits = Trainer<Tensor<4>, Tensor<2>, CrossEntropy>;
 
@@ -157,6 +161,18 @@ fn what_cannot_be_trained_is_refused_with_the_way_out() {
         builder.build().unwrap_err().to_string()
     });
     assert!(refused[0].contains("rank 1 differs from rank 0 in seed (1 against 0)"), "{refused:?}");
+    let directory = tempfile::tempdir().unwrap();
+    let place = StorePlace::Directory(directory.path().to_owned());
+    let shelf = Shelf::open(&place, &"any".parse().unwrap()).unwrap();
+    let refused = spawn(2, |collective| {
+        let model = perceptron(3, 2, 0.0, &Device::flex());
+        let rank = crate::collective::Collective::rank(&collective);
+        let builder = Trainer::new(model, CrossEntropy, Box::new(collective)).zero(Zero::ALL[rank as usize]);
+        let checkpoints = Checkpoints { shelf: shelf.clone(), every_steps: Some(1), every: None, keep: 1 };
+        let builder = if rank == 0 { builder.checkpoints(checkpoints, Resume::Auto) } else { builder };
+        builder.build().unwrap_err().to_string()
+    });
+    assert!(refused[0].contains("rank 1 differs from rank 0 in checkpoints ("), "{refused:?}");
     let refused = spawn(1, |collective| {
         let linear = || LinearConfig::new(2, 2).init(&Device::flex());
         let twice =

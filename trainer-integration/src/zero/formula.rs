@@ -211,6 +211,7 @@ impl Setting {
                 Zero::Moments | Zero::Gradients => 0,
                 Zero::Parameters => 2 * computed * self.block,
             },
+            copies: 0,
             all: 0,
         };
         Usage { all: usage.by_kind().iter().map(|(_, bytes)| bytes).sum(), ..usage }

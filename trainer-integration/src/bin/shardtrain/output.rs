@@ -56,7 +56,7 @@ pub(crate) struct Report<'a> {
     zero: u8,
     /// Which ranks share slices with each other, if any do.
     groups: Option<Groups<'a>>,
-    /// The most bytes of weights, gradients and moments that this rank held at once.
+    /// The most bytes of weights, gradients, moments and copies of them that this rank held at once.
     memory: Usage,
     samples: u64,
     /// Steps of the checkpoint that this process went on from.

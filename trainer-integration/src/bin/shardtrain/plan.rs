@@ -497,7 +497,7 @@ impl PlanArgs {
             "step",
         ];
         let rows = plan.stages.iter().map(|cost| {
-            let [weights, gradients, moments, gathered] =
+            let [weights, gradients, moments, gathered, _] =
                 cost.bytes.by_kind().map(|(_, count)| bytes(count as f64));
             [
                 cost.stage.to_string(),

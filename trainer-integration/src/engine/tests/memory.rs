@@ -102,13 +102,16 @@ impl Loaded for TightLoaded {
     }
 }
 
-/// Three layers, each a bucket, with weights that are always the same; the first on a device that holds `most` rows.
-fn layers(most: usize, at: At) -> Model {
-    let device = Device::flex();
-    let mut model = conv_net([1, 8, 8], 10, Norm::Group, 0.0, &device).into_model();
+/// The model, with its first block on a device that holds `most` rows.
+fn tight(mut model: Model, most: usize, at: At) -> Model {
     let stage = model.stages.remove(0);
     model.stages.insert(0, Box::new(Tight { stage, most, at }));
     model
+}
+
+/// Three layers, each a bucket, with weights that are always the same; the first on a device that holds `most` rows.
+fn layers(most: usize, at: At) -> Model {
+    tight(conv_net([1, 8, 8], 10, Norm::Group, 0.0, &Device::flex()).into_model(), most, at)
 }
 
 /// What two virtual ranks with two micro-batches each come to: losses, answers, and how each number moves.
@@ -150,6 +153,33 @@ fn what_cannot_be_cut_is_an_error_with_the_way_out() {
     assert!(exact.contains("no memory for 16 rows") && exact.contains("--reduce fast"), "{exact}");
     let single = step(0, At::Forward, Reduction::Fast(Compression::None)).unwrap_err().to_string();
     assert!(single.contains("no memory for 1 rows at once") && !single.contains("--reduce"), "{single}");
+}
+
+#[test]
+fn so_is_what_goes_through_the_blocks_side_by_side() {
+    let ranks = VirtualRanks { count: 2, world: 1 };
+    let shares = || (0..2).map(|seed| share(16, seed)).collect();
+    let message = |mut engine: Engine| {
+        let before = engine.running.clone();
+        let message = engine.step(shares(), plan(0), |_| true).unwrap_err().to_string();
+        assert_eq!(engine.running, before);
+        message
+    };
+    let tight = |norm| tight(model(norm), 8, At::Forward);
+    let summing = engine(tight(Norm::Sync), ranks, PLAIN, &alone());
+    let weights = model(Norm::Batch).initial(5);
+    let blank = Engine::blank(
+        tight(Norm::Batch),
+        Zero::Parameters,
+        Device::flex(),
+        ranks,
+        PLAIN,
+        Key::new(0),
+        alone(),
+    );
+    for message in [message(summing), message(zero::with_weights(blank, &weights))] {
+        assert!(message.contains("no memory for 32 rows") && message.contains("more ranks"), "{message}");
+    }
 }
 
 #[test]
