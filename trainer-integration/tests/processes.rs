@@ -158,6 +158,8 @@ fn processes_that_keep_slices_train_the_same_weights() {
         (&["--zero", "4"][..], "stage \"4\" of ZeRO"),
         (&["--zero", "1", "--reduce", "fast", "--compress", "int8"], "compressed gradients"),
         (&["--zero-group", "2"], "--zero-group needs --zero"),
+        (&["--loss-scale", "1024"], "give --precision f16"),
+        (&["--loss-scale", "1000", "--precision", "f16"], "no power of two"),
         (&["--zero", "2", "--zero-group", "3"], "1 ranks cannot form groups of 3; give one of 1"),
     ] {
         let mut command = shardtrain(&store);

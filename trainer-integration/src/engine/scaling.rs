@@ -2,6 +2,8 @@
 //! into the model, so that what is small does not vanish in the few exponents of 16 bits, and divided by it where it comes out. The power is halved
 //! when a gradient was too large, and doubled after a while of none. Pure.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 /// By how much the gradient of the loss is multiplied: a power of two, with which multiplying and dividing are exact.
@@ -63,6 +65,19 @@ impl LossScale {
     }
 }
 
+impl FromStr for LossScale {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<LossScale, String> {
+        let mut exponents = LossScale::LOWEST..=LossScale::HIGHEST;
+        let factor = text.parse::<f32>().ok();
+        let exponent = exponents.find(|&exponent| factor == Some(power_of_two(exponent)));
+        exponent.map(LossScale::of_exponent).ok_or_else(|| {
+            format!("{text:?} is no power of two from 1/65536 to 2^64; give 65536, or 128 where gradients are larger")
+        })
+    }
+}
+
 impl Default for LossScale {
     fn default() -> LossScale {
         LossScale::of_exponent(LossScale::FIRST)
@@ -94,6 +109,18 @@ mod tests {
         assert_eq!(lowest.factor(), 1.0 / 65_536.0);
         let highest = after(first, 100 * LossScale::GROWS_AFTER);
         assert_eq!(highest, LossScale::of_exponent(LossScale::HIGHEST));
+    }
+
+    #[test]
+    fn it_is_told_as_a_power_of_two() {
+        for exponent in [LossScale::LOWEST, -1, 0, 7, LossScale::FIRST, LossScale::HIGHEST] {
+            let scale = LossScale::of_exponent(exponent);
+            assert_eq!(scale.factor().to_string().parse(), Ok(scale));
+        }
+        for other in ["0", "-2", "3", "1e30", "inf", "NaN", "", "many"] {
+            let refused = other.parse::<LossScale>().unwrap_err();
+            assert!(refused.contains(other) && refused.contains("power of two"), "{refused}");
+        }
     }
 
     proptest! {

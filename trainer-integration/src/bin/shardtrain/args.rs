@@ -14,6 +14,7 @@ use shardd_trainer::collective::nccl::{NcclError, Transport};
 use shardd_trainer::compress::Compression;
 use shardd_trainer::data::InputOptions;
 use shardd_trainer::device::{DeviceError, DeviceName, Precision};
+use shardd_trainer::engine::LossScale;
 use shardd_trainer::launched::master_of_env;
 use shardd_trainer::models::{GptSize, ModelKind, ModelOptions, Norm};
 use shardd_trainer::optim::{Decline, Optimizer, Scaling};
@@ -252,6 +253,10 @@ pub(crate) struct Args {
     /// updates, losses and statistics have 32 always
     #[arg(long, value_name = "f32|bf16|f16", default_value_t)]
     pub(crate) precision: Precision,
+
+    /// With what gradients are multiplied at first with --precision f16, a power of two; what is too much halves it, at the price of a step [default: 65536]
+    #[arg(long, value_name = "SCALE")]
+    pub(crate) loss_scale: Option<LossScale>,
 
     /// Where rows become numbers: on the host, or on the device, of what is stored, a step ahead; the numbers are the same [default: where it is
     /// computed]
@@ -558,6 +563,8 @@ impl Args {
             "--compress loses bits, so it needs --reduce fast".to_owned()
         } else if self.zero_group.is_some() && self.zero == Zero::Nothing {
             "--zero-group needs --zero 1, 2 or 3".to_owned()
+        } else if self.loss_scale.is_some() && self.precision != Precision::F16 {
+            "--loss-scale is for gradients that travel back in 16 bits of f16; give --precision f16, or leave it out".to_owned()
         } else if let Some(refusal) = self.zero.refusal(self.reduction()) {
             refusal.to_owned()
         } else if let Some(refusal) = self.reduce_dtype.refusal(self.reduction()) {

@@ -19,7 +19,6 @@ use shardd_trainer::collective::tcp::{TcpOptions, connect, meet};
 use shardd_trainer::collective::{Collective, threads};
 use shardd_trainer::data::{Augmentation, Rows};
 use shardd_trainer::elastic::{Origin, Reforming};
-use shardd_trainer::engine::LossScale;
 use shardd_trainer::launched::{end_with, stop_on_signals};
 use shardd_trainer::record::{About, Purpose, Recording};
 use shardd_trainer::trace::{Tracer, node_events};
@@ -291,7 +290,7 @@ impl<'a> Session<'a> {
             input,
             device: args.device,
             precision: args.precision,
-            loss_scale: LossScale::default(),
+            loss_scale: args.loss_scale.unwrap_or_default(),
             transport: args.transport(),
             preparation: args.prepare.map(Into::into),
             threads: args.threads,
