@@ -90,18 +90,18 @@ impl Engine {
     }
 
     /// What this rank has of a training, whether or not the others are still there: of weights that were on their way when they went, its own.
-    /// Running numbers are those of before a step that has failed.
-    pub(crate) fn remains(&mut self) -> (Layout, State) {
+    /// Running numbers are those of before a step that has failed. Moments are moved, and nothing is there twice but a block's weights.
+    pub(crate) fn remains(mut self) -> (Layout, State) {
         let are_there: Vec<bool> = (0..self.buckets.count())
             .map(|bucket| self.arrive(bucket).is_ok() && !self.lacks.contains(&bucket))
             .collect();
-        let mut state = State::default();
-        for (block, kept) in self.blocks.iter().enumerate() {
+        let (layout, mut state) = (self.layout(), State::default());
+        for (block, kept) in std::mem::take(&mut self.blocks).into_iter().enumerate() {
             let BlockState { weights, moments, slice, ownership, computed, .. } = kept;
             let is_whole = computed.is_some() || are_there[self.buckets.with(block)];
-            let mut keep = |kind, start, numbers: &[f32]| {
-                if !numbers.is_empty() {
-                    state.numbers.push(Numbers { block, kind, start, values: numbers.to_vec() });
+            let mut keep = |kind, start, values: Vec<f32>| {
+                if !values.is_empty() {
+                    state.numbers.push(Numbers { block, kind, start, values });
                 }
             };
             for (start, numbers) in weights.stretches() {
@@ -110,16 +110,16 @@ impl Engine {
                 for range in if is_whole { all } else { own } {
                     let (from, to) = (range.start.max(start), range.end.min(start + numbers.len()));
                     if from < to {
-                        keep(Kind::Weights, from, &numbers[from - start..to - start]);
+                        keep(Kind::Weights, from, numbers[from - start..to - start].to_vec());
                     }
                 }
             }
-            keep(Kind::First, slice.start, &moments.first);
-            keep(Kind::Second, slice.start, &moments.second);
+            keep(Kind::First, slice.start, moments.first);
+            keep(Kind::Second, slice.start, moments.second);
         }
         let running = self.running.iter().map(|blocks| blocks.iter().flatten().flatten().copied().collect());
         state.statistics = self.virtual_ranks().zip(running).collect();
-        (self.layout(), state)
+        (layout, state)
     }
 
     fn layout(&self) -> Layout {

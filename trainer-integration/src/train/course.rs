@@ -41,19 +41,20 @@ pub(super) struct Course {
 
 impl Course {
     /// What of it this rank has, whether or not the others are there.
-    pub(super) fn remains(mut self, run: String, settings: &Settings) -> Option<Remains> {
+    pub(super) fn remains(self, run: String, settings: &Settings) -> Option<Remains> {
         if !self.is_whole {
             return None;
         }
+        let (loss_scale, virtual_ranks) = (self.engine.loss_scale(), self.engine.virtual_rank_count());
         let (layout, state) = self.engine.remains();
         let progress = self.guard.remember(self.account.so_far());
-        let progress = ProgressSoFar { loss_scale: self.engine.loss_scale(), ..progress };
+        let progress = ProgressSoFar { loss_scale, ..progress };
         let manifest = Manifest {
             format: Manifest::FORMAT,
             run,
             step: progress.steps,
             place: self.place.unwrap_or_default(),
-            virtual_ranks: self.engine.virtual_rank_count(),
+            virtual_ranks,
             settings: kept(settings),
             progress,
             layout,
