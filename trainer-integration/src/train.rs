@@ -601,9 +601,15 @@ impl Training<'_> {
         let (Some(legacy), Some((course, settings))) = (&self.persistence.legacy, course) else { return };
         // A record is known to be whole only where a checkpoint is.
         let is_recorded = self.persistence.recording.is_some();
-        if matches!(outcome, Ok(Outcome::Paused(_)))
-            || matches!(outcome, Err(TrainError::Collective(_))) && !is_recorded
-        {
+        let is_lost = match outcome {
+            Err(error) => matches!(error, TrainError::Collective(_)),
+            // What is left to do is to evaluate it.
+            Ok(Outcome::Trained(trained)) => {
+                matches!(trained.unevaluated.as_deref(), Some(TrainError::Collective(_)))
+            }
+            Ok(Outcome::Paused(_) | Outcome::Stopped(_)) => false,
+        };
+        if matches!(outcome, Ok(Outcome::Paused(_))) || is_lost && !is_recorded {
             let run = self.persistence.checkpoints.as_ref().map(|it| it.shelf.run().to_string());
             legacy.leave(course.remains(run.unwrap_or_default(), &settings));
         }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+use tracing::warn;
 
 use super::load::{Checkpoint, say};
 use super::manifest::Manifest;
@@ -132,7 +133,7 @@ impl<'a> Holders<'a> {
 /// `every` is given if the training may go back to the last step that is a multiple of it, so that a checkpoint of that has to be there.
 ///
 /// # Errors
-/// When another rank is gone or late; when the store of the checkpoints cannot be asked.
+/// When another rank is gone or late; when the training may go back and the store of the checkpoints cannot be asked.
 pub fn hand_over(
     collective: &mut dyn Collective,
     shelf: Option<&Shelf>,
@@ -150,11 +151,22 @@ pub fn hand_over(
     if all.iter().all(Option::is_none) {
         return Ok(None);
     }
-    let kept: Vec<u64> = match shelf {
-        None => Vec::new(),
-        Some(shelf) => say(collective, || {
+    let listed = shelf.map(|shelf| {
+        say(collective, || {
             Ok(shelf.list()?.into_iter().map(|CheckpointId { step, .. }| step).collect::<Vec<u64>>())
-        })??,
+        })
+    });
+    let kept = match listed.transpose()? {
+        None => Vec::new(),
+        Some(Ok(kept)) => kept,
+        // It can be gone on without what is there, but not gone back.
+        Some(Err(error)) if every.is_none() => {
+            if collective.rank() == 0 {
+                warn!(%error, "the checkpoints cannot be listed; the training goes on from what its ranks have");
+            }
+            Vec::new()
+        }
+        Some(Err(error)) => return Err(error),
     };
     let is_good = |step: u64| {
         let is_newest = kept.iter().all(|kept| *kept <= step);

@@ -15,6 +15,7 @@ mod session;
 mod status;
 
 use std::error::Error;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
@@ -35,7 +36,8 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let mut args = Args::of_command_line();
-    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
+    let warnings = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
+    warnings.with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).init();
     let (outcome, who) = match &args.command {
         None => {
             let outcome = session::run(&mut args);

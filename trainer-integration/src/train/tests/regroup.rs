@@ -1,10 +1,11 @@
 //! Groups of ranks that take over from each other, and checkpoints that go from any to any.
 
 use std::num::NonZeroU32;
+use std::ops::Range;
 
 use super::*;
 use crate::checkpoint::{CheckpointId, StopFlag, hand_over};
-use crate::data::MemoryRows;
+use crate::data::{MemoryRows, Rows, RowsError};
 use crate::device::Precision;
 
 /// How a group is made to end before the training does.
@@ -15,6 +16,25 @@ enum Until {
     Paused(u64),
     /// This rank's data fails after so many steps, in the middle of everybody else's next one.
     Lost(u32, u64),
+    /// This rank's test data fails, when all has been trained.
+    Unevaluated(u32),
+}
+
+/// Rows of which none can be read, if so told.
+struct Unreadable(MemoryRows, bool);
+
+impl Rows for Unreadable {
+    fn schema(&self) -> arrow::datatypes::SchemaRef {
+        self.0.schema()
+    }
+
+    fn row_count(&self) -> u64 {
+        self.0.row_count()
+    }
+
+    fn read(&self, range: Range<u64>) -> Result<Vec<RecordBatch>, RowsError> {
+        if self.1 { Err("gone".into()) } else { self.0.read(range) }
+    }
 }
 
 /// Steps that end with an error.
@@ -79,7 +99,7 @@ fn group(
             _ => None,
         };
         let mut source = Failing(source, fails_after);
-        let test = MemoryRows::new(digits_like_rows(300, 2));
+        let test = Unreadable(MemoryRows::new(digits_like_rows(300, 2)), until == Until::Unevaluated(rank));
         let mut steps = 0;
         let mut observe = |_: Progress| {
             steps += 1;
@@ -181,6 +201,25 @@ fn those_that_are_left_go_on_if_they_have_every_number() {
 }
 
 /// The name of the newest checkpoint.
+#[test]
+fn what_is_trained_is_evaluated_by_those_that_are_left() {
+    let plain = without_statistics();
+    let whole = on_threads(1, &plain).remove(0);
+    let sliced = Slicing { zero: Zero::Parameters, group: NonZeroU32::new(2) };
+    for (slicing, next) in [(Slicing::default(), Slicing::default()), (sliced, Zero::Parameters.into())] {
+        let mut ranks = nobodys(4);
+        for (rank, (_, outcome)) in
+            (0..).zip(group(&TrainConfig { slicing, ..plain.clone() }, &ranks, Until::Unevaluated(1)))
+        {
+            let Ok(Outcome::Trained(trained)) = outcome else { panic!("{outcome:?}") };
+            let is_lost = matches!(trained.unevaluated.as_deref(), Some(TrainError::Collective(_)));
+            assert_eq!((is_lost, trained.digest), (rank != 1, whole.digest), "{:?}", trained.unevaluated);
+        }
+        ranks.remove(1);
+        ends_like(&whole, &TrainConfig { slicing: next, ..plain.clone() }, &ranks, Some(whole.steps));
+    }
+}
+
 fn newest(place: &StorePlace) -> CheckpointId {
     Shelf::open(place, &"parts".parse().unwrap()).unwrap().list().unwrap()[0]
 }

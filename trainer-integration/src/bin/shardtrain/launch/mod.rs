@@ -36,7 +36,7 @@ pub(crate) struct Launch {
     nproc: u32,
 
     /// With fewer ranks than this the training does not go on
-    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     min_ranks: u32,
 
     /// How often it is started anew

@@ -225,7 +225,8 @@ impl Roster {
             Standing::Asks(left) => matches!(left, Left::Lost { .. }),
             Standing::Starting | Standing::Placed => false,
         };
-        if !self.is_hurried && self.group.iter().any(is_left) {
+        // Before there is a group nobody has lost anybody: those that are still opening what they need are waited for.
+        if !self.is_hurried && generation > 0 && self.group.iter().any(is_left) {
             self.is_hurried = true;
             return vec![Act::Hurry { generation, members: placed }];
         }
@@ -253,7 +254,7 @@ impl Roster {
         if !is_unharmed {
             // Who comes makes up for who is missing.
             let is_made_up = self.is_awaited() || !self.newcomers().is_empty();
-            let min_ranks = if is_made_up { 1 } else { self.rules.min_ranks };
+            let min_ranks = if is_made_up { 0 } else { self.rules.min_ranks };
             let rules = Rules { min_ranks, ..self.rules };
             match rules.judge(0, &ends, self.restarts, self.is_stopping) {
                 Verdict::Done => return self.end(0, None),
@@ -263,6 +264,9 @@ impl Roster {
                 }
                 Verdict::Again { cause: why, .. } => cause = why,
             }
+            if let Some(reason) = self.reason().filter(|_| !self.group.iter().any(has_ended)) {
+                cause = format!("{cause} ({reason})");
+            }
         } else if self.generation > 0 {
             let newcomers = self.newcomers().len();
             cause = match newcomers {
@@ -271,9 +275,7 @@ impl Roster {
                 _ => format!("{newcomers} ranks have come"),
             };
         }
-        let stay = self.group.iter().copied().filter(|number| self.asks(*number));
-        let mut members: Vec<u32> = stay.chain(self.newcomers()).collect();
-        members.truncate(self.possible(members.len()));
+        let members = self.chosen();
         if members.len() < self.rules.min_ranks.max(1) as usize {
             if self.is_awaited() {
                 return Vec::new();
@@ -289,6 +291,34 @@ impl Roster {
         (self.is_paused, self.group) = (false, members.clone());
         members.iter().for_each(|number| self.stand(*number, Standing::Placed));
         vec![Act::Form { generation: self.generation, members, world_before, cause }]
+    }
+
+    /// Who of those that ask is the next group: as many as can be. Who comes has nothing yet, and stays in reserve first; then one of whose place in
+    /// a group that shares slices there is another, so that together they still have every number.
+    fn chosen(&self) -> Vec<u32> {
+        let stay = self.group.iter().copied().filter(|number| self.asks(*number));
+        let mut chosen: Vec<u32> = stay.chain(self.newcomers()).collect();
+        let place = |number: u32| {
+            let rank = self.group.iter().position(|it| *it == number)?;
+            Some(rank % self.multiple as usize)
+        };
+        while chosen.len() > self.possible(chosen.len()) {
+            let is_spare = |at: &usize| match place(chosen[*at]) {
+                None => true,
+                own => chosen.iter().filter(|number| place(**number) == own).count() > 1,
+            };
+            let spare = (0..chosen.len()).rev().find(is_spare);
+            chosen.remove(spare.unwrap_or(chosen.len() - 1));
+        }
+        chosen
+    }
+
+    /// Why the first of the present group that says so has lost the others.
+    fn reason(&self) -> Option<&str> {
+        self.group.iter().find_map(|number| match self.standing(*number) {
+            Standing::Asks(Left::Lost { reason }) => Some(&reason[..]),
+            _ => None,
+        })
     }
 
     /// Whether somebody is still to come.
@@ -372,6 +402,52 @@ mod tests {
         assert!(roster.asks(2));
         roster.ended(1, End::Signal(9));
         assert_eq!(formed(&roster.asked(0, lost())), Some((3, vec![0, 2])));
+    }
+
+    #[test]
+    fn those_that_go_on_in_groups_have_every_slice_if_they_can() {
+        for gone in 0..4 {
+            let mut roster = four(false, 2);
+            roster.ended(gone, End::Signal(9));
+            let mut acts = Vec::new();
+            (0..4).filter(|number| *number != gone).for_each(|number| acts = roster.asked(number, lost()));
+            let (_, members) = formed(&acts).unwrap();
+            assert_eq!(
+                members.iter().map(|number| number % 2).sum::<u32>(),
+                1,
+                "{gone} is gone: {members:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn nobody_is_hurried_before_there_is_a_group() {
+        let mut roster = roster(4, false, 1);
+        assert_eq!(roster.ended(2, End::Signal(9)), []);
+        (0..2).for_each(|number| assert_eq!(roster.asked(number, Left::New), []));
+        assert_eq!(formed(&roster.asked(3, Left::New)), Some((1, vec![0, 1, 3])));
+    }
+
+    #[test]
+    fn a_group_that_is_gone_is_made_up_for_by_those_that_return() {
+        let mut roster = four(true, 1);
+        (0..4).for_each(|number| {
+            assert!(roster.ended(number, End::Signal(9)).contains(&Act::Return { seat: number }))
+        });
+        for (seat, number) in (0..4).zip(4..) {
+            assert_eq!(roster.start(seat, true), number);
+        }
+        assert_eq!(roster.asked(5, Left::New), [], "one of at least two");
+        assert_eq!(formed(&roster.asked(4, Left::New)), Some((2, vec![4, 5])));
+    }
+
+    #[test]
+    fn why_ranks_have_lost_each_other_is_told() {
+        let mut roster = four(false, 1);
+        (0..3).for_each(|number| drop(roster.asked(number, lost())));
+        let acts = roster.asked(3, lost());
+        let told = |act: &Act| matches!(act, Act::Form { cause, .. } if cause.ends_with("each other (rank 1 is gone)"));
+        assert!(acts.iter().any(told), "{acts:?}");
     }
 
     #[test]

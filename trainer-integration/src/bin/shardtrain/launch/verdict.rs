@@ -47,7 +47,7 @@ pub(super) enum Verdict {
 /// The rules of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// Fewer ranks than this do not go on.
+    /// Fewer ranks than this do not go on; 0 where others come.
     pub(super) min_ranks: u32,
     /// How often a training may go on after ranks have ended.
     pub(super) max_restarts: u32,
@@ -94,7 +94,7 @@ impl Rules {
                 1,
                 &format!("; the training has been started anew {times} and is not again (--max-restarts)"),
             )
-        } else if left < self.min_ranks.max(1) {
+        } else if left < self.min_ranks {
             over(1, &format!("; {left} of the ranks are left, too few to go on (--min-ranks)"))
         } else {
             Verdict::Again { ranks: left, cause }
@@ -159,8 +159,10 @@ mod tests {
             assert_eq!(RULES.judge(2, &ends, 0, true), Verdict::Ended, "as it was asked to");
             assert_ne!(RULES.judge(2, &ends, 0, false), Verdict::Ended);
         }
-        let all = Rules { min_ranks: 0, ..RULES };
-        assert!(over(all, &[End::Code(1), End::Code(1)], 0, false).1.contains("0 of the ranks are left"));
+        let (all, one) = ([End::Code(1), End::Code(1)], Rules { min_ranks: 1, ..RULES });
+        assert!(over(one, &all, 0, false).1.contains("0 of the ranks are left"));
+        let made_up = Rules { min_ranks: 0, ..RULES };
+        assert!(matches!(made_up.judge(0, &all, 0, false), Verdict::Again { ranks: 0, .. }));
     }
 
     #[test]
