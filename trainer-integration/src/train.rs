@@ -18,6 +18,7 @@ use shardfmt::digest::Digest;
 use tracing::{info, warn};
 
 pub use account::ProgressSoFar;
+pub use agree::agree;
 pub use course::Legacy;
 pub use error::TrainError;
 pub(crate) use error::chain;
@@ -793,7 +794,7 @@ impl Training<'_> {
         if config.transport != Transport::Host {
             mine["transport"] = json!("nccl");
         }
-        agree_on(&self.comm, mine)
+        agree_on(&self.comm, &mine)
     }
 }
 

@@ -397,7 +397,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         });
         agree_on(
             &comm,
-            json!({ "zero": [json!(self.slicing.zero), json!(self.slicing.group)], "checkpoints": checkpoints }),
+            &json!({ "zero": [json!(self.slicing.zero), json!(self.slicing.group)], "checkpoints": checkpoints }),
         )?;
         let checkpoint = match &self.checkpoints {
             Some((kept, resume)) => {
@@ -438,7 +438,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         if self.precision == Precision::F16 {
             settings["first loss scale"] = json!(self.loss_scale.factor());
         }
-        let settings = kept_settings(&agree_on(&comm, settings)?);
+        let settings = kept_settings(&agree_on(&comm, &settings)?);
         if let Some(checkpoint) = &checkpoint {
             same_training(checkpoint, &settings, &comm)?;
         }

@@ -181,3 +181,23 @@ fn mistakes_about_checkpoints_are_explained_in_one_line() {
     let first_loss = |report: &Value| report["loss_per_epoch"][0].as_f64().unwrap();
     assert!(first_loss(&further) < first_loss(&whole) / 2.0, "{further}");
 }
+
+#[test]
+fn ranks_that_would_read_a_checkpoint_in_different_ways_are_told_which_setting_it_is() {
+    let store = DigitsStore::new();
+    let kept = store.path().join("kept");
+    let arguments = ["--checkpoints", kept.to_str().unwrap(), "--checkpoint-every", "20"];
+    finish(&store, launch(&store, 2, &arguments));
+    let master = free_address();
+    let rank = |(rank, own): (u32, &[&str])| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shardtrain"));
+        command.arg("--store").arg(store.path()).args(["--plan", &store.plan.to_string()]);
+        command.args(["--epochs", "5", "--master", &master, "--world", "2", "--rank", &rank.to_string()]);
+        Rank::spawn(command.args(arguments).args(own))
+    };
+    let ranks: Vec<Rank> = [(0, &[][..]), (1, &["--zero", "3"])].into_iter().map(rank).collect();
+    for (code, said) in ranks.into_iter().map(Rank::end) {
+        let is_told = said.contains("zero (") && said.contains("start all ranks with the same settings");
+        assert!(code == Some(1) && is_told, "{code:?}: {said}");
+    }
+}

@@ -6,17 +6,42 @@ use tracing::warn;
 
 use super::TrainError;
 use crate::checkpoint::{Checkpoint, CheckpointError, Settings, differences};
-use crate::collective::CollectiveError;
+use crate::collective::{Collective, CollectiveError, Message};
 use crate::engine::Engine;
 use crate::reduce::Comm;
 
-/// Compares settings, a JSON object, on all ranks, before anything is computed.
-pub(crate) fn agree_on(comm: &Comm, mine: Value) -> Result<Settings, TrainError> {
-    // As text: numbers read from JSON need not be those that were written.
-    let mine = mine.as_object().expect("an object").iter();
-    let mine: Settings = mine.map(|(name, value)| (name.clone(), value.to_string())).collect();
-    let bytes = serde_json::to_vec(&mine).expect("text serializes");
-    let all = comm.run(move |collective| collective.all_gather(&bytes))?;
+/// Compares settings, a JSON object, on all ranks: those by which ranks do something together before a training compares its own.
+///
+/// # Errors
+/// When a rank has others than rank 0, is gone or late.
+///
+/// # Panics
+/// If it is no JSON object.
+pub fn agree(collective: &mut dyn Collective, mine: &Value) -> Result<(), TrainError> {
+    let mine = as_settings(mine);
+    same(&collective.all_gather(&to_bytes(&mine))?)
+}
+
+/// The same of settings that are remembered.
+pub(crate) fn agree_on(comm: &Comm, mine: &Value) -> Result<Settings, TrainError> {
+    let mine = as_settings(mine);
+    let bytes = to_bytes(&mine);
+    same(&comm.run(move |collective| collective.all_gather(&bytes))?)?;
+    Ok(mine)
+}
+
+/// As text: numbers read from JSON need not be those that were written.
+fn as_settings(all: &Value) -> Settings {
+    let all = all.as_object().expect("an object").iter();
+    all.map(|(name, value)| (name.clone(), value.to_string())).collect()
+}
+
+fn to_bytes(settings: &Settings) -> Vec<u8> {
+    serde_json::to_vec(settings).expect("text serializes")
+}
+
+/// Whether all ranks have said the same.
+fn same(all: &[Message]) -> Result<(), TrainError> {
     let settings: Vec<Settings> =
         all.iter().map(|theirs| serde_json::from_slice(theirs.bytes()).unwrap_or_default()).collect();
     for (rank, theirs) in settings.iter().enumerate() {
@@ -25,7 +50,7 @@ pub(crate) fn agree_on(comm: &Comm, mine: Value) -> Result<Settings, TrainError>
             return Err(TrainError::Settings { rank: rank as u32, differences });
         }
     }
-    Ok(mine)
+    Ok(())
 }
 
 /// Gives all ranks rank 0's first weights, block by block.

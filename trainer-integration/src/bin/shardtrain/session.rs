@@ -3,11 +3,13 @@
 
 mod stay;
 
+use std::cell::Cell;
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::json;
 use shardd_client::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog, StorePlace};
 use shardd_client::http::Credentials;
 use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
@@ -23,7 +25,7 @@ use shardd_trainer::launched::{end_with, stop_on_signals};
 use shardd_trainer::record::{About, Purpose, Recording};
 use shardd_trainer::trace::{Tracer, node_events};
 use shardd_trainer::train::{
-    Legacy, OnBadStep, Outcome, Persistence, Progress, Start, TrainConfig, TrainError, train_with,
+    Legacy, OnBadStep, Outcome, Persistence, Progress, Start, TrainConfig, TrainError, agree, train_with,
 };
 use shardd_trainer::weights::Weights;
 use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
@@ -53,7 +55,7 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
     let mut observer = Observer::open(args)?;
     let group = Group {
         collective: join(args)?,
-        resume: args.resume.clone(),
+        has_begun: &Cell::new(false),
         pause: None,
         legacy: None,
         history: Vec::new(),
@@ -80,7 +82,8 @@ struct Session<'a> {
 /// The ranks it trains with, and how.
 struct Group<'a> {
     collective: Box<dyn Collective>,
-    resume: Resume,
+    /// Whether this process has been in a group that began to train, or is in one now.
+    has_begun: &'a Cell<bool>,
     /// Asks them to pause, where that can be.
     pause: Option<StopFlag>,
     /// What this rank has of the group before, and where it leaves what it has of this one.
@@ -92,6 +95,23 @@ struct Group<'a> {
 }
 
 type GoesOn<'a> = dyn FnMut(GoingOn, Option<&Progress>) -> Option<Reforming> + Send + 'a;
+
+/// Compares by what ranks go on together, before the training compares its settings: from where, for all of them. What there was to begin with is
+/// not what there is once any of them has begun.
+fn agree_to_begin(args: &Args, collective: &mut dyn Collective, has_begun: bool) -> Result<Resume, Failure> {
+    let (slicing, resume) = (args.slicing(), format!("{:?}", args.resume));
+    let checkpoints = match (&args.checkpoints, args.checkpoint_every) {
+        (None, _) => json!("none"),
+        (Some(_), None) => json!("now and then"),
+        (Some(_), Some(every)) => json!(every),
+    };
+    let zero = [json!(slicing.zero), json!(slicing.group)];
+    let mine = json!({ "zero": zero, "checkpoints": checkpoints, "resume": resume });
+    agree(collective, &mine).inspect_err(|error| collective.abort(&error.to_string()))?;
+    let all = collective.all_gather(&[u8::from(has_begun)])?;
+    let is_first = all.iter().all(|has_begun| has_begun.bytes() == [0]);
+    Ok(if is_first { args.resume.clone() } else { Resume::Auto })
+}
 
 /// Where a training went on.
 #[derive(Clone, Copy, Debug)]
@@ -156,7 +176,8 @@ impl<'a> Session<'a> {
 
     /// Trains on with these ranks.
     fn train(&self, args: &Args, group: Group<'_>, observer: &mut Observer) -> Result<Ended, Failure> {
-        let Group { mut collective, resume, pause, legacy, mut history, goes_on } = group;
+        let Group { mut collective, has_begun, pause, legacy, mut history, goes_on } = group;
+        let resume = agree_to_begin(args, &mut *collective, has_begun.get())?;
         let handed = match &legacy {
             Some(legacy) => self.hand_over(args, &mut *collective, legacy)?,
             None => None,
@@ -167,6 +188,7 @@ impl<'a> Session<'a> {
             (None, None) => None,
             (None, Some(kept)) => load(&mut *collective, &kept.shelf, &resume, args.slicing())?,
         };
+        has_begun.set(true);
         let manifest_of =
             |checkpoint: &Checkpoint| (checkpoint.manifest.virtual_ranks, checkpoint.manifest.place);
         let (kept, begin) = checkpoint.as_ref().map(manifest_of).unzip();

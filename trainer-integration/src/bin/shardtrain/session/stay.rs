@@ -1,9 +1,9 @@
 //! One process in one group of ranks after the other: what it has opened stays open, and what it computes with stays warm.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::collective::tcp::TcpOptions;
 use shardd_trainer::elastic::{Left, Member, Place, Reforming, Seat};
 use shardd_trainer::launched::OTHERS_ARE_GONE;
@@ -27,10 +27,10 @@ pub(super) fn run(args: &mut Args, mut member: Member) -> Result<(), Failure> {
     let named = Named { report: args.report.take(), progress: args.progress.take() };
     let session = Session::open(args, None)?;
     let (mut last, legacy) = (Last { step: 0, at: Instant::now() }, Legacy::default());
-    let (mut left, mut lost) = (Left::New, None);
+    let (mut left, mut lost, has_begun) = (Left::New, None, Cell::new(false));
     while let Some(seat) = member.ask(left)? {
         named.apply(args, &seat.place);
-        match train(&session, args, &seat, &mut member, &mut last, &legacy) {
+        match train(&session, args, &seat, &mut member, &mut last, &legacy, &has_begun) {
             Ok(Ended::Over) => return Ok(()),
             Ok(Ended::Paused) => {
                 left = Left::Paused;
@@ -85,6 +85,7 @@ fn train(
     member: &mut Member,
     last: &mut Last,
     legacy: &Legacy,
+    has_begun: &Cell<bool>,
 ) -> Result<Ended, Failure> {
     let Place { generation, ref history, .. } = seat.place;
     let mut observer = Observer::of_generation(args, generation)?;
@@ -108,8 +109,7 @@ fn train(
     };
     let group = Group {
         collective,
-        // What there was to begin with is not what there is now.
-        resume: if generation == 1 { args.resume.clone() } else { Resume::Auto },
+        has_begun,
         pause: Some(seat.pause.clone()),
         legacy: Some(legacy.clone()),
         history: history.clone(),
