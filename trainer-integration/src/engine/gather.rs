@@ -116,6 +116,8 @@ impl Engine {
     /// All numbers of a block. All ranks call it together.
     fn whole(&mut self, block: usize) -> Result<Numbers<f32>, CollectiveError> {
         self.settle()?;
+        // Otherwise there would be a block more than in a step.
+        self.spare.forget_gathered();
         let (state, ledger) = (&self.blocks[block], self.ledger.clone());
         let on_ledger = |numbers| Numbers::of(&ledger, Kind::Gathered, numbers);
         if !self.gathers() {

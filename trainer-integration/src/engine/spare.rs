@@ -87,6 +87,12 @@ impl Spare {
         self.gathered.free.push(memory);
     }
 
+    /// Gives back what of it is not in use.
+    pub(super) fn forget_gathered(&mut self) {
+        let freed: usize = self.gathered.free.drain(..).map(|free| free.bytes()).sum();
+        self.gathered.count(self.gathered.bytes - freed);
+    }
+
     /// So many bytes that were taken do not come back.
     pub(super) fn lose_gathered(&mut self, bytes: usize) {
         self.gathered.count(self.gathered.bytes - bytes);

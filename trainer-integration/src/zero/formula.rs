@@ -92,6 +92,8 @@ pub struct Setting {
     /// Sums that a rank sends, on average and at most.
     sent: f64,
     most_sent: usize,
+    /// Whether checkpoints are kept.
+    is_kept: bool,
 }
 
 /// What a rank sends in a step, on average over all ranks.
@@ -166,7 +168,14 @@ impl Setting {
             sums,
             sent: sent as f64 / f64::from(world),
             most_sent,
+            is_kept: false,
         }
+    }
+
+    /// Of a training that keeps checkpoints, for which each rank copies its part of weights and moments.
+    #[must_use]
+    pub fn with_checkpoints(self, is_kept: bool) -> Setting {
+        Setting { is_kept, ..self }
     }
 
     /// Parameters.
@@ -211,7 +220,10 @@ impl Setting {
                 Zero::Moments | Zero::Gradients => 0,
                 Zero::Parameters => 2 * computed * self.block,
             },
-            copies: 0,
+            copies: match self.is_kept {
+                true => (size_of::<f32>() + moments) * self.all.div_ceil(self.world as usize),
+                false => 0,
+            },
             all: 0,
         };
         Usage { all: usage.by_kind().iter().map(|(_, bytes)| bytes).sum(), ..usage }

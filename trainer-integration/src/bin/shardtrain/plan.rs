@@ -97,6 +97,10 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "COUNT")]
     zero_group: Option<NonZeroU32>,
 
+    /// The training keeps checkpoints: count what each rank copies for one
+    #[arg(long)]
+    checkpoints: bool,
+
     /// Floating-point operations that a rank does in a second, in practice: 150T. A step is taken to need 6 for each parameter and token, and at stage 3 8
     /// [default: as many as this machine's processors do in a few steps of a small transformer]
     #[arg(long, value_name = "COUNT", conflicts_with = "measure")]
@@ -353,7 +357,8 @@ impl PlanArgs {
                     self.is_exact(),
                     widths,
                     BucketSizes::default(),
-                ),
+                )
+                .with_checkpoints(self.checkpoints),
             )
         });
         let settings: Vec<(u64, u64, Setting)> = settings.collect();
@@ -462,6 +467,9 @@ impl PlanArgs {
         if self.precision != Precision::F32 {
             let _ = write!(flags, " --precision {}", self.precision);
         }
+        if self.checkpoints {
+            flags += " --checkpoints PLACE";
+        }
         if self.model.is_some() {
             let GptSize { layers, heads, width } = self.size();
             let _ = write!(flags, " --model gpt --layers {layers} --heads {heads} --width {width}");
@@ -487,6 +495,7 @@ impl PlanArgs {
             "gradients",
             "moments",
             "gathered",
+            "copies",
             "activations",
             "in all",
             "fits",
@@ -497,7 +506,7 @@ impl PlanArgs {
             "step",
         ];
         let rows = plan.stages.iter().map(|cost| {
-            let [weights, gradients, moments, gathered, _] =
+            let [weights, gradients, moments, gathered, copies] =
                 cost.bytes.by_kind().map(|(_, count)| bytes(count as f64));
             [
                 cost.stage.to_string(),
@@ -505,6 +514,7 @@ impl PlanArgs {
                 gradients,
                 moments,
                 gathered,
+                copies,
                 bytes(cost.activation_bytes),
                 bytes(cost.all_bytes),
                 if cost.fits { "yes" } else { "no" }.to_owned(),
