@@ -275,21 +275,21 @@ pub fn train_with(
     observe: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Outcome, TrainError> {
     let comm = Arc::new(Comm::new(collective));
-    let start = std::mem::take(&mut persistence.start);
+    let mut start = std::mem::take(&mut persistence.start);
     let training = Training { config, persistence, comm: Arc::clone(&comm) };
     let (mut recorder, mut course) = (None, None);
     // The others are told before a thread is waited for that may be waiting for data.
-    let follow = |source, pool| {
+    let mut follow = |source, pool| {
         std::thread::scope(|scope| {
             let feed = Feed::new(scope, source, pool);
-            let outcome = training.run(start, feed, test, observe, &mut recorder, &mut course);
+            let outcome = training.run(&mut start, feed, test, observe, &mut recorder, &mut course);
             let outcome = outcome.inspect_err(|error| {
                 comm.abort(chain(error));
                 if let Some(recorder) = &mut recorder {
                     recorder.fail(chain(error));
                 }
             });
-            training.leave(&outcome, course.take());
+            training.leave(&outcome, std::mem::take(&mut start), course.take());
             outcome
         })
     };
@@ -318,7 +318,7 @@ struct Training<'a> {
 impl Training<'_> {
     fn run(
         &self,
-        start: Start,
+        start: &mut Start,
         mut feed: Feed<'_, '_>,
         test: Option<&dyn Rows>,
         observe: &mut (dyn FnMut(Progress) + Send),
@@ -353,20 +353,30 @@ impl Training<'_> {
         let model = model(spec.shape(), spec.classes(), config.model, &device)?;
         let parameters = model.parameter_count();
         let per_epoch = feed.source().steps_per_epoch();
-        let settings = self.agree(&start, &spec, feed.source(), test)?;
+        let settings = self.agree(start, &spec, feed.source(), test)?;
         let tracer = match &self.persistence.tracer {
             Some(tracer) => tracer.clone(),
             None if config.traces => Tracer::on(),
             None => Tracer::off(),
         };
-        let mut start = start;
-        let mut engine =
-            self.engine(model, device, ranks, &mut start, &settings)?.with_tracer(tracer.clone());
-        let checkpoint = match start {
+        let engine = self.engine(model, device, ranks, start, &settings)?.with_tracer(tracer.clone());
+        let checkpoint = match std::mem::take(start) {
             Start::Checkpoint(checkpoint) => Some(*checkpoint),
             Start::Seed | Start::Weights(_) => None,
         };
         let checkpoint = checkpoint.as_ref();
+        let so_far = checkpoint.map(|checkpoint| &checkpoint.manifest.progress);
+        let account = so_far.map_or_else(Account::default, Account::resumed);
+        let guard = match so_far {
+            None => Guard::new(config.guard),
+            Some(so_far) => Guard::resumed(config.guard, so_far),
+        };
+        let (steps_before, samples_before) = (account.steps, account.samples);
+        let place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
+        // From here on it is this that is left to another group.
+        let on_its_way = Course { engine, account, guard, place, is_whole: true };
+        let (Course { engine, account, guard, place, is_whole }, _) =
+            course.insert((on_its_way, settings.clone()));
         compare(comm, &engine.digests()?, "at the start")?;
         let steps = per_epoch * u64::from(config.epochs);
         let warm_up_steps = (f64::from(config.warm_up_epochs) * per_epoch as f64).round() as u64;
@@ -379,24 +389,14 @@ impl Training<'_> {
             decline: config.decline,
         };
 
-        let so_far = checkpoint.map(|checkpoint| &checkpoint.manifest.progress);
-        let account = so_far.map_or_else(Account::default, Account::resumed);
-        let guard = match so_far {
-            None => Guard::new(config.guard),
-            Some(so_far) => Guard::resumed(config.guard, so_far),
-        };
-        let (steps_before, samples_before) = (account.steps, account.samples);
         let mesh = (engine.zero() != Zero::Nothing).then(|| engine.mesh().clone());
-        let place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
         let mut keeper = self.keeper(ranks, checkpoint);
         if let Some(recording) = &self.persistence.recording {
-            *recorder = Some(self.recorder(recording, ranks, &settings, &mut engine, checkpoint, steps)?);
+            *recorder = Some(self.recorder(recording, ranks, &settings, engine, checkpoint, steps)?);
         }
         let draft = Draft { run: self, settings: &settings };
         if goes_back && checkpoint.is_none() {
-            keeper.begin(|| {
-                draft.snapshot(&mut engine, &account, &guard, Place::default(), recorder.as_mut())
-            })?;
+            keeper.begin(|| draft.snapshot(engine, account, guard, Place::default(), recorder.as_mut()))?;
         }
         feed.begin(Preparer {
             spec: spec.clone(),
@@ -408,11 +408,6 @@ impl Training<'_> {
             place: config.preparation.unwrap_or_else(|| Preparation::of(config.device)),
             digests: recorder.as_ref().map(|recorder| InputDigests { every: recorder.every(), per_epoch }),
         });
-        // What was left of the group before is not needed any more.
-        self.persistence.legacy.iter().for_each(|legacy| legacy.leave(None));
-        let on_its_way = Course { engine, account, guard, place, is_whole: true };
-        let (Course { engine, account, guard, place, is_whole }, _) =
-            course.insert((on_its_way, settings.clone()));
         let started = Instant::now();
         let mut most = Usage::default();
         let mut laps = Laps(started);
@@ -598,8 +593,8 @@ impl Training<'_> {
     }
 
     /// Leaves what this rank has of a training that another group can go on with.
-    fn leave(&self, outcome: &Result<Outcome, TrainError>, course: Option<(Course, Settings)>) {
-        let (Some(legacy), Some((course, settings))) = (&self.persistence.legacy, course) else { return };
+    fn leave(&self, outcome: &Result<Outcome, TrainError>, start: Start, course: Option<(Course, Settings)>) {
+        let Some(legacy) = &self.persistence.legacy else { return };
         // A record is known to be whole only where a checkpoint is.
         let is_recorded = self.persistence.recording.is_some();
         let is_lost = match outcome {
@@ -612,7 +607,12 @@ impl Training<'_> {
         };
         if matches!(outcome, Ok(Outcome::Paused(_))) || is_lost && !is_recorded {
             let run = self.persistence.checkpoints.as_ref().map(|it| it.shelf.run().to_string());
-            legacy.leave(course.remains(run.unwrap_or_default(), &settings));
+            legacy.leave(match (course, start) {
+                (Some((course, settings)), _) => course.remains(run.unwrap_or_default(), &settings),
+                // What it was handed, and had not begun with.
+                (None, Start::Checkpoint(handed)) => handed.into_remains(),
+                (None, Start::Seed | Start::Weights(_)) => None,
+            });
         }
     }
 

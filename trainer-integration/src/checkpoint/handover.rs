@@ -16,7 +16,7 @@ use super::manifest::Manifest;
 use super::pieces::{Kind, Stretch};
 use super::plan::{Holding, split};
 use super::shelf::Shelf;
-use super::state::State;
+use super::state::{Numbers, State};
 use super::{CheckpointError, CheckpointId};
 use crate::collective::{Among, Collective, CollectiveError, Incoming, Outgoing, Place as Destination};
 use crate::reduce::VirtualRanks;
@@ -129,6 +129,7 @@ impl<'a> Holders<'a> {
 
 /// What a group of ranks goes on from that have `remains` of the group before, or nothing: the newest step of which every number is somebody's, unless
 /// there is a newer checkpoint. `None` if there is none. All ranks call this together; each is given what it needs where ranks keep such slices.
+/// What a rank gives itself whole is moved, and what remains is gone with it; after an error it is all there.
 ///
 /// `every` is given if the training may go back to the last step that is a multiple of it, so that a checkpoint of that has to be there.
 ///
@@ -137,11 +138,11 @@ impl<'a> Holders<'a> {
 pub fn hand_over(
     collective: &mut dyn Collective,
     shelf: Option<&Shelf>,
-    remains: Option<&Remains>,
+    remains: &mut Option<Remains>,
     slicing: impl Into<Slicing>,
     every: Option<u64>,
 ) -> Result<Option<Checkpoint>, CheckpointError> {
-    let bytes = serde_json::to_vec(&remains.map(Has::of)).expect("numbers and text serialize");
+    let bytes = serde_json::to_vec(&remains.as_ref().map(Has::of)).expect("numbers and text serialize");
     let mut all: Vec<Option<Has>> = Vec::new();
     for (rank, message) in (0..).zip(&collective.all_gather(&bytes)?) {
         let malformed =
@@ -181,9 +182,12 @@ pub fn hand_over(
         }
         let Some(gifts) = holders.gifts(&holding, ranks) else { continue };
         let manifest = holders.manifest.clone();
-        let own = remains.filter(|it| it.manifest == manifest).map(|it| &it.state);
-        let mut state = State::blank(holding.all_of(&manifest.layout, rank));
-        give(collective, &gifts, ranks, manifest.layout.statistics(), own, &mut state)?;
+        let mut nothing = State::default();
+        let own = remains.as_mut().filter(|it| it.manifest == manifest).map(|it| &mut it.state);
+        let needed = holding.all_of(&manifest.layout, rank);
+        let own = own.unwrap_or(&mut nothing);
+        let state = give(collective, &gifts, ranks, manifest.layout.statistics(), own, needed)?;
+        *remains = None;
         return Ok(Some(Checkpoint::unstored(manifest, state)));
     }
     Ok(None)
@@ -194,68 +198,81 @@ fn host(ranks: VirtualRanks, of: u32) -> u32 {
     (0..ranks.world).find(|rank| ranks.of(*rank).contains(&of)).expect("every virtual rank has a host")
 }
 
-/// Gives and takes.
+/// Gives and takes: what this rank has then. What it has itself and needs as it is, is moved, and what others give arrives where it is to be.
 fn give(
     collective: &mut dyn Collective,
     gifts: &Gifts,
     ranks: VirtualRanks,
     statistics: usize,
-    own: Option<&State>,
-    state: &mut State,
-) -> Result<(), CollectiveError> {
+    own: &mut State,
+    needed: Vec<Stretch>,
+) -> Result<State, CollectiveError> {
     let rank = collective.rank();
-    let has = || own.expect("who is said to have it says so itself");
-    let (mut outgoing, mut arriving) = (Vec::new(), Vec::new());
-    for Gift { from, to, what } in &gifts.numbers {
-        match (*from == rank, *to == rank) {
-            (true, true) => {
-                let numbers = has().stretch(what).expect("it is one of its own");
-                state.place(std::slice::from_ref(what), &(0..what.range.len()), numbers);
-            }
-            (true, false) => {
-                let numbers = has().stretch(what).expect("it is one of its own");
-                outgoing.push(Outgoing { to: *to, bytes: bytemuck::cast_slice(numbers) });
-            }
-            (false, true) => arriving.push((*from, what, vec![0f32; what.range.len()])),
-            (false, false) => {}
+    let mut state = State::default();
+    for Stretch { block, kind, range } in needed {
+        let is_own = own.numbers.iter().any(|it| (it.block, it.kind) == (block, kind) && it.range() == range);
+        let values = vec![0.0; if is_own { 0 } else { range.len() }];
+        state.numbers.push(Numbers { block, kind, start: range.start, values });
+    }
+    let numbers_of =
+        |of: u32| own.statistics.iter().find(|(it, _)| *it == of).map(|(_, numbers)| &numbers[..]);
+    let hosts = |of: u32| host(ranks, of);
+    let mut outgoing = Vec::new();
+    for Gift { from, to, what } in gifts.numbers.iter().filter(|gift| gift.to != rank) {
+        if *from == rank {
+            let numbers = own.stretch(what).expect("it is one of its own");
+            outgoing.push(Outgoing { to: *to, bytes: bytemuck::cast_slice(numbers) });
         }
     }
-    let mut arriving_statistics = Vec::new();
-    let mut found: BTreeMap<u32, Vec<f32>> = BTreeMap::new();
-    for (of, from) in &gifts.statistics {
-        let to = host(ranks, *of);
-        let numbers = || has().statistics.iter().find(|(it, _)| it == of).map(|(_, numbers)| &numbers[..]);
-        match (*from == rank, to == rank) {
-            (true, true) => {
-                found.insert(*of, numbers().expect("it is one of its own").to_vec());
-            }
-            (true, false) => {
-                let bytes = bytemuck::cast_slice(numbers().expect("it is one of its own"));
-                outgoing.push(Outgoing { to, bytes });
-            }
-            (false, true) => arriving_statistics.push((*from, *of, vec![0f32; statistics])),
-            (false, false) => {}
+    for (of, from) in gifts.statistics.iter().filter(|(of, _)| hosts(*of) != rank) {
+        if *from == rank {
+            let numbers = numbers_of(*of).expect("it is one of its own");
+            outgoing.push(Outgoing { to: hosts(*of), bytes: bytemuck::cast_slice(numbers) });
         }
     }
-    let mut incoming: Vec<Incoming<'_>> = Vec::with_capacity(arriving.len() + arriving_statistics.len());
-    for (from, _, numbers) in &mut arriving {
-        let into = Destination::Slice(bytemuck::cast_slice_mut(numbers));
-        incoming.push(Incoming { from: *from, into });
+    let arrives = |gift: &&Gift| gift.to == rank && gift.from != rank;
+    let arriving: Vec<&Gift> = gifts.numbers.iter().filter(arrives).collect();
+    let mut places = state.places(arriving.iter().map(|gift| &gift.what));
+    let mut incoming = Vec::with_capacity(arriving.len());
+    for Gift { from, what, .. } in arriving {
+        let place = places
+            .remove(&(what.block, what.kind, what.range.start))
+            .expect("it is needed, and nobody else gives it");
+        incoming.push(Incoming { from: *from, into: Destination::Slice(bytemuck::cast_slice_mut(place)) });
     }
-    for (from, _, numbers) in &mut arriving_statistics {
+    let arrives = |(of, from): &&(u32, u32)| hosts(*of) == rank && *from != rank;
+    let statistics_of = |(of, from): &(u32, u32)| (*of, *from, vec![0f32; statistics]);
+    let mut arriving: Vec<_> = gifts.statistics.iter().filter(arrives).map(statistics_of).collect();
+    for (_, from, numbers) in &mut arriving {
         let into = Destination::Slice(bytemuck::cast_slice_mut(numbers));
         incoming.push(Incoming { from: *from, into });
     }
     collective.begin(Among::All);
     collective.transfer(&outgoing, &mut incoming, &mut |_| {})?;
-    drop(incoming);
-    for (_, what, numbers) in arriving {
-        state.place(std::slice::from_ref(what), &(0..what.range.len()), &numbers);
+    drop((incoming, places));
+    let mut found: BTreeMap<u32, Vec<f32>> =
+        arriving.into_iter().map(|(of, _, numbers)| (of, numbers)).collect();
+    for (of, _) in gifts.statistics.iter().filter(|(of, from)| *from == rank && hosts(*of) == rank) {
+        found.insert(*of, numbers_of(*of).expect("it is one of its own").to_vec());
     }
-    found.extend(arriving_statistics.into_iter().map(|(_, of, numbers)| (of, numbers)));
     state.statistics = match statistics {
         0 => ranks.of(rank).map(|of| (of, Vec::new())).collect(),
         _ => found.into_iter().collect(),
     };
-    Ok(())
+    for Gift { what, .. } in gifts.numbers.iter().filter(|gift| (gift.from, gift.to) == (rank, rank)) {
+        let is_whole = |it: &&mut Numbers| {
+            it.values.is_empty() && (it.block, it.kind, it.start) == (what.block, what.kind, what.range.start)
+        };
+        match state.numbers.iter_mut().find(is_whole) {
+            Some(whole) => {
+                whole.values =
+                    own.take(what.block, what.kind, &what.range).expect("it has it as it is needed");
+            }
+            None => {
+                let numbers = own.stretch(what).expect("it is one of its own");
+                state.place(std::slice::from_ref(what), &(0..what.range.len()), numbers);
+            }
+        }
+    }
+    Ok(state)
 }

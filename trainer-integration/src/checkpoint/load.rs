@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 
 use super::CheckpointError;
+use super::handover::Remains;
 use super::manifest::{CheckpointId, Manifest, PARTS};
 use super::part::decode;
 use super::pieces::{Object, Piece, objects};
@@ -49,6 +50,12 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// What a rank was handed; nothing if it is in a store.
+    pub(crate) fn into_remains(self) -> Option<Remains> {
+        let Checkpoint { manifest, state, is_stored, .. } = self;
+        (!is_stored).then_some(Remains { manifest, state })
+    }
+
     /// What a training goes on from that is in no store.
     pub(super) fn unstored(manifest: Manifest, state: State) -> Checkpoint {
         Checkpoint { id: manifest.id(), manifest, state, superseded: Vec::new(), is_stored: false }

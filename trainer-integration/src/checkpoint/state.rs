@@ -1,5 +1,6 @@
 //! The numbers of a training, as far as one rank has them. Pure.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::pieces::{Kind, Stretch};
@@ -62,6 +63,31 @@ impl State {
                 it.values[from - it.start..to - it.start].copy_from_slice(&values[start..start + to - from]);
             }
         }
+    }
+
+    /// Where these are to be, each in one stretch that is there, by block, kind and start.
+    pub(super) fn places<'a>(
+        &mut self,
+        all: impl Iterator<Item = &'a Stretch>,
+    ) -> BTreeMap<(usize, Kind, usize), &mut [f32]> {
+        let mut asked: BTreeMap<(usize, Kind), Vec<&Range<usize>>> = BTreeMap::new();
+        for Stretch { block, kind, range } in all {
+            asked.entry((*block, *kind)).or_default().push(range);
+        }
+        asked.values_mut().for_each(|ranges| ranges.sort_unstable_by_key(|range| range.start));
+        let mut places = BTreeMap::new();
+        for it in &mut self.numbers {
+            let (key, has) = ((it.block, it.kind), it.range());
+            let (mut rest, mut at) = (&mut it.values[..], has.start);
+            let ranges = asked.get(&key).into_iter().flatten();
+            for range in ranges.filter(|range| has.start <= range.start && range.end <= has.end) {
+                let (_, after) = rest.split_at_mut(range.start - at);
+                let (place, after) = after.split_at_mut(range.len());
+                places.insert((it.block, it.kind, range.start), place);
+                (rest, at) = (after, range.end);
+            }
+        }
+        places
     }
 
     /// The numbers of a kind of a block that lie in this range, if all of them are there.

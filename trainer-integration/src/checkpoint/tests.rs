@@ -269,7 +269,8 @@ proptest! {
         let expected = [8, 7].into_iter().find(|step| is_whole(*step));
         let handed = spawn(takers, |mut collective: ThreadCollective| {
             let rank = collective.rank();
-            (rank, hand_over(&mut collective, None, remains.get(rank as usize), taken_by, None).unwrap())
+            let mut remains = remains.get(rank as usize).cloned();
+            (rank, hand_over(&mut collective, None, &mut remains, taken_by, None).unwrap())
         });
         for (rank, handed) in handed {
             prop_assert_eq!(handed.as_ref().map(|it| it.manifest.step), expected);

@@ -282,10 +282,12 @@ impl<'a> Session<'a> {
         let shelf = self.checkpoints.as_ref().map(|kept| &kept.shelf);
         let goes_back = args.guard().on_bad_step == OnBadStep::RollBack;
         let every = args.checkpoint_every.filter(|_| goes_back);
-        let remains = legacy.take();
-        let handed = hand_over(collective, shelf, remains.as_ref(), args.slicing(), every);
-        // Until the training has begun it may be asked for again.
-        legacy.leave(remains);
+        let mut remains = legacy.take();
+        let handed = hand_over(collective, shelf, &mut remains, args.slicing(), every);
+        if handed.is_err() {
+            // It may be asked for again.
+            legacy.leave(remains);
+        }
         Ok(handed?)
     }
 

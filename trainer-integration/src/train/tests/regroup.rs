@@ -80,8 +80,8 @@ fn group(
     spawn(world, |mut collective: ThreadCollective| {
         let rank = collective.rank();
         let legacy = &ranks[rank as usize];
-        let remains = legacy.take();
-        let handed = hand_over(&mut collective, None, remains.as_ref(), config.slicing, None).unwrap();
+        let mut remains = legacy.take();
+        let handed = hand_over(&mut collective, None, &mut remains, config.slicing, None).unwrap();
         let place = handed.as_ref().map(|it| it.manifest.place).unwrap_or_default();
         let step = handed.as_ref().map(|it| it.manifest.step);
         let pause = StopFlag::default();
@@ -168,19 +168,20 @@ fn groups_that_pause_hand_over_all_there_is_without_a_store() {
 fn those_that_are_left_go_on_if_they_have_every_number() {
     let config = without_statistics();
     let whole = on_threads(1, &config).remove(0);
-    let left = |config: &TrainConfig, lost: u32| {
-        let ranks = nobodys(4);
-        for (rank, (_, outcome)) in (0..).zip(group(config, &ranks, Until::Lost(lost, 7))) {
+    let lose = |config: &TrainConfig, mut ranks: Vec<Legacy>, lost: u32, after: u64| {
+        for (rank, (_, outcome)) in (0..).zip(group(config, &ranks, Until::Lost(lost, after))) {
             match outcome {
                 Err(TrainError::Source(_)) => assert_eq!(rank, lost),
                 Err(TrainError::Collective(_)) => assert_ne!(rank, lost),
                 other => panic!("{other:?}"),
             }
         }
-        let mut ranks: Vec<Legacy> = ranks;
         ranks.remove(lost as usize);
         ranks
     };
+    let left = |config: &TrainConfig, lost: u32| lose(config, nobodys(4), lost, 7);
+    // What was handed over and not yet trained on is handed on.
+    ends_like(&whole, &config, &lose(&config, left(&config, 3), 1, 0), Some(7));
     for lost in [0, 2] {
         // Everything is with everybody.
         ends_like(&whole, &config, &left(&config, lost), Some(7));
