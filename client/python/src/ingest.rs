@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use serde_json::json;
 use shardd_client::catalog::{Catalog, CommitNote, LocalCatalog, Shelf};
 use shardd_client::inputs;
-use shardfmt::ingest::{Ingest, IngestConfig, Mix, NoProgress, Resources, Source};
+use shardfmt::ingest::{Ingest, IngestConfig, Links, Mix, NoProgress, Resources, Source};
 use shardfmt::{ByteSize, DatasetName, Message, Operation};
 
 use crate::errors;
@@ -209,7 +209,7 @@ pub(crate) fn ingest(
         let failed =
             |error: &(dyn std::error::Error + 'static)| PyRuntimeError::new_err(errors::message(error));
         let resources = Resources::threads(std::thread::available_parallelism().map_or(1, usize::from));
-        let inputs = inputs::open(&paths, None).map_err(|error| failed(&error))?;
+        let inputs = inputs::open(&paths, None, Links::Within).map_err(|error| failed(&error))?;
         let source = resources.install(|| Source::new(inputs, &config)).map_err(|error| failed(&error))?;
         let source = source.map_err(|error| failed(&error))?;
         let catalog = LocalCatalog::open_to_fill(place).map_err(|error| errors::catalog(&error))?;

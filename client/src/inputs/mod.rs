@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use shardfmt::ingest::{IngestError, InputFile, Inputs};
+use shardfmt::ingest::{IngestError, InputFile, Inputs, Links};
 
 use self::network::Network;
 use crate::stores::Refusal;
@@ -61,20 +61,22 @@ pub enum InputsError {
     Local(#[from] IngestError),
 }
 
-/// Finds the files that `given` stands for; of a folder `under`, if there is one, only those in there.
+/// Finds the files that `given` stands for; of a folder `under`, if there is one, only those in there. Of links in a folder
+/// of this machine those are followed that `links` says.
 ///
 /// # Errors
 /// When one of them leads nowhere, when two files have one name, or when a store or server refuses.
-pub fn open(given: &[PathBuf], under: Option<&str>) -> Result<Inputs, InputsError> {
+pub fn open(given: &[PathBuf], under: Option<&str>, links: Links) -> Result<Inputs, InputsError> {
     if let [path] = given
         && local::is_path(path)
     {
-        return Ok(Inputs::local(path, under)?);
+        return Ok(Inputs::local(path, under, links)?);
     }
     let network = Network::default();
     // Of a single folder far away, no more is listed than is wanted.
     let only = under.filter(|_| given.len() == 1);
-    let found = given.iter().map(|given| find(given, only, &network)).collect::<Result<Vec<_>, _>>()?;
+    let found =
+        given.iter().map(|given| find(given, only, links, &network)).collect::<Result<Vec<_>, _>>()?;
     let is_file = matches!(found.as_slice(), [Found { is_folder: false, files, .. }] if files.len() == 1);
     let roots: Vec<&Root> = found.iter().map(|found| &found.root).collect();
     let prefixes = prefixes(&roots);
@@ -108,17 +110,17 @@ impl Root {
     }
 }
 
-fn find(given: &Path, under: Option<&str>, network: &Network) -> Result<Found, InputsError> {
+fn find(given: &Path, under: Option<&str>, links: Links, network: &Network) -> Result<Found, InputsError> {
     let Some((text, (scheme, _))) = given.to_str().and_then(|text| Some((text, text.split_once("://")?)))
     else {
-        return local::find(given);
+        return local::find(given, links);
     };
     match scheme {
         "file" => {
             let path = reqwest::Url::parse(text).ok().and_then(|url| url.to_file_path().ok());
             let reason =
                 "not the URL of a file; give its path, or file:/// and its path from the root".to_owned();
-            local::find(&path.ok_or(InputsError::Malformed { given: text.to_owned(), reason })?)
+            local::find(&path.ok_or(InputsError::Malformed { given: text.to_owned(), reason })?, links)
         }
         "s3" | "s3a" | "gs" | "az" | "abfs" | "abfss" => bucket::find(text, under, network),
         "http" | "https" => web::find(text, network),

@@ -273,7 +273,7 @@ fn a_pattern_finds_on_a_disk_what_it_matches_in_a_listing() {
         let pattern = Pattern::parse(text).expect("a pattern");
         let visible = names.iter().filter(|name| !name.split('/').any(shardfmt::ingest::is_hidden));
         let expected: Vec<&str> = visible.copied().filter(|name| pattern.fit(name) != Fit::Nothing).collect();
-        let found = local::find(&dir.path().join(text)).expect("found");
+        let found = local::find(&dir.path().join(text), Links::Within).expect("found");
         let found: Vec<&str> = found.files.iter().map(|file| file.name()).collect();
         let folder = Pattern::split(text).expect("wild").0;
         let expected: Vec<&str> =
@@ -284,7 +284,8 @@ fn a_pattern_finds_on_a_disk_what_it_matches_in_a_listing() {
 
 #[test]
 fn what_leads_nowhere_is_refused_with_a_way_out() {
-    let refused = |given: &str| open(&[given.into()], None).expect_err("nothing there").to_string();
+    let refused =
+        |given: &str| open(&[given.into()], None, Links::Within).expect_err("nothing there").to_string();
     assert!(refused("hf://datasets/mnist").contains("hf:// is not read; give a path, a pattern"));
     assert!(refused("s3://").contains("give it as s3://BUCKET/FOLDER"));
     assert!(refused("/no/such/place").contains("/no/such/place: no such file"));
@@ -295,4 +296,17 @@ fn what_leads_nowhere_is_refused_with_a_way_out() {
     assert!(refused("/proc/self/[.csv").contains("not a pattern"));
     let missing = Refusal::of_status(404).to_string();
     assert!(missing.contains("check the URL"), "{missing}");
+}
+
+#[test]
+fn a_pattern_follows_no_link_out_of_its_folder_that_no_step_names() {
+    let (dir, elsewhere) = (tempfile::tempdir().expect("made"), tempfile::tempdir().expect("made"));
+    fs::write(elsewhere.path().join("x.csv"), "a\n1\n").expect("written");
+    std::os::unix::fs::symlink(elsewhere.path(), dir.path().join("link")).expect("linked");
+    let found =
+        |pattern: &str, links| local::find(&dir.path().join(pattern), links).map(|found| found.files.len());
+    let refused = found("**/*.csv", Links::Within).expect_err("it leads out").to_string();
+    assert!(refused.contains("link: is a link that leads out of the input"), "{refused}");
+    assert_eq!(found("**/*.csv", Links::Followed).expect("found"), 1);
+    assert_eq!(found("l*/x.csv", Links::Within).expect("found"), 1, "as if the shell had found it");
 }

@@ -29,6 +29,14 @@ pub enum IngestError {
     /// The system refused to read.
     #[error("{path}: cannot be read; check its permissions and the disk it is on")]
     Read { path: PathBuf, source: io::Error },
+    /// Nothing that can be read from its beginning to its end, and again.
+    #[error("{path}: is {what}, not a file; write its content to a file, or take it out of the input")]
+    Special { path: PathBuf, what: &'static str },
+    /// A link out of the folder that was given: perhaps to what was not meant to be published.
+    #[error(
+        "{path}: is a link that leads out of the input, to {target}; copy what it leads to, or follow such links (`follow_symlinks`)"
+    )]
+    LeadsOut { path: PathBuf, target: PathBuf },
     /// A store or server did not give a file; the source says why, and the way out.
     #[error("{path}: cannot be fetched")]
     Fetch { path: PathBuf, source: io::Error },
@@ -143,6 +151,8 @@ impl IngestError {
     pub(super) fn is_about_content(&self) -> bool {
         match self {
             Self::Unknown { .. }
+            | Self::Special { .. }
+            | Self::LeadsOut { .. }
             | Self::TooLarge { .. }
             | Self::Entry { .. }
             | Self::Parquet { .. }

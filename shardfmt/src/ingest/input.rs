@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -72,6 +72,27 @@ pub struct InputFile {
     pub(super) stamp: [u8; 16],
     content: Arc<dyn Content>,
     trouble: Trouble,
+    /// Why nothing is read of it, if that shows without opening it.
+    unfit: Option<Unfit>,
+}
+
+/// What lies in a folder among files and is none to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Unfit {
+    /// It would have to be waited for, or never ends.
+    Special(&'static str),
+    /// A link to this file or folder, which lies elsewhere.
+    LeadsOut(PathBuf),
+}
+
+/// Which links in a folder are followed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Links {
+    /// Those to what lies in the folder, too.
+    #[default]
+    Within,
+    /// All.
+    Followed,
 }
 
 impl InputFile {
@@ -87,7 +108,40 @@ impl InputFile {
         let mut hash = [0; 16];
         blake3::Hasher::new().update(stamp.as_ref().as_bytes()).finalize_xof().fill(&mut hash);
         let (path, name, trouble) = (path.into(), name.into(), Trouble::default());
-        InputFile { path, name, bytes, stamp: hash, content, trouble }
+        InputFile { path, name, bytes, stamp: hash, content, trouble, unfit: None }
+    }
+
+    /// What can be named and not be read: neither a file nor a folder.
+    pub(super) fn special(path: &Path, name: String, kind: fs::FileType) -> InputFile {
+        let what = if kind.is_fifo() {
+            "a named pipe"
+        } else if kind.is_socket() {
+            "a socket"
+        } else if kind.is_block_device() || kind.is_char_device() {
+            "a device"
+        } else {
+            "neither file nor folder"
+        };
+        Self::unread_at(path, name, Unfit::Special(what))
+    }
+
+    /// A link that leads out of the folder that was given.
+    pub(super) fn leading_out(path: &Path, name: String, target: PathBuf) -> InputFile {
+        Self::unread_at(path, name, Unfit::LeadsOut(target))
+    }
+
+    fn unread_at(path: &Path, name: String, unfit: Unfit) -> InputFile {
+        let file = Self::new(path, name, 0, "", Arc::new(LocalFile(path.to_owned())));
+        InputFile { unfit: Some(unfit), ..file }
+    }
+
+    /// Why nothing is read of it, if that shows without opening it.
+    pub(super) fn unfit(&self) -> Option<IngestError> {
+        let path = self.path.clone();
+        self.unfit.as_ref().map(|unfit| match unfit {
+            Unfit::Special(what) => IngestError::Special { path, what },
+            Unfit::LeadsOut(target) => IngestError::LeadsOut { path, target: target.clone() },
+        })
     }
 
     /// Where it lies, for messages.
@@ -482,14 +536,17 @@ impl Inputs {
     /// The file at `path`, or all files below the directory at `path`; of those only the ones in `under`.
     ///
     /// # Errors
-    /// When there is nothing, when it cannot be read, or when a name is not UTF-8.
-    pub fn local(path: &Path, under: Option<&str>) -> Result<Inputs, IngestError> {
+    /// When there is nothing, when it is neither file nor directory, when it cannot be read, or when a name is not UTF-8.
+    pub fn local(path: &Path, under: Option<&str>, links: Links) -> Result<Inputs, IngestError> {
         let metadata = fs::metadata(path).map_err(|error| read_error(path, error))?;
         let under = super::config::folder(under)?;
         let files = if metadata.is_dir() {
-            tree::walk(path, under.as_deref())?
-        } else {
+            tree::walk(path, under.as_deref(), links)?
+        } else if metadata.is_file() {
             vec![InputFile::local(path, tree::file_name(path)?, &metadata)]
+        } else {
+            let special = InputFile::special(path, tree::file_name(path)?, metadata.file_type());
+            return Err(special.unfit().expect("neither file nor directory"));
         };
         Ok(Self::new(path, files, !metadata.is_dir(), under))
     }
@@ -548,6 +605,12 @@ impl Inputs {
         let bytes = bytes.into();
         let file = InputFile::new(name, name, bytes.len() as u64, "", Arc::new(InMemory(bytes)));
         Self::new(name, vec![file], true, None)
+    }
+
+    /// Takes out what is none to read: each with its name.
+    pub(super) fn take_unfit(&mut self) -> Vec<(String, IngestError)> {
+        let unfit = self.files.extract_if(.., |file| file.unfit.is_some());
+        unfit.filter_map(|file| file.unfit().map(|error| (file.name, error))).collect()
     }
 
     /// The bytes of all files.

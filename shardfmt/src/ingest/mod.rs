@@ -37,7 +37,7 @@ pub use self::config::{Delimiter, Documents, HashRange, IngestConfig, Mix, OnErr
 pub(crate) use self::cut::Cut;
 pub use self::cut::default_shard_rows;
 pub use self::error::IngestError;
-pub use self::input::{Content, InputFile, Inputs, ReadAt};
+pub use self::input::{Content, InputFile, Inputs, Links, ReadAt};
 pub use self::read::Ingest;
 pub use self::sink::{NoProgress, Progress, Sink};
 pub use self::source::{ImageSize, Kind, Source};
@@ -53,12 +53,42 @@ pub struct Resources {
     /// Threads to work with, at least one.
     pub threads: usize,
     /// Memory to work with; what does not fit lies on disk. Shards in the making count, so there is less to gain by more
-    /// threads when shards are large. Pieces of the input that are large by themselves (a row of a GiB) come on top.
+    /// threads when shards are large. A row takes up to four times its bytes on its way: one of more than a quarter of this
+    /// is refused.
     pub memory: ByteSize,
     /// Where rows lie that memory does not hold, and what is done so far. The next ingest of the same input with the
     /// same settings goes on with what it finds there. Without it, the system's directory for temporary files is
     /// used, and nothing is kept.
     pub work: Option<PathBuf>,
+}
+
+/// The largest row that memory allows for: it is there as it is read, as a column, encoded, and while one of these grows.
+#[derive(Clone, Copy, Debug)]
+struct LargestRow {
+    bytes: u64,
+    memory: ByteSize,
+}
+
+impl LargestRow {
+    /// How often a row is in memory at most.
+    const COPIES: u64 = 4;
+
+    /// Refuses a row that is larger. What it is of depends on the machine, so it is never left out of a version.
+    fn check(self, name: &str, bytes: u64) -> Result<(), IngestError> {
+        if bytes <= self.bytes {
+            return Ok(());
+        }
+        let Self { memory, .. } = self;
+        Err(IngestError::Config {
+            setting: "memory",
+            reason: format!(
+                "{name} has {}, and takes up to {} times that while it is read, which is more than {memory}",
+                ByteSize(bytes),
+                Self::COPIES
+            ),
+            way_out: "allow for more, or take it out of the input",
+        })
+    }
 }
 
 impl Resources {
@@ -68,6 +98,11 @@ impl Resources {
     /// A number of threads, and two GiB of memory.
     pub fn threads(threads: usize) -> Resources {
         Resources { threads, memory: ByteSize(2 << 30), work: None }
+    }
+
+    /// The largest row that fits.
+    fn largest_row(&self) -> LargestRow {
+        LargestRow { bytes: self.memory.0 / LargestRow::COPIES, memory: self.memory }
     }
 
     /// Does something on these threads, such as opening a source: all that runs in parallel does so on the threads of

@@ -13,7 +13,9 @@ use super::order::{Classes, Deal, RandomKeys};
 use super::sorter::{Block, Buckets, LARGEST_BLOCK, Sorted, Sorter};
 use super::source::{Faults, Piece};
 use super::work::{Checkpoint, Left, NAME_DIGITS, PartCheckpoint, PartSoFar, ReadSoFar, StoredShard, Work};
-use super::{HashRange, IngestConfig, IngestError, Mix, Progress, Resources, Source, canonical, pipeline};
+use super::{
+    HashRange, IngestConfig, IngestError, LargestRow, Mix, Progress, Resources, Source, canonical, pipeline,
+};
 use crate::manifest::{InputDigest, SKIPPED_LISTED, Skipped, SkippedList};
 use crate::row::{RowCodec, RowDigest};
 
@@ -251,6 +253,7 @@ impl<'r> Reading<'r> {
         let encoder = PieceEncoder {
             source,
             codec: self.codec,
+            largest_row: self.resources.largest_row(),
             takes: self.parts.iter().map(|part| part.take).collect(),
             label: match &self.config.mix {
                 Mix::Stratified(label) => Some(label),
@@ -261,7 +264,7 @@ impl<'r> Reading<'r> {
             in_flight,
             |push| {
                 let mut seen = 0;
-                source.pieces(&mut |piece| {
+                source.pieces(self.resources.largest_row(), &mut |piece| {
                     seen += 1;
                     if seen <= done { Ok(()) } else { push(piece) }
                 })
@@ -357,6 +360,7 @@ fn pieces_in_flight(resources: &Resources) -> usize {
 struct PieceEncoder<'r> {
     source: &'r Source,
     codec: &'r RowCodec,
+    largest_row: LargestRow,
     takes: Vec<Option<HashRange>>,
     label: Option<&'r String>,
 }
@@ -412,6 +416,10 @@ impl PieceEncoder<'_> {
             if let Err(error) = encoder.encode(row, &mut parts[0].bytes) {
                 faults.row(row, failed(error))?;
                 continue;
+            }
+            let bytes = (parts[0].bytes.len() - start) as u64;
+            if bytes > PIECE_MEMORY {
+                self.largest_row.check(&format!("{}, row {row}", faults.piece()), bytes)?;
             }
             let taken = self.part_of(&parts[0].bytes[start..]);
             if taken != Some(0) {

@@ -15,7 +15,7 @@ use shardfmt::{ByteSize, DatasetName, Message, Operation};
 use crate::connect::{Connect, find_version};
 use crate::failure::Failure;
 use crate::human::{duration, plural};
-use crate::ingest::Effort;
+use crate::ingest::{Effort, links};
 use crate::output;
 use crate::progress::IngestProgress;
 
@@ -44,6 +44,10 @@ pub(crate) struct Append {
     /// Read only this folder of PATH
     #[arg(long, value_name = "DIR")]
     under: Option<String>,
+
+    /// Follow symbolic links that lead out of a folder given
+    #[arg(long)]
+    follow_symlinks: bool,
 
     /// What is new, and why: kept in the history
     #[arg(long, short, default_value = "")]
@@ -77,7 +81,7 @@ impl Append {
         }
         config.tokenizer = self.tokenizer;
         let (source, config) = open_to_append(base, config, |config| -> Result<Source, Failure> {
-            let inputs = inputs::open(&self.paths, config.under.as_deref())?;
+            let inputs = inputs::open(&self.paths, config.under.as_deref(), links(self.follow_symlinks))?;
             Ok(resources.install(|| Source::new(inputs, config))??)
         })?;
         let samples = source.sample_count().filter(|_| config.take.is_none());

@@ -56,10 +56,11 @@ impl<E: std::error::Error> From<E> for Failure {
 }
 
 /// Settings of an ingest, which errors of the library name as `setting`, and people here know as flags.
-const SETTINGS: [&str; 15] = [
+const SETTINGS: [&str; 16] = [
     "allow_missing",
     "columns",
     "decode",
+    "follow_symlinks",
     "format",
     "memory",
     "mix",

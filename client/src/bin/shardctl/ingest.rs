@@ -16,7 +16,7 @@ use serde_json::json;
 use shardd_client::catalog::{Catalog, CatalogError, CommitNote, LocalCatalog, Shelf, StorePlace};
 use shardd_client::inputs;
 use shardfmt::ingest::{
-    Delimiter, Documents, HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind, Mix, OnError,
+    Delimiter, Documents, HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind, Links, Mix, OnError,
     Resources, Source, private_directory,
 };
 use shardfmt::shard::Compression;
@@ -46,6 +46,10 @@ pub(crate) struct Ingest {
 
     #[command(flatten)]
     settings: Settings,
+
+    /// Follow symbolic links that lead out of a folder given
+    #[arg(long, help_heading = "What is read")]
+    follow_symlinks: bool,
 
     #[command(flatten)]
     effort: Effort,
@@ -134,7 +138,7 @@ pub(crate) struct Settings {
 }
 
 /// What does not change the version.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct Effort {
     /// Threads to work with; the result does not depend on it [default: one per processor]
     #[arg(long, help_heading = "Effort")]
@@ -293,7 +297,7 @@ impl Ingest {
 
     fn fill(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let started = Instant::now();
-        let Ingest { paths, name, message, settings, effort } = self;
+        let Ingest { paths, name, message, settings, follow_symlinks, effort } = self;
         let (config, resources) = (settings.config()?, effort.resources()?);
         let targets = match &settings.split {
             None => vec![(name, None)],
@@ -302,7 +306,7 @@ impl Ingest {
                 parts.into_iter().map(|(name, range)| (name, Some(range))).collect()
             }
         };
-        let inputs = inputs::open(&paths, config.under.as_deref())?;
+        let inputs = inputs::open(&paths, config.under.as_deref(), links(follow_symlinks))?;
         let source = resources.install(|| Source::new(inputs, &config))??;
         let catalog = connect.catalog_to_fill()?;
         let samples = source.sample_count().filter(|_| config.take.is_none());
@@ -433,6 +437,11 @@ fn half_way(done: &[(DatasetName, Ingested)], error: CatalogError) -> Failure {
             back.join(" and ")
         )),
     }
+}
+
+/// Which links are followed.
+pub(crate) fn links(follow_symlinks: bool) -> Links {
+    if follow_symlinks { Links::Followed } else { Links::Within }
 }
 
 /// One thread per processor.

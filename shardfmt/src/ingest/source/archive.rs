@@ -124,6 +124,9 @@ impl<'c> Look<'c> {
         });
         self.survey.end_run();
         let (names, keys) = (names.twice(), keys.twice());
+        if walked.is_ok() && !keys.is_empty() && !self.survey.is_keyed() {
+            self.survey.see_scattered(webdataset::has_scattered(tar, under, &keys)?);
+        }
         if self.config.on_error == OnError::Fail && walked.is_ok() {
             let error = if names.is_empty() { None } else { first_twice(tar, &names)? };
             error.into_iter().for_each(|error| self.images.fault(error, self.config));
@@ -238,7 +241,9 @@ impl<'s> Gather<'s> {
         }
         let changed = |()| IngestError::Changed { path: archive.to_owned(), what: member.name.clone() };
         let label = self.source.labels.of(under, &member.name).map_err(changed)?;
-        let (name, bytes) = (self.tar.name_of(&member.name), member.read(LARGEST_IMAGE)?);
+        let name = self.tar.name_of(&member.name);
+        feed.check_row(&name, member.size).map_err(Stopped::Elsewhere)?;
+        let bytes = member.read(LARGEST_IMAGE)?;
         let is_full = self.load.add(self.source.pictures.weight(bytes.len() as u64));
         self.images.push(Pending { name, label, bytes });
         if is_full { self.flush(feed) } else { Ok(()) }

@@ -77,6 +77,7 @@ impl Format for FolderSource {
         let (mut load, mut start) = (Load::default(), 0);
         for (index, file) in self.images.iter().enumerate() {
             let end = index + 1;
+            feed.check_row(&file.name, file.bytes)?;
             if load.add(self.pictures.weight(file.bytes)) || end == self.images.len() {
                 let files = &self.images[start..end];
                 feed.piece(&files[0].name, move |faults| self.read(files, faults))?;

@@ -3,6 +3,7 @@
 //! Types are those of all rows together. They are found by merging what blocks of lines have, which Arrow's own inference
 //! cannot, and which tells the line that does not fit.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use indexmap::IndexMap;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::lines::{self, Block, Grammar, Records};
+use super::wide;
 use super::{About, Faults, Feed, Format, Kind, PIECE_BYTES, PIECE_ROWS, canonical_rows, column_types};
 use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
@@ -40,6 +42,8 @@ pub(super) struct JsonSource {
     columns: u64,
     /// As the reader of JSON is told.
     read_as: SchemaRef,
+    /// Columns whose type was chosen, or which are not read: what integers are in them is no matter.
+    chosen: Chosen,
 }
 
 impl JsonSource {
@@ -48,13 +52,27 @@ impl JsonSource {
         let path = inputs.path.clone();
         let (files, passed_over) = Kind::JsonLines.files(inputs, config);
         let files = lines::near(files)?;
-        let (known, rows) = survey(&files, config.on_error)?;
+        let chosen = Chosen::of(config);
+        let (known, rows) = survey(&files, &chosen, config.on_error)?;
         if rows == 0 {
             return Err(IngestError::NoSamples { path, found: "there is no line with a row".to_owned() });
         }
+        if let Some((column, _)) = known.0.iter().find(|(name, shape)| !chosen.has(name) && shape.is_lossy())
+        {
+            return Err(IngestError::Column {
+                path,
+                column: column.clone(),
+                data_type: "integer".to_owned(),
+                reason: format!(
+                    "it has integers below 0 and above {}, which no type of 64 bits holds (--type COLUMN=Utf8 keeps \
+                     them as they are written, Float64 rounds)",
+                    i64::MAX
+                ),
+            });
+        }
         let found = Schema::new(known.fields());
-        let chosen = column_types(&path, &found, config)?;
-        let fields = found.fields().iter().map(|field| match chosen.get(field.name()) {
+        let types = column_types(&path, &found, config)?;
+        let fields = found.fields().iter().map(|field| match types.get(field.name()) {
             Some(chosen) => Arc::new(Field::new(field.name(), chosen.clone(), true)),
             None => field.clone(),
         });
@@ -67,7 +85,8 @@ impl JsonSource {
         let grammar = Grammar { rows: at_once, ..LINES };
         let rows = (config.on_error == OnError::Fail).then_some(rows);
         let about = About { schema, rows, passed_over };
-        let source = JsonSource { about, files, on_error: config.on_error, grammar, columns, read_as };
+        let source =
+            JsonSource { about, files, on_error: config.on_error, grammar, columns, read_as, chosen };
         source.builder().build_decoder().map_err(|error| IngestError::Config {
             setting: "types",
             reason: words(error),
@@ -105,7 +124,7 @@ impl JsonSource {
         }
         if self.on_error == OnError::Skip {
             // Arrow's reader forgives what is not quite JSON; whether lines are skipped must not change what is one.
-            records.iter().try_for_each(|(_, record)| Object::of_line(record).map(|_| ()))?;
+            records.iter().try_for_each(|(_, record)| Object::of_line(record, &self.chosen).map(|_| ()))?;
         }
         let mut decoder = self.builder().with_batch_size(records.len()).build_decoder().map_err(words)?;
         let read = decoder.decode(text).map_err(words)?;
@@ -136,11 +155,11 @@ const LINES: Grammar =
     Grammar { record: lines::line, has_header: false, rows: PIECE_ROWS as usize, longest: LONGEST_LINE };
 
 /// What the rows of all files have, and how many there are. Lines that are none are passed over, if they will be skipped.
-fn survey(files: &[InputFile], on_error: OnError) -> Result<(Object, u64), IngestError> {
+fn survey(files: &[InputFile], chosen: &Chosen, on_error: OnError) -> Result<(Object, u64), IngestError> {
     let (mut known, mut rows) = (Object::default(), 0);
     for file in files {
         let look = |block: Block| {
-            let seen = Object::of_block(&block);
+            let seen = Object::of_block(&block, chosen);
             Ok((block, seen))
         };
         lines::survey(file, LINES, on_error, look, |(block, seen)| {
@@ -152,7 +171,7 @@ fn survey(files: &[InputFile], on_error: OnError) -> Result<(Object, u64), Inges
                 // Some line is bad, or does not fit those before: which, is known when they are added one by one.
                 _ => {
                     for (line, record) in block.records().iter() {
-                        match known.add(record) {
+                        match known.add(record, chosen) {
                             Ok(is_row) => rows += u64::from(is_row),
                             Err(reason) if on_error == OnError::Fail => {
                                 return Err(fault(&file.path, line, reason));
@@ -170,6 +189,25 @@ fn survey(files: &[InputFile], on_error: OnError) -> Result<(Object, u64), Inges
         })?;
     }
     Ok((known, rows))
+}
+
+/// Columns of which the settings say what becomes of their values.
+#[derive(Debug)]
+struct Chosen {
+    typed: BTreeSet<String>,
+    /// The only ones that are read.
+    asked: Option<BTreeSet<String>>,
+}
+
+impl Chosen {
+    fn of(config: &IngestConfig) -> Chosen {
+        let asked = config.columns.as_ref().map(|columns| columns.iter().cloned().collect());
+        Chosen { typed: config.types.keys().cloned().collect(), asked }
+    }
+
+    fn has(&self, column: &str) -> bool {
+        self.typed.contains(column) || self.asked.as_ref().is_some_and(|asked| !asked.contains(column))
+    }
 }
 
 /// What is known of the values of a column.
@@ -227,6 +265,16 @@ impl Shape {
             }
             (Shape::Boolean, Shape::Boolean) => {}
             (known, _) => *known = Shape::Text,
+        }
+    }
+
+    /// Whether its type would round some of its integers.
+    fn is_lossy(&self) -> bool {
+        match self {
+            Shape::Integer { is_negative, is_beyond_i64 } => *is_negative && *is_beyond_i64,
+            Shape::List(item) => item.is_lossy(),
+            Shape::Object(object) => object.0.values().any(Shape::is_lossy),
+            _ => false,
         }
     }
 
@@ -315,8 +363,10 @@ impl<'de> Visitor<'de> for ShapeVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Shape, A::Error> {
         let mut object = Object::default();
-        // Of two fields with one name the last counts, as for whoever reads the values.
-        while let Some((name, shape)) = fields.next_entry()? {
+        while let Some((name, shape)) = fields.next_entry::<String, Shape>()? {
+            if object.0.contains_key(&name) {
+                return Err(A::Error::custom(format!("key {name:?} is there twice in one object")));
+            }
             object.0.insert(name, shape);
         }
         Ok(Shape::Object(object))
@@ -325,30 +375,36 @@ impl<'de> Visitor<'de> for ShapeVisitor {
 
 impl Object {
     /// What all lines of a block have, and how many of them are rows; unless one of them is none, or does not fit.
-    fn of_block(block: &Block) -> Result<(Object, u64), String> {
+    fn of_block(block: &Block, chosen: &Chosen) -> Result<(Object, u64), String> {
         let (mut known, mut rows) = (Object::default(), 0);
         for (_, record) in block.records().iter() {
-            rows += u64::from(known.add(record)?);
+            rows += u64::from(known.add(record, chosen)?);
         }
         Ok((known, rows))
     }
 
     /// Takes in the row of a line; nothing of it, when it is bad or does not fit. Returns whether there is one.
-    fn add(&mut self, record: &[u8]) -> Result<bool, String> {
-        let Some(row) = Self::of_line(record)? else { return Ok(false) };
+    fn add(&mut self, record: &[u8], chosen: &Chosen) -> Result<bool, String> {
+        let Some(row) = Self::of_line(record, chosen)? else { return Ok(false) };
         self.fits(&row, &mut Vec::new())?;
         self.merge(row);
         Ok(true)
     }
 
     /// The row of a line, unless it is blank.
-    fn of_line(record: &[u8]) -> Result<Option<Object>, String> {
+    fn of_line(record: &[u8], chosen: &Chosen) -> Result<Option<Object>, String> {
         let record = record.trim_ascii();
         if record.is_empty() {
             return Ok(None);
         }
         let shape: Shape = serde_json::from_slice(record)
             .map_err(|error| one_line(error).replace(" at line 1 column ", " at byte "))?;
+        if let Some((column, digits)) = wide::integers(record).find(|(column, _)| !chosen.has(column)) {
+            return Err(format!(
+                "{column:?} has the integer {digits}, which 64 bits do not hold; choose a type for the column (--type COLUMN=Utf8 keeps \
+                 it as it is written, Float64 rounds)"
+            ));
+        }
         match shape {
             Shape::Object(row) => Ok(Some(row)),
             _ => Err("is no object; each line must be one, {\"column\": value, ...}".to_owned()),

@@ -43,6 +43,12 @@ pub(super) fn within<'n>(name: &'n str, under: Option<&str>) -> Option<(&'n str,
     images::below(name, under).and_then(|_| split(name))
 }
 
+/// Whether members of one key and these endings make a sample: one of them at least is no image.
+pub(super) fn belong_together(one: &str, other: &str) -> bool {
+    let is_picture = |suffix: &str| Kind::new(suffix).content == Type::Picture;
+    one != other && !(is_picture(one) && is_picture(other))
+}
+
 /// What members of one ending are, as far as it tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Type {
@@ -194,6 +200,11 @@ impl Survey {
         if let Some(kind) = self.index.get(suffix) {
             self.kinds[*kind].size.get_or_insert(size);
         }
+    }
+
+    /// Takes note of whether some key comes again further down with what makes it a sample of several members.
+    pub(super) fn see_scattered(&mut self, is_scattered: bool) {
+        self.is_keyed |= is_scattered;
     }
 
     /// Whether it looks as if members belonged together by key.

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use arrow::array::RecordBatch;
 
 use super::compressed::decompressed;
-use super::{Faults, Feed, Stopped};
+use super::{Faults, Feed, Stopped, unpack};
 use crate::ingest::config::OnError;
 use crate::ingest::error::one_line;
 use crate::ingest::input::InputFile;
@@ -220,18 +220,27 @@ pub(super) struct Text<'r> {
     file: &'r InputFile,
     content: Box<dyn Read + 'r>,
     is_compressed: bool,
+    /// Bytes that were read of it, and the most there may be.
+    read: u64,
+    most: u64,
 }
 
 impl<'r> Text<'r> {
     pub(super) fn new(file: &'r InputFile, stream: impl Read + 'r) -> Result<Text<'r>, IngestError> {
         let (content, is_compressed) = decompressed(stream).map_err(|error| file.error(error))?;
-        Ok(Text { file, content, is_compressed })
+        let most = if is_compressed { unpack::most_unpacked(file) } else { u64::MAX };
+        Ok(Text { file, content, is_compressed, read: 0, most })
     }
 
     /// Reads exactly so many bytes more, or to the end of the file; returns how many there were.
     pub(super) fn read_to(&mut self, buffer: &mut Vec<u8>, length: usize) -> Result<usize, IngestError> {
         let read = self.content.by_ref().take(length as u64).read_to_end(buffer);
-        read.map_err(|error| self.error(error))
+        let read = read.map_err(|error| self.error(error))?;
+        self.read += read as u64;
+        if self.read > self.most {
+            return Err(unpack::expands(self.file));
+        }
+        Ok(read)
     }
 
     fn error(&self, error: io::Error) -> IngestError {
@@ -374,10 +383,10 @@ mod tests {
         text.resize(64 << 20, b'x');
         let bomb = zstd::encode_all(text.as_slice(), 1).unwrap();
         let file = file(&bomb);
-        let mut blocks = Blocks::new(&file, bomb.as_slice(), Grammar { longest: 4 << 20, ..LINES }).unwrap();
+        let mut blocks = Blocks::new(&file, bomb.as_slice(), Grammar { longest: 1 << 20, ..LINES }).unwrap();
         assert_eq!(blocks.next().unwrap().unwrap().records().text(), b"one\n");
         let Err(error) = blocks.next() else { panic!("a line of 64 MiB was taken") };
         assert!(matches!(error, IngestError::Line { line: 2, .. }), "{error}");
-        assert!(blocks.rest.capacity() <= 16 << 20, "{}", blocks.rest.capacity());
+        assert!(blocks.rest.capacity() <= 4 << 20, "{}", blocks.rest.capacity());
     }
 }

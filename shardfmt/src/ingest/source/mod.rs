@@ -7,6 +7,7 @@
 mod alike;
 mod archive;
 mod arrays;
+mod caught;
 mod cells;
 mod compressed;
 mod csv;
@@ -31,23 +32,24 @@ mod text;
 mod tokens;
 mod unpack;
 mod webdataset;
+mod wide;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
+use self::caught::caught;
 pub use self::kind::Kind;
 pub use self::picture::ImageSize;
 use super::config::OnError;
 use super::error::one_line;
 use super::files::FileChain;
-use super::input::{InputFile, Inputs, Trouble};
-use super::{IngestConfig, IngestError, canonical};
+use super::input::{InputFile, Inputs, Links, Trouble};
+use super::{IngestConfig, IngestError, LargestRow, canonical};
 use crate::manifest::InputDigest;
 
 /// What the rows of a piece should weigh in memory.
@@ -74,6 +76,8 @@ pub struct Source {
     /// Where the format has those columns; `None` if all, in order.
     projection: Option<Vec<usize>>,
     on_error: OnError,
+    /// What lies among the files and is none to read, where such things are skipped: name and reason.
+    unfit: Vec<(String, String)>,
     bytes: u64,
     /// Changes when the input does, as far as can be told without reading it.
     stamp: blake3::Hash,
@@ -120,9 +124,15 @@ type Read<'s> = dyn FnOnce(&mut Faults) -> Result<Option<RecordBatch>, IngestErr
 pub(super) struct Feed<'f, 's> {
     push: &'f mut dyn FnMut(Piece<'s>) -> Result<(), IngestError>,
     on_error: OnError,
+    largest_row: LargestRow,
 }
 
 impl<'f, 's> Feed<'f, 's> {
+    /// Refuses a row that memory does not allow for, before its bytes are read.
+    pub(super) fn check_row(&self, name: &str, bytes: u64) -> Result<(), IngestError> {
+        self.largest_row.check(name, bytes)
+    }
+
     /// Adds a piece named for what it is of: a file, or a part of one. `read` gives its rows in the plain types of the
     /// format's schema; parts of it that cannot be read are [`Faults::add`]ed, and an error gives up on all of it.
     pub(super) fn piece(
@@ -203,6 +213,11 @@ impl Faults {
         Faults { on_error, piece, skipped: Vec::new(), files: Vec::new() }
     }
 
+    /// The name of the piece.
+    pub(super) fn piece(&self) -> &str {
+        &self.piece
+    }
+
     /// Something that cannot be read: a member, a line. Returns the error unless such things are to be skipped.
     pub(super) fn add(&mut self, name: impl Into<String>, error: IngestError) -> Result<(), IngestError> {
         if self.on_error == OnError::Fail || !error.is_about_content() {
@@ -247,7 +262,7 @@ impl Source {
     /// # Errors
     /// As [`Source::new`], and when there is nothing.
     pub fn open(path: &Path, config: &IngestConfig) -> Result<Source, IngestError> {
-        Self::new(Inputs::local(path, config.under.as_deref())?, config)
+        Self::new(Inputs::local(path, config.under.as_deref(), Links::Within)?, config)
     }
 
     /// Recognises the files, by content first and by extension where the content says nothing, and reads their schema:
@@ -256,8 +271,9 @@ impl Source {
     ///
     /// # Errors
     /// When there is nothing that can be ingested; the message names the file and what would be accepted.
-    pub fn new(inputs: Inputs, config: &IngestConfig) -> Result<Source, IngestError> {
+    pub fn new(mut inputs: Inputs, config: &IngestConfig) -> Result<Source, IngestError> {
         config.check()?;
+        let unfit = left_out(inputs.take_unfit(), config.on_error)?;
         let kind = Kind::of(&inputs, config)?;
         let (path, bytes) = (inputs.path.clone(), inputs.bytes());
         let stamp = stamp(inputs.files.iter().chain(&tokenizer_file(config)?));
@@ -275,6 +291,7 @@ impl Source {
             schema,
             projection,
             on_error: config.on_error,
+            unfit,
             bytes,
             stamp,
             trouble,
@@ -316,12 +333,16 @@ impl Source {
         self.stamp
     }
 
-    /// Gives out all rows in input order, piece by piece, and returns the digests of the files read.
+    /// Gives out all rows in input order, piece by piece, and returns the digests of the files read. Rows that are larger than
+    /// the largest are refused, where their bytes are known before they are read.
     pub(super) fn pieces<'s>(
         &'s self,
+        largest_row: LargestRow,
         push: &mut dyn FnMut(Piece<'s>) -> Result<(), IngestError>,
     ) -> Result<Vec<InputDigest>, IngestError> {
-        let listed = self.format.pieces(&mut Feed { push, on_error: self.on_error });
+        let mut feed = Feed { push, on_error: self.on_error, largest_row };
+        feed.all_left_out(&self.unfit)?;
+        let listed = self.format.pieces(&mut feed);
         self.trouble.error().map_or(listed, Err)
     }
 
@@ -412,7 +433,7 @@ fn no_column(path: &Path, column: &str, schema: &Schema) -> IngestError {
 /// The tokenizer to use, which is an input too.
 fn tokenizer_file(config: &IngestConfig) -> Result<Option<InputFile>, IngestError> {
     let Some(path) = &config.tokenizer else { return Ok(None) };
-    let mut inputs = Inputs::local(path, None)?;
+    let mut inputs = Inputs::local(path, None, Links::Within)?;
     match inputs.files.pop() {
         Some(file) if inputs.is_file => Ok(Some(file)),
         _ => Err(IngestError::Config {
@@ -421,6 +442,18 @@ fn tokenizer_file(config: &IngestConfig) -> Result<Option<InputFile>, IngestErro
             way_out: "give a tokenizer.json of Hugging Face",
         }),
     }
+}
+
+/// What is left out of an input, if such things are: name and reason of each.
+fn left_out(
+    unfit: Vec<(String, IngestError)>,
+    on_error: OnError,
+) -> Result<Vec<(String, String)>, IngestError> {
+    let list = |(name, error): (String, IngestError)| match on_error {
+        OnError::Fail => Err(error),
+        OnError::Skip => Ok((name, one_line(error))),
+    };
+    unfit.into_iter().map(list).collect()
 }
 
 fn stamp<'f>(files: impl Iterator<Item = &'f InputFile>) -> blake3::Hash {
@@ -437,12 +470,6 @@ fn stamp<'f>(files: impl Iterator<Item = &'f InputFile>) -> blake3::Hash {
 /// The rows of a file in plain types.
 fn canonical_rows(path: &Path, batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, IngestError> {
     canonical::canonical_batch(path, batch, schema)
-}
-
-/// Runs a reader of someone else's making on bytes of someone else's making: `None` if it panicked, which has then not
-/// read anything. What it was working on must not be used again.
-fn caught<T>(read: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(read)).ok()
 }
 
 #[cfg(test)]

@@ -320,7 +320,8 @@ mod tests {
             rows.push((piece.read)(&mut faults)?.unwrap().num_rows());
             Ok(())
         };
-        source.pieces(&mut Feed { push: &mut push, on_error: OnError::Fail }).unwrap();
+        let largest_row = crate::ingest::Resources::threads(1).largest_row();
+        source.pieces(&mut Feed { push: &mut push, on_error: OnError::Fail, largest_row }).unwrap();
         rows
     }
 

@@ -82,6 +82,12 @@ pub(super) fn most_unpacked(file: &InputFile) -> u64 {
     ALWAYS_ALLOWED.saturating_add(file.bytes.saturating_mul(MOST_TIMES))
 }
 
+/// The refusal of a file that expands to more.
+pub(super) fn expands(file: &InputFile) -> IngestError {
+    let (path, bytes, most) = (file.path.clone(), ByteSize(file.bytes), ByteSize(most_unpacked(file)));
+    IngestError::Expands { path, bytes, most }
+}
+
 impl SpoolFile {
     fn unpack(&mut self, file: &InputFile, may_be_compressed: bool) -> Result<Unpacked, IngestError> {
         let mut stream = file.stream()?;
@@ -115,9 +121,7 @@ impl SpoolFile {
                 }
             };
             if self.end - start + read as u64 > most {
-                let (path, bytes, most) =
-                    (file.path.clone(), ByteSize(file.bytes), ByteSize(most_unpacked(file)));
-                return Err(IngestError::Expands { path, bytes, most });
+                return Err(expands(file));
             }
             (&*self.file).write_all(&chunk[..read]).map_err(spool_error)?;
             self.end += read as u64;

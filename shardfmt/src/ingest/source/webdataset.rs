@@ -203,6 +203,10 @@ impl<'s> Gather<'s> {
         if let Some(error) = refusal {
             sample.fault.get_or_insert((member.name.clone(), error));
         }
+        if sample.fault.is_none() {
+            let bytes = sample.bytes.saturating_add(member.size);
+            feed.check_row(&self.tar.name_of(&member.name), bytes).map_err(Stopped::Elsewhere)?;
+        }
         if sample.fault.is_some() {
             (sample.members, sample.bytes) = (Vec::new(), 0);
         } else {
@@ -351,10 +355,24 @@ pub(super) fn first_again(
     Ok(found)
 }
 
+/// Whether a key comes again with a member that makes a sample of it, though the first lies further up.
+pub(super) fn has_scattered(tar: &Tar, under: Option<&str>, twice: &Twice) -> Result<bool, IngestError> {
+    let (mut first, mut found) = (HashMap::new(), false);
+    tar.look(|member| {
+        let Some((key, suffix)) = keyed::within(&member.name, under) else { return Ok(()) };
+        if !found && member.fault.is_none() && twice.may_hold(key) {
+            let first: &String = first.entry(key.to_owned()).or_insert_with(|| suffix.to_owned());
+            found = keyed::belong_together(first, suffix);
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
 fn again(member: &Member<'_>, key: &str) -> IngestError {
     member.misfit(&format!(
-        "is of sample {key:?}, whose other members lie further up; members of a sample must lie side by side, and each \
-         sample needs a key of its own"
+        "is of sample {key:?}, whose other members lie further up; members of a sample must lie side by side (`tar \
+         --sort=name` puts them so), and each sample needs a key of its own; for images alone say `format`: archive"
     ))
 }
 

@@ -283,15 +283,30 @@ fn an_error_does_not_wait_for_the_rest_of_the_archive() {
     assert!(read < junk + rest / 2, "{read} bytes were read");
 }
 
+/// Compressed as far as it goes.
+fn best(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn texts_that_unpack_to_next_to_nothing_but_zeros_are_refused() {
+    let csv = b"a,b\n".repeat(2 << 20);
+    let lines = b"{\"a\": 1}\n".repeat(1 << 20);
+    for (name, text) in [("bomb.csv", &csv), ("bomb.jsonl", &lines), ("bomb.txt", &lines)] {
+        for bytes in [::zstd::encode_all(text.as_slice(), 19).unwrap(), best(text)] {
+            let (_directory, path) = one_file(name, &bytes);
+            let text = refusal(&path, &sequential());
+            assert!(text.contains(name) && text.contains("unpacks from"), "{text}");
+        }
+    }
+}
+
 #[test]
 fn what_unpacks_to_next_to_nothing_but_zeros_is_refused() {
     let mut bomb = tar(&zoo());
     bomb.resize(8 << 20, 0);
-    let best = |bytes: &[u8]| {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-        encoder.write_all(bytes).unwrap();
-        encoder.finish().unwrap()
-    };
     for (name, bytes) in [("bomb.tar.gz", best(&bomb)), ("bomb.tar.zst", zstd(&bomb))] {
         let (_directory, path) = one_file(name, &bytes);
         let text = refusal(&path, &sequential());

@@ -113,7 +113,7 @@ fn values_that_are_shared_take_no_room_without_end() {
     let source = Source::open(&directory.path().join("many.arrow"), &sequential()).unwrap();
     let mut pieces = 0;
     source
-        .pieces(&mut |piece| {
+        .pieces(Resources::threads(1).largest_row(), &mut |piece| {
             pieces += 1;
             if pieces == 1 {
                 let (rows, _) = source.read(piece).unwrap();

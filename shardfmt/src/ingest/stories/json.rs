@@ -163,3 +163,39 @@ proptest! {
         prop_assert_eq!(ingested.json(), rows.into_iter().map(full).collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn no_integer_is_rounded_and_no_field_dropped_in_silence() {
+    let good = "{\"id\": 1, \"x\": {\"y\": [1]}}\n";
+    for (bad, words) in [
+        (
+            "{\"id\": 18446744073709551616}\n",
+            "\"id\" has the integer 18446744073709551616, which 64 bits do not hold",
+        ),
+        ("{\"id\": -9223372036854775809}\n", "\"id\" has the integer -9223372036854775809"),
+        ("{\"x\": {\"y\": [1, 100000000000000000000]}}\n", "\"x\" has the integer 100000000000000000000"),
+        ("{\"id\": 1, \"id\": 2}\n", "key \"id\" is there twice in one object"),
+        ("{\"x\": {\"y\": [1], \"y\": [2]}}\n", "key \"y\" is there twice in one object"),
+    ] {
+        let lines = format!("{good}{bad}{good}");
+        let text = ingest_lines(&lines, &sequential()).err().unwrap().to_string();
+        assert!(text.contains("line 2: ") && text.contains(words), "{text}");
+        let skipped = ingest_lines(&lines, &skipping()).unwrap();
+        assert_eq!(
+            (skipped.manifest.sample_count(), skipped.left_out()),
+            (2, vec!["all.jsonl, line 2".to_owned()])
+        );
+    }
+    // Each fits, and no type holds both.
+    let text = ingest_lines("{\"id\": -1}\n{\"id\": 18446744073709551615}\n", &sequential());
+    let text = text.err().unwrap().to_string();
+    assert!(text.contains("column \"id\"") && text.contains("which no type of 64 bits holds"), "{text}");
+    // Who chooses a type knows what becomes of them; and as text they stay what they are.
+    let wide = "{\"id\": 18446744073709551616, \"n\": 1}\n{\"id\": -1, \"n\": 2}\n";
+    let texts = ingest_lines(wide, &typed(&[("id", "Utf8")])).unwrap();
+    assert_eq!(texts.texts("id"), ["18446744073709551616", "-1"]);
+    let config = IngestConfig { columns: Some(vec!["n".to_owned()]), ..sequential() };
+    assert_eq!(ingest_lines(wide, &config).unwrap().integers("n"), [1, 2]);
+    // Numbers that say themselves that they are no integers are what they were.
+    assert_eq!(ingest_lines("{\"x\": 1e300}\n", &sequential()).unwrap().json(), [json!({"x": 1e300})]);
+}

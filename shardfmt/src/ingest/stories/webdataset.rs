@@ -238,6 +238,28 @@ fn a_key_that_comes_again_is_refused_with_both_places() {
 }
 
 #[test]
+fn labels_that_lie_apart_from_their_images_are_not_lost() {
+    // As `find` lists them, or as two loops wrote them: no sample has its members side by side.
+    let images = [("a.png", png(1)), ("b.png", png(2))];
+    let labels = [("a.cls", b"1".to_vec()), ("b.cls", b"2".to_vec())];
+    for members in [[images.clone(), labels.clone()].concat(), [labels.clone(), images.clone()].concat()] {
+        let text = refused(&members, &sequential());
+        assert!(text.contains("is of sample \"a\", whose other members lie further up"), "{text}");
+        assert!(text.contains("tar --sort=name"), "{text}");
+        let lacking = ingested(&members, &skipping());
+        assert!(matches!(lacking, Err(IngestError::NoSamples { .. })), "no sample is whole");
+        let config = IngestConfig { allow_missing: true, ..skipping() };
+        assert_eq!(ingested(&members, &config).unwrap().left_out(), ["a", "b"]);
+        // The setting decides that these are images alone.
+        let config = IngestConfig { format: Some(Kind::Archive), ..sequential() };
+        assert_eq!(ingested(&members, &config).unwrap().manifest.sample_count(), 2);
+    }
+    // Images of one name and several endings are images, wherever they lie.
+    let frames = [("a.1.png", png(1)), ("b.1.png", png(2)), ("a.2.png", png(3))];
+    assert_eq!(columns(&ingested(&frames, &sequential()).unwrap().manifest), ["image", "path"]);
+}
+
+#[test]
 fn what_is_wrong_with_a_member_is_said_with_its_name() {
     for (name, bytes, reason) in [
         ("1.cls", b"one".to_vec(), "is no integer"),

@@ -3,7 +3,7 @@
 use shardd_client::catalog::{Catalog, Shelf};
 use shardd_client::inputs;
 use shardfmt::Manifest;
-use shardfmt::ingest::{IngestConfig, Resources, Source, ingest};
+use shardfmt::ingest::{IngestConfig, Links, Resources, Source, ingest};
 use shardfmt::version::{Finding, Lost, Mended, Repair, Store, made_of, settings};
 
 use super::places::{Place, kept_versions};
@@ -86,7 +86,8 @@ impl Search<'_> {
             if self.repair.is_done() {
                 break;
             }
-            let files = inputs::open(std::slice::from_ref(given), config.under.as_deref())?;
+            // What is read is held against digests: where it lies does not matter.
+            let files = inputs::open(std::slice::from_ref(given), config.under.as_deref(), Links::Followed)?;
             let source = Source::new(files, &config)?;
             let progress = WorkProgress::new(self.json, "reading", source.sample_count().unwrap_or(0));
             let resources = Resources::threads(self.threads);
