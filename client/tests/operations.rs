@@ -66,8 +66,25 @@ fn a_dataset_grows_and_the_difference_is_what_was_added() {
     let log = desk.done(&["log", "digits"]);
     assert!(log.contains("append") && log.contains("the rest"), "{log}");
 
-    let refused = desk.refused(1, &["append", "digits", &digits("test")]);
-    assert!(refused.contains("in the version already") && refused.contains("--again"), "{refused}");
+    // A command that was killed after its commit is run again by a script, which sees that all is done.
+    let again = desk.json(&["append", "digits", &digits("test"), "-m", "the rest"]);
+    let again = done(&again);
+    for part in ["version", "before", "samples", "added_samples", "added_shards"] {
+        assert_eq!(again[part], appended[part], "{part}");
+    }
+    assert_eq!(
+        desk.json(&["log", "digits"])[0].as_array().expect("commits").len(),
+        2,
+        "nothing was committed"
+    );
+    // What came in otherwise, or cut otherwise, is no such append.
+    for command in [
+        &["append", "digits", &digits("train")][..],
+        &["append", "digits", &digits("test"), "--shard-size", "8KiB"],
+    ] {
+        let refused = desk.refused(1, command);
+        assert!(refused.contains("in the version already") && refused.contains("--again"), "{refused}");
+    }
     let csv = desk.dir.path().join("other.csv");
     fs::write(&csv, "label,image\n3,x\n").expect("room");
     let refused = desk.refused(1, &["append", "digits", csv.to_str().expect("text")]);
