@@ -5,8 +5,10 @@
 mod parquet;
 mod webdataset;
 
-use std::fs::{self, File};
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
@@ -56,9 +58,12 @@ pub enum ExportError {
     /// Something is there already. Give another place.
     #[error("{}: is there already, and is no empty directory; give a place where nothing is", .path.display())]
     Occupied { path: PathBuf },
-    /// Another export is under way, or was killed.
-    #[error("{}: is there already; another export is writing it, or was killed: remove it then", .path.display())]
+    /// Another export is under way.
+    #[error("{}: another export is writing it; wait for that, or give another place", .path.display())]
     Unfinished { path: PathBuf },
+    /// What lies where files are written first is not of an export.
+    #[error("{}: is there already, and is not of an export; move it away, or give another place", .path.display())]
+    Foreign { path: PathBuf },
     /// The file system refused.
     #[error("{}: cannot be written", .path.display())]
     Write { path: PathBuf, source: io::Error },
@@ -153,9 +158,14 @@ fn each<T: Send>(
     Ok(Exported { files: lengths.len() as u64, bytes: lengths.iter().sum() })
 }
 
+/// Lies in a directory that an export is writing.
+const MARK: &str = ".shardd-export";
+
 /// The directory that becomes the destination; gone with this value unless it has.
 struct Staging {
     dir: PathBuf,
+    /// Held for as long as this process writes to it: of a process that was killed, the system lets it go.
+    _lock: File,
     is_published: bool,
 }
 
@@ -170,13 +180,29 @@ impl Staging {
         let mut name = name.to_owned();
         name.push(".tmp");
         let dir = to.with_file_name(name);
+        let failed = |source| ExportError::Write { path: dir.clone(), source };
         match fs::create_dir(&dir) {
-            Ok(()) => Ok(Self { dir, is_published: false }),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                Err(ExportError::Unfinished { path: dir })
-            }
-            Err(source) => Err(ExportError::Write { path: dir, source }),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+            Err(_) if !dir.is_dir() => return Err(ExportError::Foreign { path: dir }),
+            Ok(()) | Err(_) => {}
         }
+        let lock = File::open(&dir).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(ExportError::Unfinished { path: dir }),
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        // The one who held the lock until now may have given the directory another name.
+        let is_same = fs::metadata(&dir).and_then(|there| Ok(there.ino() == lock.metadata()?.ino()));
+        if !is_same.unwrap_or(false) {
+            return Err(ExportError::Unfinished { path: dir });
+        }
+        if !clear(&dir).map_err(failed)? {
+            return Err(ExportError::Foreign { path: dir });
+        }
+        let staging = Self { dir: dir.clone(), _lock: lock, is_published: false };
+        File::create(dir.join(MARK)).map_err(failed)?;
+        Ok(staging)
     }
 
     fn publish(mut self, to: &Path) -> Result<(), ExportError> {
@@ -185,9 +211,27 @@ impl Staging {
         // Over an empty directory a directory is renamed as over nothing.
         let published = sync(&self.dir).and_then(|()| fs::rename(&self.dir, to));
         self.is_published = published.is_ok();
-        let done = published.and_then(|()| sync(parent));
+        let done = published.and_then(|()| sync(parent)).and_then(|()| fs::remove_file(to.join(MARK)));
         done.map_err(|source| ExportError::Write { path: to.to_owned(), source })
     }
+}
+
+/// Removes what an export left that was killed. Returns whether nothing else is there; then, nothing is removed.
+fn clear(dir: &Path) -> io::Result<bool> {
+    let entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
+    let names: Vec<_> = entries.iter().map(|entry| entry.file_name()).collect();
+    let is_ours = |name: &OsString| {
+        let name = name.to_string_lossy();
+        let is_part = |start, end| name.starts_with(start) && name.ends_with(end);
+        name == MARK || is_part("part-", ".parquet") || is_part("samples-", ".tar")
+    };
+    let is_marked = names.iter().any(|name| name == MARK);
+    if !(names.is_empty() || is_marked && names.iter().all(is_ours)) {
+        return Ok(false);
+    }
+    // The mark last: killed in here, the next export finds it and removes the rest.
+    names.iter().filter(|name| *name != MARK).try_for_each(|name| fs::remove_file(dir.join(name)))?;
+    Ok(true)
 }
 
 impl Drop for Staging {

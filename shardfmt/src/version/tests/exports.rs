@@ -200,10 +200,32 @@ fn an_export_is_whole_or_not_there() {
         assert_eq!(there(), ["out"]);
         fs::remove_dir_all(&to).expect("it is there");
     }
-    fs::create_dir(dir.path().join("out.tmp")).expect("room");
+    let staging = dir.path().join("out.tmp");
+    fs::create_dir(&staging).expect("room");
+    let held = fs::File::open(&staging).and_then(|lock| lock.lock().map(|()| lock)).expect("an export");
     let unfinished = exported(&manifest, &memory, &to, PARQUET, 1000).expect_err("someone is at it");
-    assert!(unfinished.to_string().contains("out.tmp"), "{unfinished}");
-    assert_eq!(there(), ["out.tmp"], "what is not ours stays");
+    assert!(unfinished.to_string().contains("out.tmp: another export is writing it"), "{unfinished}");
+    drop(held);
+    for (name, others) in [("part-000000.parquet", None), ("notes.txt", Some(".shardd-export"))] {
+        // Of another program, whether an export was killed there or not.
+        fs::write(staging.join(name), "mine").expect("room");
+        others.map(|name| fs::write(staging.join(name), "")).transpose().expect("room");
+        let foreign = exported(&manifest, &memory, &to, PARQUET, 1000).expect_err("it is not ours");
+        assert!(
+            foreign.to_string().contains("out.tmp: is there already, and is not of an export"),
+            "{foreign}"
+        );
+        assert_eq!(fs::read(staging.join(name)).expect("there"), b"mine", "what is not ours stays");
+        fs::remove_file(staging.join(name)).expect("there");
+    }
+    // As an export leaves it that was killed.
+    fs::write(staging.join("part-000007.parquet"), "half").expect("room");
+    exported(&manifest, &memory, &to, PARQUET, 1000).expect("no export is at it");
+    assert_eq!(there(), ["out"]);
+    let whole: Vec<_> =
+        fs::read_dir(&to).expect("there").map(|entry| entry.expect("one").file_name()).collect();
+    assert!(whole.iter().all(|name| name != "part-999999.parquet" && name != ".shardd-export"), "{whole:?}");
+    fs::remove_dir_all(&to).expect("it is there");
     assert!(exported(&manifest, &memory, &dir.path().join("none/out"), PARQUET, 1000).is_err());
     assert!(matches!(exported(&manifest, &memory, &to, PARQUET, 0), Err(ExportError::NoSize)));
 }
