@@ -19,7 +19,7 @@ use super::{
     StorePlace, TagExpected, TagInfo,
 };
 use crate::metastore::{BucketMetastore, FilesMetastore, Metastore};
-use crate::origin::Origin;
+use crate::origin::{Origin, OriginError};
 use crate::protocol::{AuditReport, RunId, RunRecord};
 use crate::stores::StoreOptions;
 
@@ -30,11 +30,11 @@ pub struct LocalCatalog {
 }
 
 impl LocalCatalog {
-    /// Opens the catalog in `dir`, which is created when missing.
+    /// Opens the catalog in `dir`, which is created when missing. One that may only be read is read, and changes are refused.
     ///
     /// # Errors
     ///
-    /// When the directory cannot be made or written, or belongs to a node, which keeps its own names.
+    /// When the directory can be neither made nor read, or belongs to a node, which keeps its own names.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, CatalogError> {
         let dir = dir.as_ref();
         if dir.join("tls").exists() {
@@ -86,8 +86,15 @@ impl LocalCatalog {
     /// As [`open_at`](Self::open_at), and when a store elsewhere cannot be asked.
     pub fn find(place: &StorePlace) -> Result<Option<Self>, CatalogError> {
         match place {
-            StorePlace::Directory(directory) if !Self::is_at(directory) => Ok(None),
-            StorePlace::Directory(directory) => Self::open(directory).map(Some),
+            StorePlace::Directory(directory) => match Self::is_there(directory) {
+                Ok(true) => Self::open(directory).map(Some),
+                Ok(false) => Ok(None),
+                Err(error) => {
+                    let store = directory.display().to_string();
+                    let source = format!("{error}; ask its owner for the right to read it").into();
+                    Err(OriginError::Unusable { store, source }.into())
+                }
+            },
             StorePlace::Url { url, options } => {
                 let (found, metastore) = Self::open_bucket(url, options)?;
                 let is_there = found.runtime.block_on(metastore.is_there())?;
@@ -113,7 +120,16 @@ impl LocalCatalog {
 
     /// Whether there is one in `dir`, or what a node left.
     pub fn is_at(dir: impl AsRef<Path>) -> bool {
-        ["meta", "store", "tls"].iter().any(|part| dir.as_ref().join(part).exists())
+        Self::is_there(dir.as_ref()).unwrap_or(false)
+    }
+
+    fn is_there(dir: &Path) -> io::Result<bool> {
+        for part in ["meta", "store", "tls"] {
+            if dir.join(part).try_exists()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Takes away what [`open`](Self::open) makes in `dir`, as long as nothing was put there: after a failure that left

@@ -1,10 +1,12 @@
-//! The directory behind a files metastore: every operation under its lock, every change durable when it returns.
+//! The directory behind a files metastore: every operation under its lock, every change durable when it returns. Where this
+//! process may only read, operations that read do without the lock, and see each key as it was before or after a change.
 //!
 //! The counter is written before the change it counts, so a crash between the two skips a revision and never uses one
 //! twice; a deletion that was counted and did not happen wakes someone without cause, nothing worse.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -23,7 +25,9 @@ pub(super) struct Directory {
 
 impl Directory {
     pub(super) fn at(root: &Path) -> Self {
-        Self { root: root.into(), keys: root.join("keys"), leases: root.join("leases") }
+        // Errors name it, wherever this process works.
+        let root = std::path::absolute(root).unwrap_or_else(|_| root.into());
+        Self { keys: root.join("keys"), leases: root.join("leases"), root }
     }
 
     pub(super) fn open(root: &Path) -> Result<Self, MetaError> {
@@ -32,19 +36,35 @@ impl Directory {
             fs::create_dir_all(&directory.keys)?;
             fs::create_dir_all(&directory.leases)?;
             directory.lock_file()?;
-            durable::sync_dir(root)
+            durable::sync_dir(&directory.root)
         };
-        create().map_err(|error| directory.unavailable(format!("cannot be created: {error}")))?;
-        Ok(directory)
+        match create() {
+            Ok(()) => Ok(directory),
+            // Reading takes no more than that they are there.
+            Err(error) if may_only_read(&error) && directory.is_readable() => Ok(directory),
+            Err(error) => Err(directory.unavailable(format!("it cannot be made or read ({error})"))),
+        }
+    }
+
+    fn is_readable(&self) -> bool {
+        [&self.keys, &self.leases].iter().all(|dir| fs::read_dir(dir).is_ok())
     }
 
     /// Waits for the directory's lock and ends the leases that have lapsed at `now`.
     pub(super) fn lock(&self, now: SystemTime) -> Result<Locked<'_>, MetaError> {
         // A file opened here locks out other operations of this process too: the lock belongs to the open file.
-        let lock = self.lock_file().map_err(|error| self.unavailable(error))?;
-        lock.lock().map_err(|error| self.unavailable(error))?;
+        let hold = match self.lock_file() {
+            Ok(lock) => {
+                lock.lock().map_err(|error| self.unavailable(error))?;
+                Hold::Locked { _lock: lock }
+            }
+            Err(error) if may_only_read(&error) => Hold::Nothing { reason: error.to_string() },
+            Err(error) => return Err(self.unavailable(error)),
+        };
+        // Without the lock, changes that come after this are there or not, and are asked for again by who waits for them.
         let counter = self.read_counter()?;
-        let mut locked = Locked { at: self, _lock: lock, counter, now, next_lapse: None, changed: false };
+        let lapsed = BTreeSet::new();
+        let mut locked = Locked { at: self, hold, counter, now, lapsed, next_lapse: None, changed: false };
         locked.end_lapsed()?;
         Ok(locked)
     }
@@ -91,12 +111,27 @@ impl Directory {
     }
 }
 
-/// The directory while this holds its lock.
+/// Whether this process may not write there, though others may.
+fn may_only_read(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
+}
+
+/// What keeps others from changing the directory.
+enum Hold {
+    /// Its lock.
+    Locked { _lock: File },
+    /// This process may only read.
+    Nothing { reason: String },
+}
+
+/// The directory while this holds its lock, or only reads.
 pub(super) struct Locked<'a> {
     at: &'a Directory,
-    _lock: File,
+    hold: Hold,
     counter: Counter,
     now: SystemTime,
+    /// Leases that have lapsed and are still there, as this process may only read. Their keys are not.
+    lapsed: BTreeSet<LeaseId>,
     next_lapse: Option<SystemTime>,
     changed: bool,
 }
@@ -127,6 +162,7 @@ impl Locked<'_> {
         expected: Expected,
         lease: Option<LeaseId>,
     ) -> Result<u64, MetaError> {
+        self.check_writable()?;
         let lease_record = lease.map(|lease| self.live_lease(lease)).transpose()?;
         let before = self.read_key(key)?.map(|record| record.entry.revision);
         expected.check(key, before)?;
@@ -144,6 +180,7 @@ impl Locked<'_> {
     }
 
     pub(super) fn delete(&mut self, key: &str, expected: Expected) -> Result<u64, MetaError> {
+        self.check_writable()?;
         let before = self.read_key(key)?.map(|record| record.entry.revision);
         expected.check(key, before)?;
         if before.is_some() {
@@ -172,6 +209,7 @@ impl Locked<'_> {
     }
 
     pub(super) fn grant(&mut self, ttl: Duration) -> Result<LeaseId, MetaError> {
+        self.check_writable()?;
         self.counter.last_lease += 1;
         self.write_counter()?;
         let lease = LeaseId(self.counter.last_lease);
@@ -180,16 +218,26 @@ impl Locked<'_> {
     }
 
     pub(super) fn renew(&mut self, lease: LeaseId) -> Result<(), MetaError> {
+        self.check_writable()?;
         let mut record = self.live_lease(lease)?;
         record.renew(self.now);
         self.write_lease(lease, &record)
     }
 
     pub(super) fn revoke(&mut self, lease: LeaseId) -> Result<(), MetaError> {
+        self.check_writable()?;
         match self.read_lease(&lease.to_string())? {
             Some(record) => self.end(lease, record),
             None => Ok(()),
         }
+    }
+
+    fn check_writable(&self) -> Result<(), MetaError> {
+        let Hold::Nothing { reason } = &self.hold else { return Ok(()) };
+        let store = self.at.root.display().to_string();
+        let reason =
+            format!("this process may only read it ({reason}); a user who may write there can change it");
+        Err(MetaError::Unchangeable { store, reason })
     }
 
     fn end_lapsed(&mut self) -> Result<(), MetaError> {
@@ -204,6 +252,11 @@ impl Locked<'_> {
             }
         }
         lapsed.sort_by_key(|(lease, _)| *lease);
+        if let Hold::Nothing { .. } = self.hold {
+            self.lapsed = lapsed.into_iter().map(|(lease, _)| lease).collect();
+            return Ok(());
+        }
+        self.remove_unfinished(&self.at.leases)?;
         lapsed.into_iter().try_for_each(|(lease, record)| self.end(lease, record))
     }
 
@@ -257,6 +310,21 @@ impl Locked<'_> {
         Ok(names)
     }
 
+    /// Removes what a process left that was killed while it wrote: under the lock only this one writes. A lease's name
+    /// does not come again, so that no later write would replace it.
+    fn remove_unfinished(&self, dir: &Path) -> Result<(), MetaError> {
+        let remove = || -> io::Result<()> {
+            for entry in fs::read_dir(dir)? {
+                let entry = entry?;
+                if entry.file_name().to_string_lossy().starts_with(durable::UNFINISHED) {
+                    fs::remove_file(entry.path())?;
+                }
+            }
+            Ok(())
+        };
+        remove().map_err(|error| self.at.unavailable(error))
+    }
+
     fn read_key(&self, key: &str) -> Result<Option<KeyRecord>, MetaError> {
         let name = records::file_name(key);
         let record = self.read_key_file(&name)?;
@@ -270,7 +338,8 @@ impl Locked<'_> {
     fn read_key_file(&self, name: &str) -> Result<Option<KeyRecord>, MetaError> {
         let Some(bytes) = self.at.read(&self.at.keys.join(name))? else { return Ok(None) };
         let record = records::decode_key(&bytes);
-        record.map(Some).map_err(|reason| self.at.damaged(&format!("keys/{name}"), reason))
+        let record = record.map_err(|reason| self.at.damaged(&format!("keys/{name}"), reason))?;
+        Ok(Some(record).filter(|record| !record.lease.is_some_and(|lease| self.lapsed.contains(&lease))))
     }
 
     fn live_lease(&self, lease: LeaseId) -> Result<LeaseRecord, MetaError> {

@@ -35,11 +35,12 @@ pub struct FilesMetastore {
 }
 
 impl FilesMetastore {
-    /// Opens the metastore in `dir`, which is created when missing.
+    /// Opens the metastore in `dir`, which is created when missing. One that is there and may only be read, as it is another
+    /// user's or on a file system that takes no writes, is read: changes are refused as [`MetaError::Unchangeable`].
     ///
     /// # Errors
     ///
-    /// [`MetaError::Unavailable`] when the directory cannot be made or written.
+    /// [`MetaError::Unavailable`] when the directory can be neither made nor read.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, MetaError> {
         Self::open_with_clock(dir, Arc::new(SystemTime::now))
     }

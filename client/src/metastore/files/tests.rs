@@ -63,7 +63,10 @@ async fn what_a_crash_left_half_written_is_not_there() {
     let dir = TempDir::new().expect("temporary directory");
     let store = FilesMetastore::open(&dir).expect("opens");
     std::fs::write(dir.path().join("keys/~k"), b"half").expect("writes");
+    // A lease of that number does not come again, so that no later write would replace it.
+    std::fs::write(dir.path().join("leases/~77"), b"half").expect("writes");
     assert_eq!(store.list("").await.expect("lists").entries, []);
+    assert!(!dir.path().join("leases/~77").exists(), "it is cleared away");
     store.put("k", b"whole".to_vec(), Expected::Absent, None).await.expect("absent");
     assert_eq!(store.list("").await.expect("lists").entries.len(), 1);
 }
