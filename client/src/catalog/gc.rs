@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use shardfmt::{CommitId, DatasetName, PlanId, ShardId, StrataId, VersionId};
 use tokio::time::timeout;
 
-use super::guard::{INTENTS, SLICE_TAKES, Sweep};
+use super::guard::{INTENTS, SLICE_TAKES, StoreOf, Sweep};
 use super::history::History;
 use super::records::{
     CATALOG_ID, PLANS, PlanRecord, REFS, RUNS, RefRecord, TAGS, TagRecord, VERSIONS, VersionRecord,
@@ -222,7 +222,8 @@ impl CatalogBackend {
         age: Duration,
         now: StoreTime,
     ) -> Result<HashSet<String>, CatalogError> {
-        let sweep = Sweep::announce(self.metastore()).await?;
+        let store = if self.origin().is_directory() { StoreOf::Directory } else { StoreOf::Service };
+        let sweep = Sweep::announce(self.metastore(), store).await?;
         let going = async {
             reached.follow_all().await?;
             let unreached = slice.iter().filter(|object| !reached.has(object.kind));

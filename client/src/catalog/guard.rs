@@ -13,7 +13,8 @@
 //!
 //! If the intent comes first, gc reads it and spares the objects. If the sweep comes first, the other waits and then finds
 //! missing what was deleted. Clocks play no part; that a crashed process does not block others for ever does depend on
-//! one: both announcements hang on leases far longer than what they cover.
+//! one: both announcements hang on leases far longer than what they cover. A sweep says whose it is: that of a process that
+//! is known to have ended keeps no gc waiting, where what it asked of the store is done.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +24,9 @@ use shardfmt::{CommitId, PlanId, VersionId};
 use tokio::time::timeout;
 
 use super::CatalogError;
-use super::records::to_json;
+use super::records::{from_json, to_json};
 use crate::metastore::{Expected, LeaseId, MetaError, Metastore};
+use crate::process::{Life, ProcessName};
 
 pub(super) const INTENTS: &str = "intents/";
 const SWEEP: &str = "gc/sweep";
@@ -99,6 +101,15 @@ impl Guard {
     }
 }
 
+/// What a store does of what a process asked for that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StoreOf {
+    /// Nothing: the system has done it, or has not.
+    Directory,
+    /// A request that is on its way may still be carried out.
+    Service,
+}
+
 /// While this stands, pointers that are announced later wait before they look for their objects.
 pub(super) struct Sweep {
     metastore: Arc<dyn Metastore>,
@@ -106,22 +117,53 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// Announces deletions.
+    /// Announces deletions. One that was left by a process of this machine that has ended is taken back, if the `store`
+    /// does nothing any more that such a process asked of it; one of any other process is waited for, as it may lapse.
     ///
     /// # Errors
     ///
     /// [`CatalogError::Busy`] when there is another sweep.
-    pub(super) async fn announce(metastore: &Arc<dyn Metastore>) -> Result<Self, CatalogError> {
+    pub(super) async fn announce(
+        metastore: &Arc<dyn Metastore>,
+        store: StoreOf,
+    ) -> Result<Self, CatalogError> {
+        let busy = || CatalogError::Busy { what: "this gc".to_owned() };
+        let announced = timeout(PATIENCE, async {
+            loop {
+                if let Some(sweep) = Self::try_announce(metastore).await? {
+                    return Ok(sweep);
+                }
+                let listing = metastore.list(SWEEP).await?;
+                let Some((_, other)) = listing.entries.into_iter().next() else { continue };
+                let life = from_json::<ProcessName>(SWEEP, &other.value).map(|holder| holder.life());
+                match life.unwrap_or(Life::Unknown) {
+                    Life::Lives => return Err(busy()),
+                    Life::Ended if store == StoreOf::Directory => {
+                        match metastore.delete(SWEEP, Expected::At(other.revision)).await {
+                            Ok(_) | Err(MetaError::Conflict { .. }) => {}
+                            Err(error) => return Err(error.into()),
+                        }
+                    }
+                    Life::Ended | Life::Unknown => _ = metastore.changed(SWEEP, listing.revision).await?,
+                }
+            }
+        });
+        announced.await.unwrap_or_else(|_| Err(busy()))
+    }
+
+    /// `None` when there is another.
+    async fn try_announce(metastore: &Arc<dyn Metastore>) -> Result<Option<Self>, MetaError> {
         let lease = metastore.grant(SWEEP_LIVES).await?;
         let sweep = Self { metastore: Arc::clone(metastore), lease };
-        match metastore.put(SWEEP, Vec::new(), Expected::Absent, Some(lease)).await {
-            Ok(_) => Ok(sweep),
+        let holder = to_json(&ProcessName::this());
+        match metastore.put(SWEEP, holder, Expected::Absent, Some(lease)).await {
+            Ok(_) => Ok(Some(sweep)),
             Err(error) => {
                 sweep.end().await?;
-                Err(match error {
-                    MetaError::Conflict { .. } => CatalogError::Busy { what: "this gc".to_owned() },
-                    error => error.into(),
-                })
+                match error {
+                    MetaError::Conflict { .. } => Ok(None),
+                    error => Err(error),
+                }
             }
         }
     }
@@ -160,14 +202,14 @@ mod tests {
     async fn an_intent_waits_for_the_sweeps_before_it_and_for_no_later_one() {
         let metastore = metastore();
         let reach = Reach::default();
-        let before = Sweep::announce(&metastore).await.expect("the first");
+        let before = Sweep::announce(&metastore, StoreOf::Service).await.expect("the first");
         let mut guard = Box::pin(Guard::announce(&metastore, &reach));
         while intents(&metastore).await == 0 {
             assert!(poll!(&mut guard).is_pending(), "it waits");
         }
         assert!(poll!(&mut guard).is_pending(), "though it is announced");
         before.end().await.expect("ends");
-        let later = Sweep::announce(&metastore).await.expect("the other has ended");
+        let later = Sweep::announce(&metastore, StoreOf::Service).await.expect("the other has ended");
         let guard = guard.await.expect("announces").expect("the later sweep sees the intent");
         guard.renew().await.expect("it stands");
         guard.end().await;
@@ -178,18 +220,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_sweep_at_a_time() {
         let metastore = metastore();
-        let first = Sweep::announce(&metastore).await.expect("the first");
-        let second = Sweep::announce(&metastore).await.err().expect("there is one");
+        let first = Sweep::announce(&metastore, StoreOf::Service).await.expect("the first");
+        let second = Sweep::announce(&metastore, StoreOf::Service).await.err().expect("there is one");
         assert!(matches!(second, CatalogError::Busy { .. }), "{second}");
         first.renew().await.expect("it stands");
         first.end().await.expect("ends");
-        Sweep::announce(&metastore).await.expect("the first has ended");
+        Sweep::announce(&metastore, StoreOf::Service).await.expect("the first has ended");
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_a_crash_left_lapses() {
         let metastore = metastore();
-        drop(Sweep::announce(&metastore).await.expect("the first"));
+        drop(Sweep::announce(&metastore, StoreOf::Service).await.expect("the first"));
         let reach = Reach::default();
         let waiting = timeout(SWEEP_LIVES, Guard::announce(&metastore, &reach));
         let guard = waiting.await.expect("before long").expect("announces");
@@ -197,5 +239,29 @@ mod tests {
         assert_eq!(intents(&metastore).await, 1);
         tokio::time::advance(INTENT_LIVES).await;
         assert_eq!(intents(&metastore).await, 0);
+    }
+
+    /// As a process of this machine leaves it that is killed.
+    async fn left_by_the_dead(metastore: &Arc<dyn Metastore>) {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("it runs");
+        let holder = ProcessName::of(child.id()).expect("it lives");
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+        let lease = metastore.grant(SWEEP_LIVES).await.expect("grants");
+        metastore.put(SWEEP, to_json(&holder), Expected::Absent, Some(lease)).await.expect("announced");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_sweep_of_a_killed_gc_does_not_refuse_the_next() {
+        let metastore = metastore();
+        left_by_the_dead(&metastore).await;
+        let begun = tokio::time::Instant::now();
+        let next = Sweep::announce(&metastore, StoreOf::Directory).await.expect("at once");
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        next.end().await.expect("ends");
+        // A request to a service may still be under way: until that cannot be, it is waited for.
+        left_by_the_dead(&metastore).await;
+        let next = Sweep::announce(&metastore, StoreOf::Service).await.expect("it lapses");
+        assert!((SWEEP_LIVES..=PATIENCE).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        next.end().await.expect("ends");
     }
 }

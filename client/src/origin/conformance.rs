@@ -52,6 +52,7 @@ pub async fn keys_of_other_programs_are_kept_whole_and_listed(origin: &Origin) {
     origin.store.put(&path, Bytes::from_static(b"on").into()).await.expect("puts");
     let error = origin.keyed(path.to_string(), "a thing", Digest::of(b"one")).await.expect_err("it is cut");
     assert!(matches!(error, OriginError::Corrupt { .. }), "{error}");
+    assert!(!error.to_string().contains("ingest"), "it was not ingested: {error}");
     origin.put_keyed(path.to_string(), "a thing", Bytes::from_static(b"one")).await.expect("mends");
     origin.keyed(path.to_string(), "a thing", Digest::of(b"one")).await.expect("reads");
     origin.delete(vec![path.to_string()]).await.expect("deletes");

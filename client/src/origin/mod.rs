@@ -98,8 +98,8 @@ pub enum OriginError {
     #[error("{what} is not in {store}")]
     NotFound { what: String, store: String },
     /// The stored bytes are not those that were put. Another copy is needed.
-    #[error("{what} in {store} is corrupt: {reason}; restore the object or re-ingest")]
-    Corrupt { what: String, store: String, reason: String },
+    #[error("{what} in {store} is corrupt: {reason}; {way_out}")]
+    Corrupt { what: String, store: String, reason: String, way_out: &'static str },
     /// The bytes offered are not what their name says. Send the right ones.
     #[error("bytes offered as {what} are not it: {reason}")]
     Mismatch { what: String, reason: String },
@@ -125,6 +125,18 @@ struct Object {
 impl Object {
     fn new(key: String, what: impl fmt::Display) -> Self {
         Self { path: Path::from(key), what: what.to_string() }
+    }
+
+    /// What helps when it is damaged: data can be made again of what it was made of, and a training's own objects cannot.
+    fn way_out(&self) -> &'static str {
+        let key = self.path.as_ref();
+        if !key.starts_with("runs/") {
+            "restore the object or re-ingest"
+        } else if key.contains("/checkpoints/") || key.contains("/parts/") {
+            "restore the object from a copy, or go on from another checkpoint (--resume)"
+        } else {
+            "restore the object from a copy"
+        }
     }
 
     fn shard(id: ShardId) -> Self {
@@ -279,6 +291,11 @@ impl Origin {
                 _ => Err(self.failed("look for", &clock, error)),
             },
         }
+    }
+
+    /// Whether it is a directory that this machine has.
+    pub(crate) fn is_directory(&self) -> bool {
+        self.root.is_some()
     }
 
     /// Whether nothing can be put here.
@@ -626,7 +643,8 @@ impl Origin {
     }
 
     fn corrupt(&self, object: &Object, reason: String) -> OriginError {
-        OriginError::Corrupt { what: object.what.clone(), store: self.name.clone(), reason }
+        let (what, store, way_out) = (object.what.clone(), self.name.clone(), object.way_out());
+        OriginError::Corrupt { what, store, reason, way_out }
     }
 
     fn failed(&self, action: &'static str, object: &Object, source: object_store::Error) -> OriginError {

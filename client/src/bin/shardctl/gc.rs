@@ -1,9 +1,12 @@
 //! `shardctl gc`: what nothing names any more, and its deletion.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use shardd_client::catalog::{GcOptions, GcReport, Tally};
+use serde_json::json;
+use shardd_client::catalog::{GcOptions, GcReport, StorePlace, Tally};
+use shardd_client::checkpoints::{self, Unnamed};
 use shardfmt::ByteSize;
 
 use crate::connect::Connect;
@@ -23,16 +26,59 @@ pub(crate) struct Gc {
     /// ingest takes
     #[arg(long, value_name = "AGE", default_value = "1h", value_parser = parse_duration)]
     older_than: Duration,
+
+    /// Instead of data sets: what trainings left in this directory or bucket that were killed while they wrote a
+    /// checkpoint, once that is a day old (that of `shardtrain --checkpoints`)
+    #[arg(long, value_name = "DIR|URL")]
+    checkpoints: Option<PathBuf>,
 }
 
 impl Gc {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
+        if let Some(given) = &self.checkpoints {
+            return self.of_checkpoints(&connect.place_of_records(Some(given))?, json);
+        }
         let options = GcOptions { dry_run: !self.delete, older_than_s: self.older_than.as_secs() };
         let report = connect.catalog()?.gc(&options)?;
         match json {
             true => output::json(&report),
             false => output::print(&describe(&report)),
         }
+        Ok(())
+    }
+}
+
+impl Gc {
+    fn of_checkpoints(&self, place: &StorePlace, json: bool) -> Result<(), Failure> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let found = runtime.block_on(checkpoints::collect(place, self.older_than, self.delete))?;
+        let total = found.iter().fold(Tally::default(), |sum, run| Tally {
+            objects: sum.objects + run.parts,
+            bytes: sum.bytes + run.bytes,
+        });
+        if json {
+            let runs: Vec<_> = found
+                .iter()
+                .map(|Unnamed { run, parts, bytes, unread }| {
+                    json!({ "run": run, "parts": parts, "bytes": bytes, "unread": unread })
+                })
+                .collect();
+            output::json(&json!({ "dry_run": !self.delete, "unfinished": total, "runs": runs }));
+            return Ok(());
+        }
+        for Unnamed { run, parts, bytes, unread } in &found {
+            output::print(&match unread {
+                None => format!("run {run}: {} ({})\n", plural(*parts, "part"), ByteSize(*bytes)),
+                Some(reason) => {
+                    format!("run {run}: nothing goes, as a checkpoint cannot be read: {reason}\n")
+                }
+            });
+        }
+        output::print(&match (total.objects, self.delete) {
+            (0, _) => "no part of an unfinished checkpoint to delete\n".to_owned(),
+            (_, false) => format!("{} would go: --delete deletes them\n", tallied(total)),
+            (_, true) => format!("{} deleted\n", tallied(total)),
+        });
         Ok(())
     }
 }
