@@ -78,6 +78,11 @@ pub(crate) fn is_remote(scheme: &str) -> bool {
     Service::of(scheme).is_some()
 }
 
+/// For how long a store is asked again.
+const ASKED_AGAIN_FOR: Duration = Duration::from_secs(40);
+/// Before it is asked again for the first time.
+const SHORTEST_WAIT: Duration = Duration::from_millis(100);
+
 /// What is done about a read whose answer is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Late {
@@ -116,16 +121,19 @@ pub(crate) fn open(url: &str, options: &StoreOptions, late: Late) -> Result<Open
     Ok(Opened { store, service, wire })
 }
 
-/// How long a store is asked again when it fails or is out of reach: about half a minute.
+/// How long a store is asked again when it fails or is out of reach: half a minute at least, and a little longer than a
+/// silence within a request may last.
 pub(crate) fn retries() -> RetryConfig {
+    // Each wait is drawn between the shortest and `base` times the one before: with 2 they would not grow.
     RetryConfig {
         backoff: BackoffConfig {
-            init_backoff: Duration::from_millis(100),
-            max_backoff: Duration::from_secs(8),
-            base: 2.0,
+            init_backoff: SHORTEST_WAIT,
+            max_backoff: Duration::from_secs(4),
+            base: 4.0,
         },
-        max_retries: 8,
-        retry_timeout: Duration::from_secs(60),
+        // Time alone decides: there is none for more.
+        max_retries: (ASKED_AGAIN_FOR.as_millis() / SHORTEST_WAIT.as_millis()) as usize,
+        retry_timeout: ASKED_AGAIN_FOR,
     }
 }
 

@@ -163,3 +163,11 @@ fn what_is_no_store_is_refused_by_name() {
     let said = refused("https://x/y", &ca(file.path()));
     assert!(said.contains("no certificate"), "{said}");
 }
+
+#[test]
+fn a_store_that_is_away_is_asked_again_for_half_a_minute_whatever_is_drawn() {
+    let RetryConfig { backoff, max_retries, retry_timeout } = retries();
+    let shortest = backoff.init_backoff * u32::try_from(max_retries).expect("a small number");
+    let half_a_minute = Duration::from_secs(30);
+    assert!(shortest.min(retry_timeout) >= half_a_minute, "{shortest:?}, {retry_timeout:?}");
+}
