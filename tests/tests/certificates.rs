@@ -139,7 +139,7 @@ fn who_is_not_let_in_is_told_why_and_costs_nobody_else() {
     refused("no token", nobody.env("SHARDD_CA", house.ca()).arg("ls"), "this needs a token");
     refused(
         "the first node's own key",
-        house.admin().args(["certs", "revoke", "n1"]),
+        house.admin().args(["certs", "revoke", "n1", "--yes"]),
         "n1 is the first node",
     );
     refused(
@@ -203,7 +203,12 @@ fn an_administrator_renews_and_revokes() {
         "is not 0000",
     );
 
-    let said = run(house.admin().args(["--json", "certs", "revoke", "n2"]));
+    refused(
+        "a revocation without a confirmation",
+        house.admin().args(["certs", "revoke", "n2"]),
+        "revoke all that was signed for node n2?",
+    );
+    let said = run(house.admin().args(["--json", "certs", "revoke", "n2", "--yes"]));
     assert_eq!(serde_json::from_str::<Value>(&said).expect("JSON")["revoked"], "n2");
     wait_until("n2 is no node any more", || !house.nodes().contains("n2 "));
     wait_until("n2 knows why", || second.log().contains("the key of node n2 was revoked"));
@@ -230,7 +235,7 @@ fn an_administrator_renews_and_revokes() {
     });
     let keys = |listed: Vec<Value>| listed.iter().filter(|one| one["node"] == "n3").count();
     assert_eq!(keys(house.certificates()), 2);
-    run(house.admin().args(["certs", "revoke", "n3"]));
+    run(house.admin().args(["certs", "revoke", "n3", "--yes"]));
     wait_until("the new one is no node any more", || !house.nodes().contains("n3 "));
     drop(joined);
     let mut old = Command::new(binary("shardd"));

@@ -16,6 +16,7 @@ use shardd_client::node::NodeId;
 use shardd_client::span::Span;
 use shardfmt::digest::Digest;
 
+use crate::ask::confirmed;
 use crate::connect::{Connect, Servers, Target};
 use crate::failure::Failure;
 use crate::human::date;
@@ -87,6 +88,10 @@ enum Command {
         /// Only this key of it, or the one that begins so, as `ls` shows it
         #[arg(long, value_name = "KEY")]
         key: Option<String>,
+
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
     /// Print the certificate of the cluster's authority, for --ca, or write it to a file
     ///
@@ -134,7 +139,9 @@ impl Certs {
             }
             Command::Ls => list(&Api::of(connect)?, json),
             Command::Rotate { nodes } => rotate(&Api::of(connect)?, nodes, json),
-            Command::Revoke { node, key } => revoke(&Api::of(connect)?, &node, key.as_deref(), json),
+            Command::Revoke { node, key, yes } => {
+                revoke(&Api::of(connect)?, &node, key.as_deref(), yes, json)
+            }
             Command::Authority { digest, to } => {
                 authority(servers(connect)?.first_that_answers(), digest, to, json)
             }
@@ -218,15 +225,15 @@ fn rotate(api: &Api, nodes: Vec<NodeId>, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn revoke(api: &Api, node: &NodeId, key: Option<&str>, json: bool) -> Result<(), Failure> {
+fn revoke(api: &Api, node: &NodeId, key: Option<&str>, yes: bool, json: bool) -> Result<(), Failure> {
     let keys: Vec<Digest> =
         api.known()?.into_iter().filter(|listed| listed.node == *node).map(|listed| listed.key).collect();
-    let only = match key {
-        None => String::new(),
+    let (what, only) = match key {
+        None => ("all that was signed for".to_owned(), String::new()),
         Some(key) => match keys.iter().filter(|known| known.to_string().starts_with(key)).collect::<Vec<_>>()
             [..]
         {
-            [one] => format!("?key={one}"),
+            [one] => (format!("key {} of", &one.to_string()[..12]), format!("?key={one}")),
             [] => return Err(Failure::failed(format!("{node} has no key {key}; see `shardctl certs ls`"))),
             _ => {
                 return Err(Failure::usage(format!(
@@ -235,6 +242,11 @@ fn revoke(api: &Api, node: &NodeId, key: Option<&str>, json: bool) -> Result<(),
             }
         },
     };
+    let question = format!(
+        "revoke {what} node {node}? The others stop talking to it at once, and it comes back only with an empty --data directory and \
+         a new join token."
+    );
+    confirmed(yes, &question, "nothing was revoked")?;
     api.http.delete(&format!("{}/{node}{only}", api.url))?;
     let text = format!(
         "revoked for {node}; to let it in again, start it with an empty --data directory and a new join token\n"
