@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use axum::response::IntoResponse;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -15,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::ServiceExt;
+use tower::{ServiceExt, service_fn};
 use tracing::{debug, warn};
 
 use super::metrics::Metrics;
@@ -24,8 +27,8 @@ use super::{Api, Limits, router};
 
 /// Connections at once; more wait in the system's queue.
 const MAX_CONNECTIONS: usize = 8192;
-/// The bytes of the head of a request that are surely taken; as they are read in growing steps, up to twice as many may be...
-const MAX_HEAD: usize = 32 << 10;
+/// The most bytes of the head of a request...
+const MAX_HEAD: usize = 64 << 10;
 /// ...and the most headers.
 const MAX_HEADERS: usize = 100;
 /// How long a node that stops still takes connections, so that whoever asks hears that it is not ready any more.
@@ -159,8 +162,16 @@ async fn connection(
     limits: Limits,
     closing: CancellationToken,
 ) {
-    let service =
-        router.map_request(|request: axum::http::Request<hyper::body::Incoming>| request.map(Body::new));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let router = router.clone();
+        async move {
+            // Heads are read in growing steps, the last of which may take more than was allowed.
+            if head_bytes(&request) > MAX_HEAD {
+                return Ok(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response());
+            }
+            router.oneshot(request.map(Body::new)).await
+        }
+    });
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(limits.head);
     server.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
@@ -176,4 +187,13 @@ async fn connection(
     if let Err(error) = ended {
         debug!(%error, "connection ended");
     }
+}
+
+/// About how long the head of a request was: its first line, and a line for each header.
+fn head_bytes(request: &Request<Incoming>) -> usize {
+    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    let line = |(name, value): (&axum::http::HeaderName, &axum::http::HeaderValue)| {
+        name.as_str().len() + ": ".len() + value.len() + "\r\n".len()
+    };
+    path + request.headers().iter().map(line).sum::<usize>()
 }
