@@ -127,6 +127,20 @@ def test_two_loaders_of_one_process_do_not_disturb_each_other(store):
     assert ids(a for a, _ in pairs) == ids(b for _, b in pairs) == alone
 
 
+def test_a_loop_within_a_loop_over_the_same_loader_is_an_error_that_names_the_way_out(store):
+    own = loader(store)
+    read = 0
+    with pytest.raises(RuntimeError, match="make a DataLoader each"):
+        for _ in own:
+            read += len(list(own))
+    assert read == len(own), "the loop that was begun last reads its whole epoch"
+    with pytest.raises(RuntimeError, match="another loop over this DataLoader has begun"):
+        list(zip(own, own))
+    # An iterator that is left alone disturbs no other.
+    next(iter(own))
+    assert sorted(ids(own)) == EVERY
+
+
 def test_an_epoch_without_a_step_is_refused(store):
     with pytest.raises(ValueError, match="no step in an epoch: 1003 samples, steps of 2000"):
         iter(loader(store, batch_size=2000, drop_last=True))

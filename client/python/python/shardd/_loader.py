@@ -40,7 +40,9 @@ class DataLoader:
     :attr:`weight`; they are left out (``"drop"``, which is ``drop_last=True``); it is filled up with the epoch's first samples
     (``"wrap"``); or they open the first step of the next epoch (``"carry"``).
 
-    Each iteration reads an epoch, and the next iteration the next one. ``state_dict`` says what was handed out so far,
+    Each iteration reads an epoch, and the next iteration the next one. A loader is in one place: an iteration that continues after
+    another has begun (a loop within a loop, ``zip(loader, loader)``) raises ``RuntimeError``; for loops side by side make a loader
+    each. ``state_dict`` says what was handed out so far,
     exactly, whatever was read ahead; ``load_state_dict`` goes on there with any number of ranks.
     """
 
@@ -100,6 +102,8 @@ class DataLoader:
         # Where the next iteration begins; `_inside` if the one before it ended early, and this epoch is not begun again.
         self._cursor = (0, 0)
         self._inside = False
+        # Counts iterations: only the last one that has begun may continue.
+        self._iteration = 0
         self._native: _native.Loader | None = None
         self._native_at = (0, 0)
         self._pending: _native.Step | None = None
@@ -217,9 +221,18 @@ class DataLoader:
                 stacklevel=2,
             )
         self._compare_ranks()
-        return self._epoch_from(*self._cursor)
+        self._iteration += 1
+        return self._epoch_from(*self._cursor, self._iteration)
 
-    def _epoch_from(self, epoch: int, position: int) -> Iterator[Any]:
+    def _check_latest(self, iteration: int) -> None:
+        if iteration != self._iteration:
+            raise RuntimeError(
+                "another loop over this DataLoader has begun since this one, and moved it to another place in the plan; for loops side by "
+                "side make a DataLoader each, of the same dataset"
+            )
+
+    def _epoch_from(self, epoch: int, position: int, iteration: int) -> Iterator[Any]:
+        self._check_latest(iteration)
         position += self._turn[0] * self.global_batch_size
         with closing(self._made(epoch, position)) as made:
             for (step, index), make in made:
@@ -238,6 +251,7 @@ class DataLoader:
                 began = perf_counter()
                 yield batch
                 self._times.user_s += perf_counter() - began
+                self._check_latest(iteration)
                 if index + 1 == count and self._cursor[0] != epoch:
                     break
         # The epoch is over, if nobody went elsewhere meanwhile.
