@@ -1,6 +1,7 @@
 //! The accept loop of the HTTP server: bounded, behind TLS if wanted, with a time limit on handshakes and slow headers,
 //! drained on stop.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,9 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
+use super::client::CameFrom;
 use super::metrics::Metrics;
+use super::same_origin::CameInAt;
 use super::socket::Socket;
 use super::{Api, Limits, router};
 
@@ -81,17 +84,18 @@ async fn listen(
             () = tokio::time::sleep(Duration::from_millis(10)), if tasks.len() >= MAX_CONNECTIONS => continue,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, from)) => {
                 let (router, closing, cut) = (router.clone(), closing.clone(), cut.clone());
                 let (acceptor, metrics) = (acceptor.clone(), Arc::clone(metrics));
+                let way = Way { at: stream.local_addr().ok(), from };
                 tasks.spawn(async move {
                     let come_in = async {
                         let Some(acceptor) = acceptor else {
                             let socket = Socket::new(stream, metrics, limits.stall);
-                            return connection(socket, router, limits, closing).await;
+                            return connection(socket, way, router, limits, closing).await;
                         };
                         if let Some(stream) = shake_hands(acceptor, stream, metrics, limits).await {
-                            connection(stream, router, limits, closing).await;
+                            connection(stream, way, router, limits, closing).await;
                         }
                     };
                     tokio::select! {
@@ -153,14 +157,30 @@ async fn say_tls(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.shutdown().await
 }
 
+/// The two ends of a connection.
+#[derive(Clone, Copy)]
+struct Way {
+    at: Option<SocketAddr>,
+    from: SocketAddr,
+}
+
 async fn connection(
     socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    way: Way,
     router: Router,
     limits: Limits,
     closing: CancellationToken,
 ) {
-    let service =
-        router.map_request(|request: axum::http::Request<hyper::body::Incoming>| request.map(Body::new));
+    let at = way.at.map(|at| CameInAt(at.ip().to_canonical()));
+    let from = CameFrom(way.from.ip().to_canonical());
+    let service = router.map_request(move |request: axum::http::Request<hyper::body::Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(from);
+        if let Some(at) = at {
+            request.extensions_mut().insert(at);
+        }
+        request
+    });
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(limits.head);
     server.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
