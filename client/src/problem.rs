@@ -34,14 +34,17 @@ pub enum Kind {
     Malformed,
     Unauthorized,
     Forbidden,
+    ForeignOrigin,
     NotFound,
     MethodNotAllowed,
     TooSlow,
     Conflict,
     PreconditionFailed,
     TooLong,
+    UnsupportedMediaType,
     RangeNotSatisfiable,
     Misdirected,
+    ForeignHost,
     Invalid,
     Mismatch,
     PreconditionRequired,
@@ -110,6 +113,16 @@ pub const TABLE: &[KindInfo] = &[
         ],
     ),
     line(
+        Kind::ForeignOrigin,
+        "foreign-origin",
+        403,
+        [
+            "foreign origin",
+            "a web page of another origin asks, as `origin` or `sec-fetch-site` says",
+            "ask from a program that is no web page; a proxy passes on `host` as it is",
+        ],
+    ),
+    line(
         Kind::NotFound,
         "not-found",
         404,
@@ -170,6 +183,16 @@ pub const TABLE: &[KindInfo] = &[
         ],
     ),
     line(
+        Kind::UnsupportedMediaType,
+        "unsupported-media-type",
+        415,
+        [
+            "unsupported media type",
+            "the body is JSON by its place, and is not sent as such",
+            "send `content-type: application/json`",
+        ],
+    ),
+    line(
         Kind::RangeNotSatisfiable,
         "range-not-satisfiable",
         416,
@@ -184,6 +207,16 @@ pub const TABLE: &[KindInfo] = &[
         "misdirected",
         421,
         ["misdirected", "another node does this", "ask the one that the detail names"],
+    ),
+    line(
+        Kind::ForeignHost,
+        "foreign-host",
+        421,
+        [
+            "foreign host",
+            "`host` names another machine than this node, which asks for no token",
+            "ask by `localhost` or the IP address; for other names start the node with `--allowed-hosts`",
+        ],
     ),
     line(
         Kind::Invalid,
@@ -400,7 +433,9 @@ impl From<&EngineError> for Kind {
             EngineError::UnknownRun { .. }
             | EngineError::UnknownPlan { .. }
             | EngineError::UnknownNode { .. } => Self::NotFound,
-            EngineError::RunConflict { .. } | EngineError::OnlyNode { .. } => Self::Conflict,
+            EngineError::RunConflict { .. }
+            | EngineError::OtherAudit { .. }
+            | EngineError::OnlyNode { .. } => Self::Conflict,
             EngineError::RankOutside { .. }
             | EngineError::EpochOutside { .. }
             | EngineError::NoSuchGrain { .. }

@@ -172,6 +172,11 @@ pub struct Settings {
     #[arg(long, value_name = "HOST,…", env = "SHARDD_TLS_HOSTS")]
     pub tls_hosts: Option<Hosts>,
 
+    /// More names and addresses under which this node may be asked while it asks for no token, with commas between them: those of
+    /// proxies and probes [default: localhost, every address of this machine, and --tls-hosts]
+    #[arg(long, value_name = "HOST,…", env = "SHARDD_ALLOWED_HOSTS")]
+    pub allowed_hosts: Option<Hosts>,
+
     /// How long the certificates are good that the first node signs; they are renewed after two thirds [default: 30d]
     #[arg(long, value_name = "TIME", env = "SHARDD_CERTIFICATE_LIFETIME")]
     pub certificate_lifetime: Option<Span>,
@@ -309,6 +314,8 @@ pub struct Config {
     pub tls_files: Option<TlsFiles>,
     /// Hosts under which clients reach this node.
     pub tls_hosts: Vec<Host>,
+    /// More hosts under which it may be asked while it asks for no token.
+    pub allowed_hosts: Vec<Host>,
     /// How long certificates are good that this node signs.
     pub certificate_lifetime: Duration,
     /// Who may ask over HTTP; without it as the first node says, or anyone.
@@ -468,6 +475,7 @@ impl Settings {
             tls_cert: self.tls_cert.or(fallback.tls_cert),
             tls_key: self.tls_key.or(fallback.tls_key),
             tls_hosts: self.tls_hosts.or(fallback.tls_hosts),
+            allowed_hosts: self.allowed_hosts.or(fallback.allowed_hosts),
             certificate_lifetime: self.certificate_lifetime.or(fallback.certificate_lifetime),
             auth: self.auth.or(fallback.auth),
             allow_insecure_http: self.allow_insecure_http.or(fallback.allow_insecure_http),
@@ -532,6 +540,7 @@ impl Settings {
             tls: settings.tls.or(tls_files.is_some().then_some(true)),
             tls_files,
             tls_hosts: settings.tls_hosts.unwrap_or_default().0,
+            allowed_hosts: settings.allowed_hosts.unwrap_or_default().0,
             certificate_lifetime: lifetime.0,
             auth: settings.auth,
             allow_insecure_http: settings.allow_insecure_http.expect(known),
@@ -650,6 +659,7 @@ mod tests {
             ("tls-cert = \"a.pem\"", &["--tls-key"]),
             ("tls-cert = \"a.pem\"\ntls-key = \"a.key\"\ntls = false", &["--tls-cert", "--tls false"]),
             ("tls-hosts = \"a b\"", &["line 1", "a b"]),
+            ("allowed-hosts = \"*\"", &["line 1", "\"*\""]),
             ("certificate-lifetime = \"5s\"", &["--certificate-lifetime 5s", "6s"]),
             ("quic = \"0.0.0.0:7701\"", &["--quic 0.0.0.0:7701"]),
             ("join = \"hello\"", &["--join"]),

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use shardd_client::cache::{Cache, CacheConfig, CacheError};
 use shardd_client::catalog::{CatalogBackend, CatalogError};
-use shardd_client::certificates::{Authority, CA_CERTIFICATE, CertificateError, write_private};
+use shardd_client::certificates::{Authority, CA_CERTIFICATE, CertificateError, Host};
 use shardd_client::engine::{Drain, Engine, EngineError, ExchangeSettings, Passes};
 use shardd_client::lend::Share;
-use shardd_client::metastore::{MetaError, Metastore};
+use shardd_client::metastore::Metastore;
 use shardd_client::node::{NodeId, NodeRecord};
 use shardd_client::origin::{Origin, OriginError};
 use shardd_client::span::now;
@@ -22,10 +22,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use crate::access::{Role, Scope, TokenRecord, Tokens};
+use crate::access::owner::{self, OwnerError};
+use crate::access::{Mark, Tokens, private};
 use crate::config::{Auth, Config, ConfigError, OnSigterm};
 use crate::desk::{Desk, Revoked};
-use crate::http::{self, Access, Api, Door, Front};
+use crate::http::{self, Access, Api, Door, Front, TokensAsked};
 use crate::https::{self, HttpsError};
 use crate::identity::{self, Cluster, Identity, IdentityError, JoinToken, Site, Standing, Term};
 use crate::lend::Counter;
@@ -34,8 +35,6 @@ use crate::metastore::{self, MetastoreUrl, OpenError, RemoteMetastore, SledMetas
 use crate::renewal::{Renewal, Signer};
 use crate::transport::{Datagrams, Services, Transport, TransportError};
 
-/// The name of the first token, and of the file in the data directory that has it.
-const ADMIN_TOKEN: &str = "admin-token";
 /// The file in `<data>/tls` that remembers which keys are revoked.
 const REVOKED: &str = "revoked.json";
 /// How long a node that starts waits for its store.
@@ -86,9 +85,9 @@ pub enum ServeError {
     /// No metadata.
     #[error(transparent)]
     Metadata(#[from] OpenError),
-    /// The first token cannot be kept.
-    #[error("--auth tokens: the first token cannot be made; start the metastore first")]
-    FirstToken(#[source] MetaError),
+    /// Who owns the machine has no way in.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
     /// No store.
     #[error("--store cannot be used")]
     Store(#[from] OriginError),
@@ -215,11 +214,11 @@ async fn serve_locked(
             Some(Finder::new(Arc::clone(&transport), Cluster::clone(cluster), config.data.join("tls")))
         }
     };
-    let access = open_access(&config, &part, &metastore).await?;
+    let access = open_access(&config, &part, &metastore, &record).await?;
     let first = part.cluster().map(|cluster| cluster.first.clone());
     let is_alone = bound.ip().is_loopback();
     let front =
-        open_front(&config, part, site, is_alone, &transport, &origin, &metastore, access.is_required)?;
+        open_front(&config, part, site, is_alone, &transport, &origin, &metastore, access.is_required())?;
     let signer = match (&front.desk, first) {
         (Some(desk), _) => Signer::Here(Arc::clone(desk)),
         (None, first) => Signer::First(Arc::clone(&transport), first.unwrap_or_else(|| record.id.clone())),
@@ -592,27 +591,38 @@ async fn check_store(catalog: &CatalogBackend) -> Result<(), ServeError> {
     }
 }
 
-/// Who may ask over HTTP. Where a token is needed and there is none to make others with, the first is left in a file.
+/// Who may ask over HTTP. Where a token is asked, the first node leaves an administrator's for who owns its machine, and any node
+/// where there is none.
 async fn open_access(
     config: &Config,
     part: &Part,
     metastore: &Arc<dyn Metastore>,
+    record: &NodeRecord,
 ) -> Result<Access, ServeError> {
+    let mark = Mark::in_data(&config.data);
+    let was_asked = mark.is_set();
+    let tokens = Tokens::open(Arc::clone(metastore), Some(mark)).await;
+    let is_first = part.cluster().is_none();
+    // Tokens that a first node does not know any more went with its metadata: that opens no door.
+    let are_lost = is_first && was_asked && !tokens.is_away() && !tokens.any();
     let of_cluster = part.cluster().is_some_and(|cluster| cluster.asks_tokens);
-    let tokens = Tokens::open(Arc::clone(metastore)).await;
-    // Where there are tokens, a flag that was forgotten opens no door.
-    let has_tokens = !tokens.list().is_empty();
-    let is_required = config.auth.map_or(of_cluster || has_tokens, |auth| auth == Auth::Tokens);
-    let is_admin =
-        |(_, record): &(_, Arc<TokenRecord>)| record.role == Role::Admin && record.datasets.is_all();
-    if is_required && !tokens.is_away() && !tokens.list().iter().any(is_admin) {
-        let made = tokens.create(ADMIN_TOKEN.to_owned(), Role::Admin, Scope::default(), None).await;
-        let (token, _) = made.map_err(ServeError::FirstToken)?;
-        let path = config.data.join(ADMIN_TOKEN);
-        write_private(&path, format!("{}\n", token.reveal()).as_bytes())?;
-        info!(path = %path.display(), "the first token is there; make others with it");
+    let asked = match config.auth {
+        Some(Auth::Tokens) => TokensAsked::Always,
+        Some(Auth::None) => TokensAsked::Never,
+        None if of_cluster || are_lost => TokensAsked::Always,
+        None => TokensAsked::OnceThereIsOne,
+    };
+    let own = [record.quic.ip(), config.http.ip()].map(|address| Host::Address(address.to_canonical()));
+    let hosts = [config.hosts(), own.to_vec(), config.allowed_hosts.clone()].concat();
+    let access = Access { tokens, asked, hosts };
+    if access.is_required() {
+        private::close(&config.data);
     }
-    Ok(Access { tokens, is_required })
+    let (tokens, is_away) = (&access.tokens, access.tokens.is_away());
+    if access.is_required() && !is_away && (is_first || !tokens.has_administrator(None)) {
+        owner::keep(&config.data, tokens).await?;
+    }
+    Ok(access)
 }
 
 /// Where others join: at the first node. Whoever can read its files joins with the token there, as long as nobody else can

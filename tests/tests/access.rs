@@ -208,3 +208,126 @@ fn a_token_in_a_file_is_for_its_owner_only() {
     let output = command.arg("--store").arg(directory.path()).args(["token", "ls"]).output().expect("starts");
     assert_eq!(output.status.code(), Some(2), "{}", error_line(&output));
 }
+
+/// Posts JSON with a token.
+fn post(node: &Node, path: &str, token: &str, body: &Value) -> (u16, Value) {
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let url = format!("{}{path}", node.http);
+    let asked = agent.post(url).header("authorization", format!("Bearer {token}")).send_json(body);
+    let mut answer = asked.expect("it answers");
+    (answer.status().as_u16(), answer.body_mut().read_json().unwrap_or(Value::Null))
+}
+
+#[test]
+fn a_run_is_seen_by_who_may_read_its_dataset_and_spoken_for_by_who_began_it() {
+    let house = House::new();
+    let trainer = house.token(&["a trainer"]);
+    let stranger = house.token(&["another trainer"]);
+    let theirs = house.token(&["of theirs", "--dataset", "theirs"]);
+    let keeper = house.token(&["a keeper", "--role", "write", "--dataset", "ours"]);
+    let reading = ["read", "--plan", "ours", "--epochs", "1", "--quiet", "--run", "r"];
+    run(house.with("SHARDD_TOKEN", &trainer).args(reading));
+    let get = |path: &str, token: &str| house.ask("GET", path, Some(&format!("Bearer {token}")));
+
+    // What is told of a run leads to the digests of its data: that is for who may read them.
+    for path in ["", "/placement", "/audit", "/cursor", "/meeting", "/filled", "/misses", "/timeline"] {
+        let (status, problem, _) = get(&format!("/v1/runs/r{path}"), &theirs);
+        assert_eq!((status, &problem["type"]), (403, &json!("urn:shardd:problem:forbidden")), "{path}");
+        assert_ne!(get(&format!("/v1/runs/r{path}"), &stranger).0, 403, "{path}");
+    }
+    let run_view = get("/v1/runs/r", &trainer).1;
+    let told = get("/v1/runs/r", &theirs).1.to_string();
+    assert!(!told.contains(run_view["run"]["plan"].as_str().expect("an id")), "{told}");
+    let reports = get("/v1/runs/r/audit", &trainer).1;
+    let report = reports[0].clone();
+    assert_eq!(reports.as_array().map(Vec::len), Some(1), "{reports}");
+
+    // Only the token that began it speaks for its ranks, or one that may write; and nothing is replaced.
+    let mut other = report.clone();
+    other["samples"] = 1.into();
+    let more = json!({ "rank": 1, "world": 2, "epoch": 0, "samples": 1, "digest_sum": report["digest_sum"] });
+    for (token, body, expected) in [
+        (&stranger, &report, 403),
+        (&stranger, &more, 403),
+        (&theirs, &more, 403),
+        (&trainer, &report, 204),
+        (&trainer, &other, 409),
+        (&keeper, &other, 409),
+    ] {
+        let (status, problem) = post(&house.node, "/v1/runs/r/audit", token, body);
+        assert_eq!(status, expected, "{problem}");
+    }
+    let plan = &run_view["run"]["plan"];
+    let again = json!({ "id": "r", "plan": plan, "virtual_ranks": run_view["run"]["virtual_ranks"] });
+    for (token, expected) in [(&stranger, 403), (&theirs, 403), (&trainer, 201), (&keeper, 201)] {
+        assert_eq!(post(&house.node, "/v1/runs", token, &again).0, expected);
+    }
+    let own = json!({ "id": "mine", "plan": plan, "virtual_ranks": 4 });
+    assert_eq!(post(&house.node, "/v1/runs", &theirs, &own).0, 403, "a plan over another dataset");
+    let rank = |token: &str| house.ask("DELETE", "/v1/runs/r/ranks/0", Some(&format!("Bearer {token}"))).0;
+    assert_eq!((rank(&stranger), rank(&trainer)), (403, 204));
+    assert_eq!(get("/v1/runs/r/audit", &trainer).1, reports, "it is as it was");
+    run(house.with("SHARDD_TOKEN", &trainer).args(reading));
+}
+
+#[test]
+fn the_first_token_closes_all_nodes_at_once_and_their_data_to_other_users() {
+    let root = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut first = Node::start(root.path(), "n1", None);
+    let second = Node::start(root.path(), "n2", Some(&first.data.join("join-token")));
+    let control = |server: &str, token: &str| {
+        let mut command = Command::new(binary("shardctl"));
+        command.args(["--server", server]).env("SHARDD_TOKEN", token).env_remove("SHARDD_TOKEN_FILE");
+        command
+    };
+    let line = refused(control(&second.http, "").args(["token", "create", "ci"]));
+    assert!(line.contains("--role admin"), "{line}");
+    run(control(&second.http, "").arg("ls"));
+
+    let made = run(control(&second.http, "").args(["--json", "token", "create", "me", "--role", "admin"]));
+    let made: Value = serde_json::from_str(&made).expect("JSON");
+    let token = made["token"].as_str().expect("a token");
+    assert!(refused(control(&second.http, "").arg("ls")).contains("this needs a token"));
+    wait_until("the other node asks for a token", || {
+        !control(&first.http, "").arg("ls").output().expect("shardctl starts").status.success()
+    });
+    run(control(&first.http, token).arg("ls"));
+    let mode = |node: &Node| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::metadata(&node.data).expect("it is there").permissions().mode() & 0o777
+    };
+    wait_until("other users are kept out", || mode(&first) == 0o700 && mode(&second) == 0o700);
+
+    // Nobody is locked out by a restart, and no door opens.
+    first.stop();
+    first.restart();
+    run(control(&first.http, token).arg("ls"));
+    refused(control(&first.http, "").arg("ls"));
+
+    // With its metadata gone the node asks for a token still, and the owner of the machine has one.
+    first.stop();
+    std::fs::rename(first.data.join("meta"), root.path().join("backup")).expect("renames");
+    first.restart();
+    refused(control(&first.http, "").arg("ls"));
+    let read = || std::fs::read_to_string(first.data.join("admin-token")).expect("the node left it");
+    let owner = read();
+    run(control(&first.http, owner.trim()).arg("ls"));
+}
+
+#[test]
+fn the_owner_of_the_machine_stays_in_when_the_metadata_is_lost_and_restored() {
+    let mut house = House::new();
+    let file = house.node.data.join("admin-token");
+    let before = std::fs::read_to_string(&file).expect("the node left it");
+    let (meta, backup) = (house.node.data.join("meta"), house.root.path().join("backup"));
+    house.node.stop();
+    std::fs::rename(&meta, &backup).expect("renames");
+    house.node.restart();
+    run(house.admin().arg("ls"));
+    house.node.stop();
+    std::fs::remove_dir_all(&meta).expect("removes");
+    std::fs::rename(&backup, &meta).expect("renames");
+    house.node.restart();
+    assert!(run(house.admin().arg("ls")).contains("ours"));
+    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), before, "no secret was overwritten");
+}

@@ -385,7 +385,11 @@ fn a_run_is_audited_and_a_rank_that_is_missing_repeats_or_alters_is_named() {
 
     let told = |run: &str, report: &Value| {
         let url = format!("{}/v1/runs/{run}/audit", cluster.nodes[0].http);
-        ureq::post(&url).send_json(report).expect("the node takes it");
+        ureq::post(&url).send_json(report).map(|answer| answer.status().as_u16())
+    };
+    let begun = |run: &str| {
+        let create = json!({ "id": run, "plan": plan["id"], "virtual_ranks": 8 });
+        ureq::post(format!("{}/v1/runs", cluster.nodes[0].http)).send_json(create).expect("a run");
     };
     let reports = cluster.nodes[0].get("/v1/runs/r/audit");
     let reports = reports.as_array().expect("a list");
@@ -411,22 +415,29 @@ fn a_run_is_audited_and_a_rank_that_is_missing_repeats_or_alters_is_named() {
         report
     };
     let more = format!("rank 2 of 4 read its {} and sample 700 more", number(of_rank_2, "samples"));
-    for (report, said) in [
-        (changed(1, sample(700)), more.as_str()),
-        (changed(0, 1), "some were left out, came again, or had other bytes"),
+    for (name, report, said) in [
+        ("more", changed(1, sample(700)), more.as_str()),
+        ("other", changed(0, 1), "some were left out, came again, or had other bytes"),
     ] {
-        told("r", &report);
-        let (lines, error) = node.fails("audit verify --run r");
+        assert!(matches!(told("r", &report), Err(ureq::Error::StatusCode(409))), "what was reported stays");
+        assert!(matches!(told("r", of_rank_2), Ok(204)), "the same again is harmless");
+        begun(name);
+        for one in reports {
+            let report = if one == of_rank_2 { &report } else { one };
+            assert!(matches!(told(name, report), Ok(204)));
+        }
+        let (lines, error) = node.fails(&format!("audit verify --run {name}"));
         let found = text(&lines[0]["epochs"][1]["said"]);
         assert!(found.contains(said), "{found}");
         assert!(error.contains("epoch 1 is not what plan and manifest say"), "{error}");
         assert_eq!(lines[0]["epochs"][0]["exactly_once"], true, "the epoch before is as it was");
     }
 
-    let create = json!({ "id": "s", "plan": plan["id"], "virtual_ranks": 8 });
-    ureq::post(format!("{}/v1/runs", cluster.nodes[0].http)).send_json(create).expect("a run");
+    assert_eq!(node.json("audit verify --run r")["exactly_once"], true);
+    assert!(matches!(told("nobody", of_rank_2), Err(ureq::Error::StatusCode(404))));
+    begun("s");
     assert!(node.fails("audit verify --run s").1.contains("no rank of run s has reported anything"));
-    reports.iter().filter(|one| one["rank"] != 3).for_each(|report| told("s", report));
+    reports.iter().filter(|one| one["rank"] != 3).for_each(|report| assert!(told("s", report).is_ok()));
     let (lines, said) = node.fails("audit verify --run s");
     assert!(said.contains("2 epochs are not what plan and manifest say, the first is epoch 0"), "{said}");
     assert_eq!(lines[0]["epochs"][0]["said"], "rank 3 of 4 reported nothing");

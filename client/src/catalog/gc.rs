@@ -8,7 +8,7 @@
 //! Plans go first, then their strata, commits, manifests, their trees, sidecars and shards: a crash in between leaves
 //! objects without a name, never a name without objects. Why no one can begin to point at what is being deleted is in [`guard`](super::guard).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use futures::TryStreamExt;
@@ -125,13 +125,24 @@ pub struct LostVersion {
 impl CatalogBackend {
     /// See [`Catalog::gc`](super::Catalog::gc). When dropped halfway, some garbage is gone and some is not.
     pub async fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
+        self.gc_sparing(options, Duration::ZERO).await
+    }
+
+    /// The same, but whatever the options say, what was written in the last `uploads` and was never committed stays: someone
+    /// may be about to.
+    ///
+    /// # Errors
+    ///
+    /// As [`gc`](Self::gc).
+    pub async fn gc_sparing(&self, options: &GcOptions, uploads: Duration) -> Result<GcReport, CatalogError> {
         self.check_alone(options.dry_run).await?;
         let mut reached = Reached::new(self);
         reached.follow_all().await?;
         let now = if options.dry_run { StoreTime::here() } else { self.origin().now().await? };
         let age = Duration::from_secs(options.older_than_s);
+        let mut ages = Ages { age, uploads, now, once: OnceCommitted::default() };
         let mut report = GcReport { dry_run: options.dry_run, ..GcReport::default() };
-        let garbage = self.unreached(&mut reached, age, now, &mut report).await?;
+        let garbage = self.unreached(&mut reached, &mut ages, &mut report).await?;
         for kind in Kind::IN_ORDER {
             let of_kind: Vec<&StoredObject> =
                 garbage.iter().filter(|object| kind.is_that_of(object)).collect();
@@ -139,7 +150,7 @@ impl CatalogBackend {
                 let gone = if options.dry_run {
                     slice.iter().map(|object| object.key.clone()).collect()
                 } else {
-                    self.sweep(slice, &mut reached, age, now).await?
+                    self.sweep(slice, &mut reached, &ages).await?
                 };
                 let gone = slice.iter().filter(|object| gone.contains(&object.key));
                 gone.for_each(|object| kind.tally_in(&mut report).add(object.bytes));
@@ -167,8 +178,7 @@ impl CatalogBackend {
     async fn unreached(
         &self,
         reached: &mut Reached<'_>,
-        age: Duration,
-        now: StoreTime,
+        ages: &mut Ages,
         report: &mut GcReport,
     ) -> Result<Vec<StoredObject>, CatalogError> {
         let mut objects = self.origin().objects();
@@ -190,8 +200,13 @@ impl CatalogBackend {
         }
         report.unknown_keys.sort();
         report.unknown_keys.truncate(NAMED);
+        if !ages.uploads.is_zero() {
+            for object in &candidates {
+                ages.once.note(self, object).await?;
+            }
+        }
         let (old, young): (Vec<_>, Vec<_>) =
-            candidates.into_iter().partition(|object| object.written.is_older(age, now));
+            candidates.into_iter().partition(|object| object.written.is_older(ages.of(object), ages.now));
         for object in &young {
             report.young.add(object.bytes);
             if let ObjectKind::Manifest(version) = object.kind {
@@ -219,17 +234,21 @@ impl CatalogBackend {
         &self,
         slice: &[&StoredObject],
         reached: &mut Reached<'_>,
-        age: Duration,
-        now: StoreTime,
+        ages: &Ages,
     ) -> Result<HashSet<String>, CatalogError> {
         let store = if self.origin().is_directory() { StoreOf::Directory } else { StoreOf::Service };
         let sweep = Sweep::announce(self.metastore(), store).await?;
         let going = async {
             reached.follow_all().await?;
             let unreached = slice.iter().filter(|object| !reached.has(object.kind));
-            let keys = unreached.map(|object| object.key.clone()).collect();
-            let keys: HashSet<String> =
-                self.origin().still_older(keys, age, now).await?.into_iter().collect();
+            let mut of_age: BTreeMap<Duration, Vec<String>> = BTreeMap::new();
+            for object in unreached {
+                of_age.entry(ages.of(object)).or_default().push(object.key.clone());
+            }
+            let mut keys = HashSet::new();
+            for (age, of_age) in of_age {
+                keys.extend(self.origin().still_older(of_age, age, ages.now).await?);
+            }
             for object in slice {
                 if let ObjectKind::Manifest(version) = object.kind {
                     if keys.contains(&object.key) {
@@ -258,6 +277,76 @@ impl CatalogBackend {
         }
         sweep.end().await?;
         Ok(going)
+    }
+}
+
+/// How old an object has to be to go.
+struct Ages {
+    /// What was asked for.
+    age: Duration,
+    /// At least so old if it was never committed.
+    uploads: Duration,
+    now: StoreTime,
+    once: OnceCommitted,
+}
+
+impl Ages {
+    fn of(&self, object: &StoredObject) -> Duration {
+        match self.once.has(object) {
+            true => self.age,
+            false => self.age.max(self.uploads),
+        }
+    }
+}
+
+/// What belongs to versions that were committed once, and to plans: nobody is about to commit it for the first time.
+#[derive(Default)]
+struct OnceCommitted {
+    versions: HashSet<VersionId>,
+    /// With the time of the last manifest that names them: what was put again after it may be on its way into another one.
+    shards: HashMap<ShardId, StoreTime>,
+    strata: HashSet<StrataId>,
+}
+
+impl OnceCommitted {
+    /// Learns what an unreached manifest or plan names.
+    async fn note(&mut self, catalog: &CatalogBackend, object: &StoredObject) -> Result<(), CatalogError> {
+        match object.kind {
+            ObjectKind::Manifest(version) => {
+                let record = catalog.record::<VersionRecord>(&format!("{VERSIONS}{version}")).await?;
+                let manifest = match record {
+                    Some(_) => catalog.manifest(version).await,
+                    None => return Ok(()),
+                };
+                let manifest = match manifest {
+                    Err(CatalogError::NotFound { .. }) => return Ok(()),
+                    other => other?,
+                };
+                self.versions.insert(version);
+                for shard in &manifest.shards {
+                    let last = self.shards.entry(shard.id).or_insert(object.written);
+                    *last = object.written.max(*last);
+                }
+            }
+            ObjectKind::Plan(plan) => {
+                let document = if_there(catalog.origin().plan_document(plan).await)?;
+                self.strata.extend(document.and_then(|document| Some(document.strata.as_ref()?.id())));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn has(&self, object: &StoredObject) -> bool {
+        match object.kind {
+            ObjectKind::Shard(id) | ObjectKind::Sidecar(id) => {
+                self.shards.get(&id).is_some_and(|last| object.written <= *last)
+            }
+            ObjectKind::Manifest(id) | ObjectKind::Tree(id) => self.versions.contains(&id),
+            ObjectKind::Strata(id) => self.strata.contains(&id),
+            // Whoever writes a commit or a plan has announced it.
+            _ => true,
+        }
     }
 }
 

@@ -146,6 +146,12 @@ pub enum EngineError {
     /// The name is taken by another run.
     #[error("run {run} exists with plan {plan} and {virtual_ranks} virtual ranks; choose another run name")]
     RunConflict { run: RunId, plan: PlanId, virtual_ranks: u32 },
+    /// What was reported stays.
+    #[error(
+        "rank {rank} of run {run} has reported another sum for epoch {epoch}, and what was reported is never replaced; another \
+         training needs a run name of its own"
+    )]
+    OtherAudit { run: RunId, epoch: u32, rank: u32 },
     /// Garbage is being deleted, and with it perhaps the plan. Ask again.
     #[error("run {run} cannot begin while garbage is deleted from the store: try again in a minute")]
     Busy { run: RunId },
@@ -449,15 +455,27 @@ impl Engine {
         Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
     }
 
-    /// Keeps what a rank says it read in an epoch.
+    /// Keeps what a rank says it read in an epoch. The same again changes nothing.
     ///
     /// # Errors
-    /// A lost metastore.
+    /// An unknown run, a rank outside its world, another report of that rank, a lost metastore.
     pub async fn keep_audit(&self, run: &RunId, report: AuditReport) -> Result<(), EngineError> {
+        self.record(run).await?;
+        if report.rank >= report.world {
+            return Err(EngineError::RankOutside { rank: report.rank, world: report.world });
+        }
         let key = format!("audits/{run}/{:06}/{:06}-{:06}", report.epoch, report.world, report.rank);
         let value = serde_json::to_vec(&report).expect("a report is plain data");
-        self.meta.put(&key, value, Expected::Any, None).await?;
-        Ok(())
+        match self.meta.put(&key, value.clone(), Expected::Absent, None).await {
+            Ok(_) => Ok(()),
+            Err(MetaError::Conflict { .. }) => match self.meta.get(&key).await? {
+                Some(kept) if parse(&kept).is_some_and(|kept: AuditReport| kept == report) => Ok(()),
+                _ => {
+                    Err(EngineError::OtherAudit { run: run.clone(), epoch: report.epoch, rank: report.rank })
+                }
+            },
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// What the ranks said they read, by epoch, world and rank.

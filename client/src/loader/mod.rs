@@ -41,7 +41,7 @@ use tracing::warn;
 
 pub use columns::{OtherColumns, common as common_columns};
 pub use embedded::Samples;
-pub use onlooker::{Batches, BatchesConfig, batches};
+pub use onlooker::{Batches, BatchesConfig, Onlooker};
 pub use order::{Cursor, OrderId};
 pub use ranks::{BatchSize, DataRank, Layout, MicroBatchPlace, RankError, RankShare, WorldRank};
 pub use sources::{MixedSource, Source};

@@ -8,7 +8,7 @@ use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use shardfmt::plan::{GrainNo, Plan};
 use shardfmt::row::{Fresh, Rows};
-use shardfmt::{Grain, PlanId};
+use shardfmt::{ByteSize, Grain, PlanId};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -23,10 +23,14 @@ use crate::lookup;
 const WAITING: usize = 2;
 /// How many steps are prepared at once, at most...
 const WINDOW: u64 = 8;
-/// ...if they have no more bytes than this, by the mean size of a row.
+/// ...if what is held for them is no more than this.
 const WINDOW_BYTES: u64 = 64 << 20;
-/// What one step of a rank may come to.
-const STEP_BYTES: u64 = 512 << 20;
+/// The most that is held for one reader: a step for which more would have to be is refused.
+const MOST_HELD: u64 = 512 << 20;
+/// Steps that are built: those that wait, one that is being given, one that is being sent.
+const BUILT: u64 = WAITING as u64 + 2;
+/// What a row takes beside its bytes: where it lies, and where it goes.
+const ROW_OVERHEAD: u64 = 128;
 
 /// Which part of an epoch is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,80 +66,150 @@ pub struct Batches {
     pub steps: mpsc::Receiver<Result<Step, LoadError>>,
 }
 
-/// Begins to read a rank's share of an epoch.
-///
-/// # Errors
-/// A plan that does not exist, numbers that do not fit it, a store that cannot be read.
-pub async fn batches(
-    engine: &Arc<Engine>,
-    plan: PlanId,
+/// A rank's share of an epoch that nobody has begun to read.
+pub struct Onlooker {
+    engine: Arc<Engine>,
+    run: Arc<RunState>,
     config: BatchesConfig,
-) -> Result<Batches, LoadError> {
-    let run = engine.onlook(plan).await?;
-    let (plan, manifest) = (Arc::clone(&run.plan), Arc::clone(&run.manifest));
-    let virtual_ranks = config.virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(config.world));
-    plan.check_ranks(config.world, virtual_ranks)?;
-    let own = Plan::virtual_ranks_of(config.rank, config.world, virtual_ranks);
-    let share_bytes = step_bytes(&plan, manifest.row_bytes(), config.global_batch_size, &own, virtual_ranks);
-    check(&config, &plan, share_bytes)?;
-
-    let end = match config.steps {
-        None => plan.sample_count(),
-        Some(steps) => config.position.saturating_add(steps.saturating_mul(config.global_batch_size)),
-    };
-    // The epoch of this reader ends with its last step.
-    let steps = Steps {
-        sample_count: end.min(plan.sample_count()),
-        global_batch: config.global_batch_size,
-        last_batch: LastBatch::Short,
-    };
-    let share = Share {
-        rank: config.rank,
-        world: config.world,
-        virtual_ranks,
-        start: (config.epoch, config.position),
-        end_epoch: config.epoch + 1,
-        stride: 1,
-        window: (WINDOW_BYTES / share_bytes.max(1)).clamp(1, WINDOW) as usize,
-        audit: false,
-    };
-    let schema = Arc::clone(&manifest.schema);
-    let rows = EngineRows {
-        engine: Arc::clone(engine),
-        run: Arc::clone(&run),
-        runtime: Handle::current(),
-        epoch: config.epoch,
-        known: Arc::default(),
-    };
-    let order = Order::of_plan(Arc::clone(&plan), true);
-    let prefetch =
-        Prefetch::new(share, order, Arc::clone(&schema), steps, None, Box::new(rows), Box::new(Fresh))?;
-    let (give, take) = mpsc::channel(WAITING);
-    engine.tasks.spawn_blocking(move || {
-        prefetch.run(|task| {
-            let step = task.and_then(Task::build);
-            let goes_on = step.is_ok();
-            give.blocking_send(step).is_ok() && goes_on
-        });
-    });
-    Ok(Batches { schema, plan: plan.id(), virtual_ranks, own, steps: take })
-}
-
-/// What a rank reads in one step, by the mean size of a row.
-fn step_bytes(
-    plan: &Plan,
-    row_bytes: u64,
-    global_batch: u64,
-    own: &std::ops::Range<u32>,
     virtual_ranks: u32,
-) -> u64 {
-    let rows = u128::from(global_batch.min(plan.sample_count())) * u128::from(own.end - own.start)
-        / u128::from(virtual_ranks);
-    let bytes = rows * u128::from(row_bytes) / u128::from(plan.sample_count().max(1));
-    u64::try_from(bytes).unwrap_or(u64::MAX)
+    step: StepSize,
 }
 
-fn check(config: &BatchesConfig, plan: &Plan, share_bytes: u64) -> Result<(), LoadError> {
+impl Onlooker {
+    /// A rank's share of an epoch.
+    ///
+    /// # Errors
+    /// A plan that does not exist, numbers that do not fit it, a step too large to be held, a store that cannot be read.
+    pub async fn open(
+        engine: &Arc<Engine>,
+        plan: PlanId,
+        config: BatchesConfig,
+    ) -> Result<Onlooker, LoadError> {
+        let run = engine.onlook(plan).await?;
+        let plan = &run.plan;
+        let virtual_ranks = config.virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(config.world));
+        plan.check_ranks(config.world, virtual_ranks)?;
+        let own = Plan::virtual_ranks_of(config.rank, config.world, virtual_ranks);
+        let step = StepSize {
+            global_batch: config.global_batch_size.min(plan.sample_count()),
+            own: own.end - own.start,
+            virtual_ranks,
+            samples: plan.sample_count(),
+            row_bytes: run.manifest.row_bytes() / plan.sample_count().max(1),
+            grain_rows: plan.document().grain_rows,
+        };
+        check(&config, plan, &step)?;
+        Ok(Onlooker { engine: Arc::clone(engine), run, config, virtual_ranks, step })
+    }
+
+    /// What this node holds while it is read, at most, by the mean size of a row.
+    pub fn held_bytes(&self) -> u64 {
+        self.step.held(self.step.window())
+    }
+
+    /// Begins to read it.
+    ///
+    /// # Errors
+    /// Columns that cannot be gathered.
+    pub fn begin(self) -> Result<Batches, LoadError> {
+        let Onlooker { engine, run, config, virtual_ranks, step } = self;
+        let (plan, schema) = (Arc::clone(&run.plan), Arc::clone(&run.manifest.schema));
+        let end = match config.steps {
+            None => plan.sample_count(),
+            Some(steps) => config.position.saturating_add(steps.saturating_mul(config.global_batch_size)),
+        };
+        // The epoch of this reader ends with its last step.
+        let steps = Steps {
+            sample_count: end.min(plan.sample_count()),
+            global_batch: config.global_batch_size,
+            last_batch: LastBatch::Short,
+        };
+        let share = Share {
+            rank: config.rank,
+            world: config.world,
+            virtual_ranks,
+            start: (config.epoch, config.position),
+            end_epoch: config.epoch + 1,
+            stride: 1,
+            window: step.window() as usize,
+            audit: false,
+        };
+        let rows = EngineRows {
+            engine: Arc::clone(&engine),
+            run: Arc::clone(&run),
+            runtime: Handle::current(),
+            epoch: config.epoch,
+            known: Arc::default(),
+        };
+        let order = Order::of_plan(Arc::clone(&plan), true);
+        let prefetch =
+            Prefetch::new(share, order, Arc::clone(&schema), steps, None, Box::new(rows), Box::new(Fresh))?;
+        let (give, take) = mpsc::channel(WAITING);
+        engine.tasks.spawn_blocking(move || {
+            prefetch.run(|task| {
+                let step = task.and_then(Task::build);
+                let goes_on = step.is_ok();
+                give.blocking_send(step).is_ok() && goes_on
+            });
+        });
+        let own = Plan::virtual_ranks_of(config.rank, config.world, virtual_ranks);
+        Ok(Batches { schema, plan: plan.id(), virtual_ranks, own, steps: take })
+    }
+}
+
+/// How large the steps of a reader are.
+#[derive(Clone, Copy, Debug)]
+struct StepSize {
+    /// Positions of a step, no more than there are.
+    global_batch: u64,
+    /// Of how many virtual ranks the reader reads the shares...
+    own: u32,
+    /// ...among how many.
+    virtual_ranks: u32,
+    /// Samples of an epoch.
+    samples: u64,
+    /// The mean size of a row.
+    row_bytes: u64,
+    /// Rows of a grain: what is brought as one.
+    grain_rows: u32,
+}
+
+impl StepSize {
+    /// Rows that the reader reads of a step.
+    fn rows(&self) -> u64 {
+        let rows = u128::from(self.global_batch) * u128::from(self.own);
+        u64::try_from(rows.div_ceil(u128::from(self.virtual_ranks.max(1)))).unwrap_or(u64::MAX)
+    }
+
+    /// What is held at once with a window of so many steps: the grains in which their rows lie, as rows that are read one after
+    /// the other lie in different ones, and the steps that are built.
+    fn held(&self, window: u64) -> u64 {
+        let rows = self.rows();
+        let in_window = rows.saturating_mul(window).min(self.samples);
+        let brought = in_window.saturating_mul(u64::from(self.grain_rows)).min(self.samples);
+        let built = rows.saturating_mul(BUILT).min(self.samples.saturating_mul(2));
+        let bytes = brought.saturating_add(built).saturating_mul(self.row_bytes);
+        bytes.saturating_add(in_window.saturating_add(built).saturating_mul(ROW_OVERHEAD))
+    }
+
+    /// How many steps are prepared at once.
+    fn window(&self) -> u64 {
+        (1..=WINDOW).rev().find(|window| self.held(*window) <= WINDOW_BYTES).unwrap_or(1)
+    }
+
+    /// The largest global batch of which a step can be held.
+    fn largest(&self) -> u64 {
+        let fits = |global_batch| StepSize { global_batch, ..*self }.held(1) <= MOST_HELD;
+        let (mut fitting, mut end) = (1, self.global_batch.max(1) + 1);
+        while fitting + 1 < end {
+            let middle = fitting + (end - fitting) / 2;
+            if fits(middle) { fitting = middle } else { end = middle }
+        }
+        fitting
+    }
+}
+
+fn check(config: &BatchesConfig, plan: &Plan, step: &StepSize) -> Result<(), LoadError> {
     lookup::check_table(plan, config.epoch)?;
     let complaint = if config.rank >= config.world {
         format!("rank {} is outside a world of {}", config.rank, config.world)
@@ -145,10 +219,14 @@ fn check(config: &BatchesConfig, plan: &Plan, share_bytes: u64) -> Result<(), Lo
         "0 steps read nothing; use at least 1, or leave steps out to read the epoch to its end".into()
     } else if config.position > plan.sample_count() {
         format!("position {} is beyond the {} samples of an epoch", config.position, plan.sample_count())
-    } else if share_bytes > STEP_BYTES {
+    } else if step.held(1) > MOST_HELD {
         format!(
-            "global_batch_size {} comes to {share_bytes} bytes a step for this rank; at most {STEP_BYTES} are served",
-            config.global_batch_size
+            "global_batch_size {}: a step would take {} of this node's memory, and one request has at most {}; use {} or less, \
+             or read it as more ranks (rank, world)",
+            config.global_batch_size,
+            ByteSize(step.held(1)),
+            ByteSize(MOST_HELD),
+            step.largest()
         )
     } else {
         return Ok(());
@@ -197,5 +275,55 @@ impl Ready for Grains {
             grain.row(read.row)
         };
         Rows::Canonical(reads.iter().map(row).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn size() -> impl Strategy<Value = StepSize> {
+        let sizes = (1u64..1 << 40, 0u64..1 << 20, 0u32..12, 1u32..64, 0u32..64, any::<u64>());
+        sizes.prop_map(|(samples, row_bytes, grain, virtual_ranks, own, global_batch)| StepSize {
+            global_batch: global_batch.clamp(1, samples),
+            own: own.min(virtual_ranks),
+            virtual_ranks,
+            samples,
+            row_bytes,
+            grain_rows: 1 << grain,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_held_has_a_bound_and_grows_with_what_is_asked(step in size()) {
+            let window = step.window();
+            prop_assert!((1..=WINDOW).contains(&window));
+            prop_assert!(window == 1 || step.held(window) <= WINDOW_BYTES);
+            prop_assert!(step.held(1) <= step.held(2));
+            let smaller = StepSize { global_batch: step.global_batch.div_ceil(2), ..step };
+            prop_assert!(smaller.held(1) <= step.held(1));
+        }
+
+        #[test]
+        fn the_batch_that_is_named_instead_is_the_largest_that_is_served(step in size()) {
+            let largest = step.largest();
+            let held = |global_batch| StepSize { global_batch, ..step }.held(1);
+            prop_assert!(largest == 1 || held(largest) <= MOST_HELD);
+            prop_assert!(largest >= step.global_batch || held(largest + 1) > MOST_HELD);
+        }
+    }
+
+    #[test]
+    fn usual_steps_are_served() {
+        // Pictures of 110 KB, pictures of 3 KB in grains of 4, and a table of a billion rows of 8 bytes in grains of 16 KiB.
+        for (row_bytes, grain_rows, global_batch, samples) in
+            [(110_000, 1, 512, 1_281_167), (3072, 4, 8192, 60_000), (8, 2048, 1 << 14, 1 << 30)]
+        {
+            let step = StepSize { global_batch, own: 1, virtual_ranks: 1, samples, row_bytes, grain_rows };
+            assert!(step.held(1) <= MOST_HELD, "{step:?}");
+        }
     }
 }

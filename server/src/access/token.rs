@@ -221,6 +221,11 @@ impl TokenRecord {
         }
     }
 
+    /// Whether its bearer makes and revokes tokens.
+    pub fn is_administrator(&self, now: u64) -> bool {
+        self.role == Role::Admin && self.datasets.is_all() && self.expires_at.is_none_or(|at| at > now)
+    }
+
     /// Whether it can be read by this release.
     pub(super) fn is_known(&self) -> bool {
         self.format == FORMAT

@@ -10,7 +10,7 @@ use shardd_client::span::now;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{Denied, Role, Scope, Token, TokenId, TokenRecord};
+use super::{Denied, Mark, Role, Scope, Token, TokenId, TokenRecord};
 
 /// Where they are kept.
 const PREFIX: &str = "tokens/";
@@ -20,6 +20,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The tokens of a cluster, as this node knows them.
 pub struct Tokens {
     metastore: Arc<dyn Metastore>,
+    /// Remembers over restarts whether there are any.
+    mark: Option<Mark>,
     /// `None` until the metastore has been read once.
     known: RwLock<Option<BTreeMap<TokenId, Arc<TokenRecord>>>>,
 }
@@ -34,13 +36,30 @@ pub struct Grant {
 }
 
 impl Tokens {
-    /// The tokens that are kept in a metastore. While that is away none is known, and none is good.
-    pub async fn open(metastore: Arc<dyn Metastore>) -> Arc<Tokens> {
-        let tokens = Arc::new(Tokens { metastore, known: RwLock::default() });
+    /// The tokens that are kept in a metastore. While that is away none is known, and none is good. With a mark it is remembered
+    /// over restarts whether there are any.
+    pub async fn open(metastore: Arc<dyn Metastore>, mark: Option<Mark>) -> Arc<Tokens> {
+        let tokens = Arc::new(Tokens { metastore, mark, known: RwLock::default() });
         if let Err(error) = tokens.load().await {
             warn!(%error, "tokens are not known yet");
         }
         tokens
+    }
+
+    /// Whether there are any; by what was so when the node last ran, while the metastore has not been read yet.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        match self.known.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            Some(known) => !known.is_empty(),
+            None => self.mark.as_ref().is_some_and(Mark::is_set),
+        }
+    }
+
+    /// Whether a token other than `but` makes and revokes tokens now.
+    #[must_use]
+    pub fn has_administrator(&self, but: Option<TokenId>) -> bool {
+        let now = now();
+        self.list().iter().any(|(id, record)| Some(*id) != but && record.is_administrator(now))
     }
 
     /// Whether the metastore could not be read yet.
@@ -79,8 +98,15 @@ impl Tokens {
                 }
             }
         };
-        let known = listing.entries.into_iter().filter_map(parse).collect();
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(known);
+        let known: BTreeMap<_, _> = listing.entries.into_iter().filter_map(parse).collect();
+        let mut slot = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let (was_known, any) = (slot.is_some(), !known.is_empty());
+        *slot = Some(known);
+        drop(slot);
+        // The first look at an empty metastore may be one at a lost one.
+        if let Some(mark) = self.mark.as_ref().filter(|_| was_known || any) {
+            mark.keep(any);
+        }
     }
 
     /// All of them.
@@ -116,10 +142,23 @@ impl Tokens {
         let (token, now) = (Token::random(), now());
         let expires_at = lifetime.map(|lifetime| now.saturating_add(lifetime.as_secs()));
         let record = TokenRecord::of(&token, name, role, datasets, now, expires_at);
-        let value = serde_json::to_vec(&record).expect("a record is plain data");
-        self.metastore.put(&key(token.id), value, Expected::Absent, None).await?;
-        self.load().await?;
+        self.put(&token, &record).await?;
         Ok((token, record))
+    }
+
+    /// Takes a token that was made before as an administrator's: one that a metastore knew which is not there any more.
+    ///
+    /// # Errors
+    /// When the metastore cannot keep it.
+    pub async fn adopt(&self, token: &Token, name: String) -> Result<(), MetaError> {
+        let record = TokenRecord::of(token, name, Role::Admin, Scope::default(), now(), None);
+        self.put(token, &record).await
+    }
+
+    async fn put(&self, token: &Token, record: &TokenRecord) -> Result<(), MetaError> {
+        let value = serde_json::to_vec(record).expect("a record is plain data");
+        self.metastore.put(&key(token.id), value, Expected::Absent, None).await?;
+        self.load().await
     }
 
     /// Ends a token. False: there is none of that name.
@@ -147,8 +186,8 @@ mod tests {
     #[tokio::test]
     async fn a_token_is_good_on_every_node_until_it_is_revoked() {
         let metastore: Arc<dyn Metastore> = Arc::new(MemoryMetastore::new());
-        let here = Tokens::open(metastore.clone()).await;
-        let there = Tokens::open(metastore.clone()).await;
+        let here = Tokens::open(metastore.clone(), None).await;
+        let there = Tokens::open(metastore.clone(), None).await;
         let stop = CancellationToken::new();
         let following = tokio::spawn(there.clone().follow(stop.clone()));
 
@@ -173,7 +212,7 @@ mod tests {
     #[tokio::test]
     async fn what_cannot_be_read_allows_nothing() {
         let metastore: Arc<dyn Metastore> = Arc::new(MemoryMetastore::new());
-        let tokens = Tokens::open(metastore.clone()).await;
+        let tokens = Tokens::open(metastore.clone(), None).await;
         let made = tokens.create("ci".to_owned(), Role::Read, Scope::default(), None).await;
         let (token, _) = made.expect("is kept");
         metastore.put(&key(token.id), b"{".to_vec(), Expected::Any, None).await.expect("puts");
@@ -184,7 +223,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_token_ends_with_its_time() {
-        let tokens = Tokens::open(Arc::new(MemoryMetastore::new())).await;
+        let tokens = Tokens::open(Arc::new(MemoryMetastore::new()), None).await;
         let made = tokens.create("ci".to_owned(), Role::Read, Scope::default(), Some(Duration::ZERO)).await;
         let (token, record) = made.expect("is kept");
         let at = record.expires_at.expect("it has an end");

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use shardd_client::certificates::Host;
 use shardd_client::problem::Kind;
 use shardd_client::schema;
 use shardfmt::DatasetName;
@@ -27,8 +28,34 @@ const LONGEST_NAME: usize = 100;
 pub struct Access {
     /// The tokens there are.
     pub tokens: Arc<Tokens>,
-    /// Whether one has to be shown.
-    pub is_required: bool,
+    /// When one has to be shown.
+    pub asked: TokensAsked,
+    /// Beside localhost and the address at which a request comes in: under what names the node may be asked while it asks for
+    /// no token.
+    pub hosts: Vec<Host>,
+}
+
+/// When a node asks for tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokensAsked {
+    /// Whatever the cluster has.
+    Always,
+    /// As soon as there is one, and no longer than there is one.
+    OnceThereIsOne,
+    /// Whatever the cluster has.
+    Never,
+}
+
+impl Access {
+    /// Whether a token has to be shown now.
+    #[must_use]
+    pub fn is_required(&self) -> bool {
+        match self.asked {
+            TokensAsked::Always => true,
+            TokensAsked::OnceThereIsOne => self.tokens.any(),
+            TokensAsked::Never => false,
+        }
+    }
 }
 
 /// Lets through who may ask this, and notes on which datasets.
@@ -38,12 +65,13 @@ pub(super) async fn allowed(
     next: Next,
 ) -> Response {
     let access = &shared.api.access;
-    if access.is_required {
+    if access.is_required() {
         match check(access, &request) {
             Ok(None) => {}
             Ok(Some(grant)) => {
                 tracing::debug!(token = %grant.id, "let in");
                 request.extensions_mut().insert(Datasets(grant.record.datasets.clone()));
+                request.extensions_mut().insert(grant);
             }
             Err(refused) => return *refused,
         }
@@ -119,6 +147,17 @@ impl<S: Send + Sync> FromRequestParts<S> for Datasets {
     }
 }
 
+/// What the token allows that was shown, where one is asked.
+pub(super) struct Bearer(pub(super) Option<Grant>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Bearer {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Ok(Bearer(parts.extensions.get::<Grant>().cloned()))
+    }
+}
+
 /// A token, without its secret, which is nowhere kept.
 #[derive(Serialize, ToSchema)]
 pub(super) struct TokenInfo {
@@ -187,8 +226,10 @@ pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> 
 }
 
 /// Make a token
+///
+/// The first is an administrator's, for all datasets: from then on every node asks for one, and no other makes more.
 #[utoipa::path(post, path = "/v1/tokens", tag = "access", operation_id = "create_token", request_body = NewToken,
-    responses((status = 201, description = "The token", body = MadeToken), (status = 422)))]
+    responses((status = 201, description = "The token", body = MadeToken), (status = 409), (status = 422)))]
 pub(super) async fn create(state: State, Posted(new): Posted<NewToken>) -> Answer {
     let NewToken { name, role, datasets, lifetime_seconds } = new;
     if name.trim().is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
@@ -199,8 +240,16 @@ pub(super) async fn create(state: State, Posted(new): Posted<NewToken>) -> Answe
     if lifetime_seconds == Some(0) {
         return Err(invalid("lifetime_seconds: a token of 0 seconds would be of no use; give 1 or more"));
     }
+    let tokens = &state.api.access.tokens;
+    if tokens.list().is_empty() && (role != Role::Admin || !datasets.is_empty()) {
+        return Err(Refusal::of(
+            Kind::Conflict,
+            "role: the first token is an administrator's, for all datasets: from then on every node asks for one, and no other makes \
+             more; make that first, with `shardctl token create NAME --role admin`",
+        ));
+    }
     let lifetime = lifetime_seconds.map(Duration::from_secs);
-    let (token, record) = state.api.access.tokens.create(name, role, Scope::of(datasets), lifetime).await?;
+    let (token, record) = tokens.create(name, role, Scope::of(datasets), lifetime).await?;
     let made = MadeToken { token: token.reveal(), info: TokenInfo::of(token.id, &record) };
     Ok((StatusCode::CREATED, json(&made)?).into_response())
 }
@@ -208,9 +257,20 @@ pub(super) async fn create(state: State, Posted(new): Posted<NewToken>) -> Answe
 /// Revoke a token: from now on it is none
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "access", operation_id = "revoke_token",
     params(("id" = String, Path, description = "Its name for programs", pattern = "^[0-9a-f]{16}$")),
-    responses((status = 204, description = "It is revoked"), (status = 404)))]
+    responses((status = 204, description = "It is revoked"), (status = 404), (status = 409)))]
 pub(super) async fn revoke(state: State, Named(id): Named<TokenId>) -> Answer {
-    match state.api.access.tokens.revoke(id).await? {
+    let tokens = &state.api.access.tokens;
+    let is_alone = tokens.list().iter().all(|(other, _)| *other == id);
+    let still_asked = !is_alone || state.api.access.asked == TokensAsked::Always;
+    if still_asked && tokens.has_administrator(None) && !tokens.has_administrator(Some(id)) {
+        return Err(Refusal::of(
+            Kind::Conflict,
+            format!(
+                "token {id} is the last administrator's, and tokens are asked without it, too; make another one first"
+            ),
+        ));
+    }
+    match tokens.revoke(id).await? {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
         false => Err(not_found(format!("there is no token {id}"))),
     }

@@ -10,14 +10,18 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use futures::stream;
 use serde::Deserialize;
-use shardd_client::loader::{Batches, BatchesConfig, LoadError, Step, batches as begin};
+use shardd_client::loader::{Batches, BatchesConfig, LoadError, Onlooker, Step};
+use shardd_client::problem::Kind;
 use shardd_client::schema::Digest;
-use shardfmt::PlanId;
+use shardfmt::{ByteSize, PlanId};
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
 
+use super::client::Client;
 use super::openapi::Binary;
-use super::{Answer, Asked, Named, STREAMS, State, place};
+use super::problem::Refusal;
+use super::quota::{Loan, Short};
+use super::{Answer, Asked, Named, STREAM_BYTES, STREAM_BYTES_A_CLIENT, STREAMS, Shared, State, place};
 
 /// The media type of Arrow streams.
 const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
@@ -72,6 +76,7 @@ fn one() -> u32 {
         (status = 404), (status = 422)))]
 pub(super) async fn batches(
     state: State,
+    client: Client,
     method: Method,
     Named(plan): Named<PlanId>,
     Asked(wanted): Asked<Wanted>,
@@ -79,12 +84,13 @@ pub(super) async fn batches(
     let stream = place(&state.streams, "streams of batches", STREAMS)?;
     let Wanted { epoch, position, global_batch_size, rank, world, virtual_ranks, steps } = wanted;
     let config = BatchesConfig { epoch, position, global_batch_size, rank, world, virtual_ranks, steps };
-    let batches = begin(&state.api.engine, plan, config.clone()).await?;
+    let onlooker = Onlooker::open(&state.api.engine, plan, config.clone()).await?;
     let headers = [(CONTENT_TYPE, ARROW_STREAM), (CACHE_CONTROL, "no-store")];
     if method == Method::HEAD {
         return Ok((headers, Body::empty()).into_response());
     }
-    let encoded = Encoded::new(batches, &config, stream)?;
+    let memory = memory(&state, client, onlooker.held_bytes())?;
+    let encoded = Encoded::new(onlooker.begin()?, &config, (stream, memory))?;
     let body = stream::try_unfold(encoded, |mut encoded| async move {
         let next = encoded.next().await?;
         Ok::<_, std::io::Error>(next.map(|bytes| (bytes, encoded)))
@@ -96,19 +102,39 @@ pub(super) async fn batches(
     Ok((headers, Body::from_stream(body)).into_response())
 }
 
+/// Lends a stream what it holds, or advises to come back.
+fn memory(shared: &Shared, client: Client, bytes: u64) -> Result<Loan, Refusal> {
+    shared.stream_bytes.lend(client, bytes).map_err(|short| {
+        let (whose, most) = match short {
+            Short::OfAll => {
+                ("streams of batches hold as much of this node's memory as they may", STREAM_BYTES)
+            }
+            Short::OfItsPart => (
+                "your streams of batches hold as much of this node's memory as one client's may",
+                STREAM_BYTES_A_CLIENT,
+            ),
+        };
+        let (bytes, most) = (ByteSize(bytes), ByteSize(most));
+        let detail = format!(
+            "{whose}, {most}, and this one would hold {bytes} more; end one first, or ask for smaller batches"
+        );
+        Refusal::of(Kind::TooMany, detail)
+    })
+}
+
 /// Steps on their way to the client. Nothing is read faster than it takes them.
 struct Encoded {
     batches: Batches,
     schema: Arc<Schema>,
     encoder: Option<StreamEncoder>,
-    _one_of_few: OwnedSemaphorePermit,
+    _room: (OwnedSemaphorePermit, Loan),
 }
 
 impl Encoded {
     fn new(
         batches: Batches,
         config: &BatchesConfig,
-        one_of_few: OwnedSemaphorePermit,
+        room: (OwnedSemaphorePermit, Loan),
     ) -> Result<Self, LoadError> {
         let facts = [
             ("plan", batches.plan.to_string()),
@@ -126,7 +152,7 @@ impl Encoded {
         metadata.extend(facts.map(|(name, value)| (format!("shardd.{name}"), value)));
         let schema = Arc::new(batches.schema.as_ref().clone().with_metadata(metadata));
         let encoder = StreamEncoder::try_new(&schema).map_err(unencodable)?;
-        Ok(Self { batches, schema, encoder: Some(encoder), _one_of_few: one_of_few })
+        Ok(Self { batches, schema, encoder: Some(encoder), _room: room })
     }
 
     /// The bytes of the next step, or of the end; `None` after it.

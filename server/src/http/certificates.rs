@@ -56,7 +56,9 @@ pub(super) async fn join(state: State, Posted(request): Posted<JoinRequest>) -> 
         let detail = format!("nodes join at the first one, {} at {}", cluster.first, cluster.site());
         return Err(Refusal::of(Kind::Misdirected, detail));
     };
-    let reply = desk.join(request).await?;
+    let mut reply = desk.join(request).await?;
+    // What holds now: the first token may have been made since this node started.
+    reply.cluster.asks_tokens = state.api.access.is_required();
     Ok((StatusCode::OK, json(&reply)?).into_response())
 }
 

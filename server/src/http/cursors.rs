@@ -9,13 +9,14 @@ use shardd_client::problem::Kind;
 use shardd_client::protocol::{Cursor, RunId};
 
 use super::problem::{Refusal, invalid, not_found};
-use super::{Answer, Named, Posted, State, json};
+use super::run_access::{Own, Seen};
+use super::{Answer, Posted, State, json};
 
 /// The cursor that is kept for a run
 #[utoipa::path(get, path = "/v1/runs/{id}/cursor", tag = "runs", operation_id = "get_cursor",
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "With its `etag`", body = Cursor), (status = 404)))]
-pub(super) async fn show(state: State, Named(run): Named<RunId>) -> Answer {
+pub(super) async fn show(state: State, Seen(run): Seen) -> Answer {
     match state.api.engine.cursor(&run).await? {
         Some((cursor, revision)) => tagged(StatusCode::OK, revision, &cursor),
         None => Err(none(&run)),
@@ -34,7 +35,7 @@ pub(super) async fn show(state: State, Named(run): Named<RunId>) -> Answer {
 pub(super) async fn put(
     state: State,
     headers: HeaderMap,
-    Named(run): Named<RunId>,
+    Own(run): Own,
     Posted(cursor): Posted<Cursor>,
 ) -> Answer {
     let expected = expected(&headers)?;
@@ -50,7 +51,7 @@ pub(super) async fn put(
         ("id" = RunId, Path, description = "The run"),
         ("if-match" = Option<String>, Header, description = "The tag of the cursor", nullable = false)),
     responses((status = 204, description = "Forgotten"), (status = 404), (status = 412), (status = 422), (status = 428)))]
-pub(super) async fn remove(state: State, headers: HeaderMap, Named(run): Named<RunId>) -> Answer {
+pub(super) async fn remove(state: State, headers: HeaderMap, Own(run): Own) -> Answer {
     let Expected::At(revision) = expected(&headers)? else { return Err(none(&run)) };
     if state.api.engine.cursor(&run).await?.is_none() {
         return Err(none(&run));

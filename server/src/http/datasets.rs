@@ -10,11 +10,12 @@ use shardfmt::{CommitId, DatasetName, DatasetRef, Message, Operation, VersionId}
 use utoipa::{IntoParams, ToSchema};
 
 use super::access::Datasets;
+use super::client::Client;
 use super::immutable::{ARROW_FILE, Conditions, Content, Source};
 use super::openapi::Binary;
 use super::pages::{self, Paged};
 use super::problem::{invalid, not_found};
-use super::{Answer, Asked, MAX_MANIFEST, MAX_SHARD, Named, Posted, State, json, read};
+use super::{Answer, Asked, MAX_MANIFEST, MAX_SHARD, Named, Posted, State, json};
 
 /// Makes `version` the present one of a dataset, if that is `expected` now.
 #[derive(Deserialize, ToSchema)]
@@ -168,14 +169,15 @@ pub(super) async fn tree(
     responses((status = 204, description = "Stored"), (status = 422)))]
 pub(super) async fn put_manifest(
     state: State,
+    client: Client,
     Named(id): Named<VersionId>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
     // It takes the room of some shards.
     let room = MAX_MANIFEST.div_ceil(MAX_SHARD) as u32;
-    let _some_of_few = state.uploads.acquire_many(room).await.expect("never closed");
-    let bytes = read(&state.api.limits, &headers, body, MAX_MANIFEST).await?;
+    let place = state.uploads.place(client, room).await;
+    let bytes = place.read(&state.api.limits, &headers, body, MAX_MANIFEST).await?;
     state.api.catalog.origin().put_manifest_bytes(id, bytes).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

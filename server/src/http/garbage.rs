@@ -1,12 +1,19 @@
 //! Garbage: what nothing in the catalog reaches, and its deletion.
 
+use std::time::Duration;
+
 use shardd_client::catalog::{GcOptions, GcReport};
 
 use super::{Answer, Posted, State, json};
 
+/// What was put in this time and never committed stays, whatever is asked: an ingest may be under way.
+const UPLOADS_LAST: Duration = Duration::from_secs(3600);
+
 /// Delete what nothing reaches, or say what that would be
+///
+/// What was put within the last hour and was never committed stays, whatever `older_than_s` says: an ingest may be about to.
 #[utoipa::path(post, path = "/v1/gc", tag = "cluster", operation_id = "gc", request_body = GcOptions,
     responses((status = 200, description = "What went, or would go", body = GcReport), (status = 409)))]
 pub(super) async fn collect(state: State, Posted(options): Posted<GcOptions>) -> Answer {
-    json(&state.api.catalog.gc(&options).await?)
+    json(&state.api.catalog.gc_sparing(&options, UPLOADS_LAST).await?)
 }

@@ -1,6 +1,7 @@
 //! The accept loop of the HTTP server: bounded, behind TLS if wanted, with a time limit on handshakes and slow headers,
 //! drained on stop.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,9 @@ use tokio_util::task::TaskTracker;
 use tower::{ServiceExt, service_fn};
 use tracing::{debug, warn};
 
+use super::client::CameFrom;
 use super::metrics::Metrics;
+use super::same_origin::CameInAt;
 use super::socket::Socket;
 use super::{Api, Limits, router};
 
@@ -84,17 +87,18 @@ async fn listen(
             () = tokio::time::sleep(Duration::from_millis(10)), if tasks.len() >= MAX_CONNECTIONS => continue,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, from)) => {
                 let (router, closing, cut) = (router.clone(), closing.clone(), cut.clone());
                 let (acceptor, metrics) = (acceptor.clone(), Arc::clone(metrics));
+                let way = Way { at: stream.local_addr().ok(), from };
                 tasks.spawn(async move {
                     let come_in = async {
                         let Some(acceptor) = acceptor else {
                             let socket = Socket::new(stream, metrics, limits.stall);
-                            return connection(socket, router, limits, closing).await;
+                            return connection(socket, way, router, limits, closing).await;
                         };
                         if let Some(stream) = shake_hands(acceptor, stream, metrics, limits).await {
-                            connection(stream, router, limits, closing).await;
+                            connection(stream, way, router, limits, closing).await;
                         }
                     };
                     tokio::select! {
@@ -156,12 +160,22 @@ async fn say_tls(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.shutdown().await
 }
 
+/// The two ends of a connection.
+#[derive(Clone, Copy)]
+struct Way {
+    at: Option<SocketAddr>,
+    from: SocketAddr,
+}
+
 async fn connection(
     socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    way: Way,
     router: Router,
     limits: Limits,
     closing: CancellationToken,
 ) {
+    let at = way.at.map(|at| CameInAt(at.ip().to_canonical()));
+    let from = CameFrom(way.from.ip().to_canonical());
     let service = service_fn(move |request: Request<Incoming>| {
         let router = router.clone();
         async move {
@@ -169,7 +183,12 @@ async fn connection(
             if head_bytes(&request) > MAX_HEAD {
                 return Ok(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response());
             }
-            router.oneshot(request.map(Body::new)).await
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(from);
+            if let Some(at) = at {
+                request.extensions_mut().insert(at);
+            }
+            router.oneshot(request).await
         }
     });
     let mut server = http1::Builder::new();

@@ -2,11 +2,13 @@
 //! nothing of how either is found.
 //!
 //! A route and its documentation are one thing (`openapi.rs`); what is refused is refused in the words of one table
-//! (`problem.rs`); every request passes `request.rs`, and `access.rs`, where it is asked who it is of.
+//! (`problem.rs`); every request passes `request.rs`, `same_origin.rs`, where pages of other sites end, and `access.rs`, where it
+//! is asked who it is of.
 
 mod access;
 mod batches;
 mod certificates;
+mod client;
 mod cursors;
 mod datasets;
 mod events;
@@ -21,13 +23,17 @@ mod openapi;
 mod pages;
 mod plans;
 mod problem;
+mod quota;
 mod range;
 mod request;
+mod run_access;
 mod runs;
+mod same_origin;
 mod shards;
 mod socket;
 mod strata;
 mod tags;
+mod uploads;
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -53,7 +59,7 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-pub use access::Access;
+pub use access::{Access, TokensAsked};
 pub use certificates::Front;
 pub use listen::{Door, serve};
 pub use nodes::Health;
@@ -65,18 +71,23 @@ const MAX_JSON: usize = 8 << 20;
 const MAX_MANIFEST: usize = 1 << 30;
 /// The longest shard or sidecar: four times the largest that ingest makes.
 const MAX_SHARD: usize = 256 << 20;
-/// Uploads in memory at once; more wait.
-const UPLOADS: usize = 8;
-/// Streams of batches at once: each has a thread and some hundred megabytes at most. More are refused.
+/// Streams of batches at once: each has a thread. More are refused.
 const STREAMS: usize = 16;
+/// What all streams of batches may hold, by the mean size of a row...
+const STREAM_BYTES: u64 = 1 << 30;
+/// ...and those of one client. More are refused.
+const STREAM_BYTES_A_CLIENT: u64 = STREAM_BYTES / 2;
 /// Who may follow events at once. More are refused.
 const FOLLOWERS: usize = 256;
 /// Lookups at once: each has a thread for some seconds at most. More are refused.
 const LOOKUPS: usize = 4;
 /// Requests at once; more wait.
 const MAX_REQUESTS: usize = 4096;
-/// The least speed of a body from then on, on the whole.
+/// The least speed of a body from then on, on the whole; of uploads when others wait for a place, up to 64 times that.
 const BODY_BYTES_A_SECOND: u64 = 16 << 10;
+
+/// How often it is looked at whether others wait meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long clients may take. A node has the defaults; tests have no time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,10 +126,13 @@ pub struct Api {
 
 struct Shared {
     api: Api,
-    uploads: Semaphore,
+    uploads: uploads::Uploads,
     streams: Arc<Semaphore>,
+    stream_bytes: quota::Quota,
     followers: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
+    /// Whose runs are, as it was a moment ago.
+    standings: run_access::Standings,
     metrics: Arc<metrics::Metrics>,
     events: Arc<events::Hub>,
     /// The description of this API, as JSON.
@@ -132,10 +146,12 @@ impl Shared {
         Self {
             events: Arc::new(events::Hub::new(Arc::clone(api.engine.metastore()))),
             api,
-            uploads: Semaphore::new(UPLOADS),
+            uploads: uploads::Uploads::default(),
             streams: Arc::new(Semaphore::new(STREAMS)),
+            stream_bytes: quota::Quota::new(STREAM_BYTES, STREAM_BYTES_A_CLIENT),
             followers: Arc::new(Semaphore::new(FOLLOWERS)),
             lookups: Arc::new(Semaphore::new(LOOKUPS)),
+            standings: run_access::Standings::default(),
             metrics: Arc::default(),
             document,
             draining,
@@ -212,6 +228,7 @@ fn router(api: Api, draining: CancellationToken) -> (Router, Arc<Shared>) {
         // Bodies are read, and limited, by the routes.
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), access::allowed))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), same_origin::ours))
         .layer(middleware::from_fn(request::in_time))
         .layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), request::observed))
@@ -275,6 +292,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Posted<T> {
 
     async fn from_request(request: Request, state: &Arc<Shared>) -> Result<Self, Refusal> {
         let (parts, body) = request.into_parts();
+        same_origin::check_json(&parts.headers)?;
         let bytes = read(&state.api.limits, &parts.headers, body, MAX_JSON).await?;
         let wrong = |what: &dyn std::fmt::Display| {
             bad_request(format!("the body is not what {} takes: {what}", parts.uri.path()))
@@ -289,6 +307,17 @@ impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Posted<T> {
 /// Reads a body of at most `limit` bytes; a longer one is refused at its first word, if it says how long it is, and one that
 /// crawls once it has had its time: whoever sends it holds up others.
 async fn read(limits: &Limits, headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
+    read_at(|| BODY_BYTES_A_SECOND, limits, headers, body, limit).await
+}
+
+/// The same, at no less than a speed that may change meanwhile.
+async fn read_at(
+    least_speed: impl Fn() -> u64,
+    limits: &Limits,
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+) -> Result<Bytes, Refusal> {
     let too_long = || Refusal::of(Kind::TooLong, format!("the body has more than {limit} bytes"));
     let announced =
         headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
@@ -299,15 +328,18 @@ async fn read(limits: &Limits, headers: &HeaderMap, body: Body, limit: usize) ->
     let mut bytes = Vec::with_capacity(announced.unwrap_or(0) as usize);
     let began = Instant::now();
     loop {
-        let due = limits.body + Duration::from_secs(bytes.len() as u64 / BODY_BYTES_A_SECOND);
-        let next = tokio::time::timeout_at(began + due, futures::StreamExt::next(&mut stream)).await;
-        let next = next.map_err(|_| {
+        let speed = least_speed();
+        let due = began + limits.body + Duration::from_secs(bytes.len() as u64 / speed);
+        if Instant::now() >= due {
+            let (bytes, took) = (bytes.len(), began.elapsed());
             let detail = format!(
-                "{} bytes of the body came in {due:?}; at least {BODY_BYTES_A_SECOND} a second are waited for",
-                bytes.len()
+                "{bytes} bytes of the body came in {took:.1?}; at least {speed} a second are waited for, more while others wait"
             );
-            Refusal::of(Kind::TooSlow, detail)
-        })?;
+            return Err(Refusal::of(Kind::TooSlow, detail));
+        }
+        let look_again = due.min(Instant::now() + LOOK_AGAIN);
+        let next = tokio::time::timeout_at(look_again, futures::StreamExt::next(&mut stream)).await;
+        let Ok(next) = next else { continue };
         let Some(part) = next else { return Ok(bytes.into()) };
         let part = part.map_err(|error| bad_request(format!("the body broke off: {error}")))?;
         if bytes.len() + part.len() > limit {

@@ -15,10 +15,11 @@ use shardd_client::protocol::{
 };
 use utoipa::{IntoParams, ToSchema};
 
-use super::access::Datasets;
+use super::access::{Bearer, Datasets};
 use super::openapi::Binary;
 use super::pages::{self, Paged};
-use super::{Answer, Asked, Named, NamedTwo, Posted, State, json};
+use super::run_access::{Own, OwnRank, Seen, may_create, own};
+use super::{Answer, Asked, Named, Posted, State, json};
 
 /// Who hosts what in one run.
 #[derive(Serialize, ToSchema)]
@@ -44,17 +45,22 @@ pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): A
 }
 
 /// Make a run known; repeating it is harmless
+///
+/// Where tokens are asked, the run is this token's: no other of role `read` speaks for its ranks.
 #[utoipa::path(post, path = "/v1/runs", tag = "runs", operation_id = "create_run", request_body = CreateRun,
     responses((status = 201, description = "The run", body = RunRecord), (status = 404), (status = 409), (status = 422)))]
-pub(super) async fn create(state: State, Posted(create): Posted<CreateRun>) -> Answer {
-    Ok((StatusCode::CREATED, json(&state.api.engine.create_run(create).await?)?).into_response())
+pub(super) async fn create(state: State, bearer: Bearer, Posted(create): Posted<CreateRun>) -> Answer {
+    may_create(&state, bearer.0.as_ref(), &create).await?;
+    let created = state.api.engine.create_run(create).await?;
+    own(&state, bearer.0.as_ref(), &created.id).await?;
+    Ok((StatusCode::CREATED, json(&created)?).into_response())
 }
 
 /// What a loader has to know about a run
 #[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", operation_id = "get_run",
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "The run, its placement and the nodes", body = RunView), (status = 404)))]
-pub(super) async fn show(state: State, Named(run): Named<RunId>) -> Answer {
+pub(super) async fn show(state: State, Seen(run): Seen) -> Answer {
     json(&state.api.engine.view(&run).await?)
 }
 
@@ -72,11 +78,7 @@ pub(super) struct WhatIf {
 #[utoipa::path(get, path = "/v1/runs/{id}/placement", tag = "runs", operation_id = "explain_placement",
     params(("id" = RunId, Path, description = "The run"), WhatIf),
     responses((status = 200, description = "As far as this node knows", body = PlacementExplained), (status = 404), (status = 409)))]
-pub(super) async fn placement(
-    state: State,
-    Named(run): Named<RunId>,
-    Asked(what_if): Asked<WhatIf>,
-) -> Answer {
+pub(super) async fn placement(state: State, Seen(run): Seen, Asked(what_if): Asked<WhatIf>) -> Answer {
     json(&state.api.engine.explain_placement(&run, what_if.without.as_ref()).await?)
 }
 
@@ -94,7 +96,7 @@ pub(super) async fn rebalance(state: State, Named(run): Named<RunId>) -> Answer 
 #[utoipa::path(get, path = "/v1/runs/{id}/filled", tag = "runs", operation_id = "filled",
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "For the epoch that its ranks have reached", body = Filled), (status = 404)))]
-pub(super) async fn filled(state: State, Named(run): Named<RunId>) -> Answer {
+pub(super) async fn filled(state: State, Seen(run): Seen) -> Answer {
     json(&state.api.engine.filled(&run).await?)
 }
 
@@ -102,7 +104,7 @@ pub(super) async fn filled(state: State, Named(run): Named<RunId>) -> Answer {
 #[utoipa::path(get, path = "/v1/runs/{id}/misses", tag = "runs", operation_id = "explain_misses",
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "Since the node started", body = MissesExplained), (status = 404)))]
-pub(super) async fn misses(state: State, Named(run): Named<RunId>) -> Answer {
+pub(super) async fn misses(state: State, Seen(run): Seen) -> Answer {
     json(&state.api.engine.misses(&run).await?)
 }
 
@@ -112,7 +114,7 @@ pub(super) async fn misses(state: State, Named(run): Named<RunId>) -> Answer {
 #[utoipa::path(get, path = "/v1/runs/{id}/timeline", tag = "runs", operation_id = "timeline",
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "In the order in which it ended", body = Timeline), (status = 404)))]
-pub(super) async fn timeline(state: State, Named(run): Named<RunId>) -> Answer {
+pub(super) async fn timeline(state: State, Seen(run): Seen) -> Answer {
     json(&state.api.engine.timeline(&run).await?)
 }
 
@@ -122,7 +124,7 @@ pub(super) async fn timeline(state: State, Named(run): Named<RunId>) -> Answer {
     responses((status = 200, description = "The run", body = RunView), (status = 404), (status = 422)))]
 pub(super) async fn attach(
     state: State,
-    NamedTwo(run, rank): NamedTwo<RunId, u32>,
+    OwnRank(run, rank): OwnRank,
     Posted(attach): Posted<Attach>,
 ) -> Answer {
     json(&state.api.engine.attach(&run, rank, attach).await?)
@@ -132,7 +134,7 @@ pub(super) async fn attach(
 #[utoipa::path(delete, path = "/v1/runs/{id}/ranks/{rank}", tag = "runs", operation_id = "detach",
     params(("id" = RunId, Path, description = "The run"), ("rank" = u32, Path, description = "The rank, from 0")),
     responses((status = 204, description = "Detached"), (status = 404)))]
-pub(super) async fn detach(state: State, NamedTwo(run, rank): NamedTwo<RunId, u32>) -> Answer {
+pub(super) async fn detach(state: State, OwnRank(run, rank): OwnRank) -> Answer {
     state.api.engine.detach(&run, rank).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -144,24 +146,18 @@ pub(super) async fn detach(state: State, NamedTwo(run, rank): NamedTwo<RunId, u3
     params(("id" = RunId, Path, description = "The run")), request_body = LocateRequest,
     responses((status = 200, description = "Places and grains", body = Binary, content_type = "application/octet-stream"),
         (status = 404), (status = 422)))]
-pub(super) async fn locate(
-    state: State,
-    Named(run): Named<RunId>,
-    Posted(request): Posted<LocateRequest>,
-) -> Answer {
+pub(super) async fn locate(state: State, Own(run): Own, Posted(request): Posted<LocateRequest>) -> Answer {
     let (reply, inline) = state.api.engine.locate(&run, request).await?;
     Ok(located(&reply, inline))
 }
 
 /// Say what a rank has read in an epoch
+///
+/// What was said stays: the same again is harmless, anything else is refused.
 #[utoipa::path(post, path = "/v1/runs/{id}/audit", tag = "runs", operation_id = "put_audit",
     params(("id" = RunId, Path, description = "The run")), request_body = AuditReport,
-    responses((status = 204, description = "Kept"), (status = 422)))]
-pub(super) async fn audit(
-    state: State,
-    Named(run): Named<RunId>,
-    Posted(report): Posted<AuditReport>,
-) -> Answer {
+    responses((status = 204, description = "Kept"), (status = 404), (status = 409), (status = 422)))]
+pub(super) async fn audit(state: State, Own(run): Own, Posted(report): Posted<AuditReport>) -> Answer {
     state.api.engine.keep_audit(&run, report).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -170,12 +166,7 @@ pub(super) async fn audit(
 #[utoipa::path(get, path = "/v1/runs/{id}/audit", tag = "runs", operation_id = "list_audits",
     params(("id" = RunId, Path, description = "The run"), Paged),
     responses((status = 200, description = "A page of reports", body = Vec<AuditReport>), (status = 422)))]
-pub(super) async fn audits(
-    state: State,
-    uri: Uri,
-    Named(run): Named<RunId>,
-    Asked(paged): Asked<Paged>,
-) -> Answer {
+pub(super) async fn audits(state: State, uri: Uri, Seen(run): Seen, Asked(paged): Asked<Paged>) -> Answer {
     let key = |report: &AuditReport| {
         let AuditReport { epoch, world, rank, .. } = report;
         format!("{epoch:010}/{world:010}/{rank:010}")

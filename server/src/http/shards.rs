@@ -8,10 +8,11 @@ use shardd_client::schema::Digest;
 use shardfmt::ShardId;
 use shardfmt::shard::{Shard, Sidecar};
 
+use super::client::Client;
 use super::immutable::{ARROW_FILE, Conditions, Content, Source};
 use super::openapi::Binary;
 use super::problem::{Refusal, invalid, not_found};
-use super::{Answer, MAX_SHARD, Named, State, read};
+use super::{Answer, MAX_SHARD, Named, State};
 
 /// A shard: an Arrow file, whole or in parts
 #[utoipa::path(get, path = "/v1/shards/{id}", tag = "objects", operation_id = "get_shard",
@@ -41,12 +42,13 @@ pub(super) async fn shard(
     responses((status = 204, description = "Stored"), (status = 422)))]
 pub(super) async fn put_shard(
     state: State,
+    client: Client,
     Named(id): Named<ShardId>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    let _one_of_few = state.uploads.acquire().await.expect("never closed");
-    let bytes = read(&state.api.limits, &headers, body, MAX_SHARD).await?;
+    let place = state.uploads.place(client, 1).await;
+    let bytes = place.read(&state.api.limits, &headers, body, MAX_SHARD).await?;
     // Bytes of another name are refused before anything else is thought of them.
     let hashed = bytes.clone();
     let found = blocking(move || Ok(ShardId::of(&hashed))).await?;
@@ -83,12 +85,13 @@ pub(super) async fn rows(
     responses((status = 204, description = "Stored"), (status = 422)))]
 pub(super) async fn put_rows(
     state: State,
+    client: Client,
     Named(id): Named<ShardId>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    let _one_of_few = state.uploads.acquire().await.expect("never closed");
-    let bytes = read(&state.api.limits, &headers, body, MAX_SHARD).await?;
+    let place = state.uploads.place(client, 1).await;
+    let bytes = place.read(&state.api.limits, &headers, body, MAX_SHARD).await?;
     let origin = state.api.catalog.origin();
     if origin.shard_size(&id).await?.is_none() {
         return Err(invalid(format!("put shard {id} before its rows")));

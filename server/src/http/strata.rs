@@ -6,9 +6,10 @@ use axum::response::IntoResponse;
 use shardd_client::schema::Digest;
 use shardfmt::StrataId;
 
+use super::client::Client;
 use super::immutable::{Conditions, Content, Source};
 use super::openapi::Binary;
-use super::{Answer, MAX_MANIFEST, MAX_SHARD, Named, State, read};
+use super::{Answer, MAX_MANIFEST, MAX_SHARD, Named, State};
 
 /// Which samples each label or size of a stratified plan has, whole or in parts
 #[utoipa::path(get, path = "/v1/strata/{id}", tag = "objects", operation_id = "get_strata",
@@ -33,11 +34,17 @@ pub(super) async fn show(
     params(("id" = Digest, Path, description = "The strata")),
     request_body(content = Binary, content_type = "application/octet-stream"),
     responses((status = 204, description = "Stored"), (status = 422)))]
-pub(super) async fn put(state: State, Named(id): Named<StrataId>, headers: HeaderMap, body: Body) -> Answer {
+pub(super) async fn put(
+    state: State,
+    client: Client,
+    Named(id): Named<StrataId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
     // They take the room of some shards.
     let room = MAX_MANIFEST.div_ceil(MAX_SHARD) as u32;
-    let _some_of_few = state.uploads.acquire_many(room).await.expect("never closed");
-    let bytes = read(&state.api.limits, &headers, body, MAX_MANIFEST).await?;
+    let place = state.uploads.place(client, room).await;
+    let bytes = place.read(&state.api.limits, &headers, body, MAX_MANIFEST).await?;
     state.api.catalog.origin().put_strata(id, bytes).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -2,6 +2,7 @@
 
 mod api;
 mod refusals;
+mod same_origin;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -94,8 +95,8 @@ impl Server {
         };
         let front = Front { authority: pem, digest: authority, cluster, desk: Some(Arc::new(desk)) };
         let catalog = CatalogBackend::new(origin, Arc::clone(&metastore));
-        let tokens = runtime.block_on(Tokens::open(Arc::clone(&metastore)));
-        let access = Access { tokens, is_required: false };
+        let tokens = runtime.block_on(Tokens::open(Arc::clone(&metastore), None));
+        let access = Access { tokens, asked: TokensAsked::OnceThereIsOne, hosts: Vec::new() };
         let api = Api { node: record, engine, catalog, front, access, limits };
         let stop = CancellationToken::new();
         let serving = Some(runtime.spawn(serve(Door { listener, tls: None }, api, stop.clone())));
@@ -416,7 +417,7 @@ fn a_body_that_is_too_long_is_refused_at_its_announcement() {
     use std::io::{Read, Write};
     let server = Server::start();
     let mut stream = std::net::TcpStream::connect(server.address).unwrap();
-    write!(stream, "PUT /v1/shards/{} HTTP/1.1\r\nhost: x\r\n", ShardId::of(b"")).unwrap();
+    write!(stream, "PUT /v1/shards/{} HTTP/1.1\r\nhost: localhost\r\n", ShardId::of(b"")).unwrap();
     write!(stream, "content-length: 99999999999\r\nconnection: close\r\n\r\n").unwrap();
     let mut reply = String::new();
     stream.read_to_string(&mut reply).unwrap();

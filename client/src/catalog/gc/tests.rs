@@ -388,6 +388,35 @@ impl Aged {
 }
 
 const TWO_HOURS: Duration = Duration::from_secs(7200);
+#[tokio::test]
+async fn an_ingest_under_way_loses_nothing_to_a_gc_that_is_told_to_spare_nothing() {
+    let hour = Duration::from_secs(3600);
+    let catalog = in_memory();
+    // Garbage of a version that was committed once, one shard of which is in what comes as well.
+    catalog.upload(0b0011).await;
+    catalog.advance(0, 0b0011).await.expect("all of it is there");
+    catalog.remove_dataset(&name(0), manifest(0b0011).id()).await.expect("it is there");
+    for shard in chosen(0b1100) {
+        catalog.origin().put_shard(shard).await.expect("puts");
+    }
+    let report = catalog.gc_sparing(&NOW, hour).await.expect("deletes");
+    assert_eq!(
+        (report.shards.objects, report.manifests.objects, report.young.objects),
+        (2, 1, 4),
+        "{report:?}"
+    );
+    catalog.origin().put_manifest(&manifest(0b1100)).await.expect("puts");
+    let report = catalog.gc_sparing(&NOW, hour).await.expect("deletes");
+    assert_eq!((report.total().objects, report.young.objects), (0, 5), "{report:?}");
+    catalog.advance(1, 0b1100).await.expect("nothing of it is missing");
+    catalog.assert_whole(manifest(0b1100).id()).await;
+
+    catalog.remove_dataset(&name(1), manifest(0b1100).id()).await.expect("it is there");
+    assert_eq!(catalog.gc_sparing(&NOW, hour).await.expect("deletes").shards.objects, 2, "it was committed");
+    catalog.upload(0b0001).await;
+    assert_eq!(catalog.gc(&NOW).await.expect("deletes").shards.objects, 1, "where no one else can upload");
+}
+
 const HOUR: GcOptions = GcOptions { dry_run: false, older_than_s: 3600 };
 
 #[tokio::test]
