@@ -284,6 +284,34 @@ proptest! {
         prop_assert_eq!(&shared, &expected);
     }
 
+    /// Law 8.
+    #[test]
+    fn virtual_ranks_share_every_step_equally(
+        config in configs(), epoch in 0..3_u32, start in 0..400_u64, len in 0..200_u64, v in 1..24_u32, w: u32,
+    ) {
+        let plan = config.plan();
+        let (table, step) = (SlotTable::at(&plan, Epoch(epoch)), start..start + len);
+        let n = plan.sample_count().min(step.end).saturating_sub(start);
+        let (virtual_ranks, world) = (v, 1 + w % v);
+        let readers = plan.step_readers(step.clone(), virtual_ranks);
+        prop_assert_eq!(readers.len() as u64, n);
+        for rank in 0..world {
+            let own = Plan::virtual_ranks_of(rank, world, virtual_ranks);
+            let shares = plan.step_shares(&table, step.clone(), virtual_ranks, own.clone());
+            prop_assert_eq!(shares.len(), own.len());
+            for (v, share) in own.zip(shares) {
+                let size = share.len() as u64;
+                prop_assert!((n / u64::from(virtual_ranks)..=n.div_ceil(virtual_ranks.into())).contains(&size));
+                let dealt = (start..).zip(&readers).filter(|(_, reader)| reader.0 == v);
+                let dealt: Vec<Read> = dealt.map(|(position, _)| plan.read(&table, position)).collect();
+                prop_assert_eq!(share, dealt);
+            }
+        }
+        for (position, reader) in (start..).zip(&readers) {
+            prop_assert_eq!(plan.step_reader(step.clone(), position, virtual_ranks), *reader);
+        }
+    }
+
     /// Law 9.
     #[test]
     fn every_partition_always_holds_as_many_of_a_stratum(config in configs(), epochs in 0..8_u32) {
@@ -585,6 +613,31 @@ fn what_does_not_fit_is_refused_with_what_would() {
         message(&[40_000], PlanOptions { partitions: Some(8000), ..stratified(4000, 40_000) }),
         "4000 strata in 8000 partitions are more than 2^24 together: use --partitions 4194"
     );
+}
+
+/// As many samples as ImageNet has, in shards that end in short grains, by 8 ranks of 64: some partitions have a hundred samples
+/// more than others, and the last rounds are theirs.
+#[test]
+fn no_share_of_a_step_outgrows_the_batch_at_the_end_of_an_epoch() {
+    let mut shard_rows = vec![1251; 1024];
+    shard_rows.push(143);
+    let plan =
+        Plan::new(PlanDocument { partitions: 96, grain_rows: 64, ..document(1) }, &shard_rows).unwrap();
+    assert_eq!(plan.sample_count(), 1_281_167);
+    let (batch, virtual_ranks) = (8 * 64, 8);
+    let largest = |share_of: &dyn Fn(std::ops::Range<u64>) -> Vec<VirtualRank>| {
+        let count = |start| {
+            let readers = share_of(start..start + batch);
+            let counts = (0..virtual_ranks).map(|v| readers.iter().filter(|reader| reader.0 == v).count());
+            counts.max().expect("there are virtual ranks")
+        };
+        (0..plan.sample_count()).step_by(batch as usize).map(count).max().expect("there are steps")
+    };
+    assert_eq!(largest(&|step| plan.step_readers(step, virtual_ranks)), 64);
+    let owner = |position| plan.virtual_rank_of(plan.at_position(position).0, virtual_ranks);
+    let owners =
+        |step: std::ops::Range<u64>| step.filter(|at| *at < plan.sample_count()).map(owner).collect();
+    assert!(largest(&owners) > 96, "{} of them are owned by one", largest(&owners));
 }
 
 #[test]

@@ -13,8 +13,8 @@
 //! let plan = Plan::new(PlanDocument::with_defaults(version, &shape, options)?, &shape.shard_rows)?;
 //!
 //! let table = SlotTable::at(&plan, Epoch(3));
-//! let step = plan.step_reads(&table, 0..64, plan.partitions_of(shardfmt::plan::VirtualRank(0), 4));
-//! assert_eq!(step.len(), 16);
+//! let shares = plan.step_shares(&table, 0..64, 4, 0..2); // of virtual ranks 0 and 1, of 4
+//! assert_eq!([shares[0].len(), shares[1].len()], [16, 16]);
 //! # Ok::<(), shardfmt::plan::PlanError>(())
 //! ```
 
@@ -36,6 +36,7 @@ mod share;
 mod slot_bytes;
 mod slots;
 mod split;
+mod step;
 mod strata;
 
 #[cfg(test)]
