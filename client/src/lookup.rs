@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use shardfmt::plan::{Epoch, GrainHome, Partition, Plan, PlanError, SampleNo, VirtualRank};
+use shardfmt::plan::{Epoch, GrainHome, Partition, Plan, PlanError, SampleNo};
 use shardfmt::{ManifestError, ManifestFile, ShardId};
 
 /// The most work that a question may be, in grains followed from epoch to epoch: some seconds.
@@ -134,7 +134,7 @@ pub enum LookupError {
 pub fn at(plan: &Plan, manifest: &ManifestFile, step: &Step) -> Result<Vec<Found>, LookupError> {
     let virtual_ranks = step.virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(step.world));
     plan.check_ranks(step.world, virtual_ranks)?;
-    let partitions = partitions(plan, step, virtual_ranks)?;
+    let own = own(step, virtual_ranks)?;
     let (epoch, samples) = (Epoch(step.epoch), plan.sample_count());
     let end = step.position.saturating_add(step.global_batch_size).min(samples);
     if step.position >= end {
@@ -143,13 +143,11 @@ pub fn at(plan: &Plan, manifest: &ManifestFile, step: &Step) -> Result<Vec<Found
     check_work(plan, step.epoch, end - step.position)?;
     let mut found = Vec::new();
     let mut shards = BTreeMap::new();
-    for position in step.position..end {
-        let (partition, _) = plan.at_position(position);
-        if !partitions.contains(&partition.0) {
-            continue;
-        }
+    let readers = plan.step_readers(step.position..end, virtual_ranks);
+    for (position, reader) in (step.position..end).zip(readers).filter(|(_, reader)| own.contains(&reader.0))
+    {
         let sample = plan.sample_at(epoch, position);
-        let virtual_rank = Some(plan.virtual_rank_of(partition, virtual_ranks).0);
+        let virtual_rank = Some(reader.0);
         let (number, _) = plan.locate_sample(sample);
         let shard = match shards.get(&number) {
             Some(shard) => *shard,
@@ -195,9 +193,15 @@ pub fn uses(
     check_work(plan, epochs.end.saturating_sub(1), u64::from(epochs.end.saturating_sub(epochs.start)))?;
     let reading = |epoch| {
         let mut found = find(plan, manifest, epoch, sample)?;
-        let v = virtual_ranks.map(|of| plan.virtual_rank_of(Partition(found.partition), of).0);
-        found.virtual_rank = v;
         let step = readers.global_batch_size.map(|size| found.position / size);
+        let v = virtual_ranks.map(|of| match readers.global_batch_size {
+            Some(size) => {
+                let start = found.position - found.position % size;
+                plan.step_reader(start..start.saturating_add(size), found.position, of).0
+            }
+            None => plan.virtual_rank_of(Partition(found.partition), of).0,
+        });
+        found.virtual_rank = v;
         let rank = v.zip(virtual_ranks).zip(readers.world);
         Ok(Use { found, step, rank: rank.map(|((v, of), world)| rank_of(v, world, of)) })
     };
@@ -252,14 +256,13 @@ fn placed(plan: &Plan, shard: ShardId, epoch: Epoch, position: u64, sample: Samp
     }
 }
 
-fn partitions(plan: &Plan, step: &Step, virtual_ranks: u32) -> Result<Range<u32>, LookupError> {
-    let Some(rank) = step.rank else { return Ok(0..plan.document().partitions) };
-    if rank >= step.world {
-        return Err(LookupError::RankOutside { rank, world: step.world });
+/// The virtual ranks whose share is asked for.
+fn own(step: &Step, virtual_ranks: u32) -> Result<Range<u32>, LookupError> {
+    match step.rank {
+        None => Ok(0..virtual_ranks),
+        Some(rank) if rank >= step.world => Err(LookupError::RankOutside { rank, world: step.world }),
+        Some(rank) => Ok(Plan::virtual_ranks_of(rank, step.world, virtual_ranks)),
     }
-    let own = Plan::virtual_ranks_of(rank, step.world, virtual_ranks);
-    let of = |v: u32| plan.partitions_of(VirtualRank(v), virtual_ranks);
-    Ok(of(own.start).start..of(own.end - 1).end)
 }
 
 /// Following a grain to `epoch` takes a step for every time it was moved, at most one an epoch.

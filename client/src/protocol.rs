@@ -252,6 +252,10 @@ pub struct AuditReport {
     /// The sum of their row digests: with the other ranks' it must equal the manifest's.
     #[schema(value_type = crate::schema::DigestSum)]
     pub digest_sum: DigestSum,
+    /// Samples of a step of all ranks, which settle what share of it each reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub global_batch_size: Option<u64>,
 }
 
 /// A name for the running kernel of this machine. Processes with the same one may hope to find each other's sockets.

@@ -231,6 +231,8 @@ pub struct Step {
     pub cursor: Cursor,
     /// One micro-batch for each of this rank's virtual ranks, in their order.
     pub micro_batches: Vec<MicroBatch>,
+    /// How many of this rank's samples are of partitions that other ranks own: these own more of the step than their share.
+    pub surplus: u64,
     /// Of each part this rank's samples, and the sum of their digests.
     audited: Vec<(u64, DigestSum)>,
 }
@@ -299,6 +301,9 @@ pub struct LoaderStats {
     pub steps: u64,
     /// Samples handed out.
     pub samples: u64,
+    /// Of those, samples of partitions that other ranks own, read here because their owners' shares of a step were full.
+    #[serde(default)]
+    pub surplus: u64,
     /// Time the user waited for steps, in seconds.
     pub waited_s: f64,
     /// Time that the next step lay finished before the user asked for it, in seconds.
@@ -570,6 +575,7 @@ impl Loader {
             }
         };
         self.stats.steps += 1;
+        self.stats.surplus += step.surplus;
         self.stats.samples += step.micro_batches.iter().map(|m| m.positions.len() as u64).sum::<u64>();
         self.note(&step);
         Ok(Next::Step(step))
@@ -626,6 +632,14 @@ impl Loader {
         Plan::virtual_ranks_of(self.config.rank, self.config.world, self.virtual_ranks)
     }
 
+    /// How many samples each of this rank's virtual ranks reads of a step of these positions.
+    pub fn shares_of(&self, epoch: u32, positions: Range<u64>) -> Vec<u64> {
+        let own = self.own_virtual_ranks();
+        let part = Part { epoch, positions, repeats: false };
+        let sizes = shares::share_sizes(&self.order, &part, self.virtual_ranks);
+        sizes[own.start as usize..own.end as usize].to_vec()
+    }
+
     /// How the global order is cut into steps.
     pub fn steps(&self) -> Steps {
         self.steps
@@ -666,6 +680,7 @@ impl Loader {
                 epoch: audit.epoch,
                 samples: audit.samples,
                 digest_sum: audit.digest_sum,
+                global_batch_size: Some(self.steps.global_batch),
             }));
         }
         let cursor = step.cursor;

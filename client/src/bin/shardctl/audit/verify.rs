@@ -201,7 +201,7 @@ fn read_reports(path: &Path, reports: &mut Vec<ConsumedReport>) -> Result<(), Fa
 
 /// What speaks for or against an epoch.
 fn in_words(ranks: &[RankFinding]) -> String {
-    let off = ranks.iter().filter(|rank| rank.finding != Finding::Exact);
+    let off = ranks.iter().filter(|rank| !matches!(rank.finding, Finding::Exact | Finding::Together));
     let off: Vec<String> =
         off.map(|rank| format!("rank {} of {} {}", rank.rank, rank.world, told(rank))).collect();
     match (off.as_slice(), ranks.len()) {
@@ -218,7 +218,7 @@ fn in_words(ranks: &[RankFinding]) -> String {
 fn told(rank: &RankFinding) -> String {
     let share = count(rank.share);
     match rank.finding {
-        Finding::Exact => format!("read its {share}"),
+        Finding::Exact | Finding::Together => format!("read its {share}"),
         Finding::Part { from, to } => {
             let samples = count(rank.samples.unwrap_or_default());
             format!(
