@@ -196,6 +196,7 @@ impl Loader {
         let told = PyDict::new(py);
         told.set_item("steps", stats.steps)?;
         told.set_item("samples", stats.samples)?;
+        told.set_item("surplus", stats.surplus)?;
         told.set_item("waited_s", stats.waited_s)?;
         told.set_item("kept_s", stats.kept_s)?;
         told.set_item("network_s", stats.network_s)?;

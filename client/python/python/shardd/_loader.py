@@ -100,6 +100,9 @@ class DataLoader:
         # Where the next iteration begins; `_inside` if the one before it ended early, and this epoch is not begun again.
         self._cursor = (0, 0)
         self._inside = False
+        # Micro-batches that were handed out of a step that has more, of how many; and their samples.
+        self._unfinished: tuple[int, int] | None = None
+        self._given_of_step = 0
         self._native: _native.Loader | None = None
         self._native_at = (0, 0)
         self._pending: _native.Step | None = None
@@ -174,10 +177,25 @@ class DataLoader:
             raise ValueError(f"there is no epoch {epoch}")
         if epoch != self._cursor[0] or self._inside:
             self._cursor, self._inside = (epoch, 0), False
+            self._unfinished = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What was handed out: less than 300 bytes as JSON, the same on every rank."""
-        return State(self.dataset._order, *self._cursor, self.virtual_ranks, self.dataset.run, limit=self.dataset._limit).as_dict()
+        """What was handed out, in whole steps: less than 300 bytes as JSON, the same on every rank. Between two micro-batches of a
+        step it is where that step begins: ``unfinished_step`` says how many of them, of how many, come again, and a warning does."""
+        state = self._state()
+        state.warn()
+        return state.as_dict()
+
+    def _state(self) -> State:
+        return State(
+            self.dataset._order,
+            *self._cursor,
+            self.virtual_ranks,
+            self.dataset.run,
+            limit=self.dataset._limit,
+            unfinished_step=self._unfinished,
+            given_again=self._given_of_step,
+        )
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
         """Goes on where the state says, with any number of ranks. A state of other data or another plan is refused, unless
@@ -198,12 +216,14 @@ class DataLoader:
 
     def _begin_at(self, epoch: int, position: int) -> None:
         self._cursor, self._inside = (epoch, position), False
+        self._unfinished = None
 
     # --- iterating ----------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
         if self._inside:
             self._cursor, self._inside = (self._cursor[0] + 1, 0), False
+        self._unfinished = None
         if self._steps() == 0:
             raise ValueError(
                 f"no step in an epoch: {self.dataset.num_samples} samples, steps of {self.global_batch_size}, and "
@@ -228,6 +248,8 @@ class DataLoader:
                 self._times.python_s += perf_counter() - began
                 count, samples = len(step), step.micro_batch(index)[1]
                 self._inside = True
+                self._given_of_step = samples if index == 0 else self._given_of_step + samples
+                self._unfinished = (index + 1, count) if index + 1 < count else None
                 if index + 1 == count:
                     self._reached(step)
                 self.epoch, self.step, self.positions = epoch, step.number, step.parts[0][1:3]
