@@ -52,7 +52,8 @@ pub struct Readers {
     pub global_batch_size: Option<u64>,
     /// How many ranks there are.
     pub world: Option<u32>,
-    /// How many virtual ranks there are; `None`: the plan's default for the world, if that is known.
+    /// How many virtual ranks there are; `None`: if the world is known, the plan's default for steps of that size, or the fewest
+    /// that the world can share.
     pub virtual_ranks: Option<u32>,
 }
 
@@ -94,7 +95,7 @@ pub struct Step {
     pub rank: Option<u32>,
     /// How many ranks there are.
     pub world: u32,
-    /// How many virtual ranks there are; `None`: the plan's default for that world.
+    /// How many virtual ranks there are; `None`: the plan's default for steps of that size.
     pub virtual_ranks: Option<u32>,
 }
 
@@ -132,7 +133,8 @@ pub enum LookupError {
 /// # Errors
 /// [`LookupError`], when the question does not fit the plan or would take too long.
 pub fn at(plan: &Plan, manifest: &ManifestFile, step: &Step) -> Result<Vec<Found>, LookupError> {
-    let virtual_ranks = step.virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(step.world));
+    let virtual_ranks =
+        step.virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(step.global_batch_size));
     plan.check_ranks(step.world, virtual_ranks)?;
     let own = own(step, virtual_ranks)?;
     let (epoch, samples) = (Epoch(step.epoch), plan.sample_count());
@@ -183,7 +185,12 @@ pub fn uses(
     sample: u64,
     readers: &Readers,
 ) -> Result<Vec<Use>, LookupError> {
-    let virtual_ranks = readers.virtual_ranks.or_else(|| Some(plan.default_virtual_ranks(readers.world?)));
+    let default = || match (readers.global_batch_size, readers.world) {
+        (_, None) => None,
+        (Some(size), _) => Some(plan.default_virtual_ranks(size)),
+        (None, Some(world)) => Some(plan.fewest_virtual_ranks(world)),
+    };
+    let virtual_ranks = readers.virtual_ranks.or_else(default);
     if let Some(virtual_ranks) = virtual_ranks {
         plan.check_ranks(readers.world.unwrap_or(1), virtual_ranks)?;
     }

@@ -42,7 +42,7 @@ use tracing::warn;
 pub use columns::{OtherColumns, common as common_columns};
 pub use embedded::Samples;
 pub use onlooker::{Batches, BatchesConfig, batches};
-pub use order::{Cursor, OrderId};
+pub use order::{Cursor, OrderId, mixture_virtual_ranks};
 pub use ranks::{BatchSize, DataRank, Layout, MicroBatchPlace, RankError, RankShare, WorldRank};
 pub use sources::{MixedSource, Source};
 pub use span::{Part, Spans, StepSpan, Tally};
@@ -133,10 +133,11 @@ pub struct LoaderConfig {
     pub rank: u32,
     /// How many ranks there are; at most V.
     pub world: u32,
-    /// V: the fixed shares of every step. `None`: the plan's default for this world; of a mixture, one for each rank.
+    /// V: the fixed shares of every step. `None`: for a global batch a default that follows from it and the plan, whatever the
+    /// world is; for a micro-batch the fewest that this world can share, of a mixture one for each rank.
     pub virtual_ranks: Option<u32>,
-    /// Samples a virtual rank reads in a step; the global batch is V times this.
-    pub batch_size: u32,
+    /// Samples of a step, of all ranks together or of each virtual rank.
+    pub batch: BatchSize,
     /// Whether a source is read in its plan's order, or in that of its store, of which each virtual rank has an equal stretch of
     /// every step: for evaluation. With nodes it is the plan's.
     pub shuffle: bool,
@@ -184,24 +185,24 @@ impl CacheChoice {
 
 impl LoaderConfig {
     /// One plan; one rank, short last batches, 8 steps ahead, from the beginning of epoch 0 to the end of it.
-    pub fn new(source: LoaderSource, plan: impl Into<PlanRef>, batch_size: u32) -> Self {
-        Self::following(Follow::Plan { source, plan: plan.into() }, batch_size)
+    pub fn new(source: LoaderSource, plan: impl Into<PlanRef>, batch: impl Into<BatchSize>) -> Self {
+        Self::following(Follow::Plan { source, plan: plan.into() }, batch)
     }
 
     /// Several plans mixed, and otherwise as [`new`](Self::new). With proportions an epoch has `epoch_size` samples, by
     /// default as many as the sources together.
-    pub fn mixed(sources: Vec<MixedSource>, epoch_size: Option<u64>, batch_size: u32) -> Self {
-        Self::following(Follow::Mixture { sources, epoch_size }, batch_size)
+    pub fn mixed(sources: Vec<MixedSource>, epoch_size: Option<u64>, batch: impl Into<BatchSize>) -> Self {
+        Self::following(Follow::Mixture { sources, epoch_size }, batch)
     }
 
     /// What is said of it, and otherwise as [`new`](Self::new).
-    pub fn following(follow: Follow, batch_size: u32) -> Self {
+    pub fn following(follow: Follow, batch: impl Into<BatchSize>) -> Self {
         Self {
             follow,
             rank: 0,
             world: 1,
             virtual_ranks: None,
-            batch_size,
+            batch: batch.into(),
             shuffle: true,
             last_batch: LastBatch::Short,
             start: (0, 0),
@@ -446,14 +447,18 @@ impl Loader {
     pub fn open_into(config: LoaderConfig, memory: Box<dyn Memory + Send + Sync>) -> Result<Self, LoadError> {
         let Opened { sources, stored, order, schema } = Opened::open(&config.follow, config.shuffle)?;
         let schema = Arc::new(schema);
-        let virtual_ranks = config.virtual_ranks.unwrap_or_else(|| order.default_virtual_ranks(config.world));
+        let default = || order.default_virtual_ranks(config.batch, config.world);
+        let virtual_ranks = config.virtual_ranks.unwrap_or_else(default);
         check(&config, &order, virtual_ranks)?;
-        if let Some(risk) = batch_norm_risk(&config, &sources, virtual_ranks) {
+        let sizes = config.batch.global(virtual_ranks);
+        let global_batch = sizes.map_err(|error| LoadError::Config(error.to_string()))?;
+        let micro_batch = u32::try_from(global_batch.div_ceil(virtual_ranks.into())).unwrap_or(u32::MAX);
+        if let Some(risk) = batch_norm_risk(&config, &sources, virtual_ranks, micro_batch) {
             warn!("{risk}");
         }
         let steps = Steps {
             sample_count: samples_of_epoch(&config, &order),
-            global_batch: u64::from(virtual_ranks) * u64::from(config.batch_size),
+            global_batch,
             last_batch: config.last_batch,
         };
         if steps.per_epoch() == 0 {
@@ -745,8 +750,6 @@ fn check(config: &LoaderConfig, order: &Order, virtual_ranks: u32) -> Result<(),
     let with_nodes = matches!(config.follow, Follow::Plan { source: LoaderSource::Nodes { .. }, .. });
     let complaint = if config.rank >= config.world {
         format!("rank {} is outside a world of {}", config.rank, config.world)
-    } else if config.batch_size == 0 {
-        "a batch size of 0 reads nothing; use at least 1".into()
     } else if config.read_ahead == 0 {
         "reading 0 steps ahead reads nothing; use at least 1".into()
     } else if config.stride == 0 || config.stride > 1 && with_nodes {
@@ -770,7 +773,12 @@ fn check(config: &LoaderConfig, order: &Order, virtual_ranks: u32) -> Result<(),
 }
 
 /// What batch normalisation would suffer from, said once for all ranks. A run that has exchanged before has mixed.
-fn batch_norm_risk(config: &LoaderConfig, sources: &[Source], virtual_ranks: u32) -> Option<String> {
+fn batch_norm_risk(
+    config: &LoaderConfig,
+    sources: &[Source],
+    virtual_ranks: u32,
+    micro_batch: u32,
+) -> Option<String> {
     let (Follow::Plan { .. }, [Source { plan, manifest }]) = (&config.follow, sources) else { return None };
     let schedule = &plan.document().schedule;
     let has_mixed = config.start.0 > 0 && schedule.largest().units() > 0;
@@ -779,7 +787,7 @@ fn batch_norm_risk(config: &LoaderConfig, sources: &[Source], virtual_ranks: u32
         return None;
     }
     let labels = Origins::at_once(manifest)?;
-    labels.spread(plan, virtual_ranks, config.batch_size).batch_norm_risk(schedule)
+    labels.spread(plan, virtual_ranks, micro_batch).batch_norm_risk(schedule)
 }
 
 fn spawn<T: Send + 'static>(

@@ -41,7 +41,7 @@ pub struct BatchesConfig {
     pub rank: u32,
     /// Of how many.
     pub world: u32,
-    /// V; `None`: the plan's default for this world.
+    /// V; `None`: the plan's default for steps of this size.
     pub virtual_ranks: Option<u32>,
     /// How many steps; `None`: to the end of the epoch.
     pub steps: Option<u64>,
@@ -73,7 +73,8 @@ pub async fn batches(
 ) -> Result<Batches, LoadError> {
     let run = engine.onlook(plan).await?;
     let (plan, manifest) = (Arc::clone(&run.plan), Arc::clone(&run.manifest));
-    let virtual_ranks = config.virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(config.world));
+    let virtual_ranks =
+        config.virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(config.global_batch_size));
     plan.check_ranks(config.world, virtual_ranks)?;
     let own = Plan::virtual_ranks_of(config.rank, config.world, virtual_ranks);
     let share_bytes = step_bytes(&plan, manifest.row_bytes(), config.global_batch_size, &own, virtual_ranks);

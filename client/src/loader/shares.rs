@@ -121,7 +121,7 @@ mod tests {
     use shardfmt::VersionId;
     use shardfmt::plan::{Mixture, MixtureDocument, MixtureSource, PlanDocument, PlanOptions, Shape, Take};
 
-    use super::super::{LastBatch, Spans, Steps};
+    use super::super::{BatchSize, LastBatch, Spans, Steps};
     use super::*;
 
     fn plan(seed: u64, samples: u32, partitions: u32) -> Arc<Plan> {
@@ -191,7 +191,7 @@ mod tests {
             order in orders(), v in 1..9_u32, world in any::<u32>(), global_batch in 1..150_u64,
             policy in 0..4_usize, start in any::<prop::sample::Index>(),
         ) {
-            let virtual_ranks = if order.mixture.is_some() { v } else { order.default_virtual_ranks(v) };
+            let virtual_ranks = order.default_virtual_ranks(BatchSize::MicroBatch(1), v);
             let world = 1 + world % virtual_ranks;
             prop_assert!(order.check_ranks(world, virtual_ranks).is_ok());
             let steps = Steps { sample_count: order.sample_count(), global_batch, last_batch: POLICIES[policy] };

@@ -53,7 +53,7 @@ impl<'p> Cluster<'p> {
             reached: 0,
             nodes: nodes.iter().cloned().map(Some).collect(),
         };
-        let virtual_ranks = plan.default_virtual_ranks(ranks.world);
+        let virtual_ranks = plan.fewest_virtual_ranks(ranks.world);
         let preferred = preferences(plan, virtual_ranks, &ranks);
         let placement = place(&roomy(&nodes), &preferred, None).expect("the first placement is new");
         let kept = vec![0; placement.hosts.len()];

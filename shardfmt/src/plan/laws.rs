@@ -659,9 +659,25 @@ fn ranks_that_do_not_fit_are_refused_with_those_that_would() {
         message(0, 1),
         "0 ranks cannot share 1 virtual ranks: start 1 to 1 ranks (1 for equal shares)"
     );
-    assert_eq!([0, 1, 4, 5, 7, 13].map(|world| plan.default_virtual_ranks(world)), [1, 1, 4, 6, 12, 12]);
+    assert_eq!([0, 1, 4, 5, 7, 13].map(|world| plan.fewest_virtual_ranks(world)), [1, 1, 4, 6, 12, 12]);
     assert_eq!(plan.partitions_of(VirtualRank(7), 4), 12..12);
     assert_eq!(plan.partitions_of(VirtualRank(0), 0), 0..12);
+}
+
+#[test]
+fn default_virtual_ranks_follow_partitions_and_batch_and_leave_enough_samples_to_each() {
+    let batches = [0, 1, 8, 16, 32, 64, 128, 192, 256, 384, 4096, u64::MAX];
+    let of = |partitions| batches.map(|batch| default_virtual_ranks(partitions, batch));
+    assert_eq!(of(96), [1, 1, 1, 2, 4, 8, 8, 12, 16, 24, 24, 24]);
+    assert_eq!(of(12), [1, 1, 1, 2, 4, 6, 6, 12, 12, 12, 12, 12]);
+    assert_eq!(of(1), [1; 12]);
+    let plan = Plan::new(PlanDocument { partitions: 96, ..document(1) }, &[960]).unwrap();
+    let least = [1, 2, 3, 4, 6, 8, 12, 16, 24].map(|world| plan.least_global_batch(world));
+    assert_eq!(least, [1, 16, 24, 32, 48, 64, 192, 256, 384].map(Some));
+    assert_eq!(plan.least_global_batch(25), None);
+    let cut = [1, 2, 3, 10, 64, 65].map(|micro_batch| plan.virtual_ranks_of_at_most(micro_batch, 64));
+    assert_eq!(cut, [96, 32, 24, 8, 1, 1].map(Some));
+    assert_eq!(plan.virtual_ranks_of_at_most(1, 97), None);
 }
 
 #[test]

@@ -61,6 +61,7 @@ pub use mixture::{
 };
 pub use order::{Local, Read};
 pub use permutation::Permutation;
+pub use ranks::default_virtual_ranks;
 pub use share::{Schedule, Share};
 pub use slot_bytes::{SlotBytes, SlotBytesError};
 pub use slots::SlotTable;
