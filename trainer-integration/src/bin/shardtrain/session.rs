@@ -1,6 +1,7 @@
 //! From arguments to a finished training: finds the plan, joins the other ranks, opens the loader, trains, writes. With a launcher that lets
 //! ranks stay, it joins one group of ranks after the other (`stay.rs`).
 
+mod shares;
 mod stay;
 
 use std::cell::Cell;
@@ -12,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::json;
 use shardd_client::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog, StorePlace};
 use shardd_client::http::Credentials;
-use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
+use shardd_client::loader::{BatchSize, Loader, LoaderConfig, LoaderSource};
 use shardd_client::record::Data;
 use shardd_client::stores::StoreOptions;
 use shardd_trainer::checkpoint::{Checkpoint, Checkpoints, Resume, Shelf, StopFlag, hand_over, load};
@@ -34,6 +35,7 @@ use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 use crate::args::{Args, UsageError};
 use crate::output::{Observer, Report, save, tell_stopped, write_report, write_trace};
 use crate::records::Expected;
+use shares::Shares;
 
 type Failure = Box<dyn Error>;
 
@@ -144,7 +146,7 @@ impl<'a> Session<'a> {
         let plan = Plan::new(document, &shard_rows(&manifest))?;
         // A run keeps its virtual ranks: those of its checkpoint are known only when that is read.
         if args.checkpoints.is_none() || args.virtual_ranks.is_some() {
-            virtual_ranks(args, &plan, None)?;
+            Shares::of(args, &plan, None)?;
         }
         let init = args.init.as_deref().map(first_weights).transpose()?;
         let checkpoints =
@@ -192,8 +194,9 @@ impl<'a> Session<'a> {
         let manifest_of =
             |checkpoint: &Checkpoint| (checkpoint.manifest.virtual_ranks, checkpoint.manifest.place);
         let (kept, begin) = checkpoint.as_ref().map(manifest_of).unzip();
-        let virtual_ranks = virtual_ranks(args, &self.plan, kept)
-            .inspect_err(|error| collective.abort(&error.to_string()))?;
+        let shares =
+            Shares::of(args, &self.plan, kept).inspect_err(|error| collective.abort(&error.to_string()))?;
+        let Shares { virtual_ranks, global_batch } = shares;
         let begin = begin.unwrap_or_default();
         let step = checkpoint.as_ref().map(|checkpoint| checkpoint.manifest.step);
         let config = LoaderConfig {
@@ -204,11 +207,11 @@ impl<'a> Session<'a> {
             last_batch: args.last_batch(),
             end_epoch: args.epochs,
             audit: !args.no_audit,
-            ..LoaderConfig::new(source(args)?, self.plan_id, args.batch_size)
+            ..LoaderConfig::new(source(args)?, self.plan_id, BatchSize::Global(global_batch))
         };
         let mut loader = Loader::open(config).inspect_err(|error| collective.abort(&crate::chain(error)))?;
 
-        let config = self.config(args, virtual_ranks);
+        let config = self.config(args, shares);
         let test = self.test.as_ref().map(|rows| rows as &dyn Rows);
         let (start, state) = match (checkpoint, &self.init) {
             (Some(checkpoint), _) => {
@@ -291,13 +294,13 @@ impl<'a> Session<'a> {
         Ok(handed?)
     }
 
-    fn config(&self, args: &Args, virtual_ranks: u32) -> TrainConfig {
+    fn config(&self, args: &Args, shares: Shares) -> TrainConfig {
         let mut input = args.input();
         input.classes = input.classes.or_else(|| classes_by_labels(&self.manifest, &args.label));
         TrainConfig {
             seed: args.seed,
             epochs: args.epochs,
-            virtual_ranks,
+            virtual_ranks: shares.virtual_ranks,
             optimizer: args.optimizer(),
             guard: args.guard(),
             compare_every: args.compare_every,
@@ -308,7 +311,7 @@ impl<'a> Session<'a> {
             traces: args.trace.is_some(),
             model: args.model_options(),
             augmentation: if args.augment { Augmentation::CropFlip } else { Augmentation::None },
-            rate: args.scaled_rate(virtual_ranks),
+            rate: args.scaled_rate(shares.global_batch),
             decline: args.decline(),
             warm_up_epochs: args.warm_up,
             input,
@@ -320,14 +323,6 @@ impl<'a> Session<'a> {
             threads: args.threads,
         }
     }
-}
-
-/// How many virtual ranks there are: as many as was said, as the checkpoint has, or as the plan suggests.
-fn virtual_ranks(args: &Args, plan: &Plan, kept: Option<u32>) -> Result<u32, UsageError> {
-    let default = || plan.default_virtual_ranks(args.launched_ranks.unwrap_or(args.world));
-    let virtual_ranks = args.virtual_ranks.or(kept).unwrap_or_else(default);
-    let checked = plan.check_ranks(args.world, virtual_ranks);
-    checked.map(|()| virtual_ranks).map_err(|error| UsageError(error.to_string()))
 }
 
 /// The weights are there, but not the figures on the test data.
