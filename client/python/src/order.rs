@@ -55,7 +55,7 @@ impl Order {
 
     /// V for a world that says nothing of it.
     fn default_virtual_ranks(&self, world: u32) -> u32 {
-        self.plan.default_virtual_ranks(world)
+        self.plan.fewest_virtual_ranks(world)
     }
 
     /// Refuses ranks that do not fit.

@@ -23,9 +23,9 @@ class DataLoader:
     Not a ``torch.utils.data.DataLoader``: Accelerate and Lightning leave it alone, and it finds its rank by itself (from
     ``torch.distributed``, else ``RANK`` and ``WORLD_SIZE``).
 
-    ``batch_size`` is what a virtual rank reads in a step: with as many virtual ranks as ranks, which is the default, the
-    micro-batch of a rank. Or give ``global_batch_size``, what all ranks read. With fewer ranks than virtual ranks a step has
-    several micro-batches, told by :attr:`accumulation` and :attr:`is_last_micro`. The mean loss of a micro-batch times its
+    ``batch_size`` is what a virtual rank reads in a step: with as many virtual ranks as ranks, which is the default then, the
+    micro-batch of a rank. Or give ``global_batch_size``, what all ranks read: then how many virtual ranks there are follows from
+    it and the plan, whatever the number of ranks, and so does what is trained. With fewer ranks than virtual ranks a step has several micro-batches, told by :attr:`accumulation` and :attr:`is_last_micro`. The mean loss of a micro-batch times its
     :attr:`weight`, summed over the step and averaged over ranks (as DDP does), has the gradient of the mean over all samples of
     the step, however unequal the shares are. A weight of 0 marks a stand-in: one sample for a rank that has nothing to read in
     a short last step.
@@ -93,7 +93,7 @@ class DataLoader:
         self._threads = max(num_workers, 1)
         self._ahead = prefetch_factor * self._threads
         self._virtual_ranks = virtual_ranks if virtual_ranks is not None else dataset.virtual_ranks
-        # What the plan says for a world that says nothing of it.
+        # For a world, if nothing is said of it.
         self._default_virtual_ranks: tuple[int, int] | None = None
         self._check_ranks = check_ranks
         self._turn = _turn
@@ -132,25 +132,22 @@ class DataLoader:
             return self._virtual_ranks
         world = self.ranks.world
         if self._default_virtual_ranks is None or self._default_virtual_ranks[0] != world:
-            self._default_virtual_ranks = world, self.dataset._default_virtual_ranks(world)
+            self._default_virtual_ranks = world, self.dataset._default_virtual_ranks(world, self._global_batch_size)
         return self._default_virtual_ranks[1]
 
     @property
     def batch_size(self) -> int:
-        """What a virtual rank reads in a step."""
+        """What a virtual rank reads in a step, at most."""
         if self._batch_size is not None:
             return self._batch_size
         assert self._global_batch_size is not None
-        size, rest = divmod(self._global_batch_size, self.virtual_ranks)
-        if rest or not size:
-            raise ValueError(
-                f"global_batch_size={self._global_batch_size} is no multiple of the {self.virtual_ranks} virtual ranks"
-            )
-        return size
+        return -(-self._global_batch_size // self.virtual_ranks)
 
     @property
     def global_batch_size(self) -> int:
         """What all ranks read in a step."""
+        if self._global_batch_size is not None:
+            return self._global_batch_size
         return self.batch_size * self.virtual_ranks
 
     def __len__(self) -> int:
@@ -362,7 +359,8 @@ class DataLoader:
             if pinned is not None and not self._has_work():
                 _device.ends_at_exit(self)
             self._native = self.dataset._open(
-                batch_size=self.batch_size,
+                batch_size=self._batch_size,
+                global_batch_size=self._global_batch_size,
                 rank=ranks.rank,
                 world=ranks.world,
                 virtual_ranks=self.virtual_ranks,
@@ -387,7 +385,7 @@ class DataLoader:
         # Whoever gives ranks has groups of their own.
         if not group.is_initialized() or group.get_world_size() == 1 or self.dataset._given_ranks[0] is not None:
             return
-        own = (self.dataset._order, self.virtual_ranks, self.batch_size, self._last_batch, self._cursor, self.dataset._limit)
+        own = (self.dataset._order, self.virtual_ranks, self.global_batch_size, self._last_batch, self._cursor, self.dataset._limit)
         every: list[Any] = [None] * group.get_world_size()
         group.all_gather_object(every, own)
         strange = [rank for rank, other in enumerate(every) if other != every[0]]
