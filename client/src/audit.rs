@@ -302,7 +302,7 @@ mod tests {
         assert_ne!(read(None), read(Some(STEP)), "the last rounds are of partitions of one rank");
         let report = |step: Option<u64>, said: Option<u64>| {
             let all = read(step);
-            let rank = |rank| reported(&table, rank as u32, 2, &all[rank]);
+            let rank = |rank: usize| reported(&table, rank as u32, 2, &all[rank]);
             [0, 1].map(|number| AuditReport { global_batch_size: said, ..rank(number) })
         };
         let findings = |reports: &[AuditReport]| {
