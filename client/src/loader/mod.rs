@@ -6,6 +6,7 @@
 
 mod clocks;
 mod columns;
+mod delivered;
 mod embedded;
 mod lent;
 mod nodes;
@@ -40,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub use columns::{OtherColumns, common as common_columns};
+pub use delivered::{Delivered, Deliveries, EpochDelivered};
 pub use embedded::Samples;
 pub use onlooker::{Batches, BatchesConfig, batches};
 pub use order::{Cursor, OrderId};
@@ -144,6 +146,8 @@ pub struct LoaderConfig {
     pub last_batch: LastBatch,
     /// Where to begin: (epoch, position).
     pub start: (u32, u64),
+    /// What virtual ranks were given before that, as the state says that is gone on from: the audit of its epoch counts it, too.
+    pub delivered: Deliveries,
     /// The epoch before which to stop.
     pub end_epoch: u32,
     /// How many samples an epoch has: the first of its order. `None`: all there are, as with more than that.
@@ -205,6 +209,7 @@ impl LoaderConfig {
             shuffle: true,
             last_batch: LastBatch::Short,
             start: (0, 0),
+            delivered: Deliveries::default(),
             end_epoch: 1,
             limit: None,
             map_files: true,
@@ -231,14 +236,25 @@ pub struct Step {
     pub cursor: Cursor,
     /// One micro-batch for each of this rank's virtual ranks, in their order.
     pub micro_batches: Vec<MicroBatch>,
-    /// Of each part this rank's samples, and the sum of their digests.
-    audited: Vec<(u64, DigestSum)>,
+    /// Of each part, what each of this rank's virtual ranks is given.
+    delivered: Vec<Vec<Delivered>>,
 }
 
 impl Step {
     /// Samples that all ranks together read in this step: what gradients are divided by.
     pub fn global_samples(&self) -> u64 {
         self.parts.iter().map(Part::samples).sum()
+    }
+
+    /// What each of this rank's virtual ranks is given of the epoch in which the step begins, each sample counted once; digest sums
+    /// are zero unless the audit is on.
+    pub fn delivered(&self) -> Vec<Delivered> {
+        let mut all = vec![Delivered::default(); self.micro_batches.len()];
+        let parts = self.parts.iter().zip(&self.delivered);
+        for (_, delivered) in parts.filter(|(part, _)| part.epoch == self.epoch && !part.repeats) {
+            all.iter_mut().zip(delivered).for_each(|(all, more)| *all += *more);
+        }
+        all
     }
 
     /// The first of its stretches, which in most steps is the only one.
@@ -507,6 +523,9 @@ impl Loader {
         let prefetch =
             Prefetch::new(share, order.clone(), Arc::clone(&schema), steps, cache_dir, rows, memory)?;
         let ahead = Ahead::start(prefetch, config.read_ahead, config.threads, Arc::clone(&clocks), stop)?;
+        let own = Plan::virtual_ranks_of(config.rank, config.world, virtual_ranks);
+        let delivered_before = audit_so_far(&config, &own);
+        let delivered_in_full: Vec<AuditReport> = reports_before(&config, &own);
         let mut loader = Self {
             sources,
             order,
@@ -518,7 +537,7 @@ impl Loader {
             nodes: None,
             reports: None,
             reporter: None,
-            audits: Vec::new(),
+            audits: delivered_before.into_iter().collect(),
             stats: LoaderStats::default(),
             clocks,
             reported: (config.start.0, 0),
@@ -527,6 +546,10 @@ impl Loader {
         if let Some(nodes) = nodes {
             let (tell, told) = sync_channel(REPORTS_WAITING);
             let partitions = loader.partitions();
+            for report in delivered_in_full {
+                // There is room for more than there are epochs in a state.
+                let _ = tell.try_send(Report::Audit(report));
+            }
             loader.reports = Some(tell);
             loader.nodes = Some(Arc::clone(&nodes));
             loader.reporter = Some(spawn("shardd-report", move || report_all(&nodes, &partitions, &told))?);
@@ -578,6 +601,11 @@ impl Loader {
     /// What was read so far, by epoch; digest sums are zero unless the audit is on.
     pub fn audits(&self) -> &[EpochAudit] {
         &self.audits
+    }
+
+    /// Whether digests are summed up of what is read.
+    pub fn is_audited(&self) -> bool {
+        self.config.audit
     }
 
     /// How the loader fared so far.
@@ -642,7 +670,10 @@ impl Loader {
 
     /// Counts a step that goes to the user, and tells the nodes when a chunk of the exchange has become due.
     fn note(&mut self, step: &Step) {
-        for (part, (samples, digest_sum)) in step.parts.iter().zip(&step.audited) {
+        for (part, delivered) in step.parts.iter().zip(&step.delivered) {
+            let mut all = Delivered::default();
+            delivered.iter().for_each(|one| all += *one);
+            let Delivered { samples, digest_sum } = all;
             if self.audits.last().is_none_or(|audit| audit.epoch < part.epoch) {
                 let (epoch, digest_sum) = (part.epoch, DigestSum::default());
                 self.audits.push(EpochAudit { epoch, samples: 0, repeats: 0, digest_sum });
@@ -652,7 +683,7 @@ impl Loader {
                 audit if part.repeats => audit.repeats += samples,
                 audit => {
                     audit.samples += samples;
-                    audit.digest_sum += *digest_sum;
+                    audit.digest_sum += digest_sum;
                 }
             }
         }
@@ -719,6 +750,24 @@ pub fn default_cache_dir() -> PathBuf {
     })
 }
 
+/// What this rank's virtual ranks were given of the epoch that is begun within, if the state that is gone on from says so.
+fn audit_so_far(config: &LoaderConfig, own: &Range<u32>) -> Option<EpochAudit> {
+    let (epoch, position) = config.start;
+    let before = config.delivered.of(epoch).filter(|_| config.audit && position > 0)?;
+    let Delivered { samples, digest_sum } = before.of(own.clone());
+    Some(EpochAudit { epoch, samples, repeats: 0, digest_sum })
+}
+
+/// Of the epoch before the one that is begun in, what this rank has to report: those who read it may have ended before they did.
+fn reports_before(config: &LoaderConfig, own: &Range<u32>) -> Vec<AuditReport> {
+    let before = config.start.0.checked_sub(1).and_then(|epoch| config.delivered.of(epoch));
+    let report = |before: &EpochDelivered| {
+        let Delivered { samples, digest_sum } = before.of(own.clone());
+        AuditReport { rank: config.rank, world: config.world, epoch: before.epoch, samples, digest_sum }
+    };
+    before.filter(|_| config.audit).map(report).into_iter().collect()
+}
+
 /// How many samples an epoch has.
 fn samples_of_epoch(config: &LoaderConfig, order: &Order) -> u64 {
     config.limit.unwrap_or(u64::MAX).min(order.sample_count())
@@ -744,6 +793,10 @@ fn check(config: &LoaderConfig, order: &Order, virtual_ranks: u32) -> Result<(),
         "a limit of 0 samples reads nothing; use at least 1".into()
     } else if position > samples_of_epoch(config, order) {
         format!("position {position} is beyond the {} samples of an epoch", samples_of_epoch(config, order))
+    } else if !config.delivered.fits(virtual_ranks) {
+        format!(
+            "the state counts what other virtual ranks were given than the {virtual_ranks} of this run; give as many as it has"
+        )
     } else if epoch > config.end_epoch {
         format!("the start, epoch {epoch}, is after the end, epoch {}", config.end_epoch)
     } else if epoch > order.epochs() {

@@ -9,6 +9,7 @@ use arrow::datatypes::SchemaRef;
 use shardfmt::row::{Memory, Rows};
 use shardfmt::{DigestSum, RowCodec, RowDigest};
 
+use super::delivered::Delivered;
 use super::order::{Cursor, Order, OrderId};
 use super::shares::Shares;
 use super::source::{Reads, Ready, RowSource};
@@ -182,17 +183,19 @@ impl Task {
     pub(crate) fn build(self) -> Result<Step, LoadError> {
         let Self { span, pieces, builder } = self;
         let count = pieces.first().map_or(0, |(reads, _)| reads.len());
-        let mut audited: Vec<(u64, DigestSum)> = vec![(0, DigestSum::default()); pieces.len()];
+        let mut delivered = vec![vec![Delivered::default(); count]; pieces.len()];
         let mut micro_batches = Vec::with_capacity(count);
         for (index, virtual_rank) in (builder.first_virtual_rank..).take(count).enumerate() {
             let (mut positions, mut sources) = (Vec::new(), Vec::new());
             let mut ends = Vec::with_capacity(pieces.len());
             let mut rows: Option<Rows<'_>> = None;
-            for ((reads, ready), audited) in pieces.iter().zip(&mut audited) {
+            for ((reads, ready), delivered) in pieces.iter().zip(&mut delivered) {
                 let (reads, own) = (&reads[index], ready.rows(&reads[index]));
-                audited.0 += reads.len() as u64;
+                let delivered = &mut delivered[index];
+                delivered.samples += reads.len() as u64;
                 if builder.audit {
-                    own.for_each_canonical(|row| audited.1 += DigestSum::from(RowDigest::of(row)))?;
+                    let sum = &mut delivered.digest_sum;
+                    own.for_each_canonical(|row| *sum += DigestSum::from(RowDigest::of(row)))?;
                 }
                 positions.extend(reads.iter().map(|read| read.read.position));
                 if matches!(builder.order, OrderId::Mixture(_)) {
@@ -215,7 +218,7 @@ impl Task {
             parts,
             cursor: Cursor { order: builder.order, epoch: next.0, position: next.1 },
             micro_batches,
-            audited,
+            delivered,
         })
     }
 }

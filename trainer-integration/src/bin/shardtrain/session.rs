@@ -195,9 +195,11 @@ impl<'a> Session<'a> {
         let virtual_ranks = virtual_ranks(args, &self.plan, kept)
             .inspect_err(|error| collective.abort(&error.to_string()))?;
         let begin = begin.unwrap_or_default();
+        let delivered = checkpoint.as_ref().map(|it| it.manifest.progress.delivered.clone());
         let step = checkpoint.as_ref().map(|checkpoint| checkpoint.manifest.step);
         let config = LoaderConfig {
             start: (begin.epoch, begin.position),
+            delivered: delivered.unwrap_or_default(),
             rank: args.rank,
             world: args.world,
             virtual_ranks: Some(virtual_ranks),
