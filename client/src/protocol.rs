@@ -89,6 +89,10 @@ pub struct RunRecord {
     pub version: VersionId,
     /// V.
     pub virtual_ranks: u32,
+    /// When it was made known first, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub begun_at: Option<u64>,
 }
 
 /// Where the ranks of a training meet before they train, as the metastore keeps it under `meetings/<run>` while rank 0 waits.
@@ -173,6 +177,9 @@ pub struct RunView {
     /// Whether their caches hold it, once there is a placement.
     #[serde(default)]
     pub room: Option<Room>,
+    /// How many ranks are attached, as far as the asked node knows.
+    #[serde(default)]
+    pub attached: u32,
 }
 
 /// Asks a node where grains are; also the report of how far the rank has come, and the renewal of its hold.

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::drain::{COPIED, DRAINING};
+use super::lost::MEMBERS;
 use super::run::RunState;
 use super::value::{pack, parse, understood};
 use super::wishes::EXCHANGE;
@@ -35,6 +36,7 @@ impl Engine {
         };
         follow(EXCHANGE, |engine, listing, _| engine.list_wishes(&listing));
         follow(NODES, |engine, listing, _| engine.take_nodes(listing));
+        follow(MEMBERS, |engine, listing, _| engine.take_members(&listing));
         follow(RANKS, |engine, listing, stop| engine.take_ranks(listing, stop));
         follow(PLACEMENTS, |engine, listing, _| engine.take_placements(listing));
         follow(DRAINING, |engine, listing, _| engine.take_draining(&listing));
@@ -87,6 +89,7 @@ impl Engine {
         let nodes: BTreeMap<NodeId, NodeRecord> = entries(NODES, &listing).collect();
         self.nodes.send_if_modified(|known| {
             let changed = *known != nodes;
+            self.absent.note(known, &nodes);
             *known = nodes;
             changed
         });
@@ -194,6 +197,7 @@ impl Engine {
                     warn!(run = %run, %error, "the placement could not be brought up to date");
                 }
             }
+            self.rid_finished_runs().await;
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = nodes.changed() => {}

@@ -17,6 +17,7 @@ mod filled;
 mod gate;
 mod health;
 mod locate;
+mod lost;
 mod meeting;
 mod membership;
 mod misses;
@@ -35,7 +36,7 @@ mod wishes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -52,6 +53,7 @@ pub use drain::{Drain, Drained, NodeState};
 pub use evict::{Evict, Evicted};
 pub use explain::{MoveExplained, NodeExplained, PartitionExplained, PlacementExplained, Waits};
 pub use filled::Filled;
+pub use lost::Lost;
 pub use misses::{Giver, MissCount, MissedGrain, MissesExplained, Wanted};
 pub use pace::{ExchangeRate, ExchangeSettings};
 pub use passes::{PassError, Passes};
@@ -115,6 +117,8 @@ pub struct Engine {
     counters: Counters,
     /// Who is slow, silent or wrong.
     health: health::Health,
+    /// Nodes that are expected and not there.
+    absent: lost::Absent,
     /// Live nodes that did not answer a probe, and when.
     silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
     exchange_settings: watch::Sender<ExchangeSettings>,
@@ -261,6 +265,7 @@ impl Engine {
             whole_shards: Semaphore::new(WHOLE_SHARDS),
             counters: Counters::default(),
             health: health::Health::default(),
+            absent: lost::Absent::default(),
             silent: Mutex::default(),
             exchange_settings: watch::Sender::default(),
             said: Mutex::default(),
@@ -298,6 +303,7 @@ impl Engine {
             plan: create.plan,
             version: plan.document().version,
             virtual_ranks: create.virtual_ranks,
+            begun_at: Some(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()),
         };
         let key = format!("runs/{}", record.id);
         let value = serde_json::to_vec(&record).expect("a run record is plain data");
@@ -306,7 +312,7 @@ impl Engine {
             Ok(_) => Ok(record),
             Err(MetaError::Conflict { .. }) => {
                 let there = self.record(&record.id).await?;
-                if there == record {
+                if (RunRecord { begun_at: record.begun_at, ..there.clone() }) == record {
                     return Ok(there);
                 }
                 Err(EngineError::RunConflict {
@@ -388,7 +394,15 @@ impl Engine {
         let run = self.run(id).await?;
         let placement = run.placement().map(|placement| (*placement).clone());
         let room = placement.as_ref().map(|placement| run.needs.room(placement, &self.free_for(&run)));
-        Ok(RunView { run: run.record.clone(), placement, nodes: self.nodes(), room })
+        let attached = self.attached(id);
+        Ok(RunView { run: run.record.clone(), placement, nodes: self.nodes(), room, attached })
+    }
+
+    /// How many ranks are attached to a run, anywhere, as far as this node knows.
+    fn attached(&self, id: &RunId) -> u32 {
+        let launches = self.launches.borrow();
+        let nodes = launches.get(id).map_or(&[][..], |ranks| &ranks.nodes[..]);
+        nodes.iter().flatten().count() as u32
     }
 
     /// What of a run was not on this node when it was wanted, and who gave it.
@@ -521,6 +535,7 @@ impl Engine {
             plan: id,
             version: plan.document().version,
             virtual_ranks: plan.document().partitions,
+            begun_at: None,
         };
         Ok(Arc::new(RunState::new(record, plan, manifest)))
     }

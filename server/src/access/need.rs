@@ -115,6 +115,7 @@ mod tests {
             ("POST", "/v1/evict", token(Role::Admin, None)),
             ("GET", "/v1/tokens", token(Role::Admin, None)),
             ("GET", "/v1/nodes", token(Role::Read, None)),
+            ("GET", "/v1/lost-nodes", token(Role::Read, None)),
             ("PUT", "/v1/nodes/n1/drain", token(Role::Admin, None)),
             ("GET", "/v1/exchange", token(Role::Read, None)),
             ("PUT", "/v1/exchange", token(Role::Admin, None)),

@@ -184,6 +184,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(meetings::show, meetings::put, meetings::remove))
         .routes(routes!(runs::placements))
         .routes(routes!(nodes::list))
+        .routes(routes!(nodes::lost))
         .routes(routes!(nodes::drain, nodes::undrain))
         .routes(routes!(exchange::show, exchange::change))
         .routes(routes!(nodes::evict))
