@@ -11,7 +11,8 @@ fn status(cluster: &Cluster, more: &[&str]) -> String {
 }
 
 fn names(list: &Value) -> Vec<String> {
-    let names = list.as_array().expect("a list").iter().map(|of| of["id"].as_str().expect("a name").to_owned());
+    let names =
+        list.as_array().expect("a list").iter().map(|of| of["id"].as_str().expect("a name").to_owned());
     names.collect()
 }
 
@@ -58,7 +59,8 @@ fn runs_that_ended_are_not_all_shown_and_hold_no_drained_node() {
     Delivered::collect(cluster.read(&reading), |_, _| ());
     let hosts = || -> Vec<String> {
         let placed = cluster.nodes[0].get("/v1/placement");
-        let of_run = placed.as_array().expect("a list").iter().find(|of| of["run"] == "r").expect("it was placed");
+        let of_run =
+            placed.as_array().expect("a list").iter().find(|of| of["run"] == "r").expect("it was placed");
         let hosts = of_run["placement"]["hosts"].as_array().expect("a list").iter();
         hosts.map(|host| host.as_str().expect("a name").to_owned()).collect()
     };

@@ -207,7 +207,11 @@ impl Engine {
         };
         let leaving: BTreeSet<NodeId> = {
             let draining = self.draining.borrow();
-            draining.iter().filter(|(node, record)| leaves(node, record)).map(|(node, _)| node.clone()).collect()
+            draining
+                .iter()
+                .filter(|(node, record)| leaves(node, record))
+                .map(|(node, _)| node.clone())
+                .collect()
         };
         if leaving.is_empty() {
             return;
@@ -223,7 +227,12 @@ impl Engine {
         }
     }
 
-    async fn rid(&self, run: &RunId, leaving: &BTreeSet<NodeId>, staying: &[NodeId]) -> Result<(), EngineError> {
+    async fn rid(
+        &self,
+        run: &RunId,
+        leaving: &BTreeSet<NodeId>,
+        staying: &[NodeId],
+    ) -> Result<(), EngineError> {
         let key = format!("{PLACEMENTS}{run}");
         let Some(entry) = self.meta.get(&key).await? else { return Ok(()) };
         let current: Placement = understood(&key, &entry)?;

@@ -51,7 +51,8 @@ impl Engine {
         let last_seen = self.absent.last_seen.lock().expect("no panic while held").clone();
         let members = self.absent.members.lock().expect("no panic while held");
         let lost = members.values().filter(|record| !live.contains(&record.id));
-        lost.map(|record| Lost { last_seen: last_seen.get(&record.id).copied(), record: record.clone() }).collect()
+        lost.map(|record| Lost { last_seen: last_seen.get(&record.id).copied(), record: record.clone() })
+            .collect()
     }
 
     pub(super) fn take_members(&self, listing: &Listing) {

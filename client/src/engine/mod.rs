@@ -27,6 +27,7 @@ mod pace;
 mod passes;
 mod reader;
 mod run;
+mod silence;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -119,7 +120,7 @@ pub struct Engine {
     health: health::Health,
     /// Nodes that are expected and not there.
     absent: lost::Absent,
-    /// Live nodes that did not answer a probe, and when.
+    /// Peers that did not answer in time, and since when; until they do.
     silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
     exchange_settings: watch::Sender<ExchangeSettings>,
     /// How the exchange would go on by itself, and what was said of it.

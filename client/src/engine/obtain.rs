@@ -14,6 +14,7 @@ use shardfmt::{GrainKey, RowCodec, Sidecar};
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tracing::{debug, warn};
 
+use super::health::FAIR_PATIENCE;
 use super::misses::{Given, Giver, Wanted};
 use super::run::{Claim, RunState};
 use super::timeline::Work;
@@ -228,7 +229,7 @@ impl Engine {
             return;
         }
         let asks =
-            by_node.into_iter().filter(|(node, _)| live.contains(node)).map(|(node, grains)| async move {
+            by_node.into_iter().filter(|(node, _)| live.contains(node) && self.talks(node)).map(|(node, grains)| async move {
                 let request = request(run, epoch, &grains, effort);
                 let began = Instant::now();
                 let answer = match timeout(patience, self.fetch_from(&node, request)).await {
@@ -240,6 +241,9 @@ impl Engine {
                     }
                     Err(_) => {
                         self.health.unanswered(&node, patience);
+                        if patience >= FAIR_PATIENCE {
+                            self.fell_silent(run, &node);
+                        }
                         warn!(peer = %node, ?patience, "a peer did not answer in time; asking elsewhere");
                         return (node, Vec::new());
                     }

@@ -1,6 +1,7 @@
 //! A blocking HTTP client for the API of a node: JSON in and out, problem documents as errors.
 
 mod credentials;
+mod living;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use self::credentials::{BadCredentials, Credentials};
+pub use self::living::living_first;
 use crate::problem::Problem;
 
 /// The most that an answer may hold: the manifest of some million shards.

@@ -4,6 +4,7 @@
 //! cursor; where the bytes come from (nodes of a cluster, or the shards of stores without any daemon) changes only how long it
 //! takes. The API blocks; a thread reads ahead and another tells the nodes how far the user has come.
 
+mod asking;
 mod clocks;
 mod columns;
 mod delivered;
@@ -21,6 +22,7 @@ mod sources;
 mod span;
 mod steps;
 mod tables;
+mod whom;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -40,6 +42,7 @@ use shardfmt::{ByteSize, DigestSum, PlanId};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+pub use asking::Asked;
 pub use columns::{OtherColumns, common as common_columns};
 pub use delivered::{Delivered, Deliveries, EpochDelivered};
 pub use embedded::Samples;
@@ -52,13 +55,14 @@ pub use steps::{LastBatch, Steps};
 
 use crate::catalog::{CatalogError, StorePlace};
 use crate::engine::{EngineError, first_due};
-use crate::http::{Credentials, HttpClient, HttpError};
+use crate::http::{Credentials, HttpError};
 use crate::lend::Transport;
 use crate::lookup::LookupError;
 use crate::origin::OriginError;
 use crate::protocol::{AuditReport, CreateRun, RunId, RunRecord};
 use crate::shared_cache::{SharedCache, SharedCacheError};
 use crate::spread::Origins;
+use asking::Asking;
 use clocks::{Clocks, On};
 use embedded::{ShardFiles, Shards, room};
 use nodes::{NodeRows, Nodes};
@@ -483,11 +487,12 @@ impl Loader {
                 let servers: Vec<String> =
                     servers.iter().map(|s| s.trim_end_matches('/').to_owned()).collect();
                 let create = CreateRun { id: run.clone(), plan: plan.id(), virtual_ranks };
-                create_run(&servers, credentials, create)?;
+                let asking = Asking::new(&servers, credentials);
+                create_run(&asking, &servers, &create)?;
                 let (rank, world) = (config.rank, config.world);
                 let attached = Nodes::attach(
+                    asking,
                     servers,
-                    credentials,
                     run.clone(),
                     rank,
                     world,
@@ -624,6 +629,11 @@ impl Loader {
         self.nodes.as_ref().map(|nodes| nodes.transports()).unwrap_or_default()
     }
 
+    /// How often each node was asked, by the nodes' addresses; without nodes there are none.
+    pub fn asked(&self) -> BTreeMap<String, Asked> {
+        self.nodes.as_ref().map(|nodes| nodes.asked()).unwrap_or_default()
+    }
+
     /// The columns of every batch.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
@@ -726,11 +736,12 @@ impl Drop for Loader {
     }
 }
 
-fn create_run(servers: &[String], credentials: &Credentials, create: CreateRun) -> Result<(), LoadError> {
-    let http = HttpClient::with(Duration::from_secs(15), credentials);
+fn create_run(asking: &Asking, servers: &[String], create: &CreateRun) -> Result<(), LoadError> {
     let mut last = LoadError::NoServers;
-    for server in servers {
-        match http.post_json::<_, RunRecord>(&format!("{server}/v1/runs"), &create) {
+    for server in asking.in_order(servers.to_vec()) {
+        let created = asking.http.post_json::<_, RunRecord>(&format!("{server}/v1/runs"), create);
+        asking.said(&server, &created);
+        match created {
             Ok(_) => return Ok(()),
             Err(error) if error.is_final() => return Err(error.into()),
             Err(error) => last = error.into(),

@@ -265,6 +265,7 @@ fn print_end(loader: &Loader, steps: u64, samples: u64, took: Duration, json: bo
             "samples_per_s": speed,
             "waited_s": stats.waited_s,
             "transports": loader.transports(),
+            "asked": loader.asked(),
             "audits": audits,
         }));
         return;

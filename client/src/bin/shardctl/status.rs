@@ -252,7 +252,8 @@ fn nodes(picture: &Picture) -> Table {
 }
 
 fn runs(picture: &Picture) -> Table {
-    let mut table = Table::new(&["run", "plan", "virtual ranks", "ranks", "placement", "partitions per node"]);
+    let mut table =
+        Table::new(&["run", "plan", "virtual ranks", "ranks", "placement", "partitions per node"]);
     for view in &picture.runs {
         let (generation, spread) = match &view.placement {
             None => ("none yet".to_owned(), String::new()),
@@ -264,7 +265,14 @@ fn runs(picture: &Picture) -> Table {
         };
         let run = &view.run;
         let ranks = if view.attached == 0 { "-".to_owned() } else { view.attached.to_string() };
-        table.row([run.id.to_string(), run.plan.short(), run.virtual_ranks.to_string(), ranks, generation, spread]);
+        table.row([
+            run.id.to_string(),
+            run.plan.short(),
+            run.virtual_ranks.to_string(),
+            ranks,
+            generation,
+            spread,
+        ]);
     }
     table
 }
@@ -340,7 +348,8 @@ mod tests {
     #[test]
     fn what_is_read_is_shown_and_the_last_few_that_ended() {
         let run = |name: &str| name.parse::<RunId>().expect("a good name");
-        let began: Vec<(RunId, Option<u64>)> = (0..9).map(|n| (run(&format!("r{n}")), Some(90 - n))).collect();
+        let began: Vec<(RunId, Option<u64>)> =
+            (0..9).map(|n| (run(&format!("r{n}")), Some(90 - n))).collect();
         let read = BTreeSet::from([run("r0"), run("r8")]);
         let (shown, more) = few(began, &read);
         assert_eq!(shown, ["r0", "r8", "r5", "r4", "r3", "r2", "r1"].map(run));

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
-use shardd_client::http::{Credentials, HttpClient, HttpError};
+use shardd_client::http::{Credentials, HttpClient, HttpError, living_first};
 use shardd_client::protocol::{Meeting, RunId};
 
 use super::rendezvous::{JoinError, Rendezvous, connect};
@@ -29,7 +29,10 @@ pub fn meet(
     world: u32,
     options: &TcpOptions,
 ) -> Result<TcpCollective, JoinError> {
-    let nodes = Nodes { servers, http: HttpClient::with(ANSWER, credentials), run };
+    // One that hangs is not asked before one that does not.
+    let (mut servers, silent) = living_first(servers, credentials);
+    servers.extend(silent);
+    let nodes = Nodes { servers: &servers, http: HttpClient::with(ANSWER, credentials), run };
     if rank == 0 { nodes.host(world, options) } else { nodes.join(rank, world, options) }
 }
 
