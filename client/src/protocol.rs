@@ -261,6 +261,16 @@ pub struct AuditReport {
     pub digest_sum: DigestSum,
 }
 
+/// Reports of a run that no node has taken, as a file keeps them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnsentReports {
+    /// The run.
+    pub run: RunId,
+    /// What its ranks read.
+    pub reports: Vec<AuditReport>,
+}
+
 /// A name for the running kernel of this machine. Processes with the same one may hope to find each other's sockets.
 pub fn host_identity() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;

@@ -41,6 +41,10 @@ impl Engine {
         follow(PLACEMENTS, |engine, listing, _| engine.take_placements(listing));
         follow(DRAINING, |engine, listing, _| engine.take_draining(&listing));
         follow(COPIED, |engine, listing, _| engine.take_copied(&listing, None));
+        let (engine, recall_stop) = (Arc::clone(&self), stop.clone());
+        self.tasks.spawn(async move { engine.recalled.follow(&engine.meta, AGAIN_AFTER, recall_stop).await });
+        let (engine, tell_stop) = (Arc::clone(&self), stop.clone());
+        self.tasks.spawn(async move { engine.tell_what_was_missed(tell_stop).await });
         let (engine, health_stop) = (Arc::clone(&self), stop.clone());
         self.tasks.spawn(async move { engine.watch_health(health_stop).await });
         let (engine, settle_stop) = (Arc::clone(&self), stop.clone());

@@ -5,6 +5,7 @@
 //! order, is the plan's alone: nothing here can change it, only how long it takes. A grain that is not here when it is wanted
 //! is a *miss*: slow, never wrong.
 
+mod away;
 mod capacity;
 mod counters;
 mod cursor;
@@ -47,6 +48,7 @@ use shardfmt::{GrainKey, PlanId};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::warn;
 
 pub use capacity::Room;
 pub use counters::{CounterView, EpochCount, EpochExchange};
@@ -67,12 +69,13 @@ pub(crate) use exchange::first_due;
 use gate::Gate;
 use membership::RANKS;
 pub(crate) use run::RunState;
+use away::is_away;
 use value::{parse, understood};
 
 use crate::cache::Cache;
 use crate::catalog::{Guard, Reach};
 use crate::health::{Measured, Trouble};
-use crate::metastore::{Expected, MetaError, Metastore};
+use crate::metastore::{Expected, MetaError, Metastore, Recalled};
 use crate::node::{NodeId, NodeRecord};
 use crate::origin::{Origin, OriginError};
 use crate::peers::{Ack, Effort, FetchRequest, PeerError, PeerService, Peers, SendHeader};
@@ -104,6 +107,10 @@ pub struct Engine {
     origin: Arc<Origin>,
     cache: Arc<Cache>,
     meta: Arc<dyn Metastore>,
+    /// What was last heard of it, for when it is away...
+    recalled: Arc<Recalled>,
+    /// ...and what it has to be told then.
+    away: away::Away,
     peers: Arc<dyn Peers>,
     nodes: watch::Sender<BTreeMap<NodeId, NodeRecord>>,
     launches: watch::Sender<BTreeMap<RunId, RanksRecord>>,
@@ -255,6 +262,8 @@ impl Engine {
             origin,
             cache,
             meta,
+            recalled: Arc::new(Recalled::new(away::REMEMBERED)),
+            away: away::Away::default(),
             peers,
             nodes: watch::Sender::new(BTreeMap::new()),
             launches: watch::Sender::new(BTreeMap::new()),
@@ -282,11 +291,19 @@ impl Engine {
         })
     }
 
-    /// Makes a run known under its name. Doing it again is harmless.
+    /// Makes a run known under its name. Doing it again is harmless. While the metastore is away, one that is known stays so.
     ///
     /// # Errors
     /// A plan that does not exist, V that the plan does not allow, another run of the same name.
     pub async fn create_run(&self, create: CreateRun) -> Result<RunRecord, EngineError> {
+        match self.create_run_now(create.clone()).await {
+            // It need not be made known that is known.
+            Err(error) if is_away(&error) => self.recall_run(&create).await.ok_or(error),
+            outcome => outcome,
+        }
+    }
+
+    async fn create_run_now(&self, create: CreateRun) -> Result<RunRecord, EngineError> {
         // Its plan may be on no list any more: gc is told before it is looked for.
         let reach = Reach { plan: Some(create.plan), ..Reach::default() };
         let guard = Guard::announce(&self.meta, &reach).await?;
@@ -342,6 +359,35 @@ impl Engine {
         if rank >= attach.world {
             return Err(EngineError::RankOutside { rank, world: attach.world });
         }
+        match self.change_attached(id, rank, attach).await {
+            // Ranks that go on find each other without it, and so do their grains: the others are told later.
+            Err(error) if is_away(&error) => {
+                warn!(run = %id, rank, "a rank attaches while the metastore is away");
+                self.attached_meanwhile(id, rank, Some(attach));
+                return self.view(id).await;
+            }
+            changed => changed?,
+        }
+        let gathered = tokio::time::timeout(GATHERING, self.gathered(id)).await;
+        let settled = async {
+            let ranks = match gathered {
+                Ok(ranks) => ranks?,
+                Err(_) => self.ranks(id).await?.map(|(ranks, _)| ranks),
+            };
+            if let Some(ranks) = ranks {
+                run.launched(&ranks);
+                self.settle(&run, &ranks, true).await?;
+            }
+            Ok(())
+        };
+        match settled.await {
+            Err(error) if is_away(&error) => {}
+            settled => settled?,
+        }
+        self.view(id).await
+    }
+
+    async fn change_attached(&self, id: &RunId, rank: u32, attach: Attach) -> Result<(), EngineError> {
         let launch = self.meta.list(RANKS).await?.revision + 1;
         self.change_ranks(id, |ranks| {
             let mut ranks = ranks
@@ -358,17 +404,7 @@ impl Engine {
             ranks.nodes[rank as usize] = Some(self.node.clone());
             Some(ranks)
         })
-        .await?;
-        let gathered = tokio::time::timeout(GATHERING, self.gathered(id)).await;
-        let ranks = match gathered {
-            Ok(ranks) => ranks?,
-            Err(_) => self.ranks(id).await?.map(|(ranks, _)| ranks),
-        };
-        if let Some(ranks) = ranks {
-            run.launched(&ranks);
-            self.settle(&run, &ranks, true).await?;
-        }
-        self.view(id).await
+        .await
     }
 
     /// A rank leaves: when the last one has, the run is no longer active here or anywhere.
@@ -377,6 +413,16 @@ impl Engine {
     /// An unknown run, a lost metastore.
     pub async fn detach(self: &Arc<Self>, id: &RunId, rank: u32) -> Result<(), EngineError> {
         self.run(id).await?.rank_left(rank);
+        match self.change_left(id, rank).await {
+            Err(error) if is_away(&error) => {
+                self.attached_meanwhile(id, rank, None);
+                Ok(())
+            }
+            changed => changed,
+        }
+    }
+
+    async fn change_left(&self, id: &RunId, rank: u32) -> Result<(), EngineError> {
         self.change_ranks(id, |ranks| {
             let mut ranks = ranks?;
             if let Some(node) = ranks.nodes.get_mut(rank as usize) {
@@ -464,24 +510,40 @@ impl Engine {
         Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
     }
 
-    /// Keeps what a rank says it read in an epoch.
+    /// Keeps what a rank says it read in an epoch; while the metastore is away, here, until it is back.
     ///
     /// # Errors
-    /// A lost metastore.
-    pub async fn keep_audit(&self, run: &RunId, report: AuditReport) -> Result<(), EngineError> {
+    /// A lost metastore, and a disk that takes nothing.
+    pub async fn keep_audit(self: &Arc<Self>, run: &RunId, report: AuditReport) -> Result<(), EngineError> {
+        match self.put_audit(run, report, Expected::Any).await {
+            Err(error) if is_away(&error) => self.report_meanwhile(run, report, error).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn put_audit(
+        &self,
+        run: &RunId,
+        report: AuditReport,
+        expected: Expected,
+    ) -> Result<(), EngineError> {
         let key = format!("audits/{run}/{:06}/{:06}-{:06}", report.epoch, report.world, report.rank);
         let value = serde_json::to_vec(&report).expect("a report is plain data");
-        self.meta.put(&key, value, Expected::Any, None).await?;
+        self.meta.put(&key, value, expected, None).await?;
         Ok(())
     }
 
-    /// What the ranks said they read, by epoch, world and rank.
+    /// What the ranks said they read, by epoch, world and rank: what the metastore has, and what this node keeps for it.
     ///
     /// # Errors
     /// A lost metastore.
     pub async fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, EngineError> {
         let listing = self.meta.list(&format!("audits/{run}/")).await?;
-        Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
+        let told = listing.entries.iter().filter_map(|(_, entry)| parse(entry));
+        let key = |report: &AuditReport| (report.epoch, report.world, report.rank);
+        let all = self.reports_meanwhile(run).into_iter().chain(told);
+        let all: BTreeMap<_, AuditReport> = all.map(|report| (key(&report), report)).collect();
+        Ok(all.into_values().collect())
     }
 
     /// This node's counters.
@@ -562,7 +624,12 @@ impl Engine {
     }
 
     async fn record(&self, id: &RunId) -> Result<RunRecord, EngineError> {
-        let entry = self.meta.get(&format!("runs/{id}")).await?;
+        let entry = match self.meta.get(&format!("runs/{id}")).await {
+            Err(error @ MetaError::Unavailable { .. }) => {
+                return self.recall_record(id).await.ok_or(EngineError::Meta(error));
+            }
+            entry => entry?,
+        };
         entry.as_ref().and_then(parse).ok_or_else(|| EngineError::UnknownRun { run: id.clone() })
     }
 

@@ -16,8 +16,8 @@ use crate::http::{Credentials, HttpClient, HttpError, living_first};
 /// How long one node may take to answer; it may have to ask others, and the store, first.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// How long one may take that only has to say something.
-const SAYS_WITHIN: Duration = Duration::from_secs(2);
+/// How long one may take that only has to say something; it may find out first that the metadata is away.
+const SAYS_WITHIN: Duration = Duration::from_secs(5);
 
 /// How soon it is looked whether the answers are still wanted, and again for one to ask besides.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -423,7 +423,7 @@ pub struct Loader {
     has_failed: bool,
     nodes: Option<Arc<Nodes>>,
     reports: Option<SyncSender<Report>>,
-    reporter: Option<JoinHandle<()>>,
+    reporter: Option<JoinHandle<Vec<AuditReport>>>,
     audits: Vec<EpochAudit>,
     stats: LoaderStats,
     clocks: Arc<Clocks>,
@@ -490,15 +490,8 @@ impl Loader {
                 let asking = Asking::new(&servers, credentials);
                 create_run(&asking, &servers, &create)?;
                 let (rank, world) = (config.rank, config.world);
-                let attached = Nodes::attach(
-                    asking,
-                    servers,
-                    run.clone(),
-                    rank,
-                    world,
-                    config.start,
-                    config.map_files,
-                )?;
+                let attached =
+                    Nodes::attach(asking, servers, run.clone(), rank, world, config.start, config.map_files)?;
                 let attached = Arc::new(attached);
                 nodes = Some(Arc::clone(&attached));
                 Box::new(NodeRows::new(attached, plan, manifest, Arc::clone(&clocks), stop.clone()))
@@ -725,13 +718,31 @@ impl Loader {
     }
 }
 
-impl Drop for Loader {
-    /// Stops reading ahead, tells the nodes how far this rank came, and leaves the run.
-    fn drop(&mut self) {
+impl Loader {
+    /// The addresses of the nodes of its run, as far as they are known; without nodes there are none.
+    pub fn nodes(&self) -> Vec<String> {
+        self.nodes.as_ref().map(|nodes| nodes.known()).unwrap_or_default()
+    }
+
+    /// Stops reading ahead, tells the nodes how far this rank came, and leaves the run. What is returned no node has taken: it is to be sent
+    /// later, or the audit of those epochs is lost.
+    #[must_use = "what no node has taken is lost"]
+    pub fn close(mut self) -> Vec<AuditReport> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Vec<AuditReport> {
         self.ahead = None;
         self.reports = None; // the reporter tells what is left and leaves the run
-        if let Some(reporter) = self.reporter.take() {
-            let _ = reporter.join();
+        self.reporter.take().and_then(|reporter| reporter.join().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for Loader {
+    /// As [`close`](Loader::close); what no node has taken is lost.
+    fn drop(&mut self) {
+        for AuditReport { epoch, rank, .. } in self.end() {
+            warn!(epoch, rank, "no node took the audit of an epoch");
         }
     }
 }
@@ -838,24 +849,43 @@ fn spawn<T: Send + 'static>(
     std::thread::Builder::new().name(name.into()).spawn(body).map_err(|source| LoadError::Threads { source })
 }
 
-fn report_all(nodes: &Nodes, partitions: &Range<u32>, told: &Receiver<Report>) {
-    while let Ok(report) = told.recv() {
+/// How long the reports of a rank that ends are offered to nodes that do not take them, and how often.
+const LAST_OFFERS: Duration = Duration::from_secs(10);
+const OFFER_EVERY: Duration = Duration::from_millis(500);
+
+/// Tells the nodes what it is told, until it is told no more. Returns what no node has taken.
+fn report_all(nodes: &Nodes, partitions: &Range<u32>, told: &Receiver<Report>) -> Vec<AuditReport> {
+    let mut unsent: Vec<AuditReport> = Vec::new();
+    loop {
+        let report = match unsent.is_empty() {
+            true => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            // A report is kept until a node takes it.
+            false => told.recv_timeout(OFFER_EVERY),
+        };
+        let mut is_moved = false;
         match report {
-            Report::Audit(audit) => nodes.report_audit(&audit),
-            Report::Position => {
-                // Where the rank is by now is what is told, and once is enough.
-                let mut audits = Vec::new();
-                while let Ok(newer) = told.try_recv() {
-                    match newer {
-                        Report::Position => {}
-                        Report::Audit(audit) => audits.push(audit),
-                    }
-                }
-                nodes.report(partitions.clone());
-                for audit in &audits {
-                    nodes.report_audit(audit);
-                }
+            Ok(Report::Audit(audit)) => unsent.push(audit),
+            Ok(Report::Position) => is_moved = true,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        // Where the rank is by now is what is told, and once is enough.
+        while let Ok(newer) = told.try_recv() {
+            match newer {
+                Report::Position => is_moved = true,
+                Report::Audit(audit) => unsent.push(audit),
             }
         }
+        if is_moved {
+            nodes.report(partitions.clone());
+        }
+        unsent.retain(|audit| !nodes.report_audit(audit));
     }
+    let began = Instant::now();
+    unsent.retain(|audit| !nodes.report_audit(audit));
+    while !unsent.is_empty() && began.elapsed() < LAST_OFFERS {
+        std::thread::sleep(OFFER_EVERY);
+        unsent.retain(|audit| !nodes.report_audit(audit));
+    }
+    unsent
 }

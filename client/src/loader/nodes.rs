@@ -132,18 +132,21 @@ impl Nodes {
         }
     }
 
-    /// Tells what was read in an epoch. Nobody waits for it; if no node takes it, it is lost.
-    pub(crate) fn report_audit(&self, report: &AuditReport) {
+    /// Tells what was read in an epoch; whether a node has taken it, or refuses to for good.
+    pub(crate) fn report_audit(&self, report: &AuditReport) -> bool {
         let path = format!("/v1/runs/{}/audit", self.run);
-        let sent = self.addresses().iter().any(|server| {
+        self.addresses().iter().any(|server| {
             let sent =
                 self.asking.quick.post_json::<_, serde_json::Value>(&format!("{server}{path}"), report);
             self.asking.said(server, &sent);
+            if let Err(error) = &sent
+                && error.is_final()
+            {
+                warn!(run = %self.run, epoch = report.epoch, %error, "the audit of an epoch is refused");
+                return true;
+            }
             sent.is_ok()
-        });
-        if !sent {
-            warn!(run = %self.run, epoch = report.epoch, "no node took the audit of an epoch");
-        }
+        })
     }
 
     /// Best effort: a run that a rank did not leave is taken over by its next launch.
@@ -216,6 +219,11 @@ impl Nodes {
         let before = std::mem::replace(&mut *self.view.lock().expect("no panic while held"), view.clone());
         let is_gone = |node: &&NodeRecord| view.nodes.iter().all(|other| other.http != node.http);
         before.nodes.iter().filter(is_gone).for_each(|node| self.asking.fell_silent(&node.http));
+    }
+
+    /// The addresses of the nodes, the rank's own first.
+    pub(crate) fn known(&self) -> Vec<String> {
+        self.addresses()
     }
 
     /// How often each node was asked.

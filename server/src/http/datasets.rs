@@ -14,6 +14,7 @@ use super::immutable::{ARROW_FILE, Conditions, Content, Source};
 use super::openapi::Binary;
 use super::pages::{self, Paged};
 use super::problem::{invalid, not_found};
+use super::recall::{Told, aged, or_recalled, told};
 use super::{Answer, Asked, MAX_MANIFEST, MAX_SHARD, Named, Posted, State, json, read};
 
 /// Makes `version` the present one of a dataset, if that is `expected` now.
@@ -54,9 +55,9 @@ pub(super) struct Expecting {
 #[utoipa::path(get, path = "/v1/datasets", tag = "datasets", operation_id = "list_datasets", params(Paged),
     responses((status = 200, description = "A page of them", body = Vec<DatasetInfo>), (status = 422)))]
 pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
-    let mut all = state.api.catalog.datasets().await?;
+    let (mut all, age) = or_recalled(&state, |catalog| async move { catalog.datasets().await }).await?;
     all.retain(|dataset| seen.0.holds(&dataset.name));
-    pages::page(&uri, &paged, all, |dataset| dataset.name.to_string())
+    aged(pages::page(&uri, &paged, told(all, age), |dataset| dataset.what.name.to_string()), age)
 }
 
 /// The version that a reference names
@@ -64,7 +65,13 @@ pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): A
     params(("name" = schema::DatasetRef, Path, description = "A dataset, or a version of it")),
     responses((status = 200, description = "The version", body = DatasetInfo), (status = 404), (status = 422)))]
 pub(super) async fn show(state: State, Named(reference): Named<DatasetRef>) -> Answer {
-    json(&state.api.catalog.resolve(&reference).await?)
+    let (found, age) = or_recalled(&state, |catalog| {
+        let reference = reference.clone();
+        async move { catalog.resolve(&reference).await }
+    })
+    .await?;
+    let found = Told { what: found, stale: age.is_some() };
+    aged(json(&found), age)
 }
 
 /// The history of a dataset, the newest commit first
@@ -83,9 +90,13 @@ pub(super) async fn log(
         Some(id) => Some(id.parse::<CommitId>().map_err(|error| invalid(format!("page: {error}")))?),
     };
     // One more than fits says where the next page begins.
-    let mut commits = state.api.catalog.log_from(&name, from, limit + 1).await?;
+    let (mut commits, age) = or_recalled(&state, |catalog| {
+        let name = name.clone();
+        async move { catalog.log_from(&name, from, limit + 1).await }
+    })
+    .await?;
     let next = commits.split_off(limit.min(commits.len())).first().map(|commit| commit.id.to_string());
-    pages::answer(&uri, limit, &commits, next)
+    aged(pages::answer(&uri, limit, &commits, next), age)
 }
 
 /// Remove a name with its history

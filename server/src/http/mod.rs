@@ -22,6 +22,7 @@ mod pages;
 mod plans;
 mod problem;
 mod range;
+mod recall;
 mod request;
 mod runs;
 mod shards;

@@ -8,7 +8,8 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
 use serde::{Deserialize, Serialize};
-use shardd_client::engine::{Filled, MissesExplained, PlacementExplained, Timeline};
+use shardd_client::engine::{EngineError, Filled, MissesExplained, PlacementExplained, Timeline};
+use shardd_client::metastore::MetaError;
 use shardd_client::node::NodeId;
 use shardd_client::protocol::{
     Attach, AuditReport, CreateRun, LocateReply, LocateRequest, Placement, RunId, RunRecord, RunView,
@@ -18,6 +19,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::access::Datasets;
 use super::openapi::Binary;
 use super::pages::{self, Paged};
+use super::recall::{aged, or_recalled, told};
 use super::{Answer, Asked, Named, NamedTwo, Posted, State, json};
 
 /// Who hosts what in one run.
@@ -33,14 +35,21 @@ pub(super) struct Placed {
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", operation_id = "list_runs", params(Paged),
     responses((status = 200, description = "A page of them", body = Vec<RunRecord>), (status = 422)))]
 pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
-    let mut all = state.api.engine.runs().await?;
+    let (mut all, age) = match state.api.engine.runs().await {
+        Err(EngineError::Meta(MetaError::Unavailable { .. })) => {
+            let age = state.api.engine.recalled().age().unwrap_or_default();
+            (state.api.engine.runs_recalled().await?, Some(age))
+        }
+        all => (all?, None),
+    };
     if !seen.0.is_all() {
-        let plans = state.api.catalog.plans().await?.into_iter();
+        let (plans, _) = or_recalled(&state, |catalog| async move { catalog.plans().await }).await?;
+        let plans = plans.into_iter();
         let plans: BTreeSet<_> =
             plans.filter(|plan| seen.0.holds(&plan.dataset)).map(|plan| plan.id).collect();
         all.retain(|run| plans.contains(&run.plan));
     }
-    pages::page(&uri, &paged, all, |run| run.id.to_string())
+    aged(pages::page(&uri, &paged, told(all, age), |run| run.what.id.to_string()), age)
 }
 
 /// Make a run known; repeating it is harmless

@@ -130,7 +130,7 @@ impl NodePicture {
         // All at once: one that hangs is waited for, and the others are not asked after it.
         Ok(std::thread::scope(|scope| {
             let asks: Vec<_> =
-                nodes.into_iter().map(|record| scope.spawn(|| NodePicture::of(record, http))).collect();
+                nodes.into_iter().map(|record| scope.spawn(move || NodePicture::of(record, http))).collect();
             asks.into_iter().map(|ask| ask.join().expect("asking a node does not panic")).collect()
         }))
     }

@@ -3,7 +3,7 @@
 
 mod stay;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use serde_json::json;
 use shardd_client::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog, StorePlace};
 use shardd_client::http::Credentials;
 use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
+use shardd_client::protocol::UnsentReports;
 use shardd_client::record::Data;
 use shardd_client::stores::StoreOptions;
 use shardd_trainer::checkpoint::{Checkpoint, Checkpoints, Resume, Shelf, StopFlag, hand_over, load};
@@ -77,6 +78,8 @@ struct Session<'a> {
     stop: StopFlag,
     test: Option<CatalogRows>,
     tracer: Tracer,
+    /// The nodes that were heard of: one that was not named may be the only one left.
+    known: RefCell<Vec<String>>,
 }
 
 /// The ranks it trains with, and how.
@@ -171,6 +174,7 @@ impl<'a> Session<'a> {
             stop,
             test,
             tracer,
+            known: RefCell::default(),
         })
     }
 
@@ -206,9 +210,10 @@ impl<'a> Session<'a> {
             last_batch: args.last_batch(),
             end_epoch: args.epochs,
             audit: !args.no_audit,
-            ..LoaderConfig::new(source(args)?, self.plan_id, args.batch_size)
+            ..LoaderConfig::new(source(args, &self.known.borrow())?, self.plan_id, args.batch_size)
         };
         let mut loader = Loader::open(config).inspect_err(|error| collective.abort(&crate::chain(error)))?;
+        self.known.replace(loader.nodes());
 
         let config = self.config(args, virtual_ranks);
         let test = self.test.as_ref().map(|rows| rows as &dyn Rows);
@@ -242,6 +247,7 @@ impl<'a> Session<'a> {
             Outcome::Trained(trained) => trained,
             Outcome::Paused(_) => return Ok(Ended::Paused),
             Outcome::Stopped(stopped) => {
+                leave(args, loader)?;
                 trace(args, self.began, stopped.trace)?;
                 match self.expected {
                     Some(expected) => expected.tell(args, stopped.steps)?,
@@ -263,7 +269,7 @@ impl<'a> Session<'a> {
         }
         // What was learnt is safe now.
         trace(args, self.began, trained.trace.clone())?;
-        drop(loader); // leaves the run
+        leave(args, loader)?;
         match self.expected {
             Some(expected) => expected.tell(args, trained.steps)?,
             None => observer.finish(&report),
@@ -322,6 +328,29 @@ impl<'a> Session<'a> {
             threads: args.threads,
         }
     }
+}
+
+/// Leaves the run. What no node has taken of what this rank read is written down, with how to send it.
+fn leave(args: &Args, loader: Loader) -> Result<(), Failure> {
+    let reports = loader.close();
+    if reports.is_empty() {
+        return Ok(());
+    }
+    let unsent = UnsentReports { run: args.run.clone(), reports };
+    let directory = args.report.as_deref().and_then(Path::parent).unwrap_or(Path::new("")).to_owned();
+    let path = directory.join(format!("unsent-audits-{}-{}.json", args.run, args.rank));
+    let bytes = serde_json::to_vec(&unsent)?;
+    std::fs::write(&path, bytes).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+    eprintln!(
+        "shardtrain: no node has taken {} of what rank {} read, which are in {path}: send them with `shardctl audit send {path}` once a node answers",
+        match unsent.reports.len() {
+            1 => "1 report".to_owned(),
+            count => format!("{count} reports"),
+        },
+        args.rank,
+        path = path.display()
+    );
+    Ok(())
 }
 
 /// How many virtual ranks there are: as many as was said, as the checkpoint has, or as the plan suggests.
@@ -392,11 +421,14 @@ fn open_checkpoints(store: &Path, args: &Args) -> Result<Checkpoints, Failure> {
     Ok(Checkpoints { shelf, every_steps, every, keep: args.keep as usize })
 }
 
-fn source(args: &Args) -> Result<LoaderSource, Failure> {
+/// Where data is read: the nodes that were named first, then those that are `known` besides.
+fn source(args: &Args, known: &[String]) -> Result<LoaderSource, Failure> {
+    let named = |server: &String| args.server.iter().any(|other| other.trim_end_matches('/') == server);
+    let besides = known.iter().filter(|server| !named(server));
     Ok(match &args.store {
         Some(store) => LoaderSource::Store(place(store, args)?),
         None => LoaderSource::Nodes {
-            servers: args.server.clone(),
+            servers: args.server.iter().chain(besides).cloned().collect(),
             run: args.run.clone(),
             credentials: Credentials::of_env()?,
         },
