@@ -64,12 +64,12 @@ pub use run::Reader;
 pub use timeline::{Stretch, Timeline, Work};
 pub use wishes::{ChangeExchange, ExchangeNow, ExchangeWaiting, ExchangeWish, ExchangeWishes, RateWish};
 
+use away::is_away;
 use counters::Counters;
 pub(crate) use exchange::first_due;
 use gate::Gate;
 use membership::RANKS;
 pub(crate) use run::RunState;
-use away::is_away;
 use value::{parse, understood};
 
 use crate::cache::Cache;

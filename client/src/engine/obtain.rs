@@ -224,12 +224,13 @@ impl Engine {
         loose: &mut HashMap<GrainNo, Bytes>,
     ) {
         let epoch = given_by.epoch;
-        let live = self.live_nodes();
+        // Whoever did not answer is asked again when it has said something.
+        let live: BTreeSet<NodeId> = self.live_nodes().into_iter().filter(|node| self.talks(node)).collect();
         if patience.is_zero() {
             return;
         }
         let asks =
-            by_node.into_iter().filter(|(node, _)| live.contains(node) && self.talks(node)).map(|(node, grains)| async move {
+            by_node.into_iter().filter(|(node, _)| live.contains(node)).map(|(node, grains)| async move {
                 let request = request(run, epoch, &grains, effort);
                 let began = Instant::now();
                 let answer = match timeout(patience, self.fetch_from(&node, request)).await {

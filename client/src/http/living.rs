@@ -18,7 +18,10 @@ pub fn living_first(servers: &[String], credentials: &Credentials) -> (Vec<Strin
     for (number, server) in servers.iter().enumerate() {
         let (tell, http) = (tell.clone(), HttpClient::with(WITHIN, credentials));
         let url = format!("{}/v1/health", server.trim_end_matches('/'));
-        let look = move || drop(tell.send((number, http.get(&url).is_ok())));
+        let look = move || {
+            // Nobody may wait for it any more.
+            let _ = tell.send((number, http.get(&url).is_ok()));
+        };
         if std::thread::Builder::new().name("shardd-look".to_owned()).spawn(look).is_err() {
             return (servers.to_vec(), Vec::new());
         }
