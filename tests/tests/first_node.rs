@@ -96,9 +96,11 @@ fn digest(cluster: &Cluster, name: &str) -> Value {
 /// Every epoch was read exactly once, once the metadata is back.
 fn verified(cluster: &Cluster, name: &str) {
     let verify = || cluster.shardctl().args(["--json", "audit", "verify", "--run", name]).output();
-    wait_until("all reports are there", || verify().is_ok_and(|output| output.status.success()));
-    let said: Value = serde_json::from_slice(&verify().expect("it runs").stdout).expect("JSON");
-    assert_eq!(said["epochs"].as_array().map(Vec::len), Some(EPOCHS as usize), "{said}");
+    wait_until("all reports are there", || {
+        let output = verify().expect("it runs");
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        output.status.success() && said["epochs"].as_array().map(Vec::len) == Some(EPOCHS as usize)
+    });
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use shardd_client::engine::{EpochCount, EpochExchange, Lost, NodeState, NodeStatus, Reader};
 use shardd_client::http::{HttpClient, HttpError};
 use shardd_client::protocol::{RunId, RunRecord, RunView};
@@ -50,12 +50,6 @@ pub(crate) struct NodePicture {
     silent: Option<String>,
 }
 
-/// A run that a node knows of.
-#[derive(Debug, Deserialize)]
-struct Placed {
-    run: RunId,
-}
-
 impl Status {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let servers = match connect.target()? {
@@ -64,15 +58,17 @@ impl Status {
         };
         let (server, http) = (servers.first_that_answers(), servers.http());
         let nodes = NodePicture::all(server, &servers.http_within(SAYS_WITHIN))?;
-        let (runs, metadata) = match http.get_list::<RunRecord>(&format!("{server}/v1/runs"), usize::MAX) {
-            Ok(runs) => (runs.into_iter().map(|run| (run.id, run.begun_at)).collect(), None),
-            // The node goes on with what it knows.
-            Err(HttpError::Problem { status: 503, detail, .. }) => {
-                let placed: Vec<Placed> = http.get_list(&format!("{server}/v1/placement"), usize::MAX)?;
-                (placed.into_iter().map(|placed| (placed.run, None)).collect::<Vec<_>>(), Some(detail))
+        let (runs, metadata) = match http.get_aged_list::<RunRecord>(&format!("{server}/v1/runs"), usize::MAX)
+        {
+            Ok((runs, age)) => {
+                let heard = |age| format!("what is listed was heard {} ago", plural(age, "second"));
+                (runs, age.map(heard))
             }
+            // The node has heard nothing since it started.
+            Err(HttpError::Problem { status: 503, detail, .. }) => (Vec::new(), Some(detail)),
             Err(error) => return Err(error.into()),
         };
+        let runs = runs.into_iter().map(|run| (run.id, run.begun_at)).collect::<Vec<_>>();
         let (runs, more_runs) = match self.all {
             true => (runs.into_iter().map(|(run, _)| run).collect(), 0),
             false => few(runs, &being_read(&nodes)),
