@@ -33,8 +33,8 @@ impl Launcher {
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let progress = BufReader::new(process.stdout.take().expect("piped")).lines();
         let lines = BufReader::new(process.stderr.take().expect("piped")).lines();
-        let (say, said) = std::sync::mpsc::channel();
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(say.send(line))));
+        let (say, said) = std::sync::mpsc::sync_channel(1 << 12);
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(say.try_send(line))));
         Launcher { process, progress, said, heard: Vec::new() }
     }
 

@@ -1,6 +1,6 @@
 //! Which of several servers live, before any of them is asked for what takes a while.
 
-use std::sync::mpsc::channel;
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use super::{Credentials, HttpClient};
@@ -14,7 +14,7 @@ pub fn living_first(servers: &[String], credentials: &Credentials) -> (Vec<Strin
     if servers.len() < 2 {
         return (servers.to_vec(), Vec::new());
     }
-    let (tell, told) = channel();
+    let (tell, told) = sync_channel(servers.len());
     for (number, server) in servers.iter().enumerate() {
         let (tell, http) = (tell.clone(), HttpClient::with(WITHIN, credentials));
         let url = format!("{}/v1/health", server.trim_end_matches('/'));

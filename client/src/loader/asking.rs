@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ impl Asking {
     /// These servers in the order in which to ask them. Looks in the background whether silent ones are back.
     pub(crate) fn in_order(&self, servers: Vec<String>) -> Vec<String> {
         let at = self.at();
-        let due = self.standing().to_look_at(at);
+        let due = self.standing().due_for_a_look(at);
         for server in due {
             let (quick, shared) = (self.quick.clone(), Arc::clone(&self.shared));
             let look = move || {
@@ -122,7 +122,7 @@ impl Asking {
         mut instead: impl FnMut(&str, &Q) -> Option<(String, Q)>,
         is_over: impl Fn() -> bool,
     ) -> Option<Vec<Answer<Q, A>>> {
-        let (tell, told) = channel();
+        let (tell, told) = sync_channel(questions.len().max(1));
         let mut round = Round {
             shared: Arc::clone(&self.shared),
             ask: Arc::new(ask),
@@ -189,7 +189,7 @@ impl Shared {
 struct Round<Q, A, F> {
     shared: Arc<Shared>,
     ask: Arc<F>,
-    tell: Sender<Told<A>>,
+    tell: SyncSender<Told<A>>,
     /// By question.
     answers: Vec<Option<Answer<Q, A>>>,
     /// How many servers have yet to answer a question, or to be asked it.
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn what_a_frozen_server_was_asked_another_answers_and_it_is_asked_no_more() {
-        let (asking, (thawed, thaw)) = (asking(), channel());
+        let (asking, (thawed, thaw)) = (asking(), sync_channel(1));
         let questions = [("frozen", 1), ("frozen", 2), ("quick", 3), ("frozen", 4)];
         let questions = questions.map(|(server, question)| (server.to_owned(), question)).to_vec();
         let instead =
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_server_that_fails_is_not_asked_the_rest_and_nobody_waits_for_what_is_not_wanted() {
-        let (asking, (thawed, thaw)) = (asking(), channel());
+        let (asking, (thawed, thaw)) = (asking(), sync_channel(1));
         drop(thawed);
         let questions = vec![("frozen".to_owned(), 1), ("frozen".to_owned(), 2)];
         let answers = asking.ask_all(questions, ask(thaw), |_, _| None, || false).expect("they are wanted");
@@ -385,7 +385,7 @@ mod tests {
         assert!(matches!(answers[1].2, Err(Unanswered::NotAsked)));
         assert_eq!(asking.asked()["frozen"], Asked { questions: 1, late: 0, unanswered: 1 });
 
-        let (_never, thaw) = channel();
+        let (_never, thaw) = sync_channel(1);
         let questions = vec![("frozen".to_owned(), 1)];
         assert!(asking.ask_all(questions, ask(thaw), |_, _| None, || true).is_none());
     }

@@ -87,7 +87,7 @@ impl Standing {
     }
 
     /// The silent servers at which it is to be looked now whether they are back. Whoever asks looks.
-    pub(crate) fn to_look_at(&mut self, at: Duration) -> Vec<String> {
+    pub(crate) fn due_for_a_look(&mut self, at: Duration) -> Vec<String> {
         let is_due = |known: &Server| {
             known.is_silent && known.looked_at.is_none_or(|before| at >= before + LOOK_AGAIN)
         };
@@ -207,11 +207,11 @@ mod tests {
         let (mut standing, second) = (Standing::default(), Duration::from_secs(1));
         standing.fell_silent("a");
         standing.answered("b", second);
-        assert_eq!(standing.to_look_at(second), ["a"]);
-        assert_eq!(standing.to_look_at(second * 3 / 2), [""; 0], "somebody is looking");
-        assert_eq!(standing.to_look_at(second * 2), ["a"]);
+        assert_eq!(standing.due_for_a_look(second), ["a"]);
+        assert_eq!(standing.due_for_a_look(second * 3 / 2), [""; 0], "somebody is looking");
+        assert_eq!(standing.due_for_a_look(second * 2), ["a"]);
         standing.lives("a");
-        assert_eq!(standing.to_look_at(second * 9), [""; 0]);
+        assert_eq!(standing.due_for_a_look(second * 9), [""; 0]);
         assert!(!standing.is_avoided("a", second * 9));
     }
 
