@@ -18,6 +18,7 @@ use crate::lookup::LookupError;
 use crate::metastore::MetaError;
 use crate::origin::OriginError;
 use crate::peers::PeerError;
+use crate::record::RecordError;
 
 /// The media type of a problem document.
 pub const MEDIA_TYPE: &str = "application/problem+json";
@@ -374,6 +375,7 @@ impl From<&CatalogError> for Kind {
             CatalogError::Conflict { .. }
             | CatalogError::TagConflict { .. }
             | CatalogError::InUse { .. }
+            | CatalogError::Running { .. }
             | CatalogError::SharedStore { .. }
             | CatalogError::OtherStore { .. } => Self::Conflict,
             CatalogError::Ambiguous { .. } | CatalogError::Incomplete { .. } | CatalogError::Plan(_) => {
@@ -383,7 +385,8 @@ impl From<&CatalogError> for Kind {
             | CatalogError::BrokenHistory { .. }
             | CatalogError::Unreadable { .. } => Self::Corrupt,
             CatalogError::Refused { status, .. } => Self::of_status(*status),
-            CatalogError::Origin(error) => error.into(),
+            CatalogError::Origin(error) | CatalogError::Record(RecordError::Store(error)) => error.into(),
+            CatalogError::Record(_) => Self::Corrupt,
             CatalogError::Meta(error) => error.into(),
             CatalogError::Busy { .. }
             | CatalogError::Slow { .. }
@@ -400,7 +403,9 @@ impl From<&EngineError> for Kind {
             EngineError::UnknownRun { .. }
             | EngineError::UnknownPlan { .. }
             | EngineError::UnknownNode { .. } => Self::NotFound,
-            EngineError::RunConflict { .. } | EngineError::OnlyNode { .. } => Self::Conflict,
+            EngineError::RunConflict { .. }
+            | EngineError::BeingRemoved { .. }
+            | EngineError::OnlyNode { .. } => Self::Conflict,
             EngineError::RankOutside { .. }
             | EngineError::EpochOutside { .. }
             | EngineError::NoSuchGrain { .. }

@@ -89,6 +89,25 @@ pub struct RunRecord {
     pub version: VersionId,
     /// V.
     pub virtual_ranks: u32,
+    /// When it was made known, in seconds since 1970; absent of runs from before this was written down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub began: Option<u64>,
+    /// When the last rank of its last launch detached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub left: Option<u64>,
+    /// Whether it is being removed: no rank attaches any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removing: bool,
+}
+
+impl RunRecord {
+    /// Whether this is the record of the same run, at whatever time: a name that was removed may be that of another one.
+    pub fn is_same_run(&self, other: &RunRecord) -> bool {
+        let identity = |run: &RunRecord| (run.plan, run.version, run.virtual_ranks, run.began);
+        self.id == other.id && identity(self) == identity(other)
+    }
 }
 
 /// Where the ranks of a training meet before they train, as the metastore keeps it under `meetings/<run>` while rank 0 waits.
@@ -124,6 +143,9 @@ pub struct RanksRecord {
     pub reached: u32,
     /// The node each rank attached to; `None` until it has.
     pub nodes: Vec<Option<NodeId>>,
+    /// When a node last wrote down that it hears of ranks, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<u64>,
 }
 
 /// Which node hosts which partition, as the metastore keeps it under `placements/<run>`.

@@ -29,6 +29,8 @@ const LOOKED_FOR_AT_ONCE: usize = 32;
 pub struct CatalogBackend {
     origin: Arc<Origin>,
     metastore: Arc<dyn Metastore>,
+    /// Where trainings leave records and checkpoints.
+    trainings: Arc<Origin>,
     /// The name of this catalog, once it has marked the store.
     marked: Arc<OnceCell<String>>,
 }
@@ -36,7 +38,17 @@ pub struct CatalogBackend {
 impl CatalogBackend {
     /// A catalog that keeps objects in `origin` and names in `metastore`.
     pub fn new(origin: Arc<Origin>, metastore: Arc<dyn Metastore>) -> Self {
-        Self { origin, metastore, marked: Arc::default() }
+        Self { trainings: Arc::clone(&origin), origin, metastore, marked: Arc::default() }
+    }
+
+    /// The same, whose trainings leave records and checkpoints elsewhere.
+    pub(super) fn with_trainings(self, trainings: Arc<Origin>) -> Self {
+        Self { trainings, ..self }
+    }
+
+    /// Where trainings leave records and checkpoints.
+    pub(super) fn trainings(&self) -> &Arc<Origin> {
+        &self.trainings
     }
 
     /// The store.

@@ -12,7 +12,7 @@ use shardfmt::{
 
 use super::{
     Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, HttpCatalog, LogEntry, PlanInfo,
-    TagExpected, TagInfo,
+    RemoveRun, RunInfo, TagExpected, TagInfo,
 };
 use crate::http::{Credentials, HttpError};
 use crate::protocol::{AuditReport, RunId, RunRecord};
@@ -189,6 +189,14 @@ impl Catalog for ClusterCatalog {
 
     fn run(&self, id: &RunId) -> Result<RunRecord, CatalogError> {
         self.ask(|server| server.run(id))
+    }
+
+    fn runs(&self) -> Result<Vec<RunInfo>, CatalogError> {
+        self.ask(Catalog::runs)
+    }
+
+    fn remove_run(&self, id: &RunId, options: RemoveRun) -> Result<RunInfo, CatalogError> {
+        self.ask(|server| server.remove_run(id, options))
     }
 
     fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, CatalogError> {

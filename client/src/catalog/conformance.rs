@@ -7,11 +7,14 @@ use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use shardfmt::plan::{PlanDocument, PlanOptions, Shape, Strata};
 use shardfmt::version::Store;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, Digest, FinishedShard, InputDigest, Manifest, Message, NodeHash,
-    Operation, PlanId, ShardEntry, ShardId, ShardWriter, TagName, VersionId,
+    CommitId, DatasetName, DatasetRef, Digest, DigestSum, FinishedShard, InputDigest, Manifest, Message,
+    NodeHash, Operation, PlanId, ShardEntry, ShardId, ShardWriter, TagName, VersionId,
 };
 
-use super::{Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, TagExpected};
+use super::records::to_json;
+use super::{Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, RemoveRun, RunState, TagExpected};
+use crate::protocol::{AuditReport, RanksRecord, RunId, RunRecord};
+use crate::span::now;
 
 /// Tells the story to `catalog`, which has no datasets yet.
 ///
@@ -32,6 +35,75 @@ pub fn conformance(catalog: &dyn Catalog) {
     of_concurrent_commits_exactly_one_wins(catalog);
     plans_fit_their_version(catalog, &second);
     what_nothing_reaches_goes_and_nothing_else(catalog, &first, &second);
+}
+
+/// What is promised of runs, told to a catalog that has heard the story above. No catalog begins a run: `put` writes into its metastore
+/// what nodes keep of them.
+///
+/// # Panics
+///
+/// With what was promised and not kept.
+pub fn conformance_of_runs(catalog: &dyn Catalog, put: &dyn Fn(String, Vec<u8>)) {
+    let [plan] = &catalog.plans().expect("lists")[..] else { panic!("there is one") };
+    let run = |name: &str| -> RunId { name.parse().expect("a name") };
+    let now = now();
+    let record = |name: &str, left: Option<u64>| RunRecord {
+        id: run(name),
+        plan: plan.id,
+        version: plan.version,
+        virtual_ranks: 2,
+        began: Some(now - 7200),
+        left,
+        removing: false,
+    };
+    let put_run = |record: &RunRecord| put(format!("runs/{}", record.id), to_json(record));
+    let put_ranks = |name: &str, seen: u64| {
+        let nodes = vec![Some("n1".parse().expect("a name"))];
+        let ranks = RanksRecord { launch: 1, world: 1, epoch: 0, reached: 2, nodes, seen: Some(seen) };
+        put(format!("ranks/{name}"), to_json(&ranks));
+    };
+    put_run(&record("done", Some(now - 3600)));
+    put_run(&record("cut", None));
+    put_ranks("cut", now - 3600);
+    put_run(&record("live", None));
+    put_ranks("live", now);
+    put_run(&RunRecord { removing: true, ..record("half", None) });
+    let report = AuditReport { rank: 0, world: 1, epoch: 2, samples: 3, digest_sum: DigestSum::default() };
+    put("audits/done/000002/000001-000000".to_owned(), to_json(&report));
+
+    let listed = catalog.runs().expect("lists");
+    let states: Vec<_> = listed.iter().map(|run| (run.id.as_str(), run.state)).collect();
+    let expected = [
+        ("cut", RunState::Interrupted),
+        ("done", RunState::Finished),
+        ("half", RunState::Removing),
+        ("live", RunState::Running),
+    ];
+    assert_eq!(states, expected);
+    let done = catalog.run_info(&run("done")).expect("one of them");
+    assert_eq!((done.plan, done.dataset.as_ref()), (Some(plan.id), Some(&plan.dataset)));
+    assert_eq!((done.began, done.seen), (Some(now - 7200), Some(now - 3600)));
+    let details = done.details.expect("lists say what there is");
+    assert_eq!((details.epochs, details.audits), (3, 1));
+
+    let used = catalog.remove_plan(plan.id).expect_err("runs train over it").to_string();
+    assert!(used.contains("shardctl runs rm"), "{used}");
+    let asked = RemoveRun::default();
+    let running = catalog.remove_run(&run("live"), asked).expect_err("its ranks are heard of");
+    assert!(matches!(running, CatalogError::Running { .. }), "{running:?}");
+    assert_eq!(catalog.run_info(&run("live")).expect("it is there").state, RunState::Running);
+    let missing = catalog.remove_run(&run("none"), asked).expect_err("there is none");
+    assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
+
+    assert_eq!(catalog.remove_run(&run("done"), asked).expect("it is over"), done);
+    assert_eq!(catalog.audits(&run("done")).expect("lists"), []);
+    let gone = catalog.run(&run("done")).expect_err("it is gone");
+    assert!(matches!(gone, CatalogError::NotFound { .. }), "{gone:?}");
+    catalog.remove_run(&run("cut"), asked).expect("nobody has heard of it for an hour");
+    catalog.remove_run(&run("half"), asked).expect("a removal can be repeated");
+    catalog.remove_run(&run("live"), RemoveRun { force: true, ..asked }).expect("as told");
+    assert_eq!(catalog.runs().expect("lists"), []);
+    catalog.remove_plan(plan.id).expect("no run uses it any more");
 }
 
 /// A small version: its shards and its manifest.

@@ -176,7 +176,7 @@ pub(super) fn from_json<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<
     serde_json::from_slice(value).map_err(|error| damaged(key, &error))
 }
 
-fn damaged(key: &str, reason: &dyn std::fmt::Display) -> MetaError {
+pub(super) fn damaged(key: &str, reason: &dyn std::fmt::Display) -> MetaError {
     MetaError::Damaged {
         store: "of the catalog".to_owned(),
         what: key.to_owned(),

@@ -25,7 +25,9 @@ mod outbox;
 mod pace;
 mod passes;
 mod reader;
+mod removal;
 mod run;
+mod seen;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -62,12 +64,12 @@ pub use wishes::{ChangeExchange, ExchangeNow, ExchangeWaiting, ExchangeWish, Exc
 use counters::Counters;
 pub(crate) use exchange::first_due;
 use gate::Gate;
-use membership::RANKS;
+use membership::{RANKS, RUNS};
 pub(crate) use run::RunState;
 use value::{parse, understood};
 
 use crate::cache::Cache;
-use crate::catalog::{Guard, Reach};
+use crate::catalog::{Guard, QUIET_IS_GONE, Reach};
 use crate::health::{Measured, Trouble};
 use crate::metastore::{Expected, MetaError, Metastore};
 use crate::node::{NodeId, NodeRecord};
@@ -75,13 +77,11 @@ use crate::origin::{Origin, OriginError};
 use crate::peers::{Ack, Effort, FetchRequest, PeerError, PeerService, Peers, SendHeader};
 use crate::problem::Kind;
 use crate::protocol::{Attach, AuditReport, CreateRun, Placement, RanksRecord, RunId, RunRecord, RunView};
+use crate::span::now;
 use crate::stores::WireCounts;
 
 /// How long a rank waits at attach for the other ranks of its launch.
 const GATHERING: Duration = Duration::from_secs(10);
-
-/// A run that no rank has reported on for so long was left without a word; what it kept may be evicted.
-const QUIET_IS_GONE: Duration = Duration::from_secs(15 * 60);
 
 /// No run has more epochs than this. A limit for requests that are not from our loaders: working an epoch out costs what all
 /// exchanges before it moved.
@@ -146,6 +146,11 @@ pub enum EngineError {
     /// The name is taken by another run.
     #[error("run {run} exists with plan {plan} and {virtual_ranks} virtual ranks; choose another run name")]
     RunConflict { run: RunId, plan: PlanId, virtual_ranks: u32 },
+    /// Its name is free again when it is gone.
+    #[error(
+        "run {run} is being removed; choose another run name, or wait until `shardctl runs rm {run}` has ended"
+    )]
+    BeingRemoved { run: RunId },
     /// Garbage is being deleted, and with it perhaps the plan. Ask again.
     #[error("run {run} cannot begin while garbage is deleted from the store: try again in a minute")]
     Busy { run: RunId },
@@ -298,15 +303,21 @@ impl Engine {
             plan: create.plan,
             version: plan.document().version,
             virtual_ranks: create.virtual_ranks,
+            began: Some(now()),
+            left: None,
+            removing: false,
         };
-        let key = format!("runs/{}", record.id);
+        let key = format!("{RUNS}{}", record.id);
         let value = serde_json::to_vec(&record).expect("a run record is plain data");
         guard.renew().await?;
         match self.meta.put(&key, value, Expected::Absent, None).await {
             Ok(_) => Ok(record),
             Err(MetaError::Conflict { .. }) => {
-                let there = self.record(&record.id).await?;
-                if there == record {
+                let there = match self.record(&record.id).await {
+                    Err(EngineError::UnknownRun { run }) => return Err(EngineError::BeingRemoved { run }),
+                    there => there?,
+                };
+                if there.is_same_run(&RunRecord { began: there.began, ..record }) {
                     return Ok(there);
                 }
                 Err(EngineError::RunConflict {
@@ -330,7 +341,7 @@ impl Engine {
         rank: u32,
         attach: Attach,
     ) -> Result<RunView, EngineError> {
-        let run = self.run(id).await?;
+        let run = self.run_as_recorded(id).await?;
         run.plan.check_ranks(attach.world, run.record.virtual_ranks)?;
         if rank >= attach.world {
             return Err(EngineError::RankOutside { rank, world: attach.world });
@@ -347,11 +358,18 @@ impl Engine {
                     epoch: attach.epoch,
                     reached: attach.epoch,
                     nodes: vec![None; attach.world as usize],
+                    seen: None,
                 });
             ranks.nodes[rank as usize] = Some(self.node.clone());
+            ranks.seen = Some(now());
             Some(ranks)
         })
         .await?;
+        // Who removes a run marks it, and then looks for ranks: one of the two sees the other.
+        if let Err(error @ EngineError::UnknownRun { .. }) = self.record(id).await {
+            self.leave(id, rank).await?;
+            return Err(error);
+        }
         let gathered = tokio::time::timeout(GATHERING, self.gathered(id)).await;
         let ranks = match gathered {
             Ok(ranks) => ranks?,
@@ -370,6 +388,11 @@ impl Engine {
     /// An unknown run, a lost metastore.
     pub async fn detach(self: &Arc<Self>, id: &RunId, rank: u32) -> Result<(), EngineError> {
         self.run(id).await?.rank_left(rank);
+        self.leave(id, rank).await?;
+        self.note_left(id).await
+    }
+
+    async fn leave(&self, id: &RunId, rank: u32) -> Result<(), EngineError> {
         self.change_ranks(id, |ranks| {
             let mut ranks = ranks?;
             if let Some(node) = ranks.nodes.get_mut(rank as usize) {
@@ -445,7 +468,7 @@ impl Engine {
     /// # Errors
     /// A lost metastore.
     pub async fn runs(&self) -> Result<Vec<RunRecord>, EngineError> {
-        let listing = self.meta.list("runs/").await?;
+        let listing = self.meta.list(RUNS).await?;
         Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
     }
 
@@ -521,6 +544,9 @@ impl Engine {
             plan: id,
             version: plan.document().version,
             virtual_ranks: plan.document().partitions,
+            began: None,
+            left: None,
+            removing: false,
         };
         Ok(Arc::new(RunState::new(record, plan, manifest)))
     }
@@ -546,8 +572,9 @@ impl Engine {
     }
 
     async fn record(&self, id: &RunId) -> Result<RunRecord, EngineError> {
-        let entry = self.meta.get(&format!("runs/{id}")).await?;
-        entry.as_ref().and_then(parse).ok_or_else(|| EngineError::UnknownRun { run: id.clone() })
+        let entry = self.meta.get(&format!("{RUNS}{id}")).await?;
+        let record = entry.as_ref().and_then(parse).filter(|record: &RunRecord| !record.removing);
+        record.ok_or_else(|| EngineError::UnknownRun { run: id.clone() })
     }
 
     /// The run's state on this node, opened on first use.

@@ -20,6 +20,7 @@ mod follow;
 mod memory;
 #[cfg(test)]
 mod model;
+pub(crate) mod packed;
 mod records;
 
 use std::fmt;

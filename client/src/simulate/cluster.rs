@@ -52,6 +52,7 @@ impl<'p> Cluster<'p> {
             epoch: 0,
             reached: 0,
             nodes: nodes.iter().cloned().map(Some).collect(),
+            seen: None,
         };
         let virtual_ranks = plan.default_virtual_ranks(ranks.world);
         let preferred = preferences(plan, virtual_ranks, &ranks);

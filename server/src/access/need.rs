@@ -31,6 +31,7 @@ impl Need {
             ["v1", "tokens" | "join-tokens" | "certificates" | "gc" | "evict", ..] => Role::Admin,
             ["v1", "nodes" | "exchange", ..] if !is_read => Role::Admin,
             ["v1", "runs", _, "rebalance"] => Role::Admin,
+            ["v1", "runs", _] if *method == Method::DELETE => Role::Write,
             // Who may read may train: its runs, where its ranks are, and how far.
             ["v1", "runs", ..] => Role::Read,
             _ if is_read => Role::Read,
@@ -108,6 +109,7 @@ mod tests {
             ("GET", "/v1/datasets/A B", token(Role::Read, None)),
             ("POST", "/v1/plans", token(Role::Write, None)),
             ("POST", "/v1/runs", token(Role::Read, None)),
+            ("DELETE", "/v1/runs/r", token(Role::Write, None)),
             ("DELETE", "/v1/runs/r/ranks/0", token(Role::Read, None)),
             ("GET", "/v1/runs/r/placement", token(Role::Read, None)),
             ("POST", "/v1/runs/r/rebalance", token(Role::Admin, None)),

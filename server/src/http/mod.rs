@@ -171,7 +171,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(batches::batches))
         .routes(routes!(garbage::collect))
         .routes(routes!(runs::list, runs::create))
-        .routes(routes!(runs::show))
+        .routes(routes!(runs::show, runs::remove))
         .routes(routes!(runs::placement))
         .routes(routes!(runs::rebalance))
         .routes(routes!(runs::misses))

@@ -3,6 +3,7 @@
 //! One small file per command. Exit codes are in [`ENDING`].
 
 mod append;
+mod ask;
 mod audit;
 mod certs;
 mod completions;

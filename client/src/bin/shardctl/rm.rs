@@ -1,12 +1,11 @@
 //! `shardctl rm`: takes a name away. Objects go with the next gc, if nothing else names them.
 
-use std::io::{IsTerminal, Write};
-
 use clap::Args;
 use serde_json::json;
 use shardd_client::catalog::{Catalog, CatalogError, DatasetInfo, LogEntry, PlanInfo, TagInfo};
 use shardfmt::{At, DatasetRef};
 
+use crate::ask::confirmed;
 use crate::connect::{Connect, find_version};
 use crate::failure::{Failure, one_line};
 use crate::human::plural;
@@ -74,22 +73,8 @@ impl Rm {
         Ok(())
     }
 
-    /// Has the user confirm on a terminal; elsewhere `--yes` must say so.
     fn ask(&self, question: &str) -> Result<(), Failure> {
-        if self.yes {
-            return Ok(());
-        }
-        if !std::io::stdin().is_terminal() {
-            return Err(Failure::usage(format!("{question} There is no one to ask: say --yes")));
-        }
-        eprint!("{question} [y/N] ");
-        std::io::stderr().flush()?;
-        let mut answer = String::new();
-        std::io::stdin().read_line(&mut answer)?;
-        match answer.trim().eq_ignore_ascii_case("y") || answer.trim().eq_ignore_ascii_case("yes") {
-            true => Ok(()),
-            false => Err(Failure::failed("nothing was removed")),
-        }
+        confirmed(self.yes, question, "nothing was removed")
     }
 }
 

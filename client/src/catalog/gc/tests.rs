@@ -244,7 +244,15 @@ impl Model {
                     let id: crate::protocol::RunId = format!("r{run}").parse().expect("a run");
                     let key = format!("{RUNS}{id}");
                     let (version, plan) = (plan.version, plan.id());
-                    let record = RunRecord { id, plan, version, virtual_ranks: 1 };
+                    let record = RunRecord {
+                        id,
+                        plan,
+                        version,
+                        virtual_ranks: 1,
+                        began: None,
+                        left: None,
+                        removing: false,
+                    };
                     let put = catalog.metastore().put(&key, to_json(&record), Expected::Absent, None);
                     put.await.expect("puts");
                     self.runs.insert(run, (mask, seed));
