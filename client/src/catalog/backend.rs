@@ -114,8 +114,7 @@ impl CatalogBackend {
         };
         let reach = Reach { commit: Some(commit.id()), version: Some(version), plan: None };
         let guard = self.guard(&reach, || format!("a commit to {name}")).await?;
-        let revision = present.map(|(_, revision)| revision);
-        let outcome = self.commit_guarded(&manifest, &commit, implied, revision, &guard).await;
+        let outcome = self.commit_guarded(&manifest, &commit, implied, present, &guard).await;
         guard.end().await;
         match outcome {
             Ok(()) => Ok(DatasetInfo::of(commit.id(), &commit)),
@@ -133,16 +132,18 @@ impl CatalogBackend {
         }
     }
 
-    /// Writes what leads to the commit, then the pointer to it, if that is at `revision`.
+    /// Writes what leads to the commit, then the pointer to it, if that is still what is `present`.
     async fn commit_guarded(
         &self,
         manifest: &Manifest,
         commit: &Commit,
         implied: Option<Commit>,
-        revision: Option<u64>,
+        present: Option<(RefRecord, u64)>,
         guard: &Guard,
     ) -> Result<(), CatalogError> {
         let version = commit.version;
+        let (oldest, revision) =
+            present.map_or((1, None), |(present, revision)| (present.oldest, Some(revision)));
         if !self.origin.has_manifest(version).await? {
             return Err(no_version(version));
         }
@@ -154,7 +155,7 @@ impl CatalogBackend {
         let record = VersionRecord { dataset: commit.dataset.clone() };
         self.put_once(&format!("{VERSIONS}{version}"), &record).await?;
         guard.renew().await?;
-        let record = to_json(&RefRecord::of(id, commit));
+        let record = to_json(&RefRecord::of(id, commit, oldest));
         self.metastore.put(&ref_key(&commit.dataset), record, Expected::unchanged(revision), None).await?;
         Ok(())
     }

@@ -148,6 +148,10 @@ impl Catalog for ClusterCatalog {
         self.ask(|server| server.remove_dataset(name, expected))
     }
 
+    fn prune(&self, name: &DatasetName, oldest: CommitId) -> Result<u64, CatalogError> {
+        self.ask(|server| server.prune(name, oldest))
+    }
+
     fn tags(&self, dataset: Option<&DatasetName>) -> Result<Vec<TagInfo>, CatalogError> {
         self.ask(|server| server.tags(dataset))
     }

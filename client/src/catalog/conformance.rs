@@ -35,6 +35,7 @@ pub fn conformance(catalog: &dyn Catalog) {
     of_concurrent_commits_exactly_one_wins(catalog);
     plans_fit_their_version(catalog, &second);
     what_nothing_reaches_goes_and_nothing_else(catalog, &first, &second);
+    a_pruned_history_ends_where_it_was_cut(catalog);
 }
 
 /// What is promised of runs, told to a catalog that has heard the story above. No catalog begins a run: `put` writes into its metastore
@@ -428,6 +429,46 @@ fn what_nothing_reaches_goes_and_nothing_else(catalog: &dyn Catalog, first: &Ver
     assert_eq!((back.version, back.commits), (tagged.version, 1));
     let gone = catalog.restore(&race, None, lost.version, &Message::default()).expect_err("deleted");
     assert!(matches!(gone, CatalogError::NotFound { .. }), "{gone:?}");
+}
+
+fn a_pruned_history_ends_where_it_was_cut(catalog: &dyn Catalog) {
+    let long = name("long");
+    let versions: Vec<Version> = (0..4).map(|n| dataset(&[1000 * n..1000 * n + 20, 9000..9010])).collect();
+    let mut expected = None;
+    for Version { shards, manifest } in &versions {
+        shards.iter().for_each(|shard| catalog.put_shard(shard).expect("puts"));
+        expected = Some(catalog.commit(&long, expected, manifest, &ingested()).expect("as expected").version);
+    }
+    let log = catalog.log(&long, 10).expect("walks");
+    catalog.put_tag(&long, &tag("kept"), log[3].id, TagExpected::Absent).expect("the first is there");
+    let strange = CommitId(Digest::of(b"no commit"));
+    let missing = catalog.prune(&long, strange).expect_err("there is none");
+    assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
+    assert_eq!(catalog.log(&long, 10).expect("walks"), log);
+
+    assert_eq!(catalog.prune(&long, log[1].id).expect("it is there"), 2);
+    assert_eq!(catalog.prune(&long, log[1].id).expect("once more is harmless"), 0);
+    assert_eq!(catalog.log(&long, 10).expect("walks"), log[..2]);
+    let beyond = catalog.resolve(&at("long@~2")).expect_err("it was cut off").to_string();
+    assert!(beyond.contains("pruned") && beyond.contains("long@~1"), "{beyond}");
+    let cut = catalog.prune(&long, log[2].id).expect_err("a cut is not undone");
+    assert!(matches!(cut, CatalogError::NotFound { .. }), "{cut:?}");
+    let all = GcOptions { dry_run: false, older_than_s: 0 };
+    catalog.gc(&all).expect("deletes");
+    let gone = catalog.manifest(versions[1].manifest.id()).expect_err("only the history held it");
+    assert!(matches!(gone, CatalogError::NotFound { .. }), "{gone:?}");
+    for kept in [&versions[0], &versions[2], &versions[3]] {
+        what_is_put_comes_back(catalog, kept);
+    }
+    assert_eq!(catalog.resolve(&at("long@kept")).expect("tags keep what they name").commit, log[3].id);
+
+    let Version { shards, manifest } = dataset(&[5000..5010, 5010..5020]);
+    shards.iter().for_each(|shard| catalog.put_shard(shard).expect("puts"));
+    let last = catalog.commit(&long, expected, &manifest, &ingested()).expect("on top");
+    assert_eq!(last.commits, 5, "numbers go on");
+    assert_eq!(catalog.log(&long, 10).expect("walks").len(), 3, "and the cut stays");
+    catalog.remove_tag(&long, &tag("kept"), versions[0].manifest.id()).expect("there is one");
+    catalog.remove_dataset(&long, last.version).expect("as expected");
 }
 
 fn ingested() -> CommitNote {

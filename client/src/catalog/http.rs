@@ -16,8 +16,8 @@ use shardfmt::{
 };
 
 use super::{
-    Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, LogEntry, PlanInfo, RemoveRun,
-    RunInfo, TagExpected, TagInfo,
+    Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, LogEntry, PlanInfo, Pruned,
+    RemoveRun, RunInfo, TagExpected, TagInfo,
 };
 use crate::http::{Credentials, HttpClient, HttpError};
 use crate::problem::Kind;
@@ -257,6 +257,16 @@ impl Catalog for HttpCatalog {
             }),
             Err(error) => Err(as_said(error)),
         }
+    }
+
+    fn prune(&self, name: &DatasetName, oldest: CommitId) -> Result<u64, CatalogError> {
+        let url = self.url(format_args!("datasets/{name}/log?before={oldest}"));
+        let answer = self.client.delete(&url).map_err(as_said)?;
+        let pruned: Pruned = serde_json::from_slice(&answer).map_err(|error| {
+            let reason = format!("not the JSON expected: {error}");
+            CatalogError::Http(HttpError::Protocol { url, reason })
+        })?;
+        Ok(pruned.commits)
     }
 
     fn tags(&self, dataset: Option<&DatasetName>) -> Result<Vec<TagInfo>, CatalogError> {

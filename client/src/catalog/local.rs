@@ -228,6 +228,10 @@ impl Catalog for LocalCatalog {
         self.runtime.block_on(self.backend.remove_dataset(name, expected))
     }
 
+    fn prune(&self, name: &DatasetName, oldest: CommitId) -> Result<u64, CatalogError> {
+        self.runtime.block_on(self.backend.prune(name, oldest))
+    }
+
     fn tags(&self, dataset: Option<&DatasetName>) -> Result<Vec<TagInfo>, CatalogError> {
         self.runtime.block_on(self.backend.tags(dataset))
     }

@@ -17,6 +17,7 @@ mod http;
 mod info;
 mod local;
 mod place;
+mod prune;
 mod records;
 mod run_info;
 mod runs;
@@ -39,7 +40,9 @@ pub use error::CatalogError;
 pub use gc::{GcOptions, GcReport, LostVersion, Tally};
 pub(crate) use guard::{Guard, Reach};
 pub use http::HttpCatalog;
-pub use info::{ColumnInfo, CommitNote, DatasetInfo, LogEntry, PlanInfo, TagExpected, TagInfo, VersionInfo};
+pub use info::{
+    ColumnInfo, CommitNote, DatasetInfo, LogEntry, PlanInfo, Pruned, TagExpected, TagInfo, VersionInfo,
+};
 pub use local::LocalCatalog;
 pub use place::StorePlace;
 pub use run_info::{QUIET_IS_GONE, RemoveRun, RunDetails, RunInfo, RunState};
@@ -145,6 +148,14 @@ pub trait Catalog: Send + Sync {
     ///
     /// [`CatalogError::NotFound`] when there is no such dataset, [`CatalogError::Conflict`] when it is elsewhere.
     fn remove_dataset(&self, name: &DatasetName, expected: VersionId) -> Result<(), CatalogError>;
+
+    /// Cuts off what was before the commit `oldest` in the history of `name`. Tags, plans and runs keep the versions that they name; the
+    /// rest goes with the next [`gc`](Self::gc). Returns how many commits were cut off: none if `oldest` is the oldest already.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::NotFound`] when there is no such dataset, or no such commit in its history.
+    fn prune(&self, name: &DatasetName, oldest: CommitId) -> Result<u64, CatalogError>;
 
     /// The tags of a dataset, or all (`None`), ordered by dataset and tag.
     fn tags(&self, dataset: Option<&DatasetName>) -> Result<Vec<TagInfo>, CatalogError>;

@@ -105,6 +105,7 @@ mod tests {
             ("GET", "/v1/datasets/a%40~1", token(Role::Read, Some("a"))),
             ("GET", "//v1//datasets//a", token(Role::Read, Some("a"))),
             ("PUT", "/v1/datasets/a/tags/t", token(Role::Write, Some("a"))),
+            ("DELETE", "/v1/datasets/a/log", token(Role::Write, Some("a"))),
             ("DELETE", "/v1/datasets/a", token(Role::Write, Some("a"))),
             ("GET", "/v1/datasets/A B", token(Role::Read, None)),
             ("POST", "/v1/plans", token(Role::Write, None)),

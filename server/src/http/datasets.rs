@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::IntoResponse;
 use serde::Deserialize;
-use shardd_client::catalog::{CommitNote, DatasetInfo, LogEntry, VersionInfo};
+use shardd_client::catalog::{CommitNote, DatasetInfo, LogEntry, Pruned, VersionInfo};
 use shardd_client::schema;
 use shardfmt::{CommitId, DatasetName, DatasetRef, Message, Operation, VersionId};
 use utoipa::{IntoParams, ToSchema};
@@ -86,6 +86,30 @@ pub(super) async fn log(
     let mut commits = state.api.catalog.log_from(&name, from, limit + 1).await?;
     let next = commits.split_off(limit.min(commits.len())).first().map(|commit| commit.id.to_string());
     pages::answer(&uri, limit, &commits, next)
+}
+
+/// Where a history is cut.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Before {
+    /// The commit that is to be the oldest.
+    #[param(value_type = schema::Digest)]
+    before: CommitId,
+}
+
+/// Cut off what was before a commit in the history of a dataset
+///
+/// What tags, plans and runs name stays. The rest goes with the next garbage collection.
+#[utoipa::path(delete, path = "/v1/datasets/{name}/log", tag = "datasets", operation_id = "prune",
+    params(("name" = schema::DatasetName, Path, description = "The dataset"), Before),
+    responses((status = 200, description = "What was cut off", body = Pruned), (status = 404)))]
+pub(super) async fn prune(
+    state: State,
+    Named(name): Named<DatasetName>,
+    Asked(Before { before }): Asked<Before>,
+) -> Answer {
+    json(&Pruned { commits: state.api.catalog.prune(&name, before).await? })
 }
 
 /// Remove a name with its history

@@ -154,7 +154,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(openapi::document))
         .routes(routes!(datasets::list))
         .routes(routes!(datasets::show, datasets::commit, datasets::remove))
-        .routes(routes!(datasets::log))
+        .routes(routes!(datasets::log, datasets::prune))
         .routes(routes!(tags::of_dataset))
         .routes(routes!(tags::show, tags::put, tags::remove))
         .routes(routes!(tags::all))
