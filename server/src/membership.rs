@@ -101,6 +101,8 @@ impl Membership {
             }
         }
         let value = serde_json::to_vec(&self.record).expect("a record is plain data");
+        // That it belongs here outlives the lease: a node that is lost is missed until it is back, or leaves.
+        self.metastore.put(&NodeRecord::member_key(id), value.clone(), Expected::Any, None).await?;
         self.metastore.put(&NodeRecord::key(id), value, Expected::Any, Some(lease)).await?;
         Ok(())
     }
@@ -164,7 +166,11 @@ impl Membership {
         }
         if let Some(lease) = lease {
             // Else the record lapses by itself.
-            let _ = timeout(FAREWELL, self.metastore.revoke(lease)).await;
+            let farewell = async {
+                let _ = self.metastore.revoke(lease).await;
+                let _ = self.metastore.delete(&NodeRecord::member_key(&self.record.id), Expected::Any).await;
+            };
+            let _ = timeout(FAREWELL, farewell).await;
         }
         Ok(())
     }
@@ -274,6 +280,7 @@ pub(crate) async fn holder(metastore: &dyn Metastore, id: &NodeId) -> Result<Opt
 /// Takes the name from whoever holds it.
 pub(crate) async fn expel(metastore: &dyn Metastore, id: &NodeId) -> Result<(), MetaError> {
     metastore.delete(&NodeRecord::key(id), Expected::Any).await?;
+    metastore.delete(&NodeRecord::member_key(id), Expected::Any).await?;
     metastore.delete(&name_key(id), Expected::Any).await.map(drop)
 }
 

@@ -232,6 +232,10 @@ async fn serve_locked(
         Arc::clone(&metastore),
         transport.clone(),
     );
+    let reports = config.data.join("reports");
+    if let Err(error) = engine.keep_reports_in(&reports) {
+        warn!(path = %reports.display(), %error, "what ranks report while the metadata is away cannot be kept on disk");
+    }
     engine.set_exchange(ExchangeSettings { rate: config.exchange_rate, ..ExchangeSettings::default() });
     let (tasks, inner) = (TaskTracker::new(), CancellationToken::new());
     if let Some(counter) = counter {

@@ -91,6 +91,7 @@ impl Engine {
                 if is_last {
                     tokio::select! {
                         () = stop.cancelled() => {}
+                        () = run.removed.cancelled() => sending.cancel(),
                         _ = oldest.wait_for(Option::is_none) => {}
                         _ = settings.wait_for(|settings| settings.paused) => sending.cancel(),
                     }
@@ -140,6 +141,7 @@ impl Engine {
         self.tasks.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
+                () = run.removed.cancelled() => {}
                 filled = engine.ensure(&run, epoch) => match filled {
                     Ok(()) => {
                         run.has_brought(attempt);

@@ -5,6 +5,7 @@
 //! order, is the plan's alone: nothing here can change it, only how long it takes. A grain that is not here when it is wanted
 //! is a *miss*: slow, never wrong.
 
+mod away;
 mod capacity;
 mod counters;
 mod cursor;
@@ -17,6 +18,7 @@ mod filled;
 mod gate;
 mod health;
 mod locate;
+mod lost;
 mod meeting;
 mod membership;
 mod misses;
@@ -25,7 +27,10 @@ mod outbox;
 mod pace;
 mod passes;
 mod reader;
+mod removal;
 mod run;
+mod seen;
+mod silence;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -45,6 +50,7 @@ use shardfmt::{GrainKey, PlanId};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::warn;
 
 pub use capacity::Room;
 pub use counters::{CounterView, EpochCount, EpochExchange};
@@ -52,6 +58,7 @@ pub use drain::{Drain, Drained, NodeState};
 pub use evict::{Evict, Evicted};
 pub use explain::{MoveExplained, NodeExplained, PartitionExplained, PlacementExplained, Waits};
 pub use filled::Filled;
+pub use lost::Lost;
 pub use misses::{Giver, MissCount, MissedGrain, MissesExplained, Wanted};
 pub use pace::{ExchangeRate, ExchangeSettings};
 pub use passes::{PassError, Passes};
@@ -59,29 +66,28 @@ pub use run::Reader;
 pub use timeline::{Stretch, Timeline, Work};
 pub use wishes::{ChangeExchange, ExchangeNow, ExchangeWaiting, ExchangeWish, ExchangeWishes, RateWish};
 
+use away::is_away;
 use counters::Counters;
 pub(crate) use exchange::first_due;
 use gate::Gate;
-use membership::RANKS;
+use membership::{RANKS, RUNS};
 pub(crate) use run::RunState;
 use value::{parse, understood};
 
 use crate::cache::Cache;
-use crate::catalog::{Guard, Reach};
+use crate::catalog::{Guard, QUIET_IS_GONE, Reach};
 use crate::health::{Measured, Trouble};
-use crate::metastore::{Expected, MetaError, Metastore};
+use crate::metastore::{Expected, MetaError, Metastore, Recalled};
 use crate::node::{NodeId, NodeRecord};
 use crate::origin::{Origin, OriginError};
 use crate::peers::{Ack, Effort, FetchRequest, PeerError, PeerService, Peers, SendHeader};
 use crate::problem::Kind;
 use crate::protocol::{Attach, AuditReport, CreateRun, Placement, RanksRecord, RunId, RunRecord, RunView};
+use crate::span::now;
 use crate::stores::WireCounts;
 
 /// How long a rank waits at attach for the other ranks of its launch.
 const GATHERING: Duration = Duration::from_secs(10);
-
-/// A run that no rank has reported on for so long was left without a word; what it kept may be evicted.
-const QUIET_IS_GONE: Duration = Duration::from_secs(15 * 60);
 
 /// No run has more epochs than this. A limit for requests that are not from our loaders: working an epoch out costs what all
 /// exchanges before it moved.
@@ -101,6 +107,10 @@ pub struct Engine {
     origin: Arc<Origin>,
     cache: Arc<Cache>,
     meta: Arc<dyn Metastore>,
+    /// What was last heard of it, for when it is away...
+    recalled: Arc<Recalled>,
+    /// ...and what it has to be told then.
+    away: away::Away,
     peers: Arc<dyn Peers>,
     nodes: watch::Sender<BTreeMap<NodeId, NodeRecord>>,
     launches: watch::Sender<BTreeMap<RunId, RanksRecord>>,
@@ -115,7 +125,9 @@ pub struct Engine {
     counters: Counters,
     /// Who is slow, silent or wrong.
     health: health::Health,
-    /// Live nodes that did not answer a probe, and when.
+    /// Nodes that are expected and not there.
+    absent: lost::Absent,
+    /// Peers that did not answer in time, and since when; until they do.
     silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
     exchange_settings: watch::Sender<ExchangeSettings>,
     /// How the exchange would go on by itself, and what was said of it.
@@ -146,6 +158,11 @@ pub enum EngineError {
     /// The name is taken by another run.
     #[error("run {run} exists with plan {plan} and {virtual_ranks} virtual ranks; choose another run name")]
     RunConflict { run: RunId, plan: PlanId, virtual_ranks: u32 },
+    /// Its name is free again when it is gone.
+    #[error(
+        "run {run} is being removed; choose another run name, or wait until `shardctl runs rm {run}` has ended"
+    )]
+    BeingRemoved { run: RunId },
     /// What was reported stays.
     #[error(
         "rank {rank} of run {run} has reported another sum for epoch {epoch}, and what was reported is never replaced; another \
@@ -256,6 +273,8 @@ impl Engine {
             origin,
             cache,
             meta,
+            recalled: Arc::new(Recalled::new(away::REMEMBERED)),
+            away: away::Away::default(),
             peers,
             nodes: watch::Sender::new(BTreeMap::new()),
             launches: watch::Sender::new(BTreeMap::new()),
@@ -267,6 +286,7 @@ impl Engine {
             whole_shards: Semaphore::new(WHOLE_SHARDS),
             counters: Counters::default(),
             health: health::Health::default(),
+            absent: lost::Absent::default(),
             silent: Mutex::default(),
             exchange_settings: watch::Sender::default(),
             said: Mutex::default(),
@@ -282,11 +302,19 @@ impl Engine {
         })
     }
 
-    /// Makes a run known under its name. Doing it again is harmless.
+    /// Makes a run known under its name. Doing it again is harmless. While the metastore is away, one that is known stays so.
     ///
     /// # Errors
     /// A plan that does not exist, V that the plan does not allow, another run of the same name.
     pub async fn create_run(&self, create: CreateRun) -> Result<RunRecord, EngineError> {
+        match self.create_run_now(create.clone()).await {
+            // It need not be made known that is known.
+            Err(error) if is_away(&error) => self.recall_run(&create).await.ok_or(error),
+            outcome => outcome,
+        }
+    }
+
+    async fn create_run_now(&self, create: CreateRun) -> Result<RunRecord, EngineError> {
         // Its plan may be on no list any more: gc is told before it is looked for.
         let reach = Reach { plan: Some(create.plan), ..Reach::default() };
         let guard = Guard::announce(&self.meta, &reach).await?;
@@ -304,15 +332,21 @@ impl Engine {
             plan: create.plan,
             version: plan.document().version,
             virtual_ranks: create.virtual_ranks,
+            began: Some(now()),
+            left: None,
+            removing: false,
         };
-        let key = format!("runs/{}", record.id);
+        let key = format!("{RUNS}{}", record.id);
         let value = serde_json::to_vec(&record).expect("a run record is plain data");
         guard.renew().await?;
         match self.meta.put(&key, value, Expected::Absent, None).await {
             Ok(_) => Ok(record),
             Err(MetaError::Conflict { .. }) => {
-                let there = self.record(&record.id).await?;
-                if there == record {
+                let there = match self.record(&record.id).await {
+                    Err(EngineError::UnknownRun { run }) => return Err(EngineError::BeingRemoved { run }),
+                    there => there?,
+                };
+                if there.is_same_run(&RunRecord { began: there.began, ..record }) {
                     return Ok(there);
                 }
                 Err(EngineError::RunConflict {
@@ -336,11 +370,40 @@ impl Engine {
         rank: u32,
         attach: Attach,
     ) -> Result<RunView, EngineError> {
-        let run = self.run(id).await?;
+        let run = self.run_as_recorded(id).await?;
         run.plan.check_ranks(attach.world, run.record.virtual_ranks)?;
         if rank >= attach.world {
             return Err(EngineError::RankOutside { rank, world: attach.world });
         }
+        match self.change_attached(id, rank, attach).await {
+            // Ranks that go on find each other without it, and so do their grains: the others are told later.
+            Err(error) if is_away(&error) => {
+                warn!(run = %id, rank, "a rank attaches while the metastore is away");
+                self.attached_meanwhile(id, rank, Some(attach));
+                return self.view(id).await;
+            }
+            changed => changed?,
+        }
+        let gathered = tokio::time::timeout(GATHERING, self.gathered(id)).await;
+        let settled = async {
+            let ranks = match gathered {
+                Ok(ranks) => ranks?,
+                Err(_) => self.ranks(id).await?.map(|(ranks, _)| ranks),
+            };
+            if let Some(ranks) = ranks {
+                run.launched(&ranks);
+                self.settle(&run, &ranks, true).await?;
+            }
+            Ok(())
+        };
+        match settled.await {
+            Err(error) if is_away(&error) => {}
+            settled => settled?,
+        }
+        self.view(id).await
+    }
+
+    async fn change_attached(&self, id: &RunId, rank: u32, attach: Attach) -> Result<(), EngineError> {
         let launch = self.meta.list(RANKS).await?.revision + 1;
         self.change_ranks(id, |ranks| {
             let mut ranks = ranks
@@ -353,21 +416,19 @@ impl Engine {
                     epoch: attach.epoch,
                     reached: attach.epoch,
                     nodes: vec![None; attach.world as usize],
+                    seen: None,
                 });
             ranks.nodes[rank as usize] = Some(self.node.clone());
+            ranks.seen = Some(now());
             Some(ranks)
         })
         .await?;
-        let gathered = tokio::time::timeout(GATHERING, self.gathered(id)).await;
-        let ranks = match gathered {
-            Ok(ranks) => ranks?,
-            Err(_) => self.ranks(id).await?.map(|(ranks, _)| ranks),
-        };
-        if let Some(ranks) = ranks {
-            run.launched(&ranks);
-            self.settle(&run, &ranks, true).await?;
+        // Who removes a run marks it, and then looks for ranks: one of the two sees the other.
+        if let Err(error @ EngineError::UnknownRun { .. }) = self.record(id).await {
+            self.leave(id, rank).await?;
+            return Err(error);
         }
-        self.view(id).await
+        Ok(())
     }
 
     /// A rank leaves: when the last one has, the run is no longer active here or anywhere.
@@ -376,6 +437,21 @@ impl Engine {
     /// An unknown run, a lost metastore.
     pub async fn detach(self: &Arc<Self>, id: &RunId, rank: u32) -> Result<(), EngineError> {
         self.run(id).await?.rank_left(rank);
+        match self.change_left(id, rank).await {
+            Err(error) if is_away(&error) => {
+                self.attached_meanwhile(id, rank, None);
+                Ok(())
+            }
+            changed => changed,
+        }
+    }
+
+    async fn change_left(&self, id: &RunId, rank: u32) -> Result<(), EngineError> {
+        self.leave(id, rank).await?;
+        self.note_left(id).await
+    }
+
+    async fn leave(&self, id: &RunId, rank: u32) -> Result<(), EngineError> {
         self.change_ranks(id, |ranks| {
             let mut ranks = ranks?;
             if let Some(node) = ranks.nodes.get_mut(rank as usize) {
@@ -394,7 +470,15 @@ impl Engine {
         let run = self.run(id).await?;
         let placement = run.placement().map(|placement| (*placement).clone());
         let room = placement.as_ref().map(|placement| run.needs.room(placement, &self.free_for(&run)));
-        Ok(RunView { run: run.record.clone(), placement, nodes: self.nodes(), room })
+        let attached = self.attached(id);
+        Ok(RunView { run: run.record.clone(), placement, nodes: self.nodes(), room, attached })
+    }
+
+    /// How many ranks are attached to a run, anywhere, as far as this node knows.
+    fn attached(&self, id: &RunId) -> u32 {
+        let launches = self.launches.borrow();
+        let nodes = launches.get(id).map_or(&[][..], |ranks| &ranks.nodes[..]);
+        nodes.iter().flatten().count() as u32
     }
 
     /// What of a run was not on this node when it was wanted, and who gave it.
@@ -451,22 +535,29 @@ impl Engine {
     /// # Errors
     /// A lost metastore.
     pub async fn runs(&self) -> Result<Vec<RunRecord>, EngineError> {
-        let listing = self.meta.list("runs/").await?;
+        let listing = self.meta.list(RUNS).await?;
         Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
     }
 
-    /// Keeps what a rank says it read in an epoch. The same again changes nothing.
+    /// Keeps what a rank says it read in an epoch; while the metastore is away, here, until it is back. The same again changes nothing.
     ///
     /// # Errors
-    /// An unknown run, a rank outside its world, another report of that rank, a lost metastore.
-    pub async fn keep_audit(&self, run: &RunId, report: AuditReport) -> Result<(), EngineError> {
+    /// An unknown run, a rank outside its world, another report of that rank, a lost metastore and a disk that takes nothing.
+    pub async fn keep_audit(self: &Arc<Self>, run: &RunId, report: AuditReport) -> Result<(), EngineError> {
+        match self.put_audit(run, report).await {
+            Err(error) if is_away(&error) => self.report_meanwhile(run, report, error).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn put_audit(&self, run: &RunId, report: AuditReport) -> Result<(), EngineError> {
         self.record(run).await?;
         if report.rank >= report.world {
             return Err(EngineError::RankOutside { rank: report.rank, world: report.world });
         }
         let key = format!("audits/{run}/{:06}/{:06}-{:06}", report.epoch, report.world, report.rank);
         let value = serde_json::to_vec(&report).expect("a report is plain data");
-        match self.meta.put(&key, value.clone(), Expected::Absent, None).await {
+        match self.meta.put(&key, value, Expected::Absent, None).await {
             Ok(_) => Ok(()),
             Err(MetaError::Conflict { .. }) => match self.meta.get(&key).await? {
                 Some(kept) if parse(&kept).is_some_and(|kept: AuditReport| kept == report) => Ok(()),
@@ -478,13 +569,17 @@ impl Engine {
         }
     }
 
-    /// What the ranks said they read, by epoch, world and rank.
+    /// What the ranks said they read, by epoch, world and rank: what the metastore has, and what this node keeps for it.
     ///
     /// # Errors
     /// A lost metastore.
     pub async fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, EngineError> {
         let listing = self.meta.list(&format!("audits/{run}/")).await?;
-        Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
+        let told = listing.entries.iter().filter_map(|(_, entry)| parse(entry));
+        let key = |report: &AuditReport| (report.epoch, report.world, report.rank);
+        let all = self.reports_meanwhile(run).into_iter().chain(told);
+        let all: BTreeMap<_, AuditReport> = all.map(|report| (key(&report), report)).collect();
+        Ok(all.into_values().collect())
     }
 
     /// This node's counters.
@@ -539,6 +634,9 @@ impl Engine {
             plan: id,
             version: plan.document().version,
             virtual_ranks: plan.document().partitions,
+            began: None,
+            left: None,
+            removing: false,
         };
         Ok(Arc::new(RunState::new(record, plan, manifest)))
     }
@@ -564,8 +662,14 @@ impl Engine {
     }
 
     async fn record(&self, id: &RunId) -> Result<RunRecord, EngineError> {
-        let entry = self.meta.get(&format!("runs/{id}")).await?;
-        entry.as_ref().and_then(parse).ok_or_else(|| EngineError::UnknownRun { run: id.clone() })
+        let entry = match self.meta.get(&format!("{RUNS}{id}")).await {
+            Err(error @ MetaError::Unavailable { .. }) => {
+                return self.recall_record(id).await.ok_or(EngineError::Meta(error));
+            }
+            entry => entry?,
+        };
+        let record = entry.as_ref().and_then(parse).filter(|record: &RunRecord| !record.removing);
+        record.ok_or_else(|| EngineError::UnknownRun { run: id.clone() })
     }
 
     /// The run's state on this node, opened on first use.

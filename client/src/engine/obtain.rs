@@ -14,6 +14,7 @@ use shardfmt::{GrainKey, RowCodec, Sidecar};
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tracing::{debug, warn};
 
+use super::health::FAIR_PATIENCE;
 use super::misses::{Given, Giver, Wanted};
 use super::run::{Claim, RunState};
 use super::timeline::Work;
@@ -223,7 +224,8 @@ impl Engine {
         loose: &mut HashMap<GrainNo, Bytes>,
     ) {
         let epoch = given_by.epoch;
-        let live = self.live_nodes();
+        // Whoever did not answer is asked again when it has said something.
+        let live: BTreeSet<NodeId> = self.live_nodes().into_iter().filter(|node| self.talks(node)).collect();
         if patience.is_zero() {
             return;
         }
@@ -240,6 +242,9 @@ impl Engine {
                     }
                     Err(_) => {
                         self.health.unanswered(&node, patience);
+                        if patience >= FAIR_PATIENCE {
+                            self.fell_silent(run, &node);
+                        }
                         warn!(peer = %node, ?patience, "a peer did not answer in time; asking elsewhere");
                         return (node, Vec::new());
                     }

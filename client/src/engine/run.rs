@@ -10,6 +10,7 @@ use shardfmt::plan::{GrainNo, Plan};
 use shardfmt::{Grain, GrainKey, Manifest, ShardEntry, ShardId, Sidecar};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
 
 use super::capacity::Needs;
 use super::epochs::Epochs;
@@ -56,6 +57,8 @@ pub(crate) struct RunState {
     pub(crate) stretches: Stretches,
     /// What has yet to be sent, while the run is being driven.
     outbox: Mutex<Weak<Outbox>>,
+    /// Cancelled when it was removed: nothing more is brought here for it.
+    pub(super) removed: CancellationToken,
     /// How the ranks that read here get their grains.
     transports: Mutex<BTreeMap<u32, Transport>>,
 }
@@ -149,6 +152,7 @@ impl RunState {
             misses: Misses::default(),
             stretches: Stretches::default(),
             outbox: Mutex::default(),
+            removed: CancellationToken::new(),
             transports: Mutex::default(),
         }
     }
@@ -336,6 +340,11 @@ impl RunState {
     /// How long ago a rank was heard of on this node.
     pub(crate) fn quiet_for(&self) -> Duration {
         self.heard.lock().expect("no panic while held").elapsed()
+    }
+
+    /// Whether ranks that read here were heard of within this time.
+    pub(crate) fn was_heard_within(&self, time: Duration) -> bool {
+        !self.progress.borrow().ranks.is_empty() && self.quiet_for() < time
     }
 
     /// A rank has gone: nobody waits for it any more.

@@ -20,6 +20,8 @@ mod follow;
 mod memory;
 #[cfg(test)]
 mod model;
+pub(crate) mod packed;
+mod recalled;
 mod records;
 
 use std::fmt;
@@ -32,6 +34,7 @@ pub use bucket::BucketMetastore;
 pub use files::{FilesMetastore, SystemClock};
 pub use follow::Following;
 pub use memory::MemoryMetastore;
+pub use recalled::Recalled;
 
 /// No value may be longer than this.
 pub const MAX_VALUE_BYTES: usize = 64 * 1024;

@@ -25,6 +25,7 @@ mod plans;
 mod problem;
 mod quota;
 mod range;
+mod recall;
 mod request;
 mod run_access;
 mod runs;
@@ -170,7 +171,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(openapi::document))
         .routes(routes!(datasets::list))
         .routes(routes!(datasets::show, datasets::commit, datasets::remove))
-        .routes(routes!(datasets::log))
+        .routes(routes!(datasets::log, datasets::prune))
         .routes(routes!(tags::of_dataset))
         .routes(routes!(tags::show, tags::put, tags::remove))
         .routes(routes!(tags::all))
@@ -187,7 +188,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(batches::batches))
         .routes(routes!(garbage::collect))
         .routes(routes!(runs::list, runs::create))
-        .routes(routes!(runs::show))
+        .routes(routes!(runs::show, runs::remove))
         .routes(routes!(runs::placement))
         .routes(routes!(runs::rebalance))
         .routes(routes!(runs::misses))
@@ -200,6 +201,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(meetings::show, meetings::put, meetings::remove))
         .routes(routes!(runs::placements))
         .routes(routes!(nodes::list))
+        .routes(routes!(nodes::lost))
         .routes(routes!(nodes::drain, nodes::undrain))
         .routes(routes!(exchange::show, exchange::change))
         .routes(routes!(nodes::evict))

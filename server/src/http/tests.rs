@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use shardd_client::cache::{Cache, CacheConfig};
-use shardd_client::catalog::{Catalog, CommitNote, HttpCatalog, conformance};
+use shardd_client::catalog::{Catalog, CommitNote, HttpCatalog, conformance, conformance_of_runs};
 use shardd_client::metastore::MemoryMetastore;
 use shardd_client::origin::Origin;
 use shardd_client::peers::Alone;
@@ -186,6 +186,10 @@ fn shard(first: i64) -> FinishedShard {
 fn the_http_catalog_keeps_the_promises_of_a_catalog() {
     let server = Server::start();
     conformance(&server.catalog());
+    conformance_of_runs(&server.catalog(), &|key, value| {
+        let put = server.metastore.put(&key, value, shardd_client::metastore::Expected::Any, None);
+        server.runtime.block_on(put).expect("puts");
+    });
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod explain;
 mod export;
 mod failure;
 mod gc;
+mod holders;
 mod human;
 mod info;
 mod ingest;
@@ -29,6 +30,7 @@ mod output;
 mod partition;
 mod plan;
 mod progress;
+mod prune;
 mod read;
 mod rebalance;
 mod replay;
@@ -99,6 +101,7 @@ enum Command {
     Tag(tag::Tag),
     Restore(restore::Restore),
     Rm(rm::Rm),
+    Prune(prune::Prune),
     Gc(gc::Gc),
     Partition(partition::Partition),
     Plan(plan::Plan),
@@ -157,6 +160,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Tag(command) => command.run(&connect, json),
         Command::Restore(command) => command.run(&connect, json),
         Command::Rm(command) => command.run(&connect, json),
+        Command::Prune(command) => command.run(&connect, json),
         Command::Gc(command) => command.run(&connect, json),
         Command::Partition(command) => command.run(&connect, json),
         Command::Plan(command) => command.run(&connect, json),
