@@ -317,24 +317,26 @@ proptest! {
         prop_assert_eq!(&orders[0], &orders[1]);
     }
 
-    /// A departure says exactly when the grain in a slot is exchanged next.
+    /// A departure says exactly when the grain in a slot is exchanged next, and the next move how.
     #[test]
     fn departures_are_the_next_exchange_of_the_slot(config in configs(), from in 0..8_u32) {
         let plan = config.plan();
         let horizon = from + 6;
-        let mut next: BTreeMap<(Partition, u64), Epoch> = BTreeMap::new();
+        let mut next: BTreeMap<(Partition, u64), NextMove> = BTreeMap::new();
         for epoch in (from..horizon).rev().map(Epoch) {
-            for m in all_moves(&plan, epoch).concat() {
-                next.insert(m.from, epoch);
+            for (chunk, moves) in (0..).zip(all_moves(&plan, epoch)) {
+                next.extend(moves.into_iter().map(|m| (m.from, NextMove { epoch, chunk, to: m.to })));
             }
         }
         for m in plan.partitions() {
             for slot in 0..plan.slot_count(m) {
                 let departure = plan.departure(m, slot, Epoch(from));
                 match config.document.selection {
-                    Selection::Independent => prop_assert_eq!(departure, None),
+                    Selection::Independent => prop_assert_eq!((departure, plan.next_move(m, slot, Epoch(from))), (None, None)),
                     Selection::Cyclic => {
-                        prop_assert_eq!(departure.filter(|at| at.0 < horizon), next.get(&(m, slot)).copied());
+                        let moves = plan.next_move(m, slot, Epoch(from)).filter(|moves| moves.epoch.0 < horizon);
+                        prop_assert_eq!(moves, next.get(&(m, slot)).copied());
+                        prop_assert_eq!(departure.filter(|at| at.0 < horizon), moves.map(|moves| moves.epoch));
                     }
                 }
             }

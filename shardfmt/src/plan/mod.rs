@@ -51,7 +51,7 @@ use serde::{Deserialize, Serialize};
 pub use deal::deal;
 pub use document::{FORMAT, InitialPlacement, Order, PlanDocument, PlanOptions, Selection, Shape};
 pub use error::PlanError;
-pub use exchange::{Exchange, Move};
+pub use exchange::{Exchange, Move, NextMove};
 pub use grains::GrainPlace;
 pub use lookup::GrainHome;
 pub use mixture::{
