@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -85,16 +86,22 @@ impl Engine {
 
     fn take_nodes(&self, listing: Listing) {
         let nodes: BTreeMap<NodeId, NodeRecord> = entries(NODES, &listing).collect();
-        self.nodes.send_if_modified(|known| {
+        let has_changed = self.nodes.send_if_modified(|known| {
             let changed = *known != nodes;
             *known = nodes;
             changed
         });
+        if has_changed {
+            self.news.fetch_add(1, Relaxed);
+        }
     }
 
     fn take_ranks(self: &Arc<Self>, listing: Listing, stop: &CancellationToken) {
         let launches: BTreeMap<RunId, RanksRecord> = entries(RANKS, &listing).collect();
-        self.launches.send_replace(launches.clone());
+        let before = self.launches.send_replace(launches.clone());
+        if !before.keys().eq(launches.keys()) {
+            self.news.fetch_add(1, Relaxed);
+        }
         {
             let mut driven = self.driven.lock().expect("no panic while held");
             driven.retain(|run, ended| {
@@ -148,6 +155,7 @@ impl Engine {
             }
             self.placements.send_modify(|placements| drop(placements.insert(run, placement)));
         }
+        self.news.fetch_add(1, Relaxed);
     }
 
     /// Looks up the placement if this node goes by an older one than `generation`. A lost metastore leaves it at that: what is
