@@ -222,6 +222,10 @@ pub struct LocateRequest {
     /// What was given before was wrong: whatever was checked lately has to be checked again.
     #[serde(default)]
     pub doubted: bool,
+    /// For each grain the rows that are wanted of it, of nodes whose room is short (`by_rows`): what they do not keep they read
+    /// from the store, and no more than is wanted. Empty: all rows of all grains.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rows: Vec<Vec<u32>>,
 }
 
 /// The header of the answer to a [`LocateRequest`]; inline grains follow it in order.
@@ -231,6 +235,9 @@ pub struct LocateReply {
     pub generation: u64,
     /// One entry per grain asked for, in order.
     pub grains: Vec<Located>,
+    /// The node's room is short: from now on it should be asked for rows.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_rows: bool,
 }
 
 /// Where one grain is.
@@ -249,6 +256,11 @@ pub enum Located {
     /// In the body of this answer.
     Inline {
         /// Its length in bytes.
+        len: u32,
+    },
+    /// The rows that were asked for are in the body of this answer, with what proves them ([`shardfmt::sparse`]).
+    Rows {
+        /// The length of all of it in bytes.
         len: u32,
     },
 }

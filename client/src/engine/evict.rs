@@ -101,11 +101,10 @@ impl Engine {
                 let hosted =
                     (*epochs.start()..=last).find(|epoch| run.is_hosted_by(&self.node, grain, *epoch));
                 if let Some(epoch) = hosted {
-                    return Some(run.class(grain, epoch));
+                    return Some(self.class(run, grain, epoch));
                 }
                 let is_given = given_away.contains(&run.epochs.view(furthest).partition_of(grain));
-                (is_given || run.is_unacknowledged(grain))
-                    .then(|| Class { run: run.name().to_owned(), departs: furthest })
+                (is_given || run.is_unacknowledged(grain)).then(|| Class::until(run.name(), furthest))
             })
         }
     }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -95,17 +96,23 @@ impl Engine {
 
     fn take_nodes(&self, listing: Listing) {
         let nodes: BTreeMap<NodeId, NodeRecord> = entries(NODES, &listing).collect();
-        self.nodes.send_if_modified(|known| {
+        let has_changed = self.nodes.send_if_modified(|known| {
             let changed = *known != nodes;
             self.absent.note(known, &nodes);
             *known = nodes;
             changed
         });
+        if has_changed {
+            self.news.fetch_add(1, Relaxed);
+        }
     }
 
     fn take_ranks(self: &Arc<Self>, listing: Listing, stop: &CancellationToken) {
         let launches: BTreeMap<RunId, RanksRecord> = entries(RANKS, &listing).collect();
-        self.launches.send_replace(launches.clone());
+        let before = self.launches.send_replace(launches.clone());
+        if !before.keys().eq(launches.keys()) {
+            self.news.fetch_add(1, Relaxed);
+        }
         {
             let mut driven = self.driven.lock().expect("no panic while held");
             driven.retain(|run, ended| {
@@ -166,6 +173,7 @@ impl Engine {
         // Those of runs that were removed.
         let keys: BTreeSet<&str> = listing.entries.iter().map(|(key, _)| &key[PLACEMENTS.len()..]).collect();
         self.placements.send_modify(|placements| placements.retain(|run, _| keys.contains(run.as_str())));
+        self.news.fetch_add(1, Relaxed);
     }
 
     /// Looks up the placement if this node goes by an older one than `generation`. A lost metastore leaves it at that: what is

@@ -17,6 +17,8 @@ mod explain;
 mod filled;
 mod gate;
 mod health;
+mod keeping;
+mod kept;
 mod locate;
 mod lost;
 mod meeting;
@@ -26,6 +28,7 @@ mod obtain;
 mod outbox;
 mod pace;
 mod passes;
+mod past;
 mod reader;
 mod removal;
 mod run;
@@ -38,7 +41,7 @@ mod value;
 mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -120,6 +123,8 @@ pub struct Engine {
     copied: watch::Sender<BTreeMap<(RunId, NodeId), u64>>,
     placements: watch::Sender<BTreeMap<RunId, Placement>>,
     runs: Mutex<BTreeMap<RunId, Arc<RunState>>>,
+    /// Counts what may change how much room a run has here: other nodes, other runs, other placements.
+    news: AtomicU64,
     driven: Mutex<BTreeMap<RunId, CancellationToken>>,
     whole_shards: Semaphore,
     counters: Counters,
@@ -282,6 +287,7 @@ impl Engine {
             copied: watch::Sender::new(BTreeMap::new()),
             placements: watch::Sender::new(BTreeMap::new()),
             runs: Mutex::default(),
+            news: AtomicU64::new(0),
             driven: Mutex::default(),
             whole_shards: Semaphore::new(WHOLE_SHARDS),
             counters: Counters::default(),
@@ -469,7 +475,8 @@ impl Engine {
     pub async fn view(self: &Arc<Self>, id: &RunId) -> Result<RunView, EngineError> {
         let run = self.run(id).await?;
         let placement = run.placement().map(|placement| (*placement).clone());
-        let room = placement.as_ref().map(|placement| run.needs.room(placement, &self.free_for(&run)));
+        let room =
+            placement.as_ref().map(|placement| run.needs.room(placement, &self.share_for(&run, placement)));
         let attached = self.attached(id);
         Ok(RunView { run: run.record.clone(), placement, nodes: self.nodes(), room, attached })
     }
@@ -507,8 +514,13 @@ impl Engine {
         self.nodes.borrow().values().cloned().collect()
     }
 
-    /// What each live node's cache has left for a run beside the other runs that are being read. Those of one plan share.
+    /// What each live node's cache has left for a run beside the other runs that are being read.
     pub(crate) fn free_for(&self, run: &RunState) -> BTreeMap<NodeId, u64> {
+        capacity::free(self.nodes.borrow().values(), &self.reserved_beside(run))
+    }
+
+    /// What the other runs that are being read need of each node's cache. Those of one plan share.
+    fn reserved_beside(&self, run: &RunState) -> BTreeMap<NodeId, u64> {
         let mut reserved = BTreeMap::<NodeId, u64>::new();
         let mut plans = BTreeSet::from([run.record.plan]);
         for other in self.active_run_states() {
@@ -522,7 +534,7 @@ impl Engine {
                 *taken = taken.saturating_add(hosted.saturating_mul(other.needs.partition_bytes));
             }
         }
-        capacity::free(self.nodes.borrow().values(), &reserved)
+        reserved
     }
 
     /// The placement of every run, as far as this node knows.
@@ -687,7 +699,9 @@ impl Engine {
             state.launched(ranks);
         }
         let mut runs = self.runs.lock().expect("no panic while held");
-        Ok(Arc::clone(runs.entry(id.clone()).or_insert(state)))
+        let run = Arc::clone(runs.entry(id.clone()).or_insert(state));
+        self.news.fetch_add(1, Relaxed);
+        Ok(run)
     }
 
     pub(crate) fn known_run(&self, id: &RunId) -> Option<Arc<RunState>> {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use memmap2::{Advice, Mmap};
 use shardfmt::plan::{GrainNo, Plan, Read};
 use shardfmt::row::Rows;
-use shardfmt::{ByteSize, Grain, GrainKey, Manifest};
+use shardfmt::{ByteSize, Grain, GrainKey, Manifest, SparseGrain};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -61,6 +62,8 @@ pub(crate) struct Nodes {
     /// How each node's grains are got, as far as any were.
     transports: Mutex<BTreeMap<String, Transport>>,
     view: Mutex<RunView>,
+    /// A node has reported that its room is short: it is asked for rows.
+    by_rows: AtomicBool,
     /// Epoch and position up to which the user has taken samples.
     consumed: Mutex<(u32, u64)>,
 }
@@ -84,6 +87,7 @@ impl Nodes {
             match attached {
                 Ok(view) => {
                     warn_of_room(&view);
+                    let by_rows = view.room.is_some_and(|room| room.by_rows);
                     return Ok(Self {
                         asking,
                         run,
@@ -93,6 +97,7 @@ impl Nodes {
                         host: host_identity().filter(|_| borrows),
                         transports: Mutex::default(),
                         view: Mutex::new(view),
+                        by_rows: AtomicBool::new(by_rows),
                         consumed: Mutex::new(start),
                     });
                 }
@@ -123,8 +128,8 @@ impl Nodes {
                 continue;
             }
             let transport = self.transports().get(&server).copied().unwrap_or_default();
-            let told =
-                ask(&self.asking.quick, &self.run, &server, &self.question(transport, epoch, &[], false));
+            let question = self.question(transport, epoch, &[], Vec::new(), false);
+            let told = ask(&self.asking.quick, &self.run, &server, &question);
             self.asking.said(&server, &told);
             if let Err(error) = told {
                 debug!(server, %error, "a node could not be told how far this rank is");
@@ -161,6 +166,7 @@ impl Nodes {
         transport: Transport,
         for_epoch: u32,
         grains: &[GrainNo],
+        rows: Vec<Vec<u32>>,
         doubted: bool,
     ) -> LocateRequest {
         let (epoch, position) = *self.consumed.lock().expect("no panic while held");
@@ -173,6 +179,7 @@ impl Nodes {
             grains: grains.iter().map(|grain| grain.0).collect(),
             transport,
             doubted,
+            rows,
         }
     }
 
@@ -328,6 +335,9 @@ pub(crate) struct NodeRows {
     manifest: Arc<Manifest>,
     epoch: u32,
     known: HashMap<GrainNo, GrainBytes>,
+    /// The rows that the window wants of each grain, and those of them that came by themselves.
+    rows: HashMap<GrainNo, Vec<u32>>,
+    sparse: HashMap<GrainNo, Bytes>,
     /// A node gave wrong bytes: it is told so when it is asked again.
     doubts: bool,
     /// By the segments' passes.
@@ -351,6 +361,7 @@ impl NodeRows {
         stop: CancellationToken,
     ) -> Self {
         let (known, maps) = (HashMap::new(), HashMap::new());
+        let (rows, sparse) = (HashMap::new(), HashMap::new());
         let lenders = Lenders::default();
         let (in_vain, just_lost) = (HashSet::new(), HashSet::new());
         Self {
@@ -359,6 +370,8 @@ impl NodeRows {
             manifest,
             epoch: 0,
             known,
+            rows,
+            sparse,
             doubts: false,
             maps,
             lenders,
@@ -384,6 +397,21 @@ impl NodeRows {
         let shard = &self.manifest.shards[place.shard as usize];
         let key = GrainKey { shard: shard.id, rows: self.plan.document().grain_rows, index: place.index };
         Grain::parse(bytes).and_then(|grain| grain.verify(key, shard.rows, shard.root)).is_ok()
+    }
+
+    /// Whether these bytes are the rows that are wanted of the grain, by the manifest.
+    fn are_genuine(&self, grain: GrainNo, bytes: &[u8]) -> bool {
+        let place = self.plan.locate_grain(grain);
+        let shard = &self.manifest.shards[place.shard as usize];
+        let key = GrainKey { shard: shard.id, rows: self.plan.document().grain_rows, index: place.index };
+        let has_all = |sparse: &SparseGrain<'_>| {
+            self.rows.get(&grain).is_some_and(|rows| rows.iter().all(|row| sparse.row(*row).is_some()))
+        };
+        let parsed = SparseGrain::parse(bytes).and_then(|sparse| {
+            sparse.verify(key, shard.rows, shard.root)?;
+            Ok(has_all(&sparse))
+        });
+        parsed.unwrap_or(false)
     }
 
     /// How many grains to ask for at once.
@@ -423,6 +451,9 @@ impl NodeRows {
                 match answer {
                     Ok((reply, body)) => {
                         stale |= reply.generation != self.generation();
+                        if reply.by_rows {
+                            self.nodes.by_rows.store(true, Relaxed);
+                        }
                         let (again, lent) = self.take(&server, wanted, &reply, &body, doubted);
                         // What no segment has comes along in the answer, however grains are got.
                         let is_sent = !reply.grains.iter().any(|at| matches!(at, Located::File { .. }));
@@ -476,7 +507,11 @@ impl NodeRows {
 
     fn question(&self, transport: Transport, wanted: Vec<Wanted>, doubted: bool) -> Question {
         let grains: Vec<GrainNo> = wanted.iter().map(|wanted| wanted.grain).collect();
-        let request = self.nodes.question(transport, self.epoch, &grains, doubted);
+        // Rows are for nodes whose room is short.
+        let by_rows = self.nodes.by_rows.load(Relaxed);
+        let rows_of = |grain| self.rows.get(grain).cloned().unwrap_or_default();
+        let rows = grains.iter().filter(|_| by_rows).map(rows_of).collect();
+        let request = self.nodes.question(transport, self.epoch, &grains, rows, doubted);
         Question { transport, wanted, request }
     }
 
@@ -538,6 +573,15 @@ impl NodeRows {
                     let bytes = body.get(at..end).map(Bytes::copy_from_slice);
                     at = end;
                     given.push((wanted, bytes.map(GrainBytes::Owned)));
+                }
+                Located::Rows { len } => {
+                    let end = at + *len as usize;
+                    let bytes = body.get(at..end).map(Bytes::copy_from_slice);
+                    at = end;
+                    match bytes.filter(|bytes| self.are_genuine(wanted.grain, bytes)) {
+                        Some(bytes) => drop(self.sparse.insert(wanted.grain, bytes)),
+                        None => again.push(wanted),
+                    }
                 }
                 Located::File { segment, len, .. } if !self.is_plausible(wanted.grain, segment, *len) => {
                     is_nonsense = true;
@@ -664,24 +708,36 @@ impl RowSource for NodeRows {
         let wanted: BTreeSet<Wanted> =
             window.iter().copied().flatten().flatten().map(|of| Wanted::of(&of.read)).collect();
         self.trim(&wanted);
+        (self.rows, self.sparse) = (HashMap::new(), HashMap::new());
+        for read in window.iter().copied().flatten().flatten().map(|of| &of.read) {
+            self.rows.entry(read.grain).or_default().push(read.row);
+        }
         let missing =
             wanted.iter().filter(|wanted| !self.known.contains_key(&wanted.grain)).copied().collect();
         let (began, of_files) = (Instant::now(), self.clocks.spent(On::Disk));
         self.bring(missing)?;
         let of_files = self.clocks.spent(On::Disk) - of_files;
         self.clocks.add(On::Network, began.elapsed().saturating_sub(of_files));
-        let ready = |wanted: Wanted| (wanted.grain, self.known[&wanted.grain].clone());
-        Ok(Arc::new(Grains(wanted.into_iter().map(ready).collect())))
+        let sparse = std::mem::take(&mut self.sparse);
+        let ready = |wanted: Wanted| Some((wanted.grain, self.known.get(&wanted.grain)?.clone()));
+        Ok(Arc::new(Grains { whole: wanted.into_iter().filter_map(ready).collect(), sparse }))
     }
 }
 
-/// The grains of a window.
-struct Grains(HashMap<GrainNo, GrainBytes>);
+/// The grains of a window, or what is wanted of them.
+struct Grains {
+    whole: HashMap<GrainNo, GrainBytes>,
+    sparse: HashMap<GrainNo, Bytes>,
+}
 
 impl Ready for Grains {
     fn rows(&self, reads: &[SourceRead]) -> Rows<'_> {
         let row = |SourceRead { read, .. }: &SourceRead| {
-            let grain = Grain::parse(self.0[&read.grain].as_slice()).expect("parsed when it came in");
+            if let Some(bytes) = self.sparse.get(&read.grain) {
+                let sparse = SparseGrain::parse(bytes).expect("parsed when it came in");
+                return sparse.row(read.row).expect("it was looked for when it came in");
+            }
+            let grain = Grain::parse(self.whole[&read.grain].as_slice()).expect("parsed when it came in");
             grain.row(read.row)
         };
         Rows::Canonical(reads.iter().map(row).collect())

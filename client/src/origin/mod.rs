@@ -8,6 +8,7 @@ pub mod conformance;
 mod keyed;
 mod manifests;
 mod objects;
+mod ranges;
 mod swap;
 
 use std::fmt;
