@@ -25,6 +25,7 @@ pub mod problem;
 pub mod protocol;
 pub mod record;
 pub mod replay;
+pub mod reserve;
 pub mod schema;
 pub mod shared_cache;
 pub mod simulate;

@@ -471,6 +471,7 @@ impl From<&OriginError> for Kind {
             OriginError::BadUrl { .. }
             | OriginError::Refused { .. }
             | OriginError::Unavailable { .. }
+            | OriginError::DiskFull { .. }
             | OriginError::Unusable { .. } => Self::Unavailable,
         }
     }

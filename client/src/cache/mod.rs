@@ -41,6 +41,8 @@ use open::Marker;
 pub use open::scan;
 use state::{Reservation, State};
 
+use crate::reserve::Reserve;
+
 /// How many segment files may be open at once.
 const MAX_OPEN_FILES: usize = 128;
 
@@ -132,6 +134,7 @@ pub struct Cache {
     /// One fsync round at a time, so that whoever finds nothing left to sync knows it is done.
     syncing: Mutex<()>,
     unclean: bool,
+    reserve: Reserve,
     _lock: File,
 }
 
@@ -154,6 +157,7 @@ impl Cache {
             files: OpenFiles::new(MAX_OPEN_FILES, options),
             syncing: Mutex::new(()),
             unclean: opened.unclean,
+            reserve: Reserve::default(),
             _lock: opened.lock,
         })
     }
@@ -176,6 +180,12 @@ impl Cache {
             self.discard(&key);
         }
         self.write(&key, class, bytes, None)
+    }
+
+    /// From now on a put leaves `bytes` free on the disk, as others write there too: one that would not is refused as if the
+    /// cache were full.
+    pub fn keep_free(&self, bytes: u64) {
+        self.reserve.set(bytes);
     }
 
     /// Where the grain lies, if it is here.
@@ -408,6 +418,9 @@ impl Cache {
     }
 
     fn reserve(&self, class: &Class, len: u64) -> Result<Reservation, CacheError> {
+        if !self.reserve.admits(&self.dir, len) {
+            return Err(CacheError::DiskFull { dir: self.dir.clone(), needed: len });
+        }
         let mut state = self.state();
         if state.closed {
             return Err(CacheError::Closed { dir: self.dir.clone() });
