@@ -237,6 +237,11 @@ pub struct DrainRequest {
     pub leave: bool,
 }
 
+/// Asks a node to take over the metadata.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PromoteRequest {}
+
 /// What a rank says at the end of an epoch about what it read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]

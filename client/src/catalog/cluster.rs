@@ -12,7 +12,7 @@ use shardfmt::{
 
 use super::{
     Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, HttpCatalog, LogEntry, PlanInfo,
-    TagExpected, TagInfo,
+    RecoverOptions, RecoverReport, TagExpected, TagInfo,
 };
 use crate::http::{Credentials, HttpError};
 use crate::protocol::{AuditReport, RunId, RunRecord};
@@ -197,6 +197,10 @@ impl Catalog for ClusterCatalog {
 
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
         self.ask(|server| server.gc(options))
+    }
+
+    fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError> {
+        self.ask(|server| server.recover(options))
     }
 }
 

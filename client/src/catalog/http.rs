@@ -16,8 +16,8 @@ use shardfmt::{
 };
 
 use super::{
-    Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, LogEntry, PlanInfo, TagExpected,
-    TagInfo,
+    Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, LogEntry, PlanInfo, RecoverOptions,
+    RecoverReport, TagExpected, TagInfo,
 };
 use crate::http::{Credentials, HttpClient, HttpError};
 use crate::problem::Kind;
@@ -342,6 +342,10 @@ impl Catalog for HttpCatalog {
 
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
         self.patient.post_json(&self.url(format_args!("gc")), options).map_err(as_said)
+    }
+
+    fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError> {
+        self.patient.post_json(&self.url(format_args!("recover")), &options).map_err(as_said)
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 
 use super::{
     Catalog, CatalogBackend, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, LogEntry, PlanInfo,
-    StorePlace, TagExpected, TagInfo,
+    RecoverOptions, RecoverReport, StorePlace, TagExpected, TagInfo,
 };
 use crate::metastore::{BucketMetastore, FilesMetastore, Metastore};
 use crate::origin::Origin;
@@ -261,6 +261,10 @@ impl Catalog for LocalCatalog {
 
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
         self.runtime.block_on(self.backend.gc(options))
+    }
+
+    fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError> {
+        self.runtime.block_on(self.backend.recover(options))
     }
 }
 

@@ -18,6 +18,7 @@ mod info;
 mod local;
 mod place;
 mod records;
+mod recover;
 mod shelf;
 mod tags;
 
@@ -40,6 +41,7 @@ pub use http::HttpCatalog;
 pub use info::{ColumnInfo, CommitNote, DatasetInfo, LogEntry, PlanInfo, TagExpected, TagInfo, VersionInfo};
 pub use local::LocalCatalog;
 pub use place::StorePlace;
+pub use recover::{CopyFound, LostName, RecoverOptions, RecoverReport, RecoveredDataset};
 pub use shelf::Shelf;
 
 use crate::protocol::{AuditReport, RunId, RunRecord};
@@ -210,6 +212,10 @@ pub trait Catalog: Send + Sync {
     /// Nothing is deleted when it cannot be known what is reached: [`CatalogError::Unreadable`],
     /// [`CatalogError::SharedStore`]. What was deleted before another error was reached by nothing.
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError>;
+
+    /// Brings back the names, tags and plans that are missing here and that the store knows of: from a copy of the metadata
+    /// and from its commits. What is here stays as it is.
+    fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError>;
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ use value::{parse, understood};
 use crate::cache::Cache;
 use crate::catalog::{Guard, Reach};
 use crate::health::{Measured, Trouble};
-use crate::metastore::{Expected, MetaError, Metastore};
+use crate::metastore::{Expected, MetaError, MetadataStatus, Metastore};
 use crate::node::{NodeId, NodeRecord};
 use crate::origin::{Origin, OriginError};
 use crate::peers::{Ack, Effort, FetchRequest, PeerError, PeerService, Peers, SendHeader};
@@ -230,6 +230,9 @@ pub struct NodeStatus {
     /// The ranks that read here, and how they get what they read.
     #[serde(default)]
     pub readers: Vec<Reader>,
+    /// Of the node that keeps the metadata: how that is, and its copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<MetadataStatus>,
     /// What the engine counted.
     #[serde(flatten)]
     pub counters: CounterView,
@@ -484,6 +487,7 @@ impl Engine {
             troubles: self.health.says(),
             exchange_now: self.exchange_now(),
             readers: self.readers(),
+            metadata: None,
             counters: self.counters.view(),
         }
     }

@@ -15,6 +15,7 @@
 pub mod bookkeeping;
 mod bucket;
 pub mod conformance;
+pub mod copy;
 mod files;
 mod follow;
 mod memory;
@@ -29,6 +30,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 pub use bucket::BucketMetastore;
+pub use copy::{CopiedEntry, CopyShelf, Keeper, MetadataCopy, MetadataStatus};
 pub use files::{FilesMetastore, SystemClock};
 pub use follow::Following;
 pub use memory::MemoryMetastore;

@@ -28,8 +28,10 @@ mod output;
 mod partition;
 mod plan;
 mod progress;
+mod promote;
 mod read;
 mod rebalance;
+mod recover;
 mod replay;
 mod reshard;
 mod restore;
@@ -99,6 +101,7 @@ enum Command {
     Restore(restore::Restore),
     Rm(rm::Rm),
     Gc(gc::Gc),
+    Recover(recover::Recover),
     Partition(partition::Partition),
     Plan(plan::Plan),
     Simulate(simulate::Simulate),
@@ -106,6 +109,7 @@ enum Command {
     Drain(drain::Drain),
     Join(drain::Join),
     Leave(drain::Leave),
+    Promote(promote::Promote),
     Rebalance(rebalance::Rebalance),
     Warm(warm::Warm),
     Evict(evict::Evict),
@@ -157,6 +161,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Restore(command) => command.run(&connect, json),
         Command::Rm(command) => command.run(&connect, json),
         Command::Gc(command) => command.run(&connect, json),
+        Command::Recover(command) => command.run(&connect, json),
         Command::Partition(command) => command.run(&connect, json),
         Command::Plan(command) => command.run(&connect, json),
         Command::Simulate(command) => command.run(json),
@@ -164,6 +169,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Drain(command) => command.run(&connect, json),
         Command::Join(command) => command.run(&connect, json),
         Command::Leave(command) => command.run(&connect, json),
+        Command::Promote(command) => command.run(&connect, json),
         Command::Rebalance(command) => command.run(&connect, json),
         Command::Warm(command) => command.run(&connect, json),
         Command::Evict(command) => command.run(&connect, json),

@@ -6,6 +6,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use shardd_client::engine::{EpochCount, EpochExchange, NodeState, NodeStatus, Reader};
 use shardd_client::http::{HttpClient, HttpError};
+use shardd_client::metastore::MetadataStatus;
 use shardd_client::protocol::{RunId, RunRecord, RunView};
 use shardfmt::ByteSize;
 
@@ -14,6 +15,9 @@ use crate::failure::Failure;
 use crate::human::{count, plural};
 use crate::output;
 use crate::table::Table;
+
+/// From when on a copy that lags is worth a note: changes are gathered for a second.
+const LATE_S: u64 = 10;
 
 /// Show nodes, runs, placement, caches, exchange and what was read from the store
 #[derive(Args)]
@@ -102,7 +106,10 @@ impl NodePicture {
 /// What is not as it should be, and what that means.
 fn notes(picture: &Picture) -> Vec<String> {
     let mut notes = Vec::new();
-    for NodePicture { record: NodeState { record, troubles, .. }, silent, .. } in &picture.nodes {
+    for NodePicture { record: NodeState { record, troubles, .. }, silent, status } in &picture.nodes {
+        if let Some(metadata) = status.as_ref().and_then(|status| status.metadata.as_ref()) {
+            notes.extend(of_metadata(metadata).map(|note| format!("node {}: {note}", record.id)));
+        }
         if let Some(silent) = silent {
             notes.push(format!("node {} cannot be asked: {silent}", record.id));
         }
@@ -118,6 +125,32 @@ fn notes(picture: &Picture) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// What is not as it should be with the metadata that a node keeps.
+fn of_metadata(metadata: &MetadataStatus) -> impl Iterator<Item = String> {
+    let trouble = metadata.trouble.as_ref().map(|why| format!("the metadata takes no changes: {why}"));
+    let copy = metadata
+        .copy_trouble
+        .as_ref()
+        .map(|why| format!("the metadata is not copied to the store, {} s behind: {why}", metadata.lag_s));
+    let is_late = copy.is_none() && metadata.lag_s >= LATE_S;
+    let lag =
+        is_late.then(|| format!("the copy of the metadata in the store is {} s behind", metadata.lag_s));
+    trouble.into_iter().chain(copy).chain(lag)
+}
+
+/// One line about the metadata: who keeps it, and how old the copy is.
+fn metadata(picture: &Picture) -> Option<String> {
+    let kept =
+        |node: &NodePicture| Some((node.record.record.id.clone(), node.status.as_ref()?.metadata.clone()?));
+    let (node, metadata) = picture.nodes.iter().find_map(kept)?;
+    let copy = match (metadata.copied_at, metadata.is_behind) {
+        (None, _) => "not copied to the store yet".to_owned(),
+        (Some(_), false) => "copied to the store whole".to_owned(),
+        (Some(_), true) => format!("its copy in the store {} s behind", metadata.lag_s),
+    };
+    Some(format!("metadata: kept by {node}, {copy}\n"))
 }
 
 /// Without nodes there is only what was stored.
@@ -138,6 +171,7 @@ fn of_store(connect: &Connect, json: bool) -> Result<(), Failure> {
 
 fn render(picture: &Picture) -> String {
     let mut page = nodes(picture).render();
+    page.push_str(&metadata(picture).unwrap_or_default());
     page.push('\n');
     if picture.runs.is_empty() {
         page.push_str("no runs yet: a run begins when its first trainer attaches\n");
