@@ -28,7 +28,11 @@ impl Need {
         let role = match steps[..] {
             ["v1", "health" | "ready" | "openapi.json" | "authority"] if is_read => return Need::Nothing,
             ["v1", "join"] => return Need::Nothing,
-            ["v1", "tokens" | "join-tokens" | "certificates" | "gc" | "evict", ..] => Role::Admin,
+            [
+                "v1",
+                "tokens" | "join-tokens" | "certificates" | "gc" | "recover" | "promote" | "evict",
+                ..,
+            ] => Role::Admin,
             ["v1", "nodes" | "exchange", ..] if !is_read => Role::Admin,
             ["v1", "runs", _, "rebalance"] => Role::Admin,
             // Who may read may train: its runs, where its ranks are, and how far.
@@ -112,6 +116,8 @@ mod tests {
             ("GET", "/v1/runs/r/placement", token(Role::Read, None)),
             ("POST", "/v1/runs/r/rebalance", token(Role::Admin, None)),
             ("POST", "/v1/gc", token(Role::Admin, None)),
+            ("POST", "/v1/recover", token(Role::Admin, None)),
+            ("POST", "/v1/promote", token(Role::Admin, None)),
             ("POST", "/v1/evict", token(Role::Admin, None)),
             ("GET", "/v1/tokens", token(Role::Admin, None)),
             ("GET", "/v1/nodes", token(Role::Read, None)),

@@ -21,7 +21,9 @@ mod openapi;
 mod pages;
 mod plans;
 mod problem;
+mod promote;
 mod range;
+mod recover;
 mod request;
 mod runs;
 mod shards;
@@ -58,6 +60,8 @@ pub use certificates::Front;
 pub use listen::{Door, serve};
 pub use nodes::Health;
 use problem::{Refusal, bad_request, not_found};
+
+use crate::keeping::{Keeping, Promotion};
 
 /// The longest body of JSON: the plan with the longest schedule, a step's grains.
 const MAX_JSON: usize = 8 << 20;
@@ -109,8 +113,20 @@ pub struct Api {
     pub front: Front,
     /// Who may ask.
     pub access: Access,
+    /// Of the node that keeps the metadata: that.
+    pub keeping: Option<Arc<Keeping>>,
+    /// Of one that may be promoted: how.
+    pub promotion: Option<Arc<Promotion>>,
     /// How long clients may take.
     pub limits: Limits,
+}
+
+impl Api {
+    /// Why the metadata that this node keeps takes no changes, if so.
+    fn metadata_trouble(&self) -> Option<String> {
+        let trouble = self.keeping.as_ref()?.trouble()?;
+        Some(format!("the metadata that node {} keeps takes no changes: {trouble}", self.node.id))
+    }
 }
 
 struct Shared {
@@ -170,6 +186,8 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(plans::find))
         .routes(routes!(batches::batches))
         .routes(routes!(garbage::collect))
+        .routes(routes!(recover::recover))
+        .routes(routes!(promote::promote))
         .routes(routes!(runs::list, runs::create))
         .routes(routes!(runs::show))
         .routes(routes!(runs::placement))

@@ -40,12 +40,15 @@ pub(super) async fn health(state: State) -> Answer {
     json(&Health::of(&state.api.node, "ok"))
 }
 
-/// Whether the node takes new work: not while it starts, fills its cache, or stops
+/// Whether the node takes new work: not while it starts, fills its cache, stops, or cannot write the metadata it keeps
 #[utoipa::path(get, path = "/v1/ready", tag = "node", operation_id = "ready",
     responses((status = 200, description = "It does", body = Health)))]
 pub(super) async fn ready(state: State) -> Answer {
     if state.draining.is_cancelled() {
         return Err(Refusal::of(Kind::NotReady, format!("node {} is stopping", state.api.node.id)));
+    }
+    if let Some(trouble) = state.api.metadata_trouble() {
+        return Err(Refusal::of(Kind::NotReady, trouble));
     }
     match state.api.engine.unready() {
         Some(why) => Err(Refusal::of(Kind::NotReady, why)),
@@ -99,5 +102,6 @@ pub(super) async fn evict(state: State, Posted(evict): Posted<Evict>) -> Answer 
 #[utoipa::path(get, path = "/v1/status", tag = "node", operation_id = "status",
     responses((status = 200, description = "Its state", body = NodeStatus)))]
 pub(super) async fn status(state: State) -> Answer {
-    json(&state.api.engine.status())
+    let metadata = state.api.keeping.as_ref().map(|keeping| keeping.status());
+    json(&NodeStatus { metadata, ..state.api.engine.status() })
 }

@@ -96,7 +96,8 @@ impl Server {
         let catalog = CatalogBackend::new(origin, Arc::clone(&metastore));
         let tokens = runtime.block_on(Tokens::open(Arc::clone(&metastore)));
         let access = Access { tokens, is_required: false };
-        let api = Api { node: record, engine, catalog, front, access, limits };
+        let api =
+            Api { node: record, engine, catalog, front, access, keeping: None, promotion: None, limits };
         let stop = CancellationToken::new();
         let serving = Some(runtime.spawn(serve(Door { listener, tls: None }, api, stop.clone())));
         Server { address, stop, serving, runtime, secret, authority, metastore, directory }
