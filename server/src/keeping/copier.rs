@@ -264,7 +264,7 @@ mod tests {
         keeping: Arc<Keeping>,
     }
 
-    async fn kept() -> Kept {
+    fn kept() -> Kept {
         let data = TempDir::new().expect("a directory");
         let (meta, ahead) = (data.path().join("meta"), data.path().join("meta.ahead"));
         let sled = Arc::new(SledMetastore::open_copied(&meta, ahead).expect("opens"));
@@ -277,7 +277,7 @@ mod tests {
     async fn until(what: &str, is_so: impl Fn() -> bool) {
         let waiting = async {
             while !is_so() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                tokio::task::yield_now().await;
             }
         };
         timeout(Duration::from_secs(30), waiting).await.unwrap_or_else(|_| panic!("{what}"));
@@ -285,7 +285,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_settled_change_gets_into_the_copy_and_the_mark_says_when_one_has_not() {
-        let Kept { data, sled, shelf, keeping } = kept().await;
+        let Kept { data, sled, shelf, keeping } = kept();
         let ahead = || data.path().join("meta.ahead").exists();
         sled.put("refs/a", b"one".to_vec(), Expected::Any, None).await.expect("puts");
         assert!(ahead(), "acknowledged and not copied");
@@ -308,7 +308,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_node_stops_when_another_was_promoted() {
-        let Kept { sled, shelf, keeping, data: _data } = kept().await;
+        let Kept { sled, shelf, keeping, data: _data } = kept();
         let stop = CancellationToken::new();
         let copying = tokio::spawn(Arc::clone(&keeping).copy_until(stop.clone()));
         until("copied", || !keeping.status().is_behind).await;
