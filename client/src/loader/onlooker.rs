@@ -66,7 +66,7 @@ pub struct Batches {
     pub steps: mpsc::Receiver<Result<Step, LoadError>>,
 }
 
-/// A rank's share of an epoch that nobody has begun to read.
+/// A rank's share of an epoch, opened and not yet read.
 pub struct Onlooker {
     engine: Arc<Engine>,
     run: Arc<RunState>,

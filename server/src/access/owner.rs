@@ -140,7 +140,7 @@ fn names(data: &Path) -> impl Iterator<Item = PathBuf> {
     std::iter::once(NAME.to_owned()).chain(others).map(|name| data.join(name))
 }
 
-/// Writes a file that nobody else may read, under the first name that is free.
+/// Writes a file that only its owner may read, under the first name that is free.
 fn create(data: &Path, text: &str) -> Result<PathBuf, OwnerError> {
     for path in names(data) {
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {

@@ -15,11 +15,11 @@ pub(super) struct CameFrom(pub(super) IpAddr);
 /// Whom a request is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Client {
-    /// Whoever has this token.
+    /// The holder of this token.
     Token(TokenId),
-    /// Whoever is at this address, where no token is asked.
+    /// The client at this address, where no token is asked.
     Address(IpAddr),
-    /// Nobody in particular.
+    /// No client in particular.
     Unknown,
 }
 
