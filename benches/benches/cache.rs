@@ -71,7 +71,7 @@ fn fill(dir: &Path, grains: u64) -> Result<()> {
             rows: ROWS,
             index: (grain % GRAINS_OF_SHARD) as u32,
         };
-        let class = Class { run: "bench".into(), departs: (grain % EPOCHS) as u32 };
+        let class = Class::until("bench", (grain % EPOCHS) as u32);
         cache.put(key, &class, &grain.to_le_bytes())?;
     }
     Ok(cache.close()?)

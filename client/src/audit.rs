@@ -81,6 +81,9 @@ pub enum Finding {
         /// The sample that was left out.
         sample: u64,
     },
+    /// Other samples than its share, but with what the other ranks read each sample once: steps were of several sizes, or began
+    /// elsewhere than the epoch.
+    Together,
     /// Something else: samples were left out, came again, or had other bytes.
     Other,
 }
@@ -110,37 +113,77 @@ pub fn compare(
     for report in reports.iter().filter(|report| report.epoch == epoch) {
         worlds.entry(report.world).or_default().insert(report.rank, report);
     }
+    let mut shares = Shares::new(plan, table, virtual_ranks);
     let mut ranks = Vec::new();
-    let mut complete = false;
+    let (mut complete, mut wrong) = (false, false);
     for (world, reports) in worlds {
         let last = reports.last_key_value().map_or(0, |(rank, _)| rank.saturating_add(1));
-        // What ranks report comes from outside: there are no more of them than virtual ranks.
-        let audits: Vec<RankFinding> = (0..world.max(last).min(virtual_ranks))
-            .map(|rank| {
-                let share = share(plan, table, virtual_ranks, rank, world);
-                let report = reports.get(&rank).copied();
-                let finding = report.map_or(Finding::Silent, |report| judge(plan, rows, &share, report));
-                let samples = report.map(|report| report.samples);
-                RankFinding { rank, world, samples, share: share.len() as u64, finding }
-            })
-            .collect();
         let fits = (1..=virtual_ranks).contains(&world) && last <= world;
-        complete |= fits && audits.iter().all(|audit| audit.finding == Finding::Exact);
+        let is_whole = fits && reports.len() == world as usize && is_each_sample_once(&reports, rows);
+        let step_of_others = reports.values().find_map(|report| report.global_batch_size);
+        // What ranks report comes from outside: there are no more of them than virtual ranks.
+        let audits = (0..world.max(last).min(virtual_ranks)).map(|rank| {
+            let report = reports.get(&rank).copied();
+            let share =
+                shares.of(rank, world, report.map_or(step_of_others, |report| report.global_batch_size));
+            let finding = report.map_or(Finding::Silent, |report| judge(plan, rows, &share, report));
+            let finding = if is_whole && finding != Finding::Exact { Finding::Together } else { finding };
+            let samples = report.map(|report| report.samples);
+            RankFinding { rank, world, samples, share: share.len() as u64, finding }
+        });
+        let first = ranks.len();
         ranks.extend(audits);
+        complete |= is_whole;
+        wrong |= ranks[first..].iter().any(|audit: &RankFinding| {
+            matches!(audit.finding, Finding::OneMore { .. } | Finding::OneLess { .. } | Finding::Other)
+        });
     }
-    let is_wrong = |audit: &RankFinding| {
-        matches!(audit.finding, Finding::OneMore { .. } | Finding::OneLess { .. } | Finding::Other)
-    };
-    EpochFinding { epoch, exactly_once: complete && !ranks.iter().any(is_wrong), ranks }
+    EpochFinding { epoch, exactly_once: complete && !wrong, ranks }
 }
 
-/// What a rank reads of an epoch, as positions and samples, by position.
-fn share(plan: &Plan, table: &SlotTable, virtual_ranks: u32, rank: u32, world: u32) -> Vec<(u64, SampleNo)> {
-    let own = Plan::virtual_ranks_of(rank, world, virtual_ranks);
-    let Some(last) = own.clone().last() else { return Vec::new() };
-    let of = |v| plan.partitions_of(VirtualRank(v), virtual_ranks);
-    let reads = plan.step_reads(table, 0..plan.sample_count(), of(own.start).start..of(last).end);
-    reads.iter().map(|read| (read.position, plan.sample(read.grain, read.row))).collect()
+/// Whether all that was reported is what there is.
+fn is_each_sample_once(reports: &BTreeMap<u32, &AuditReport>, rows: &[RowDigest]) -> bool {
+    let samples = reports.values().try_fold(0_u64, |sum, report| sum.checked_add(report.samples));
+    let sum: DigestSum = reports.values().map(|report| report.digest_sum).sum();
+    samples == Some(rows.len() as u64) && sum == rows.iter().copied().sum()
+}
+
+/// Who reads what of an epoch.
+struct Shares<'a> {
+    plan: &'a Plan,
+    virtual_ranks: u32,
+    /// The samples of the epoch, by position.
+    samples: Vec<SampleNo>,
+    /// The virtual rank that reads each of them, by the size of a step.
+    readers: BTreeMap<Option<u64>, Vec<VirtualRank>>,
+}
+
+impl<'a> Shares<'a> {
+    fn new(plan: &'a Plan, table: &SlotTable, virtual_ranks: u32) -> Self {
+        let reads = plan.step_reads(table, 0..plan.sample_count(), 0..plan.document().partitions);
+        let samples = reads.iter().map(|read| plan.sample(read.grain, read.row)).collect();
+        Shares { plan, virtual_ranks, samples, readers: BTreeMap::new() }
+    }
+
+    /// What a rank reads in steps of this size, as positions and samples, by position; as its partitions have it, if no size is
+    /// known, as ranks of earlier releases read.
+    fn of(&mut self, rank: u32, world: u32, step: Option<u64>) -> Vec<(u64, SampleNo)> {
+        let (plan, virtual_ranks) = (self.plan, self.virtual_ranks);
+        let own = Plan::virtual_ranks_of(rank, world, virtual_ranks);
+        let readers = self.readers.entry(step).or_insert_with(|| {
+            let positions = 0..plan.sample_count();
+            let Some(step) = step else {
+                let owner = |position| plan.virtual_rank_of(plan.at_position(position).0, virtual_ranks);
+                return positions.map(owner).collect();
+            };
+            let starts = positions.step_by(usize::try_from(step.max(1)).unwrap_or(usize::MAX));
+            starts
+                .flat_map(|start| plan.step_readers(start..start.saturating_add(step.max(1)), virtual_ranks))
+                .collect()
+        });
+        let all = (0..).zip(&self.samples).zip(readers);
+        all.filter(|(_, reader)| own.contains(&reader.0)).map(|((at, sample), _)| (at, *sample)).collect()
+    }
 }
 
 fn judge(plan: &Plan, rows: &[RowDigest], share: &[(u64, SampleNo)], report: &AuditReport) -> Finding {
@@ -190,6 +233,7 @@ mod tests {
     use super::*;
 
     const V: u32 = 4;
+    const STEP: u64 = 22;
 
     fn planned() -> (Plan, Vec<RowDigest>) {
         let shape = Shape { shard_rows: vec![90, 91], row_bytes: 8 };
@@ -202,17 +246,16 @@ mod tests {
     fn reported(table: &SlotTable, rank: u32, world: u32, samples: &[SampleNo]) -> AuditReport {
         let rows = planned().1;
         let digest_sum = samples.iter().map(|sample| rows[sample.0 as usize]).sum();
-        AuditReport { rank, world, epoch: table.epoch().0, samples: samples.len() as u64, digest_sum }
+        let (epoch, samples) = (table.epoch().0, samples.len() as u64);
+        AuditReport { rank, world, epoch, samples, digest_sum, global_batch_size: Some(STEP) }
     }
 
     #[test]
     fn what_each_rank_reported_is_told_for_what_it_is() {
         let (plan, rows) = planned();
         let table = SlotTable::at(&plan, Epoch(2));
-        let of_rank = |rank| -> Vec<SampleNo> {
-            share(&plan, &table, V, rank, 3).iter().map(|(_, sample)| *sample).collect()
-        };
-        let positions = |rank| share(&plan, &table, V, rank, 3);
+        let share = |rank| Shares::new(&plan, &table, V).of(rank, 3, Some(STEP));
+        let of_rank = |rank| -> Vec<SampleNo> { share(rank).iter().map(|(_, sample)| *sample).collect() };
         let right: Vec<AuditReport> = (0..3).map(|rank| reported(&table, rank, 3, &of_rank(rank))).collect();
         let audit = compare(&plan, &table, &rows, V, &right);
         assert!(audit.exactly_once && audit.ranks.len() == 3, "{audit:?}");
@@ -231,10 +274,10 @@ mod tests {
                 Finding::OneLess { sample: own[7].0 },
             ),
             (Some(altered), Finding::Other),
-            (Some(reported(&table, 1, 3, &own[10..])), Finding::Part { from: positions(1)[10].0, to: 181 }),
+            (Some(reported(&table, 1, 3, &own[10..])), Finding::Part { from: share(1)[10].0, to: 181 }),
             (
                 Some(reported(&table, 1, 3, &own[..20])),
-                Finding::Part { from: positions(1)[0].0, to: positions(1)[20].0 },
+                Finding::Part { from: share(1)[0].0, to: share(1)[20].0 },
             ),
             (Some(AuditReport { samples: u64::MAX, ..altered }), Finding::Other),
         ];
@@ -244,6 +287,33 @@ mod tests {
             assert_eq!(audit.ranks[1].finding, finding);
             assert!(!audit.exactly_once, "{finding:?}");
         }
+    }
+
+    #[test]
+    fn shares_follow_the_steps_and_ranks_of_earlier_releases_their_partitions() {
+        let (plan, rows) = planned();
+        let table = SlotTable::at(&plan, Epoch(3));
+        let read = |step| {
+            let mut shares = Shares::new(&plan, &table, V);
+            let of_rank =
+                |rank| shares.of(rank, 2, step).iter().map(|(_, sample)| *sample).collect::<Vec<_>>();
+            [0, 1].map(of_rank)
+        };
+        assert_ne!(read(None), read(Some(STEP)), "the last rounds are of partitions of one rank");
+        let report = |step: Option<u64>, said: Option<u64>| {
+            let all = read(step);
+            let rank = |rank: usize| reported(&table, rank as u32, 2, &all[rank]);
+            [0, 1].map(|number| AuditReport { global_batch_size: said, ..rank(number) })
+        };
+        let findings = |reports: &[AuditReport]| {
+            let audit = compare(&plan, &table, &rows, V, reports);
+            assert!(audit.exactly_once, "{audit:?}");
+            audit.ranks.iter().map(|rank| rank.finding).collect::<Vec<_>>()
+        };
+        for step in [None, Some(STEP), Some(64), Some(u64::MAX)] {
+            assert_eq!(findings(&report(step, step)), [Finding::Exact; 2]);
+        }
+        assert_eq!(findings(&report(None, Some(STEP))), [Finding::Together; 2]);
     }
 
     #[test]

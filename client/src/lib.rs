@@ -27,6 +27,7 @@ mod process;
 pub mod protocol;
 pub mod record;
 pub mod replay;
+pub mod reserve;
 pub mod schema;
 pub mod shared_cache;
 pub mod simulate;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use shardfmt::plan::{Epoch, GrainHome, Partition, Plan, PlanError, SampleNo, VirtualRank};
+use shardfmt::plan::{Epoch, GrainHome, Partition, Plan, PlanError, SampleNo};
 use shardfmt::{ManifestError, ManifestFile, ShardId};
 
 /// The most work that a question may be, in grains followed from epoch to epoch: some seconds.
@@ -52,7 +52,8 @@ pub struct Readers {
     pub global_batch_size: Option<u64>,
     /// How many ranks there are.
     pub world: Option<u32>,
-    /// How many virtual ranks there are; `None`: the plan's default for the world, if that is known.
+    /// How many virtual ranks there are; `None`: if the world is known, the plan's default for steps of that size, or the fewest
+    /// that the world can share.
     pub virtual_ranks: Option<u32>,
 }
 
@@ -94,7 +95,7 @@ pub struct Step {
     pub rank: Option<u32>,
     /// How many ranks there are.
     pub world: u32,
-    /// How many virtual ranks there are; `None`: the plan's default for that world.
+    /// How many virtual ranks there are; `None`: the plan's default for steps of that size.
     pub virtual_ranks: Option<u32>,
 }
 
@@ -132,9 +133,10 @@ pub enum LookupError {
 /// # Errors
 /// [`LookupError`], when the question does not fit the plan or would take too long.
 pub fn at(plan: &Plan, manifest: &ManifestFile, step: &Step) -> Result<Vec<Found>, LookupError> {
-    let virtual_ranks = step.virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(step.world));
+    let virtual_ranks =
+        step.virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(step.global_batch_size));
     plan.check_ranks(step.world, virtual_ranks)?;
-    let partitions = partitions(plan, step, virtual_ranks)?;
+    let own = own(step, virtual_ranks)?;
     let (epoch, samples) = (Epoch(step.epoch), plan.sample_count());
     let end = step.position.saturating_add(step.global_batch_size).min(samples);
     if step.position >= end {
@@ -143,13 +145,11 @@ pub fn at(plan: &Plan, manifest: &ManifestFile, step: &Step) -> Result<Vec<Found
     check_work(plan, step.epoch, end - step.position)?;
     let mut found = Vec::new();
     let mut shards = BTreeMap::new();
-    for position in step.position..end {
-        let (partition, _) = plan.at_position(position);
-        if !partitions.contains(&partition.0) {
-            continue;
-        }
+    let readers = plan.step_readers(step.position..end, virtual_ranks);
+    for (position, reader) in (step.position..end).zip(readers).filter(|(_, reader)| own.contains(&reader.0))
+    {
         let sample = plan.sample_at(epoch, position);
-        let virtual_rank = Some(plan.virtual_rank_of(partition, virtual_ranks).0);
+        let virtual_rank = Some(reader.0);
         let (number, _) = plan.locate_sample(sample);
         let shard = match shards.get(&number) {
             Some(shard) => *shard,
@@ -185,7 +185,12 @@ pub fn uses(
     sample: u64,
     readers: &Readers,
 ) -> Result<Vec<Use>, LookupError> {
-    let virtual_ranks = readers.virtual_ranks.or_else(|| Some(plan.default_virtual_ranks(readers.world?)));
+    let default = || match (readers.global_batch_size, readers.world) {
+        (_, None) => None,
+        (Some(size), _) => Some(plan.default_virtual_ranks(size)),
+        (None, Some(world)) => Some(plan.fewest_virtual_ranks(world)),
+    };
+    let virtual_ranks = readers.virtual_ranks.or_else(default);
     if let Some(virtual_ranks) = virtual_ranks {
         plan.check_ranks(readers.world.unwrap_or(1), virtual_ranks)?;
     }
@@ -195,9 +200,15 @@ pub fn uses(
     check_work(plan, epochs.end.saturating_sub(1), u64::from(epochs.end.saturating_sub(epochs.start)))?;
     let reading = |epoch| {
         let mut found = find(plan, manifest, epoch, sample)?;
-        let v = virtual_ranks.map(|of| plan.virtual_rank_of(Partition(found.partition), of).0);
-        found.virtual_rank = v;
         let step = readers.global_batch_size.map(|size| found.position / size);
+        let v = virtual_ranks.map(|of| match readers.global_batch_size {
+            Some(size) => {
+                let start = found.position - found.position % size;
+                plan.step_reader(start..start.saturating_add(size), found.position, of).0
+            }
+            None => plan.virtual_rank_of(Partition(found.partition), of).0,
+        });
+        found.virtual_rank = v;
         let rank = v.zip(virtual_ranks).zip(readers.world);
         Ok(Use { found, step, rank: rank.map(|((v, of), world)| rank_of(v, world, of)) })
     };
@@ -252,14 +263,13 @@ fn placed(plan: &Plan, shard: ShardId, epoch: Epoch, position: u64, sample: Samp
     }
 }
 
-fn partitions(plan: &Plan, step: &Step, virtual_ranks: u32) -> Result<Range<u32>, LookupError> {
-    let Some(rank) = step.rank else { return Ok(0..plan.document().partitions) };
-    if rank >= step.world {
-        return Err(LookupError::RankOutside { rank, world: step.world });
+/// The virtual ranks whose share is asked for.
+fn own(step: &Step, virtual_ranks: u32) -> Result<Range<u32>, LookupError> {
+    match step.rank {
+        None => Ok(0..virtual_ranks),
+        Some(rank) if rank >= step.world => Err(LookupError::RankOutside { rank, world: step.world }),
+        Some(rank) => Ok(Plan::virtual_ranks_of(rank, step.world, virtual_ranks)),
     }
-    let own = Plan::virtual_ranks_of(rank, step.world, virtual_ranks);
-    let of = |v: u32| plan.partitions_of(VirtualRank(v), virtual_ranks);
-    Ok(of(own.start).start..of(own.end - 1).end)
 }
 
 /// Following a grain to `epoch` takes a step for every time it was moved, at most one an epoch.

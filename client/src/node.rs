@@ -84,6 +84,14 @@ impl NodeRecord {
     /// All keys of nodes begin with this.
     pub const PREFIX: &'static str = "nodes/";
 
+    /// The prefix of the records of nodes that have registered and not left since, live or not.
+    pub const MEMBERS: &'static str = "members/";
+
+    /// The metastore key of that.
+    pub fn member_key(id: &NodeId) -> String {
+        format!("{}{id}", Self::MEMBERS)
+    }
+
     /// The metastore key of the node's record.
     pub fn key(id: &NodeId) -> String {
         format!("{}{id}", Self::PREFIX)

@@ -18,6 +18,7 @@ use crate::lookup::LookupError;
 use crate::metastore::MetaError;
 use crate::origin::OriginError;
 use crate::peers::PeerError;
+use crate::record::RecordError;
 
 /// The media type of a problem document.
 pub const MEDIA_TYPE: &str = "application/problem+json";
@@ -407,6 +408,7 @@ impl From<&CatalogError> for Kind {
             CatalogError::Conflict { .. }
             | CatalogError::TagConflict { .. }
             | CatalogError::InUse { .. }
+            | CatalogError::Running { .. }
             | CatalogError::SharedStore { .. }
             | CatalogError::OtherStore { .. } => Self::Conflict,
             CatalogError::Ambiguous { .. } | CatalogError::Incomplete { .. } | CatalogError::Plan(_) => {
@@ -416,7 +418,8 @@ impl From<&CatalogError> for Kind {
             | CatalogError::BrokenHistory { .. }
             | CatalogError::Unreadable { .. } => Self::Corrupt,
             CatalogError::Refused { status, .. } => Self::of_status(*status),
-            CatalogError::Origin(error) => error.into(),
+            CatalogError::Origin(error) | CatalogError::Record(RecordError::Store(error)) => error.into(),
+            CatalogError::Record(_) => Self::Corrupt,
             CatalogError::Meta(error) => error.into(),
             CatalogError::Busy { .. }
             | CatalogError::Slow { .. }
@@ -434,6 +437,7 @@ impl From<&EngineError> for Kind {
             | EngineError::UnknownPlan { .. }
             | EngineError::UnknownNode { .. } => Self::NotFound,
             EngineError::RunConflict { .. }
+            | EngineError::BeingRemoved { .. }
             | EngineError::OtherAudit { .. }
             | EngineError::OnlyNode { .. } => Self::Conflict,
             EngineError::RankOutside { .. }
@@ -506,6 +510,7 @@ impl From<&OriginError> for Kind {
             OriginError::BadUrl { .. }
             | OriginError::Refused { .. }
             | OriginError::Unavailable { .. }
+            | OriginError::DiskFull { .. }
             | OriginError::Unusable { .. } => Self::Unavailable,
         }
     }

@@ -89,6 +89,25 @@ pub struct RunRecord {
     pub version: VersionId,
     /// V.
     pub virtual_ranks: u32,
+    /// When it was made known, in seconds since 1970; absent of runs from before this was written down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub began: Option<u64>,
+    /// When the last rank of its last launch detached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub left: Option<u64>,
+    /// Whether it is being removed: no rank attaches any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removing: bool,
+}
+
+impl RunRecord {
+    /// Whether this is the record of the same run, at whatever time: a name that was removed may be that of another one.
+    pub fn is_same_run(&self, other: &RunRecord) -> bool {
+        let identity = |run: &RunRecord| (run.plan, run.version, run.virtual_ranks, run.began);
+        self.id == other.id && identity(self) == identity(other)
+    }
 }
 
 /// Where the ranks of a training meet before they train, as the metastore keeps it under `meetings/<run>` while rank 0 waits.
@@ -124,6 +143,9 @@ pub struct RanksRecord {
     pub reached: u32,
     /// The node each rank attached to; `None` until it has.
     pub nodes: Vec<Option<NodeId>>,
+    /// When a node last wrote down that it hears of ranks, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<u64>,
 }
 
 /// Which node hosts which partition, as the metastore keeps it under `placements/<run>`.
@@ -173,6 +195,9 @@ pub struct RunView {
     /// Whether their caches hold it, once there is a placement.
     #[serde(default)]
     pub room: Option<Room>,
+    /// How many ranks are attached, as far as the asked node knows.
+    #[serde(default)]
+    pub attached: u32,
 }
 
 /// Asks a node where grains are; also the report of how far the rank has come, and the renewal of its hold.
@@ -197,6 +222,10 @@ pub struct LocateRequest {
     /// What was given before was wrong: whatever was checked lately has to be checked again.
     #[serde(default)]
     pub doubted: bool,
+    /// For each grain the rows that are wanted of it, of nodes whose room is short (`by_rows`): what they do not keep they read
+    /// from the store, and no more than is wanted. Empty: all rows of all grains.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rows: Vec<Vec<u32>>,
 }
 
 /// The header of the answer to a [`LocateRequest`]; inline grains follow it in order.
@@ -206,6 +235,9 @@ pub struct LocateReply {
     pub generation: u64,
     /// One entry per grain asked for, in order.
     pub grains: Vec<Located>,
+    /// The node's room is short: from now on it should be asked for rows.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_rows: bool,
 }
 
 /// Where one grain is.
@@ -226,6 +258,11 @@ pub enum Located {
         /// Its length in bytes.
         len: u32,
     },
+    /// The rows that were asked for are in the body of this answer, with what proves them ([`shardfmt::sparse`]).
+    Rows {
+        /// The length of all of it in bytes.
+        len: u32,
+    },
 }
 
 /// Asks a node to host nothing.
@@ -236,6 +273,11 @@ pub struct DrainRequest {
     #[serde(default)]
     pub leave: bool,
 }
+
+/// Asks a node to take over the metadata.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PromoteRequest {}
 
 /// What a rank says at the end of an epoch about what it read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -252,6 +294,20 @@ pub struct AuditReport {
     /// The sum of their row digests: with the other ranks' it must equal the manifest's.
     #[schema(value_type = crate::schema::DigestSum)]
     pub digest_sum: DigestSum,
+    /// Samples of a step of all ranks, which settle what share of it each reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub global_batch_size: Option<u64>,
+}
+
+/// Reports of a run that no node has taken, as a file keeps them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnsentReports {
+    /// The run.
+    pub run: RunId,
+    /// What its ranks read.
+    pub reports: Vec<AuditReport>,
 }
 
 /// A name for the running kernel of this machine. Processes with the same one may hope to find each other's sockets.

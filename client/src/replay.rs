@@ -107,7 +107,8 @@ impl<'a> Replay<'a> {
     pub fn give(&mut self, step: &Step, rank: u32) -> Result<Vec<MicroBatch>, ReplayError> {
         let found = lookup::at(self.plan, self.manifest, &Step { rank: Some(rank), ..step.clone() })?;
         let rows = self.read(&found)?;
-        let virtual_ranks = step.virtual_ranks.unwrap_or_else(|| self.plan.default_virtual_ranks(step.world));
+        let virtual_ranks =
+            step.virtual_ranks.unwrap_or_else(|| self.plan.default_virtual_ranks(step.global_batch_size));
         let mut of_rank: BTreeMap<u32, Vec<(Found, Vec<u8>)>> =
             Plan::virtual_ranks_of(rank, step.world, virtual_ranks).map(|v| (v, Vec::new())).collect();
         for (found, row) in found.into_iter().zip(rows) {

@@ -85,15 +85,22 @@ fn put(desk: &Desk, run: &str, falls: u64) -> RecordId {
 fn records_are_listed_shown_and_compared() {
     assert!(Desk::new().refused(1, &["runs", "ls"]).contains("there is no directory"));
     let desk = Desk::with_digits();
-    assert!(desk.done(&["runs", "ls"]).contains("no records in"));
+    assert!(desk.done(&["runs", "ls"]).contains("no runs yet"));
     let (a, b, c) = (put(&desk, "a", 6), put(&desk, "b", 9), put(&desk, "b", 6));
 
     let listed = &desk.json(&["runs", "ls"])[0];
-    let runs: Vec<&str> =
-        listed.as_array().unwrap().iter().map(|it| it["record"]["run"].as_str().unwrap()).collect();
-    assert_eq!(runs, ["a", "b", "b"]);
-    assert_eq!(desk.json(&["runs", "ls", "b"])[0].as_array().unwrap().len(), 2);
-    assert_eq!(desk.done(&["runs", "ls"]).lines().count(), 4);
+    let runs: Vec<_> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| {
+            (it["id"].as_str().unwrap(), it["state"].as_str().unwrap(), it["details"]["records"].as_u64())
+        })
+        .collect();
+    assert_eq!(runs, [("a", "finished", Some(1)), ("b", "finished", Some(2))], "a run is one line");
+    assert_eq!(desk.json(&["runs", "ls", "b"])[0].as_array().unwrap().len(), 1);
+    let page = desk.done(&["runs", "ls"]);
+    assert!(page.lines().count() == 3 && page.contains("2026-09-21 14:14:20"), "{page}");
 
     let shown = desk.done(&["runs", "show", "a", "--steps"]);
     for said in
@@ -118,9 +125,46 @@ fn records_are_listed_shown_and_compared() {
     let same = &desk.json(&["runs", "diff", "a", &c.short()])[0];
     assert_eq!((&same["same"], &same["difference"]["steps"][1]), (&true.into(), &10.into()));
 
-    assert!(desk.refused(2, &["runs", "show", "b"]).contains("give more of the id"));
+    let both = desk.done(&["runs", "show", "b"]);
+    assert!(both.contains(&b.short()) && both.contains(&c.short()), "{both}");
+    assert_eq!(desk.json(&["runs", "show", "b"])[0]["records"].as_array().unwrap().len(), 2);
+    assert!(desk.refused(2, &["runs", "diff", "a", "b"]).contains("give more of the id"));
     assert!(desk.refused(1, &["runs", "show", "none"]).contains(&a.short()));
     assert!(desk.refused(2, &["runs", "diff", "a", "none"]).contains("no record none"));
+}
+
+#[test]
+fn a_run_is_removed_with_its_records_and_its_checkpoints_only_when_told() {
+    let desk = Desk::with_digits();
+    let (a, b) = (put(&desk, "a", 6), put(&desk, "b", 9));
+    let file = |name: &str| desk.dir.path().join("store/runs").join(name);
+    for run in ["a", "b"] {
+        std::fs::create_dir_all(file(run).join("checkpoints")).unwrap();
+        std::fs::write(file(run).join("checkpoints/1-x.json"), b"{}").unwrap();
+    }
+    let asked = desk.refused(2, &["runs", "rm", "a"]);
+    assert!(
+        asked.contains("records: 1") && asked.contains("checkpoints: 1") && asked.contains("--yes"),
+        "{asked}"
+    );
+    assert!(file(&format!("a/records/{a}.json")).exists(), "nothing was removed");
+    desk.done(&["runs", "rm", "a", "--yes"]);
+    assert!(!file(&format!("a/records/{a}.json")).exists());
+    assert_eq!(std::fs::read_dir(file("a/steps")).unwrap().count(), 0);
+    assert!(file("a/checkpoints/1-x.json").exists(), "weights stay unless told otherwise");
+    let listed = &desk.json(&["runs", "ls", "a"])[0][0];
+    assert_eq!((&listed["details"]["records"], &listed["details"]["checkpoints"]), (&0.into(), &1.into()));
+
+    let planned = &desk.json(&["runs", "expire", "--older-than", "1d"])[0];
+    let names: Vec<_> =
+        planned["runs"].as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap()).collect();
+    assert_eq!((names, &planned["dry_run"]), (vec!["a", "b"], &true.into()));
+    assert!(file(&format!("b/records/{b}.json")).exists());
+    assert!(desk.refused(2, &["runs", "expire"]).contains("--keep"));
+    desk.done(&["runs", "expire", "--keep", "0", "--checkpoints", "--delete"]);
+    assert_eq!(desk.json(&["runs", "ls"])[0].as_array().unwrap().len(), 0);
+    assert!(!file("a/checkpoints/1-x.json").exists());
+    assert!(desk.refused(1, &["runs", "rm", "b", "--yes"]).contains("no run b"));
 }
 
 #[test]

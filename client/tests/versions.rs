@@ -102,6 +102,53 @@ fn what_is_removed_can_come_back_until_nothing_names_it() {
 }
 
 #[test]
+fn a_history_is_pruned_and_what_only_it_kept_is_freed() {
+    let desk = with_two_versions();
+    desk.done(&["reshard", "digits", "--shard-size", "4KiB"]);
+    let bytes = |reference: &str| desk.json(&["info", reference])[0]["bytes"].as_u64().expect("bytes");
+    let on_disk = || -> u64 {
+        let mut files = Vec::new();
+        let mut folders = vec![desk.dir.path().join("store/store/shards")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry")) {
+                match entry.file_type().expect("a type").is_dir() {
+                    true => folders.push(entry.path()),
+                    false => files.push(entry),
+                }
+            }
+        }
+        let shards = files.iter().filter(|file| file.path().extension().is_some_and(|end| end == "arrow"));
+        shards.map(|file| file.metadata().expect("a size").len()).sum()
+    };
+    let (first, second) = (version(&desk, "digits@~2"), version(&desk, "digits@~1"));
+    let (of_first, of_second, of_third) = (bytes("digits@~2"), bytes("digits@~1"), bytes("digits"));
+    assert_eq!(on_disk(), of_first + of_second + of_third);
+
+    let planned = desk.json(&["prune", "digits", "--keep", "1"])[0].clone();
+    assert_eq!((&planned["dry_run"], planned["cut"].as_array().map(Vec::len)), (&true.into(), Some(2)));
+    assert_eq!((&planned["held"][0]["version"], planned["held"].as_array().map(Vec::len)), (&first, Some(1)));
+    assert_eq!(planned["freed_bytes"], of_second, "the plan keeps the first");
+    assert_eq!(desk.json(&["log", "digits"])[0].as_array().map(Vec::len), Some(3), "nothing was cut");
+    let said = desk.done(&["prune", "digits", "--keep", "1", "--delete"]);
+    assert!(said.contains("stays: plan ") && said.contains("2 versions cut off"), "{said}");
+    let told = desk.done(&["log", "digits"]);
+    assert!(told.lines().count() == 3 && told.contains("2 versions before that, pruned"), "{told}");
+    assert!(desk.refused(1, &["info", "digits@~1"]).contains("since its history was pruned"));
+    assert!(desk.done(&["prune", "digits", "--keep", "1", "--delete"]).contains("nothing to cut off"));
+
+    let gc: &[&str] = &["gc", "--older-than", "0s", "--delete"];
+    assert_eq!(desk.json(gc)[0]["versions"][0]["version"], second);
+    assert_eq!(on_disk(), of_first + of_third);
+    let plan = desk.json(&["plan", "ls"])[0][0]["id"].as_str().expect("an id").to_owned();
+    desk.done(&["plan", "rm", "--plan", &plan]);
+    desk.done(gc);
+    assert_eq!(on_disk(), of_third);
+    desk.done(&["verify", "digits"]);
+    assert!(desk.refused(2, &["prune", "digits"]).contains("--keep"));
+    assert!(desk.refused(2, &["prune", "digits", "--keep", "0"]).contains("1.."));
+}
+
+#[test]
 fn names_whose_commits_are_lost_can_be_removed() {
     let desk = with_two_versions();
     desk.done(&["tag", "digits@~1", "v1"]);

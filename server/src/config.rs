@@ -106,6 +106,11 @@ pub struct Settings {
     #[arg(long, value_name = "SIZE", env = "SHARDD_CACHE_SIZE")]
     pub cache_size: Option<ByteSize>,
 
+    /// What caches and a store in a directory leave free on their disks, for the metadata that may share them [default: 1GiB,
+    /// or a twentieth of a smaller disk]
+    #[arg(long, value_name = "SIZE", env = "SHARDD_DISK_RESERVE")]
+    pub disk_reserve: Option<ByteSize>,
+
     /// Where loaders of this machine connect to be lent what is in the cache: a Unix-domain socket, made when the node starts.
     /// Name a place that containers mount for those in them [default: shardd.sock in the data directory]
     #[arg(long, value_name = "FILE", env = "SHARDD_SOCKET")]
@@ -290,6 +295,8 @@ pub struct Config {
     pub metastore: Option<MetastoreUrl>,
     /// Space the cache may use.
     pub cache_size: ByteSize,
+    /// What is left free on the disks of cache and store; without it what the disk's size says.
+    pub disk_reserve: Option<ByteSize>,
     /// Where loaders of this machine are to connect; without it in the data directory.
     pub socket: Option<PathBuf>,
     /// What they are lent.
@@ -322,6 +329,22 @@ pub struct Config {
     pub auth: Option<Auth>,
     /// Whether other machines are served whatever the protection.
     pub allow_insecure_http: bool,
+    /// What is done with the metadata at this start.
+    pub metadata: AtStart,
+}
+
+/// What is done with the metadata at a start. It is said for one start, and so no setting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct AtStart {
+    /// Go on from the copy of the metadata in the store, where meta/ is gone or cannot be opened: even if the copy lacks the
+    /// last changes. What is there is set aside
+    #[arg(long)]
+    pub recover: bool,
+
+    /// Take over the metadata from the node that kept it and is lost, from its copy in the store. That node is fenced: should
+    /// it come back, it refuses to serve
+    #[arg(long, conflicts_with = "recover")]
+    pub promote: bool,
 }
 
 /// A certificate and its key.
@@ -462,6 +485,7 @@ impl Settings {
             store_bandwidth: self.store_bandwidth.or(fallback.store_bandwidth),
             metastore: self.metastore.or(fallback.metastore),
             cache_size: self.cache_size.or(fallback.cache_size),
+            disk_reserve: self.disk_reserve.or(fallback.disk_reserve),
             socket: self.socket.or(fallback.socket),
             share: self.share.or(fallback.share),
             exchange_rate: self.exchange_rate.or(fallback.exchange_rate),
@@ -528,6 +552,7 @@ impl Settings {
                 .map(|url| url.parse().map_err(ConfigError::BadMetastore))
                 .transpose()?,
             cache_size,
+            disk_reserve: settings.disk_reserve,
             socket: settings.socket,
             share: settings.share.expect(known),
             exchange_rate: settings.exchange_rate.expect(known),
@@ -544,6 +569,7 @@ impl Settings {
             certificate_lifetime: lifetime.0,
             auth: settings.auth,
             allow_insecure_http: settings.allow_insecure_http.expect(known),
+            metadata: AtStart::default(),
         })
     }
 }

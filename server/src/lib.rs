@@ -11,6 +11,7 @@ pub mod desk;
 pub mod http;
 pub mod https;
 pub mod identity;
+mod keeping;
 mod lend;
 pub mod membership;
 pub mod metastore;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use shardd::config::{self, Config, ConfigError, LogFormat, LogLevel, Settings};
-use shardd::serve::Signals;
+use shardd::config::{self, AtStart, Config, ConfigError, LogFormat, LogLevel, Settings};
+use shardd::serve::{Ended, Signals};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
 
@@ -28,7 +28,12 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run a node, until SIGTERM or SIGINT
-    Serve(Box<Given>),
+    Serve {
+        #[command(flatten)]
+        given: Box<Given>,
+        #[command(flatten)]
+        metadata: AtStart,
+    },
     /// Check a settings file, or show the settings that hold
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -75,8 +80,8 @@ fn main() -> ExitCode {
         }
     };
     let outcome = match arguments.command {
-        Command::Serve(given) => match given.resolve() {
-            Ok(config) => return run(config),
+        Command::Serve { given, metadata } => match given.resolve() {
+            Ok(config) => return run(Config { metadata, ..config }),
             Err(error) => Err(error),
         },
         Command::Config(ConfigCommand::Check { file }) => check(&file),
@@ -144,7 +149,16 @@ fn run(config: Config) -> ExitCode {
             // Whoever started the node may have closed its output; it serves all the same.
             let _ = writeln!(std::io::stdout(), "{ready}");
         };
-        shardd::serve::serve(config, signals, ready).await.map_err(anyhow::Error::from)
+        let mut config = config;
+        loop {
+            match shardd::serve::serve(config.clone(), signals.clone(), ready).await? {
+                Ended::Stopped => return Ok::<_, anyhow::Error>(()),
+                // It starts again where it was reached, and takes over the metadata.
+                Ended::ToPromote { http } => {
+                    config = Config { http, metadata: AtStart { promote: true, recover: false }, ..config };
+                }
+            }
+        }
     });
     runtime.shutdown_timeout(Duration::from_millis(300));
     match served {

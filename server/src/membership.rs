@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shardd_client::certificates::CA_CERTIFICATE;
-use shardd_client::metastore::{Expected, Following, LeaseId, Listing, MetaError, Metastore};
+use shardd_client::metastore::copy::{self, CopyTag};
+use shardd_client::metastore::{
+    CopyShelf, Expected, Following, Keeper, LeaseId, Listing, MetaError, Metastore,
+};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardfmt::digest::Digest;
 use tokio::time::{Instant, sleep, timeout};
@@ -18,12 +21,15 @@ use tracing::{info, warn};
 use crate::desk::{KeyRevoked, Revoked};
 use crate::http::Health;
 use crate::identity::{self, Cluster};
+use crate::keeping::KeptBy;
 use crate::transport::Transport;
 
 /// How long a record outlives its node.
 const TTL: Duration = Duration::from_secs(5);
 /// How often the lease is renewed, and a lost metastore asked again.
 const PULSE: Duration = Duration::from_secs(1);
+/// How long the store may take to say who keeps the metadata.
+const STORE_PATIENCE: Duration = Duration::from_secs(2);
 /// How long giving the name back may take at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -38,7 +44,7 @@ pub(crate) struct Membership {
     /// The keys that belong to nobody any more.
     pub(crate) revoked: Arc<Revoked>,
     /// The node that keeps the metadata, if another does: it does not tell those whose key is revoked even that.
-    pub(crate) keeper: Option<(Arc<Transport>, NodeId)>,
+    pub(crate) keeper: Option<(Arc<Transport>, Arc<KeptBy>)>,
 }
 
 /// Why a node is no member.
@@ -60,6 +66,11 @@ pub(crate) struct Finder {
     transport: Arc<Transport>,
     cluster: Mutex<Cluster>,
     tls: PathBuf,
+    shelf: CopyShelf,
+    kept_by: Arc<KeptBy>,
+    /// What the copy in the store bore when it was last looked at.
+    looked_at: Mutex<Option<CopyTag>>,
+    me: NodeId,
 }
 
 impl Membership {
@@ -77,7 +88,7 @@ impl Membership {
 
     fn is_revoked(&self) -> bool {
         let expelled =
-            self.keeper.as_ref().is_some_and(|(transport, keeper)| transport.was_expelled_by(keeper));
+            self.keeper.as_ref().is_some_and(|(transport, keeper)| transport.was_expelled_by(&keeper.get()));
         expelled || self.revoked.contains(self.key)
     }
 
@@ -101,6 +112,8 @@ impl Membership {
             }
         }
         let value = serde_json::to_vec(&self.record).expect("a record is plain data");
+        // That it belongs here outlives the lease: a node that is lost is missed until it is back, or leaves.
+        self.metastore.put(&NodeRecord::member_key(id), value.clone(), Expected::Any, None).await?;
         self.metastore.put(&NodeRecord::key(id), value, Expected::Any, Some(lease)).await?;
         Ok(())
     }
@@ -164,21 +177,63 @@ impl Membership {
         }
         if let Some(lease) = lease {
             // Else the record lapses by itself.
-            let _ = timeout(FAREWELL, self.metastore.revoke(lease)).await;
+            let farewell = async {
+                let _ = self.metastore.revoke(lease).await;
+                let _ = self.metastore.delete(&NodeRecord::member_key(&self.record.id), Expected::Any).await;
+            };
+            let _ = timeout(FAREWELL, farewell).await;
         }
         Ok(())
     }
 }
 
 impl Finder {
-    /// Begins with what the last start knew, which `tls` keeps.
-    pub(crate) fn new(transport: Arc<Transport>, cluster: Cluster, tls: PathBuf) -> Arc<Finder> {
+    /// Begins with what the last start knew, which `tls` keeps. `shelf` says when another node was promoted.
+    pub(crate) fn new(
+        transport: Arc<Transport>,
+        cluster: Cluster,
+        tls: PathBuf,
+        shelf: CopyShelf,
+        kept_by: Arc<KeptBy>,
+        me: NodeId,
+    ) -> Arc<Finder> {
         transport.learn(&cluster.first, cluster.quic);
-        Arc::new(Finder { transport, cluster: Mutex::new(cluster), tls })
+        let (cluster, looked_at) = (Mutex::new(cluster), Mutex::default());
+        Arc::new(Finder { transport, cluster, tls, shelf, kept_by, looked_at, me })
+    }
+
+    /// Looks where the metadata is kept by now: whether the first node's QUIC has moved, and whether another node was promoted.
+    async fn look(&self) {
+        self.ask_first().await;
+        if self.known().metastore.is_none() {
+            self.look_in_store().await;
+        }
+    }
+
+    /// The copy in the store says who keeps the metadata. Whoever is asked then shows a certificate for that name.
+    async fn look_in_store(&self) {
+        let looked_at = self.looked_at.lock().expect("no panic while held").clone();
+        let read = timeout(STORE_PATIENCE, self.shelf.read(looked_at.as_ref())).await;
+        let Ok(Ok(copy::Found::Copy(copy, tag))) = read else { return };
+        *self.looked_at.lock().expect("no panic while held") = Some(tag);
+        let (known, Keeper { node, http, quic }) = (self.known(), copy.keeper);
+        if node == known.first {
+            return;
+        }
+        if node == self.me {
+            warn!("this node was promoted and has not taken over the metadata yet: start it with --promote");
+            return;
+        }
+        let (scheme, address) = http.split_once("://").unwrap_or_default();
+        let Ok(http) = address.parse() else { return };
+        info!(keeper = %node, before = %known.first, "another node keeps the metadata now");
+        self.transport.learn(&node, quic);
+        self.found(Cluster { first: node.clone(), http, tls: scheme == "https", quic, ..known });
+        self.kept_by.set(node);
     }
 
     /// Asks the first node's HTTP where its QUIC is by now. Whoever answers has to show the right certificate there.
-    async fn look(&self) {
+    async fn ask_first(&self) {
         let known = self.known();
         let url = format!("{}/v1/health", known.site());
         let ca = self.tls.join(CA_CERTIFICATE);
@@ -274,6 +329,7 @@ pub(crate) async fn holder(metastore: &dyn Metastore, id: &NodeId) -> Result<Opt
 /// Takes the name from whoever holds it.
 pub(crate) async fn expel(metastore: &dyn Metastore, id: &NodeId) -> Result<(), MetaError> {
     metastore.delete(&NodeRecord::key(id), Expected::Any).await?;
+    metastore.delete(&NodeRecord::member_key(id), Expected::Any).await?;
     metastore.delete(&name_key(id), Expected::Any).await.map(drop)
 }
 

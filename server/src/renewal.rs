@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use shardd_client::certificates::Host;
 use shardd_client::metastore::Metastore;
-use shardd_client::node::NodeId;
 use shardd_client::span::{Span, now};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +13,7 @@ use tracing::{info, warn};
 
 use crate::desk::{Desk, Register, rotation_key};
 use crate::identity::Identity;
+use crate::keeping::KeptBy;
 use crate::transport::Transport;
 
 /// How often the clock and the file are looked at: the clock may be set, and a machine may sleep.
@@ -27,8 +27,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub(crate) enum Signer {
     /// This node.
     Here(Arc<Desk>),
-    /// The first one.
-    First(Arc<Transport>, NodeId),
+    /// The first one, whichever that is by then.
+    First(Arc<Transport>, Arc<KeptBy>),
 }
 
 /// What it takes to keep a certificate fresh.
@@ -114,7 +114,7 @@ impl Renewal {
         let info = self.identity.info();
         let asked = self.register().rotation(self.identity.node()).await.ok().flatten();
         let is_asked_for = asked.is_some_and(|asked| info.issued() <= asked.issued_until);
-        match is_asked_for || !info.covers(&self.hosts) {
+        match is_asked_for || !info.covers(&self.hosts) || info.is_early(now()) {
             true => 0,
             false => info.due(),
         }
@@ -144,7 +144,7 @@ impl Renewal {
                 .await
                 .map_err(|error| error.to_string())?,
             Signer::First(transport, first) => transport
-                .ask_certificate(first, csr, self.hosts.clone())
+                .ask_certificate(&first.get(), csr, self.hosts.clone())
                 .await
                 .map_err(|error| error.to_string())?,
         };

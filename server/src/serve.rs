@@ -1,5 +1,7 @@
 //! A node put together from its parts: opened in order, run until told to stop, closed within five seconds.
 
+mod part;
+
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::net::SocketAddr;
@@ -9,12 +11,13 @@ use std::time::Duration;
 
 use shardd_client::cache::{Cache, CacheConfig, CacheError};
 use shardd_client::catalog::{CatalogBackend, CatalogError};
-use shardd_client::certificates::{Authority, CA_CERTIFICATE, CertificateError, Host};
+use shardd_client::certificates::{CA_CERTIFICATE, CertificateError, Host};
 use shardd_client::engine::{Drain, Engine, EngineError, ExchangeSettings, Passes};
 use shardd_client::lend::Share;
-use shardd_client::metastore::Metastore;
+use shardd_client::metastore::{CopyShelf, Keeper, Metastore};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardd_client::origin::{Origin, OriginError};
+use shardd_client::reserve::Disk;
 use shardd_client::span::now;
 use shardd_client::stores::StoreOptions;
 use tokio::net::TcpListener;
@@ -28,12 +31,14 @@ use crate::config::{Auth, Config, ConfigError, OnSigterm};
 use crate::desk::{Desk, Revoked};
 use crate::http::{self, Access, Api, Door, Front, TokensAsked};
 use crate::https::{self, HttpsError};
-use crate::identity::{self, Cluster, Identity, IdentityError, JoinToken, Site, Standing, Term};
+use crate::identity::{Cluster, Identity, IdentityError, JoinToken, Site};
+use crate::keeping::{self, KeepError, Keeping, KeptBy, Promotion};
 use crate::lend::Counter;
 use crate::membership::{self, Finder, Membership, MembershipError};
-use crate::metastore::{self, MetastoreUrl, OpenError, RemoteMetastore, SledMetastore};
+use crate::metastore::{self, MetastoreUrl, OpenError, RemoteMetastore};
 use crate::renewal::{Renewal, Signer};
 use crate::transport::{Datagrams, Services, Transport, TransportError};
+use part::{Part, take_over, take_part};
 
 /// The file in `<data>/tls` that remembers which keys are revoked.
 const REVOKED: &str = "revoked.json";
@@ -44,8 +49,6 @@ const STORE_PATIENCE: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_millis(4500);
 /// The socket for loaders of this machine, in the data directory.
 const SOCKET: &str = "shardd.sock";
-/// The name of a first node that was given none.
-const FIRST: &str = "n1";
 
 /// Why a node does not serve. Every message is one line and names the way out.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +91,9 @@ pub enum ServeError {
     /// Who owns the machine has no way in.
     #[error(transparent)]
     Owner(#[from] OwnerError),
+    /// Another node keeps the metadata, or it is damaged or lost.
+    #[error(transparent)]
+    Keeping(#[from] KeepError),
     /// No store.
     #[error("--store cannot be used")]
     Store(#[from] OriginError),
@@ -137,12 +143,28 @@ pub struct Signals {
     pub terminate: CancellationToken,
 }
 
+/// How a node has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to stop, or asked to leave.
+    Stopped,
+    /// It shall start again at this address and take over the metadata.
+    ToPromote {
+        /// Where its HTTP API was.
+        http: SocketAddr,
+    },
+}
+
 /// Runs a node until it is told to stop; tells `ready` once it serves.
 ///
 /// # Errors
 /// [`ServeError`] when it cannot start, or finds its name taken. A data directory that was made for a node which then had
 /// nothing to keep there is gone again.
-pub async fn serve(config: Config, signals: Signals, ready: impl FnOnce(&Ready)) -> Result<(), ServeError> {
+pub async fn serve(
+    config: Config,
+    signals: Signals,
+    ready: impl FnOnce(&Ready),
+) -> Result<Ended, ServeError> {
     let data = config.data.clone();
     let is_new = !data.exists();
     let locked = lock_data(&data)?;
@@ -157,10 +179,10 @@ async fn serve_locked(
     config: Config,
     signals: Signals,
     ready: impl FnOnce(&Ready),
-) -> Result<(), ServeError> {
+) -> Result<Ended, ServeError> {
     let listener = bind_http(config.http).await?;
     let bound = listener.local_addr().map_err(|source| ServeError::Http { address: config.http, source })?;
-    let part = take_part(&config).await?;
+    let mut part = take_part(&config).await?;
     let identity = Arc::clone(part.identity());
     let revoked = Arc::new(Revoked::remembered(&config.data.join("tls").join(REVOKED)));
     let datagrams = Datagrams::try_out(config.quic.ip(), &identity).await;
@@ -172,14 +194,26 @@ async fn serve_locked(
     };
     let tls = config.tls.unwrap_or_else(|| part.cluster().is_some_and(|cluster| cluster.tls));
     let site = Site { address: http, tls };
+    let is_alone = bound.ip().is_loopback();
     let (door, files) = open_door(&config, &identity, listener, tls)?;
-    let (metastore, kept) = open_metastore(&config, &part, &transport).await?;
     let origin = Arc::new(open_store(&config, &part)?);
     probe(&origin).await?;
+    let shelf = CopyShelf::of(Arc::clone(&origin), identity.authority());
+    let me = Keeper { node: identity.node().clone(), http: site.to_string(), quic: transport.address() };
+    if config.metadata.promote {
+        part = take_over(&config, part, &shelf, &me, site).await?;
+    }
+    let kept_by = part.cluster().map(|cluster| KeptBy::node(cluster.first.clone()));
+    let Opened { metastore, kept, keeping } =
+        open_metastore(&config, &part, &transport, &shelf, &me, kept_by.as_ref()).await?;
     let catalog = CatalogBackend::new(Arc::clone(&origin), Arc::clone(&metastore));
     check_store(&catalog).await?;
+    if let Part::First { .. } = part {
+        tell_of_store(&config, &part, &catalog, is_alone).await;
+    }
     let (directory, limit) = (config.data.join("cache"), config.cache_size);
     let cache = tokio::task::spawn_blocking(move || Cache::open(directory, CacheConfig { limit })).await??;
+    keep_free(&config, &cache, &origin);
     let counter = open_counter(&config)?;
 
     let record = NodeRecord {
@@ -195,7 +229,7 @@ async fn serve_locked(
         record: record.clone(),
         key: identity.key_digest(),
         revoked: Arc::clone(&revoked),
-        keeper: part.keeper().map(|first| (Arc::clone(&transport), first)),
+        keeper: kept_by.clone().filter(|_| part.asks_keeper()).map(|first| (Arc::clone(&transport), first)),
     };
     // Before anybody is talked to; without the metastore by what was known at the last stop.
     let known = tokio::time::timeout(STORE_PATIENCE, revoked.load(metastore.as_ref())).await;
@@ -208,20 +242,28 @@ async fn serve_locked(
         // It serves what it has and registers when the metastore is back.
         Err(MembershipError::Meta(_)) => None,
     };
-    let finder = match &part {
-        Part::First { .. } => None,
-        Part::Joined { cluster, .. } => {
-            Some(Finder::new(Arc::clone(&transport), Cluster::clone(cluster), config.data.join("tls")))
-        }
+    let finder = match (&part, &kept_by) {
+        (Part::Joined { cluster, .. }, Some(kept_by)) => Some(Finder::new(
+            Arc::clone(&transport),
+            Cluster::clone(cluster),
+            config.data.join("tls"),
+            shelf.clone(),
+            Arc::clone(kept_by),
+            record.id.clone(),
+        )),
+        _ => None,
     };
     let access = open_access(&config, &part, &metastore, &record).await?;
-    let first = part.cluster().map(|cluster| cluster.first.clone());
-    let is_alone = bound.ip().is_loopback();
+    let promotion = part.asks_keeper().then(|| {
+        let (node, tls, asked) = (record.id.clone(), config.data.join("tls"), CancellationToken::new());
+        Arc::new(Promotion { shelf, node, tls, asked })
+    });
     let front =
         open_front(&config, part, site, is_alone, &transport, &origin, &metastore, access.is_required())?;
-    let signer = match (&front.desk, first) {
+    let signer = match (&front.desk, kept_by) {
+        (None, Some(first)) => Signer::First(Arc::clone(&transport), first),
+        (None, None) => Signer::First(Arc::clone(&transport), KeptBy::node(record.id.clone())),
         (Some(desk), _) => Signer::Here(Arc::clone(desk)),
-        (None, first) => Signer::First(Arc::clone(&transport), first.unwrap_or_else(|| record.id.clone())),
     };
     let renewal = Renewal { identity, hosts: config.hosts(), signer, metastore: Arc::clone(&metastore) };
 
@@ -232,6 +274,10 @@ async fn serve_locked(
         Arc::clone(&metastore),
         transport.clone(),
     );
+    let reports = config.data.join("reports");
+    if let Err(error) = engine.keep_reports_in(&reports) {
+        warn!(path = %reports.display(), %error, "what ranks report while the metadata is away cannot be kept on disk");
+    }
     engine.set_exchange(ExchangeSettings { rate: config.exchange_rate, ..ExchangeSettings::default() });
     let (tasks, inner) = (TaskTracker::new(), CancellationToken::new());
     if let Some(counter) = counter {
@@ -255,10 +301,24 @@ async fn serve_locked(
         tasks.spawn(files.follow(inner.clone()));
     }
     let dismissed = dismissed(Arc::clone(&engine), config.on_sigterm, config.grace, signals.terminate);
-    let api = Api { node: record.clone(), engine, catalog, front, access, limits: http::Limits::default() };
+    let asked_to_promote =
+        promotion.as_ref().map_or_else(CancellationToken::new, |promotion| promotion.asked.clone());
+    let api = Api {
+        node: record.clone(),
+        engine,
+        catalog,
+        front,
+        access,
+        keeping: keeping.clone(),
+        promotion,
+        limits: http::Limits::default(),
+    };
     let doors = CancellationToken::new();
     let serving = tokio::spawn(http::serve(door, api, doors.clone()));
     let mut member = tokio::spawn(membership.keep(lease, finder, inner.clone()));
+    // The copy is made as long as anything may change, and once more then.
+    let copied = CancellationToken::new();
+    let mut copying = tokio::spawn(copy_until(keeping, copied.clone()));
 
     let told = Ready { id: record.id, http: site, quic: transport.address() };
     if let Some(path) = &config.ready_file {
@@ -267,11 +327,14 @@ async fn serve_locked(
     info!(node = %told.id, http = %told.http, quic = %told.quic, "ready");
     ready(&told);
 
-    let ended = tokio::select! {
-        () = signals.stop.cancelled() => None,
-        () = dismissed => None,
-        ended = &mut member => Some(ended),
-    };
+    let (mut left, mut fenced) = (None, None);
+    tokio::select! {
+        () = signals.stop.cancelled() => {}
+        () = dismissed => {}
+        () = asked_to_promote.cancelled() => {}
+        ended = &mut member => left = Some(ended),
+        ended = &mut copying => fenced = Some(ended),
+    }
     info!("stopping");
     doors.cancel();
     let all = async {
@@ -279,18 +342,36 @@ async fn serve_locked(
         serving.await?;
         inner.cancel();
         tasks.close();
-        let ended = match ended {
-            Some(ended) => ended,
+        let left = match left {
+            Some(left) => left,
             None => member.await,
         };
         tasks.wait().await;
+        copied.cancel();
+        let fenced = match fenced {
+            Some(fenced) => fenced,
+            None => copying.await,
+        };
         transport.close().await;
-        ended
+        left??;
+        Ok::<_, ServeError>(fenced??)
     };
     match tokio::time::timeout(GRACE, all).await {
-        Ok(ended) => Ok(ended??),
-        Err(_) => {
-            warn!(remaining = tasks.len(), "tasks outlived the shutdown grace");
+        Ok(ended) => ended?,
+        Err(_) => warn!(remaining = tasks.len(), "tasks outlived the shutdown grace"),
+    }
+    match asked_to_promote.is_cancelled() {
+        true => Ok(Ended::ToPromote { http: bound }),
+        false => Ok(Ended::Stopped),
+    }
+}
+
+/// Copies the metadata, if it is kept here.
+async fn copy_until(keeping: Option<Arc<Keeping>>, stop: CancellationToken) -> Result<(), KeepError> {
+    match keeping {
+        Some(keeping) => keeping.copy_until(stop).await,
+        None => {
+            stop.cancelled().await;
             Ok(())
         }
     }
@@ -328,36 +409,6 @@ async fn dismissed(
             ?grace,
             "not all that this node hosts was taken over in time; it will be missed, and read again"
         ),
-    }
-}
-
-/// A node's part in its cluster.
-enum Part {
-    First { identity: Arc<Identity>, authority: Option<Authority>, metastore: MetastoreUrl },
-    Joined { identity: Arc<Identity>, cluster: Box<Cluster>, metastore: MetastoreUrl },
-}
-
-impl Part {
-    fn identity(&self) -> &Arc<Identity> {
-        match self {
-            Part::First { identity, .. } | Part::Joined { identity, .. } => identity,
-        }
-    }
-
-    /// The node that keeps the metadata for this one.
-    fn keeper(&self) -> Option<NodeId> {
-        match self {
-            Part::Joined { cluster, metastore: MetastoreUrl::Sled, .. } => Some(cluster.first.clone()),
-            Part::Joined { .. } | Part::First { .. } => None,
-        }
-    }
-
-    /// The cluster that it has joined.
-    fn cluster(&self) -> Option<&Cluster> {
-        match self {
-            Part::First { .. } => None,
-            Part::Joined { cluster, .. } => Some(cluster),
-        }
     }
 }
 
@@ -429,64 +480,6 @@ async fn bind_http(address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|source| ServeError::Http { address, source })
 }
 
-/// Opens the node's identity, founds a cluster, or joins one.
-async fn take_part(config: &Config) -> Result<Part, ServeError> {
-    check_protection(config).map_err(ServeError::Unprotected)?;
-    let config = config.clone();
-    let part = tokio::task::spawn_blocking(move || {
-        let (tls, id) = (config.data.join("tls"), config.id.clone());
-        let term = Term { hosts: config.hosts(), lifetime: config.certificate_lifetime };
-        let first = |identity, authority| {
-            let metastore = metastore::of_first(&config.data, config.metastore.as_ref())?;
-            Ok::<_, ServeError>(Part::First { identity: Arc::new(identity), authority, metastore })
-        };
-        let joined = |identity, cluster: Box<Cluster>| {
-            config.check_protection(cluster.tls, cluster.asks_tokens).map_err(ServeError::Unprotected)?;
-            let metastore = metastore::of_joined(cluster.metastore.as_deref(), config.metastore.as_ref())?;
-            Ok::<_, ServeError>(Part::Joined { identity: Arc::new(identity), cluster, metastore })
-        };
-        let join = |token| {
-            let (identity, cluster) = identity::join(&tls, token, id.clone(), &term.hosts)?;
-            joined(identity, Box::new(cluster))
-        };
-        let part = match (Identity::open(&tls)?, &config.join) {
-            (Standing::First(..), Some(_)) => {
-                return Err(ServeError::AlreadyFirst { path: config.data.clone() });
-            }
-            (Standing::First(identity, authority), None) => {
-                if identity.is_due(&term.hosts) {
-                    identity.renew(&authority, &term)?;
-                }
-                first(identity, Some(authority))?
-            }
-            (Standing::Joined(identity, _), Some(token)) if identity.authority() != token.authority => {
-                return Err(IdentityError::OtherCluster.into());
-            }
-            (Standing::Joined(identity, cluster), token) => match (identity.check_time(), token) {
-                (Ok(()), _) => joined(identity, cluster)?,
-                (Err(_), Some(token)) => join(token)?,
-                (Err(lapsed), None) => return Err(lapsed.into()),
-            },
-            (Standing::Issued(identity), None) => {
-                identity.check_time()?;
-                first(identity, None)?
-            }
-            (Standing::New, None) => {
-                let node = id.clone().unwrap_or_else(|| FIRST.parse().expect("a good name"));
-                let (identity, authority) = Identity::found(&tls, node, &term)?;
-                first(identity, Some(authority))?
-            }
-            (Standing::New | Standing::Issued(_), Some(token)) => join(token)?,
-        };
-        let found = part.identity().node().clone();
-        match id {
-            Some(asked) if asked != found => Err(IdentityError::OtherNode { found, asked }.into()),
-            _ => Ok(part),
-        }
-    });
-    part.await?
-}
-
 /// Opens the way in for HTTP: behind TLS or not, with the node's own certificate or that of two files, which are followed.
 fn open_door(
     config: &Config,
@@ -529,31 +522,77 @@ fn bind_quic(
     Ok(transport)
 }
 
-/// The metastore the node goes by, and the one it keeps for others: those that joined with a release that asks the first
-/// node, wherever that has it from.
+/// A node's way to the metadata.
+struct Opened {
+    /// What it goes by.
+    metastore: Arc<dyn Metastore>,
+    /// What it keeps for others: those that joined with a release that asks the first node, wherever that has it from.
+    kept: Option<Arc<dyn Metastore>>,
+    /// Where it is kept in sled: that, and its copy.
+    keeping: Option<Arc<Keeping>>,
+}
+
 async fn open_metastore(
     config: &Config,
     part: &Part,
     transport: &Arc<Transport>,
-) -> Result<(Arc<dyn Metastore>, Option<Arc<dyn Metastore>>), ServeError> {
-    let opened: Arc<dyn Metastore> = match part {
+    shelf: &CopyShelf,
+    me: &Keeper,
+    kept_by: Option<&Arc<KeptBy>>,
+) -> Result<Opened, ServeError> {
+    let (metastore, keeping): (Arc<dyn Metastore>, _) = match part {
         Part::First { metastore: MetastoreUrl::Etcd(url), .. }
         | Part::Joined { metastore: MetastoreUrl::Etcd(url), .. } => {
             let opened = metastore::open_etcd(url)?;
             info!(metastore = %url, "metadata is in etcd");
-            opened
+            (opened, None)
         }
-        Part::First { metastore: MetastoreUrl::Sled, .. } => {
-            let path = config.data.join("meta");
-            Arc::new(tokio::task::spawn_blocking(move || SledMetastore::open(&path)).await??)
+        Part::First { metastore: MetastoreUrl::Sled, is_new, .. } => {
+            let recover = config.metadata.recover;
+            let opened = keeping::open(&config.data, shelf, me, *is_new, recover).await?;
+            let keeping::Opened { sled, epoch, base } = opened;
+            if let Err(error) = sled.set_epoch(epoch).await {
+                warn!(%error, "the metadata takes no changes yet");
+            }
+            let keeping = Keeping::new(Arc::clone(&sled), shelf.clone(), me.clone(), epoch, base);
+            (sled, Some(keeping))
         }
         Part::Joined { metastore: MetastoreUrl::Sled, cluster, .. } => {
             transport.learn(&cluster.first, cluster.quic);
-            Arc::new(RemoteMetastore::new(Arc::clone(transport), cluster.first.clone()))
+            let kept_by = kept_by.map_or_else(|| KeptBy::node(cluster.first.clone()), Arc::clone);
+            (Arc::new(RemoteMetastore::new(Arc::clone(transport), kept_by)), None)
         }
     };
-    let kept = matches!(part, Part::First { .. }).then(|| Arc::clone(&opened));
-    Ok((opened, kept))
+    let kept = matches!(part, Part::First { .. }).then(|| Arc::clone(&metastore));
+    Ok(Opened { metastore, kept, keeping })
+}
+
+/// Keeps room on the disks of cache and store for the metadata, which may share them.
+fn keep_free(config: &Config, cache: &Cache, origin: &Origin) {
+    let reserve = match config.disk_reserve {
+        Some(reserve) => reserve.0,
+        None => Disk::of(&config.data).map_or(0, Disk::default_reserve),
+    };
+    cache.keep_free(reserve);
+    origin.keep_free(reserve);
+}
+
+/// Says what of this first node's data depends on this machine's disk alone, and whether names were lost.
+async fn tell_of_store(config: &Config, part: &Part, catalog: &CatalogBackend, is_alone: bool) {
+    if config.store.is_none() && part.cluster().is_none() {
+        let what = "the store is in this node's own data directory: data, and the copy of the metadata, are lost with its disk; --store names another place";
+        match is_alone {
+            true => info!("{what}"),
+            false => warn!("{what}"),
+        }
+    }
+    let looked = tokio::time::timeout(STORE_PATIENCE, catalog.has_lost_its_names()).await;
+    if let Ok(Ok(true)) = looked {
+        warn!(
+            store = catalog.origin().name(),
+            "the metadata knows no dataset, but the store holds commits of some: `shardctl recover` brings back names, tags and plans"
+        );
+    }
 }
 
 /// Opens the store asked for, else the cluster's, else the node's own.
@@ -561,6 +600,10 @@ fn open_store(config: &Config, part: &Part) -> Result<Origin, OriginError> {
     match (&config.store, part) {
         (Some(store), _) => Origin::open_with(store, &config.store_options),
         (None, Part::Joined { cluster, .. }) => {
+            let options = config.store_options.clone().or(&cluster.store_options);
+            Origin::open_with(&cluster.store, &options)
+        }
+        (None, Part::First { promoted: Some(cluster), .. }) => {
             let options = config.store_options.clone().or(&cluster.store_options);
             Origin::open_with(&cluster.store, &options)
         }
@@ -602,7 +645,7 @@ async fn open_access(
     let mark = Mark::in_data(&config.data);
     let was_asked = mark.is_set();
     let tokens = Tokens::open(Arc::clone(metastore), Some(mark)).await;
-    let is_first = part.cluster().is_none();
+    let is_first = matches!(part, Part::First { .. });
     // Tokens that a first node does not know any more went with its metadata: that opens no door.
     let are_lost = is_first && was_asked && !tokens.is_away() && !tokens.any();
     let of_cluster = part.cluster().is_some_and(|cluster| cluster.asks_tokens);
@@ -645,7 +688,7 @@ fn open_front(
         Part::Joined { cluster, .. } => {
             return Ok(Front { authority: pem, digest, cluster: *cluster, desk: None });
         }
-        Part::First { identity, authority, metastore } => (identity, authority, metastore),
+        Part::First { identity, authority, metastore, .. } => (identity, authority, metastore),
     };
     let metastore = match metastore {
         MetastoreUrl::Sled => None,
@@ -713,7 +756,7 @@ mod tests {
     struct Running {
         ready: Ready,
         stop: CancellationToken,
-        serving: JoinHandle<Result<(), ServeError>>,
+        serving: JoinHandle<Result<Ended, ServeError>>,
     }
 
     impl Running {

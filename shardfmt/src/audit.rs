@@ -1,9 +1,9 @@
 //! The root of an epoch: one hash for all that an epoch's ranks read, each sample with its position and its bytes.
 //!
 //! It is made of a tree in the shape of a shard's ([`merkle`](crate::merkle)), with a leaf for each sample: partition by
-//! partition, and in each as it is read. A rank reads whole partitions whatever the number of ranks, so each builds
-//! its parts of the tree as it goes ([`Consumed`]), in memory that does not grow with the epoch, and anyone puts them together
-//! ([`put_together`]). What must come out follows from the plan and the manifest's row digests ([`root`]). A [`Proof`]
+//! partition, and in each as it is read. A rank reads partitions from end to end, but for the surplus of steps, which others
+//! read: so each builds its parts of the tree as it goes ([`Consumed`]), in memory that grows with the surplus and not with the
+//! epoch, and anyone puts them together ([`put_together`]). What must come out follows from the plan and the manifest's row digests ([`root`]). A [`Proof`]
 //! shows one sample with nothing but the root. `docs/FORMAT.md` has it to the bit.
 //!
 //! Pure: plans, digests and hashes. Where digests come from, and who reports what, is for others.
@@ -60,10 +60,11 @@ impl Subject {
 pub struct Consumed {
     subject: Subject,
     firsts: Vec<u64>,
-    parts: BTreeMap<u32, Part>,
+    /// Of each partition, the last one being added to.
+    parts: BTreeMap<u32, Vec<Part>>,
 }
 
-/// A sample that was not the next of its partition.
+/// A sample of a partition that was read before, or before one that precedes it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("position {position} was read out of turn: partition {partition} was at position {due}")]
 pub struct OutOfTurn {
@@ -78,11 +79,11 @@ impl Consumed {
         Self { subject: Subject::of(plan, epoch), firsts: first_leaves(plan), parts: BTreeMap::new() }
     }
 
-    /// Takes a sample that was read at a position of the plan that this was made for. Reading may begin anywhere; from
-    /// there on a partition's samples come in their order.
+    /// Takes a sample that was read at a position of the plan that this was made for. A partition's samples come in their
+    /// order; those between that others read, or that are left out, make another part.
     ///
     /// # Errors
-    /// [`OutOfTurn`] when one was left out or comes again; nothing is changed then.
+    /// [`OutOfTurn`] when one comes again or too late; nothing is changed then.
     ///
     /// # Panics
     /// If the epoch has no such position.
@@ -95,12 +96,16 @@ impl Consumed {
     ) -> Result<(), OutOfTurn> {
         let (partition, turn) = plan.at_position(position);
         let first = self.firsts[partition.0 as usize];
-        let part = self.parts.entry(partition.0).or_insert_with(|| Part::at(first + turn));
-        let due = part.leaves().end - first;
-        if due != turn {
+        let parts = self.parts.entry(partition.0).or_default();
+        let due = parts.last().map(|part| part.leaves().end - first);
+        if let Some(due) = due.filter(|due| *due > turn) {
             let due = due.min(plan.partition_samples(partition) - 1);
             return Err(OutOfTurn { position, partition, due: plan.position_of(partition, due) });
         }
+        let part = match parts.last_mut() {
+            Some(part) if due == Some(turn) => part,
+            _ => parts.push_mut(Part::at(first + turn)),
+        };
         part.push(NodeHash(LEAF.of(&leaf_bytes(sample, position, row))));
         Ok(())
     }
@@ -108,7 +113,7 @@ impl Consumed {
     /// What was read so far, to be put together with what others read.
     pub fn report(&self) -> ConsumedReport {
         let mut parts: Vec<Part> = Vec::new();
-        for part in self.parts.values() {
+        for part in self.parts.values().flatten() {
             if parts.last_mut().is_none_or(|last| last.join(part).is_err()) {
                 parts.push(part.clone());
             }

@@ -149,7 +149,7 @@ impl<'a> Grain<'a> {
     }
 }
 
-fn take_u32(bytes: &[u8]) -> Option<(usize, &[u8])> {
+pub(crate) fn take_u32(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (value, rest) = bytes.split_first_chunk()?;
     Some((u32::from_le_bytes(*value) as usize, rest))
 }

@@ -30,6 +30,7 @@ pub mod reference;
 pub mod row;
 pub mod shard;
 pub mod size;
+pub mod sparse;
 pub mod statistics;
 pub mod version;
 
@@ -43,3 +44,4 @@ pub use reference::{At, DatasetRef, VersionPrefix};
 pub use row::{DigestSum, RowCodec, RowDigest, RowError};
 pub use shard::{Compression, FinishedShard, RangePlan, Shard, ShardError, ShardWriter, Sidecar};
 pub use size::ByteSize;
+pub use sparse::SparseGrain;

@@ -163,6 +163,28 @@ class Plan:
         sigma = [reversed_digits(i, self.P) for i in range(self.P)]
         return [lists[m][j] for j in range(max(map(len, lists))) for m in sigma if j < len(lists[m])]
 
+    def owners(self, lengths, start, end, V):
+        """The virtual rank that owns each position of a step, given how many samples each partition has."""
+        sigma = [reversed_digits(i, self.P) for i in range(self.P)]
+        visits = [m for j in range(max(lengths)) for m in sigma if j < lengths[m]]
+        return [m * V // self.P for m in visits[start:end]]
+
+def deal(owners, V):
+    """The virtual rank that reads each position of a step, given those that own them."""
+    n, owned = len(owners), [owners.count(v) for v in range(V)]
+    by_turn = sorted(range(V), key=lambda v: owned[v] <= n // V)  # those that own more first; a stable sort
+    room = {v: n // V + (turn < n % V) for turn, v in enumerate(by_turn)}
+    readers, surplus = [None] * n, []
+    for at, owner in enumerate(owners):
+        if room[owner] == 0:
+            surplus.append(at)
+        else:
+            readers[at], room[owner] = owner, room[owner] - 1
+    for v in range(V):
+        for _ in range(room[v]):
+            readers[surplus.pop(0)] = v
+    return readers
+
 def read_strata(bytes):
     """The stratum of each sample, from the encoding of strata."""
     magic, form, count, samples = bytes[:8], *(int.from_bytes(bytes[a:b], "little") for a, b in [(8, 12), (12, 16), (16, 24)])
@@ -261,8 +283,17 @@ def golden():
                            "moves": [len(chunk) for chunk in moves], "first_moves": sum(moves, [])[:4],
                            "moves_digest": digest(n for chunk in moves for move in chunk for n in move),
                            "order": order if full else order[:12], "order_digest": digest(order)})
+        # Of steps of a third of a round, of two and a bit rounds, and the last ones: who reads each position.
+        lengths = [plan.g * len(slots) + sum(plan.grains[short][2] for short in shorts)
+                   for slots, shorts in zip(plan.initial, plan.shorts)]
+        shares = []
+        for V in [v for v in range(1, plan.P + 1) if plan.P % v == 0]:
+            for batch in sorted({-(-plan.P // 3), 2 * plan.P + 1, 64}):
+                readers = [v for start in range(0, sum(rows), batch)
+                           for v in deal(plan.owners(lengths, start, start + batch, V), V)]
+                shares.append({"virtual_ranks": V, "batch": batch, "last": readers[-12:], "digest": digest(readers)})
         plans.append({"name": name, "document": document, "id": blake3(compact(document).encode()).hexdigest(),
-                      "shard_rows": rows, **({"strata": strata.hex()} if strata else {}), "quotas": plan.quota, "shorts": plan.shorts, "epochs": states})
+                      "shard_rows": rows, **({"strata": strata.hex()} if strata else {}), "quotas": plan.quota, "shorts": plan.shorts, "epochs": states, "shares": shares})
     lines = lambda values: ",\n".join(map(compact, values))
     print('{"permutations":[\n%s\n],"plans":[\n%s\n]}' % (lines(permutations), lines(plans)))
 

@@ -71,8 +71,10 @@ impl House {
         serde_json::from_str::<Vec<Value>>(&listed).expect("JSON")
     }
 
+    /// What is shown of live nodes; one that died stays in sight, as not ready.
     fn nodes(&self) -> String {
-        run(self.admin().arg("status"))
+        let shown = run(self.admin().arg("status"));
+        shown.lines().filter(|line| !line.contains("not ready")).collect::<Vec<_>>().join("\n")
     }
 }
 

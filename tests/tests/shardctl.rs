@@ -425,6 +425,7 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
         ("tag", &["digits"]),
         ("reshard", &["digits", "--shard-size", "32KiB"]),
         ("restore", &["digits@v1"]),
+        ("prune", &["digits", "--keep", "1"]),
         ("export", &["digits", "exported", "--format", "parquet"]),
         ("partition", &["digits", "--q", "0.1"]),
         ("partition", &["digits", "--q", "0.1", "--id"]),
@@ -444,6 +445,7 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
         ("verify", &["digits"]),
         ("status", &[]),
         ("runs ls", &[]),
+        ("runs expire", &["--keep", "3"]),
         ("tag", &["digits", "v1", "--delete"]),
         ("plan rm", &["--plan", "digits"]),
         ("rm", &["digits", "--yes"]),
@@ -476,7 +478,8 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
     let others = others.iter().chain(&["certs ls", "certs rotate", "certs revoke", "certs authority"]);
     let others = others.chain(&["exchange show", "exchange pause", "exchange resume", "exchange rate"]);
     let others = others.chain(&["explain placement", "explain move", "explain misses"]);
-    let others = others.chain(&["rebalance", "warm", "evict", "audit check", "runs show", "runs diff"]);
+    let others =
+        others.chain(&["rebalance", "warm", "evict", "audit check", "runs show", "runs diff", "runs rm"]);
     let called =
         calls.iter().chain(elsewhere).map(|(verb, _)| verb).chain(others).map(|verb| (*verb).to_owned());
     assert_eq!(called.collect::<BTreeSet<_>>(), verbs(&home), "this test knows every verb");

@@ -80,6 +80,7 @@ const PURE: &[&str] = &[
     "client/src/placement",
     "client/src/health.rs",
     "client/src/lend.rs",
+    "client/src/engine/kept.rs",
     "client/src/engine/pace.rs",
     "client/src/record/compare.rs",
     "client/src/record/document.rs",

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::Value;
-use shardd_tests::{Cluster, Delivered, Reading, binary, error_line, run};
+use shardd_tests::{Cluster, Delivered, Reading, binary, error_line, run, wait_until};
 
 fn digits(part: &str) -> String {
     format!("{}/../client/data/digits/{part}.parquet", env!("CARGO_MANIFEST_DIR"))
@@ -50,6 +50,12 @@ fn a_run_goes_on_over_a_version_whose_name_is_gone() {
         let listed =
             cluster.shardctl().args(["plan", "rm", "--plan", &reading.plan]).output().expect("starts");
         assert!(error_line(&listed).contains("is that of run r"), "{}", error_line(&listed));
+        let running = cluster.shardctl().args(["runs", "rm", "r", "--yes"]).output().expect("starts");
+        assert!(
+            error_line(&running).contains("run r is running: stop its ranks"),
+            "{}",
+            error_line(&running)
+        );
         collected = Some(ask(&cluster, 1, &["gc", "--older-than", "0s", "--delete"]));
     });
     let collected = collected.expect("epoch 1 began");
@@ -67,6 +73,35 @@ fn a_run_goes_on_over_a_version_whose_name_is_gone() {
         plan["version"],
         "nothing else of it had changed"
     );
+
+    // What was trained on can be deleted, one holder after the other.
+    let the_run = || ask(&cluster, 1, &["runs", "ls"])[0].clone();
+    wait_until("the ranks have left", || the_run()["state"] == "finished");
+    let told = the_run();
+    assert_eq!(
+        (&told["id"], &told["dataset"], &told["plan"]),
+        (&"r".into(), &"digits".into(), &plan["plan"])
+    );
+    assert_eq!(told["details"]["epochs"], 3);
+    ask(&cluster, 1, &["rm", "digits", "--yes"]);
+    let kept = ask(&cluster, 0, &["gc", "--older-than", "0s"]);
+    assert_eq!(kept["shards"]["objects"], 0, "the run keeps them");
+    let asked = cluster.shardctl().args(["runs", "rm", "r"]).output().expect("starts");
+    assert!(error_line(&asked).contains("6 audits of 3 epochs"), "{}", error_line(&asked));
+    ask(&cluster, 0, &["runs", "rm", "r", "--yes"]);
+    let caches_are_empty = || {
+        let picture = ask(&cluster, 0, &["status"]);
+        let nodes = picture["nodes"].as_array().expect("nodes").clone();
+        nodes.iter().all(|node| node["status"]["cache_grains"] == 0)
+    };
+    wait_until("the nodes have dropped what they had for it", caches_are_empty);
+    ask(&cluster, 1, &["plan", "rm", "--plan", &reading.plan]);
+    let freed = ask(&cluster, 0, &["gc", "--older-than", "0s", "--delete"]);
+    assert_eq!(
+        (&freed["versions"][0]["version"], &freed["reached"]["objects"]),
+        (&plan["version"], &0.into())
+    );
+    assert!(ask(&cluster, 0, &["runs", "ls"]).as_array().is_some_and(Vec::is_empty));
 }
 
 #[test]

@@ -51,6 +51,7 @@ impl StepSource for Loader {
             start: (step.epoch, step.positions().start),
             next: (step.cursor.epoch, step.cursor.position),
             micro_batches: micro_batches.collect(),
+            delivered: if self.is_audited() { step.delivered() } else { Vec::new() },
         }))
     }
 

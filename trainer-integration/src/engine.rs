@@ -191,7 +191,7 @@ pub enum EngineError {
     Collective(#[from] CollectiveError),
     /// The device cannot compute so many rows at once, and they cannot be cut.
     #[error(
-        "the device has no memory for {rows} rows at once; make the micro-batches smaller (--batch-size){way_out}"
+        "the device has no memory for {rows} rows at once; make the micro-batches smaller (--micro-batch-size){way_out}"
     )]
     OutOfMemory { rows: usize, way_out: &'static str },
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use serde::Serialize;
+use shardd_client::loader::Delivered;
 
 /// Why no further step could be read; what failed is the source's own error.
 pub type SourceError = Box<dyn Error + Send + Sync>;
@@ -37,6 +38,8 @@ pub struct Step {
     pub next: (u32, u64),
     /// One for each virtual rank of this rank, ascending.
     pub micro_batches: Vec<MicroBatch>,
+    /// What each of them was given, counted and digested; empty when the source keeps no account.
+    pub delivered: Vec<Delivered>,
 }
 
 /// What this rank read in an epoch.

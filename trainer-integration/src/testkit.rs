@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use arrow::array::{ArrayRef, FixedSizeListArray, Int64Array, RecordBatch, UInt8Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use shardd_client::loader::Delivered;
+use shardfmt::RowDigest;
 
 use crate::reduce::VirtualRanks;
 use crate::source::{Audit, MicroBatch, SourceError, Step, StepSource};
@@ -108,6 +110,7 @@ pub struct MemorySteps {
     epochs: u32,
     epoch: u32,
     step: u64,
+    counts: bool,
 }
 
 impl MemorySteps {
@@ -119,7 +122,7 @@ impl MemorySteps {
         batch_size: u64,
         epochs: u32,
     ) -> MemorySteps {
-        MemorySteps { rows, seed: 0, ranks, rank, batch_size, epochs, epoch: 0, step: 0 }
+        MemorySteps { rows, seed: 0, ranks, rank, batch_size, epochs, epoch: 0, step: 0, counts: false }
     }
 
     /// The same, from a position of an epoch on, which is where a step begins.
@@ -128,6 +131,12 @@ impl MemorySteps {
         let step = position / (self.batch_size * u64::from(self.ranks.count));
         (self.epoch, self.step) = (epoch, step);
         self
+    }
+
+    /// The same, with an account of what is given: the digest of a row is that of its number.
+    #[must_use]
+    pub fn counted(self) -> MemorySteps {
+        MemorySteps { counts: true, ..self }
     }
 
     fn order(&self) -> Vec<u32> {
@@ -174,10 +183,18 @@ impl StepSource for MemorySteps {
             )?;
             Ok(MicroBatch { virtual_rank, positions, rows })
         };
-        let micro_batches = self.ranks.of(self.rank).map(micro_batch).collect::<Result<_, _>>()?;
+        let micro_batches =
+            self.ranks.of(self.rank).map(micro_batch).collect::<Result<Vec<_>, SourceError>>()?;
+        let delivered = |micro_batch: &MicroBatch| Delivered {
+            samples: micro_batch.positions.len() as u64,
+            digest_sum: (micro_batch.positions.iter())
+                .map(|position| RowDigest::of(&order[*position as usize].to_le_bytes()))
+                .sum(),
+        };
+        let delivered = if self.counts { micro_batches.iter().map(delivered).collect() } else { Vec::new() };
         let next = if end == order.len() as u64 { (self.epoch + 1, 0) } else { (self.epoch, end) };
         let (epoch, global_samples, start) = (self.epoch, end - start, (self.epoch, start));
-        let step = Step { epoch, step: self.step, global_samples, start, next, micro_batches };
+        let step = Step { epoch, step: self.step, global_samples, start, next, micro_batches, delivered };
         self.step += 1;
         Ok(Some(step))
     }

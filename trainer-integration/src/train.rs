@@ -8,6 +8,7 @@ mod error;
 pub(crate) mod feed;
 pub mod guard;
 mod persistence;
+mod tell;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,6 +54,7 @@ use agree::{MAY_CHANGE, agree_on, begin, compare, kept, same_training};
 use course::Course;
 use feed::{Feed, InputDigests, Preparer};
 use guard::{Guard, Verdict};
+use tell::tell;
 
 /// What decides the weights, apart from the data; and how they are computed.
 #[derive(Clone, Debug)]
@@ -429,6 +431,7 @@ impl Training<'_> {
             engine.digest_gradients(recorder.as_ref().is_some_and(|it| it.wants_digests(number)));
             drop(decoding);
             let decode_s = laps.next();
+            let told = tell(comm, ranks, &step);
             let mut verdict = Verdict::Overflow;
             let loss = engine.step(shares, plan, |loss| {
                 verdict = guard.judge(loss);
@@ -436,6 +439,9 @@ impl Training<'_> {
             })?;
             let (update_s, reduce_s) = (engine.updating().as_secs_f64(), engine.reducing().as_secs_f64());
             let compute_s = laps.next() - update_s;
+            *is_whole = false;
+            let given = told.heard()?; // it was told before the sums that are there
+            *is_whole = true;
             let answers = step.global_samples * spec.shape().answers() as u64;
             if loss.samples != answers {
                 let message = format!("{} answers to a step that asks for {answers}", loss.samples);
@@ -449,6 +455,7 @@ impl Training<'_> {
             };
             let end = Place { epoch: step.next.0, position: step.next.1 };
             *place = Some(end);
+            account.deliver(&step, given.as_deref());
             match verdict {
                 Verdict::Take => account.add(&step, &loss),
                 Verdict::Overflow => {

@@ -235,7 +235,7 @@ fn every_policy_for_the_last_batch_completes_its_epochs_on_every_rank() {
                     rank,
                     world,
                     virtual_ranks: Some(4),
-                    batch_size,
+                    batch: batch_size.into(),
                     last_batch,
                     end_epoch: 2,
                     ..config(&store)

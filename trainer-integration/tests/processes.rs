@@ -15,8 +15,14 @@ use common::DigitsStore;
 use rank::{Rank, free_address};
 
 fn shardtrain(store: &DigitsStore) -> Command {
+    let mut command = by_default(store);
+    command.args(["--virtual-ranks", "4"]);
+    command
+}
+
+fn by_default(store: &DigitsStore) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shardtrain"));
-    command.arg("--store").arg(store.path()).args(["--test-dataset", "digits-test", "--virtual-ranks", "4"]);
+    command.arg("--store").arg(store.path()).args(["--test-dataset", "digits-test"]);
     command
 }
 
@@ -68,6 +74,48 @@ fn processes_report_the_same_weights_for_every_world_size() {
     assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
     let weights = Weights::from_safetensors(&std::fs::read(&saved).unwrap()).unwrap();
     assert_eq!(weights.digest().to_string(), digests[0], "the file holds what the digest says");
+}
+
+#[test]
+fn weights_do_not_depend_on_the_number_of_processes_where_nothing_is_said_of_shares() {
+    let store = DigitsStore::new();
+    let plan = store.plan.to_string();
+    let mut found = Vec::new();
+    for world in [1, 2, 3, 4, 6] {
+        let master = free_address();
+        let ranks: Vec<Rank> = (0..world)
+            .map(|rank| {
+                let mut command = by_default(&store);
+                command.args([
+                    "--plan",
+                    &plan,
+                    "--epochs",
+                    "1",
+                    "--master",
+                    &master,
+                    "--rank",
+                    &rank.to_string(),
+                ]);
+                command
+                    .args(["--world", &world.to_string()])
+                    .arg("--report")
+                    .arg(report_file(&store, rank, world));
+                Rank::spawn(&mut command)
+            })
+            .collect();
+        for rank in ranks {
+            assert_eq!(rank.end(), (Some(0), String::new()));
+        }
+        let report = read_json(&report_file(&store, 0, world));
+        found.push(["weights_digest", "steps", "virtual_ranks"].map(|name| report[name].to_string()));
+    }
+    // Steps of 64 samples in 6 of the 12 partitions' divisors.
+    assert_eq!(found[0][1..], ["23", "6"]);
+    assert!(found.iter().all(|one| *one == found[0]), "{found:?}");
+    let (code, said) = Rank::spawn(by_default(&store).args(["--plan", &plan, "--world", "8"])).end();
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("8 ranks cannot share 6 virtual ranks"), "{said}");
+    assert!(said.contains("--global-batch-size 192"), "{said}");
 }
 
 #[test]

@@ -109,6 +109,7 @@ impl Node {
             grains: Vec::new(),
             transport: lend::Transport::Stream,
             doubted: false,
+            rows: Vec::new(),
         };
         self.engine.locate(&self.run, request).await?;
         Ok(())

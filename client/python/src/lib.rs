@@ -31,7 +31,7 @@ mod native {
     #[pymodule_export]
     use super::order::Order;
     #[pymodule_export]
-    use super::ranks::data_rank;
+    use super::ranks::{data_rank, mixture_virtual_ranks};
     #[pymodule_export]
     use super::samples::Samples;
     #[pymodule_export]

@@ -11,7 +11,9 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use shardd_client::fork::Own;
-use shardd_client::loader::{self, CacheChoice, Follow, LastBatch, LoaderConfig, LoaderSource, Next};
+use shardd_client::loader::{
+    self, BatchSize, CacheChoice, Follow, LastBatch, LoaderConfig, LoaderSource, Next,
+};
 use shardd_client::protocol::RunId;
 use shardfmt::{ByteSize, PlanId};
 
@@ -72,13 +74,14 @@ pub(crate) struct Step {
 #[pymethods]
 impl Loader {
     #[new]
-    #[pyo3(signature = (order, *, batch_size, rank=0, world=1, virtual_ranks=None, last_batch="short", shuffle=true, limit=None, epoch=0, position=0, stride=1,
+    #[pyo3(signature = (order, *, batch_size=None, global_batch_size=None, rank=0, world=1, virtual_ranks=None, last_batch="short", shuffle=true, limit=None, epoch=0, position=0, stride=1,
                         read_ahead=8, threads=2, audit=false, cache_dir=None, cache_limit=None, run=None, allocate=None))]
     #[expect(clippy::too_many_arguments, reason = "each is a choice of the user's, given by name")]
     fn new(
         py: Python<'_>,
         order: Order,
-        batch_size: u32,
+        batch_size: Option<u64>,
+        global_batch_size: Option<u64>,
         rank: u32,
         world: u32,
         virtual_ranks: Option<u32>,
@@ -96,7 +99,8 @@ impl Loader {
         run: Option<&str>,
         allocate: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let mut config = LoaderConfig::following(order.follow(run)?, batch_size);
+        let batch = BatchSize::new(batch_size, global_batch_size).map_err(|error| errors::value(&error))?;
+        let mut config = LoaderConfig::following(order.follow(run)?, batch);
         config.rank = rank;
         config.world = world;
         config.virtual_ranks = virtual_ranks;
@@ -196,6 +200,7 @@ impl Loader {
         let told = PyDict::new(py);
         told.set_item("steps", stats.steps)?;
         told.set_item("samples", stats.samples)?;
+        told.set_item("surplus", stats.surplus)?;
         told.set_item("waited_s", stats.waited_s)?;
         told.set_item("kept_s", stats.kept_s)?;
         told.set_item("network_s", stats.network_s)?;

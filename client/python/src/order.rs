@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use pyo3::prelude::*;
 use shardfmt::VersionId;
-use shardfmt::plan::{Epoch, Plan, PlanDocument, PlanOptions, Shape, SlotTable, VirtualRank};
+use shardfmt::plan::{Epoch, Plan, PlanDocument, PlanOptions, Read, Shape, SlotTable};
 
 use crate::errors;
 use crate::store::schedule;
@@ -55,7 +55,7 @@ impl Order {
 
     /// V for a world that says nothing of it.
     fn default_virtual_ranks(&self, world: u32) -> u32 {
-        self.plan.default_virtual_ranks(world)
+        self.plan.fewest_virtual_ranks(world)
     }
 
     /// Refuses ranks that do not fit.
@@ -63,7 +63,7 @@ impl Order {
         self.plan.check_ranks(world, virtual_ranks).map_err(|error| errors::value(&error))
     }
 
-    /// For each virtual rank of `rank` the numbers of the samples that it reads of positions `start..end`, by position.
+    /// For each virtual rank of `rank` the numbers of the samples that it reads of the step of positions `start..end`, by position.
     #[expect(clippy::too_many_arguments, reason = "where in the order, and who")]
     fn reads(
         &self,
@@ -85,12 +85,10 @@ impl Order {
             while table.epoch() < Epoch(epoch) {
                 table.advance(&self.plan);
             }
-            let of = |v| {
-                let partitions = self.plan.partitions_of(VirtualRank(v), virtual_ranks);
-                let reads = self.plan.step_reads(table, start..end, partitions);
-                reads.iter().map(|read| self.plan.sample(read.grain, read.row).0).collect()
-            };
-            Ok(Plan::virtual_ranks_of(rank, world, virtual_ranks).map(of).collect())
+            let own = Plan::virtual_ranks_of(rank, world, virtual_ranks);
+            let shares = self.plan.step_shares(table, start..end, virtual_ranks, own);
+            let number = |read: &Read| self.plan.sample(read.grain, read.row).0;
+            Ok(shares.iter().map(|reads| reads.iter().map(number).collect()).collect())
         })
     }
 }

@@ -193,13 +193,23 @@ impl Store {
         })
     }
 
-    /// The plan's version, partitions, samples and default virtual ranks for a world.
-    fn describe_plan(&self, py: Python<'_>, id: &str, world: u32) -> PyResult<(String, u32, u64, u32)> {
+    /// The plan's version, partitions, samples and default virtual ranks: for steps of `global_batch`, or for a world.
+    #[pyo3(signature = (id, world, global_batch=None))]
+    fn describe_plan(
+        &self,
+        py: Python<'_>,
+        id: &str,
+        world: u32,
+        global_batch: Option<u64>,
+    ) -> PyResult<(String, u32, u64, u32)> {
         let id = PlanId(parse(id)?);
         py.detach(|| {
             let (plan, _) = self.plan(id)?;
             let version = plan.document().version.to_string();
-            let virtual_ranks = plan.default_virtual_ranks(world);
+            let virtual_ranks = match global_batch {
+                Some(global_batch) => plan.default_virtual_ranks(global_batch),
+                None => plan.fewest_virtual_ranks(world),
+            };
             Ok((version, plan.document().partitions, plan.sample_count(), virtual_ranks))
         })
     }

@@ -1,6 +1,7 @@
 """What an epoch is."""
 
 import os
+import warnings
 
 import pytest
 import torch
@@ -160,14 +161,25 @@ def test_a_loader_knows_how_steps_are_put_together_of_micro_batches(store):
     assert list(weights.values()) == pytest.approx([1.0] * len(weights))
 
 
-def test_a_global_batch_is_cut_into_equal_parts(store):
-    dataset = shardd.StreamingDataset(store, rank=1, world_size=4)
-    own = shardd.DataLoader(dataset, global_batch_size=64)
-    assert own.batch_size == 16 and len(next(iter(own))["id"]) == 16
-    with pytest.raises(ValueError, match="global_batch_size=63 is no multiple of the 4 virtual ranks"):
-        len(shardd.DataLoader(dataset, global_batch_size=63))
+def test_a_global_batch_is_cut_alike_for_any_number_of_ranks(store):
+    read = {}
+    for world in (1, 2, 3, 4, 6, 8):
+        steps = read.setdefault(world, {})
+        for rank in range(world):
+            dataset = shardd.StreamingDataset(store, partitions=48, rank=rank, world_size=world)
+            own = shardd.DataLoader(dataset, global_batch_size=67)
+            assert (own.virtual_ranks, own.batch_size, own.global_batch_size) == (8, 9, 67)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for batch in own:
+                    steps.setdefault(own.step, []).append(batch["id"].tolist() if own.weight else [])
+        sizes = [len(ids) for step in list(steps.values())[:-1] for ids in step]
+        assert set(sizes) == {8, 9}
+    assert all(steps == read[1] for steps in read.values()), "the same micro-batches, in the order of virtual ranks"
     with pytest.raises(ValueError, match="one of them"):
         shardd.DataLoader(dataset, 16, global_batch_size=64)
+    with pytest.raises(ValueError, match="2 ranks cannot share 1 virtual ranks"):
+        list(shardd.DataLoader(shardd.StreamingDataset(store, partitions=48, rank=0, world_size=2), global_batch_size=8))
 
 
 def test_ranks_that_get_unequally_many_micro_batches_are_warned_and_told_the_way_out(store):

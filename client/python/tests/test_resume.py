@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import warnings
 
 import pytest
 
@@ -33,6 +34,38 @@ def test_a_restored_loader_gives_what_the_first_one_would_have_at_every_step(sto
 
 def test_a_restored_loader_of_one_rank_of_three_does_so_too_also_when_it_drops_the_rest(store):
     assert_equal_output_after_checkpoint(lambda: loader(store, 1, 3, batch_size=40, drop_last=True), 20)
+
+
+def test_a_state_between_micro_batches_says_that_its_step_comes_again(store):
+    own = loader(store, batch_size=128, virtual_ranks=6)
+    given = []
+    for batch in own:
+        given.append(batch["id"].tolist())
+        if len(given) == 3:
+            break
+    with pytest.warns(UserWarning, match="3 of 6 micro-batches .* epoch 0 position 0, and 384 samples that this rank was given come again"):
+        state = own.state_dict()
+    assert (state["epoch"], state["position"], state["unfinished_step"]) == (0, 0, [3, 6])
+    restored = loader(store, batch_size=128)
+    restored.load_state_dict(state)
+    again = iter(restored)
+    assert [next(again)["id"].tolist() for _ in range(3)] == given
+    for _ in range(3):
+        next(again)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        state = restored.state_dict()
+    assert restored.is_last_micro and state["position"] == 768 and "unfinished_step" not in state
+
+
+@pytest.mark.parametrize("virtual_ranks", [1, 3, 4, 8, 16, 48])
+def test_no_micro_batch_is_larger_than_the_batch_size_and_those_of_a_step_differ_by_one_at_most(store, virtual_ranks):
+    own = loader(store, batch_size=7, virtual_ranks=virtual_ranks)
+    steps: dict[int, list[int]] = {}
+    for batch in own:
+        steps.setdefault(own.step, []).append(len(batch["id"]) if own.weight else 0)
+    assert sum(map(sum, steps.values())) == SAMPLES
+    assert all(max(sizes) <= 7 and max(sizes) - min(sizes) <= 1 for sizes in steps.values())
 
 
 def test_states_are_small_json_and_the_same_on_every_rank(store):

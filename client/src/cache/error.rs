@@ -12,6 +12,9 @@ pub enum CacheError {
     /// No room. Drop or evict something, or go without the grain.
     #[error("cache {} is full: {needed} bytes needed, {} of {limit} used", .dir.display(), used)]
     Full { dir: PathBuf, needed: u64, used: ByteSize, limit: ByteSize },
+    /// The disk has no more room than what is kept free on it. Make room there, or go without the grain.
+    #[error("the disk of cache {} has no {needed} bytes left beside its reserve", .dir.display())]
+    DiskFull { dir: PathBuf, needed: u64 },
     /// The grain cannot lie in a segment.
     #[error("grain {key} of {bytes} bytes is too large for a cache: choose a smaller grain")]
     TooLarge { key: GrainKey, bytes: u64 },
@@ -46,7 +49,7 @@ impl CacheError {
     /// Whether space is what is missing, under the cache's limit or on the disk.
     pub fn is_full(&self) -> bool {
         match self {
-            Self::Full { .. } => true,
+            Self::Full { .. } | Self::DiskFull { .. } => true,
             Self::Io { source, .. } => {
                 matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
             }

@@ -41,6 +41,8 @@ use open::Marker;
 pub use open::scan;
 use state::{Reservation, State};
 
+use crate::reserve::Reserve;
+
 /// How many segment files may be open at once.
 const MAX_OPEN_FILES: usize = 128;
 
@@ -78,11 +80,19 @@ pub struct Class {
     pub run: String,
     /// The epoch after which they leave; [`Class::NEVER`] when that is not known.
     pub departs: u32,
+    /// The chunk of the exchange that takes them away, where they are not waited for until the epoch ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<u32>,
 }
 
 impl Class {
     /// The epoch of departure of grains that stay, or of which it is unknown when they leave.
     pub const NEVER: u32 = u32::MAX;
+
+    /// Of grains that a run wants until an epoch ends.
+    pub fn until(run: &str, departs: u32) -> Self {
+        Self { run: run.to_owned(), departs, chunk: None }
+    }
 }
 
 /// Where the bytes of a grain lie. They stay readable there until their segment is dropped, and in files that are
@@ -132,6 +142,7 @@ pub struct Cache {
     /// One fsync round at a time, so that whoever finds nothing left to sync knows it is done.
     syncing: Mutex<()>,
     unclean: bool,
+    reserve: Reserve,
     _lock: File,
 }
 
@@ -154,6 +165,7 @@ impl Cache {
             files: OpenFiles::new(MAX_OPEN_FILES, options),
             syncing: Mutex::new(()),
             unclean: opened.unclean,
+            reserve: Reserve::default(),
             _lock: opened.lock,
         })
     }
@@ -176,6 +188,12 @@ impl Cache {
             self.discard(&key);
         }
         self.write(&key, class, bytes, None)
+    }
+
+    /// From now on a put leaves `bytes` free on the disk, as others write there too: one that would not is refused as if the
+    /// cache were full.
+    pub fn keep_free(&self, bytes: u64) {
+        self.reserve.set(bytes);
     }
 
     /// Where the grain lies, if it is here.
@@ -241,6 +259,24 @@ impl Cache {
         });
         for number in unwanted.into_iter().chain(wanted) {
             self.empty_segment(number, &still_wanted, true, &mut dropped)?;
+        }
+        Ok(dropped)
+    }
+
+    /// Drops, of what leaves with `epoch` in `run`, the segments of which every grain `has_left` already.
+    pub fn drop_left(
+        &self,
+        run: &str,
+        epoch: u32,
+        has_left: impl Fn(&GrainKey) -> bool,
+    ) -> Result<Dropped, CacheError> {
+        let mut dropped = Dropped::default();
+        for number in self.segments_where(|class| class.run == run && class.departs == epoch) {
+            let is_left = |state: &State| state.live_in(number).iter().all(|(key, _)| has_left(key));
+            // Sealing it makes the next grain of its class open another: only where it is of use.
+            if is_left(&self.state()) && is_left(&self.seal(number)) {
+                self.empty_segment(number, &|_| None, true, &mut dropped)?;
+            }
         }
         Ok(dropped)
     }
@@ -408,6 +444,9 @@ impl Cache {
     }
 
     fn reserve(&self, class: &Class, len: u64) -> Result<Reservation, CacheError> {
+        if !self.reserve.admits(&self.dir, len) {
+            return Err(CacheError::DiskFull { dir: self.dir.clone(), needed: len });
+        }
         let mut state = self.state();
         if state.closed {
             return Err(CacheError::Closed { dir: self.dir.clone() });

@@ -22,7 +22,7 @@ fn bytes(n: u32) -> Vec<u8> {
 }
 
 fn class(run: &str, departs: u32) -> Class {
-    Class { run: run.to_owned(), departs }
+    Class::until(run, departs)
 }
 
 fn open(dir: &TempDir) -> Cache {

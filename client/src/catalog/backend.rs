@@ -29,6 +29,8 @@ const LOOKED_FOR_AT_ONCE: usize = 32;
 pub struct CatalogBackend {
     origin: Arc<Origin>,
     metastore: Arc<dyn Metastore>,
+    /// Where trainings leave records and checkpoints.
+    trainings: Arc<Origin>,
     /// The name of this catalog, once it has marked the store.
     marked: Arc<OnceCell<String>>,
 }
@@ -36,7 +38,17 @@ pub struct CatalogBackend {
 impl CatalogBackend {
     /// A catalog that keeps objects in `origin` and names in `metastore`.
     pub fn new(origin: Arc<Origin>, metastore: Arc<dyn Metastore>) -> Self {
-        Self { origin, metastore, marked: Arc::default() }
+        Self { trainings: Arc::clone(&origin), origin, metastore, marked: Arc::default() }
+    }
+
+    /// The same, whose trainings leave records and checkpoints elsewhere.
+    pub(super) fn with_trainings(self, trainings: Arc<Origin>) -> Self {
+        Self { trainings, ..self }
+    }
+
+    /// Where trainings leave records and checkpoints.
+    pub(super) fn trainings(&self) -> &Arc<Origin> {
+        &self.trainings
     }
 
     /// The store.
@@ -102,8 +114,7 @@ impl CatalogBackend {
         };
         let reach = Reach { commit: Some(commit.id()), version: Some(version), plan: None };
         let guard = self.guard(&reach, || format!("a commit to {name}")).await?;
-        let revision = present.map(|(_, revision)| revision);
-        let outcome = self.commit_guarded(&manifest, &commit, implied, revision, &guard).await;
+        let outcome = self.commit_guarded(&manifest, &commit, implied, present, &guard).await;
         guard.end().await;
         match outcome {
             Ok(()) => Ok(DatasetInfo::of(commit.id(), &commit)),
@@ -121,16 +132,18 @@ impl CatalogBackend {
         }
     }
 
-    /// Writes what leads to the commit, then the pointer to it, if that is at `revision`.
+    /// Writes what leads to the commit, then the pointer to it, if that is still what is `present`.
     async fn commit_guarded(
         &self,
         manifest: &Manifest,
         commit: &Commit,
         implied: Option<Commit>,
-        revision: Option<u64>,
+        present: Option<(RefRecord, u64)>,
         guard: &Guard,
     ) -> Result<(), CatalogError> {
         let version = commit.version;
+        let (oldest, revision) =
+            present.map_or((1, None), |(present, revision)| (present.oldest, Some(revision)));
         if !self.origin.has_manifest(version).await? {
             return Err(no_version(version));
         }
@@ -142,7 +155,7 @@ impl CatalogBackend {
         let record = VersionRecord { dataset: commit.dataset.clone() };
         self.put_once(&format!("{VERSIONS}{version}"), &record).await?;
         guard.renew().await?;
-        let record = to_json(&RefRecord::of(id, commit));
+        let record = to_json(&RefRecord::of(id, commit, oldest));
         self.metastore.put(&ref_key(&commit.dataset), record, Expected::unchanged(revision), None).await?;
         Ok(())
     }

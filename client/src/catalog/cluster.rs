@@ -1,6 +1,7 @@
 //! A catalog through several servers of one cluster: as long as one of them answers, it does.
 
 use std::ops::Range;
+use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
@@ -12,9 +13,9 @@ use shardfmt::{
 
 use super::{
     Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, HttpCatalog, LogEntry, PlanInfo,
-    TagExpected, TagInfo,
+    RecoverOptions, RecoverReport, RemoveRun, RunInfo, TagExpected, TagInfo,
 };
-use crate::http::{Credentials, HttpError};
+use crate::http::{Credentials, HttpError, living_first};
 use crate::protocol::{AuditReport, RunId, RunRecord};
 
 /// A [`Catalog`] that asks the server that answered last, and another when that one is gone.
@@ -24,6 +25,10 @@ use crate::protocol::{AuditReport, RunId, RunRecord};
 pub struct ClusterCatalog {
     servers: Vec<HttpCatalog>,
     current: AtomicUsize,
+    /// Looks, once, which of the servers live: one that hangs would be waited for.
+    look: Once,
+    urls: Vec<String>,
+    credentials: Option<Credentials>,
 }
 
 impl ClusterCatalog {
@@ -33,7 +38,8 @@ impl ClusterCatalog {
     ///
     /// If there is no server to ask.
     pub fn new<U: AsRef<str>>(urls: &[U]) -> Self {
-        Self::of(urls.iter().map(|url| HttpCatalog::new(url.as_ref())).collect())
+        let credentials = Credentials::of_env().ok();
+        Self::of(urls, credentials, HttpCatalog::new)
     }
 
     /// The same, with these credentials.
@@ -42,15 +48,31 @@ impl ClusterCatalog {
     ///
     /// If there is no server to ask.
     pub fn with<U: AsRef<str>>(urls: &[U], credentials: &Credentials) -> Self {
-        Self::of(urls.iter().map(|url| HttpCatalog::with(url.as_ref(), credentials)).collect())
+        Self::of(urls, Some(credentials.clone()), |url| HttpCatalog::with(url, credentials))
     }
 
-    fn of(servers: Vec<HttpCatalog>) -> Self {
-        assert!(!servers.is_empty(), "a cluster has at least one server");
-        Self { servers, current: AtomicUsize::new(0) }
+    fn of<U: AsRef<str>>(
+        urls: &[U],
+        credentials: Option<Credentials>,
+        server: impl Fn(&str) -> HttpCatalog,
+    ) -> Self {
+        assert!(!urls.is_empty(), "a cluster has at least one server");
+        let servers = urls.iter().map(|url| server(url.as_ref())).collect();
+        let urls = urls.iter().map(|url| url.as_ref().to_owned()).collect();
+        Self { servers, current: AtomicUsize::new(0), look: Once::new(), urls, credentials }
+    }
+
+    /// Begins with the first server that lives.
+    fn look(&self) {
+        let Some(credentials) = &self.credentials else { return };
+        let (living, _) = living_first(&self.urls, credentials);
+        if let Some(first) = self.urls.iter().position(|url| living.first() == Some(url)) {
+            self.current.store(first, Ordering::Relaxed);
+        }
     }
 
     fn ask<T>(&self, question: impl Fn(&HttpCatalog) -> Result<T, CatalogError>) -> Result<T, CatalogError> {
+        self.look.call_once(|| self.look());
         let count = self.servers.len();
         let current = self.current.load(Ordering::Relaxed);
         let mut unreachable = None;
@@ -148,6 +170,10 @@ impl Catalog for ClusterCatalog {
         self.ask(|server| server.remove_dataset(name, expected))
     }
 
+    fn prune(&self, name: &DatasetName, oldest: CommitId) -> Result<u64, CatalogError> {
+        self.ask(|server| server.prune(name, oldest))
+    }
+
     fn tags(&self, dataset: Option<&DatasetName>) -> Result<Vec<TagInfo>, CatalogError> {
         self.ask(|server| server.tags(dataset))
     }
@@ -191,12 +217,24 @@ impl Catalog for ClusterCatalog {
         self.ask(|server| server.run(id))
     }
 
+    fn runs(&self) -> Result<Vec<RunInfo>, CatalogError> {
+        self.ask(Catalog::runs)
+    }
+
+    fn remove_run(&self, id: &RunId, options: RemoveRun) -> Result<RunInfo, CatalogError> {
+        self.ask(|server| server.remove_run(id, options))
+    }
+
     fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, CatalogError> {
         self.ask(|server| server.audits(run))
     }
 
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
         self.ask(|server| server.gc(options))
+    }
+
+    fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError> {
+        self.ask(|server| server.recover(options))
     }
 }
 

@@ -7,11 +7,14 @@ use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use shardfmt::plan::{PlanDocument, PlanOptions, Shape, Strata};
 use shardfmt::version::Store;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, Digest, FinishedShard, InputDigest, Manifest, Message, NodeHash,
-    Operation, PlanId, ShardEntry, ShardId, ShardWriter, TagName, VersionId,
+    CommitId, DatasetName, DatasetRef, Digest, DigestSum, FinishedShard, InputDigest, Manifest, Message,
+    NodeHash, Operation, PlanId, ShardEntry, ShardId, ShardWriter, TagName, VersionId,
 };
 
-use super::{Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, TagExpected};
+use super::records::to_json;
+use super::{Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, RemoveRun, RunState, TagExpected};
+use crate::protocol::{AuditReport, RanksRecord, RunId, RunRecord};
+use crate::span::now;
 
 /// Tells the story to `catalog`, which has no datasets yet.
 ///
@@ -32,6 +35,83 @@ pub fn conformance(catalog: &dyn Catalog) {
     of_concurrent_commits_exactly_one_wins(catalog);
     plans_fit_their_version(catalog, &second);
     what_nothing_reaches_goes_and_nothing_else(catalog, &first, &second);
+    a_pruned_history_ends_where_it_was_cut(catalog);
+}
+
+/// What is promised of runs, told to a catalog that has heard the story above. No catalog begins a run: `put` writes into its metastore
+/// what nodes keep of them.
+///
+/// # Panics
+///
+/// With what was promised and not kept.
+pub fn conformance_of_runs(catalog: &dyn Catalog, put: &dyn Fn(String, Vec<u8>)) {
+    let [plan] = &catalog.plans().expect("lists")[..] else { panic!("there is one") };
+    let run = |name: &str| -> RunId { name.parse().expect("a name") };
+    let now = now();
+    let record = |name: &str, left: Option<u64>| RunRecord {
+        id: run(name),
+        plan: plan.id,
+        version: plan.version,
+        virtual_ranks: 2,
+        began: Some(now - 7200),
+        left,
+        removing: false,
+    };
+    let put_run = |record: &RunRecord| put(format!("runs/{}", record.id), to_json(record));
+    let put_ranks = |name: &str, seen: u64| {
+        let nodes = vec![Some("n1".parse().expect("a name"))];
+        let ranks = RanksRecord { launch: 1, world: 1, epoch: 0, reached: 2, nodes, seen: Some(seen) };
+        put(format!("ranks/{name}"), to_json(&ranks));
+    };
+    put_run(&record("done", Some(now - 3600)));
+    put_run(&record("cut", None));
+    put_ranks("cut", now - 3600);
+    put_run(&record("live", None));
+    put_ranks("live", now);
+    put_run(&RunRecord { removing: true, ..record("half", None) });
+    let report = AuditReport {
+        rank: 0,
+        world: 1,
+        epoch: 2,
+        samples: 3,
+        digest_sum: DigestSum::default(),
+        global_batch_size: None,
+    };
+    put("audits/done/000002/000001-000000".to_owned(), to_json(&report));
+
+    let listed = catalog.runs().expect("lists");
+    let states: Vec<_> = listed.iter().map(|run| (run.id.as_str(), run.state)).collect();
+    let expected = [
+        ("cut", RunState::Interrupted),
+        ("done", RunState::Finished),
+        ("half", RunState::Removing),
+        ("live", RunState::Running),
+    ];
+    assert_eq!(states, expected);
+    let done = catalog.run_info(&run("done")).expect("one of them");
+    assert_eq!((done.plan, done.dataset.as_ref()), (Some(plan.id), Some(&plan.dataset)));
+    assert_eq!((done.began, done.seen), (Some(now - 7200), Some(now - 3600)));
+    let details = done.details.expect("lists say what there is");
+    assert_eq!((details.epochs, details.audits), (3, 1));
+
+    let used = catalog.remove_plan(plan.id).expect_err("runs train over it").to_string();
+    assert!(used.contains("shardctl runs rm"), "{used}");
+    let asked = RemoveRun::default();
+    let running = catalog.remove_run(&run("live"), asked).expect_err("its ranks are heard of");
+    assert!(matches!(running, CatalogError::Running { .. }), "{running:?}");
+    assert_eq!(catalog.run_info(&run("live")).expect("it is there").state, RunState::Running);
+    let missing = catalog.remove_run(&run("none"), asked).expect_err("there is none");
+    assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
+
+    assert_eq!(catalog.remove_run(&run("done"), asked).expect("it is over"), done);
+    assert_eq!(catalog.audits(&run("done")).expect("lists"), []);
+    let gone = catalog.run(&run("done")).expect_err("it is gone");
+    assert!(matches!(gone, CatalogError::NotFound { .. }), "{gone:?}");
+    catalog.remove_run(&run("cut"), asked).expect("nobody has heard of it for an hour");
+    catalog.remove_run(&run("half"), asked).expect("a removal can be repeated");
+    catalog.remove_run(&run("live"), RemoveRun { force: true, ..asked }).expect("as told");
+    assert_eq!(catalog.runs().expect("lists"), []);
+    catalog.remove_plan(plan.id).expect("no run uses it any more");
 }
 
 /// A small version: its shards and its manifest.
@@ -356,6 +436,46 @@ fn what_nothing_reaches_goes_and_nothing_else(catalog: &dyn Catalog, first: &Ver
     assert_eq!((back.version, back.commits), (tagged.version, 1));
     let gone = catalog.restore(&race, None, lost.version, &Message::default()).expect_err("deleted");
     assert!(matches!(gone, CatalogError::NotFound { .. }), "{gone:?}");
+}
+
+fn a_pruned_history_ends_where_it_was_cut(catalog: &dyn Catalog) {
+    let long = name("long");
+    let versions: Vec<Version> = (0..4).map(|n| dataset(&[1000 * n..1000 * n + 20, 9000..9010])).collect();
+    let mut expected = None;
+    for Version { shards, manifest } in &versions {
+        shards.iter().for_each(|shard| catalog.put_shard(shard).expect("puts"));
+        expected = Some(catalog.commit(&long, expected, manifest, &ingested()).expect("as expected").version);
+    }
+    let log = catalog.log(&long, 10).expect("walks");
+    catalog.put_tag(&long, &tag("kept"), log[3].id, TagExpected::Absent).expect("the first is there");
+    let strange = CommitId(Digest::of(b"no commit"));
+    let missing = catalog.prune(&long, strange).expect_err("there is none");
+    assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
+    assert_eq!(catalog.log(&long, 10).expect("walks"), log);
+
+    assert_eq!(catalog.prune(&long, log[1].id).expect("it is there"), 2);
+    assert_eq!(catalog.prune(&long, log[1].id).expect("once more is harmless"), 0);
+    assert_eq!(catalog.log(&long, 10).expect("walks"), log[..2]);
+    let beyond = catalog.resolve(&at("long@~2")).expect_err("it was cut off").to_string();
+    assert!(beyond.contains("pruned") && beyond.contains("long@~1"), "{beyond}");
+    let cut = catalog.prune(&long, log[2].id).expect_err("a cut is not undone");
+    assert!(matches!(cut, CatalogError::NotFound { .. }), "{cut:?}");
+    let all = GcOptions { dry_run: false, older_than_s: 0 };
+    catalog.gc(&all).expect("deletes");
+    let gone = catalog.manifest(versions[1].manifest.id()).expect_err("only the history held it");
+    assert!(matches!(gone, CatalogError::NotFound { .. }), "{gone:?}");
+    for kept in [&versions[0], &versions[2], &versions[3]] {
+        what_is_put_comes_back(catalog, kept);
+    }
+    assert_eq!(catalog.resolve(&at("long@kept")).expect("tags keep what they name").commit, log[3].id);
+
+    let Version { shards, manifest } = dataset(&[5000..5010, 5010..5020]);
+    shards.iter().for_each(|shard| catalog.put_shard(shard).expect("puts"));
+    let last = catalog.commit(&long, expected, &manifest, &ingested()).expect("on top");
+    assert_eq!(last.commits, 5, "numbers go on");
+    assert_eq!(catalog.log(&long, 10).expect("walks").len(), 3, "and the cut stays");
+    catalog.remove_tag(&long, &tag("kept"), versions[0].manifest.id()).expect("there is one");
+    catalog.remove_dataset(&long, last.version).expect("as expected");
 }
 
 fn ingested() -> CommitNote {

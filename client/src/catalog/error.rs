@@ -4,10 +4,12 @@ use shardfmt::plan::PlanError;
 use shardfmt::{CommitId, DatasetName, DatasetRef, PlanId, TagName, VersionId};
 
 use super::guard::SLICE_TAKES;
+use super::run_info::QUIET_IS_GONE;
 use crate::http::HttpError;
 use crate::metastore::MetaError;
 use crate::origin::OriginError;
 use crate::problem::Problem;
+use crate::record::RecordError;
 
 /// Why a catalog did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -38,8 +40,14 @@ pub enum CatalogError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// A run trains over the plan. It can be removed when the run is.
-    #[error("plan {} is that of run {run}", plan.short())]
+    #[error("plan {} is that of run {run}: `shardctl runs rm {run}` removes that", plan.short())]
     InUse { plan: PlanId, run: String },
+    /// Ranks were heard of lately. Stop them first.
+    #[error(
+        "run {run} is running: stop its ranks first, and it can be removed; if they were killed, it is taken for interrupted {} minutes after they were last heard of, or --force removes it now",
+        QUIET_IS_GONE.as_secs() / 60
+    )]
+    Running { run: String },
     /// A dataset's commits do not lead back to its first. Restore the commit from a backup of the store.
     #[error("the history of {dataset} is broken at commit {commit}: {reason}")]
     BrokenHistory { dataset: DatasetName, commit: CommitId, reason: String },
@@ -75,6 +83,9 @@ pub enum CatalogError {
     /// The store failed.
     #[error(transparent)]
     Origin(#[from] OriginError),
+    /// What trainings left in the store cannot be told.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// The metastore failed.
     #[error(transparent)]
     Meta(#[from] MetaError),

@@ -1,7 +1,7 @@
 //! Garbage: the objects that nothing reaches. Found by walking from every name, deleted in an order that leaves nothing
 //! dangling.
 //!
-//! What is reached: of each dataset every commit and version in its history, of each tag its commit and version, of each
+//! What is reached: of each dataset every commit and version in its history as far as it was not pruned, of each tag its commit and version, of each
 //! plan and run the plan and the version, and what is announced in `intents/`; of a version its manifest, its tree and the
 //! shards it names. An unreached manifest that is young counts too: whoever put it has not committed it yet.
 //!
@@ -58,7 +58,7 @@ pub struct GcReport {
     pub dry_run: bool,
     /// Plans that are not on the list any more, and strata of such plans.
     pub plans: Tally,
-    /// Commits of datasets that were removed.
+    /// Commits of datasets that were removed, and those that were pruned.
     pub commits: Tally,
     /// Manifests, each a version.
     pub manifests: Tally,

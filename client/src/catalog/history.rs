@@ -13,6 +13,8 @@ const MOST_WALKED: usize = 10_000;
 pub(super) struct History<'a> {
     origin: &'a Origin,
     dataset: &'a DatasetName,
+    /// The number of the last commit to come: what was before was pruned.
+    oldest: u64,
     next: Option<Step>,
 }
 
@@ -29,7 +31,8 @@ impl<'a> History<'a> {
     pub(super) fn of(origin: &'a Origin, dataset: &'a DatasetName, record: &RefRecord) -> Self {
         let implied = record.implied_commit(dataset);
         let id = record.commit.or_else(|| implied.as_ref().map(Commit::id)).expect("one of the two is there");
-        Self { origin, dataset, next: Some(Step { id, number: record.commits, implied }) }
+        let next = Some(Step { id, number: record.commits, implied });
+        Self { origin, dataset, oldest: record.oldest, next }
     }
 
     /// The next older commit.
@@ -57,8 +60,9 @@ impl<'a> History<'a> {
         if commit.number != number {
             return Err(broken(format!("it is number {} where number {number} should be", commit.number)));
         }
-        // A parent is there exactly if the number is above 1.
-        self.next = commit.parent.map(|id| Step { id, number: number.saturating_sub(1), implied: None });
+        // A parent is there exactly if the number is above that of the oldest.
+        let parent = commit.parent.filter(|_| number > self.oldest);
+        self.next = parent.map(|id| Step { id, number: number.saturating_sub(1), implied: None });
         Ok(Some(LogEntry { id, commit }))
     }
 }
@@ -94,7 +98,7 @@ impl CatalogBackend {
                 OriginError::NotFound { .. } => CatalogError::NotFound { what: what() },
                 error => error.into(),
             })?;
-            if commit.dataset != *name {
+            if commit.dataset != *name || commit.number < record.oldest {
                 return Err(CatalogError::NotFound { what: what() });
             }
             history.next = Some(Step { id: from, number: commit.number, implied: None });
@@ -167,7 +171,11 @@ impl CatalogBackend {
         if back == 0 {
             return Ok(record.named(name.clone()));
         }
-        let commits = record.commits;
+        let kept = record.commits.saturating_sub(record.oldest) + 1;
+        let has = match record.oldest {
+            0 | 1 => format!("has {kept} in all, the first is"),
+            _ => format!("has {kept} since its history was pruned, the oldest is"),
+        };
         let mut history = History::of(self.origin(), name, &record);
         let mut entry = history.next().await?;
         for _ in 0..back {
@@ -176,9 +184,7 @@ impl CatalogBackend {
             }
             entry = history.next().await?;
         }
-        let what = || {
-            format!("version {reference}: {name} has {commits} in all, the first is {name}@~{}", commits - 1)
-        };
+        let what = || format!("version {reference}: {name} {has} {name}@~{}", kept - 1);
         let LogEntry { id, commit } = entry.ok_or_else(|| CatalogError::NotFound { what: what() })?;
         Ok(DatasetInfo::of(id, &commit))
     }

@@ -16,8 +16,8 @@ use shardfmt::{
 };
 
 use super::{
-    Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, LogEntry, PlanInfo, TagExpected,
-    TagInfo,
+    Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, LogEntry, PlanInfo, Pruned,
+    RecoverOptions, RecoverReport, RemoveRun, RunInfo, TagExpected, TagInfo,
 };
 use crate::http::{Credentials, HttpClient, HttpError};
 use crate::problem::Kind;
@@ -259,6 +259,16 @@ impl Catalog for HttpCatalog {
         }
     }
 
+    fn prune(&self, name: &DatasetName, oldest: CommitId) -> Result<u64, CatalogError> {
+        let url = self.url(format_args!("datasets/{name}/log?before={oldest}"));
+        let answer = self.client.delete(&url).map_err(as_said)?;
+        let pruned: Pruned = serde_json::from_slice(&answer).map_err(|error| {
+            let reason = format!("not the JSON expected: {error}");
+            CatalogError::Http(HttpError::Protocol { url, reason })
+        })?;
+        Ok(pruned.commits)
+    }
+
     fn tags(&self, dataset: Option<&DatasetName>) -> Result<Vec<TagInfo>, CatalogError> {
         let url = match dataset {
             Some(dataset) => self.url(format_args!("datasets/{dataset}/tags")),
@@ -336,12 +346,34 @@ impl Catalog for HttpCatalog {
         Ok(view.run)
     }
 
+    fn runs(&self) -> Result<Vec<RunInfo>, CatalogError> {
+        let answer = self.patient.get_list(&self.url(format_args!("runs?details=true")), usize::MAX);
+        answer.map_err(|error| refused(error, "list of runs"))
+    }
+
+    fn remove_run(&self, id: &RunId, options: RemoveRun) -> Result<RunInfo, CatalogError> {
+        let RemoveRun { force, checkpoints } = options;
+        let url = self.url(format_args!("runs/{id}?force={force}&checkpoints={checkpoints}"));
+        match self.patient.delete(&url) {
+            Ok(answer) => serde_json::from_slice(&answer).map_err(|error| {
+                let reason = format!("not the JSON expected: {error}");
+                CatalogError::Http(HttpError::Protocol { url: url.clone(), reason })
+            }),
+            Err(HttpError::Problem { status: 409, .. }) => Err(CatalogError::Running { run: id.to_string() }),
+            Err(error) => Err(as_said(error)),
+        }
+    }
+
     fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, CatalogError> {
         self.client.get_list(&self.url(format_args!("runs/{run}/audit")), usize::MAX).map_err(as_said)
     }
 
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
         self.patient.post_json(&self.url(format_args!("gc")), options).map_err(as_said)
+    }
+
+    fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError> {
+        self.patient.post_json(&self.url(format_args!("recover")), &options).map_err(as_said)
     }
 }
 

@@ -129,6 +129,13 @@ pub struct PlanInfo {
     pub created: u64,
 }
 
+/// What pruning cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Pruned {
+    /// How many commits.
+    pub commits: u64,
+}
+
 /// A version: what is in it, and how its dataset came to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct VersionInfo {

@@ -16,9 +16,9 @@ use tokio::runtime::Runtime;
 
 use super::{
     Catalog, CatalogBackend, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, LogEntry, PlanInfo,
-    StorePlace, TagExpected, TagInfo,
+    RecoverOptions, RecoverReport, RemoveRun, RunInfo, StorePlace, TagExpected, TagInfo,
 };
-use crate::metastore::{BucketMetastore, FilesMetastore, Metastore};
+use crate::metastore::{BucketMetastore, FilesMetastore, MemoryMetastore, Metastore};
 use crate::origin::{Origin, OriginError};
 use crate::protocol::{AuditReport, RunId, RunRecord};
 use crate::stores::StoreOptions;
@@ -43,7 +43,23 @@ impl LocalCatalog {
         let origin = Arc::new(Origin::open_dir(&dir.join("store"))?);
         let metastore = Arc::new(FilesMetastore::open(dir.join("meta"))?);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        Self::of(origin, metastore, runtime)
+        let opened = Self::of(origin, metastore, runtime)?;
+        // Beside the objects, where `shardtrain --record DIR` puts them.
+        let backend = opened.backend.with_trainings(Arc::new(Origin::open_dir(dir)?));
+        Ok(Self { backend, ..opened })
+    }
+
+    /// Opens a place that has nothing but what trainings left there: a directory that exists, or a bucket.
+    ///
+    /// # Errors
+    ///
+    /// As [`Origin::open_with`].
+    pub fn of_trainings(place: &StorePlace) -> Result<Self, CatalogError> {
+        let origin = match place {
+            StorePlace::Directory(directory) => Origin::open_dir(directory)?,
+            StorePlace::Url { url, options } => Origin::open_with(url, options)?,
+        };
+        Self::of(Arc::new(origin), Arc::new(MemoryMetastore::new()), networked())
     }
 
     /// Opens the catalog in the store at `url`. Nothing is asked of it yet.
@@ -228,6 +244,10 @@ impl Catalog for LocalCatalog {
         self.runtime.block_on(self.backend.remove_dataset(name, expected))
     }
 
+    fn prune(&self, name: &DatasetName, oldest: CommitId) -> Result<u64, CatalogError> {
+        self.runtime.block_on(self.backend.prune(name, oldest))
+    }
+
     fn tags(&self, dataset: Option<&DatasetName>) -> Result<Vec<TagInfo>, CatalogError> {
         self.runtime.block_on(self.backend.tags(dataset))
     }
@@ -271,6 +291,18 @@ impl Catalog for LocalCatalog {
         self.runtime.block_on(self.backend.run(id))
     }
 
+    fn runs(&self) -> Result<Vec<RunInfo>, CatalogError> {
+        self.runtime.block_on(self.backend.runs(true))
+    }
+
+    fn run_info(&self, id: &RunId) -> Result<RunInfo, CatalogError> {
+        self.runtime.block_on(self.backend.run_info(id))
+    }
+
+    fn remove_run(&self, id: &RunId, options: RemoveRun) -> Result<RunInfo, CatalogError> {
+        self.runtime.block_on(self.backend.remove_run(id, options))
+    }
+
     fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, CatalogError> {
         self.runtime.block_on(self.backend.audits(run))
     }
@@ -278,9 +310,33 @@ impl Catalog for LocalCatalog {
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
         self.runtime.block_on(self.backend.gc(options))
     }
+
+    fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError> {
+        self.runtime.block_on(self.backend.recover(options))
+    }
 }
 
 /// Connections go on while nobody asks, and uploads of several threads side by side.
 fn networked() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{conformance, conformance_of_runs};
+    use super::*;
+    use crate::metastore::Expected;
+
+    #[test]
+    fn runs_are_listed_and_removed_in_a_directory_and_in_a_bucket() {
+        let dir = tempfile::TempDir::new().expect("temporary directory");
+        let in_bucket = LocalCatalog::open_url("memory://", &StoreOptions::default()).expect("opens");
+        for catalog in [LocalCatalog::open(&dir).expect("opens"), in_bucket] {
+            conformance(&catalog);
+            conformance_of_runs(&catalog, &|key, value| {
+                let put = catalog.backend.metastore().put(&key, value, Expected::Any, None);
+                catalog.runtime.block_on(put).expect("puts");
+            });
+        }
+    }
 }

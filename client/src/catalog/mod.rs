@@ -17,7 +17,11 @@ mod http;
 mod info;
 mod local;
 mod place;
+mod prune;
 mod records;
+mod recover;
+mod run_info;
+mod runs;
 mod shelf;
 mod tags;
 
@@ -32,14 +36,18 @@ use shardfmt::{
 
 pub use backend::CatalogBackend;
 pub use cluster::ClusterCatalog;
-pub use conformance::conformance;
+pub use conformance::{conformance, conformance_of_runs};
 pub use error::CatalogError;
 pub use gc::{GcOptions, GcReport, LostVersion, Tally};
 pub(crate) use guard::{Guard, Reach};
 pub use http::HttpCatalog;
-pub use info::{ColumnInfo, CommitNote, DatasetInfo, LogEntry, PlanInfo, TagExpected, TagInfo, VersionInfo};
+pub use info::{
+    ColumnInfo, CommitNote, DatasetInfo, LogEntry, PlanInfo, Pruned, TagExpected, TagInfo, VersionInfo,
+};
 pub use local::LocalCatalog;
 pub use place::StorePlace;
+pub use recover::{CopyFound, LostName, RecoverOptions, RecoverReport, RecoveredDataset};
+pub use run_info::{QUIET_IS_GONE, RemoveRun, RunDetails, RunInfo, RunState};
 pub use shelf::Shelf;
 
 use crate::protocol::{AuditReport, RunId, RunRecord};
@@ -143,6 +151,14 @@ pub trait Catalog: Send + Sync {
     /// [`CatalogError::NotFound`] when there is no such dataset, [`CatalogError::Conflict`] when it is elsewhere.
     fn remove_dataset(&self, name: &DatasetName, expected: VersionId) -> Result<(), CatalogError>;
 
+    /// Cuts off what was before the commit `oldest` in the history of `name`. Tags, plans and runs keep the versions that they name; the
+    /// rest goes with the next [`gc`](Self::gc). Returns how many commits were cut off: none if `oldest` is the oldest already.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::NotFound`] when there is no such dataset, or no such commit in its history.
+    fn prune(&self, name: &DatasetName, oldest: CommitId) -> Result<u64, CatalogError>;
+
     /// The tags of a dataset, or all (`None`), ordered by dataset and tag.
     fn tags(&self, dataset: Option<&DatasetName>) -> Result<Vec<TagInfo>, CatalogError>;
 
@@ -199,6 +215,31 @@ pub trait Catalog: Send + Sync {
     /// [`CatalogError::NotFound`] when there is no such run.
     fn run(&self, id: &RunId) -> Result<RunRecord, CatalogError>;
 
+    /// All runs, by name: those that nodes know, and those of which records or checkpoints in the store tell.
+    ///
+    /// # Errors
+    ///
+    /// When the store or the metastore cannot be asked.
+    fn runs(&self) -> Result<Vec<RunInfo>, CatalogError>;
+
+    /// One of them.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::NotFound`] when there is no such run.
+    fn run_info(&self, id: &RunId) -> Result<RunInfo, CatalogError> {
+        let found = self.runs()?.into_iter().find(|run| run.id == *id);
+        found.ok_or_else(|| CatalogError::NotFound { what: format!("run {id}") })
+    }
+
+    /// Removes a run with all that is kept of it: its cursor, its audits, and its training records in the store. Its plan can be
+    /// removed then. Checkpoints stay unless [`RemoveRun::checkpoints`] says otherwise. Returns what there was.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::NotFound`] when there is no such run, [`CatalogError::Running`] when its ranks were heard of lately.
+    fn remove_run(&self, id: &RunId, options: RemoveRun) -> Result<RunInfo, CatalogError>;
+
     /// What the ranks of a run said they have read, by epoch, world and rank.
     fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, CatalogError>;
 
@@ -210,6 +251,10 @@ pub trait Catalog: Send + Sync {
     /// Nothing is deleted when it cannot be known what is reached: [`CatalogError::Unreadable`],
     /// [`CatalogError::SharedStore`]. What was deleted before another error was reached by nothing.
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError>;
+
+    /// Brings back the names, tags and plans that are missing here and that the store knows of: from a copy of the metadata
+    /// and from its commits. What is here stays as it is.
+    fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError>;
 }
 
 #[cfg(test)]

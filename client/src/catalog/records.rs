@@ -34,6 +34,9 @@ pub(super) struct RefRecord {
     pub(super) commit: Option<CommitId>,
     #[serde(default = "one")]
     pub(super) commits: u64,
+    /// The number of the oldest commit that the history still has: 1 unless it was pruned.
+    #[serde(default = "one")]
+    pub(super) oldest: u64,
     pub(super) version: VersionId,
     pub(super) samples: u64,
     pub(super) bytes: u64,
@@ -46,10 +49,12 @@ fn one() -> u64 {
 }
 
 impl RefRecord {
-    pub(super) fn of(id: CommitId, commit: &Commit) -> Self {
+    /// A history that ends with `commit` and begins with the one of number `oldest`.
+    pub(super) fn of(id: CommitId, commit: &Commit, oldest: u64) -> Self {
         Self {
             commit: Some(id),
             commits: commit.number,
+            oldest,
             version: commit.version,
             samples: commit.samples,
             bytes: commit.bytes,
@@ -176,7 +181,7 @@ pub(super) fn from_json<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<
     serde_json::from_slice(value).map_err(|error| damaged(key, &error))
 }
 
-fn damaged(key: &str, reason: &dyn std::fmt::Display) -> MetaError {
+pub(super) fn damaged(key: &str, reason: &dyn std::fmt::Display) -> MetaError {
     MetaError::Damaged {
         store: "of the catalog".to_owned(),
         what: key.to_owned(),

@@ -85,7 +85,21 @@ impl Authority {
         key: &impl PublicKeyData,
         lifetime: Duration,
     ) -> Result<Certificate, rcgen::Error> {
-        let now = now();
+        self.certify_at(node, hosts, key, lifetime, now())
+    }
+
+    /// The same by a clock that says `now`, in seconds since 1970.
+    ///
+    /// # Errors
+    /// As [`certify`](Self::certify).
+    pub fn certify_at(
+        &self,
+        node: &NodeId,
+        hosts: &[Host],
+        key: &impl PublicKeyData,
+        lifetime: Duration,
+        now: u64,
+    ) -> Result<Certificate, rcgen::Error> {
         let mut parameters = CertificateParams::new([certificate_name(node)])?;
         for host in hosts {
             parameters.subject_alt_names.push(host.to_san()?);

@@ -120,6 +120,12 @@ impl CertificateInfo {
         self.not_after - self.not_after.saturating_sub(self.issued()) / 3
     }
 
+    /// Whether it is not good yet at `now`, in seconds since 1970: the clock of who made it was ahead.
+    #[must_use]
+    pub fn is_early(&self, now: u64) -> bool {
+        now < self.not_before
+    }
+
     /// Whether all of these hosts are in it.
     #[must_use]
     pub fn covers(&self, hosts: &[Host]) -> bool {

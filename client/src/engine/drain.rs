@@ -1,19 +1,20 @@
 //! Nodes that are to host nothing, and how what they host moves away: a few partitions at a time, each copied before the next
 //! ones follow. Whoever drains keeps what it has until others have it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 
-use super::membership::entries;
+use super::membership::{PLACEMENTS, entries};
 use super::run::RunState;
+use super::value::{pack, understood};
 use super::{Engine, EngineError};
 use crate::health::Trouble;
-use crate::metastore::{Expected, Listing};
+use crate::metastore::{Expected, Listing, MetaError};
 use crate::node::{NodeId, NodeRecord};
-use crate::placement::Host;
+use crate::placement::{Host, without};
 use crate::protocol::{Placement, RunId};
 
 pub(super) const DRAINING: &str = "draining/";
@@ -190,6 +191,61 @@ impl Engine {
         };
         let staying: Vec<Host> = live.iter().filter(|node| !draining.contains_key(node)).map(host).collect();
         if staying.is_empty() { live.iter().map(host).collect() } else { staying }
+    }
+
+    /// Lets the placements of runs that nobody reads name no node that is drained: it hosts nothing of them any more, and when they are
+    /// gone on with they are placed on others.
+    pub(super) async fn rid_finished_runs(&self) {
+        let (live, active) = (self.live_nodes(), self.launches.borrow().clone());
+        let leaves = |node: &NodeId, record: &DrainRecord| match record.why {
+            Drain::Asked => true,
+            Drain::Stopping => false,
+            // It counts for the process that was asked, also when that has gone.
+            Drain::Leaving => {
+                self.nodes.borrow().get(node).is_none_or(|live| live.started_at == record.started_at)
+            }
+        };
+        let leaving: BTreeSet<NodeId> = {
+            let draining = self.draining.borrow();
+            draining
+                .iter()
+                .filter(|(node, record)| leaves(node, record))
+                .map(|(node, _)| node.clone())
+                .collect()
+        };
+        if leaving.is_empty() {
+            return;
+        }
+        let staying: Vec<NodeId> = live.difference(&leaving).cloned().collect();
+        let finished = self.placements().into_iter().filter(|(run, _)| !active.contains_key(run));
+        for (run, placement) in finished {
+            if without(&placement, &leaving, &staying).is_some()
+                && let Err(error) = self.rid(&run, &leaving, &staying).await
+            {
+                debug!(run = %run, %error, "the placement of a run that has ended still names a drained node");
+            }
+        }
+    }
+
+    async fn rid(
+        &self,
+        run: &RunId,
+        leaving: &BTreeSet<NodeId>,
+        staying: &[NodeId],
+    ) -> Result<(), EngineError> {
+        let key = format!("{PLACEMENTS}{run}");
+        let Some(entry) = self.meta.get(&key).await? else { return Ok(()) };
+        let current: Placement = understood(&key, &entry)?;
+        // It may have begun again meanwhile, and those who read it decide then.
+        if self.ranks(run).await?.is_some() {
+            return Ok(());
+        }
+        let Some(next) = without(&current, leaving, staying) else { return Ok(()) };
+        match self.meta.put(&key, pack(&next), Expected::At(entry.revision), None).await {
+            // Another node was faster.
+            Ok(_) | Err(MetaError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Whether the last step of a run's placement has not been followed yet.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use shardfmt::plan::{Epoch, GrainNo, Partition, Plan, SlotTable};
+use shardfmt::plan::{Epoch, GrainNo, NextMove, Partition, Plan, SlotTable};
 
 /// One epoch's contents of every partition, and the way back from a grain to its partition.
 #[derive(Debug)]
@@ -19,6 +19,9 @@ pub(crate) struct EpochView {
 }
 
 const NO_SLOT: u32 = u32::MAX;
+
+/// A grain that stays on a node for so many moves is not followed further.
+const MOVES_FOLLOWED: usize = 8;
 
 impl EpochView {
     fn new(plan: &Plan, table: SlotTable) -> Self {
@@ -45,12 +48,32 @@ impl EpochView {
 
     /// The first epoch after which `grain` leaves its partition; `u32::MAX` if the plan does not say.
     pub(crate) fn departs(&self, plan: &Plan, grain: GrainNo) -> u32 {
-        let slot = self.slot_of[grain.0 as usize];
-        if slot == NO_SLOT {
-            return u32::MAX;
+        let Some((partition, slot)) = self.slot(grain) else { return u32::MAX };
+        plan.departure(partition, slot, self.table.epoch()).map_or(u32::MAX, |epoch| epoch.0)
+    }
+
+    /// How `grain` next moves to a partition that is not one of those that `is_here`: none if the plan does not say, or only
+    /// after it has moved so often among these that nobody follows it.
+    pub(crate) fn leaves(
+        &self,
+        plan: &Plan,
+        grain: GrainNo,
+        is_here: impl Fn(Partition) -> bool,
+    ) -> Option<NextMove> {
+        let (mut at, mut from) = (self.slot(grain)?, self.table.epoch());
+        for _ in 0..MOVES_FOLLOWED {
+            let next = plan.next_move(at.0, at.1, from)?;
+            if !is_here(next.to.0) {
+                return Some(next);
+            }
+            (at, from) = (next.to, next.epoch.next());
         }
-        let partition = Partition(self.partition_of(grain));
-        plan.departure(partition, u64::from(slot), self.table.epoch()).map_or(u32::MAX, |epoch| epoch.0)
+        None
+    }
+
+    fn slot(&self, grain: GrainNo) -> Option<(Partition, u64)> {
+        let slot = self.slot_of[grain.0 as usize];
+        (slot != NO_SLOT).then(|| (Partition(self.partition_of(grain)), u64::from(slot)))
     }
 }
 

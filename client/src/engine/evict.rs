@@ -71,7 +71,9 @@ impl Engine {
 
     /// The runs that ranks are attached to and the epochs they are in, as the metastore has them now: a node that has just
     /// started may have heard of none.
-    async fn runs_with_ranks(&self) -> Result<Vec<(Arc<RunState>, RangeInclusive<u32>)>, EngineError> {
+    pub(super) async fn runs_with_ranks(
+        &self,
+    ) -> Result<Vec<(Arc<RunState>, RangeInclusive<u32>)>, EngineError> {
         let mut runs = Vec::new();
         for (id, ranks) in entries::<RunId, RanksRecord>(RANKS, &self.meta.list(RANKS).await?) {
             let run = self.run(&id).await?;
@@ -83,7 +85,7 @@ impl Engine {
     }
 
     /// The class under which one of `runs` wants a grain kept here, for whatever reason. It is told under which it is.
-    fn wanted_class<'a>(
+    pub(super) fn wanted_class<'a>(
         &'a self,
         runs: &'a [(Arc<RunState>, RangeInclusive<u32>)],
     ) -> impl Fn(&GrainKey, &Class) -> Option<Class> + 'a {
@@ -99,11 +101,10 @@ impl Engine {
                 let hosted =
                     (*epochs.start()..=last).find(|epoch| run.is_hosted_by(&self.node, grain, *epoch));
                 if let Some(epoch) = hosted {
-                    return Some(run.class(grain, epoch));
+                    return Some(self.class(run, grain, epoch));
                 }
                 let is_given = given_away.contains(&run.epochs.view(furthest).partition_of(grain));
-                (is_given || run.is_unacknowledged(grain))
-                    .then(|| Class { run: run.name().to_owned(), departs: furthest })
+                (is_given || run.is_unacknowledged(grain)).then(|| Class::until(run.name(), furthest))
             })
         }
     }

@@ -62,8 +62,8 @@ impl Engine {
             if let (Some((epoch, position)), Some(generation)) = (furthest, generation) {
                 if filled != Some((epoch, generation)) {
                     // Worked out here, so that those who wait for an answer find it done.
-                    let state = Arc::clone(&run);
-                    blocking(move || state.epochs.view(epoch).partition_of(GrainNo(0))).await;
+                    let (engine, state) = (Arc::clone(&self), Arc::clone(&run));
+                    blocking(move || drop(engine.kept(&state, epoch))).await;
                     if filled.is_none_or(|(before, _)| before != epoch) {
                         self.spawn_publish(&run, epoch, &stop);
                     }
@@ -91,6 +91,7 @@ impl Engine {
                 if is_last {
                     tokio::select! {
                         () = stop.cancelled() => {}
+                        () = run.removed.cancelled() => sending.cancel(),
                         _ = oldest.wait_for(Option::is_none) => {}
                         _ = settings.wait_for(|settings| settings.paused) => sending.cancel(),
                     }
@@ -140,6 +141,7 @@ impl Engine {
         self.tasks.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
+                () = run.removed.cancelled() => {}
                 filled = engine.ensure(&run, epoch) => match filled {
                     Ok(()) => {
                         run.has_brought(attempt);
@@ -215,7 +217,11 @@ impl Engine {
         self.counters.exchange(run.name(), due.epoch, |counts| counts.expected_grains += expected);
         for (to, grains) in out {
             let Due { epoch, chunk } = due;
-            outbox.put(to, Parcel { epoch, chunk, generation: placement.generation, grains });
+            let generation = placement.generation;
+            let together = if self.is_short(run, epoch) { outbox.stream_grains(epoch) } else { grains.len() };
+            for grains in grains.chunks(together.max(1)) {
+                outbox.put(to.clone(), Parcel { epoch, chunk, generation, grains: grains.to_vec() });
+            }
         }
     }
 
@@ -243,20 +249,26 @@ impl Engine {
     ) -> (BTreeMap<NodeId, Vec<GrainNo>>, u64) {
         let view = run.epochs.view(due.epoch);
         let exchange = run.plan.exchange(Epoch(due.epoch));
+        // Where room is short, nobody has what its host does not keep, and nobody sends what its next host does not.
+        let (kept, kept_next) = (self.kept(run, due.epoch), self.kept(run, due.epoch.saturating_add(1)));
+        let grain_in = |(partition, slot)| view.table.grain(&run.plan, partition, slot);
         let mut out: BTreeMap<NodeId, Vec<GrainNo>> = BTreeMap::new();
         let mut expected = 0;
         for partition in placement.hosted_by(&self.node) {
             for step in exchange.sends(due.chunk, Partition(partition)) {
                 let to = placement.host(step.to.0.0);
-                if *to != self.node {
-                    out.entry(to.clone()).or_default().push(view.table.grain(
-                        &run.plan,
-                        step.from.0,
-                        step.from.1,
-                    ));
+                if *to == self.node {
+                    continue;
+                }
+                let grain = grain_in(step.from);
+                if kept.has(grain) && kept_next.has(grain) {
+                    out.entry(to.clone()).or_default().push(grain);
                 }
             }
-            let comes_in = |step: &Move| *placement.host(step.from.0.0) != self.node;
+            let comes_in = |step: &Move| {
+                let grain = || grain_in(step.from);
+                *placement.host(step.from.0.0) != self.node && kept.has(grain()) && kept_next.has(grain())
+            };
             expected += exchange.receives(due.chunk, Partition(partition)).filter(comes_in).count() as u64;
         }
         (out, expected)
@@ -303,7 +315,7 @@ impl Engine {
         let mut ack = Ack { stored: 0, refused: 0 };
         let began = Instant::now();
         let mut bytes_in = 0;
-        let mut classes: BTreeMap<u32, Class> = BTreeMap::new();
+        let mut classes: BTreeSet<Class> = BTreeSet::new();
         let mut batch = Vec::new();
         while grains.recv_many(&mut batch, 64).await > 0 {
             let mut taken = Vec::new();
@@ -311,7 +323,7 @@ impl Engine {
                 match run.grain(&key) {
                     // A copy that would leave before its next epoch is no answer: it is written anew, to leave later.
                     Some(_) if let Some(class) = self.stays_until(run, &key, held_in) => {
-                        classes.insert(class.departs, class); // perhaps another stream's, not synced yet
+                        classes.insert(class); // perhaps another stream's, not synced yet
                         ack.stored += 1;
                     }
                     Some(grain) if is_hosted(&grain) => taken.push((grain, bytes)),
@@ -319,11 +331,14 @@ impl Engine {
                     Some(_) | None => ack.refused += 1,
                 }
             }
+            // What this cache is not for need not be sent again, and its sender may let it go.
+            let (taken, passed): (Vec<_>, Vec<_>) =
+                taken.into_iter().partition(|(grain, _)| self.keeps(run, held_in, *grain));
+            ack.stored += passed.len() as u64;
             let size: usize = taken.iter().map(|(_, bytes)| bytes.len()).sum();
-            let absorbed = self.absorb(run, held_in, taken).await;
+            let absorbed = self.absorb_coming(run, held_in, taken).await;
             for grain in &absorbed.stored {
-                let class = run.class(*grain, held_in);
-                classes.insert(class.departs, class);
+                classes.insert(self.class(run, *grain, held_in));
             }
             bytes_in += size;
             ack.stored += absorbed.stored.len() as u64;
@@ -335,7 +350,7 @@ impl Engine {
             }
             run.arrived.notify_waiters();
         }
-        if !self.make_durable(classes.into_values()).await {
+        if !self.make_durable(classes.into_iter()).await {
             ack = Ack { stored: 0, refused: ack.stored + ack.refused };
         }
         let (Purpose::Exchange { epoch, .. } | Purpose::Fill { epoch, .. }) = header.purpose;
@@ -365,9 +380,13 @@ impl Engine {
             runs.iter().find_map(|run| {
                 let grain = run.grain(key)?;
                 let first = from.filter(|(own, _)| Arc::ptr_eq(own, run)).map_or(0, |(_, first)| first);
-                let epoch = epochs_in_use(run)?
-                    .find(|epoch| *epoch >= first && run.is_hosted_by(&self.node, grain, *epoch))?;
-                Some(run.class(grain, epoch))
+                let is_wanted = |epoch: &u32| {
+                    *epoch >= first
+                        && run.is_hosted_by(&self.node, grain, *epoch)
+                        && self.keeps(run, *epoch, grain)
+                };
+                let epoch = epochs_in_use(run)?.find(is_wanted)?;
+                Some(self.class(run, grain, epoch))
             })
         }
     }
@@ -424,12 +443,13 @@ impl Engine {
             let wanted = |key: &GrainKey| {
                 hosted(key).or_else(|| {
                     let missed = unacknowledged.contains(&run.grain(key)?);
-                    missed.then(|| Class { run: run.name().to_owned(), departs: through + 1 })
+                    missed.then(|| Class::until(run.name(), through + 1))
                 })
             };
             if let Err(error) = engine.cache.drop_through(run.name(), through, wanted) {
                 warn!(run = run.name(), epoch = through, %error, "grains that have left could not be dropped");
             }
+            run.keeping.freed.notify_waiters();
         };
         blocking(drop_segments).await;
     }

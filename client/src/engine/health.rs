@@ -36,7 +36,7 @@ const WRONGS_HALVE: Duration = Duration::from_secs(600);
 /// Less than this is nothing.
 const FADED: f64 = 0.01;
 /// Who was given less time to answer is not silent.
-const FAIR_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const FAIR_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What this node has measured, and what it has heard.
 pub(super) struct Health {

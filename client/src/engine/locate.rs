@@ -55,15 +55,26 @@ impl Engine {
         if request.doubted {
             run.doubt(grains.iter().copied());
         }
-        self.await_exchange(&run, &request, &grains).await;
-        let mut loose =
-            self.obtain_for(Wanted::ToRead, &run, request.for_epoch, grains.iter().copied()).await?;
-        self.check(&run, request.for_epoch, &grains, &mut loose).await?;
+        let passing = self.passing_by(&run, request.for_epoch, &grains, &request.rows);
+        let kept: Vec<GrainNo> =
+            grains.iter().copied().filter(|grain| !passing.contains_key(grain)).collect();
+        self.await_exchange(&run, &request, &kept).await;
+        let (mut loose, sparse) = tokio::try_join!(
+            self.obtain_for(Wanted::ToRead, &run, request.for_epoch, kept.iter().copied()),
+            self.read_past(&run, request.for_epoch, &passing),
+        )?;
+        self.check(&run, request.for_epoch, &kept, &mut loose).await?;
 
         let is_lent = request.transport != Transport::Stream;
         let mut reply = Vec::with_capacity(grains.len());
         let mut inline = Vec::new();
+        let len = |bytes: &Bytes| u32::try_from(bytes.len()).expect("a grain is smaller than 4 GiB");
         for grain in grains {
+            if let Some(bytes) = sparse.get(&grain) {
+                inline.push(bytes.clone());
+                reply.push(Located::Rows { len: len(bytes) });
+                continue;
+            }
             let located = match self.cache.get(&run.key(grain)) {
                 Some(at) if is_lent && let Some(segment) = self.pass(&at.segment) => {
                     Located::File { segment, offset: at.offset, len: at.len }
@@ -75,14 +86,13 @@ impl Engine {
                         None => self.fetch_bytes(&run, request.for_epoch, grain).await?,
                     };
                     inline.push(bytes.clone());
-                    Located::Inline {
-                        len: u32::try_from(bytes.len()).expect("a grain is smaller than 4 GiB"),
-                    }
+                    Located::Inline { len: len(&bytes) }
                 }
             };
             reply.push(located);
         }
-        Ok((LocateReply { generation: run.generation(), grains: reply }, inline))
+        let by_rows = self.is_short(&run, request.for_epoch);
+        Ok((LocateReply { generation: run.generation(), grains: reply, by_rows }, inline))
     }
 
     /// The bytes of grains, checked against the manifest, for someone who reads along.
@@ -114,7 +124,8 @@ impl Engine {
             .filter(|grain| {
                 let from = placement.host(view_before.partition_of(*grain));
                 let to = placement.host(view.partition_of(*grain));
-                to == &self.node && from != to && live.contains(from) && !self.is_resident(run, *grain)
+                let comes = to == &self.node && from != to && live.contains(from);
+                comes && self.keeps(run, request.for_epoch, *grain) && !self.is_resident(run, *grain)
             })
             .collect();
         if coming.is_empty() {

@@ -1,8 +1,9 @@
 //! Follows the metastore: which nodes live, which runs are being read, who hosts what. When the metastore is lost the node
 //! goes on with what it last knew; only changes wait.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -10,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::drain::{COPIED, DRAINING};
+use super::lost::MEMBERS;
 use super::run::RunState;
 use super::value::{pack, parse, understood};
 use super::wishes::EXCHANGE;
@@ -23,6 +25,7 @@ use crate::protocol::{Placement, RanksRecord, RunId};
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 pub(crate) const NODES: &str = "nodes/";
+pub(crate) const RUNS: &str = "runs/";
 pub(crate) const RANKS: &str = "ranks/";
 pub(crate) const PLACEMENTS: &str = "placements/";
 
@@ -35,10 +38,18 @@ impl Engine {
         };
         follow(EXCHANGE, |engine, listing, _| engine.list_wishes(&listing));
         follow(NODES, |engine, listing, _| engine.take_nodes(listing));
+        follow(MEMBERS, |engine, listing, _| engine.take_members(&listing));
         follow(RANKS, |engine, listing, stop| engine.take_ranks(listing, stop));
+        follow(RUNS, |engine, listing, stop| engine.take_runs(&listing, stop));
         follow(PLACEMENTS, |engine, listing, _| engine.take_placements(listing));
         follow(DRAINING, |engine, listing, _| engine.take_draining(&listing));
         follow(COPIED, |engine, listing, _| engine.take_copied(&listing, None));
+        let (engine, recall_stop) = (Arc::clone(&self), stop.clone());
+        self.tasks.spawn(async move { engine.recalled.follow(&engine.meta, AGAIN_AFTER, recall_stop).await });
+        let (engine, tell_stop) = (Arc::clone(&self), stop.clone());
+        self.tasks.spawn(async move { engine.tell_what_was_missed(tell_stop).await });
+        let (engine, seen_stop) = (Arc::clone(&self), stop.clone());
+        self.tasks.spawn(async move { engine.note_seen_forever(seen_stop).await });
         let (engine, health_stop) = (Arc::clone(&self), stop.clone());
         self.tasks.spawn(async move { engine.watch_health(health_stop).await });
         let (engine, settle_stop) = (Arc::clone(&self), stop.clone());
@@ -85,16 +96,23 @@ impl Engine {
 
     fn take_nodes(&self, listing: Listing) {
         let nodes: BTreeMap<NodeId, NodeRecord> = entries(NODES, &listing).collect();
-        self.nodes.send_if_modified(|known| {
+        let has_changed = self.nodes.send_if_modified(|known| {
             let changed = *known != nodes;
+            self.absent.note(known, &nodes);
             *known = nodes;
             changed
         });
+        if has_changed {
+            self.news.fetch_add(1, Relaxed);
+        }
     }
 
     fn take_ranks(self: &Arc<Self>, listing: Listing, stop: &CancellationToken) {
         let launches: BTreeMap<RunId, RanksRecord> = entries(RANKS, &listing).collect();
-        self.launches.send_replace(launches.clone());
+        let before = self.launches.send_replace(launches.clone());
+        if !before.keys().eq(launches.keys()) {
+            self.news.fetch_add(1, Relaxed);
+        }
         {
             let mut driven = self.driven.lock().expect("no panic while held");
             driven.retain(|run, ended| {
@@ -106,13 +124,9 @@ impl Engine {
                 active
             });
             for run in launches.keys() {
-                if driven.contains_key(run) {
-                    continue;
+                if !driven.contains_key(run) {
+                    driven.insert(run.clone(), self.spawn_drive(run, stop));
                 }
-                let (ended, stop) = (CancellationToken::new(), stop.clone());
-                driven.insert(run.clone(), ended.clone());
-                let (engine, run) = (Arc::clone(self), run.clone());
-                self.tasks.spawn(async move { engine.open_and_drive(run, ended, stop).await });
             }
         }
         for (run, ranks) in &launches {
@@ -120,6 +134,14 @@ impl Engine {
                 state.launched(ranks);
             }
         }
+    }
+
+    /// Drives a run until what this returns is cancelled.
+    pub(super) fn spawn_drive(self: &Arc<Self>, run: &RunId, stop: &CancellationToken) -> CancellationToken {
+        let (ended, stop) = (CancellationToken::new(), stop.clone());
+        let (engine, run, until) = (Arc::clone(self), run.clone(), ended.clone());
+        self.tasks.spawn(async move { engine.open_and_drive(run, until, stop).await });
+        ended
     }
 
     async fn open_and_drive(self: Arc<Self>, id: RunId, ended: CancellationToken, stop: CancellationToken) {
@@ -148,6 +170,10 @@ impl Engine {
             }
             self.placements.send_modify(|placements| drop(placements.insert(run, placement)));
         }
+        // Those of runs that were removed.
+        let keys: BTreeSet<&str> = listing.entries.iter().map(|(key, _)| &key[PLACEMENTS.len()..]).collect();
+        self.placements.send_modify(|placements| placements.retain(|run, _| keys.contains(run.as_str())));
+        self.news.fetch_add(1, Relaxed);
     }
 
     /// Looks up the placement if this node goes by an older one than `generation`. A lost metastore leaves it at that: what is
@@ -194,6 +220,7 @@ impl Engine {
                     warn!(run = %run, %error, "the placement could not be brought up to date");
                 }
             }
+            self.rid_finished_runs().await;
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = nodes.changed() => {}

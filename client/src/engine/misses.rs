@@ -25,6 +25,8 @@ pub enum Giver {
     HostBefore,
     /// Who hosted its partition by the placement before.
     FormerHost,
+    /// The host of the partition that it is in in the next epoch, which had it already: where room is short, it lies there only.
+    HostNext,
     /// The reader of its shard.
     Reader,
     /// A node that had it by chance.

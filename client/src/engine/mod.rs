@@ -5,6 +5,7 @@
 //! order, is the plan's alone: nothing here can change it, only how long it takes. A grain that is not here when it is wanted
 //! is a *miss*: slow, never wrong.
 
+mod away;
 mod capacity;
 mod counters;
 mod cursor;
@@ -16,7 +17,10 @@ mod explain;
 mod filled;
 mod gate;
 mod health;
+mod keeping;
+mod kept;
 mod locate;
+mod lost;
 mod meeting;
 mod membership;
 mod misses;
@@ -24,8 +28,12 @@ mod obtain;
 mod outbox;
 mod pace;
 mod passes;
+mod past;
 mod reader;
+mod removal;
 mod run;
+mod seen;
+mod silence;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -33,7 +41,7 @@ mod value;
 mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -45,6 +53,7 @@ use shardfmt::{GrainKey, PlanId};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::warn;
 
 pub use capacity::Room;
 pub use counters::{CounterView, EpochCount, EpochExchange};
@@ -52,6 +61,7 @@ pub use drain::{Drain, Drained, NodeState};
 pub use evict::{Evict, Evicted};
 pub use explain::{MoveExplained, NodeExplained, PartitionExplained, PlacementExplained, Waits};
 pub use filled::Filled;
+pub use lost::Lost;
 pub use misses::{Giver, MissCount, MissedGrain, MissesExplained, Wanted};
 pub use pace::{ExchangeRate, ExchangeSettings};
 pub use passes::{PassError, Passes};
@@ -59,29 +69,28 @@ pub use run::Reader;
 pub use timeline::{Stretch, Timeline, Work};
 pub use wishes::{ChangeExchange, ExchangeNow, ExchangeWaiting, ExchangeWish, ExchangeWishes, RateWish};
 
+use away::is_away;
 use counters::Counters;
 pub(crate) use exchange::first_due;
 use gate::Gate;
-use membership::RANKS;
+use membership::{RANKS, RUNS};
 pub(crate) use run::RunState;
 use value::{parse, understood};
 
 use crate::cache::Cache;
-use crate::catalog::{Guard, Reach};
+use crate::catalog::{Guard, QUIET_IS_GONE, Reach};
 use crate::health::{Measured, Trouble};
-use crate::metastore::{Expected, MetaError, Metastore};
+use crate::metastore::{Expected, MetaError, MetadataStatus, Metastore, Recalled};
 use crate::node::{NodeId, NodeRecord};
 use crate::origin::{Origin, OriginError};
 use crate::peers::{Ack, Effort, FetchRequest, PeerError, PeerService, Peers, SendHeader};
 use crate::problem::Kind;
 use crate::protocol::{Attach, AuditReport, CreateRun, Placement, RanksRecord, RunId, RunRecord, RunView};
+use crate::span::now;
 use crate::stores::WireCounts;
 
 /// How long a rank waits at attach for the other ranks of its launch.
 const GATHERING: Duration = Duration::from_secs(10);
-
-/// A run that no rank has reported on for so long was left without a word; what it kept may be evicted.
-const QUIET_IS_GONE: Duration = Duration::from_secs(15 * 60);
 
 /// No run has more epochs than this. A limit for requests that are not from our loaders: working an epoch out costs what all
 /// exchanges before it moved.
@@ -101,6 +110,10 @@ pub struct Engine {
     origin: Arc<Origin>,
     cache: Arc<Cache>,
     meta: Arc<dyn Metastore>,
+    /// What was last heard of it, for when it is away...
+    recalled: Arc<Recalled>,
+    /// ...and what it has to be told then.
+    away: away::Away,
     peers: Arc<dyn Peers>,
     nodes: watch::Sender<BTreeMap<NodeId, NodeRecord>>,
     launches: watch::Sender<BTreeMap<RunId, RanksRecord>>,
@@ -110,12 +123,16 @@ pub struct Engine {
     copied: watch::Sender<BTreeMap<(RunId, NodeId), u64>>,
     placements: watch::Sender<BTreeMap<RunId, Placement>>,
     runs: Mutex<BTreeMap<RunId, Arc<RunState>>>,
+    /// Counts what may change how much room a run has here: other nodes, other runs, other placements.
+    news: AtomicU64,
     driven: Mutex<BTreeMap<RunId, CancellationToken>>,
     whole_shards: Semaphore,
     counters: Counters,
     /// Who is slow, silent or wrong.
     health: health::Health,
-    /// Live nodes that did not answer a probe, and when.
+    /// Nodes that are expected and not there.
+    absent: lost::Absent,
+    /// Peers that did not answer in time, and since when; until they do.
     silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
     exchange_settings: watch::Sender<ExchangeSettings>,
     /// How the exchange would go on by itself, and what was said of it.
@@ -146,6 +163,11 @@ pub enum EngineError {
     /// The name is taken by another run.
     #[error("run {run} exists with plan {plan} and {virtual_ranks} virtual ranks; choose another run name")]
     RunConflict { run: RunId, plan: PlanId, virtual_ranks: u32 },
+    /// Its name is free again when it is gone.
+    #[error(
+        "run {run} is being removed; choose another run name, or wait until `shardctl runs rm {run}` has ended"
+    )]
+    BeingRemoved { run: RunId },
     /// What was reported stays.
     #[error(
         "rank {rank} of run {run} has reported another sum for epoch {epoch}, and what was reported is never replaced; another \
@@ -236,6 +258,9 @@ pub struct NodeStatus {
     /// The ranks that read here, and how they get what they read.
     #[serde(default)]
     pub readers: Vec<Reader>,
+    /// Of the node that keeps the metadata: how that is, and its copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<MetadataStatus>,
     /// What the engine counted.
     #[serde(flatten)]
     pub counters: CounterView,
@@ -256,6 +281,8 @@ impl Engine {
             origin,
             cache,
             meta,
+            recalled: Arc::new(Recalled::new(away::REMEMBERED)),
+            away: away::Away::default(),
             peers,
             nodes: watch::Sender::new(BTreeMap::new()),
             launches: watch::Sender::new(BTreeMap::new()),
@@ -263,10 +290,12 @@ impl Engine {
             copied: watch::Sender::new(BTreeMap::new()),
             placements: watch::Sender::new(BTreeMap::new()),
             runs: Mutex::default(),
+            news: AtomicU64::new(0),
             driven: Mutex::default(),
             whole_shards: Semaphore::new(WHOLE_SHARDS),
             counters: Counters::default(),
             health: health::Health::default(),
+            absent: lost::Absent::default(),
             silent: Mutex::default(),
             exchange_settings: watch::Sender::default(),
             said: Mutex::default(),
@@ -282,11 +311,19 @@ impl Engine {
         })
     }
 
-    /// Makes a run known under its name. Doing it again is harmless.
+    /// Makes a run known under its name. Doing it again is harmless. While the metastore is away, one that is known stays so.
     ///
     /// # Errors
     /// A plan that does not exist, V that the plan does not allow, another run of the same name.
     pub async fn create_run(&self, create: CreateRun) -> Result<RunRecord, EngineError> {
+        match self.create_run_now(create.clone()).await {
+            // It need not be made known that is known.
+            Err(error) if is_away(&error) => self.recall_run(&create).await.ok_or(error),
+            outcome => outcome,
+        }
+    }
+
+    async fn create_run_now(&self, create: CreateRun) -> Result<RunRecord, EngineError> {
         // Its plan may be on no list any more: gc is told before it is looked for.
         let reach = Reach { plan: Some(create.plan), ..Reach::default() };
         let guard = Guard::announce(&self.meta, &reach).await?;
@@ -304,15 +341,21 @@ impl Engine {
             plan: create.plan,
             version: plan.document().version,
             virtual_ranks: create.virtual_ranks,
+            began: Some(now()),
+            left: None,
+            removing: false,
         };
-        let key = format!("runs/{}", record.id);
+        let key = format!("{RUNS}{}", record.id);
         let value = serde_json::to_vec(&record).expect("a run record is plain data");
         guard.renew().await?;
         match self.meta.put(&key, value, Expected::Absent, None).await {
             Ok(_) => Ok(record),
             Err(MetaError::Conflict { .. }) => {
-                let there = self.record(&record.id).await?;
-                if there == record {
+                let there = match self.record(&record.id).await {
+                    Err(EngineError::UnknownRun { run }) => return Err(EngineError::BeingRemoved { run }),
+                    there => there?,
+                };
+                if there.is_same_run(&RunRecord { began: there.began, ..record }) {
                     return Ok(there);
                 }
                 Err(EngineError::RunConflict {
@@ -336,11 +379,40 @@ impl Engine {
         rank: u32,
         attach: Attach,
     ) -> Result<RunView, EngineError> {
-        let run = self.run(id).await?;
+        let run = self.run_as_recorded(id).await?;
         run.plan.check_ranks(attach.world, run.record.virtual_ranks)?;
         if rank >= attach.world {
             return Err(EngineError::RankOutside { rank, world: attach.world });
         }
+        match self.change_attached(id, rank, attach).await {
+            // Ranks that go on find each other without it, and so do their grains: the others are told later.
+            Err(error) if is_away(&error) => {
+                warn!(run = %id, rank, "a rank attaches while the metastore is away");
+                self.attached_meanwhile(id, rank, Some(attach));
+                return self.view(id).await;
+            }
+            changed => changed?,
+        }
+        let gathered = tokio::time::timeout(GATHERING, self.gathered(id)).await;
+        let settled = async {
+            let ranks = match gathered {
+                Ok(ranks) => ranks?,
+                Err(_) => self.ranks(id).await?.map(|(ranks, _)| ranks),
+            };
+            if let Some(ranks) = ranks {
+                run.launched(&ranks);
+                self.settle(&run, &ranks, true).await?;
+            }
+            Ok(())
+        };
+        match settled.await {
+            Err(error) if is_away(&error) => {}
+            settled => settled?,
+        }
+        self.view(id).await
+    }
+
+    async fn change_attached(&self, id: &RunId, rank: u32, attach: Attach) -> Result<(), EngineError> {
         let launch = self.meta.list(RANKS).await?.revision + 1;
         self.change_ranks(id, |ranks| {
             let mut ranks = ranks
@@ -353,21 +425,19 @@ impl Engine {
                     epoch: attach.epoch,
                     reached: attach.epoch,
                     nodes: vec![None; attach.world as usize],
+                    seen: None,
                 });
             ranks.nodes[rank as usize] = Some(self.node.clone());
+            ranks.seen = Some(now());
             Some(ranks)
         })
         .await?;
-        let gathered = tokio::time::timeout(GATHERING, self.gathered(id)).await;
-        let ranks = match gathered {
-            Ok(ranks) => ranks?,
-            Err(_) => self.ranks(id).await?.map(|(ranks, _)| ranks),
-        };
-        if let Some(ranks) = ranks {
-            run.launched(&ranks);
-            self.settle(&run, &ranks, true).await?;
+        // Who removes a run marks it, and then looks for ranks: one of the two sees the other.
+        if let Err(error @ EngineError::UnknownRun { .. }) = self.record(id).await {
+            self.leave(id, rank).await?;
+            return Err(error);
         }
-        self.view(id).await
+        Ok(())
     }
 
     /// A rank leaves: when the last one has, the run is no longer active here or anywhere.
@@ -376,6 +446,21 @@ impl Engine {
     /// An unknown run, a lost metastore.
     pub async fn detach(self: &Arc<Self>, id: &RunId, rank: u32) -> Result<(), EngineError> {
         self.run(id).await?.rank_left(rank);
+        match self.change_left(id, rank).await {
+            Err(error) if is_away(&error) => {
+                self.attached_meanwhile(id, rank, None);
+                Ok(())
+            }
+            changed => changed,
+        }
+    }
+
+    async fn change_left(&self, id: &RunId, rank: u32) -> Result<(), EngineError> {
+        self.leave(id, rank).await?;
+        self.note_left(id).await
+    }
+
+    async fn leave(&self, id: &RunId, rank: u32) -> Result<(), EngineError> {
         self.change_ranks(id, |ranks| {
             let mut ranks = ranks?;
             if let Some(node) = ranks.nodes.get_mut(rank as usize) {
@@ -393,8 +478,17 @@ impl Engine {
     pub async fn view(self: &Arc<Self>, id: &RunId) -> Result<RunView, EngineError> {
         let run = self.run(id).await?;
         let placement = run.placement().map(|placement| (*placement).clone());
-        let room = placement.as_ref().map(|placement| run.needs.room(placement, &self.free_for(&run)));
-        Ok(RunView { run: run.record.clone(), placement, nodes: self.nodes(), room })
+        let room =
+            placement.as_ref().map(|placement| run.needs.room(placement, &self.share_for(&run, placement)));
+        let attached = self.attached(id);
+        Ok(RunView { run: run.record.clone(), placement, nodes: self.nodes(), room, attached })
+    }
+
+    /// How many ranks are attached to a run, anywhere, as far as this node knows.
+    fn attached(&self, id: &RunId) -> u32 {
+        let launches = self.launches.borrow();
+        let nodes = launches.get(id).map_or(&[][..], |ranks| &ranks.nodes[..]);
+        nodes.iter().flatten().count() as u32
     }
 
     /// What of a run was not on this node when it was wanted, and who gave it.
@@ -423,8 +517,13 @@ impl Engine {
         self.nodes.borrow().values().cloned().collect()
     }
 
-    /// What each live node's cache has left for a run beside the other runs that are being read. Those of one plan share.
+    /// What each live node's cache has left for a run beside the other runs that are being read.
     pub(crate) fn free_for(&self, run: &RunState) -> BTreeMap<NodeId, u64> {
+        capacity::free(self.nodes.borrow().values(), &self.reserved_beside(run))
+    }
+
+    /// What the other runs that are being read need of each node's cache. Those of one plan share.
+    fn reserved_beside(&self, run: &RunState) -> BTreeMap<NodeId, u64> {
         let mut reserved = BTreeMap::<NodeId, u64>::new();
         let mut plans = BTreeSet::from([run.record.plan]);
         for other in self.active_run_states() {
@@ -438,7 +537,7 @@ impl Engine {
                 *taken = taken.saturating_add(hosted.saturating_mul(other.needs.partition_bytes));
             }
         }
-        capacity::free(self.nodes.borrow().values(), &reserved)
+        reserved
     }
 
     /// The placement of every run, as far as this node knows.
@@ -451,22 +550,29 @@ impl Engine {
     /// # Errors
     /// A lost metastore.
     pub async fn runs(&self) -> Result<Vec<RunRecord>, EngineError> {
-        let listing = self.meta.list("runs/").await?;
+        let listing = self.meta.list(RUNS).await?;
         Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
     }
 
-    /// Keeps what a rank says it read in an epoch. The same again changes nothing.
+    /// Keeps what a rank says it read in an epoch; while the metastore is away, here, until it is back. The same again changes nothing.
     ///
     /// # Errors
-    /// An unknown run, a rank outside its world, another report of that rank, a lost metastore.
-    pub async fn keep_audit(&self, run: &RunId, report: AuditReport) -> Result<(), EngineError> {
+    /// An unknown run, a rank outside its world, another report of that rank, a lost metastore and a disk that takes nothing.
+    pub async fn keep_audit(self: &Arc<Self>, run: &RunId, report: AuditReport) -> Result<(), EngineError> {
+        match self.put_audit(run, report).await {
+            Err(error) if is_away(&error) => self.report_meanwhile(run, report, error).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn put_audit(&self, run: &RunId, report: AuditReport) -> Result<(), EngineError> {
         self.record(run).await?;
         if report.rank >= report.world {
             return Err(EngineError::RankOutside { rank: report.rank, world: report.world });
         }
         let key = format!("audits/{run}/{:06}/{:06}-{:06}", report.epoch, report.world, report.rank);
         let value = serde_json::to_vec(&report).expect("a report is plain data");
-        match self.meta.put(&key, value.clone(), Expected::Absent, None).await {
+        match self.meta.put(&key, value, Expected::Absent, None).await {
             Ok(_) => Ok(()),
             Err(MetaError::Conflict { .. }) => match self.meta.get(&key).await? {
                 Some(kept) if parse(&kept).is_some_and(|kept: AuditReport| kept == report) => Ok(()),
@@ -478,13 +584,17 @@ impl Engine {
         }
     }
 
-    /// What the ranks said they read, by epoch, world and rank.
+    /// What the ranks said they read, by epoch, world and rank: what the metastore has, and what this node keeps for it.
     ///
     /// # Errors
     /// A lost metastore.
     pub async fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, EngineError> {
         let listing = self.meta.list(&format!("audits/{run}/")).await?;
-        Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
+        let told = listing.entries.iter().filter_map(|(_, entry)| parse(entry));
+        let key = |report: &AuditReport| (report.epoch, report.world, report.rank);
+        let all = self.reports_meanwhile(run).into_iter().chain(told);
+        let all: BTreeMap<_, AuditReport> = all.map(|report| (key(&report), report)).collect();
+        Ok(all.into_values().collect())
     }
 
     /// This node's counters.
@@ -502,6 +612,7 @@ impl Engine {
             troubles: self.health.says(),
             exchange_now: self.exchange_now(),
             readers: self.readers(),
+            metadata: None,
             counters: self.counters.view(),
         }
     }
@@ -539,6 +650,9 @@ impl Engine {
             plan: id,
             version: plan.document().version,
             virtual_ranks: plan.document().partitions,
+            began: None,
+            left: None,
+            removing: false,
         };
         Ok(Arc::new(RunState::new(record, plan, manifest)))
     }
@@ -564,8 +678,14 @@ impl Engine {
     }
 
     async fn record(&self, id: &RunId) -> Result<RunRecord, EngineError> {
-        let entry = self.meta.get(&format!("runs/{id}")).await?;
-        entry.as_ref().and_then(parse).ok_or_else(|| EngineError::UnknownRun { run: id.clone() })
+        let entry = match self.meta.get(&format!("{RUNS}{id}")).await {
+            Err(error @ MetaError::Unavailable { .. }) => {
+                return self.recall_record(id).await.ok_or(EngineError::Meta(error));
+            }
+            entry => entry?,
+        };
+        let record = entry.as_ref().and_then(parse).filter(|record: &RunRecord| !record.removing);
+        record.ok_or_else(|| EngineError::UnknownRun { run: id.clone() })
     }
 
     /// The run's state on this node, opened on first use.
@@ -583,7 +703,9 @@ impl Engine {
             state.launched(ranks);
         }
         let mut runs = self.runs.lock().expect("no panic while held");
-        Ok(Arc::clone(runs.entry(id.clone()).or_insert(state)))
+        let run = Arc::clone(runs.entry(id.clone()).or_insert(state));
+        self.news.fetch_add(1, Relaxed);
+        Ok(run)
     }
 
     pub(crate) fn known_run(&self, id: &RunId) -> Option<Arc<RunState>> {

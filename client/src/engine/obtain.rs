@@ -10,10 +10,11 @@ use bytes::Bytes;
 use futures::future::join_all;
 use futures::stream::{self, TryStreamExt};
 use shardfmt::plan::GrainNo;
-use shardfmt::{GrainKey, RowCodec, Sidecar};
+use shardfmt::{GrainKey, RowCodec};
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tracing::{debug, warn};
 
+use super::health::FAIR_PATIENCE;
 use super::misses::{Given, Giver, Wanted};
 use super::run::{Claim, RunState};
 use super::timeline::Work;
@@ -88,6 +89,7 @@ impl Engine {
         loose: &mut HashMap<GrainNo, Bytes>,
     ) -> Result<(), EngineError> {
         let deadline = Instant::now() + PEER_PATIENCE;
+        let is_short = self.is_short(run, epoch);
         let mut asked: BTreeSet<(NodeId, GrainNo)> = BTreeSet::new();
         let given = |giver| Given { epoch, wanted, giver, from: None };
         for (giver, candidates) in self.candidates(run, epoch) {
@@ -102,7 +104,9 @@ impl Engine {
             self.ask(run, given(giver), by_node, Effort::Cached, patience, &mut left, loose).await;
         }
 
-        let by_shard = group(left.iter().map(|grain| (run.shard_of(*grain), *grain)));
+        // Where there is no room for all, a shard read whole would be read again for what is not kept of it.
+        let for_reader = left.iter().filter(|_| !is_short);
+        let by_shard = group(for_reader.map(|grain| (run.shard_of(*grain), *grain)));
         let mut by_reader: BTreeMap<NodeId, Vec<GrainNo>> = BTreeMap::new();
         for (shard, grains) in by_shard {
             match run.reader(shard, epoch) {
@@ -127,8 +131,9 @@ impl Engine {
         // What was being forwarded while we asked is here now.
         left.retain(|grain| !self.is_resident(run, *grain));
         // While a host was away others may have read for its ranks what it lacks now.
-        // Of a run without a placement they know nothing.
-        let neighbours = if run.generation() > 0 { self.neighbours() } else { Vec::new() };
+        // Of a run without a placement they know nothing, and what a cache without room lacks they keep no more than this one.
+        let is_of_use = run.generation() > 0 && !(is_short && wanted == Wanted::ToKeep);
+        let neighbours = if is_of_use { self.neighbours() } else { Vec::new() };
         for neighbour in neighbours {
             let unasked = left.iter().copied().filter(|grain| asked.insert((neighbour.clone(), *grain)));
             let by_node = group(unasked.map(|grain| (neighbour.clone(), grain)));
@@ -160,8 +165,9 @@ impl Engine {
         after.into_iter().chain(before).take(NEIGHBOURS).collect()
     }
 
-    /// Claims what else of the shard the wanted grains' partitions hold and this node lacks: whoever reads one grain of a
-    /// partition here will read them all, and together they cost the store fewer requests and bytes.
+    /// Claims what else of the shard the wanted grains' partitions hold and this node keeps and lacks: whoever reads one grain of a
+    /// partition here will read them all, and together they cost the store fewer requests and bytes. What there is no room for
+    /// would be read for nothing.
     fn claim_neighbours<'a>(
         &self,
         run: &'a RunState,
@@ -171,10 +177,18 @@ impl Engine {
     ) -> Claim<'a> {
         let view = run.epochs.view(epoch);
         let partitions: BTreeSet<u32> = grains.iter().map(|grain| view.partition_of(*grain)).collect();
+        let mut room = if run.keeping.is_out_of_room(epoch) { 0 } else { self.cache.free() };
         let lacking = run.grains_of_shard(shard).filter(|grain| {
-            partitions.contains(&view.partition_of(*grain)) && !self.is_resident(run, *grain)
+            partitions.contains(&view.partition_of(*grain))
+                && !self.is_resident(run, *grain)
+                && self.keeps(run, epoch, *grain)
         });
-        run.in_flight.claim(lacking).0
+        let fitting = lacking.take_while(|grain| {
+            let left = room.checked_sub(run.resting_bytes(*grain));
+            room = left.unwrap_or(0);
+            left.is_some()
+        });
+        run.in_flight.claim(fitting).0
     }
 
     /// Who may have a grain, in the order in which they are asked.
@@ -183,6 +197,15 @@ impl Engine {
         let now = run.epochs.view(epoch);
         let mut candidates: Vec<(Giver, Candidate<'a>)> = Vec::new();
         if let Some(placement) = placements.now {
+            if run.keeping.have_some_left(epoch) {
+                let next = run.epochs.view(epoch.saturating_add(1));
+                let placement = Arc::clone(&placement);
+                let host = move |grain| {
+                    let has_left = run.keeping.has_left(epoch, grain);
+                    has_left.then(|| placement.host(next.partition_of(grain)).clone())
+                };
+                candidates.push((Giver::HostNext, Box::new(host)));
+            }
             let (now, placement_now) = (Arc::clone(&now), Arc::clone(&placement));
             let host = move |grain| Some(placement_now.host(now.partition_of(grain)).clone());
             candidates.push((Giver::Host, Box::new(host)));
@@ -223,7 +246,8 @@ impl Engine {
         loose: &mut HashMap<GrainNo, Bytes>,
     ) {
         let epoch = given_by.epoch;
-        let live = self.live_nodes();
+        // Whoever did not answer is asked again when it has said something.
+        let live: BTreeSet<NodeId> = self.live_nodes().into_iter().filter(|node| self.talks(node)).collect();
         if patience.is_zero() {
             return;
         }
@@ -240,6 +264,9 @@ impl Engine {
                     }
                     Err(_) => {
                         self.health.unanswered(&node, patience);
+                        if patience >= FAIR_PATIENCE {
+                            self.fell_silent(run, &node);
+                        }
                         warn!(peer = %node, ?patience, "a peer did not answer in time; asking elsewhere");
                         return (node, Vec::new());
                     }
@@ -326,7 +353,10 @@ impl Engine {
 
     /// Puts a verified grain into the cache; makes room from what only runs that nobody reads any more wanted. False: no room.
     pub(crate) fn keep(&self, run: &RunState, epoch: u32, grain: GrainNo, bytes: &[u8]) -> bool {
-        let class = run.class(grain, epoch);
+        if !self.keeps(run, epoch, grain) {
+            return false;
+        }
+        let class = self.class(run, grain, epoch);
         let key = run.key(grain);
         if self.cache.class_of(&key).is_some_and(|kept| kept.run != class.run || kept.departs < class.departs)
         {
@@ -342,6 +372,10 @@ impl Engine {
         match put {
             Ok(_) => true,
             Err(error) => {
+                // What comes for the next epoch may find room in it.
+                if run.progress.borrow().furthest().is_none_or(|(furthest, _)| epoch <= furthest) {
+                    run.keeping.finds_no_room(epoch, grain);
+                }
                 if !self.cache_trouble.swap(true, Relaxed) {
                     warn!(%error, "the cache takes no more grains; reading goes on from peers and the store");
                 }
@@ -357,16 +391,27 @@ impl Engine {
         self.cache.evict(&self.active_runs(), need, self.hosted_class(None));
         let epoch = run.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
         if self.cache.free() < need && run.is_first_tidied(run.generation(), epoch) {
+            let is_short = self.is_short(run, epoch);
             let (hosted, runs) = (self.hosted_class(None), self.active_run_states());
             // What the exchange has brought already, for the epoch after.
             let is_next = |key: &GrainKey| {
                 runs.iter().find_map(|run| {
                     let (grain, (epoch, _)) = (run.grain(key)?, run.progress.borrow().furthest()?);
                     let next = epoch.checked_add(1)?;
-                    run.is_hosted_by(&self.node, grain, next).then(|| run.class(grain, next))
+                    let stays = run.is_hosted_by(&self.node, grain, next) && self.keeps(run, next, grain);
+                    stays.then(|| self.class(run, grain, next))
                 })
             };
-            self.cache.evict(&BTreeSet::new(), need, |key| hosted(key).or_else(|| is_next(key)));
+            let wanted = |key: &GrainKey| hosted(key).or_else(|| is_next(key));
+            match is_short {
+                // To move most of a full cache about would make no room.
+                true => {
+                    self.cache.clear(|key, _| wanted(key), false);
+                }
+                false => {
+                    self.cache.evict(&BTreeSet::new(), need, wanted);
+                }
+            }
         }
     }
 
@@ -408,17 +453,21 @@ impl Engine {
         shard: u32,
         grains: &[GrainNo],
     ) -> Result<Vec<(GrainNo, Bytes)>, EngineError> {
-        let sidecar = self.sidecar(run, shard).await?;
+        let known = self.known_shard(run, shard).await?;
         let entry = run.entry(shard);
         let rows: Vec<Range<u32>> = grains.iter().map(|grain| rows_of(run, *grain)).collect();
-        let plan = sidecar.read_plan(&run.manifest.schema, &rows)?;
-        let fetched = self.origin.read_ranges(&entry.id, plan.ranges()).await?;
+        let plan = known.sidecar.read_plan(&run.manifest.schema, &rows)?;
+        // Where all of a shard has room, what lies between costs less than another request.
+        let epoch = run.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
+        let fetched = match self.is_short(run, epoch) {
+            true => self.origin.read_ranges_apart(&entry.id, plan.ranges()).await?,
+            false => self.origin.read_ranges(&entry.id, plan.ranges()).await?,
+        };
         let grains = grains.to_vec();
         let run = Arc::clone(run);
         let build = move || {
             let batches = plan.decode(&fetched)?;
             let codec = RowCodec::new(Arc::clone(&run.manifest.schema))?;
-            let tree = shardfmt::merkle::GrainTree::new(&sidecar.rows, run.plan.document().grain_rows);
             let mut built = Vec::with_capacity(grains.len());
             for (grain, batches) in grains.into_iter().zip(&batches) {
                 let mut rows = Vec::with_capacity(run.plan.document().grain_rows as usize);
@@ -430,7 +479,7 @@ impl Engine {
                         rows.push(bytes);
                     }
                 }
-                let path = tree.path(run.plan.locate_grain(grain).index);
+                let path = known.tree.path(run.plan.locate_grain(grain).index);
                 let bytes = shardfmt::grain::build(rows.iter().map(Vec::as_slice), &path);
                 built.push((grain, Bytes::from(bytes)));
             }
@@ -439,29 +488,16 @@ impl Engine {
         blocking(build).await
     }
 
-    async fn sidecar(&self, run: &RunState, shard: u32) -> Result<Arc<Sidecar>, EngineError> {
-        if let Some(known) = run.sidecars.lock().expect("no panic while held").get(&shard) {
-            return Ok(Arc::clone(known));
-        }
-        let sidecar = Arc::new(self.origin.sidecar(run.entry(shard)).await?);
-        let mut sidecars = run.sidecars.lock().expect("no panic while held");
-        if sidecars.len() >= SIDECARS_KEPT {
-            sidecars.clear();
-        }
-        sidecars.insert(shard, Arc::clone(&sidecar));
-        Ok(sidecar)
-    }
-
     pub(crate) fn is_resident(&self, run: &RunState, grain: GrainNo) -> bool {
         self.cache.get(&run.key(grain)).is_some()
     }
 
-    /// Fetches every grain that this node hosts in `epoch` and does not have, a shard's worth at a time.
+    /// Fetches every grain that this node hosts in `epoch`, keeps and does not have, a shard's worth at a time.
     pub(crate) async fn ensure(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32) -> Result<(), EngineError> {
         let missing: Vec<GrainNo> = run
             .hosted_grains(&self.node, epoch)
             .into_iter()
-            .filter(|grain| !self.is_resident(run, *grain))
+            .filter(|grain| self.keeps(run, epoch, *grain) && !self.is_resident(run, *grain))
             .collect();
         let by_shard = group(missing.iter().map(|grain| (run.shard_of(*grain), *grain)));
         debug!(run = run.name(), epoch, grains = missing.len(), shards = by_shard.len(), "filling the cache");
@@ -534,9 +570,6 @@ const SHARDS_AT_ONCE: usize = 4;
 const SCRUBBED_AT_ONCE: usize = 64;
 const SCRUB_REST: u32 = 20;
 const SCRUB_PAUSE: Duration = Duration::from_millis(20);
-
-/// How many sidecars are kept for single reads: 16 bytes a row each.
-const SIDECARS_KEPT: usize = 1024;
 
 fn rows_of(run: &RunState, grain: GrainNo) -> Range<u32> {
     let place = run.plan.locate_grain(grain);

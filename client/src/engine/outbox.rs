@@ -188,12 +188,18 @@ impl Outbox {
         !lane.is_served
     }
 
+    /// How many grains go in one stream, at least one.
+    pub(super) fn stream_grains(&self, epoch: u32) -> usize {
+        let bytes = self.engine.stream_bytes(&self.run, epoch, STREAM_BYTES);
+        usize::try_from(bytes / self.grain_bytes).unwrap_or(usize::MAX).max(1)
+    }
+
     /// The next parcel for a node, with those that may go with it.
     fn next(&self, to: &NodeId) -> Option<Parcel> {
         let mut state = self.state();
-        let most = (STREAM_BYTES / self.grain_bytes) as usize;
         let queue = &mut state.lanes.get_mut(to)?.queue;
         let mut parcel = queue.pop_front()?;
+        let most = self.stream_grains(parcel.epoch);
         let mut joined = 0;
         while let Some(next) = queue.front()
             && (next.epoch, next.generation) == (parcel.epoch, parcel.generation)
@@ -243,6 +249,7 @@ impl Outbox {
         };
         if stored == count {
             run.acknowledged(epoch, &parcel.grains);
+            self.engine.let_go(run, epoch, &parcel.grains).await;
         }
         self.engine.counters.exchange(run.name(), epoch, |counts| {
             counts.sent_grains += stored;

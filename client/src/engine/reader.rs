@@ -10,7 +10,7 @@ use shardfmt::merkle::GrainTree;
 use shardfmt::plan::GrainNo;
 use shardfmt::{Shard, ShardError};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Duration, Instant, timeout};
+use tokio::time::{Duration, timeout};
 use tracing::{debug, info, warn};
 
 use super::obtain::{group, request};
@@ -19,11 +19,8 @@ use super::{Counters, Engine, EngineError, blocking};
 use crate::node::NodeId;
 use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, Purpose, SendHeader};
 
-/// How soon a peer that could not be reached is probed again...
+/// How soon a peer that could not be reached is probed again.
 const PROBE_AGAIN: Duration = Duration::from_millis(50);
-
-/// ...and for how long it is left alone once it stayed silent.
-const SILENT_FOR: Duration = Duration::from_secs(5);
 
 /// A shard in memory, verified, with what is needed to cut grains from it.
 pub(crate) struct WholeShard {
@@ -163,7 +160,7 @@ impl Engine {
         for (host, grains) in by_host.iter().filter(|(host, _)| **host != self.node && live.contains(host)) {
             let request = request(run, epoch, &grains[..1], Effort::Probe);
             let request = FetchRequest { generation: placement.generation, ..request };
-            if self.probe(host, request).await {
+            if self.probe(run, host, request).await {
                 return false;
             }
         }
@@ -172,7 +169,7 @@ impl Engine {
 
     /// Whether a node has the grain asked for. A node that was just met may need a moment to be reached; one that stays silent
     /// is taken to have nothing.
-    async fn probe(&self, host: &NodeId, request: FetchRequest) -> bool {
+    async fn probe(self: &Arc<Self>, run: &RunState, host: &NodeId, request: FetchRequest) -> bool {
         let ask = async {
             loop {
                 match self.peers.fetch(host, request.clone()).await {
@@ -182,15 +179,14 @@ impl Engine {
                 tokio::time::sleep(PROBE_AGAIN).await;
             }
         };
-        let silent_since = self.silent.lock().expect("no panic while held").get(host).copied();
-        if silent_since.is_some_and(|since| since.elapsed() < SILENT_FOR) {
+        if !self.talks(host) {
             return false;
         }
         match timeout(PEER_PATIENCE, ask).await {
             Ok(has) => has,
             Err(_) => {
                 self.health.unanswered(host, PEER_PATIENCE);
-                self.silent.lock().expect("no panic while held").insert(host.clone(), Instant::now());
+                self.fell_silent(run, host);
                 false
             }
         }

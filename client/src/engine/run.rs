@@ -6,18 +6,21 @@ use std::sync::{Arc, Mutex, Weak};
 
 use serde::{Deserialize, Serialize};
 use shardfmt::grain::GrainError;
-use shardfmt::plan::{GrainNo, Plan};
-use shardfmt::{Grain, GrainKey, Manifest, ShardEntry, ShardId, Sidecar};
+use shardfmt::plan::{GrainNo, NextMove, Partition, Plan};
+use shardfmt::{Grain, GrainKey, Manifest, ShardEntry, ShardId};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
 
 use super::capacity::Needs;
 use super::epochs::Epochs;
+use super::keeping::Keeping;
 use super::misses::Misses;
 use super::outbox::Outbox;
+use super::past::KnownShards;
 use super::reader::Reading;
 use super::timeline::Stretches;
-use crate::cache::Class;
+use crate::cache::{Class, resting_bytes};
 use crate::lend::Transport;
 use crate::node::NodeId;
 use crate::protocol::{Placement, RanksRecord, RunId, RunRecord};
@@ -43,7 +46,7 @@ pub(crate) struct RunState {
     /// Shards that this node read whole: it does not read them whole again.
     pub(crate) shards_read: Mutex<HashSet<u32>>,
     pub(crate) reading: Mutex<HashMap<u32, Arc<Reading>>>,
-    pub(crate) sidecars: Mutex<HashMap<u32, Arc<Sidecar>>>,
+    pub(crate) known_shards: Mutex<KnownShards>,
     /// The placement and the epoch for which the cache was last looked through for what this node hosts no more.
     tidied: Mutex<Option<(u64, u32)>>,
     /// Grains that left by plan but whose new host has not acknowledged them, by the epoch after which they left.
@@ -56,9 +59,16 @@ pub(crate) struct RunState {
     pub(crate) stretches: Stretches,
     /// What has yet to be sent, while the run is being driven.
     outbox: Mutex<Weak<Outbox>>,
+    /// Cancelled when it was removed: nothing more is brought here for it.
+    pub(super) removed: CancellationToken,
     /// How the ranks that read here get their grains.
     transports: Mutex<BTreeMap<u32, Transport>>,
+    /// What is kept here of it, where there is no room for all.
+    pub(super) keeping: Keeping,
 }
+
+/// Grains that leave with so many parts of an exchange lie apart.
+const MOST_CLASSES: u32 = 16;
 
 /// A rank that reads at a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -142,14 +152,16 @@ impl RunState {
             checked: (0..grains).map(|_| AtomicU32::new(0)).collect(),
             shards_read: Mutex::default(),
             reading: Mutex::default(),
-            sidecars: Mutex::default(),
+            known_shards: Mutex::default(),
             tidied: Mutex::default(),
             unacknowledged: Mutex::default(),
             filling: Mutex::default(),
             misses: Misses::default(),
             stretches: Stretches::default(),
             outbox: Mutex::default(),
+            removed: CancellationToken::new(),
             transports: Mutex::default(),
+            keeping: Keeping::default(),
         }
     }
 
@@ -296,6 +308,9 @@ impl RunState {
             if begins || moves {
                 *progress = Progress::of_launch(ranks.launch, ranks.world, ranks.reached);
             }
+            if begins {
+                self.keeping.begin();
+            }
             begins || moves
         });
     }
@@ -338,6 +353,11 @@ impl RunState {
         self.heard.lock().expect("no panic while held").elapsed()
     }
 
+    /// Whether ranks that read here were heard of within this time.
+    pub(crate) fn was_heard_within(&self, time: Duration) -> bool {
+        !self.progress.borrow().ranks.is_empty() && self.quiet_for() < time
+    }
+
     /// A rank has gone: nobody waits for it any more.
     pub(crate) fn rank_left(&self, rank: u32) {
         self.progress.send_if_modified(|progress| progress.ranks.remove(&rank).is_some());
@@ -353,7 +373,39 @@ impl RunState {
     /// host that cannot be reached.
     pub(crate) fn class(&self, grain: GrainNo, epoch: u32) -> Class {
         let departs = self.epochs.view(epoch).departs(&self.plan, grain);
-        Class { run: self.name().to_owned(), departs }
+        Class::until(self.name(), departs)
+    }
+
+    /// The same on a node that has no room for all that it hosts: grains that leave the node together share segments, down to the
+    /// chunk, so that what has left makes room for what comes while the epoch is still being read. What moves from one of its
+    /// partitions to another stays where it lies.
+    pub(crate) fn class_on(&self, node: &NodeId, grain: GrainNo, epoch: u32) -> Class {
+        let view = self.epochs.view(epoch);
+        let Some(placement) = self.placement() else { return self.class(grain, epoch) };
+        if placement.host(view.partition_of(grain)) != node {
+            return self.class(grain, epoch);
+        }
+        let is_here = |partition: Partition| placement.host(partition.0) == node;
+        let leaves = match placement.hosts.len() {
+            1 => None,
+            _ => view.leaves(&self.plan, grain, is_here),
+        };
+        match leaves {
+            Some(NextMove { epoch, chunk, .. }) => {
+                let chunks = self.plan.document().chunks;
+                let together = u64::from(chunk) * u64::from(chunks.min(MOST_CLASSES)) / u64::from(chunks);
+                Class { chunk: u32::try_from(together).ok(), ..Class::until(self.name(), epoch.0) }
+            }
+            None => Class::until(self.name(), Class::NEVER),
+        }
+    }
+
+    /// How many bytes of a cache a grain takes, by the mean row of its shard.
+    pub(crate) fn resting_bytes(&self, grain: GrainNo) -> u64 {
+        let place = self.plan.locate_grain(grain);
+        let entry = self.entry(place.shard);
+        let resting = resting_bytes(entry.rows, entry.row_bytes, self.plan.document().grain_rows);
+        (u128::from(resting) * u128::from(place.rows)).div_ceil(u128::from(entry.rows.max(1))) as u64
     }
 
     /// Whether the cache has not been looked through yet for this placement and epoch; from now on it has.

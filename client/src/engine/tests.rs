@@ -1,5 +1,7 @@
 //! Stories of a few engines in one process: real caches on disk, a store in memory, peers that call each other directly.
 
+mod removal;
+mod short;
 mod steering;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use arrow::array::{BinaryArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
 use shardfmt::plan::{Epoch, GrainNo, PlanDocument, PlanOptions, Shape, SlotTable, VirtualRank};
-use shardfmt::{ByteSize, Grain, Manifest, RowDigest, ShardWriter};
+use shardfmt::{ByteSize, Grain, Manifest, RowDigest, ShardWriter, SparseGrain};
 use tempfile::TempDir;
 
 use super::*;
@@ -100,6 +102,28 @@ struct World {
     stop: CancellationToken,
     store: TempDir,
     caches: Vec<TempDir>,
+    cache_bytes: u64,
+}
+
+/// What a world is made of.
+#[derive(Clone, Copy)]
+struct Making<'a> {
+    nodes: usize,
+    q: &'a str,
+    /// Bytes of a row, more or less.
+    row_bytes: usize,
+    /// Rows of a shard, more or less.
+    shard_rows: i64,
+    grain_rows: u32,
+    chunks: u32,
+    /// The caches' size, as a part of what the nodes need.
+    cache: Option<f64>,
+}
+
+impl Default for Making<'_> {
+    fn default() -> Self {
+        Self { nodes: 1, q: "0.1", row_bytes: 200, shard_rows: 150, grain_rows: 4, chunks: 4, cache: None }
+    }
 }
 
 fn node(number: usize) -> NodeId {
@@ -108,11 +132,16 @@ fn node(number: usize) -> NodeId {
 
 impl World {
     async fn new(nodes: usize, q: &str) -> Self {
-        Self::of_rows(nodes, q, 200).await
+        Self::of(Making { nodes, q, ..Making::default() }).await
     }
 
     /// The same, with rows of about so many bytes.
     async fn of_rows(nodes: usize, q: &str, row_bytes: usize) -> Self {
+        Self::of(Making { nodes, q, row_bytes, ..Making::default() }).await
+    }
+
+    async fn of(making: Making<'_>) -> Self {
+        let Making { nodes, q, row_bytes, shard_rows, grain_rows, chunks, cache } = making;
         let store = TempDir::new().expect("a temporary directory");
         let origin = Origin::open_dir(store.path()).expect("a store");
         let schema = Arc::new(Schema::new(vec![
@@ -122,8 +151,8 @@ impl World {
         let mut shards = Vec::new();
         let mut rows = Vec::new();
         for shard in 0..6i64 {
-            let count = 150 + shard; // short grains at some ends
-            let labels = Int64Array::from_iter_values((0..count).map(|row| shard * 1000 + row));
+            let count = shard_rows + shard; // short grains at some ends
+            let labels = Int64Array::from_iter_values((0..count).map(|row| shard * 10_000 + row));
             let blobs: Vec<Vec<u8>> =
                 (0..count).map(|row| vec![(row % 251) as u8; row_bytes + (row % 7) as usize]).collect();
             let blobs = BinaryArray::from_iter_values(blobs.iter());
@@ -145,13 +174,16 @@ impl World {
         let options = PlanOptions {
             q: q.parse().expect("a share"),
             partitions: Some(12),
-            grain_rows: Some(4),
-            chunks: Some(4),
+            grain_rows: Some(grain_rows),
+            chunks: Some(chunks),
             ..PlanOptions::default()
         };
         let document = PlanDocument::with_defaults(version, &shape, options).expect("a plan");
         origin.put_plan(&document).await.expect("stored");
         let plan = Plan::new(document, &shape.shard_rows).expect("a plan");
+        let partitions = u64::from(plan.document().partitions) / nodes as u64;
+        let needed = capacity::Needs::of(&plan, &manifest).partition_bytes * partitions;
+        let cache_bytes = cache.map_or(1 << 30, |part| (needed as f64 * part) as u64);
         let mut world = Self {
             network: Arc::default(),
             origin_of: BTreeMap::new(),
@@ -163,6 +195,7 @@ impl World {
             stop: CancellationToken::new(),
             store,
             caches: Vec::new(),
+            cache_bytes,
         };
         for number in 1..=nodes {
             world.caches.push(TempDir::new().expect("a temporary directory"));
@@ -174,7 +207,8 @@ impl World {
     async fn start(&mut self, number: usize) {
         let id = node(number);
         let origin = Arc::new(Origin::open_dir(self.store.path()).expect("a store"));
-        let cache = Cache::open(self.caches[number - 1].path(), CacheConfig::default()).expect("a cache");
+        let limit = ByteSize(self.cache_bytes);
+        let cache = Cache::open(self.caches[number - 1].path(), CacheConfig { limit }).expect("a cache");
         let link = Link { me: id.clone(), network: Arc::clone(&self.network) };
         let meta: Arc<dyn Metastore> = Arc::clone(&self.meta) as _;
         let engine = Engine::new(id.clone(), Arc::clone(&origin), Arc::new(cache), meta, Arc::new(link));
@@ -183,7 +217,7 @@ impl World {
             id: id.clone(),
             http: format!("http://127.0.0.1:{number}"),
             quic: ([127, 0, 0, 1], number as u16).into(),
-            cache_bytes: 1 << 30,
+            cache_bytes: self.cache_bytes,
             started_at: 0,
             socket: None,
         };
@@ -232,23 +266,16 @@ impl World {
                         let sample = self.plan.sample(read.grain, read.row);
                         let expected = self.rows[sample.0 as usize];
                         let ask = request((rank, world), (epoch, position), epoch, Some(read.grain));
+                        let ask = LocateRequest { rows: vec![vec![read.row]], ..ask };
                         let mut bytes = self.locate(run, read.partition.0, ask.clone()).await;
-                        let is_good = |bytes: &[u8]| {
-                            Grain::parse(bytes)
-                                .is_ok_and(|grain| RowDigest::of(grain.row(read.row)) == expected)
-                        };
-                        if !is_good(&bytes) {
+                        let digest = |bytes: &[u8]| self.digest(read.grain, read.row, bytes);
+                        if digest(&bytes) != Some(expected) {
                             // As a loader that was given wrong bytes asks again.
                             let doubting =
                                 LocateRequest { transport: Transport::Stream, doubted: true, ..ask };
                             bytes = self.locate(run, read.partition.0, doubting).await;
                         }
-                        let grain = Grain::parse(&bytes).expect("a grain");
-                        assert_eq!(
-                            RowDigest::of(grain.row(read.row)),
-                            expected,
-                            "sample {sample} in epoch {epoch}"
-                        );
+                        assert_eq!(digest(&bytes), Some(expected), "sample {sample} in epoch {epoch}");
                         assert!(seen.insert(sample), "sample {sample} twice in epoch {epoch}");
                     }
                 }
@@ -263,6 +290,19 @@ impl World {
                 engine.locate(run, report).await.expect("a report");
             }
         }
+    }
+
+    /// The digest of a row in what was given of its grain: all of it, or the row with what proves it.
+    fn digest(&self, grain: GrainNo, row: u32, bytes: &[u8]) -> Option<RowDigest> {
+        if let Ok(grain) = Grain::parse(bytes) {
+            return Some(RowDigest::of(grain.row(row)));
+        }
+        let place = self.plan.locate_grain(grain);
+        let shard = &self.manifest.shards[place.shard as usize];
+        let key = GrainKey { shard: shard.id, rows: self.plan.document().grain_rows, index: place.index };
+        let sparse = SparseGrain::parse(bytes).ok()?;
+        sparse.verify(key, shard.rows, shard.root).ok()?;
+        sparse.row(row).map(RowDigest::of)
     }
 
     /// Waits until what the exchange after `epoch` moves into the nodes of these numbers has come.
@@ -300,7 +340,7 @@ impl World {
                     file.read_exact_at(&mut bytes, *offset).expect("a segment is not truncated");
                     return bytes;
                 }
-                Located::Inline { .. } => return inline[0].to_vec(),
+                Located::Inline { .. } | Located::Rows { .. } => return inline[0].to_vec(),
             }
         }
     }
@@ -328,6 +368,7 @@ fn request(rank: (u32, u32), at: (u32, u64), for_epoch: u32, grain: Option<Grain
         grains: grain.into_iter().map(|grain| grain.0).collect(),
         transport: Transport::Files,
         doubted: false,
+        rows: Vec::new(),
     }
 }
 

@@ -1,42 +1,12 @@
-//! Records as values of the metastore: JSON, and where that is long, compressed (Zstandard, RFC 8878): the placement of 4,096
-//! partitions on 4,096 nodes is longer than a value may be, and most of it repeats.
+//! Records as values of the metastore, where one that cannot be read is an error.
 
-use std::io::Read;
-
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::EngineError;
 use crate::metastore::Entry;
+pub(crate) use crate::metastore::packed::{pack, parse};
 
-/// JSON that is longer is compressed. Shorter is left for people to read.
-const LONG: usize = 16 << 10;
-/// The longest JSON that is read: some hundred bytes for each of 65,536 nodes.
-const LONGEST: u64 = 16 << 20;
-/// What compressed values begin with, and no JSON does (RFC 8878, 3.1.1).
-const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
-
-/// A record as a value.
-pub(super) fn pack(record: &impl Serialize) -> Vec<u8> {
-    let json = serde_json::to_vec(record).expect("a record is plain data");
-    match json.len() {
-        ..=LONG => json,
-        _ => zstd::bulk::compress(&json, zstd::DEFAULT_COMPRESSION_LEVEL).unwrap_or(json),
-    }
-}
-
-/// The record in a value; `None` if it is of another format.
-pub(crate) fn parse<V: DeserializeOwned>(entry: &Entry) -> Option<V> {
-    if !entry.value.starts_with(&MAGIC) {
-        return serde_json::from_slice(&entry.value).ok();
-    }
-    let mut json = Vec::new();
-    let reader = zstd::stream::read::Decoder::with_buffer(entry.value.as_slice()).ok()?;
-    reader.take(LONGEST).read_to_end(&mut json).ok()?;
-    serde_json::from_slice(&json).ok()
-}
-
-/// The same, for those who would replace it.
+/// The record in a value, for those who would replace it.
 pub(super) fn understood<V: DeserializeOwned>(key: &str, entry: &Entry) -> Result<V, EngineError> {
     parse(entry).ok_or_else(|| EngineError::NotUnderstood { key: key.to_owned() })
 }
@@ -47,6 +17,7 @@ mod tests {
 
     use super::*;
     use crate::metastore::MAX_VALUE_BYTES;
+    use crate::metastore::packed::MAGIC;
     use crate::node::NodeId;
     use crate::placement::{Host, place};
     use crate::protocol::{Placement, RanksRecord};
@@ -77,7 +48,7 @@ mod tests {
         assert_eq!(parse::<Placement>(&entry(value)), Some(placement));
 
         let nodes = nodes.into_iter().map(Some).collect();
-        let ranks = RanksRecord { launch: 1, world: 4096, epoch: 0, reached: 0, nodes };
+        let ranks = RanksRecord { launch: 1, world: 4096, epoch: 0, reached: 0, nodes, seen: Some(1 << 32) };
         let value = pack(&ranks);
         assert!(value.len() <= MAX_VALUE_BYTES, "{}", value.len());
         assert_eq!(parse::<RanksRecord>(&entry(value)), Some(ranks));

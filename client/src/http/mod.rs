@@ -1,6 +1,7 @@
 //! A blocking HTTP client for the API of a node: JSON in and out, problem documents as errors.
 
 mod credentials;
+mod living;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use self::credentials::{BadCredentials, Credentials};
+pub use self::living::living_first;
 use crate::problem::Problem;
 
 /// The most that an answer may hold: the manifest of some million shards.
@@ -100,18 +102,32 @@ impl HttpClient {
     /// # Errors
     /// As [`get_json`](Self::get_json).
     pub fn get_list<T: DeserializeOwned>(&self, url: &str, most: usize) -> Result<Vec<T>, HttpError> {
-        let mut all = Vec::new();
+        self.get_aged_list(url, most).map(|(all, _)| all)
+    }
+
+    /// The same, and for how many seconds it has been what the server remembers, if it cannot say what is so now.
+    ///
+    /// # Errors
+    /// As [`get_json`](Self::get_json).
+    pub fn get_aged_list<T: DeserializeOwned>(
+        &self,
+        url: &str,
+        most: usize,
+    ) -> Result<(Vec<T>, Option<u64>), HttpError> {
+        let (mut all, mut age) = (Vec::new(), None);
         let mut next = Some(url.to_owned());
         while let Some(url) = next.filter(|_| all.len() < most) {
             let answer = self.ask()?.get(&url).call();
             let link = answer.as_ref().ok().and_then(|answer| next_page(&url, answer.headers()));
+            let told = answer.as_ref().ok().and_then(|answer| answer.headers().get("age"));
+            age = age.or(told.and_then(|age| age.to_str().ok()?.parse().ok()));
             let page: Vec<T> = parse(&url, &read(&url, answer)?)?;
             // A server that gives nothing and yet more would be asked for ever.
             next = link.filter(|_| !page.is_empty());
             all.extend(page);
         }
         all.truncate(most);
-        Ok(all)
+        Ok((all, age))
     }
 
     /// GET, bytes out.

@@ -4,8 +4,10 @@
 //! cursor; where the bytes come from (nodes of a cluster, or the shards of stores without any daemon) changes only how long it
 //! takes. The API blocks; a thread reads ahead and another tells the nodes how far the user has come.
 
+mod asking;
 mod clocks;
 mod columns;
+mod delivered;
 mod embedded;
 mod lent;
 mod nodes;
@@ -20,13 +22,14 @@ mod sources;
 mod span;
 mod steps;
 mod tables;
+mod whom;
 mod workers;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -39,10 +42,12 @@ use shardfmt::{ByteSize, DigestSum, PlanId};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+pub use asking::Asked;
 pub use columns::{OtherColumns, common as common_columns};
+pub use delivered::{Delivered, Deliveries, EpochDelivered};
 pub use embedded::Samples;
 pub use onlooker::{Batches, BatchesConfig, Onlooker};
-pub use order::{Cursor, OrderId};
+pub use order::{Cursor, OrderId, mixture_virtual_ranks};
 pub use ranks::{BatchSize, DataRank, Layout, MicroBatchPlace, RankError, RankShare, WorldRank};
 pub use sources::{MixedSource, Source};
 pub use span::{Part, Spans, StepSpan, Tally};
@@ -50,13 +55,14 @@ pub use steps::{LastBatch, Steps};
 
 use crate::catalog::{CatalogError, StorePlace};
 use crate::engine::{EngineError, first_due};
-use crate::http::{Credentials, HttpClient, HttpError};
+use crate::http::{Credentials, HttpError};
 use crate::lend::Transport;
 use crate::lookup::LookupError;
 use crate::origin::OriginError;
 use crate::protocol::{AuditReport, CreateRun, RunId, RunRecord};
 use crate::shared_cache::{SharedCache, SharedCacheError};
 use crate::spread::Origins;
+use asking::Asking;
 use clocks::{Clocks, On};
 use embedded::{ShardFiles, Shards, room};
 use nodes::{NodeRows, Nodes};
@@ -133,10 +139,11 @@ pub struct LoaderConfig {
     pub rank: u32,
     /// How many ranks there are; at most V.
     pub world: u32,
-    /// V: the fixed shares of every step. `None`: the plan's default for this world; of a mixture, one for each rank.
+    /// V: the fixed shares of every step. `None`: for a global batch a default that follows from it and the plan, whatever the
+    /// world is; for a micro-batch the fewest that this world can share, of a mixture one for each rank.
     pub virtual_ranks: Option<u32>,
-    /// Samples a virtual rank reads in a step; the global batch is V times this.
-    pub batch_size: u32,
+    /// Samples of a step, of all ranks together or of each virtual rank.
+    pub batch: BatchSize,
     /// Whether a source is read in its plan's order, or in that of its store, of which each virtual rank has an equal stretch of
     /// every step: for evaluation. With nodes it is the plan's.
     pub shuffle: bool,
@@ -144,6 +151,8 @@ pub struct LoaderConfig {
     pub last_batch: LastBatch,
     /// Where to begin: (epoch, position).
     pub start: (u32, u64),
+    /// What virtual ranks were given before that, as the state says that is gone on from: the audit of its epoch counts it, too.
+    pub delivered: Deliveries,
     /// The epoch before which to stop.
     pub end_epoch: u32,
     /// How many samples an epoch has: the first of its order. `None`: all there are, as with more than that.
@@ -184,27 +193,28 @@ impl CacheChoice {
 
 impl LoaderConfig {
     /// One plan; one rank, short last batches, 8 steps ahead, from the beginning of epoch 0 to the end of it.
-    pub fn new(source: LoaderSource, plan: impl Into<PlanRef>, batch_size: u32) -> Self {
-        Self::following(Follow::Plan { source, plan: plan.into() }, batch_size)
+    pub fn new(source: LoaderSource, plan: impl Into<PlanRef>, batch: impl Into<BatchSize>) -> Self {
+        Self::following(Follow::Plan { source, plan: plan.into() }, batch)
     }
 
     /// Several plans mixed, and otherwise as [`new`](Self::new). With proportions an epoch has `epoch_size` samples, by
     /// default as many as the sources together.
-    pub fn mixed(sources: Vec<MixedSource>, epoch_size: Option<u64>, batch_size: u32) -> Self {
-        Self::following(Follow::Mixture { sources, epoch_size }, batch_size)
+    pub fn mixed(sources: Vec<MixedSource>, epoch_size: Option<u64>, batch: impl Into<BatchSize>) -> Self {
+        Self::following(Follow::Mixture { sources, epoch_size }, batch)
     }
 
     /// What is said of it, and otherwise as [`new`](Self::new).
-    pub fn following(follow: Follow, batch_size: u32) -> Self {
+    pub fn following(follow: Follow, batch: impl Into<BatchSize>) -> Self {
         Self {
             follow,
             rank: 0,
             world: 1,
             virtual_ranks: None,
-            batch_size,
+            batch: batch.into(),
             shuffle: true,
             last_batch: LastBatch::Short,
             start: (0, 0),
+            delivered: Deliveries::default(),
             end_epoch: 1,
             limit: None,
             map_files: true,
@@ -231,14 +241,27 @@ pub struct Step {
     pub cursor: Cursor,
     /// One micro-batch for each of this rank's virtual ranks, in their order.
     pub micro_batches: Vec<MicroBatch>,
-    /// Of each part this rank's samples, and the sum of their digests.
-    audited: Vec<(u64, DigestSum)>,
+    /// How many of this rank's samples are of partitions that other ranks own: these own more of the step than their share.
+    pub surplus: u64,
+    /// Of each part, what each of this rank's virtual ranks is given.
+    delivered: Vec<Vec<Delivered>>,
 }
 
 impl Step {
     /// Samples that all ranks together read in this step: what gradients are divided by.
     pub fn global_samples(&self) -> u64 {
         self.parts.iter().map(Part::samples).sum()
+    }
+
+    /// What each of this rank's virtual ranks is given of the epoch in which the step begins, each sample counted once; digest sums
+    /// are zero unless the audit is on.
+    pub fn delivered(&self) -> Vec<Delivered> {
+        let mut all = vec![Delivered::default(); self.micro_batches.len()];
+        let parts = self.parts.iter().zip(&self.delivered);
+        for (_, delivered) in parts.filter(|(part, _)| part.epoch == self.epoch && !part.repeats) {
+            all.iter_mut().zip(delivered).for_each(|(all, more)| *all += *more);
+        }
+        all
     }
 
     /// The first of its stretches, which in most steps is the only one.
@@ -299,6 +322,9 @@ pub struct LoaderStats {
     pub steps: u64,
     /// Samples handed out.
     pub samples: u64,
+    /// Of those, samples of partitions that other ranks own, read here because their owners' shares of a step were full.
+    #[serde(default)]
+    pub surplus: u64,
     /// Time the user waited for steps, in seconds.
     pub waited_s: f64,
     /// Time that the next step lay finished before the user asked for it, in seconds.
@@ -403,7 +429,7 @@ pub struct Loader {
     has_failed: bool,
     nodes: Option<Arc<Nodes>>,
     reports: Option<SyncSender<Report>>,
-    reporter: Option<JoinHandle<()>>,
+    reporter: Option<JoinHandle<Vec<AuditReport>>>,
     audits: Vec<EpochAudit>,
     stats: LoaderStats,
     clocks: Arc<Clocks>,
@@ -441,14 +467,18 @@ impl Loader {
     pub fn open_into(config: LoaderConfig, memory: Box<dyn Memory + Send + Sync>) -> Result<Self, LoadError> {
         let Opened { sources, stored, order, schema } = Opened::open(&config.follow, config.shuffle)?;
         let schema = Arc::new(schema);
-        let virtual_ranks = config.virtual_ranks.unwrap_or_else(|| order.default_virtual_ranks(config.world));
+        let default = || order.default_virtual_ranks(config.batch, config.world);
+        let virtual_ranks = config.virtual_ranks.unwrap_or_else(default);
         check(&config, &order, virtual_ranks)?;
-        if let Some(risk) = batch_norm_risk(&config, &sources, virtual_ranks) {
+        let sizes = config.batch.global(virtual_ranks);
+        let global_batch = sizes.map_err(|error| LoadError::Config(error.to_string()))?;
+        let micro_batch = u32::try_from(global_batch.div_ceil(virtual_ranks.into())).unwrap_or(u32::MAX);
+        if let Some(risk) = batch_norm_risk(&config, &sources, virtual_ranks, micro_batch) {
             warn!("{risk}");
         }
         let steps = Steps {
             sample_count: samples_of_epoch(&config, &order),
-            global_batch: u64::from(virtual_ranks) * u64::from(config.batch_size),
+            global_batch,
             last_batch: config.last_batch,
         };
         if steps.per_epoch() == 0 {
@@ -467,17 +497,11 @@ impl Loader {
                 let servers: Vec<String> =
                     servers.iter().map(|s| s.trim_end_matches('/').to_owned()).collect();
                 let create = CreateRun { id: run.clone(), plan: plan.id(), virtual_ranks };
-                create_run(&servers, credentials, create)?;
+                let asking = Asking::new(&servers, credentials);
+                create_run(&asking, &servers, &create)?;
                 let (rank, world) = (config.rank, config.world);
-                let attached = Nodes::attach(
-                    servers,
-                    credentials,
-                    run.clone(),
-                    rank,
-                    world,
-                    config.start,
-                    config.map_files,
-                )?;
+                let attached =
+                    Nodes::attach(asking, servers, run.clone(), rank, world, config.start, config.map_files)?;
                 let attached = Arc::new(attached);
                 nodes = Some(Arc::clone(&attached));
                 Box::new(NodeRows::new(attached, plan, manifest, Arc::clone(&clocks), stop.clone()))
@@ -507,6 +531,9 @@ impl Loader {
         let prefetch =
             Prefetch::new(share, order.clone(), Arc::clone(&schema), steps, cache_dir, rows, memory)?;
         let ahead = Ahead::start(prefetch, config.read_ahead, config.threads, Arc::clone(&clocks), stop)?;
+        let own = Plan::virtual_ranks_of(config.rank, config.world, virtual_ranks);
+        let delivered_before = audit_so_far(&config, &own);
+        let delivered_in_full: Vec<AuditReport> = reports_before(&config, &own, global_batch);
         let mut loader = Self {
             sources,
             order,
@@ -518,7 +545,7 @@ impl Loader {
             nodes: None,
             reports: None,
             reporter: None,
-            audits: Vec::new(),
+            audits: delivered_before.into_iter().collect(),
             stats: LoaderStats::default(),
             clocks,
             reported: (config.start.0, 0),
@@ -527,6 +554,10 @@ impl Loader {
         if let Some(nodes) = nodes {
             let (tell, told) = sync_channel(REPORTS_WAITING);
             let partitions = loader.partitions();
+            for report in delivered_in_full {
+                // There is room for more than there are epochs in a state.
+                let _ = tell.try_send(Report::Audit(report));
+            }
             loader.reports = Some(tell);
             loader.nodes = Some(Arc::clone(&nodes));
             loader.reporter = Some(spawn("shardd-report", move || report_all(&nodes, &partitions, &told))?);
@@ -570,6 +601,7 @@ impl Loader {
             }
         };
         self.stats.steps += 1;
+        self.stats.surplus += step.surplus;
         self.stats.samples += step.micro_batches.iter().map(|m| m.positions.len() as u64).sum::<u64>();
         self.note(&step);
         Ok(Next::Step(step))
@@ -578,6 +610,11 @@ impl Loader {
     /// What was read so far, by epoch; digest sums are zero unless the audit is on.
     pub fn audits(&self) -> &[EpochAudit] {
         &self.audits
+    }
+
+    /// Whether digests are summed up of what is read.
+    pub fn is_audited(&self) -> bool {
+        self.config.audit
     }
 
     /// How the loader fared so far.
@@ -594,6 +631,11 @@ impl Loader {
     /// How the grains of each node are got, by the nodes' addresses, as far as any were; without nodes there are none.
     pub fn transports(&self) -> BTreeMap<String, Transport> {
         self.nodes.as_ref().map(|nodes| nodes.transports()).unwrap_or_default()
+    }
+
+    /// How often each node was asked, by the nodes' addresses; without nodes there are none.
+    pub fn asked(&self) -> BTreeMap<String, Asked> {
+        self.nodes.as_ref().map(|nodes| nodes.asked()).unwrap_or_default()
     }
 
     /// The columns of every batch.
@@ -626,6 +668,14 @@ impl Loader {
         Plan::virtual_ranks_of(self.config.rank, self.config.world, self.virtual_ranks)
     }
 
+    /// How many samples each of this rank's virtual ranks reads of a step of these positions.
+    pub fn shares_of(&self, epoch: u32, positions: Range<u64>) -> Vec<u64> {
+        let own = self.own_virtual_ranks();
+        let part = Part { epoch, positions, repeats: false };
+        let sizes = shares::share_sizes(&self.order, &part, self.virtual_ranks);
+        sizes[own.start as usize..own.end as usize].to_vec()
+    }
+
     /// How the global order is cut into steps.
     pub fn steps(&self) -> Steps {
         self.steps
@@ -642,7 +692,10 @@ impl Loader {
 
     /// Counts a step that goes to the user, and tells the nodes when a chunk of the exchange has become due.
     fn note(&mut self, step: &Step) {
-        for (part, (samples, digest_sum)) in step.parts.iter().zip(&step.audited) {
+        for (part, delivered) in step.parts.iter().zip(&step.delivered) {
+            let mut all = Delivered::default();
+            delivered.iter().for_each(|one| all += *one);
+            let Delivered { samples, digest_sum } = all;
             if self.audits.last().is_none_or(|audit| audit.epoch < part.epoch) {
                 let (epoch, digest_sum) = (part.epoch, DigestSum::default());
                 self.audits.push(EpochAudit { epoch, samples: 0, repeats: 0, digest_sum });
@@ -652,7 +705,7 @@ impl Loader {
                 audit if part.repeats => audit.repeats += samples,
                 audit => {
                     audit.samples += samples;
-                    audit.digest_sum += *digest_sum;
+                    audit.digest_sum += digest_sum;
                 }
             }
         }
@@ -666,6 +719,7 @@ impl Loader {
                 epoch: audit.epoch,
                 samples: audit.samples,
                 digest_sum: audit.digest_sum,
+                global_batch_size: Some(self.steps.global_batch),
             }));
         }
         let cursor = step.cursor;
@@ -684,22 +738,41 @@ impl Loader {
     }
 }
 
-impl Drop for Loader {
-    /// Stops reading ahead, tells the nodes how far this rank came, and leaves the run.
-    fn drop(&mut self) {
+impl Loader {
+    /// The addresses of the nodes of its run, as far as they are known; without nodes there are none.
+    pub fn nodes(&self) -> Vec<String> {
+        self.nodes.as_ref().map(|nodes| nodes.known()).unwrap_or_default()
+    }
+
+    /// Stops reading ahead, tells the nodes how far this rank came, and leaves the run. What is returned no node has taken: it is to be sent
+    /// later, or the audit of those epochs is lost.
+    #[must_use = "what no node has taken is lost"]
+    pub fn close(mut self) -> Vec<AuditReport> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Vec<AuditReport> {
         self.ahead = None;
         self.reports = None; // the reporter tells what is left and leaves the run
-        if let Some(reporter) = self.reporter.take() {
-            let _ = reporter.join();
+        self.reporter.take().and_then(|reporter| reporter.join().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for Loader {
+    /// As [`close`](Loader::close); what no node has taken is lost.
+    fn drop(&mut self) {
+        for AuditReport { epoch, rank, .. } in self.end() {
+            warn!(epoch, rank, "no node took the audit of an epoch");
         }
     }
 }
 
-fn create_run(servers: &[String], credentials: &Credentials, create: CreateRun) -> Result<(), LoadError> {
-    let http = HttpClient::with(Duration::from_secs(15), credentials);
+fn create_run(asking: &Asking, servers: &[String], create: &CreateRun) -> Result<(), LoadError> {
     let mut last = LoadError::NoServers;
-    for server in servers {
-        match http.post_json::<_, RunRecord>(&format!("{server}/v1/runs"), &create) {
+    for server in asking.in_order(servers.to_vec()) {
+        let created = asking.http.post_json::<_, RunRecord>(&format!("{server}/v1/runs"), create);
+        asking.said(&server, &created);
+        match created {
             Ok(_) => return Ok(()),
             Err(error) if error.is_final() => return Err(error.into()),
             Err(error) => last = error.into(),
@@ -719,6 +792,31 @@ pub fn default_cache_dir() -> PathBuf {
     })
 }
 
+/// What this rank's virtual ranks were given of the epoch that is begun within, if the state that is gone on from says so.
+fn audit_so_far(config: &LoaderConfig, own: &Range<u32>) -> Option<EpochAudit> {
+    let (epoch, position) = config.start;
+    let before = config.delivered.of(epoch).filter(|_| config.audit && position > 0)?;
+    let Delivered { samples, digest_sum } = before.of(own.clone());
+    Some(EpochAudit { epoch, samples, repeats: 0, digest_sum })
+}
+
+/// Of the epoch before the one that is begun in, what this rank has to report: those who read it may have ended before they did.
+fn reports_before(config: &LoaderConfig, own: &Range<u32>, global_batch: u64) -> Vec<AuditReport> {
+    let before = config.start.0.checked_sub(1).and_then(|epoch| config.delivered.of(epoch));
+    let report = |before: &EpochDelivered| {
+        let Delivered { samples, digest_sum } = before.of(own.clone());
+        AuditReport {
+            rank: config.rank,
+            world: config.world,
+            epoch: before.epoch,
+            samples,
+            digest_sum,
+            global_batch_size: Some(global_batch),
+        }
+    };
+    before.filter(|_| config.audit).map(report).into_iter().collect()
+}
+
 /// How many samples an epoch has.
 fn samples_of_epoch(config: &LoaderConfig, order: &Order) -> u64 {
     config.limit.unwrap_or(u64::MAX).min(order.sample_count())
@@ -730,8 +828,6 @@ fn check(config: &LoaderConfig, order: &Order, virtual_ranks: u32) -> Result<(),
     let with_nodes = matches!(config.follow, Follow::Plan { source: LoaderSource::Nodes { .. }, .. });
     let complaint = if config.rank >= config.world {
         format!("rank {} is outside a world of {}", config.rank, config.world)
-    } else if config.batch_size == 0 {
-        "a batch size of 0 reads nothing; use at least 1".into()
     } else if config.read_ahead == 0 {
         "reading 0 steps ahead reads nothing; use at least 1".into()
     } else if config.stride == 0 || config.stride > 1 && with_nodes {
@@ -744,6 +840,10 @@ fn check(config: &LoaderConfig, order: &Order, virtual_ranks: u32) -> Result<(),
         "a limit of 0 samples reads nothing; use at least 1".into()
     } else if position > samples_of_epoch(config, order) {
         format!("position {position} is beyond the {} samples of an epoch", samples_of_epoch(config, order))
+    } else if !config.delivered.fits(virtual_ranks) {
+        format!(
+            "the state counts what other virtual ranks were given than the {virtual_ranks} of this run; give as many as it has"
+        )
     } else if epoch > config.end_epoch {
         format!("the start, epoch {epoch}, is after the end, epoch {}", config.end_epoch)
     } else if epoch > order.epochs() {
@@ -755,7 +855,12 @@ fn check(config: &LoaderConfig, order: &Order, virtual_ranks: u32) -> Result<(),
 }
 
 /// What batch normalisation would suffer from, said once for all ranks. A run that has exchanged before has mixed.
-fn batch_norm_risk(config: &LoaderConfig, sources: &[Source], virtual_ranks: u32) -> Option<String> {
+fn batch_norm_risk(
+    config: &LoaderConfig,
+    sources: &[Source],
+    virtual_ranks: u32,
+    micro_batch: u32,
+) -> Option<String> {
     let (Follow::Plan { .. }, [Source { plan, manifest }]) = (&config.follow, sources) else { return None };
     let schedule = &plan.document().schedule;
     let has_mixed = config.start.0 > 0 && schedule.largest().units() > 0;
@@ -764,7 +869,7 @@ fn batch_norm_risk(config: &LoaderConfig, sources: &[Source], virtual_ranks: u32
         return None;
     }
     let labels = Origins::at_once(manifest)?;
-    labels.spread(plan, virtual_ranks, config.batch_size).batch_norm_risk(schedule)
+    labels.spread(plan, virtual_ranks, micro_batch).batch_norm_risk(schedule)
 }
 
 fn spawn<T: Send + 'static>(
@@ -774,24 +879,43 @@ fn spawn<T: Send + 'static>(
     std::thread::Builder::new().name(name.into()).spawn(body).map_err(|source| LoadError::Threads { source })
 }
 
-fn report_all(nodes: &Nodes, partitions: &Range<u32>, told: &Receiver<Report>) {
-    while let Ok(report) = told.recv() {
+/// How long the reports of a rank that ends are offered to nodes that do not take them, and how often.
+const LAST_OFFERS: Duration = Duration::from_secs(10);
+const OFFER_EVERY: Duration = Duration::from_millis(500);
+
+/// Tells the nodes what it is told, until it is told no more. Returns what no node has taken.
+fn report_all(nodes: &Nodes, partitions: &Range<u32>, told: &Receiver<Report>) -> Vec<AuditReport> {
+    let mut unsent: Vec<AuditReport> = Vec::new();
+    loop {
+        let report = match unsent.is_empty() {
+            true => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            // A report is kept until a node takes it.
+            false => told.recv_timeout(OFFER_EVERY),
+        };
+        let mut is_moved = false;
         match report {
-            Report::Audit(audit) => nodes.report_audit(&audit),
-            Report::Position => {
-                // Where the rank is by now is what is told, and once is enough.
-                let mut audits = Vec::new();
-                while let Ok(newer) = told.try_recv() {
-                    match newer {
-                        Report::Position => {}
-                        Report::Audit(audit) => audits.push(audit),
-                    }
-                }
-                nodes.report(partitions.clone());
-                for audit in &audits {
-                    nodes.report_audit(audit);
-                }
+            Ok(Report::Audit(audit)) => unsent.push(audit),
+            Ok(Report::Position) => is_moved = true,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        // Where the rank is by now is what is told, and once is enough.
+        while let Ok(newer) = told.try_recv() {
+            match newer {
+                Report::Position => is_moved = true,
+                Report::Audit(audit) => unsent.push(audit),
             }
         }
+        if is_moved {
+            nodes.report(partitions.clone());
+        }
+        unsent.retain(|audit| !nodes.report_audit(audit));
     }
+    let began = Instant::now();
+    unsent.retain(|audit| !nodes.report_audit(audit));
+    while !unsent.is_empty() && began.elapsed() < LAST_OFFERS {
+        std::thread::sleep(OFFER_EVERY);
+        unsent.retain(|audit| !nodes.report_audit(audit));
+    }
+    unsent
 }

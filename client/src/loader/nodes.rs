@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,16 +11,17 @@ use bytes::Bytes;
 use memmap2::{Advice, Mmap};
 use shardfmt::plan::{GrainNo, Plan, Read};
 use shardfmt::row::Rows;
-use shardfmt::{ByteSize, Grain, GrainKey, Manifest};
+use shardfmt::{ByteSize, Grain, GrainKey, Manifest, SparseGrain};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::LoadError;
+use super::asking::{Answer, Asked, Asking, Unanswered};
 use super::clocks::{Clocks, On};
 use super::lent::{Lenders, Place};
 use super::order::SourceRead;
 use super::source::{Reads, Ready, RowSource};
-use crate::http::{Credentials, HttpClient, HttpError};
+use crate::http::{HttpClient, HttpError};
 use crate::lend::Transport;
 use crate::node::{NodeId, NodeRecord};
 use crate::protocol::{
@@ -28,9 +30,6 @@ use crate::protocol::{
 
 /// How long a loader goes on trying all nodes before it gives up on a grain.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// How long one node may take to answer; it may have to ask others, and the store, first.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long to wait before asking again for what nobody gave.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -50,12 +49,9 @@ const MAX_PASS: usize = 256;
 /// The most that a grain has before the ends of its rows: two counts, and a path of 32 hashes.
 const MAX_GRAIN_HEAD_BYTES: u64 = 8 + 32 * 32;
 
-/// How long a node that did not answer is not asked first again.
-const AVOID_FOR: Duration = Duration::from_secs(3);
-
 /// A rank's connection to the nodes of its run; leaves the run when dropped. Shared by the thread that reads and the one that reports.
 pub(crate) struct Nodes {
-    http: HttpClient,
+    asking: Asking,
     run: RunId,
     rank: u32,
     world: u32,
@@ -66,7 +62,8 @@ pub(crate) struct Nodes {
     /// How each node's grains are got, as far as any were.
     transports: Mutex<BTreeMap<String, Transport>>,
     view: Mutex<RunView>,
-    avoided: Mutex<HashMap<String, Instant>>,
+    /// A node has reported that its room is short: it is asked for rows.
+    by_rows: AtomicBool,
     /// Epoch and position up to which the user has taken samples.
     consumed: Mutex<(u32, u64)>,
 }
@@ -74,23 +71,25 @@ pub(crate) struct Nodes {
 impl Nodes {
     /// Attaches the rank to its node and learns who hosts what.
     pub(crate) fn attach(
+        asking: Asking,
         servers: Vec<String>,
-        credentials: &Credentials,
         run: RunId,
         rank: u32,
         world: u32,
         start: (u32, u64),
         borrows: bool,
     ) -> Result<Self, LoadError> {
-        let http = HttpClient::with(ANSWER_WITHIN, credentials);
         let attach = Attach { world, epoch: start.0 };
         let mut last = None;
-        for server in &servers {
-            match http.post_json(&format!("{server}/v1/runs/{run}/ranks/{rank}"), &attach) {
+        for server in asking.in_order(servers.clone()) {
+            let attached = asking.http.post_json(&format!("{server}/v1/runs/{run}/ranks/{rank}"), &attach);
+            asking.said(&server, &attached);
+            match attached {
                 Ok(view) => {
                     warn_of_room(&view);
+                    let by_rows = view.room.is_some_and(|room| room.by_rows);
                     return Ok(Self {
-                        http,
+                        asking,
                         run,
                         rank,
                         world,
@@ -98,7 +97,7 @@ impl Nodes {
                         host: host_identity().filter(|_| borrows),
                         transports: Mutex::default(),
                         view: Mutex::new(view),
-                        avoided: Mutex::default(),
+                        by_rows: AtomicBool::new(by_rows),
                         consumed: Mutex::new(start),
                     });
                 }
@@ -125,44 +124,53 @@ impl Nodes {
         told.sort();
         told.dedup();
         for server in told {
-            if self.is_avoided(&server) {
+            if self.asking.is_avoided(&server) {
                 continue;
             }
             let transport = self.transports().get(&server).copied().unwrap_or_default();
-            if let Err(error) = self.ask(&server, transport, epoch, &[], false) {
+            let question = self.question(transport, epoch, &[], Vec::new(), false);
+            let told = ask(&self.asking.quick, &self.run, &server, &question);
+            self.asking.said(&server, &told);
+            if let Err(error) = told {
                 debug!(server, %error, "a node could not be told how far this rank is");
-                self.avoid(&server);
             }
         }
     }
 
-    /// Tells what was read in an epoch. Nobody waits for it; if no node takes it, it is lost.
-    pub(crate) fn report_audit(&self, report: &AuditReport) {
+    /// Tells what was read in an epoch; whether a node has taken it, or refuses to for good.
+    pub(crate) fn report_audit(&self, report: &AuditReport) -> bool {
         let path = format!("/v1/runs/{}/audit", self.run);
-        let sent = self.addresses().iter().any(|server| {
-            self.http.post_json::<_, serde_json::Value>(&format!("{server}{path}"), report).is_ok()
-        });
-        if !sent {
-            warn!(run = %self.run, epoch = report.epoch, "no node took the audit of an epoch");
-        }
+        self.addresses().iter().any(|server| {
+            let sent =
+                self.asking.quick.post_json::<_, serde_json::Value>(&format!("{server}{path}"), report);
+            self.asking.said(server, &sent);
+            if let Err(error) = &sent
+                && error.is_final()
+            {
+                warn!(run = %self.run, epoch = report.epoch, %error, "the audit of an epoch is refused");
+                return true;
+            }
+            sent.is_ok()
+        })
     }
 
     /// Best effort: a run that a rank did not leave is taken over by its next launch.
     fn detach(&self) {
         let path = format!("/v1/runs/{}/ranks/{}", self.run, self.rank);
-        let _ = self.addresses().iter().any(|server| self.http.delete(&format!("{server}{path}")).is_ok());
+        let http = &self.asking.quick;
+        let _ = self.addresses().iter().any(|server| http.delete(&format!("{server}{path}")).is_ok());
     }
 
-    fn ask(
+    fn question(
         &self,
-        server: &str,
         transport: Transport,
         for_epoch: u32,
         grains: &[GrainNo],
+        rows: Vec<Vec<u32>>,
         doubted: bool,
-    ) -> Result<(LocateReply, Bytes), HttpError> {
+    ) -> LocateRequest {
         let (epoch, position) = *self.consumed.lock().expect("no panic while held");
-        let request = LocateRequest {
+        LocateRequest {
             rank: self.rank,
             world: self.world,
             epoch,
@@ -171,16 +179,11 @@ impl Nodes {
             grains: grains.iter().map(|grain| grain.0).collect(),
             transport,
             doubted,
-        };
-        let url = format!("{server}/v1/runs/{}/locate", self.run);
-        let body = self.http.post_for_bytes(&url, &request)?;
-        parse_reply(&body, grains.len()).ok_or_else(|| HttpError::Protocol {
-            url,
-            reason: "the answer is not one of locate's; is this another release of shardd?".into(),
-        })
+            rows,
+        }
     }
 
-    /// Every address worth trying, the rank's own node first, those that failed lately last.
+    /// Every address worth trying, the rank's own node first, those that do not answer last.
     fn addresses(&self) -> Vec<String> {
         let view = self.view.lock().expect("no panic while held");
         let mut all = self.servers.clone();
@@ -190,8 +193,15 @@ impl Nodes {
             }
         }
         drop(view);
-        all.sort_by_key(|server| self.is_avoided(server)); // stable: the order is kept otherwise
-        all
+        self.asking.in_order(all)
+    }
+
+    /// Of these addresses those that answer; all, if none does.
+    fn talking(&self) -> Vec<String> {
+        let all = self.addresses();
+        let talking: Vec<String> =
+            all.iter().filter(|server| !self.asking.is_avoided(server)).cloned().collect();
+        if talking.is_empty() { all } else { talking }
     }
 
     /// What the node at an address says of itself.
@@ -202,26 +212,30 @@ impl Nodes {
 
     fn refresh(&self) {
         for server in self.addresses() {
-            match self.http.get_json::<RunView>(&format!("{server}/v1/runs/{}", self.run)) {
-                Ok(view) => {
-                    *self.view.lock().expect("no panic while held") = view;
-                    return;
-                }
-                Err(error) => {
-                    debug!(server, %error, "a node could not be asked for the run");
-                    self.avoid(&server);
-                }
+            let view = self.asking.quick.get_json::<RunView>(&format!("{server}/v1/runs/{}", self.run));
+            self.asking.said(&server, &view);
+            match view {
+                Ok(view) => return self.know(view),
+                Err(error) => debug!(server, %error, "a node could not be asked for the run"),
             }
         }
     }
 
-    fn avoid(&self, server: &str) {
-        self.avoided.lock().expect("no panic while held").insert(server.to_owned(), Instant::now());
+    /// Who hosts what by now. A node whose lease has ended is asked first no more.
+    fn know(&self, view: RunView) {
+        let before = std::mem::replace(&mut *self.view.lock().expect("no panic while held"), view.clone());
+        let is_gone = |node: &&NodeRecord| view.nodes.iter().all(|other| other.http != node.http);
+        before.nodes.iter().filter(is_gone).for_each(|node| self.asking.fell_silent(&node.http));
     }
 
-    fn is_avoided(&self, server: &str) -> bool {
-        let avoided = self.avoided.lock().expect("no panic while held");
-        avoided.get(server).is_some_and(|since| since.elapsed() < AVOID_FOR)
+    /// The addresses of the nodes, the rank's own first.
+    pub(crate) fn known(&self) -> Vec<String> {
+        self.addresses()
+    }
+
+    /// How often each node was asked.
+    pub(crate) fn asked(&self) -> BTreeMap<String, Asked> {
+        self.asking.asked()
     }
 
     /// How each node's grains are got, by the nodes' addresses, as far as any were.
@@ -238,6 +252,21 @@ impl Drop for Nodes {
     fn drop(&mut self) {
         self.detach();
     }
+}
+
+/// Asks a node where grains are.
+fn ask(
+    http: &HttpClient,
+    run: &RunId,
+    server: &str,
+    question: &LocateRequest,
+) -> Result<(LocateReply, Bytes), HttpError> {
+    let url = format!("{server}/v1/runs/{run}/locate");
+    let body = http.post_for_bytes(&url, question)?;
+    parse_reply(&body, question.grains.len()).ok_or_else(|| HttpError::Protocol {
+        url,
+        reason: "the answer is not one of locate's; is this another release of shardd?".into(),
+    })
 }
 
 fn address(view: &RunView, node: &NodeId) -> Option<String> {
@@ -262,6 +291,13 @@ impl Wanted {
     fn of(read: &Read) -> Self {
         Self { grain: read.grain, partition: read.partition.0 }
     }
+}
+
+/// What is asked of a node at once.
+struct Question {
+    transport: Transport,
+    wanted: Vec<Wanted>,
+    request: LocateRequest,
 }
 
 /// A grain's bytes, wherever they are.
@@ -299,6 +335,9 @@ pub(crate) struct NodeRows {
     manifest: Arc<Manifest>,
     epoch: u32,
     known: HashMap<GrainNo, GrainBytes>,
+    /// The rows that the window wants of each grain, and those of them that came by themselves.
+    rows: HashMap<GrainNo, Vec<u32>>,
+    sparse: HashMap<GrainNo, Bytes>,
     /// A node gave wrong bytes: it is told so when it is asked again.
     doubts: bool,
     /// By the segments' passes.
@@ -322,6 +361,7 @@ impl NodeRows {
         stop: CancellationToken,
     ) -> Self {
         let (known, maps) = (HashMap::new(), HashMap::new());
+        let (rows, sparse) = (HashMap::new(), HashMap::new());
         let lenders = Lenders::default();
         let (in_vain, just_lost) = (HashSet::new(), HashSet::new());
         Self {
@@ -330,6 +370,8 @@ impl NodeRows {
             manifest,
             epoch: 0,
             known,
+            rows,
+            sparse,
             doubts: false,
             maps,
             lenders,
@@ -355,6 +397,21 @@ impl NodeRows {
         let shard = &self.manifest.shards[place.shard as usize];
         let key = GrainKey { shard: shard.id, rows: self.plan.document().grain_rows, index: place.index };
         Grain::parse(bytes).and_then(|grain| grain.verify(key, shard.rows, shard.root)).is_ok()
+    }
+
+    /// Whether these bytes are the rows that are wanted of the grain, by the manifest.
+    fn are_genuine(&self, grain: GrainNo, bytes: &[u8]) -> bool {
+        let place = self.plan.locate_grain(grain);
+        let shard = &self.manifest.shards[place.shard as usize];
+        let key = GrainKey { shard: shard.id, rows: self.plan.document().grain_rows, index: place.index };
+        let has_all = |sparse: &SparseGrain<'_>| {
+            self.rows.get(&grain).is_some_and(|rows| rows.iter().all(|row| sparse.row(*row).is_some()))
+        };
+        let parsed = SparseGrain::parse(bytes).and_then(|sparse| {
+            sparse.verify(key, shard.rows, shard.root)?;
+            Ok(has_all(&sparse))
+        });
+        parsed.unwrap_or(false)
     }
 
     /// How many grains to ask for at once.
@@ -385,34 +442,18 @@ impl NodeRows {
             }
             self.in_vain.extend(std::mem::take(&mut self.just_lost));
             let by_server = self.choose(&left, attempt)?;
-            let by_server: Vec<_> = by_server
-                .into_iter()
-                .map(|(server, wanted)| (self.transport(&server), server, wanted))
-                .collect();
-            let (nodes, question_size) = (&self.nodes, self.question_size());
-            let (epoch, doubted) = (self.epoch, std::mem::take(&mut self.doubts));
-            let answers: Vec<_> = std::thread::scope(|scope| {
-                let asks: Vec<_> = by_server
-                    .into_iter()
-                    .map(|(transport, server, wanted)| {
-                        scope.spawn(move || {
-                            let ask = |wanted: &[Wanted]| {
-                                let grains: Vec<GrainNo> = wanted.iter().map(|wanted| wanted.grain).collect();
-                                let answer = nodes.ask(&server, transport, epoch, &grains, doubted);
-                                (server.clone(), transport, wanted.to_vec(), answer)
-                            };
-                            wanted.chunks(question_size).map(ask).collect::<Vec<_>>()
-                        })
-                    })
-                    .collect();
-                asks.into_iter().flat_map(|ask| ask.join().expect("asking a node does not panic")).collect()
-            });
+            let doubted = std::mem::take(&mut self.doubts);
+            let answers = self.ask_all(by_server, doubted).ok_or(LoadError::Stopped)?;
             left = Vec::new();
             let mut stale = attempt > 0;
-            for (server, transport, wanted, answer) in answers {
+            for (server, question, answer) in answers {
+                let (transport, wanted) = (question.transport, question.wanted.clone());
                 match answer {
                     Ok((reply, body)) => {
                         stale |= reply.generation != self.generation();
+                        if reply.by_rows {
+                            self.nodes.by_rows.store(true, Relaxed);
+                        }
                         let (again, lent) = self.take(&server, wanted, &reply, &body, doubted);
                         // What no segment has comes along in the answer, however grains are got.
                         let is_sent = !reply.grains.iter().any(|at| matches!(at, Located::File { .. }));
@@ -421,11 +462,12 @@ impl NodeRows {
                         }
                         left.extend(again);
                     }
-                    Err(error) if error.is_final() => return Err(error.into()),
-                    Err(error) => {
-                        debug!(server, %error, "asking another node");
-                        self.nodes.avoid(&server);
-                        last_error = Some(error);
+                    Err(Unanswered::Error(error)) if error.is_final() => return Err(error.into()),
+                    Err(unanswered) => {
+                        if let Unanswered::Error(error) = unanswered {
+                            debug!(server, %error, "asking another node");
+                            last_error = Some(error);
+                        }
                         left.extend(wanted);
                         stale = true;
                     }
@@ -439,14 +481,48 @@ impl NodeRows {
         Ok(())
     }
 
+    /// What each of these servers is asked, and what came of it; another where one is late.
+    fn ask_all(
+        &mut self,
+        by_server: BTreeMap<String, Vec<Wanted>>,
+        doubted: bool,
+    ) -> Option<Vec<Answer<Question, (LocateReply, Bytes)>>> {
+        let (question_size, mut questions) = (self.question_size(), Vec::new());
+        for (server, wanted) in by_server {
+            let transport = self.transport(&server);
+            let question = |wanted: &[Wanted]| self.question(transport, wanted.to_vec(), doubted);
+            questions.extend(wanted.chunks(question_size).map(|wanted| (server.clone(), question(wanted))));
+        }
+        let (nodes, stop) = (Arc::clone(&self.nodes), self.stop.clone());
+        // A thread that waits for a node that hangs does not keep this rank attached.
+        let (http, run) = (nodes.asking.http.clone(), nodes.run.clone());
+        let asked = move |server: &str, question: &Question| ask(&http, &run, server, &question.request);
+        let mut instead = |late: &str, question: &Question| {
+            let other = nodes.talking().into_iter().find(|server| server != late)?;
+            let transport = self.transport(&other);
+            Some((other, self.question(transport, question.wanted.clone(), doubted)))
+        };
+        nodes.asking.ask_all(questions, asked, &mut instead, || stop.is_cancelled())
+    }
+
+    fn question(&self, transport: Transport, wanted: Vec<Wanted>, doubted: bool) -> Question {
+        let grains: Vec<GrainNo> = wanted.iter().map(|wanted| wanted.grain).collect();
+        // Rows are for nodes whose room is short.
+        let by_rows = self.nodes.by_rows.load(Relaxed);
+        let rows_of = |grain| self.rows.get(grain).cloned().unwrap_or_default();
+        let rows = grains.iter().filter(|_| by_rows).map(rows_of).collect();
+        let request = self.nodes.question(transport, self.epoch, &grains, rows, doubted);
+        Question { transport, wanted, request }
+    }
+
     fn generation(&self) -> u64 {
         let view = self.nodes.view.lock().expect("no panic while held");
         view.placement.as_ref().map_or(0, |placement| placement.generation)
     }
 
-    /// The server to ask for each grain: the host of its partition; if that failed lately, others in turn.
+    /// The server to ask for each grain: the host of its partition; if that does not answer, others in turn.
     fn choose(&self, left: &[Wanted], attempt: usize) -> Result<BTreeMap<String, Vec<Wanted>>, LoadError> {
-        let all = self.nodes.addresses();
+        let all = self.nodes.talking();
         if all.is_empty() {
             return Err(LoadError::NoServers);
         }
@@ -458,7 +534,7 @@ impl NodeRows {
                 .as_ref()
                 .and_then(|placement| address(&view, placement.host(wanted.partition)));
             let server = match host {
-                Some(host) if !self.nodes.is_avoided(&host) => host,
+                Some(host) if !self.nodes.asking.is_avoided(&host) => host,
                 _ => all[attempt % all.len()].clone(),
             };
             by_server.entry(server).or_default().push(*wanted);
@@ -497,6 +573,15 @@ impl NodeRows {
                     let bytes = body.get(at..end).map(Bytes::copy_from_slice);
                     at = end;
                     given.push((wanted, bytes.map(GrainBytes::Owned)));
+                }
+                Located::Rows { len } => {
+                    let end = at + *len as usize;
+                    let bytes = body.get(at..end).map(Bytes::copy_from_slice);
+                    at = end;
+                    match bytes.filter(|bytes| self.are_genuine(wanted.grain, bytes)) {
+                        Some(bytes) => drop(self.sparse.insert(wanted.grain, bytes)),
+                        None => again.push(wanted),
+                    }
                 }
                 Located::File { segment, len, .. } if !self.is_plausible(wanted.grain, segment, *len) => {
                     is_nonsense = true;
@@ -623,24 +708,36 @@ impl RowSource for NodeRows {
         let wanted: BTreeSet<Wanted> =
             window.iter().copied().flatten().flatten().map(|of| Wanted::of(&of.read)).collect();
         self.trim(&wanted);
+        (self.rows, self.sparse) = (HashMap::new(), HashMap::new());
+        for read in window.iter().copied().flatten().flatten().map(|of| &of.read) {
+            self.rows.entry(read.grain).or_default().push(read.row);
+        }
         let missing =
             wanted.iter().filter(|wanted| !self.known.contains_key(&wanted.grain)).copied().collect();
         let (began, of_files) = (Instant::now(), self.clocks.spent(On::Disk));
         self.bring(missing)?;
         let of_files = self.clocks.spent(On::Disk) - of_files;
         self.clocks.add(On::Network, began.elapsed().saturating_sub(of_files));
-        let ready = |wanted: Wanted| (wanted.grain, self.known[&wanted.grain].clone());
-        Ok(Arc::new(Grains(wanted.into_iter().map(ready).collect())))
+        let sparse = std::mem::take(&mut self.sparse);
+        let ready = |wanted: Wanted| Some((wanted.grain, self.known.get(&wanted.grain)?.clone()));
+        Ok(Arc::new(Grains { whole: wanted.into_iter().filter_map(ready).collect(), sparse }))
     }
 }
 
-/// The grains of a window.
-struct Grains(HashMap<GrainNo, GrainBytes>);
+/// The grains of a window, or what is wanted of them.
+struct Grains {
+    whole: HashMap<GrainNo, GrainBytes>,
+    sparse: HashMap<GrainNo, Bytes>,
+}
 
 impl Ready for Grains {
     fn rows(&self, reads: &[SourceRead]) -> Rows<'_> {
         let row = |SourceRead { read, .. }: &SourceRead| {
-            let grain = Grain::parse(self.0[&read.grain].as_slice()).expect("parsed when it came in");
+            if let Some(bytes) = self.sparse.get(&read.grain) {
+                let sparse = SparseGrain::parse(bytes).expect("parsed when it came in");
+                return sparse.row(read.row).expect("it was looked for when it came in");
+            }
+            let grain = Grain::parse(self.whole[&read.grain].as_slice()).expect("parsed when it came in");
             grain.row(read.row)
         };
         Rows::Canonical(reads.iter().map(row).collect())

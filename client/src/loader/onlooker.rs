@@ -45,7 +45,7 @@ pub struct BatchesConfig {
     pub rank: u32,
     /// Of how many.
     pub world: u32,
-    /// V; `None`: the plan's default for this world.
+    /// V; `None`: the plan's default for steps of this size.
     pub virtual_ranks: Option<u32>,
     /// How many steps; `None`: to the end of the epoch.
     pub steps: Option<u64>,
@@ -87,7 +87,8 @@ impl Onlooker {
     ) -> Result<Onlooker, LoadError> {
         let run = engine.onlook(plan).await?;
         let plan = &run.plan;
-        let virtual_ranks = config.virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(config.world));
+        let virtual_ranks =
+            config.virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(config.global_batch_size));
         plan.check_ranks(config.world, virtual_ranks)?;
         let own = Plan::virtual_ranks_of(config.rank, config.world, virtual_ranks);
         let step = StepSize {

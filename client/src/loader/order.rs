@@ -4,11 +4,19 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use shardfmt::plan::{Epoch, Mixture, MixtureError, Plan, Read, SourceNo};
+use shardfmt::plan::{Epoch, Mixture, MixtureError, Plan, Read, SourceNo, default_virtual_ranks};
 use shardfmt::{MixtureId, PlanId};
 
-use super::LoadError;
 use super::span::Part;
+use super::{BatchSize, LoadError};
+
+/// Of a plan that says nothing of them and has enough samples.
+const USUAL_PARTITIONS: u32 = 96;
+
+/// V of a mixture read in steps of `global_batch`, if nothing is said of it.
+pub fn mixture_virtual_ranks(global_batch: u64) -> u32 {
+    default_virtual_ranks(USUAL_PARTITIONS, global_batch)
+}
 
 /// The name of an order: what a position is a position of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -96,11 +104,15 @@ impl Order {
         u32::try_from(epochs).unwrap_or(u32::MAX)
     }
 
-    /// V for `world` ranks that say nothing of it. Of a mixture, whose steps are dealt, one for each.
-    pub(crate) fn default_virtual_ranks(&self, world: u32) -> u32 {
-        match self.mixture {
-            Some(_) => world.max(1),
-            None => self.plans[0].default_virtual_ranks(world),
+    /// V, if nothing is said of it: for steps of a given size a function of that size and the plan alone, so that what is trained
+    /// does not depend on the world; where a rank's micro-batch is given, one for each rank. A mixture has no partitions of its own
+    /// to be divided, and as many as a plan of the usual number of them.
+    pub(crate) fn default_virtual_ranks(&self, batch: BatchSize, world: u32) -> u32 {
+        match (batch, &self.mixture) {
+            (BatchSize::Global(size), None) => self.plans[0].default_virtual_ranks(size),
+            (BatchSize::Global(size), Some(_)) => mixture_virtual_ranks(size),
+            (BatchSize::MicroBatch(_), None) => self.plans[0].fewest_virtual_ranks(world),
+            (BatchSize::MicroBatch(_), Some(_)) => world.max(1),
         }
     }
 

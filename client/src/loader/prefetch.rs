@@ -9,6 +9,7 @@ use arrow::datatypes::SchemaRef;
 use shardfmt::row::{Memory, Rows};
 use shardfmt::{DigestSum, RowCodec, RowDigest};
 
+use super::delivered::Delivered;
 use super::order::{Cursor, Order, OrderId};
 use super::shares::Shares;
 use super::source::{Reads, Ready, RowSource};
@@ -53,13 +54,15 @@ pub(crate) struct Task {
     span: StepSpan,
     /// What is read of each part of the step, and where it lies.
     pieces: Vec<(Reads, Arc<dyn Ready>)>,
+    surplus: u64,
     builder: Arc<Builder>,
 }
 
-/// A step, and what is read of each of its parts.
+/// A step, what is read of each of its parts, and how many of those reads are of other ranks' partitions.
 struct Planned {
     span: StepSpan,
     reads: Vec<Reads>,
+    surplus: u64,
 }
 
 impl Prefetch {
@@ -104,7 +107,8 @@ impl Prefetch {
         let mut planned = |shares: &mut Shares, epoch: Option<u32>| {
             let span = spans.next_if(|span| epoch.is_none_or(|epoch| is_of(span, epoch)))?;
             let reads = shares.of_step(&span.parts);
-            Some(Planned { span, reads })
+            let surplus = shares.surplus(&reads);
+            Some(Planned { span, reads, surplus })
         };
         // What the source was told of.
         let mut ahead: VecDeque<Planned> = VecDeque::new();
@@ -147,17 +151,17 @@ impl Prefetch {
         give: &mut impl FnMut(Result<Task, LoadError>) -> bool,
     ) -> Result<(), Option<LoadError>> {
         let mut by_epoch: BTreeMap<u32, Vec<&Reads>> = BTreeMap::new();
-        for Planned { span, reads } in &window {
+        for Planned { span, reads, .. } in &window {
             for (part, reads) in span.parts.iter().zip(reads) {
                 by_epoch.entry(part.epoch).or_default().push(reads);
             }
         }
         let ready = by_epoch.iter().map(|(epoch, reads)| Ok((*epoch, self.rows.prepare(*epoch, reads)?)));
         let ready: BTreeMap<u32, Arc<dyn Ready>> = ready.collect::<Result<_, LoadError>>().map_err(Some)?;
-        for Planned { span, reads } in window {
+        for Planned { span, reads, surplus } in window {
             let parts = reads.into_iter().zip(&span.parts);
             let pieces = parts.map(|(reads, part)| (reads, Arc::clone(&ready[&part.epoch]))).collect();
-            if !give(Ok(Task { span, pieces, builder: Arc::clone(&self.builder) })) {
+            if !give(Ok(Task { span, pieces, surplus, builder: Arc::clone(&self.builder) })) {
                 return Err(None);
             }
         }
@@ -180,19 +184,21 @@ fn is_of(span: &StepSpan, epoch: u32) -> bool {
 impl Task {
     /// Gathers the step's rows.
     pub(crate) fn build(self) -> Result<Step, LoadError> {
-        let Self { span, pieces, builder } = self;
+        let Self { span, pieces, surplus, builder } = self;
         let count = pieces.first().map_or(0, |(reads, _)| reads.len());
-        let mut audited: Vec<(u64, DigestSum)> = vec![(0, DigestSum::default()); pieces.len()];
+        let mut delivered = vec![vec![Delivered::default(); count]; pieces.len()];
         let mut micro_batches = Vec::with_capacity(count);
         for (index, virtual_rank) in (builder.first_virtual_rank..).take(count).enumerate() {
             let (mut positions, mut sources) = (Vec::new(), Vec::new());
             let mut ends = Vec::with_capacity(pieces.len());
             let mut rows: Option<Rows<'_>> = None;
-            for ((reads, ready), audited) in pieces.iter().zip(&mut audited) {
+            for ((reads, ready), delivered) in pieces.iter().zip(&mut delivered) {
                 let (reads, own) = (&reads[index], ready.rows(&reads[index]));
-                audited.0 += reads.len() as u64;
+                let delivered = &mut delivered[index];
+                delivered.samples += reads.len() as u64;
                 if builder.audit {
-                    own.for_each_canonical(|row| audited.1 += DigestSum::from(RowDigest::of(row)))?;
+                    let sum = &mut delivered.digest_sum;
+                    own.for_each_canonical(|row| *sum += DigestSum::from(RowDigest::of(row)))?;
                 }
                 positions.extend(reads.iter().map(|read| read.read.position));
                 if matches!(builder.order, OrderId::Mixture(_)) {
@@ -215,7 +221,8 @@ impl Task {
             parts,
             cursor: Cursor { order: builder.order, epoch: next.0, position: next.1 },
             micro_batches,
-            audited,
+            surplus,
+            delivered,
         })
     }
 }

@@ -151,6 +151,13 @@ pub enum RankError {
     Plan(#[from] PlanError),
 }
 
+impl From<u32> for BatchSize {
+    /// A virtual rank's.
+    fn from(batch_size: u32) -> Self {
+        BatchSize::MicroBatch(batch_size.into())
+    }
+}
+
 impl BatchSize {
     /// From what a user gave of the two, which must be exactly one.
     ///
@@ -279,8 +286,8 @@ impl DataRank {
 }
 
 impl RankShare {
-    /// What a data rank reads of a run over `plan`, with V virtual ranks (by default the plan's for that many data ranks) in
-    /// steps of `batch`.
+    /// What a data rank reads of a run over `plan` in steps of `batch`, with V virtual ranks: by default the plan's for a global
+    /// batch, and the fewest that so many data ranks can share where a virtual rank's micro-batch is given.
     ///
     /// # Errors
     /// [`RankError`] if the ranks do not fit the plan, or the batch not the ranks.
@@ -291,7 +298,10 @@ impl RankShare {
         batch: BatchSize,
     ) -> Result<Self, RankError> {
         let DataRank { index, size } = data_rank;
-        let virtual_ranks = virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(size));
+        let virtual_ranks = virtual_ranks.unwrap_or_else(|| match batch {
+            BatchSize::Global(samples) => plan.default_virtual_ranks(samples),
+            BatchSize::MicroBatch(_) => plan.fewest_virtual_ranks(size),
+        });
         plan.check_ranks(size, virtual_ranks)?;
         if index >= size {
             return Err(RankError::Mesh { index, size, world_size: size });

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use shardfmt::plan::{Epoch, Plan, Read, SampleNo, SourceNo, VirtualRank, deal};
+use shardfmt::plan::{Epoch, Plan, Read, SampleNo, SourceNo, deal};
 
 use super::order::{Order, SourceRead, Turn};
 use super::source::Reads;
@@ -46,25 +46,33 @@ impl Shares {
     /// What each of them reads of each part of a step, by position. Steps are asked for from first to last.
     pub(crate) fn of_step(&mut self, parts: &[Part]) -> Vec<Reads> {
         match parts {
-            [part] if self.order.mixture.is_none() && self.order.shuffle => vec![self.owned(part)],
+            [part] if self.order.mixture.is_none() && self.order.shuffle => vec![self.planned(part)],
             parts => self.dealt(parts),
         }
     }
 
-    /// What their partitions have of one stretch of a plan's order: equal shares, but where its rounds run out.
-    fn owned(&mut self, part: &Part) -> Reads {
-        let plan = &self.order.plans[0];
-        let table = self.tables[0].of(Epoch(part.epoch));
-        let of = |v| {
-            let partitions = plan.partitions_of(VirtualRank(v), self.virtual_ranks);
-            let reads = plan.step_reads(table, part.positions.clone(), partitions);
-            reads.into_iter().map(|read| SourceRead { source: SourceNo(0), read }).collect()
+    /// How many of a step's reads are of partitions that other ranks own: what equal shares cost in locality.
+    pub(crate) fn surplus(&self, parts: &[Reads]) -> u64 {
+        if !self.order.shuffle {
+            return 0;
+        }
+        let is_of_others = |of: &&SourceRead| {
+            let owner = self.order.plan(of.source).virtual_rank_of(of.read.partition, self.virtual_ranks);
+            !self.own.contains(&owner.0)
         };
-        self.own.clone().map(of).collect()
+        parts.iter().flatten().flatten().filter(is_of_others).count() as u64
     }
 
-    /// What each reads of several stretches, wherever these meet: together as much as the others, and of what it owns as much as
-    /// there is room for.
+    /// Their shares of one stretch of a plan's order.
+    fn planned(&mut self, part: &Part) -> Reads {
+        let plan = &self.order.plans[0];
+        let table = self.tables[0].of(Epoch(part.epoch));
+        let shares = plan.step_shares(table, part.positions.clone(), self.virtual_ranks, self.own.clone());
+        let of = |reads: Vec<Read>| reads.into_iter().map(|read| SourceRead { source: SourceNo(0), read });
+        shares.into_iter().map(|reads| of(reads).collect()).collect()
+    }
+
+    /// Their shares of several stretches, wherever these meet, dealt as one step.
     fn dealt(&mut self, parts: &[Part]) -> Vec<Reads> {
         let turns: Vec<Vec<Turn>> = parts.iter().map(|part| self.order.turns(part)).collect();
         let owners: Vec<u32> =
@@ -97,13 +105,23 @@ impl Shares {
     }
 }
 
+/// How many samples of a step of one stretch each of `virtual_ranks` reads.
+pub(crate) fn share_sizes(order: &Order, part: &Part, virtual_ranks: u32) -> Vec<u64> {
+    let owners: Vec<u32> = order.turns(part).iter().map(|turn| order.owner(turn, virtual_ranks)).collect();
+    let mut sizes = vec![0; virtual_ranks as usize];
+    for reader in deal(&owners, virtual_ranks) {
+        sizes[reader as usize] += 1;
+    }
+    sizes
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use shardfmt::VersionId;
     use shardfmt::plan::{Mixture, MixtureDocument, MixtureSource, PlanDocument, PlanOptions, Shape, Take};
 
-    use super::super::{LastBatch, Spans, Steps};
+    use super::super::{BatchSize, LastBatch, Spans, Steps};
     use super::*;
 
     fn plan(seed: u64, samples: u32, partitions: u32) -> Arc<Plan> {
@@ -173,7 +191,7 @@ mod tests {
             order in orders(), v in 1..9_u32, world in any::<u32>(), global_batch in 1..150_u64,
             policy in 0..4_usize, start in any::<prop::sample::Index>(),
         ) {
-            let virtual_ranks = if order.mixture.is_some() { v } else { order.default_virtual_ranks(v) };
+            let virtual_ranks = order.default_virtual_ranks(BatchSize::MicroBatch(1), v);
             let world = 1 + world % virtual_ranks;
             prop_assert!(order.check_ranks(world, virtual_ranks).is_ok());
             let steps = Steps { sample_count: order.sample_count(), global_batch, last_batch: POLICIES[policy] };
@@ -195,14 +213,20 @@ mod tests {
                         prop_assert_eq!((read.read.position, found), (position, told(&order, part.epoch, position)));
                     }
                 }
-                // Shares are equal up to one, but in a stretch of one plan whose rounds run out.
-                if order.mixture.is_some() || !order.shuffle || span.parts.len() > 1 {
-                    let shares = read.iter().flat_map(|parts| {
-                        (0..parts[0].len()).map(|at| parts.iter().map(|reads| reads[at].len() as u64).sum::<u64>())
-                    });
-                    let bound = |v: u64| v * span.samples() / u64::from(virtual_ranks);
-                    let equal = (0..u64::from(virtual_ranks)).map(|v| bound(v + 1) - bound(v));
-                    prop_assert_eq!(shares.collect::<Vec<_>>(), equal.collect::<Vec<_>>());
+                // Shares are equal up to one.
+                let shares = read.iter().flat_map(|parts| {
+                    (0..parts[0].len()).map(|at| parts.iter().map(|reads| reads[at].len() as u64).sum::<u64>())
+                });
+                let (n, of) = (span.samples(), u64::from(virtual_ranks));
+                let shares: Vec<u64> = shares.collect();
+                if let [part] = &span.parts[..] {
+                    prop_assert_eq!(&shares, &share_sizes(&order, part, virtual_ranks));
+                }
+                prop_assert_eq!((shares.len() as u64, shares.iter().sum::<u64>()), (of, n));
+                prop_assert!(shares.iter().all(|share| (n / of..=n.div_ceil(of)).contains(share)), "{:?}", shares);
+                // One rank owns all, and none owns what is not shuffled.
+                if world == 1 || !order.shuffle {
+                    prop_assert!(ranks.iter().zip(&read).all(|(rank, parts)| rank.surplus(parts) == 0));
                 }
                 // What each reads of one stretch is what the mixture deals.
                 if let (Some(mixture), true, [part]) = (&order.mixture, order.shuffle, &span.parts[..]) {

@@ -15,11 +15,14 @@
 pub mod bookkeeping;
 mod bucket;
 pub mod conformance;
+pub mod copy;
 mod files;
 mod follow;
 mod memory;
 #[cfg(test)]
 mod model;
+pub(crate) mod packed;
+mod recalled;
 mod records;
 
 use std::fmt;
@@ -29,9 +32,11 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 pub use bucket::BucketMetastore;
+pub use copy::{CopiedEntry, CopyShelf, Keeper, MetadataCopy, MetadataStatus};
 pub use files::{FilesMetastore, SystemClock};
 pub use follow::Following;
 pub use memory::MemoryMetastore;
+pub use recalled::Recalled;
 
 /// No value may be longer than this.
 pub const MAX_VALUE_BYTES: usize = 64 * 1024;

@@ -8,6 +8,7 @@ pub mod conformance;
 mod keyed;
 mod manifests;
 mod objects;
+mod ranges;
 mod swap;
 
 use std::fmt;
@@ -26,13 +27,16 @@ use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, WriteMultipart};
 use shardfmt::plan::{PlanDocument, Strata};
-use shardfmt::{FinishedShard, PlanId, Shard, ShardEntry, ShardId, Sidecar, StrataId, VersionId, merkle};
+use shardfmt::{
+    ByteSize, FinishedShard, PlanId, Shard, ShardEntry, ShardId, Sidecar, StrataId, VersionId, merkle,
+};
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
 pub use objects::{ObjectKind, StoreTime, StoredObject};
 pub(crate) use swap::{Swap, Swappable, Tag};
 
+use crate::reserve::Reserve;
 use crate::stores::{self, Late, Opened, Refusal, Service, StoreOptions, Wire, WireCounts};
 
 /// How old an object may become before a repeated put makes it young again: half of what garbage is given before it is
@@ -55,6 +59,8 @@ pub struct Origin {
     remote: Option<Remote>,
     data: Traffic,
     metadata: Arc<Traffic>,
+    /// What puts into a directory leave free on its disk.
+    reserve: Reserve,
 }
 
 /// What is known of a store that is somewhere else.
@@ -111,6 +117,11 @@ pub enum OriginError {
         store: String,
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The disk of the directory is full but for what is kept free on it.
+    #[error(
+        "{what} of {bytes} has no room in {store}: its disk is full but for its reserve; make room there, or see --disk-reserve"
+    )]
+    DiskFull { what: String, store: String, bytes: ByteSize },
     /// The directory cannot be used as a store.
     #[error("cannot open {store} as a store")]
     Unusable { store: String, source: Box<dyn std::error::Error + Send + Sync> },
@@ -222,7 +233,7 @@ impl Origin {
 
     pub(crate) fn over(store: Arc<dyn ObjectStore>, name: &str, root: Option<PathBuf>) -> Self {
         let (name, data, metadata) = (name.to_owned(), Traffic::default(), Arc::default());
-        Self { store, name, root, remote: None, data, metadata }
+        Self { store, name, root, remote: None, data, metadata, reserve: Reserve::default() }
     }
 
     /// The address it was opened with.
@@ -539,6 +550,7 @@ impl Origin {
             }
             None => PutMode::Create,
         };
+        self.check_room(object, bytes.len() as u64)?;
         match self.store.put_opts(&object.path, bytes.into(), PutOptions::from(mode)).await {
             // Someone else has just put the same bytes under this name: there are no others.
             Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => Ok(()),
@@ -561,6 +573,23 @@ impl Origin {
             writer.finish().await.map(|_| ())
         };
         sent.await.map_err(|error| self.failed("write", object, error))
+    }
+
+    /// From now on objects are put into a directory only if `bytes` stay free on its disk, as others write there, too.
+    pub fn keep_free(&self, bytes: u64) {
+        self.reserve.set(bytes);
+    }
+
+    /// Refuses what would fill the disk of a directory.
+    fn check_room(&self, object: &Object, bytes: u64) -> Result<(), OriginError> {
+        match &self.root {
+            Some(root) if !self.reserve.admits(root, bytes) => Err(OriginError::DiskFull {
+                what: object.what.clone(),
+                store: self.name.clone(),
+                bytes: ByteSize(bytes),
+            }),
+            _ => Ok(()),
+        }
     }
 
     fn check_writable(&self, action: &'static str, object: &Object) -> Result<(), OriginError> {

@@ -17,6 +17,7 @@ use super::{FilePath, Object, Origin, OriginError, blocking, check_digest};
 /// What [`Origin::now`] puts to learn what time it is for the store.
 const CLOCK: &str = "gc/clock";
 const CATALOGS: &str = "catalogs/";
+const COMMITS: &str = "commits/";
 
 /// How many objects are looked at, at once.
 const LOOKED_AT_ONCE: usize = 32;
@@ -38,6 +39,11 @@ impl StoreTime {
     /// Whether it was at least `age` before `now`.
     pub fn is_older(self, age: Duration, now: StoreTime) -> bool {
         self <= now && self.age_at(now) >= age
+    }
+
+    /// The same in seconds since 1970.
+    pub fn since_1970(self) -> u64 {
+        u64::try_from(self.seconds).unwrap_or(0)
     }
 
     /// What time it is by the clock of this machine.
@@ -135,6 +141,12 @@ impl Origin {
             Commit::from_bytes(bytes).map_err(|error| error.to_string())
         })
         .await
+    }
+
+    /// Whether the store has a commit of any dataset.
+    pub async fn has_commits(&self) -> Result<bool, OriginError> {
+        let mut listed = self.store.list(Some(&Path::from(COMMITS)));
+        Ok(listed.try_next().await.map_err(|error| self.failed_listing(error))?.is_some())
     }
 
     /// Whether the store has the manifest, intact or not.

@@ -1,16 +1,26 @@
 //! Objects that are no content and change in place: read with a tag, and replaced if they still bear it. Knows nothing of
 //! what they hold, and does not ask twice: who swaps decides what a lost or unknown outcome means.
 
+use std::fs::{self, File};
+use std::io;
+use std::path::Path as FilePath;
+
 use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::path::Path;
 use object_store::{
     Error, GetOptions, ObjectMeta, ObjectStoreExt, PutMode, PutOptions, PutResult, UpdateVersion,
 };
 
-use super::{Object, Origin, OriginError};
+use super::{Object, Origin, OriginError, blocking};
+use crate::durable;
 use crate::stores::Refusal;
 
 /// Where they lie. Nothing else does.
 pub(super) const META: &str = "meta/";
+
+/// Ends the name of the file that who swaps in a directory locks.
+const LOCK: &str = ".lock";
 
 /// How often an object is read anew that is replaced while it is read.
 const READINGS: usize = 8;
@@ -102,6 +112,9 @@ impl Origin {
         if let Err(error) = self.check_writable("write", &object) {
             return Swap::Refused(error);
         }
+        if let Some(root) = &self.root {
+            return self.swap_in(root, &object, bytes, base).await;
+        }
         let mode = base.map_or(PutMode::Create, |tag| PutMode::Update(tag.0.clone()));
         match self.store.put_opts(&object.path, bytes.into(), PutOptions::from(mode)).await {
             Ok(put) => Swap::Done(Tag::of_put(put)),
@@ -113,6 +126,52 @@ impl Origin {
         }
     }
 
+    /// The same in a directory, which compares nothing by itself: who swaps there holds a lock.
+    async fn swap_in(&self, root: &FilePath, object: &Object, bytes: Bytes, base: Option<&Tag>) -> Swap {
+        let path = root.join(object.path.as_ref());
+        let unknown = |error: io::Error| {
+            let error = Error::Generic { store: "directory", source: error.into() };
+            Swap::Unknown(self.failed("write", object, error))
+        };
+        let at = path.clone();
+        let locked = match blocking(move || lock(&at)).await {
+            Ok(locked) => locked,
+            Err(error) => return unknown(error),
+        };
+        let tag = async || match self.store.head(&object.path).await {
+            Ok(meta) => Ok(Tag::of_meta(&meta)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        };
+        match tag().await {
+            Ok(present) if present.as_ref() == base => {}
+            Ok(_) => return Swap::Lost,
+            Err(error) => return Swap::Unknown(self.failed("look for", object, error)),
+        }
+        // The lock is held until the file is there, even if nobody waits for that any more.
+        let written = blocking(move || replace(&path, &bytes).map(|()| locked)).await;
+        let _locked = match written {
+            Ok(locked) => locked,
+            Err(error) => return unknown(error),
+        };
+        match tag().await {
+            Ok(tag) => Swap::Done(tag),
+            Err(error) => Swap::Unknown(self.failed("look for", object, error)),
+        }
+    }
+
+    /// The names of the swappable objects that begin with `prefix`, which ends with a slash.
+    pub(crate) async fn swappables(&self, prefix: &str) -> Result<Vec<String>, OriginError> {
+        let object = object(prefix.trim_end_matches('/'));
+        let listed = self.store.list(Some(&Path::from(format!("{META}{prefix}"))));
+        let keys = listed.map_ok(|meta| meta.location.to_string()).try_collect::<Vec<_>>().await;
+        let keys = keys.map_err(|error| self.failed("list", &object, error))?;
+        let names = keys.iter().filter_map(|key| key.strip_prefix(META));
+        let mut names: Vec<String> = names.filter(|name| is_object(name)).map(str::to_owned).collect();
+        names.sort();
+        Ok(names)
+    }
+
     /// Removes a swappable object, whatever it is.
     pub(crate) async fn remove_swappable(&self, name: &str) -> Result<(), OriginError> {
         let object = object(name);
@@ -121,6 +180,28 @@ impl Origin {
             Err(error) => Err(self.failed("delete", &object, error)),
         }
     }
+}
+
+/// Whether it is no file that only helps to swap.
+fn is_object(name: &str) -> bool {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    !last.ends_with(LOCK) && !last.starts_with(durable::UNFINISHED)
+}
+
+/// Holds the place of a swappable object in a directory, as long as the file lives.
+fn lock(path: &FilePath) -> io::Result<File> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(LOCK);
+    fs::create_dir_all(path.parent().unwrap_or(FilePath::new(".")))?;
+    let file = File::options().create(true).truncate(false).write(true).open(path.with_file_name(name))?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+    Ok(file)
+}
+
+fn replace(path: &FilePath, bytes: &[u8]) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(FilePath::new("."));
+    let name = path.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
+    durable::replace(directory, name, bytes)
 }
 
 /// Whether a conditional put that failed like this fails whenever it is tried.

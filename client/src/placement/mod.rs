@@ -5,6 +5,7 @@
 //! only then is spread. Nothing here changes what is read, only how fast.
 
 pub mod explain;
+mod rid;
 mod shares;
 mod step;
 
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 
 use shardfmt::plan::{Plan, VirtualRank};
 
+pub use rid::without;
 pub use step::{MOST_AT_ONCE, step};
 
 use crate::node::NodeId;

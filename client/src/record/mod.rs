@@ -9,12 +9,13 @@
 //! differ. Nothing in the table depends on how many ranks there were.
 //!
 //! - `document.rs`: the record; `steps.rs`: the bytes of its table; `compare.rs`: what differs. Pure.
-//! - `shelf.rs`: the records of a store, beside the checkpoints of their runs.
+//! - `shelf.rs`: the records of a store, beside the checkpoints of their runs; `stored.rs`: what each run has there.
 
 mod compare;
 mod document;
 mod shelf;
 mod steps;
+pub(crate) mod stored;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ pub use compare::{
 pub use document::{Data, Ending, FORMAT, Launch, Record, RecordId, StepsTable};
 pub use shelf::{Listed, Records, compare};
 pub use steps::{Digest128, STEPS_PER_PART, ShareRow, StepRow, decode_part, encode_part};
+pub use stored::StoredRun;
 
 use crate::origin::OriginError;
 

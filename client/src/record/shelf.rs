@@ -12,7 +12,7 @@ use super::RecordError;
 use super::compare::{Comparison, StepDifference, first_difference};
 use super::document::{Record, RecordId, StepsTable};
 use super::steps::{StepRow, decode_part};
-use crate::origin::Origin;
+use crate::origin::{Origin, StoredObject};
 use crate::protocol::RunId;
 
 /// So many records are named where one is wanted that is not there.
@@ -118,6 +118,17 @@ impl Records {
         Ok(id)
     }
 
+    pub(super) async fn objects_in(&self, folder: &str) -> Result<Vec<StoredObject>, RecordError> {
+        Ok(self.origin.list_folder(folder).await?)
+    }
+
+    pub(super) async fn delete(&self, keys: Vec<String>) -> Result<(), RecordError> {
+        match keys.is_empty() {
+            true => Ok(()),
+            false => Ok(self.origin.delete(keys).await?),
+        }
+    }
+
     /// Removes a record that another one of its run tells more of, and the parts that no record of the run names any more.
     ///
     /// # Errors
@@ -179,7 +190,7 @@ fn part_key(run: &RunId, digest: Digest) -> String {
 }
 
 /// The record whose key this is.
-fn listed_as(key: &str) -> Option<Listed> {
+pub(super) fn listed_as(key: &str) -> Option<Listed> {
     let (run, id) = key.strip_prefix("runs/")?.split_once("/records/")?;
     let listed = Listed { run: run.parse().ok()?, id: id.strip_suffix(".json")?.parse().ok()? };
     Some(listed)

@@ -52,8 +52,9 @@ impl<'p> Cluster<'p> {
             epoch: 0,
             reached: 0,
             nodes: nodes.iter().cloned().map(Some).collect(),
+            seen: None,
         };
-        let virtual_ranks = plan.default_virtual_ranks(ranks.world);
+        let virtual_ranks = plan.fewest_virtual_ranks(ranks.world);
         let preferred = preferences(plan, virtual_ranks, &ranks);
         let placement = place(&roomy(&nodes), &preferred, None).expect("the first placement is new");
         let kept = vec![0; placement.hosts.len()];

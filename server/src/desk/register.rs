@@ -68,7 +68,11 @@ impl Register {
     /// When the metastore cannot.
     pub async fn note(&self, info: &CertificateInfo) -> Result<(), MetaError> {
         let value = serde_json::to_vec(&CertificateRecord::of(info)).expect("a record is plain data");
-        self.0.put(&record_key(&info.node, info.key), value, Expected::Any, None).await?;
+        let key = record_key(&info.node, info.key);
+        // A node notes its certificate at every start: what is there already is no change.
+        if self.0.get(&key).await?.is_none_or(|noted| noted.value != value) {
+            self.0.put(&key, value, Expected::Any, None).await?;
+        }
         for old in self.of(&info.node).await? {
             if old.expires_at < now() && old.key != info.key {
                 self.0.delete(&record_key(&old.node, old.key), Expected::Any).await?;

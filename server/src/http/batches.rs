@@ -50,7 +50,7 @@ pub(super) struct Wanted {
     #[serde(default = "one")]
     #[param(minimum = 1, default = 1, required = false)]
     world: u32,
-    /// How many virtual ranks there are; the plan's default for this world unless told otherwise.
+    /// How many virtual ranks there are; by default as many as the plan has for steps of global_batch_size.
     #[param(minimum = 1, nullable = false)]
     virtual_ranks: Option<u32>,
     /// How many steps; to the end of the epoch unless told otherwise.

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::IntoResponse;
 use serde::Deserialize;
-use shardd_client::catalog::{CommitNote, DatasetInfo, LogEntry, VersionInfo};
+use shardd_client::catalog::{CommitNote, DatasetInfo, LogEntry, Pruned, VersionInfo};
 use shardd_client::schema;
 use shardfmt::{CommitId, DatasetName, DatasetRef, Message, Operation, VersionId};
 use utoipa::{IntoParams, ToSchema};
@@ -15,6 +15,7 @@ use super::immutable::{ARROW_FILE, Conditions, Content, Source};
 use super::openapi::Binary;
 use super::pages::{self, Paged};
 use super::problem::{invalid, not_found};
+use super::recall::{Told, aged, or_recalled, told};
 use super::{Answer, Asked, MAX_MANIFEST, MAX_SHARD, Named, Posted, State, json};
 
 /// Makes `version` the present one of a dataset, if that is `expected` now.
@@ -55,9 +56,9 @@ pub(super) struct Expecting {
 #[utoipa::path(get, path = "/v1/datasets", tag = "datasets", operation_id = "list_datasets", params(Paged),
     responses((status = 200, description = "A page of them", body = Vec<DatasetInfo>), (status = 422)))]
 pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
-    let mut all = state.api.catalog.datasets().await?;
+    let (mut all, age) = or_recalled(&state, |catalog| async move { catalog.datasets().await }).await?;
     all.retain(|dataset| seen.0.holds(&dataset.name));
-    pages::page(&uri, &paged, all, |dataset| dataset.name.to_string())
+    aged(pages::page(&uri, &paged, told(all, age), |dataset| dataset.what.name.to_string()), age)
 }
 
 /// The version that a reference names
@@ -65,7 +66,13 @@ pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): A
     params(("name" = schema::DatasetRef, Path, description = "A dataset, or a version of it")),
     responses((status = 200, description = "The version", body = DatasetInfo), (status = 404), (status = 422)))]
 pub(super) async fn show(state: State, Named(reference): Named<DatasetRef>) -> Answer {
-    json(&state.api.catalog.resolve(&reference).await?)
+    let (found, age) = or_recalled(&state, |catalog| {
+        let reference = reference.clone();
+        async move { catalog.resolve(&reference).await }
+    })
+    .await?;
+    let found = Told { what: found, stale: age.is_some() };
+    aged(json(&found), age)
 }
 
 /// The history of a dataset, the newest commit first
@@ -84,9 +91,37 @@ pub(super) async fn log(
         Some(id) => Some(id.parse::<CommitId>().map_err(|error| invalid(format!("page: {error}")))?),
     };
     // One more than fits says where the next page begins.
-    let mut commits = state.api.catalog.log_from(&name, from, limit + 1).await?;
+    let (mut commits, age) = or_recalled(&state, |catalog| {
+        let name = name.clone();
+        async move { catalog.log_from(&name, from, limit + 1).await }
+    })
+    .await?;
     let next = commits.split_off(limit.min(commits.len())).first().map(|commit| commit.id.to_string());
-    pages::answer(&uri, limit, &commits, next)
+    aged(pages::answer(&uri, limit, &commits, next), age)
+}
+
+/// Where a history is cut.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Before {
+    /// The commit that is to be the oldest.
+    #[param(value_type = schema::Digest)]
+    before: CommitId,
+}
+
+/// Cut off what was before a commit in the history of a dataset
+///
+/// What tags, plans and runs name stays. The rest goes with the next garbage collection.
+#[utoipa::path(delete, path = "/v1/datasets/{name}/log", tag = "datasets", operation_id = "prune",
+    params(("name" = schema::DatasetName, Path, description = "The dataset"), Before),
+    responses((status = 200, description = "What was cut off", body = Pruned), (status = 404)))]
+pub(super) async fn prune(
+    state: State,
+    Named(name): Named<DatasetName>,
+    Asked(Before { before }): Asked<Before>,
+) -> Answer {
+    json(&Pruned { commits: state.api.catalog.prune(&name, before).await? })
 }
 
 /// Remove a name with its history

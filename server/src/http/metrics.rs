@@ -11,6 +11,7 @@ use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use shardd_client::engine::{ExchangeNow, NodeStatus};
+use shardd_client::metastore::MetadataStatus;
 
 use super::{Answer, State};
 
@@ -138,6 +139,18 @@ impl Page {
     }
 }
 
+/// The metadata that this node keeps, and its copy.
+fn write_metadata(page: &mut Page, status: &MetadataStatus) {
+    let takes = u8::from(status.trouble.is_none());
+    page.one("shardd_metadata_writable", "gauge", "Whether the metadata takes changes.", takes);
+    let epoch = "Nodes that have kept the metadata one after the other.";
+    page.one("shardd_metadata_epoch", "gauge", epoch, status.epoch);
+    let lag = "Seconds for which changes have waited that the copy in the store lacks.";
+    page.one("shardd_metadata_copy_lag_seconds", "gauge", lag, status.lag_s);
+    let bytes = "Bytes of keys and values in the copy of the metadata.";
+    page.one("shardd_metadata_copy_bytes", "gauge", bytes, status.copy_bytes);
+}
+
 /// What the engine has counted.
 fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
     page.one("shardd_ready", "gauge", "Whether the node takes new work.", u8::from(ready));
@@ -252,8 +265,12 @@ fn write_health(page: &mut Page, status: &NodeStatus) {
 pub(super) async fn metrics(state: State) -> Answer {
     let mut page = Page::default();
     state.metrics.write(&mut page);
-    let ready = state.api.engine.unready().is_none() && !state.draining.is_cancelled();
+    let able = state.api.engine.unready().is_none() && state.api.metadata_trouble().is_none();
+    let ready = able && !state.draining.is_cancelled();
     write_node(&mut page, &state.api.engine.status(), ready);
+    if let Some(keeping) = &state.api.keeping {
+        write_metadata(&mut page, &keeping.status());
+    }
     page.one("shardd_event_followers", "gauge", "Clients that follow events.", state.events.followers());
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4")], page.text).into_response())
 }

@@ -23,8 +23,11 @@ mod openapi;
 mod pages;
 mod plans;
 mod problem;
+mod promote;
 mod quota;
 mod range;
+mod recall;
+mod recover;
 mod request;
 mod run_access;
 mod runs;
@@ -64,6 +67,8 @@ pub use certificates::Front;
 pub use listen::{Door, serve};
 pub use nodes::Health;
 use problem::{Refusal, bad_request, not_found};
+
+use crate::keeping::{Keeping, Promotion};
 
 /// The longest body of JSON: the plan with the longest schedule, a step's grains.
 const MAX_JSON: usize = 8 << 20;
@@ -120,8 +125,20 @@ pub struct Api {
     pub front: Front,
     /// Who may ask.
     pub access: Access,
+    /// Of the node that keeps the metadata: that.
+    pub keeping: Option<Arc<Keeping>>,
+    /// Of one that may be promoted: how.
+    pub promotion: Option<Arc<Promotion>>,
     /// How long clients may take.
     pub limits: Limits,
+}
+
+impl Api {
+    /// Why the metadata that this node keeps takes no changes, if so.
+    fn metadata_trouble(&self) -> Option<String> {
+        let trouble = self.keeping.as_ref()?.trouble()?;
+        Some(format!("the metadata that node {} keeps takes no changes: {trouble}", self.node.id))
+    }
 }
 
 struct Shared {
@@ -170,7 +187,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(openapi::document))
         .routes(routes!(datasets::list))
         .routes(routes!(datasets::show, datasets::commit, datasets::remove))
-        .routes(routes!(datasets::log))
+        .routes(routes!(datasets::log, datasets::prune))
         .routes(routes!(tags::of_dataset))
         .routes(routes!(tags::show, tags::put, tags::remove))
         .routes(routes!(tags::all))
@@ -186,8 +203,10 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(plans::find))
         .routes(routes!(batches::batches))
         .routes(routes!(garbage::collect))
+        .routes(routes!(recover::recover))
+        .routes(routes!(promote::promote))
         .routes(routes!(runs::list, runs::create))
-        .routes(routes!(runs::show))
+        .routes(routes!(runs::show, runs::remove))
         .routes(routes!(runs::placement))
         .routes(routes!(runs::rebalance))
         .routes(routes!(runs::misses))
@@ -200,6 +219,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(meetings::show, meetings::put, meetings::remove))
         .routes(routes!(runs::placements))
         .routes(routes!(nodes::list))
+        .routes(routes!(nodes::lost))
         .routes(routes!(nodes::drain, nodes::undrain))
         .routes(routes!(exchange::show, exchange::change))
         .routes(routes!(nodes::evict))

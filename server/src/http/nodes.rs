@@ -3,7 +3,7 @@
 use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
-use shardd_client::engine::{Drain, Evict, Evicted, NodeState, NodeStatus};
+use shardd_client::engine::{Drain, Evict, Evicted, Lost, NodeState, NodeStatus};
 use shardd_client::node::{NodeId, NodeRecord};
 use shardd_client::problem::Kind;
 use shardd_client::protocol::DrainRequest;
@@ -40,12 +40,15 @@ pub(super) async fn health(state: State) -> Answer {
     json(&Health::of(&state.api.node, "ok"))
 }
 
-/// Whether the node takes new work: not while it starts, fills its cache, or stops
+/// Whether the node takes new work: not while it starts, fills its cache, stops, or cannot write the metadata it keeps
 #[utoipa::path(get, path = "/v1/ready", tag = "node", operation_id = "ready",
     responses((status = 200, description = "It does", body = Health)))]
 pub(super) async fn ready(state: State) -> Answer {
     if state.draining.is_cancelled() {
         return Err(Refusal::of(Kind::NotReady, format!("node {} is stopping", state.api.node.id)));
+    }
+    if let Some(trouble) = state.api.metadata_trouble() {
+        return Err(Refusal::of(Kind::NotReady, trouble));
     }
     match state.api.engine.unready() {
         Some(why) => Err(Refusal::of(Kind::NotReady, why)),
@@ -58,6 +61,16 @@ pub(super) async fn ready(state: State) -> Answer {
     responses((status = 200, description = "A page of them", body = Vec<NodeState>), (status = 422)))]
 pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
     pages::page(&uri, &paged, state.api.engine.node_states(), |node| node.record.id.to_string())
+}
+
+/// The nodes that are expected and not live, by name, as far as this one knows
+///
+/// They ceased to renew their leases without leaving: they hang, or died. Such a node is gone from this list once it is back,
+/// was asked to leave, or its certificate was revoked.
+#[utoipa::path(get, path = "/v1/lost-nodes", tag = "cluster", operation_id = "list_lost_nodes", params(Paged),
+    responses((status = 200, description = "A page of them", body = Vec<Lost>), (status = 422)))]
+pub(super) async fn lost(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+    pages::page(&uri, &paged, state.api.engine.lost_nodes(), |lost| lost.record.id.to_string())
 }
 
 /// Let a node host nothing: what it hosts moves to others, a few partitions at a time
@@ -99,5 +112,6 @@ pub(super) async fn evict(state: State, Posted(evict): Posted<Evict>) -> Answer 
 #[utoipa::path(get, path = "/v1/status", tag = "node", operation_id = "status",
     responses((status = 200, description = "Its state", body = NodeStatus)))]
 pub(super) async fn status(state: State) -> Answer {
-    json(&state.api.engine.status())
+    let metadata = state.api.keeping.as_ref().map(|keeping| keeping.status());
+    json(&NodeStatus { metadata, ..state.api.engine.status() })
 }

@@ -29,6 +29,11 @@ pub(super) struct Paged {
 }
 
 impl Paged {
+    /// The same, of a list that is asked for with more than that.
+    pub(super) fn of(limit: Option<usize>, page: Option<String>) -> Paged {
+        Paged { limit, page }
+    }
+
     /// Elements of the page.
     pub(super) fn limit(&self) -> Result<usize, Refusal> {
         match self.limit {
@@ -74,7 +79,12 @@ pub(super) fn page<T: Serialize>(
 pub(super) fn answer(uri: &Uri, limit: usize, page: &[impl Serialize], next: Option<String>) -> Answer {
     let Some(next) = next else { return json(&page) };
     let token: String = next.bytes().map(|byte| format!("{byte:02x}")).collect();
-    let link = format!("<{}?limit={limit}&page={token}>; rel=\"next\"", uri.path());
+    // What else was asked holds for all pages.
+    let asked = uri.query().unwrap_or_default().split('&');
+    let others =
+        asked.filter(|asked| !["", "limit", "page"].contains(&asked.split('=').next().unwrap_or_default()));
+    let others: String = others.map(|asked| format!("{asked}&")).collect();
+    let link = format!("<{}?{others}limit={limit}&page={token}>; rel=\"next\"", uri.path());
     Ok(([(LINK, link)], json(&page)?).into_response())
 }
 
@@ -110,6 +120,16 @@ mod tests {
             prop_assert_eq!(found, all);
             prop_assert_eq!(pages, count.div_ceil(limit).max(1));
         }
+    }
+
+    #[test]
+    fn what_else_was_asked_holds_for_the_next_page() {
+        let uri: Uri = "/v1/things?details=true&limit=9&page=6e".parse().expect("a path");
+        let all = ["a", "b"].map(str::to_owned).to_vec();
+        let paged = Paged::of(Some(1), None);
+        let answer = page(&uri, &paged, all, Clone::clone).expect("a page");
+        let link = answer.headers()[LINK].to_str().expect("text");
+        assert_eq!(link, "</v1/things?details=true&limit=1&page=61>; rel=\"next\"");
     }
 
     #[test]

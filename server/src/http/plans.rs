@@ -16,6 +16,7 @@ use super::access::Datasets;
 use super::pages::{self, Paged};
 use super::problem::Refusal;
 use super::range::{Wanted, wanted};
+use super::recall::{Told, aged, or_recalled, told};
 use super::{Answer, Asked, LOOKUPS, Named, Posted, State, json, place};
 
 /// The most positions that one lookup answers.
@@ -25,9 +26,10 @@ const MAX_POSITIONS: u64 = 10_000;
 #[utoipa::path(get, path = "/v1/plans", tag = "plans", operation_id = "list_plans", params(Paged),
     responses((status = 200, description = "A page of them", body = Vec<PlanInfo>), (status = 422)))]
 pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
-    let mut all = state.api.catalog.plans().await?;
+    let (mut all, age) = or_recalled(&state, |catalog| async move { catalog.plans().await }).await?;
     all.retain(|plan| seen.0.holds(&plan.dataset));
-    pages::page(&uri, &paged, all, |plan| format!("{:020}{}", plan.created, plan.id))
+    let key = |plan: &Told<PlanInfo>| format!("{:020}{}", plan.what.created, plan.what.id);
+    aged(pages::page(&uri, &paged, told(all, age), key), age)
 }
 
 /// Store a plan for a version that has been committed
@@ -104,7 +106,7 @@ pub(super) struct At {
     #[serde(default = "one")]
     #[param(minimum = 1, default = 1, required = false)]
     world: u32,
-    /// How many virtual ranks there are; the plan's default for this world unless told otherwise.
+    /// How many virtual ranks there are; by default as many as the plan has for steps of global_batch_size.
     #[param(minimum = 1, nullable = false)]
     virtual_ranks: Option<u32>,
 }

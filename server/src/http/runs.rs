@@ -1,6 +1,6 @@
 //! Runs: what loaders ask of a node. Every route is one call of the engine.
 
-use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
@@ -8,8 +8,10 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
 use serde::{Deserialize, Serialize};
+use shardd_client::catalog::{CatalogBackend, RemoveRun, RunInfo};
 use shardd_client::engine::{Filled, MissesExplained, PlacementExplained, Timeline};
 use shardd_client::node::NodeId;
+use shardd_client::problem::Kind;
 use shardd_client::protocol::{
     Attach, AuditReport, CreateRun, LocateReply, LocateRequest, Placement, RunId, RunRecord, RunView,
 };
@@ -18,6 +20,8 @@ use utoipa::{IntoParams, ToSchema};
 use super::access::{Bearer, Datasets};
 use super::openapi::Binary;
 use super::pages::{self, Paged};
+use super::problem::Refusal;
+use super::recall::{aged, or_recalled, told};
 use super::run_access::{Own, OwnRank, Seen, may_create, own};
 use super::{Answer, Asked, Named, Posted, State, json};
 
@@ -30,18 +34,78 @@ pub(super) struct Placed {
     placement: Placement,
 }
 
+/// What `GET /v1/runs` asks.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WhichRuns {
+    /// Elements of a page, 1000 unless told otherwise.
+    #[param(minimum = 1, maximum = 10_000, nullable = false)]
+    limit: Option<usize>,
+    /// Where to go on: the token in the `link` header of the page before. Means nothing to anybody else.
+    #[param(pattern = "^([0-9a-f]{2})+$", nullable = false)]
+    page: Option<String>,
+    /// Also runs of which only records or checkpoints in the store tell, and of each what it has left. The store is asked for that.
+    #[serde(default)]
+    #[param(default = false, required = false)]
+    details: bool,
+}
+
 /// All runs, by name
-#[utoipa::path(get, path = "/v1/runs", tag = "runs", operation_id = "list_runs", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<RunRecord>), (status = 422)))]
-pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
-    let mut all = state.api.engine.runs().await?;
-    if !seen.0.is_all() {
-        let plans = state.api.catalog.plans().await?.into_iter();
-        let plans: BTreeSet<_> =
-            plans.filter(|plan| seen.0.holds(&plan.dataset)).map(|plan| plan.id).collect();
-        all.retain(|run| plans.contains(&run.plan));
+#[utoipa::path(get, path = "/v1/runs", tag = "runs", operation_id = "list_runs", params(WhichRuns),
+    responses((status = 200, description = "A page of them", body = Vec<RunInfo>), (status = 422)))]
+pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(asked): Asked<WhichRuns>) -> Answer {
+    let WhichRuns { limit, page, details } = asked;
+    let paged = Paged::of(limit, page);
+    paged.limit()?;
+    // Details are not remembered: asked a second time, of what this node remembers, the list is without them.
+    let details = AtomicBool::new(details);
+    let ask = |catalog: CatalogBackend| {
+        let details = details.swap(false, Relaxed);
+        async move { catalog.runs(details).await }
+    };
+    let (mut all, age) = or_recalled(&state, ask).await?;
+    all.retain(|run| may_see(&seen, run));
+    aged(pages::page(&uri, &paged, told(all, age), |run| run.what.id.to_string()), age)
+}
+
+/// Whether a run is over a dataset that whoever asks may see; of one whose dataset is not known, all must be.
+fn may_see(seen: &Datasets, run: &RunInfo) -> bool {
+    seen.0.is_all() || run.dataset.as_ref().is_some_and(|dataset| seen.0.holds(dataset))
+}
+
+/// How `DELETE /v1/runs/{id}` is meant.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct HowRemoved {
+    /// Also if its ranks were heard of in the last 15 minutes.
+    #[serde(default)]
+    #[param(default = false, required = false)]
+    force: bool,
+    /// Its checkpoints, too.
+    #[serde(default)]
+    #[param(default = false, required = false)]
+    checkpoints: bool,
+}
+
+/// Remove a run with its cursor, its audits and its training records
+///
+/// Its plan can be removed then. Nodes drop what their caches have for it alone. Checkpoints stay unless told otherwise.
+#[utoipa::path(delete, path = "/v1/runs/{id}", tag = "runs", operation_id = "remove_run",
+    params(("id" = RunId, Path, description = "The run"), HowRemoved),
+    responses((status = 200, description = "What there was of it", body = RunInfo), (status = 404), (status = 409)))]
+pub(super) async fn remove(
+    state: State,
+    seen: Datasets,
+    Named(run): Named<RunId>,
+    Asked(how): Asked<HowRemoved>,
+) -> Answer {
+    if !seen.0.is_all() && !may_see(&seen, &state.api.catalog.run_info(&run).await?) {
+        return Err(Refusal::of(Kind::Forbidden, format!("the token is not for the dataset of run {run}")));
     }
-    pages::page(&uri, &paged, all, |run| run.id.to_string())
+    let HowRemoved { force, checkpoints } = how;
+    json(&state.api.catalog.remove_run(&run, RemoveRun { force, checkpoints }).await?)
 }
 
 /// Make a run known; repeating it is harmless

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use shardd_client::cache::{Cache, CacheConfig};
-use shardd_client::catalog::{Catalog, CommitNote, HttpCatalog, conformance};
+use shardd_client::catalog::{Catalog, CommitNote, HttpCatalog, conformance, conformance_of_runs};
 use shardd_client::metastore::MemoryMetastore;
 use shardd_client::origin::Origin;
 use shardd_client::peers::Alone;
@@ -97,7 +97,8 @@ impl Server {
         let catalog = CatalogBackend::new(origin, Arc::clone(&metastore));
         let tokens = runtime.block_on(Tokens::open(Arc::clone(&metastore), None));
         let access = Access { tokens, asked: TokensAsked::OnceThereIsOne, hosts: Vec::new() };
-        let api = Api { node: record, engine, catalog, front, access, limits };
+        let api =
+            Api { node: record, engine, catalog, front, access, keeping: None, promotion: None, limits };
         let stop = CancellationToken::new();
         let serving = Some(runtime.spawn(serve(Door { listener, tls: None }, api, stop.clone())));
         Server { address, stop, serving, runtime, secret, authority, metastore, directory }
@@ -186,6 +187,10 @@ fn shard(first: i64) -> FinishedShard {
 fn the_http_catalog_keeps_the_promises_of_a_catalog() {
     let server = Server::start();
     conformance(&server.catalog());
+    conformance_of_runs(&server.catalog(), &|key, value| {
+        let put = server.metastore.put(&key, value, shardd_client::metastore::Expected::Any, None);
+        server.runtime.block_on(put).expect("puts");
+    });
 }
 
 #[test]

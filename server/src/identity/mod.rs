@@ -33,7 +33,10 @@ pub use join::{JoinReply, JoinRequest, join};
 pub use shown::Shown;
 pub use token::{JoinToken, Secret, Site};
 
-const CLUSTER: &str = "cluster.json";
+/// The file in `<data>/tls` with what a joined node knows of its cluster.
+pub(crate) const CLUSTER: &str = "cluster.json";
+/// The file in `<data>/tls` of a node that has had the authority's key.
+const SIGNS: &str = "signs";
 
 /// A node's name, key and certificate, and the authority its peers are checked against.
 pub struct Identity {
@@ -220,7 +223,28 @@ impl Identity {
     #[must_use]
     pub fn is_due(&self, hosts: &[Host]) -> bool {
         let info = self.info();
-        now() >= info.due() || !info.covers(hosts)
+        now() >= info.due() || !info.covers(hosts) || info.is_early(now())
+    }
+
+    /// How long it is until the certificate is good, if it was made by a clock that was ahead.
+    #[must_use]
+    pub fn is_early(&self) -> Option<Span> {
+        let (info, now) = (self.info(), now());
+        let ahead = std::time::Duration::from_secs(info.not_before.saturating_sub(now));
+        info.is_early(now).then_some(Span(ahead))
+    }
+
+    /// Notes that this node has the authority's key; or, if it has none, says whether it had.
+    ///
+    /// # Errors
+    /// When the note cannot be written.
+    pub fn note_signing(&self, signs: bool) -> Result<bool, CertificateError> {
+        let path = self.tls.join(SIGNS);
+        let had = path.exists();
+        if signs && !had {
+            write_private(&path, b"this node has the authority's key, ca.key\n")?;
+        }
+        Ok(had)
     }
 
     /// Refuses a certificate whose time is over.

@@ -281,3 +281,30 @@ fn damaged_files_are_named() {
     let error = Identity::open(directory.path()).err().expect("refused").to_string();
     assert!(error.contains("node.key is damaged"), "{error}");
 }
+
+#[test]
+fn a_certificate_that_a_clock_ahead_has_made_is_due_at_once_and_what_replaces_it_is_not() {
+    let directory = TempDir::new().expect("a directory");
+    let (identity, authority) = found(&directory);
+    assert!(identity.is_early().is_none() && !identity.is_due(&term().hosts));
+    let ahead = now() + 40 * 24 * 3600;
+    let early = authority
+        .certify_at(identity.node(), &term().hosts, &identity.key, term().lifetime, ahead)
+        .expect("signed");
+    identity.take(&early.pem()).expect("it is this node's");
+    assert!(
+        identity.is_early().is_some_and(|ahead| ahead.0 > std::time::Duration::from_secs(39 * 24 * 3600))
+    );
+    assert!(identity.is_due(&term().hosts));
+    identity.renew(&authority, &term()).expect("renewed");
+    assert!(identity.is_early().is_none() && !identity.is_due(&term().hosts));
+}
+
+#[test]
+fn a_node_remembers_that_it_had_the_authoritys_key() {
+    let directory = TempDir::new().expect("a directory");
+    let (identity, _) = found(&directory);
+    assert!(!identity.note_signing(false).expect("noted"), "it never had");
+    assert!(!identity.note_signing(true).expect("noted"));
+    assert!(identity.note_signing(false).expect("noted"), "it had, and has none");
+}

@@ -20,7 +20,7 @@ use shardd_client::metastore::Metastore;
 
 #[cfg(feature = "cluster-etcd")]
 pub use self::etcd::EtcdMetastore;
-pub use self::sled::SledMetastore;
+pub use self::sled::{SledMetastore, Snapshot};
 pub use self::url::{EtcdUrl, MetastoreUrl};
 pub use remote::RemoteMetastore;
 pub(crate) use standing::{of_first, of_joined};
@@ -31,8 +31,9 @@ pub(crate) use standing::{of_first, of_joined};
 pub enum OpenError {
     /// sled cannot open it.
     #[error(
-        "metadata {path} cannot be opened: {reason}; if no other shardd uses it, restore it from a backup, or move it away \
-         and commit the datasets again (shards and manifests are in the store)"
+        "metadata {path} cannot be opened: {reason}; if no other shardd uses it, restore it from a backup, or start this node once \
+         with --recover, which sets it aside and goes on from the copy in the store, or empty where there is none: then \
+         `shardctl recover` brings names and plans back from the store"
     )]
     Sled { path: PathBuf, reason: String },
     /// A newer release wrote it.

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use shardd_client::metastore::{
     Entry, Expected, LeaseId, Listing, MetaError, Metastore, check_key, check_value,
 };
-use shardd_client::node::NodeId;
 use tokio::time::timeout;
 
 use super::wire::{MetaReply, MetaRequest, unflatten};
+use crate::keeping::KeptBy;
 use crate::transport::Transport;
 
 /// How long the other node may take; waiting for changes has no end of its own.
@@ -21,13 +21,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// [`MetaError::Unavailable`] within two seconds, and works again once it is back.
 pub struct RemoteMetastore {
     transport: Arc<Transport>,
-    keeper: NodeId,
+    keeper: Arc<KeptBy>,
 }
 
 impl RemoteMetastore {
-    /// The metadata that `keeper` keeps; its address must be known to `transport`.
+    /// The metadata that `keeper` keeps, whoever that is by then; its address must be known to `transport`.
     #[must_use]
-    pub fn new(transport: Arc<Transport>, keeper: NodeId) -> RemoteMetastore {
+    pub fn new(transport: Arc<Transport>, keeper: Arc<KeptBy>) -> RemoteMetastore {
         RemoteMetastore { transport, keeper }
     }
 
@@ -39,7 +39,7 @@ impl RemoteMetastore {
     }
 
     async fn wait(&self, request: MetaRequest, value: Vec<u8>) -> Result<(MetaReply, Bytes), MetaError> {
-        let answer = self.transport.ask_metastore(&self.keeper, request, value.into()).await;
+        let answer = self.transport.ask_metastore(&self.keeper.get(), request, value.into()).await;
         answer.unwrap_or_else(|error| Err(self.unavailable(error.to_string())))
     }
 
@@ -58,8 +58,11 @@ impl RemoteMetastore {
     }
 
     fn unavailable(&self, reason: String) -> MetaError {
-        let reason = format!("{reason}; if it is down, start it again over its --data");
-        MetaError::Unavailable { store: format!("of node {}", self.keeper), reason }
+        let keeper = self.keeper.get();
+        let reason = format!(
+            "{reason}; if it is down, start it again over its --data; if it is lost, promote another: `shardctl promote NODE`"
+        );
+        MetaError::Unavailable { store: format!("of node {keeper}"), reason }
     }
 
     fn confused(&self) -> MetaError {
@@ -135,6 +138,7 @@ mod tests {
     use std::sync::Mutex;
 
     use shardd_client::metastore::{MemoryMetastore, conformance};
+    use shardd_client::node::NodeId;
     use shardd_client::peers::{Ack, FetchRequest, PeerError, PeerService, SendHeader};
     use shardfmt::grain::GrainKey;
     use tokio::sync::mpsc;
@@ -175,7 +179,7 @@ mod tests {
             Arc::clone(&keeper)
                 .serve(Services { peers: Arc::new(Empty), metastore: store, desk: None }, stop.clone()),
         );
-        (RemoteMetastore::new(other, identities[0].node().clone()), stop, keeper)
+        (RemoteMetastore::new(other, KeptBy::node(identities[0].node().clone())), stop, keeper)
     }
 
     #[tokio::test]

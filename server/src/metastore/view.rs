@@ -43,6 +43,11 @@ impl View {
         self.known().forget(key);
     }
 
+    /// Knows nothing any more.
+    pub(super) fn clear(&self) {
+        *self.known() = Known::default();
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().expect("no panic while held")
     }

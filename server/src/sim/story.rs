@@ -200,7 +200,7 @@ impl Story {
                     }
                     return bytes;
                 }
-                Located::Inline { .. } => return inline[0].to_vec(),
+                Located::Inline { .. } | Located::Rows { .. } => return inline[0].to_vec(),
             }
         }
         unreachable!("attempts do not end");
@@ -209,7 +209,8 @@ impl Story {
     fn request(&self, rank: u32, at: (u32, u64), grain: GrainNo, transport: Transport) -> LocateRequest {
         let ((epoch, position), world) = (at, self.ranks);
         let (for_epoch, grains, doubted) = (epoch, vec![grain.0], transport == Transport::Stream);
-        LocateRequest { rank, world, epoch, position, for_epoch, grains, transport, doubted }
+        let rows = Vec::new();
+        LocateRequest { rank, world, epoch, position, for_epoch, grains, transport, doubted, rows }
     }
 
     fn is_good(&self, grain: GrainNo, bytes: &[u8]) -> bool {

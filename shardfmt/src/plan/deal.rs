@@ -1,33 +1,51 @@
 //! Equal shares of a step, as near to home as they can be. Knows whose each sample is by its partition, not why.
 
-/// Who of `virtual_ranks` reads each position of a step, given by the virtual rank that owns it: as many positions each,
+/// Which of `virtual_ranks` reads each position of a step, given by the virtual rank that owns it: as many positions each,
 /// equal up to one, whatever is owned.
 ///
-/// Every virtual rank reads the first of its own that its share has room for. What is left, in order, goes to the virtual
-/// ranks that have room left, in order. So a position changes hands only where the owner has too many, and the set that all
-/// of them read is the step's, for any number of them. A plan's own order needs this only where its rounds run out; a
-/// mixture, or a step of two epochs, wherever stretches meet.
-///
-/// Share v of n positions is those from vn/V to below (v+1)n/V, rounded down, in number.
+/// Every virtual rank reads the first positions of its own that it has [`room`] for. The surplus, in position order, goes to
+/// the virtual ranks that have room left, in index order. So a position changes hands only where its owner has too many, no
+/// deal of equal shares moves fewer, and the set that all virtual ranks read is the step's, for any number of them.
 ///
 /// # Panics
 /// If an owner is not below `virtual_ranks`.
 pub fn deal(owners: &[u32], virtual_ranks: u32) -> Vec<u32> {
-    let bound = |v: u64| v * owners.len() as u64 / u64::from(virtual_ranks);
-    let mut room: Vec<u64> = (0..u64::from(virtual_ranks)).map(|v| bound(v + 1) - bound(v)).collect();
+    let mut owned = vec![0; virtual_ranks as usize];
+    for owner in owners {
+        owned[*owner as usize] += 1;
+    }
+    let mut room = room(&owned);
     let mut readers = owners.to_vec();
-    let mut left = Vec::new();
+    let mut surplus = Vec::new();
     for (at, owner) in owners.iter().enumerate() {
         match &mut room[*owner as usize] {
-            0 => left.push(at),
+            0 => surplus.push(at),
             room => *room -= 1,
         }
     }
     let free = (0..virtual_ranks).flat_map(|v| (0..room[v as usize]).map(move |_| v));
-    for (at, v) in left.into_iter().zip(free) {
+    for (at, v) in surplus.into_iter().zip(free) {
         readers[at] = v;
     }
     readers
+}
+
+/// How many positions of a step each virtual rank reads, given how many of them it owns: the sum n divided by their number V,
+/// rounded down, and one more for n mod V of them. The one more goes to those that own more than n/V, and then to the others,
+/// both in index order.
+pub(super) fn room(owned: &[u64]) -> Vec<u64> {
+    let (n, of) = (owned.iter().sum::<u64>(), owned.len().max(1) as u64);
+    let (least, mut extra) = (n / of, n % of);
+    let mut room = vec![least; owned.len()];
+    for owns_more in [true, false] {
+        for (room, owned) in room.iter_mut().zip(owned) {
+            if extra > 0 && (*owned > least) == owns_more {
+                *room += 1;
+                extra -= 1;
+            }
+        }
+    }
+    room
 }
 
 #[cfg(test)]
@@ -43,7 +61,17 @@ mod tests {
     fn what_is_owned_too_often_goes_to_who_has_room() {
         assert_eq!(deal(&[0, 1, 0, 1], 2), [0, 1, 0, 1]);
         assert_eq!(deal(&[1, 1, 1, 0, 1, 2], 3), [1, 1, 0, 0, 2, 2]);
+        assert_eq!(deal(&[0, 0, 0, 0, 0], 3), [0, 0, 1, 1, 2]);
+        assert_eq!(deal(&[2, 1, 2, 1, 2], 3), [2, 1, 2, 1, 0]);
         assert_eq!(deal(&[], 3), [0; 0]);
+    }
+
+    #[test]
+    fn who_owns_more_has_room_for_more() {
+        assert_eq!(room(&[2, 3, 3]), [2, 3, 3]);
+        assert_eq!(room(&[0, 9, 0, 1]), [3, 3, 2, 2]);
+        assert_eq!(room(&[1, 0, 1]), [1, 0, 1]);
+        assert_eq!(room(&[]), [0; 0]);
     }
 
     proptest! {
@@ -56,14 +84,17 @@ mod tests {
             let owners: Vec<u32> = owners.into_iter().map(|owner| owner % virtual_ranks).collect();
             let readers = deal(&owners, virtual_ranks);
             let (n, of) = (owners.len(), virtual_ranks as usize);
-            let mut too_many = 0;
             for v in 0..virtual_ranks {
-                let share = (v as usize + 1) * n / of - v as usize * n / of;
-                prop_assert_eq!(count(&readers, v), share);
-                prop_assert!((n / of..=n.div_ceil(of)).contains(&share));
-                too_many += count(&owners, v).saturating_sub(share);
+                prop_assert!((n / of..=n.div_ceil(of)).contains(&count(&readers, v)));
+                let kept: Vec<usize> = (0..n).filter(|at| owners[*at] == v && readers[*at] == v).collect();
+                let first: Vec<usize> = (0..n).filter(|at| owners[*at] == v).take(kept.len()).collect();
+                prop_assert_eq!(kept, first);
             }
-            prop_assert_eq!(owners.iter().zip(&readers).filter(|(owner, reader)| owner != reader).count(), too_many);
+            // No shares that are equal up to one leave more where it is.
+            let owned: Vec<usize> = (0..virtual_ranks).map(|v| count(&owners, v)).collect();
+            let above = owned.iter().filter(|owned| **owned > n / of).count();
+            let stay = owned.iter().map(|owned| (*owned).min(n / of)).sum::<usize>() + above.min(n % of);
+            prop_assert_eq!(owners.iter().zip(&readers).filter(|(owner, reader)| owner == reader).count(), stay);
         }
     }
 }

@@ -24,6 +24,17 @@ pub struct Move {
     pub to: (Partition, u64),
 }
 
+/// When the grain in a slot moves next, and where to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NextMove {
+    /// The epoch after which it moves.
+    pub epoch: Epoch,
+    /// The chunk that takes it.
+    pub chunk: u32,
+    /// The partition and slot it is in from the next epoch on.
+    pub to: (Partition, u64),
+}
+
 /// The exchange after one epoch.
 pub struct Exchange<'p> {
     plan: &'p Plan,
@@ -144,6 +155,19 @@ impl Plan {
             Selection::Cyclic => self.next_turn(partition, slot, from).map(|(epoch, _)| epoch),
             Selection::Independent => None,
         }
+    }
+
+    /// How the grain that is in the slot in epoch `from` moves next. `None` if it never does, or if selection is independent and so
+    /// knows no future.
+    pub fn next_move(&self, partition: Partition, slot: u64, from: Epoch) -> Option<NextMove> {
+        if self.document.selection != Selection::Cyclic {
+            return None;
+        }
+        let (epoch, turn) = self.next_turn(partition, slot, from)?;
+        let stratum = self.homes.cell_of(partition, slot).stratum;
+        let class = self.homes.slots_of(stratum).class(partition);
+        let chunk = self.turns(epoch, stratum).chunk_of(class, turn, self.document.chunks);
+        Some(NextMove { epoch, chunk, to: self.destination(epoch, (partition, slot), turn) })
     }
 
     /// The first epoch from `from` on whose exchange takes the slot, and its turn in it. Cyclic only.

@@ -41,6 +41,16 @@ struct GoldenPlan {
     quotas: Vec<u64>,
     shorts: Vec<Vec<GrainNo>>,
     epochs: Vec<GoldenEpoch>,
+    shares: Vec<GoldenShares>,
+}
+
+/// Which virtual rank reads each position, in steps of a size from the epoch's start on.
+#[derive(Serialize, Deserialize)]
+struct GoldenShares {
+    virtual_ranks: u32,
+    batch: u64,
+    last: Vec<u64>,
+    digest: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -104,7 +114,17 @@ fn again_plan(golden: &GoldenPlan) -> GoldenPlan {
         quotas: plan.partitions().map(|m| plan.slot_count(m)).collect(),
         shorts: plan.partitions().map(|m| plan.short_grains(m).to_vec()).collect(),
         epochs: golden.epochs.iter().map(|golden| again_epoch(&plan, golden.epoch)).collect(),
+        shares: golden.shares.iter().map(|golden| again_shares(&plan, golden)).collect(),
     }
+}
+
+fn again_shares(plan: &Plan, golden: &GoldenShares) -> GoldenShares {
+    let GoldenShares { virtual_ranks, batch, .. } = *golden;
+    let steps = (0..plan.sample_count()).step_by(batch as usize).map(|start| start..start + batch);
+    let readers: Vec<u64> =
+        steps.flat_map(|step| plan.step_readers(step, virtual_ranks)).map(|v| v.0.into()).collect();
+    let last = readers[readers.len().saturating_sub(12)..].to_vec();
+    GoldenShares { virtual_ranks, batch, last, digest: digest(readers) }
 }
 
 fn again_epoch(plan: &Plan, epoch: Epoch) -> GoldenEpoch {

@@ -284,6 +284,34 @@ proptest! {
         prop_assert_eq!(&shared, &expected);
     }
 
+    /// Law 8.
+    #[test]
+    fn virtual_ranks_share_every_step_equally(
+        config in configs(), epoch in 0..3_u32, start in 0..400_u64, len in 0..200_u64, v in 1..24_u32, w: u32,
+    ) {
+        let plan = config.plan();
+        let (table, step) = (SlotTable::at(&plan, Epoch(epoch)), start..start + len);
+        let n = plan.sample_count().min(step.end).saturating_sub(start);
+        let (virtual_ranks, world) = (v, 1 + w % v);
+        let readers = plan.step_readers(step.clone(), virtual_ranks);
+        prop_assert_eq!(readers.len() as u64, n);
+        for rank in 0..world {
+            let own = Plan::virtual_ranks_of(rank, world, virtual_ranks);
+            let shares = plan.step_shares(&table, step.clone(), virtual_ranks, own.clone());
+            prop_assert_eq!(shares.len(), own.len());
+            for (v, share) in own.zip(shares) {
+                let size = share.len() as u64;
+                prop_assert!((n / u64::from(virtual_ranks)..=n.div_ceil(virtual_ranks.into())).contains(&size));
+                let dealt = (start..).zip(&readers).filter(|(_, reader)| reader.0 == v);
+                let dealt: Vec<Read> = dealt.map(|(position, _)| plan.read(&table, position)).collect();
+                prop_assert_eq!(share, dealt);
+            }
+        }
+        for (position, reader) in (start..).zip(&readers) {
+            prop_assert_eq!(plan.step_reader(step.clone(), position, virtual_ranks), *reader);
+        }
+    }
+
     /// Law 9.
     #[test]
     fn every_partition_always_holds_as_many_of_a_stratum(config in configs(), epochs in 0..8_u32) {
@@ -317,24 +345,26 @@ proptest! {
         prop_assert_eq!(&orders[0], &orders[1]);
     }
 
-    /// A departure says exactly when the grain in a slot is exchanged next.
+    /// A departure says exactly when the grain in a slot is exchanged next, and the next move how.
     #[test]
     fn departures_are_the_next_exchange_of_the_slot(config in configs(), from in 0..8_u32) {
         let plan = config.plan();
         let horizon = from + 6;
-        let mut next: BTreeMap<(Partition, u64), Epoch> = BTreeMap::new();
+        let mut next: BTreeMap<(Partition, u64), NextMove> = BTreeMap::new();
         for epoch in (from..horizon).rev().map(Epoch) {
-            for m in all_moves(&plan, epoch).concat() {
-                next.insert(m.from, epoch);
+            for (chunk, moves) in (0..).zip(all_moves(&plan, epoch)) {
+                next.extend(moves.into_iter().map(|m| (m.from, NextMove { epoch, chunk, to: m.to })));
             }
         }
         for m in plan.partitions() {
             for slot in 0..plan.slot_count(m) {
                 let departure = plan.departure(m, slot, Epoch(from));
                 match config.document.selection {
-                    Selection::Independent => prop_assert_eq!(departure, None),
+                    Selection::Independent => prop_assert_eq!((departure, plan.next_move(m, slot, Epoch(from))), (None, None)),
                     Selection::Cyclic => {
-                        prop_assert_eq!(departure.filter(|at| at.0 < horizon), next.get(&(m, slot)).copied());
+                        let moves = plan.next_move(m, slot, Epoch(from)).filter(|moves| moves.epoch.0 < horizon);
+                        prop_assert_eq!(moves, next.get(&(m, slot)).copied());
+                        prop_assert_eq!(departure.filter(|at| at.0 < horizon), moves.map(|moves| moves.epoch));
                     }
                 }
             }
@@ -587,6 +617,31 @@ fn what_does_not_fit_is_refused_with_what_would() {
     );
 }
 
+/// As many samples as ImageNet has, in shards that end in short grains, by 8 ranks of 64: some partitions have a hundred samples
+/// more than others, and the last rounds are theirs.
+#[test]
+fn no_share_of_a_step_outgrows_the_batch_at_the_end_of_an_epoch() {
+    let mut shard_rows = vec![1251; 1024];
+    shard_rows.push(143);
+    let plan =
+        Plan::new(PlanDocument { partitions: 96, grain_rows: 64, ..document(1) }, &shard_rows).unwrap();
+    assert_eq!(plan.sample_count(), 1_281_167);
+    let (batch, virtual_ranks) = (8 * 64, 8);
+    let largest = |share_of: &dyn Fn(std::ops::Range<u64>) -> Vec<VirtualRank>| {
+        let count = |start| {
+            let readers = share_of(start..start + batch);
+            let counts = (0..virtual_ranks).map(|v| readers.iter().filter(|reader| reader.0 == v).count());
+            counts.max().expect("there are virtual ranks")
+        };
+        (0..plan.sample_count()).step_by(batch as usize).map(count).max().expect("there are steps")
+    };
+    assert_eq!(largest(&|step| plan.step_readers(step, virtual_ranks)), 64);
+    let owner = |position| plan.virtual_rank_of(plan.at_position(position).0, virtual_ranks);
+    let owners =
+        |step: std::ops::Range<u64>| step.filter(|at| *at < plan.sample_count()).map(owner).collect();
+    assert!(largest(&owners) > 96, "{} of them are owned by one", largest(&owners));
+}
+
 #[test]
 fn ranks_that_do_not_fit_are_refused_with_those_that_would() {
     let plan = Plan::new(PlanDocument { partitions: 12, ..document(1) }, &[100]).unwrap();
@@ -606,9 +661,25 @@ fn ranks_that_do_not_fit_are_refused_with_those_that_would() {
         message(0, 1),
         "0 ranks cannot share 1 virtual ranks: start 1 to 1 ranks (1 for equal shares)"
     );
-    assert_eq!([0, 1, 4, 5, 7, 13].map(|world| plan.default_virtual_ranks(world)), [1, 1, 4, 6, 12, 12]);
+    assert_eq!([0, 1, 4, 5, 7, 13].map(|world| plan.fewest_virtual_ranks(world)), [1, 1, 4, 6, 12, 12]);
     assert_eq!(plan.partitions_of(VirtualRank(7), 4), 12..12);
     assert_eq!(plan.partitions_of(VirtualRank(0), 0), 0..12);
+}
+
+#[test]
+fn default_virtual_ranks_follow_partitions_and_batch_and_leave_enough_samples_to_each() {
+    let batches = [0, 1, 8, 16, 32, 64, 128, 192, 256, 384, 4096, u64::MAX];
+    let of = |partitions| batches.map(|batch| default_virtual_ranks(partitions, batch));
+    assert_eq!(of(96), [1, 1, 1, 2, 4, 8, 8, 12, 16, 24, 24, 24]);
+    assert_eq!(of(12), [1, 1, 1, 2, 4, 6, 6, 12, 12, 12, 12, 12]);
+    assert_eq!(of(1), [1; 12]);
+    let plan = Plan::new(PlanDocument { partitions: 96, ..document(1) }, &[960]).unwrap();
+    let least = [1, 2, 3, 4, 6, 8, 12, 16, 24].map(|world| plan.least_global_batch(world));
+    assert_eq!(least, [1, 16, 24, 32, 48, 64, 192, 256, 384].map(Some));
+    assert_eq!(plan.least_global_batch(25), None);
+    let cut = [1, 2, 3, 10, 64, 65].map(|micro_batch| plan.virtual_ranks_of_at_most(micro_batch, 64));
+    assert_eq!(cut, [96, 32, 24, 8, 1, 1].map(Some));
+    assert_eq!(plan.virtual_ranks_of_at_most(1, 97), None);
 }
 
 #[test]

@@ -13,8 +13,8 @@
 //! let plan = Plan::new(PlanDocument::with_defaults(version, &shape, options)?, &shape.shard_rows)?;
 //!
 //! let table = SlotTable::at(&plan, Epoch(3));
-//! let step = plan.step_reads(&table, 0..64, plan.partitions_of(shardfmt::plan::VirtualRank(0), 4));
-//! assert_eq!(step.len(), 16);
+//! let shares = plan.step_shares(&table, 0..64, 4, 0..2); // of virtual ranks 0 and 1, of 4
+//! assert_eq!([shares[0].len(), shares[1].len()], [16, 16]);
 //! # Ok::<(), shardfmt::plan::PlanError>(())
 //! ```
 
@@ -36,6 +36,7 @@ mod share;
 mod slot_bytes;
 mod slots;
 mod split;
+mod step;
 mod strata;
 
 #[cfg(test)]
@@ -51,7 +52,7 @@ use serde::{Deserialize, Serialize};
 pub use deal::deal;
 pub use document::{FORMAT, InitialPlacement, Order, PlanDocument, PlanOptions, Selection, Shape};
 pub use error::PlanError;
-pub use exchange::{Exchange, Move};
+pub use exchange::{Exchange, Move, NextMove};
 pub use grains::GrainPlace;
 pub use lookup::GrainHome;
 pub use mixture::{
@@ -60,6 +61,7 @@ pub use mixture::{
 };
 pub use order::{Local, Read};
 pub use permutation::Permutation;
+pub use ranks::default_virtual_ranks;
 pub use share::{Schedule, Share};
 pub use slot_bytes::{SlotBytes, SlotBytesError};
 pub use slots::SlotTable;

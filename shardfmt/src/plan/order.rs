@@ -66,15 +66,21 @@ impl Plan {
         self.resolve(table, position, partition, row)
     }
 
-    /// What the owners of `partitions` read of the positions of a step, by position. Costs as much as is read.
+    /// Which of its samples, in reading order, a partition has at positions of the epoch.
+    pub(super) fn visits(&self, partition: Partition, positions: &Range<u64>) -> Range<u64> {
+        let before = |position| self.rounds.visits_before(partition, position);
+        before(positions.start)..before(positions.end)
+    }
+
+    /// What `partitions` have at some positions, by position: what their owners own of a step, of which
+    /// [`step_shares`](Self::step_shares) says what they read. Costs as much as is read.
     /// Positions past the end of the epoch and partitions past the last are not read.
     pub fn step_reads(&self, table: &SlotTable, positions: Range<u64>, partitions: Range<u32>) -> Vec<Read> {
         let end = positions.end.min(self.sample_count());
         let start = positions.start.min(end);
         let mut reads = vec![];
         for partition in (partitions.start..partitions.end.min(self.document.partitions)).map(Partition) {
-            let visits =
-                self.rounds.visits_before(partition, start)..self.rounds.visits_before(partition, end);
+            let visits = self.visits(partition, &(start..end));
             if visits.is_empty() {
                 continue;
             }

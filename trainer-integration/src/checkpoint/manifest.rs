@@ -254,6 +254,9 @@ impl Manifest {
     fn check_counts(&self) -> Result<(), String> {
         let Manifest { virtual_ranks, layout, .. } = self;
         let ranks = *virtual_ranks as usize;
+        if !self.progress.delivered.fits(*virtual_ranks) {
+            return Err(format!("counts of what others than its {virtual_ranks} virtual ranks were given"));
+        }
         let (common, statistics) = layout.checked()?;
         let shared = if self.format == PARTS { &self.parts } else { &self.pieces };
         let room =

@@ -266,7 +266,8 @@ impl<'a, O> Epoch<'a, O> {
                 None => self.loader.insert(reader.open(self.start).map_err(DatasetError::new)?),
             };
             if self.position == self.start.1 {
-                let own = |positions| has_rows(loader, &reader.config, positions);
+                let epoch = self.start.0;
+                let own = |positions| loader.shares_of(epoch, positions).iter().any(|samples| *samples > 0);
                 self.shown_end = reader.stretch.end_with(self.start, own);
             }
             let Some(step) = loader.next_step().map_err(DatasetError::new)? else { break };
@@ -335,20 +336,6 @@ fn open_endless(config: LoaderConfig) -> Result<Loader, LoadError> {
 
 fn end_of(config: &LoaderConfig) -> u32 {
     if config.shuffle { config.end_epoch } else { u32::MAX }
-}
-
-/// Whether this rank reads any of a step's samples.
-fn has_rows(loader: &Loader, config: &LoaderConfig, positions: std::ops::Range<u64>) -> bool {
-    let (own, of) = (loader.own_virtual_ranks(), loader.virtual_ranks());
-    // What is dealt is in equal shares.
-    if !config.shuffle || loader.mixture().is_some() {
-        let all = positions.end - positions.start;
-        let bound = |virtual_rank: u32| all * u64::from(virtual_rank) / u64::from(of);
-        return bound(own.start) < bound(own.end);
-    }
-    let plan = &loader.sources()[0].plan;
-    let mut readers = positions.map(|position| plan.virtual_rank_of(plan.at_position(position).0, of).0);
-    readers.any(|reader| own.contains(&reader))
 }
 
 /// Leaves out what lies beyond a position.

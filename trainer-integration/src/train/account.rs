@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use shardd_client::loader::{Delivered, Deliveries};
 
 use crate::checkpoint::Exact;
 use crate::engine::{LossScale, StepLoss};
@@ -36,6 +37,9 @@ pub struct ProgressSoFar {
     /// What the gradients of the next step are multiplied by, where they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
+    /// What virtual ranks were given of the epoch under way and of the one before, if that is counted.
+    #[serde(default, skip_serializing_if = "Deliveries::is_empty")]
+    pub delivered: Deliveries,
 }
 
 fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
@@ -52,6 +56,7 @@ pub(super) struct Account {
     pub(super) samples: u64,
     /// By epoch: sum of losses, of so many answers.
     epochs: BTreeMap<u32, (f64, u64)>,
+    delivered: Deliveries,
 }
 
 impl Account {
@@ -65,6 +70,7 @@ impl Account {
             overflows: so_far.overflows,
             samples: so_far.samples,
             epochs: epochs.collect(),
+            delivered: so_far.delivered.clone(),
         }
     }
 
@@ -74,6 +80,11 @@ impl Account {
         let (sum, answers) = self.epochs.entry(step.epoch).or_default();
         *sum += loss.sum;
         *answers += loss.samples;
+    }
+
+    /// What all virtual ranks were given of a step, whatever is learnt from it; `None` if a rank does not count it.
+    pub(super) fn deliver(&mut self, step: &Step, given: Option<&[Delivered]>) {
+        self.delivered.add(step.start.0, step.start.1, given);
     }
 
     /// A step that nothing was learnt from: it is counted, its loss is not.
@@ -104,6 +115,7 @@ impl Account {
             overflows: self.overflows,
             samples: self.samples,
             epochs: epochs.collect(),
+            delivered: self.delivered.clone(),
             ..ProgressSoFar::default()
         }
     }

@@ -318,9 +318,12 @@ class StreamingDataset:
         where = dict(cache_dir=local, cache_limit=cache_limit, run=self.run, shuffle=self.shuffle, limit=self._limit)
         return _native.Loader(self._mixture.native if self._mixture is not None else (self._store, self.plan), **where, **how)
 
-    def _default_virtual_ranks(self, world: int) -> int:
-        """V, if nothing is said of it. Steps of a mixture are dealt, so no partitions must be divided."""
-        return world if self._mixture is not None else self._store.describe_plan(self.plan, world)[3]
+    def _default_virtual_ranks(self, world: int, global_batch: int | None = None) -> int:
+        """V, if nothing is said of it: for steps of a size, whatever the world; else for the world. A mixture has no partitions
+        that must be divided."""
+        if self._mixture is None:
+            return self._store.describe_plan(self.plan, world, global_batch)[3]
+        return world if global_batch is None else _native.mixture_virtual_ranks(global_batch)
 
     @property
     def _order(self) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ._ragged import Ragged
 
 if TYPE_CHECKING:
+    from ._state import State
     import torch
 
     from ._loader import DataLoader
@@ -99,7 +100,7 @@ class ToDevice:
         self.device = device
         # Of the batch that was handed out, while the loader is one ahead.
         self._told: dict[str, Any] | None = None
-        self._state: dict[str, Any] | None = None
+        self._state: State | None = None
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -127,9 +128,9 @@ class ToDevice:
                 raise failed
         self._told = self._state = None
 
-    def _begin(self, batches: Iterator[Any], copies: _Copies) -> tuple[Any, dict[str, Any], dict[str, Any]] | None:
+    def _begin(self, batches: Iterator[Any], copies: _Copies) -> tuple[Any, dict[str, Any], State] | None:
         for batch in batches:
-            return copies.begin(batch), {name: getattr(self.loader, name) for name in _TOLD}, self.loader.state_dict()
+            return copies.begin(batch), {name: getattr(self.loader, name) for name in _TOLD}, self.loader._state()
         return None
 
     def __getattr__(self, name: str) -> Any:
@@ -141,7 +142,9 @@ class ToDevice:
 
     def state_dict(self) -> dict[str, Any]:
         """What was handed out; see :meth:`DataLoader.state_dict`."""
-        return self.loader.state_dict() if self._state is None else dict(self._state)
+        state = self.loader._state() if self._state is None else self._state
+        state.warn()
+        return state.as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
         """Goes on where the state says; see :meth:`DataLoader.load_state_dict`."""

@@ -23,9 +23,9 @@ class DataLoader:
     Not a ``torch.utils.data.DataLoader``: Accelerate and Lightning leave it alone, and it finds its rank by itself (from
     ``torch.distributed``, else ``RANK`` and ``WORLD_SIZE``).
 
-    ``batch_size`` is what a virtual rank reads in a step: with as many virtual ranks as ranks, which is the default, the
-    micro-batch of a rank. Or give ``global_batch_size``, what all ranks read. With fewer ranks than virtual ranks a step has
-    several micro-batches, told by :attr:`accumulation` and :attr:`is_last_micro`. The mean loss of a micro-batch times its
+    ``batch_size`` is what a virtual rank reads in a step: with as many virtual ranks as ranks, which is the default then, the
+    micro-batch of a rank. Or give ``global_batch_size``, what all ranks read: then how many virtual ranks there are follows from
+    it and the plan, whatever the number of ranks, and so does what is trained. With fewer ranks than virtual ranks a step has several micro-batches, told by :attr:`accumulation` and :attr:`is_last_micro`. The mean loss of a micro-batch times its
     :attr:`weight`, summed over the step and averaged over ranks (as DDP does), has the gradient of the mean over all samples of
     the step, however unequal the shares are. A weight of 0 marks a stand-in: one sample for a rank that has nothing to read in
     a short last step.
@@ -95,13 +95,16 @@ class DataLoader:
         self._threads = max(num_workers, 1)
         self._ahead = prefetch_factor * self._threads
         self._virtual_ranks = virtual_ranks if virtual_ranks is not None else dataset.virtual_ranks
-        # What the plan says for a world that says nothing of it.
+        # For a world, if nothing is said of it.
         self._default_virtual_ranks: tuple[int, int] | None = None
         self._check_ranks = check_ranks
         self._turn = _turn
         # Where the next iteration begins; `_inside` if the one before it ended early, and this epoch is not begun again.
         self._cursor = (0, 0)
         self._inside = False
+        # Micro-batches that were handed out of a step that has more, of how many; and their samples.
+        self._unfinished: tuple[int, int] | None = None
+        self._given_of_step = 0
         # Counts iterations: only the last one that has begun may continue.
         self._iteration = 0
         self._native: _native.Loader | None = None
@@ -133,25 +136,22 @@ class DataLoader:
             return self._virtual_ranks
         world = self.ranks.world
         if self._default_virtual_ranks is None or self._default_virtual_ranks[0] != world:
-            self._default_virtual_ranks = world, self.dataset._default_virtual_ranks(world)
+            self._default_virtual_ranks = world, self.dataset._default_virtual_ranks(world, self._global_batch_size)
         return self._default_virtual_ranks[1]
 
     @property
     def batch_size(self) -> int:
-        """What a virtual rank reads in a step."""
+        """What a virtual rank reads in a step, at most."""
         if self._batch_size is not None:
             return self._batch_size
         assert self._global_batch_size is not None
-        size, rest = divmod(self._global_batch_size, self.virtual_ranks)
-        if rest or not size:
-            raise ValueError(
-                f"global_batch_size={self._global_batch_size} is no multiple of the {self.virtual_ranks} virtual ranks"
-            )
-        return size
+        return -(-self._global_batch_size // self.virtual_ranks)
 
     @property
     def global_batch_size(self) -> int:
         """What all ranks read in a step."""
+        if self._global_batch_size is not None:
+            return self._global_batch_size
         return self.batch_size * self.virtual_ranks
 
     def __len__(self) -> int:
@@ -178,10 +178,25 @@ class DataLoader:
             raise ValueError(f"there is no epoch {epoch}")
         if epoch != self._cursor[0] or self._inside:
             self._cursor, self._inside = (epoch, 0), False
+            self._unfinished = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What was handed out: less than 300 bytes as JSON, the same on every rank."""
-        return State(self.dataset._order, *self._cursor, self.virtual_ranks, self.dataset.run, limit=self.dataset._limit).as_dict()
+        """What was handed out, in whole steps: less than 300 bytes as JSON, the same on every rank. Between two micro-batches of a
+        step it is where that step begins: ``unfinished_step`` says how many of them, of how many, come again, and a warning does."""
+        state = self._state()
+        state.warn()
+        return state.as_dict()
+
+    def _state(self) -> State:
+        return State(
+            self.dataset._order,
+            *self._cursor,
+            self.virtual_ranks,
+            self.dataset.run,
+            limit=self.dataset._limit,
+            unfinished_step=self._unfinished,
+            given_again=self._given_of_step,
+        )
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
         """Goes on where the state says, with any number of ranks. A state of other data or another plan is refused, unless
@@ -202,12 +217,14 @@ class DataLoader:
 
     def _begin_at(self, epoch: int, position: int) -> None:
         self._cursor, self._inside = (epoch, position), False
+        self._unfinished = None
 
     # --- iterating ----------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
         if self._inside:
             self._cursor, self._inside = (self._cursor[0] + 1, 0), False
+        self._unfinished = None
         if self._steps() == 0:
             raise ValueError(
                 f"no step in an epoch: {self.dataset.num_samples} samples, steps of {self.global_batch_size}, and "
@@ -241,6 +258,8 @@ class DataLoader:
                 self._times.python_s += perf_counter() - began
                 count, samples = len(step), step.micro_batch(index)[1]
                 self._inside = True
+                self._given_of_step = samples if index == 0 else self._given_of_step + samples
+                self._unfinished = (index + 1, count) if index + 1 < count else None
                 if index + 1 == count:
                     self._reached(step)
                 self.epoch, self.step, self.positions = epoch, step.number, step.parts[0][1:3]
@@ -354,7 +373,8 @@ class DataLoader:
             if pinned is not None and not self._has_work():
                 _device.ends_at_exit(self)
             self._native = self.dataset._open(
-                batch_size=self.batch_size,
+                batch_size=self._batch_size,
+                global_batch_size=self._global_batch_size,
                 rank=ranks.rank,
                 world=ranks.world,
                 virtual_ranks=self.virtual_ranks,
@@ -379,7 +399,7 @@ class DataLoader:
         # Whoever gives ranks has groups of their own.
         if not group.is_initialized() or group.get_world_size() == 1 or self.dataset._given_ranks[0] is not None:
             return
-        own = (self.dataset._order, self.virtual_ranks, self.batch_size, self._last_batch, self._cursor, self.dataset._limit)
+        own = (self.dataset._order, self.virtual_ranks, self.global_batch_size, self._last_batch, self._cursor, self.dataset._limit)
         every: list[Any] = [None] * group.get_world_size()
         group.all_gather_object(every, own)
         strange = [rank for rank, other in enumerate(every) if other != every[0]]

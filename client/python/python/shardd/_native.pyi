@@ -57,7 +57,8 @@ class Loader:
         self,
         order: tuple[Store, str] | Mixture,
         *,
-        batch_size: int,
+        batch_size: int | None = None,
+        global_batch_size: int | None = None,
         rank: int = 0,
         world: int = 1,
         virtual_ranks: int | None = None,
@@ -112,7 +113,7 @@ class Store:
         block_slots: int | None = None,
         independent: bool = False,
     ) -> tuple[str, int]: ...
-    def describe_plan(self, id: str, world: int) -> tuple[str, int, int, int]: ...
+    def describe_plan(self, id: str, world: int, global_batch: int | None = None) -> tuple[str, int, int, int]: ...
 
 class Mixture:
     def __init__(
@@ -169,6 +170,7 @@ def ingest(
     message: str = "",
 ) -> str: ...
 
+def mixture_virtual_ranks(global_batch: int) -> int: ...
 def data_rank(
     variable: Callable[[str], str | None],
     *,

@@ -14,9 +14,9 @@ class Sampler:
     """Gives a rank the indices of its samples: where ``DistributedSampler`` stands, but with an order that exchanges a share
     ``q`` of the samples between partitions after each epoch, and a state that any number of ranks can go on from.
 
-    Every sample is given exactly once in an epoch. Partitions of unequal size do not all last to its end, so ranks differ by a
-    few indices, and maybe by a batch: where all must make equally many steps, as with ``DistributedDataParallel``, say
-    ``drop_last``, which gives all ranks equally many.
+    Every sample is given exactly once in an epoch. Of every step each virtual rank has ``batch_size`` indices; in a short last
+    step, virtual ranks differ by one, so ranks may differ by a batch. Where all must make equally many steps, as with
+    ``DistributedDataParallel``, say ``drop_last``, which leaves that step out.
     """
 
     def __init__(
@@ -76,7 +76,10 @@ class Sampler:
     def __len__(self) -> int:
         """How many indices the next iteration gives to this rank."""
         epoch, position = self._begin()
-        return sum(len(own) for own in self._order.reads(epoch, position, self._end(), *self._share()))
+        end = self._end()
+        full, rest = divmod(max(end - position, 0), self.global_batch_size)
+        last = self._order.reads(epoch, end - rest, end, *self._share())
+        return full * self.batch_size * len(last) + sum(len(own) for own in last)
 
     def __iter__(self) -> Iterator[int]:
         """Indices in the order of steps, and in each of virtual ranks; the state counts whole steps."""
@@ -116,9 +119,7 @@ class Sampler:
     def _end(self) -> int:
         if not self.drop_last:
             return self.num_samples
-        # As long as no partition has run out, all ranks get equally many.
-        rounds = self.num_samples // self._order.partitions * self._order.partitions
-        return rounds // self.global_batch_size * self.global_batch_size
+        return self.num_samples // self.global_batch_size * self.global_batch_size
 
     def _share(self) -> tuple[int, int, int]:
         ranks = self.ranks

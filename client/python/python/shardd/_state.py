@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,11 @@ class State:
     worker: tuple[int, int] | None = None
     # How many samples an epoch has, if not all of them.
     limit: int | None = None
+    # Of a step that was begun and not finished: how many of its rank's micro-batches were handed out, of how many. Reading goes
+    # on at the start of the step, which is what ``position`` says, and hands them out again.
+    unfinished_step: tuple[int, int] | None = None
+    # Samples of those micro-batches; not saved.
+    given_again: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {
@@ -42,7 +48,20 @@ class State:
             state["worker"] = list(self.worker)
         if self.limit is not None:
             state["limit"] = self.limit
+        if self.unfinished_step is not None:
+            state["unfinished_step"] = list(self.unfinished_step)
         return state
+
+    def warn(self) -> None:
+        """Warns if samples that were handed out come again."""
+        if self.unfinished_step is not None:
+            done, of = self.unfinished_step
+            warnings.warn(
+                f"the state is taken after {done} of {of} micro-batches of a step: reading goes on at the start of the step, epoch "
+                f"{self.epoch} position {self.position}, and {self.given_again} samples that this rank was given come again. Take it when "
+                "is_last_micro is true, and nothing does",
+                stacklevel=3,
+            )
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> State:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ._dataset import StreamingDataset
 
 # What the threads of a loader count.
-COUNTED = ("steps", "samples", "waited_s", "kept_s", "network_s", "disk_s", "decode_s")
+COUNTED = ("steps", "samples", "surplus", "waited_s", "kept_s", "network_s", "disk_s", "decode_s")
 
 ADVICE = {
     "network": "it waits for what the store or nodes send: keep shards on this machine (local, cache_limit), read further ahead "

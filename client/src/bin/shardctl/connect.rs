@@ -25,6 +25,9 @@ use crate::human::plural;
 
 /// How long a node may take to answer at once.
 pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long a node may take to say how it is: one that hangs does not keep the others from being asked.
+pub(crate) const SAYS_WITHIN: Duration = Duration::from_secs(3);
 /// Where a node listens unless told otherwise.
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7700";
 
@@ -254,7 +257,7 @@ impl Servers {
     /// The first node that answers; the first of all if none does, whose error then says so.
     pub(crate) fn first_that_answers(&self) -> &str {
         let [only] = self.urls.as_slice() else {
-            let client = self.http();
+            let client = self.http_within(SAYS_WITHIN);
             let answers = |server: &&String| client.get(&format!("{server}/v1/health")).is_ok();
             return self.urls.iter().find(answers).unwrap_or(&self.urls[0]);
         };

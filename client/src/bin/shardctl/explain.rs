@@ -347,6 +347,7 @@ fn giver(giver: Giver) -> &'static str {
         Giver::Host => "the host",
         Giver::HostBefore => "the host in the epoch before",
         Giver::FormerHost => "the host by the placement before",
+        Giver::HostNext => "the host in the next epoch",
         Giver::Reader => "the reader of the shard",
         Giver::Neighbour => "which had it by chance",
         Giver::Store => "the store",

@@ -9,7 +9,7 @@ use shardfmt::{ByteSize, CommitId, DatasetName, TagName};
 
 use crate::connect::{Connect, find_version};
 use crate::failure::Failure;
-use crate::human::{count, date};
+use crate::human::{count, date, plural};
 use crate::output;
 use crate::table::Table;
 
@@ -35,10 +35,13 @@ struct Line {
 impl Log {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let catalog = connect.catalog()?;
-        let present = find_version(&*catalog, &self.dataset.clone().into())?;
+        find_version(&*catalog, &self.dataset.clone().into())?;
         let mut tags = tags_of(&*catalog, &self.dataset)?;
-        let entries = catalog.log(&self.dataset, self.limit)?;
-        let shown = entries.len() as u64;
+        // One more than fits says whether there are more.
+        let mut entries = catalog.log(&self.dataset, self.limit.saturating_add(1))?;
+        let is_all = entries.len() <= self.limit;
+        entries.truncate(self.limit);
+        let before = entries.last().map_or(0, |oldest| oldest.commit.number.saturating_sub(1));
         let with_tags = |entry: LogEntry| Line { tags: tags.remove(&entry.id).unwrap_or_default(), entry };
         let lines: Vec<Line> = entries.into_iter().map(with_tags).collect();
         if json {
@@ -46,8 +49,12 @@ impl Log {
             return Ok(());
         }
         output::print(&table(&lines).render());
-        if shown < present.commits {
-            output::print(&format!("{} more: -n shows them\n", count(present.commits - shown)));
+        match (before, is_all) {
+            (0, _) => {}
+            (before, true) => output::print(&format!("{} before that, pruned\n", plural(before, "version"))),
+            (1, false) => output::print("1 more: -n shows it\n"),
+            // How far the history goes is not known without walking it.
+            (before, false) => output::print(&format!("up to {} more: -n shows them\n", count(before))),
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ mod explain;
 mod export;
 mod failure;
 mod gc;
+mod holders;
 mod human;
 mod info;
 mod ingest;
@@ -29,8 +30,11 @@ mod output;
 mod partition;
 mod plan;
 mod progress;
+mod promote;
+mod prune;
 mod read;
 mod rebalance;
+mod recover;
 mod replay;
 mod reshard;
 mod restore;
@@ -99,7 +103,9 @@ enum Command {
     Tag(tag::Tag),
     Restore(restore::Restore),
     Rm(rm::Rm),
+    Prune(prune::Prune),
     Gc(gc::Gc),
+    Recover(recover::Recover),
     Partition(partition::Partition),
     Plan(plan::Plan),
     Simulate(simulate::Simulate),
@@ -107,6 +113,7 @@ enum Command {
     Drain(drain::Drain),
     Join(drain::Join),
     Leave(drain::Leave),
+    Promote(promote::Promote),
     Rebalance(rebalance::Rebalance),
     Warm(warm::Warm),
     Evict(evict::Evict),
@@ -157,7 +164,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Tag(command) => command.run(&connect, json),
         Command::Restore(command) => command.run(&connect, json),
         Command::Rm(command) => command.run(&connect, json),
+        Command::Prune(command) => command.run(&connect, json),
         Command::Gc(command) => command.run(&connect, json),
+        Command::Recover(command) => command.run(&connect, json),
         Command::Partition(command) => command.run(&connect, json),
         Command::Plan(command) => command.run(&connect, json),
         Command::Simulate(command) => command.run(json),
@@ -165,6 +174,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Drain(command) => command.run(&connect, json),
         Command::Join(command) => command.run(&connect, json),
         Command::Leave(command) => command.run(&connect, json),
+        Command::Promote(command) => command.run(&connect, json),
         Command::Rebalance(command) => command.run(&connect, json),
         Command::Warm(command) => command.run(&connect, json),
         Command::Evict(command) => command.run(&connect, json),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::json;
-use shardd_client::loader::{LastBatch, Loader, LoaderConfig, LoaderSource, Step};
+use shardd_client::loader::{BatchSize, LastBatch, Loader, LoaderConfig, LoaderSource, Step};
 use shardd_client::protocol::RunId;
 use shardfmt::audit::Consumed;
 use shardfmt::plan::{Epoch, Plan};
@@ -41,13 +41,18 @@ pub(crate) struct Read {
     #[arg(long, default_value_t = 1)]
     world: u32,
 
-    /// How many virtual ranks there are [default: the smallest divisor of the partitions that is no less than WORLD]
+    /// How many virtual ranks there are [default: a function of the plan and --global-batch-size; with --batch-size the smallest
+    /// divisor of the partitions that is no less than WORLD]
     #[arg(long)]
     virtual_ranks: Option<u32>,
 
     /// Samples per step and virtual rank
     #[arg(long, default_value_t = 32)]
     batch_size: u32,
+
+    /// Samples per step, of all ranks together
+    #[arg(long, value_name = "SAMPLES", conflicts_with = "batch_size")]
+    global_batch_size: Option<u64>,
 
     /// What to do with the samples left at the end of an epoch: a shorter step, none, one that is filled up with samples of
     /// the same epoch, or with those of the next
@@ -100,9 +105,14 @@ struct Delivered {
 }
 
 impl Read {
+    fn batch(&self) -> BatchSize {
+        self.global_batch_size.map_or(self.batch_size.into(), BatchSize::Global)
+    }
+
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let catalog = connect.catalog()?;
         let plan = find_plan(&*catalog, self.plan.as_deref())?;
+        let batch = self.batch();
         let source = match connect.target()? {
             Target::Servers(Servers { urls, credentials }) => {
                 LoaderSource::Nodes { servers: urls, run: self.run, credentials }
@@ -114,7 +124,7 @@ impl Read {
                 "--consumed is of steps that lie in one stretch: read with --last-batch short or drop",
             ));
         }
-        let mut config = LoaderConfig::new(source, plan, self.batch_size);
+        let mut config = LoaderConfig::new(source, plan, batch);
         config.rank = self.rank;
         config.world = self.world;
         config.virtual_ranks = self.virtual_ranks;
@@ -265,6 +275,7 @@ fn print_end(loader: &Loader, steps: u64, samples: u64, took: Duration, json: bo
             "samples_per_s": speed,
             "waited_s": stats.waited_s,
             "transports": loader.transports(),
+            "asked": loader.asked(),
             "audits": audits,
         }));
         return;

@@ -58,8 +58,8 @@ pub(crate) struct Replay {
     #[arg(long, default_value_t = 1)]
     world: u32,
 
-    /// How many virtual ranks there were [default: those of RUN; else the smallest divisor of the partitions that is no less
-    /// than WORLD]
+    /// How many virtual ranks there were [default: those of RUN; else as a loader has with this --global-batch-size; with
+    /// --batch-size the smallest divisor of the partitions that is no less than WORLD]
     #[arg(long, conflicts_with = "run")]
     virtual_ranks: Option<u32>,
 
@@ -101,7 +101,10 @@ impl Replay {
         let catalog = connect.catalog()?;
         let (plan, manifest, run) = self.which.open(&*catalog)?;
         let virtual_ranks = run.map(|run| run.virtual_ranks).or(self.virtual_ranks);
-        let virtual_ranks = virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(self.world));
+        let virtual_ranks = virtual_ranks.unwrap_or_else(|| match self.global_batch_size {
+            Some(size) => plan.default_virtual_ranks(size.get()),
+            None => plan.fewest_virtual_ranks(self.world),
+        });
         let global_batch_size = match (self.global_batch_size, self.batch_size) {
             (Some(size), _) => size.get(),
             (None, Some(size)) => u64::from(size.get()) * u64::from(virtual_ranks),

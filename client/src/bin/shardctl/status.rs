@@ -1,29 +1,44 @@
 //! `shardctl status`: nodes, runs, caches and exchange of a cluster; or what a store holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
-use shardd_client::engine::{EpochCount, EpochExchange, NodeState, NodeStatus, Reader};
+use serde::Serialize;
+use shardd_client::catalog::RunInfo;
+use shardd_client::engine::{EpochCount, EpochExchange, Lost, NodeState, NodeStatus, Reader};
 use shardd_client::http::{HttpClient, HttpError};
-use shardd_client::protocol::{RunId, RunRecord, RunView};
+use shardd_client::metastore::MetadataStatus;
+use shardd_client::protocol::{RunId, RunView};
 use shardfmt::ByteSize;
 
-use crate::connect::{Connect, Target, live_nodes};
+use crate::connect::{Connect, SAYS_WITHIN, Target, live_nodes};
 use crate::failure::Failure;
-use crate::human::{count, plural};
+use crate::human::{count, date, plural};
 use crate::output;
 use crate::table::Table;
 
+/// From when on a copy that lags is worth a note: changes are gathered for a second.
+const LATE_S: u64 = 10;
+
 /// Show nodes, runs, placement, caches, exchange and what was read from the store
 #[derive(Args)]
-pub(crate) struct Status {}
+pub(crate) struct Status {
+    /// Show every run that ever began, not only those that are read and the last few that ended
+    #[arg(long)]
+    all: bool,
+}
 
 /// Everything that is shown.
 #[derive(Debug, Serialize)]
 struct Picture {
     nodes: Vec<NodePicture>,
+    /// Those that are expected and not live.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lost: Vec<Lost>,
     runs: Vec<RunView>,
+    /// How many runs are not shown: they have ended.
+    #[serde(skip_serializing_if = "is_zero")]
+    more_runs: usize,
     /// Why runs are those that one node knows of, and not all.
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<String>,
@@ -40,12 +55,6 @@ pub(crate) struct NodePicture {
     silent: Option<String>,
 }
 
-/// A run that a node knows of.
-#[derive(Debug, Deserialize)]
-struct Placed {
-    run: RunId,
-}
-
 impl Status {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let servers = match connect.target()? {
@@ -53,18 +62,26 @@ impl Status {
             Target::Store(_) => return of_store(connect, json),
         };
         let (server, http) = (servers.first_that_answers(), servers.http());
-        let (runs, metadata) = match http.get_list::<RunRecord>(&format!("{server}/v1/runs"), usize::MAX) {
-            Ok(runs) => (runs.into_iter().map(|run| run.id).collect(), None),
-            // The node goes on with what it knows.
-            Err(HttpError::Problem { status: 503, detail, .. }) => {
-                let placed: Vec<Placed> = http.get_list(&format!("{server}/v1/placement"), usize::MAX)?;
-                (placed.into_iter().map(|placed| placed.run).collect::<Vec<_>>(), Some(detail))
+        let nodes = NodePicture::all(server, &servers.http_within(SAYS_WITHIN))?;
+        let (runs, metadata) = match http.get_aged_list::<RunInfo>(&format!("{server}/v1/runs"), usize::MAX) {
+            Ok((runs, age)) => {
+                let heard = |age| format!("what is listed was heard {} ago", plural(age, "second"));
+                (runs, age.map(heard))
             }
+            // The node has heard nothing since it started.
+            Err(HttpError::Problem { status: 503, detail, .. }) => (Vec::new(), Some(detail)),
             Err(error) => return Err(error.into()),
+        };
+        let runs = runs.into_iter().map(|run| (run.id, run.began)).collect::<Vec<_>>();
+        let (runs, more_runs) = match self.all {
+            true => (runs.into_iter().map(|(run, _)| run).collect(), 0),
+            false => few(runs, &being_read(&nodes)),
         };
         let views = runs.iter().map(|run| http.get_json(&format!("{server}/v1/runs/{run}")));
         let picture = Picture {
-            nodes: NodePicture::all(server, &http)?,
+            nodes,
+            lost: http.get_list(&format!("{server}/v1/lost-nodes"), usize::MAX)?,
+            more_runs,
             runs: match metadata {
                 None => views.collect::<Result<_, _>>()?,
                 Some(_) => views.filter_map(Result::ok).collect(),
@@ -83,11 +100,39 @@ impl Status {
     }
 }
 
+/// How many runs that have ended are shown.
+const FEW: usize = 5;
+
+/// The runs that are being read, and of the others those that began last; and how many more there are.
+fn few(runs: Vec<(RunId, Option<u64>)>, read: &BTreeSet<RunId>) -> (Vec<RunId>, usize) {
+    let (read, mut ended): (Vec<_>, Vec<_>) = runs.into_iter().partition(|(run, _)| read.contains(run));
+    ended.sort_by_key(|(_, began)| *began); // stable: by name otherwise
+    let more = ended.len().saturating_sub(FEW);
+    let last = ended.into_iter().skip(more);
+    (read.into_iter().chain(last).map(|(run, _)| run).collect(), more)
+}
+
+/// The runs that ranks read at any of these nodes.
+fn being_read(nodes: &[NodePicture]) -> BTreeSet<RunId> {
+    let statuses = nodes.iter().filter_map(|node| node.status.as_ref());
+    statuses.flat_map(|status| &status.readers).map(|reader| reader.run.clone()).collect()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 impl NodePicture {
     /// All nodes that `server` knows.
     pub(crate) fn all(server: &str, http: &HttpClient) -> Result<Vec<NodePicture>, HttpError> {
         let nodes = live_nodes(http, server)?;
-        Ok(nodes.into_iter().map(|record| NodePicture::of(record, http)).collect())
+        // All at once: one that hangs is waited for, and the others are not asked after it.
+        Ok(std::thread::scope(|scope| {
+            let asks: Vec<_> =
+                nodes.into_iter().map(|record| scope.spawn(move || NodePicture::of(record, http))).collect();
+            asks.into_iter().map(|ask| ask.join().expect("asking a node does not panic")).collect()
+        }))
     }
 
     fn of(record: NodeState, http: &HttpClient) -> NodePicture {
@@ -102,7 +147,10 @@ impl NodePicture {
 /// What is not as it should be, and what that means.
 fn notes(picture: &Picture) -> Vec<String> {
     let mut notes = Vec::new();
-    for NodePicture { record: NodeState { record, troubles, .. }, silent, .. } in &picture.nodes {
+    for NodePicture { record: NodeState { record, troubles, .. }, silent, status } in &picture.nodes {
+        if let Some(metadata) = status.as_ref().and_then(|status| status.metadata.as_ref()) {
+            notes.extend(of_metadata(metadata).map(|note| format!("node {}: {note}", record.id)));
+        }
         if let Some(silent) = silent {
             notes.push(format!("node {} cannot be asked: {silent}", record.id));
         }
@@ -111,6 +159,13 @@ fn notes(picture: &Picture) -> Vec<String> {
             by => format!("node {}: {trouble}, says {by}", record.id),
         }));
     }
+    notes.extend(picture.lost.iter().map(|Lost { record, last_seen }| {
+        let since = last_seen.map_or_else(String::new, |at| format!(" since {} UTC", date(at)));
+        format!(
+            "node {id} is not there{since}: start it again; one that will not be back is forgotten with `shardctl certs revoke {id}`",
+            id = record.id
+        )
+    }));
     if let Some(why) = &picture.metadata {
         notes.push(format!(
             "metadata is away ({why}): what is being read, exchanged and trained goes on, while new datasets, plans, runs and nodes \
@@ -118,6 +173,32 @@ fn notes(picture: &Picture) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// What is not as it should be with the metadata that a node keeps.
+fn of_metadata(metadata: &MetadataStatus) -> impl Iterator<Item = String> {
+    let trouble = metadata.trouble.as_ref().map(|why| format!("the metadata takes no changes: {why}"));
+    let copy = metadata
+        .copy_trouble
+        .as_ref()
+        .map(|why| format!("the metadata is not copied to the store, {} s behind: {why}", metadata.lag_s));
+    let is_late = copy.is_none() && metadata.lag_s >= LATE_S;
+    let lag =
+        is_late.then(|| format!("the copy of the metadata in the store is {} s behind", metadata.lag_s));
+    trouble.into_iter().chain(copy).chain(lag)
+}
+
+/// One line about the metadata: who keeps it, and how old the copy is.
+fn metadata(picture: &Picture) -> Option<String> {
+    let kept =
+        |node: &NodePicture| Some((node.record.record.id.clone(), node.status.as_ref()?.metadata.clone()?));
+    let (node, metadata) = picture.nodes.iter().find_map(kept)?;
+    let copy = match (metadata.copied_at, metadata.is_behind) {
+        (None, _) => "not copied to the store yet".to_owned(),
+        (Some(_), false) => "copied to the store whole".to_owned(),
+        (Some(_), true) => format!("its copy in the store {} s behind", metadata.lag_s),
+    };
+    Some(format!("metadata: kept by {node}, {copy}\n"))
 }
 
 /// Without nodes there is only what was stored.
@@ -138,12 +219,17 @@ fn of_store(connect: &Connect, json: bool) -> Result<(), Failure> {
 
 fn render(picture: &Picture) -> String {
     let mut page = nodes(picture).render();
+    page.push_str(&metadata(picture).unwrap_or_default());
     page.push('\n');
     if picture.runs.is_empty() {
         page.push_str("no runs yet: a run begins when its first trainer attaches\n");
         return page;
     }
     page.push_str(&runs(picture).render());
+    if picture.more_runs > 0 {
+        let more = plural(picture.more_runs as u64, "more run");
+        page.push_str(&format!("and {more} that ended earlier: `shardctl status --all` shows all\n"));
+    }
     if let Some(readers) = readers(&picture.nodes) {
         page.push_str(&format!("\n{}", readers.render()));
     }
@@ -157,6 +243,7 @@ fn nodes(picture: &Picture) -> Table {
     let headings = [
         "node",
         "http",
+        "state",
         "cache",
         "limit",
         "grains",
@@ -171,9 +258,10 @@ fn nodes(picture: &Picture) -> Table {
             None => record.record.id.to_string(),
             Some(_) => format!("{} (draining)", record.record.id),
         };
-        let mut cells = vec![name, record.record.http.clone()];
+        let state = if status.is_some() { "live" } else { "no answer" };
+        let mut cells = vec![name, record.record.http.clone(), state.to_owned()];
         match status {
-            None => cells.push("no answer".to_owned()),
+            None => {}
             Some(status) => cells.extend([
                 ByteSize(status.cache_used_bytes).to_string(),
                 ByteSize(status.cache_limit_bytes).to_string(),
@@ -186,11 +274,16 @@ fn nodes(picture: &Picture) -> Table {
         }
         table.row(cells);
     }
+    for Lost { record, last_seen } in &picture.lost {
+        let seen = last_seen.map_or_else(|| "not seen".to_owned(), |at| format!("last seen {}", date(at)));
+        table.row([record.id.to_string(), record.http.clone(), format!("not ready, {seen}")]);
+    }
     table
 }
 
 fn runs(picture: &Picture) -> Table {
-    let mut table = Table::new(&["run", "plan", "virtual ranks", "placement", "partitions per node"]);
+    let mut table =
+        Table::new(&["run", "plan", "virtual ranks", "ranks", "placement", "partitions per node"]);
     for view in &picture.runs {
         let (generation, spread) = match &view.placement {
             None => ("none yet".to_owned(), String::new()),
@@ -201,7 +294,15 @@ fn runs(picture: &Picture) -> Table {
             }
         };
         let run = &view.run;
-        table.row([run.id.to_string(), run.plan.short(), run.virtual_ranks.to_string(), generation, spread]);
+        let ranks = if view.attached == 0 { "-".to_owned() } else { view.attached.to_string() };
+        table.row([
+            run.id.to_string(),
+            run.plan.short(),
+            run.virtual_ranks.to_string(),
+            ranks,
+            generation,
+            spread,
+        ]);
     }
     table
 }
@@ -267,5 +368,22 @@ impl Exchanged {
             ]);
         }
         table.render()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_is_shown_and_the_last_few_that_ended() {
+        let run = |name: &str| name.parse::<RunId>().expect("a good name");
+        let began: Vec<(RunId, Option<u64>)> =
+            (0..9).map(|n| (run(&format!("r{n}")), Some(90 - n))).collect();
+        let read = BTreeSet::from([run("r0"), run("r8")]);
+        let (shown, more) = few(began, &read);
+        assert_eq!(shown, ["r0", "r8", "r5", "r4", "r3", "r2", "r1"].map(run));
+        assert_eq!(more, 2);
+        assert_eq!(few(vec![(run("a"), None)], &BTreeSet::new()), (vec![run("a")], 0));
     }
 }

@@ -121,6 +121,7 @@ enum Event {
     Tag { dataset: u8, tag: u8, back: u64 },
     Untag { dataset: u8, tag: u8 },
     Remove { dataset: u8 },
+    Prune { dataset: u8, back: usize },
     Plan { mask: u8, seed: u64 },
     RemovePlan { mask: u8, seed: u64 },
     Run { run: u8, mask: u8, seed: u64 },
@@ -135,7 +136,8 @@ fn event() -> impl Strategy<Value = Event> {
         6 => (dataset.clone(), mask.clone()).prop_map(|(dataset, mask)| Event::Commit { dataset, mask }),
         3 => (dataset.clone(), tag.clone(), 0u64..3).prop_map(|(dataset, tag, back)| Event::Tag { dataset, tag, back }),
         1 => (dataset.clone(), tag).prop_map(|(dataset, tag)| Event::Untag { dataset, tag }),
-        2 => dataset.prop_map(|dataset| Event::Remove { dataset }),
+        2 => dataset.clone().prop_map(|dataset| Event::Remove { dataset }),
+        2 => (dataset, 0usize..3).prop_map(|(dataset, back)| Event::Prune { dataset, back }),
         3 => (mask.clone(), seed.clone()).prop_map(|(mask, seed)| Event::Plan { mask, seed }),
         1 => (mask.clone(), seed.clone()).prop_map(|(mask, seed)| Event::RemovePlan { mask, seed }),
         1 => (0u8..2, mask, seed).prop_map(|(run, mask, seed)| Event::Run { run, mask, seed }),
@@ -222,6 +224,15 @@ impl Model {
                     catalog.remove_dataset(&name(dataset), manifest(mask).id()).await.expect("it was there");
                 }
             }
+            Event::Prune { dataset, back } => {
+                let history = self.histories.entry(dataset).or_default();
+                if let Some(cut) = history.len().checked_sub(1 + back) {
+                    let pruned = catalog.prune(&name(dataset), history[cut].0).await.expect("it is there");
+                    assert_eq!(pruned as usize, cut);
+                    history.drain(..cut);
+                }
+                self.histories.retain(|_, history| !history.is_empty());
+            }
             Event::Plan { mask, seed } => {
                 // What was removed can be planned until it is collected.
                 if catalog.put_plan(&plan(mask, seed)).await.is_ok() {
@@ -244,7 +255,15 @@ impl Model {
                     let id: crate::protocol::RunId = format!("r{run}").parse().expect("a run");
                     let key = format!("{RUNS}{id}");
                     let (version, plan) = (plan.version, plan.id());
-                    let record = RunRecord { id, plan, version, virtual_ranks: 1 };
+                    let record = RunRecord {
+                        id,
+                        plan,
+                        version,
+                        virtual_ranks: 1,
+                        began: None,
+                        left: None,
+                        removing: false,
+                    };
                     let put = catalog.metastore().put(&key, to_json(&record), Expected::Absent, None);
                     put.await.expect("puts");
                     self.runs.insert(run, (mask, seed));
@@ -503,7 +522,7 @@ async fn commits_that_do_not_lead_back_are_no_history() {
     ];
     for (commit, commits, said) in forged {
         let id = catalog.origin().put_commit(&commit).await.expect("puts");
-        let record = RefRecord { commits, ..RefRecord::of(id, &commit) };
+        let record = RefRecord { commits, ..RefRecord::of(id, &commit, 1) };
         catalog.metastore().put("refs/d0", to_json(&record), Expected::Any, None).await.expect("puts");
         let error = catalog.log(&name(0), 9).await.expect_err("it leads nowhere").to_string();
         assert!(error.contains("history of d0") && error.contains(said), "{error}");

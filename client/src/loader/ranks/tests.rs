@@ -81,7 +81,7 @@ fn what_fits_no_run_is_refused_with_what_would() {
         (share(5, Some(4), batch(1)).err(), "5 ranks cannot share 4 virtual ranks"),
         (share(4, None, batch(u64::MAX)).err(), "more than 2^32 samples a step"),
         (share(4, None, BatchSize::Global(u64::MAX)).err(), "more than 2^32 samples a step"),
-        (share(4, None, BatchSize::Global(3)).err(), "use 4 or more"),
+        (share(4, Some(4), BatchSize::Global(3)).err(), "use 4 or more"),
     ] {
         let error = refused.expect(said).to_string();
         assert!(error.contains(said), "{said}: {error}");
@@ -209,7 +209,9 @@ proptest! {
             prop_assert_eq!(share.global_batch, u64::from(virtual_ranks) * 4);
             share.owned.for_each(|v| owned[v as usize] += 1);
             let by_default = RankShare::new(&plan, data_rank, None, BatchSize::MicroBatch(4)).unwrap();
-            prop_assert_eq!(by_default.virtual_ranks, plan.default_virtual_ranks(groups));
+            prop_assert_eq!(by_default.virtual_ranks, plan.fewest_virtual_ranks(groups));
+            let global = RankShare::new(&plan, data_rank, None, BatchSize::Global(1 << 20));
+            prop_assert_eq!(global.map(|share| share.virtual_ranks), Ok(12));
         }
         prop_assert!(owned.iter().all(|readers| *readers == replication));
         prop_assert_eq!(plan.partitions_of(VirtualRank(0), virtual_ranks).start, 0);

@@ -1,7 +1,7 @@
 //! Grains and their proofs: the shard's rows, the grain asked for, and the grain's bytes.
 
 use shardfmt::grain::{self, Grain};
-use shardfmt::{GrainKey, GrainTree, NodeHash, RowDigest, ShardId};
+use shardfmt::{GrainKey, GrainTree, NodeHash, RowDigest, ShardId, SparseGrain};
 
 use super::Draw;
 
@@ -12,9 +12,13 @@ pub(crate) fn grain(data: &[u8]) -> bool {
     let (shard_rows, rows, index) = (draw.u32(), draw.u32(), draw.u32());
     let bit = draw.u32();
     let bytes = draw.rest();
-    let Ok(found) = Grain::parse(bytes) else { return false };
     let shard = ShardId::of(b"a shard");
     let key = GrainKey { shard, rows, index };
+    if let Ok(some) = SparseGrain::parse(bytes) {
+        assert!(some.verify(key, shard_rows, NodeHash([0; 32])).is_err());
+        let _ = some.row(bit);
+    }
+    let Ok(found) = Grain::parse(bytes) else { return false };
     assert!(found.verify(key, shard_rows, NodeHash([0; 32])).is_err());
     if found.row_count() == 0 {
         return false;

@@ -76,7 +76,8 @@ pub(crate) struct Args {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) world: u32,
 
-    /// Fixed shares of every step, at least as many as ranks [default: what the plan suggests for this many ranks]
+    /// Fixed shares of every step, at least as many as ranks [default: a function of the plan's partitions and the global batch,
+    /// 8 for 96 and 64, whatever the number of ranks]
     #[arg(long, value_name = "V")]
     pub(crate) virtual_ranks: Option<u32>,
 
@@ -97,10 +98,15 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 10)]
     pub(crate) epochs: u32,
 
-    /// Samples of a virtual rank in a step; a step has V times as many
-    #[arg(long, value_name = "SAMPLES", default_value_t = 16)]
+    /// Samples of a step, of all ranks together [default: 64, or V times --micro-batch-size]
+    #[arg(long, value_name = "SAMPLES")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) batch_size: u32,
+    pub(crate) global_batch_size: Option<u32>,
+
+    /// Samples of a virtual rank in a step, at most; with --global-batch-size it decides how many virtual ranks there are
+    #[arg(long, value_name = "SAMPLES", visible_alias = "batch-size")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) micro_batch_size: Option<u32>,
 
     /// What becomes of samples that do not fill a step
     #[arg(long, value_enum, default_value_t = Rest::Short)]
@@ -614,14 +620,14 @@ impl Args {
         })
     }
 
-    /// The highest rate for steps of `virtual_ranks` shares.
-    pub(crate) fn scaled_rate(&self, virtual_ranks: u32) -> f32 {
+    /// The highest rate for steps of `global_batch` samples.
+    pub(crate) fn scaled_rate(&self, global_batch: u64) -> f32 {
         let scaling = match self.lr_scaling {
             ScalingName::None => Scaling::None,
             ScalingName::Linear => Scaling::Linear,
             ScalingName::Sqrt => Scaling::Sqrt,
         };
-        scaling.rate(self.rate(), u64::from(virtual_ranks) * u64::from(self.batch_size), self.lr_samples)
+        scaling.rate(self.rate(), global_batch, self.lr_samples)
     }
 
     pub(crate) fn guard(&self) -> GuardConfig {

@@ -1,9 +1,10 @@
 //! From arguments to a finished training: finds the plan, joins the other ranks, opens the loader, trains, writes. With a launcher that lets
 //! ranks stay, it joins one group of ranks after the other (`stay.rs`).
 
+mod shares;
 mod stay;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::json;
 use shardd_client::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog, StorePlace};
 use shardd_client::http::Credentials;
-use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
+use shardd_client::loader::{BatchSize, Loader, LoaderConfig, LoaderSource};
+use shardd_client::protocol::UnsentReports;
 use shardd_client::record::Data;
 use shardd_client::stores::StoreOptions;
 use shardd_trainer::checkpoint::{Checkpoint, Checkpoints, Resume, Shelf, StopFlag, hand_over, load};
@@ -34,6 +36,7 @@ use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 use crate::args::{Args, UsageError};
 use crate::output::{Observer, Report, save, tell_stopped, write_report, write_trace};
 use crate::records::Expected;
+use shares::Shares;
 
 type Failure = Box<dyn Error>;
 
@@ -77,6 +80,8 @@ struct Session<'a> {
     stop: StopFlag,
     test: Option<CatalogRows>,
     tracer: Tracer,
+    /// The nodes that were heard of: one that was not named may be the only one left.
+    known: RefCell<Vec<String>>,
 }
 
 /// The ranks it trains with, and how.
@@ -144,7 +149,7 @@ impl<'a> Session<'a> {
         let plan = Plan::new(document, &shard_rows(&manifest))?;
         // A run keeps its virtual ranks: those of its checkpoint are known only when that is read.
         if args.checkpoints.is_none() || args.virtual_ranks.is_some() {
-            virtual_ranks(args, &plan, None)?;
+            Shares::of(args, &plan, None)?;
         }
         let init = args.init.as_deref().map(first_weights).transpose()?;
         let checkpoints =
@@ -171,6 +176,7 @@ impl<'a> Session<'a> {
             stop,
             test,
             tracer,
+            known: RefCell::default(),
         })
     }
 
@@ -192,23 +198,31 @@ impl<'a> Session<'a> {
         let manifest_of =
             |checkpoint: &Checkpoint| (checkpoint.manifest.virtual_ranks, checkpoint.manifest.place);
         let (kept, begin) = checkpoint.as_ref().map(manifest_of).unzip();
-        let virtual_ranks = virtual_ranks(args, &self.plan, kept)
-            .inspect_err(|error| collective.abort(&error.to_string()))?;
+        let shares =
+            Shares::of(args, &self.plan, kept).inspect_err(|error| collective.abort(&error.to_string()))?;
+        let Shares { virtual_ranks, global_batch } = shares;
         let begin = begin.unwrap_or_default();
+        let delivered = checkpoint.as_ref().map(|it| it.manifest.progress.delivered.clone());
         let step = checkpoint.as_ref().map(|checkpoint| checkpoint.manifest.step);
         let config = LoaderConfig {
             start: (begin.epoch, begin.position),
+            delivered: delivered.unwrap_or_default(),
             rank: args.rank,
             world: args.world,
             virtual_ranks: Some(virtual_ranks),
             last_batch: args.last_batch(),
             end_epoch: args.epochs,
             audit: !args.no_audit,
-            ..LoaderConfig::new(source(args)?, self.plan_id, args.batch_size)
+            ..LoaderConfig::new(
+                source(args, &self.known.borrow())?,
+                self.plan_id,
+                BatchSize::Global(global_batch),
+            )
         };
         let mut loader = Loader::open(config).inspect_err(|error| collective.abort(&crate::chain(error)))?;
+        self.known.replace(loader.nodes());
 
-        let config = self.config(args, virtual_ranks);
+        let config = self.config(args, shares);
         let test = self.test.as_ref().map(|rows| rows as &dyn Rows);
         let (start, state) = match (checkpoint, &self.init) {
             (Some(checkpoint), _) => {
@@ -240,6 +254,7 @@ impl<'a> Session<'a> {
             Outcome::Trained(trained) => trained,
             Outcome::Paused(_) => return Ok(Ended::Paused),
             Outcome::Stopped(stopped) => {
+                leave(args, loader)?;
                 trace(args, self.began, stopped.trace)?;
                 match self.expected {
                     Some(expected) => expected.tell(args, stopped.steps)?,
@@ -261,7 +276,7 @@ impl<'a> Session<'a> {
         }
         // What was learnt is safe now.
         trace(args, self.began, trained.trace.clone())?;
-        drop(loader); // leaves the run
+        leave(args, loader)?;
         match self.expected {
             Some(expected) => expected.tell(args, trained.steps)?,
             None => observer.finish(&report),
@@ -291,13 +306,13 @@ impl<'a> Session<'a> {
         Ok(handed?)
     }
 
-    fn config(&self, args: &Args, virtual_ranks: u32) -> TrainConfig {
+    fn config(&self, args: &Args, shares: Shares) -> TrainConfig {
         let mut input = args.input();
         input.classes = input.classes.or_else(|| classes_by_labels(&self.manifest, &args.label));
         TrainConfig {
             seed: args.seed,
             epochs: args.epochs,
-            virtual_ranks,
+            virtual_ranks: shares.virtual_ranks,
             optimizer: args.optimizer(),
             guard: args.guard(),
             compare_every: args.compare_every,
@@ -308,7 +323,7 @@ impl<'a> Session<'a> {
             traces: args.trace.is_some(),
             model: args.model_options(),
             augmentation: if args.augment { Augmentation::CropFlip } else { Augmentation::None },
-            rate: args.scaled_rate(virtual_ranks),
+            rate: args.scaled_rate(shares.global_batch),
             decline: args.decline(),
             warm_up_epochs: args.warm_up,
             input,
@@ -322,12 +337,27 @@ impl<'a> Session<'a> {
     }
 }
 
-/// How many virtual ranks there are: as many as was said, as the checkpoint has, or as the plan suggests.
-fn virtual_ranks(args: &Args, plan: &Plan, kept: Option<u32>) -> Result<u32, UsageError> {
-    let default = || plan.default_virtual_ranks(args.launched_ranks.unwrap_or(args.world));
-    let virtual_ranks = args.virtual_ranks.or(kept).unwrap_or_else(default);
-    let checked = plan.check_ranks(args.world, virtual_ranks);
-    checked.map(|()| virtual_ranks).map_err(|error| UsageError(error.to_string()))
+/// Leaves the run. What no node has taken of what this rank read is written down, with how to send it.
+fn leave(args: &Args, loader: Loader) -> Result<(), Failure> {
+    let reports = loader.close();
+    if reports.is_empty() {
+        return Ok(());
+    }
+    let unsent = UnsentReports { run: args.run.clone(), reports };
+    let directory = args.report.as_deref().and_then(Path::parent).unwrap_or(Path::new("")).to_owned();
+    let path = directory.join(format!("unsent-audits-{}-{}.json", args.run, args.rank));
+    let bytes = serde_json::to_vec(&unsent)?;
+    std::fs::write(&path, bytes).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+    eprintln!(
+        "shardtrain: no node has taken {} of what rank {} read, which are in {path}: send them with `shardctl audit send {path}` once a node answers",
+        match unsent.reports.len() {
+            1 => "1 report".to_owned(),
+            count => format!("{count} reports"),
+        },
+        args.rank,
+        path = path.display()
+    );
+    Ok(())
 }
 
 /// The weights are there, but not the figures on the test data.
@@ -390,11 +420,14 @@ fn open_checkpoints(store: &Path, args: &Args) -> Result<Checkpoints, Failure> {
     Ok(Checkpoints { shelf, every_steps, every, keep: args.keep as usize })
 }
 
-fn source(args: &Args) -> Result<LoaderSource, Failure> {
+/// Where data is read: the nodes that were named first, then those that are `known` besides.
+fn source(args: &Args, known: &[String]) -> Result<LoaderSource, Failure> {
+    let named = |server: &String| args.server.iter().any(|other| other.trim_end_matches('/') == server);
+    let besides = known.iter().filter(|server| !named(server));
     Ok(match &args.store {
         Some(store) => LoaderSource::Store(place(store, args)?),
         None => LoaderSource::Nodes {
-            servers: args.server.clone(),
+            servers: args.server.iter().chain(besides).cloned().collect(),
             run: args.run.clone(),
             credentials: Credentials::of_env()?,
         },

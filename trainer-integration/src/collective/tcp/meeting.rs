@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
-use shardd_client::http::{Credentials, HttpClient, HttpError};
+use shardd_client::http::{Credentials, HttpClient, HttpError, living_first};
 use shardd_client::protocol::{Meeting, RunId};
 
 use super::rendezvous::{JoinError, Rendezvous, connect};
@@ -29,7 +29,10 @@ pub fn meet(
     world: u32,
     options: &TcpOptions,
 ) -> Result<TcpCollective, JoinError> {
-    let nodes = Nodes { servers, http: HttpClient::with(ANSWER, credentials), run };
+    // One that hangs is not asked before one that does not.
+    let (mut servers, silent) = living_first(servers, credentials);
+    servers.extend(silent);
+    let nodes = Nodes { servers: &servers, http: HttpClient::with(ANSWER, credentials), run };
     if rank == 0 { nodes.host(world, options) } else { nodes.join(rank, world, options) }
 }
 
@@ -43,10 +46,11 @@ impl Nodes<'_> {
     fn host(&self, world: u32, options: &TcpOptions) -> Result<TcpCollective, JoinError> {
         let rendezvous = Rendezvous::bind(&SocketAddr::new(self.own_address(), 0).to_string())?;
         let meeting = Meeting { address: rendezvous.address().to_owned(), world };
-        self.ask(|http, url| http.put_json(url, &meeting).map(drop))?;
+        // Told to all that can be told: without the metadata a node knows what it was told itself.
+        self.tell(|http, url| http.put_json(url, &meeting).map(drop))?;
         let met = rendezvous.host(world, options);
         // Nobody waits there any more, whatever came of it; if no node can be told, the next rank 0 will say something else.
-        let _ = self.ask(|http, url| http.delete(url).map(drop));
+        let _ = self.tell(|http, url| http.delete(url).map(drop));
         met
     }
 
@@ -73,13 +77,33 @@ impl Nodes<'_> {
         }
     }
 
-    /// What the first node says that can be asked.
+    /// Tells all nodes; one that hears it is enough.
+    fn tell(&self, tell: impl Fn(&HttpClient, &str) -> Result<(), HttpError>) -> Result<(), JoinError> {
+        let mut outcome = Err(JoinError::NoMeeting { run: self.run.to_string(), waited: Duration::ZERO });
+        for server in self.servers {
+            match tell(&self.http, &self.url(server)) {
+                Ok(()) => outcome = Ok(()),
+                Err(source) if source.is_final() => return Err(JoinError::Nodes { source }),
+                Err(source) if outcome.is_err() => outcome = Err(JoinError::Nodes { source }),
+                Err(_) => {}
+            }
+        }
+        outcome
+    }
+
+    fn url(&self, server: &str) -> String {
+        format!("{}/v1/runs/{}/meeting", server.trim_end_matches('/'), self.run)
+    }
+
+    /// What the first node says that can be asked, and knows of a meeting.
     fn ask<T>(&self, ask: impl Fn(&HttpClient, &str) -> Result<T, HttpError>) -> Result<T, JoinError> {
         let mut last = None;
         for server in self.servers {
-            let url = format!("{}/v1/runs/{}/meeting", server.trim_end_matches('/'), self.run);
-            match ask(&self.http, &url) {
+            match ask(&self.http, &self.url(server)) {
                 Ok(answer) => return Ok(answer),
+                // Another may have been told; that one knows of none counts for more than that others do not answer.
+                Err(source) if source.status() == Some(404) => last = Some(source),
+                Err(_) if last.as_ref().is_some_and(|last: &HttpError| last.status() == Some(404)) => {}
                 Err(source) if source.is_final() => return Err(JoinError::Nodes { source }),
                 Err(source) => last = Some(source),
             }

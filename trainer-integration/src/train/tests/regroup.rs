@@ -3,6 +3,8 @@
 use std::num::NonZeroU32;
 use std::ops::Range;
 
+use shardd_client::loader::Deliveries;
+
 use super::*;
 use crate::checkpoint::{CheckpointId, StopFlag, hand_over};
 use crate::data::{MemoryRows, Rows, RowsError};
@@ -84,6 +86,10 @@ fn group(
         let handed = hand_over(&mut collective, None, &mut remains, config.slicing, None).unwrap();
         let place = handed.as_ref().map(|it| it.manifest.place).unwrap_or_default();
         let step = handed.as_ref().map(|it| it.manifest.step);
+        if let Some(handed) = &handed {
+            let progress = &handed.manifest.progress;
+            assert_eq!(progress.delivered, delivered_in(handed.manifest.step), "counted over all groups");
+        }
         let pause = StopFlag::default();
         let persistence = Persistence {
             start: handed.map_or(Start::Seed, |handed| Start::Checkpoint(Box::new(handed))),
@@ -93,7 +99,7 @@ fn group(
         };
         let share = VirtualRanks { count: 4, world };
         let source = MemorySteps::new(digits_like_rows(ROWS, 1), share, rank, 8, EPOCHS);
-        let source = source.from((place.epoch, place.position));
+        let source = source.from((place.epoch, place.position)).counted();
         let fails_after = match until {
             Until::Lost(lost, steps) if lost == rank => Some(steps),
             _ => None,
@@ -111,6 +117,18 @@ fn group(
             train_with(config, persistence, Box::new(collective), &mut source, Some(&test), &mut observe);
         (step, outcome)
     })
+}
+
+/// What virtual ranks are given in so many steps.
+fn delivered_in(steps: u64) -> Deliveries {
+    let alone = VirtualRanks { count: 4, world: 1 };
+    let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), alone, 0, 8, EPOCHS).counted();
+    let mut delivered = Deliveries::default();
+    for _ in 0..steps {
+        let step = source.next_step().unwrap().unwrap();
+        delivered.add(step.start.0, step.start.1, Some(&step.delivered));
+    }
+    delivered
 }
 
 fn nobodys(count: usize) -> Vec<Legacy> {

@@ -1,6 +1,7 @@
 //! `shardctl audit`: that a model saw exactly one version of a dataset, each sample once in each epoch; roots, and proofs of
 //! single samples.
 
+mod send;
 mod verify;
 
 use std::fs::File;
@@ -39,6 +40,8 @@ enum AuditCommand {
     Root(Root),
     /// Compare a root, what the ranks of a run reported, or what they consumed with plan and manifest
     Verify(verify::Verify),
+    /// Send what ranks had to report when no node could be reached
+    Send(send::Send),
     /// Prove that an epoch reads a sample, to whoever knows the root
     Prove(Prove),
     /// Check a proof: needs the root and nothing else
@@ -89,6 +92,7 @@ impl Audit {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         match self.command {
             AuditCommand::Root(root) => root.run(&*connect.catalog()?, json),
+            AuditCommand::Send(send) => send.run(connect, json),
             AuditCommand::Verify(verify) => verify.run(&*connect.catalog()?, json),
             AuditCommand::Prove(prove) => prove.run(&*connect.catalog()?, json),
             AuditCommand::Check(check) => check.run(json),

@@ -114,7 +114,7 @@ impl Verify {
         self.each(plan, epochs, |table| {
             let EpochFinding { epoch, exactly_once, ranks } =
                 compare(plan, table, &rows, run.virtual_ranks, &reports);
-            EpochVerdict { epoch, exactly_once, said: in_words(&ranks), root: None, ranks }
+            EpochVerdict { epoch, exactly_once, said: in_words(exactly_once, &ranks), root: None, ranks }
         })
     }
 
@@ -200,25 +200,29 @@ fn read_reports(path: &Path, reports: &mut Vec<ConsumedReport>) -> Result<(), Fa
 }
 
 /// What speaks for or against an epoch.
-fn in_words(ranks: &[RankFinding]) -> String {
-    let off = ranks.iter().filter(|rank| rank.finding != Finding::Exact);
-    let off: Vec<String> =
-        off.map(|rank| format!("rank {} of {} {}", rank.rank, rank.world, told(rank))).collect();
-    match (off.as_slice(), ranks.len()) {
-        (_, 0) => "nobody reported anything".to_owned(),
-        ([], _) => {
-            let samples = ranks.iter().filter(|rank| rank.world == ranks[0].world);
-            let samples = samples.filter_map(|rank| rank.samples).sum();
-            format!("{} in {}, each once", plural(samples, "sample"), plural(ranks.len() as u64, "report"))
-        }
-        (off, _) => off.join("; "),
+fn in_words(exactly_once: bool, ranks: &[RankFinding]) -> String {
+    if ranks.is_empty() {
+        return "nobody reported anything".to_owned();
     }
+    let is_off = |rank: &&RankFinding| !matches!(rank.finding, Finding::Exact | Finding::Together);
+    if !exactly_once {
+        let off = ranks.iter().filter(is_off);
+        let off: Vec<String> =
+            off.map(|rank| format!("rank {} of {} {}", rank.rank, rank.world, told(rank))).collect();
+        return off.join("; ");
+    }
+    // Ranks of a world that ended within the epoch have reported less, or nothing; those that went on, all of it.
+    let incomplete: BTreeSet<u32> = ranks.iter().filter(is_off).map(|rank| rank.world).collect();
+    let complete: Vec<&RankFinding> = ranks.iter().filter(|rank| !incomplete.contains(&rank.world)).collect();
+    let of_one_world = complete.iter().filter(|rank| rank.world == complete[0].world);
+    let samples = of_one_world.filter_map(|rank| rank.samples).sum();
+    format!("{} in {}, each once", plural(samples, "sample"), plural(complete.len() as u64, "report"))
 }
 
 fn told(rank: &RankFinding) -> String {
     let share = count(rank.share);
     match rank.finding {
-        Finding::Exact => format!("read its {share}"),
+        Finding::Exact | Finding::Together => format!("read its {share}"),
         Finding::Part { from, to } => {
             let samples = count(rank.samples.unwrap_or_default());
             format!(

@@ -40,7 +40,7 @@ pub(super) struct At {
     #[arg(long, default_value_t = 1)]
     world: u32,
 
-    /// How many virtual ranks there are [default: the smallest number of partitions' divisors that is no less than WORLD]
+    /// How many virtual ranks there are [default: as a loader has with this --global-batch-size]
     #[arg(long)]
     virtual_ranks: Option<u32>,
 }
@@ -70,8 +70,8 @@ pub(super) struct Where {
     #[arg(long)]
     world: Option<u32>,
 
-    /// How many virtual ranks there are: tells the virtual rank [default: those of RUN; else, with WORLD, the smallest
-    /// divisor of the partitions that is no less]
+    /// How many virtual ranks there are: tells the virtual rank [default: those of RUN; else, with WORLD, as a loader
+    /// has with this --global-batch-size, or the smallest divisor of the partitions that is no less than WORLD]
     #[arg(long, conflicts_with = "run")]
     virtual_ranks: Option<u32>,
 }

@@ -1,9 +1,8 @@
-//! `shardctl runs`: looks at the records of trainings, which `shardtrain --record` writes. Asks no node: they are in a directory or bucket.
+//! Records of trainings, which `shardtrain --record` writes: shown and compared. Asks no node: they are in a directory or bucket.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use clap::{Args, Subcommand};
 use serde_json::json;
 use shardd_client::catalog::StorePlace;
 use shardd_client::origin::Origin;
@@ -17,69 +16,14 @@ use crate::human::{count, date};
 use crate::output;
 use crate::table::{Table, facts};
 
-/// List records of trainings, show one, or tell where two of them part
-#[derive(Args)]
-pub(crate) struct Runs {
-    /// Directory or bucket of the records: that of `shardtrain --record` or `--checkpoints` [default: the directory or bucket that is
-    /// worked on]
-    #[arg(long, global = true, value_name = "DIR|URL")]
-    record: Option<PathBuf>,
-
-    #[command(subcommand)]
-    command: RunsCommand,
-}
-
-#[derive(Subcommand)]
-enum RunsCommand {
-    /// List the records
-    Ls {
-        /// Of this run only
-        run: Option<RunId>,
-    },
-    /// Show a record
-    Show {
-        /// Its id or the beginning of it, or the name of a run that has only one
-        #[arg(value_name = "RECORD")]
-        id: String,
-
-        /// What each step came to, a line for each
-        #[arg(long)]
-        steps: bool,
-    },
-    /// Show the settings in which two trainings differ, and the first step that does; exits like `diff`
-    Diff {
-        /// A record: its id or the beginning of it, or the name of a run that has only one
-        a: String,
-
-        /// Another one
-        b: String,
-    },
-}
-
 /// The records of a place.
-struct Place {
+pub(super) struct Place {
     records: Records,
     runtime: Runtime,
 }
 
-impl Runs {
-    pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
-        let place = || Place::open(connect, self.record.as_deref());
-        match self.command {
-            RunsCommand::Ls { run } => place()?.list(run.as_ref(), json),
-            RunsCommand::Show { id, steps } => place()?.show(&id, steps, json),
-            // What went wrong is no difference.
-            RunsCommand::Diff { a, b } => match place().and_then(|place| place.diff(&a, &b, json)) {
-                Ok(true) => Ok(()),
-                Ok(false) => Err(Failure::Differs),
-                Err(failure) => Err(Failure::usage(failure.to_string())),
-            },
-        }
-    }
-}
-
 impl Place {
-    fn open(connect: &Connect, given: Option<&Path>) -> Result<Place, Failure> {
+    pub(super) fn open(connect: &Connect, given: Option<&Path>) -> Result<Place, Failure> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let origin = match connect.place_of_records(given)? {
             StorePlace::Directory(directory) if !directory.is_dir() => {
@@ -95,30 +39,24 @@ impl Place {
         Ok(Place { records: Records::new(Arc::new(origin)), runtime })
     }
 
-    fn list(&self, run: Option<&RunId>, json: bool) -> Result<(), Failure> {
-        let listed = self.runtime.block_on(self.records.list(run))?;
-        let mut found = Vec::with_capacity(listed.len());
-        for listed in listed {
-            let record = self.runtime.block_on(self.records.read(&listed))?;
-            found.push((listed.id, record));
+    /// The records of a run, the oldest first.
+    pub(super) fn of_run(&self, run: &RunId) -> Result<Vec<(RecordId, Record)>, Failure> {
+        let mut found = Vec::new();
+        for listed in self.runtime.block_on(self.records.list(Some(run)))? {
+            found.push((listed.id, self.runtime.block_on(self.records.read(&listed))?));
         }
-        found.sort_by_key(|(id, record)| (record.run.clone(), record.written(), *id));
-        if json {
-            output::json(&found.iter().map(|(id, record)| described(*id, record)).collect::<Vec<_>>());
-            return Ok(());
-        }
-        if found.is_empty() {
-            let store = self.records.store();
-            output::print(&format!("no records in {store} yet: `shardtrain --record {store}` writes them\n"));
-            return Ok(());
-        }
-        let headings = ["record", "run", "dataset", "steps", "of", "ending", "weights", "written (UTC)"];
+        found.sort_by_key(|(id, record)| (record.written(), *id));
+        Ok(found)
+    }
+
+    /// Those as a table.
+    pub(super) fn table(found: &[(RecordId, Record)]) -> Table {
+        let headings = ["record", "dataset", "steps", "of", "ending", "weights", "written (UTC)"];
         let mut table = Table::new(&headings);
-        for (id, record) in &found {
+        for (id, record) in found {
             let ending = record.ending.to_string();
             table.row([
                 id.short(),
-                record.run.to_string(),
                 dataset(record),
                 count(record.steps.end),
                 count(record.steps.of),
@@ -127,11 +65,11 @@ impl Place {
                 date(record.written()),
             ]);
         }
-        output::print(&table.render());
-        Ok(())
+        table
     }
 
-    fn show(&self, asked: &str, with_steps: bool, json: bool) -> Result<(), Failure> {
+    /// Prints the record that is called so.
+    pub(super) fn show(&self, asked: &str, with_steps: bool, json: bool) -> Result<(), Failure> {
         let (id, record) = self.read(asked)?;
         if json {
             output::json(&described(id, &record));
@@ -177,7 +115,7 @@ impl Place {
     }
 
     /// Whether both are the same.
-    fn diff(&self, a: &str, b: &str, json: bool) -> Result<bool, Failure> {
+    pub(super) fn diff(&self, a: &str, b: &str, json: bool) -> Result<bool, Failure> {
         let ((one, a), (other, b)) = (self.read(a)?, self.read(b)?);
         let compared = self.runtime.block_on(compare((&self.records, &a), (&self.records, &b)))?;
         match json {
@@ -209,7 +147,7 @@ fn dataset(record: &Record) -> String {
     record.data.dataset.as_ref().map_or(version.clone(), |name| format!("{name} ({version})"))
 }
 
-fn described(id: RecordId, record: &Record) -> serde_json::Value {
+pub(super) fn described(id: RecordId, record: &Record) -> serde_json::Value {
     json!({ "id": id, "steps_digest": record.steps.digest(), "record": record })
 }
 

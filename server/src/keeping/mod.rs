@@ -1,0 +1,90 @@
+//! Who keeps a cluster's metadata in sled, and how it outlives that node: its copy in the store, what is done at the start with
+//! metadata that is damaged or gone ([`opening`]), and how another node takes over ([`promotion`]).
+//!
+//! The copy is the fence, too (`shardd_client::metastore::copy`): who finds that another node keeps the metadata stops. Where
+//! metadata is in etcd none of this is needed.
+
+mod copier;
+mod kept_by;
+mod opening;
+mod promotion;
+
+use std::path::PathBuf;
+
+use shardd_client::node::NodeId;
+use shardd_client::span::Span;
+
+use crate::metastore::OpenError;
+
+pub(crate) use copier::Keeping;
+pub(crate) use kept_by::KeptBy;
+pub(crate) use opening::{Opened, open, set_aside};
+pub(crate) use promotion::{Promotion, promote, retire, unretire};
+
+/// The directory of the metadata, in the data directory.
+const META: &str = "meta";
+/// The file beside it that is there while the copy lacks something.
+const AHEAD: &str = "meta.ahead";
+
+/// Why a node does not keep the metadata. Every message names the way out.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// Another node was promoted.
+    #[error(
+        "node {keeper} ({http}) keeps the metadata of this cluster now, and what this node has of it is old: make a join token there \
+         (`shardctl --server {http} token create --join --to FILE`) and start this node with --join @FILE; its meta/ is then set aside"
+    )]
+    Fenced { keeper: NodeId, http: String },
+    /// The copy may lack the last changes.
+    #[error(
+        "{what}; the copy of it in the store, {age} old, may lack the last changes before this node stopped: start it once with --recover to go on from the copy, or restore {path} from a backup"
+    )]
+    Behind { what: String, path: PathBuf, age: Span },
+    /// An older state was put in its place.
+    #[error(
+        "metadata {path} is older than its copy in the store (change {own} and {copied}): start this node once with --recover to go on from the copy, or delete {object} from the store to go on from {path}"
+    )]
+    Older { path: PathBuf, own: u64, copied: u64, object: String },
+    /// It cannot be known whether there is a copy.
+    #[error(
+        "{what}, and the store that may have a copy of it cannot be asked ({reason}); start this node again when the store answers"
+    )]
+    Away { what: String, reason: String },
+    /// sled.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A file cannot be moved.
+    #[error("{path} cannot be moved or written")]
+    Move { path: PathBuf, source: std::io::Error },
+    /// There is nothing to take over.
+    #[error(
+        "--promote: the store has no copy of this cluster's metadata{reason}; start the node that keeps the metadata, or found a cluster over the same store in another --data directory and run `shardctl recover` there"
+    )]
+    NoCopy { reason: String },
+    /// The node that would be replaced lives.
+    #[error(
+        "--promote: node {keeper} keeps the metadata and answers at {http}; stop it first, or go on with it"
+    )]
+    Alive { keeper: NodeId, http: String },
+    /// Nobody needs to be replaced.
+    #[error(
+        "--promote: the metadata of this cluster is in etcd, which outlives any node; start this one without --promote"
+    )]
+    NotInSled,
+    /// It keeps the metadata already.
+    #[error("--promote: node {0} keeps the metadata of its cluster already; start it without --promote")]
+    Already(NodeId),
+    /// It belongs to no cluster.
+    #[error("--promote: this node has joined no cluster; start it without --promote")]
+    NoMember,
+    /// Somebody else has just written the copy.
+    #[error(
+        "--promote: the copy of the metadata has just been written by another node; is the one that keeps it still running? stop it, and promote again"
+    )]
+    Raced,
+    /// The store does not take the fence.
+    #[error(
+        "--promote: the store does not take what fences the node before ({reason}); see to the store, and promote again"
+    )]
+    NoFence { reason: String },
+}

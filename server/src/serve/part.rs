@@ -1,0 +1,214 @@
+//! A node's part in its cluster: it founds one, joins one, goes on in the part it had, takes over the metadata of one, or comes
+//! back as a member where it was the first.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use shardd_client::certificates::{Authority, CA_CERTIFICATE, CA_KEY};
+use shardd_client::metastore::{CopyShelf, Keeper};
+use shardd_client::node::NodeId;
+use tracing::{info, warn};
+
+use super::{STORE_PATIENCE, ServeError, check_protection};
+use crate::config::Config;
+use crate::http;
+use crate::identity::{self, Cluster, Identity, IdentityError, JoinToken, Site, Standing, Term};
+use crate::keeping::{self, KeepError};
+use crate::metastore::{self, MetastoreUrl};
+
+/// The name of a first node that was given none.
+const FIRST: &str = "n1";
+
+/// A node's part in its cluster.
+pub(super) enum Part {
+    First {
+        identity: Arc<Identity>,
+        authority: Option<Authority>,
+        metastore: MetastoreUrl,
+        /// What it knew of its cluster before it was promoted: the store, above all.
+        promoted: Option<Box<Cluster>>,
+        /// It has founded its cluster just now.
+        is_new: bool,
+    },
+    Joined {
+        identity: Arc<Identity>,
+        cluster: Box<Cluster>,
+        metastore: MetastoreUrl,
+    },
+}
+
+impl Part {
+    pub(super) fn identity(&self) -> &Arc<Identity> {
+        match self {
+            Part::First { identity, .. } | Part::Joined { identity, .. } => identity,
+        }
+    }
+
+    /// Whether another node keeps the metadata for this one.
+    pub(super) fn asks_keeper(&self) -> bool {
+        matches!(self, Part::Joined { metastore: MetastoreUrl::Sled, .. })
+    }
+
+    /// The cluster that it has joined, even if it was promoted since.
+    pub(super) fn cluster(&self) -> Option<&Cluster> {
+        match self {
+            Part::First { promoted, .. } => promoted.as_deref(),
+            Part::Joined { cluster, .. } => Some(cluster),
+        }
+    }
+}
+
+/// Opens the node's identity, founds a cluster, or joins one.
+pub(super) async fn take_part(config: &Config) -> Result<Part, ServeError> {
+    check_protection(config).map_err(ServeError::Unprotected)?;
+    let config = config.clone();
+    let part = tokio::task::spawn_blocking(move || {
+        let (tls, id) = (config.data.join("tls"), config.id.clone());
+        let term = Term { hosts: config.hosts(), lifetime: config.certificate_lifetime };
+        let first = |identity: Identity, authority: Option<Authority>, is_new| {
+            let metastore = metastore::of_first(&config.data, config.metastore.as_ref())?;
+            let promoted =
+                Cluster::kept(&tls).filter(|cluster| cluster.first == *identity.node()).map(Box::new);
+            tell_of_authority(&identity, authority.is_some())?;
+            Ok::<_, ServeError>(Part::First {
+                identity: Arc::new(identity),
+                authority,
+                metastore,
+                promoted,
+                is_new,
+            })
+        };
+        let joined = |identity, cluster: Box<Cluster>| {
+            config.check_protection(cluster.tls, cluster.asks_tokens).map_err(ServeError::Unprotected)?;
+            let metastore = metastore::of_joined(cluster.metastore.as_deref(), config.metastore.as_ref())?;
+            Ok::<_, ServeError>(Part::Joined { identity: Arc::new(identity), cluster, metastore })
+        };
+        let join = |token: &JoinToken| {
+            let (identity, cluster) = identity::join(&tls, token, id.clone(), &term.hosts)?;
+            joined(identity, Box::new(cluster))
+        };
+        // One that was the first node, and has been replaced.
+        let come_back = |identity: Identity, token: &JoinToken| {
+            let is_replaced = identity.authority() == token.authority
+                && first_at(token, &tls).is_some_and(|first| first != *identity.node());
+            if !is_replaced {
+                return Err(ServeError::AlreadyFirst { path: config.data.clone() });
+            }
+            keeping::retire(&tls)?;
+            let part = join(token).inspect_err(|_| {
+                let _ = keeping::unretire(&tls);
+            })?;
+            keeping::set_aside(&config.data.join("meta"), "before")?;
+            for file in ["meta.ahead", "join-token"] {
+                let _ = std::fs::remove_file(config.data.join(file));
+            }
+            Ok(part)
+        };
+        let is_promoted = |identity: &Identity, cluster: &Cluster| cluster.first == *identity.node();
+        let part = match (Identity::open(&tls)?, &config.join) {
+            (Standing::New | Standing::Issued(_), None) if config.metadata.promote => {
+                return Err(KeepError::NoMember.into());
+            }
+            (Standing::First(identity, _), Some(token)) => come_back(identity, token)?,
+            (Standing::First(identity, authority), None) => {
+                if let Some(ahead) = identity.is_early() {
+                    warn!(%ahead, "the certificate of this node begins in the future, as its clock was ahead when it was made: it is signed anew");
+                }
+                if identity.is_due(&term.hosts) {
+                    identity.renew(&authority, &term)?;
+                }
+                first(identity, Some(authority), false)?
+            }
+            (Standing::Joined(identity, cluster), Some(token)) if is_promoted(&identity, &cluster) => {
+                come_back(identity, token)?
+            }
+            (Standing::Joined(identity, cluster), None) if is_promoted(&identity, &cluster) => {
+                identity.check_time()?;
+                first(identity, None, false)?
+            }
+            (Standing::Joined(identity, _), Some(token)) if identity.authority() != token.authority => {
+                return Err(IdentityError::OtherCluster.into());
+            }
+            (Standing::Joined(identity, cluster), token) => match (identity.check_time(), token) {
+                (Ok(()), token) => {
+                    if let Some(ahead) = identity.is_early() {
+                        warn!(%ahead, "the certificate of this node begins in the future, as a clock was ahead when it was made: other nodes refuse it until then");
+                        if let Some(token) = token {
+                            return join(token);
+                        }
+                    }
+                    joined(identity, cluster)?
+                }
+                (Err(_), Some(token)) => join(token)?,
+                (Err(lapsed), None) => return Err(lapsed.into()),
+            },
+            (Standing::Issued(identity), None) => {
+                identity.check_time()?;
+                first(identity, None, true)?
+            }
+            (Standing::New, None) => {
+                let node = id.clone().unwrap_or_else(|| FIRST.parse().expect("a good name"));
+                let (identity, authority) = Identity::found(&tls, node, &term)?;
+                first(identity, Some(authority), true)?
+            }
+            (Standing::New | Standing::Issued(_), Some(token)) => join(token)?,
+        };
+        let found = part.identity().node().clone();
+        match id {
+            Some(asked) if asked != found => Err(IdentityError::OtherNode { found, asked }.into()),
+            _ => Ok(part),
+        }
+    });
+    part.await?
+}
+
+/// Says who signs certificates, if this first node does not.
+fn tell_of_authority(identity: &Identity, signs: bool) -> Result<(), ServeError> {
+    let did_sign = identity.note_signing(signs)?;
+    match (signs, did_sign) {
+        (true, _) => {}
+        (false, true) => warn!(
+            "tls/ca.key is lost: no node can join, and no certificate is renewed; put your copy of it back, or found a cluster over the same store in another --data directory before the certificates lapse"
+        ),
+        (false, false) => info!(
+            "this first node has no tls/ca.key: it signs nothing, and no node joins without a certificate of `shardctl certs issue`; put the key there if this node shall sign"
+        ),
+    }
+    Ok(())
+}
+
+/// The node that answers at the address of a join token, if its authority is the one that the token pins.
+fn first_at(token: &JoinToken, tls: &Path) -> Option<NodeId> {
+    let url = format!("{}/v1/health", token.site);
+    let asked = identity::ask(&url, &tls.join(CA_CERTIFICATE), STORE_PATIENCE, |client| {
+        client.get_json::<http::Health>(&url)
+    });
+    Some(asked.ok()?.id)
+}
+
+/// Makes a joined node the one that keeps the metadata: what it knew of the cluster stays, but for who that is.
+pub(super) async fn take_over(
+    config: &Config,
+    part: Part,
+    shelf: &CopyShelf,
+    me: &Keeper,
+    site: Site,
+) -> Result<Part, ServeError> {
+    let (identity, mut cluster) = match part {
+        Part::Joined { identity, cluster, metastore: MetastoreUrl::Sled } => (identity, cluster),
+        Part::Joined { .. } | Part::First { metastore: MetastoreUrl::Etcd(_), .. } => {
+            return Err(KeepError::NotInSled.into());
+        }
+        Part::First { promoted: Some(_), .. } => return Err(KeepError::Already(me.node.clone()).into()),
+        Part::First { .. } => return Err(KeepError::NoMember.into()),
+    };
+    keeping::promote(&config.data, shelf, me).await?;
+    let tls = config.data.join("tls");
+    (cluster.first, cluster.http, cluster.tls, cluster.quic) =
+        (me.node.clone(), site.address, site.tls, me.quic);
+    cluster.save(&tls)?;
+    let authority = tls.join(CA_KEY).exists().then(|| Authority::open(&tls)).transpose()?;
+    tell_of_authority(&identity, authority.is_some())?;
+    let (metastore, promoted) = (MetastoreUrl::Sled, Some(cluster));
+    Ok(Part::First { identity, authority, metastore, promoted, is_new: false })
+}

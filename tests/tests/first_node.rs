@@ -1,0 +1,142 @@
+//! The first node, which keeps the metadata, dies, and then a rank: what each alone does not end, both together do not.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use shardd_tests::{Cluster, binary, run, wait_until};
+
+const EPOCHS: u64 = 6;
+
+/// Killed when dropped, and its ranks with it.
+struct Launcher {
+    process: Child,
+    progress: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    said: std::sync::mpsc::Receiver<String>,
+    heard: Vec<String>,
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Launcher {
+    fn start(cluster: &Cluster, name: &str, launch: &[&str], more: &[&str]) -> Launcher {
+        let mut command = Command::new(binary("shardtrain"));
+        command.arg("run").args(launch).arg("--");
+        train(&mut command, cluster, name);
+        command.args(["--progress", "-"]).args(more);
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let progress = BufReader::new(process.stdout.take().expect("piped")).lines();
+        let lines = BufReader::new(process.stderr.take().expect("piped")).lines();
+        let (say, said) = std::sync::mpsc::sync_channel(1 << 12);
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(say.try_send(line))));
+        Launcher { process, progress, said, heard: Vec::new() }
+    }
+
+    /// Waits until this step of an epoch has been trained, or one after it.
+    fn until(&mut self, epoch: u64, step: u64) {
+        let is_there =
+            |line: &Value| (line["epoch"].as_u64(), line["step"].as_u64()) >= (Some(epoch), Some(step));
+        let mut lines = self.progress.by_ref().map(|line| line.expect("text"));
+        let found = lines.find(|line| is_there(&serde_json::from_str(line).expect("JSON")));
+        assert!(found.is_some(), "it ended before epoch {epoch}:\n{}", self.all_said());
+    }
+
+    /// The processes of its ranks, as it says once.
+    fn ranks(&mut self) -> Vec<String> {
+        loop {
+            let line = self.said.recv().unwrap_or_else(|_| panic!("it ended: {:?}", self.heard));
+            self.heard.push(line.clone());
+            if let Some((_, pids)) = line.rsplit_once("processes ") {
+                return pids.split(' ').map(str::to_owned).collect();
+            }
+        }
+    }
+
+    fn all_said(&mut self) -> String {
+        self.heard.extend(self.said.try_iter());
+        self.heard.join("\n")
+    }
+
+    fn end(mut self) {
+        self.progress.by_ref().for_each(drop);
+        let status = self.process.wait().expect("it ends");
+        assert!(status.success(), "{}", self.all_said());
+    }
+}
+
+/// Of the other nodes first: the one that dies is the last that is asked.
+fn train(command: &mut Command, cluster: &Cluster, name: &str) {
+    let servers: Vec<&str> = cluster.nodes.iter().rev().map(|node| node.http.as_str()).collect();
+    command.args(["--server", &servers.join(","), "--dataset", "digits", "--run", name]);
+    command.args(["--epochs", &EPOCHS.to_string(), "--virtual-ranks", "4", "--batch-size", "8"]);
+    command.args(["--norm", "group", "--timeout", "20", "--report"]).arg(cluster.root().join(name));
+    command.env("RAYON_NUM_THREADS", "1");
+}
+
+fn with_digits() -> Cluster {
+    let cluster = Cluster::start(3);
+    let data = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../client/data/digits/train.parquet"));
+    run(cluster.shardctl().arg("ingest").arg(data).args(["--name", "digits"]));
+    run(cluster.shardctl().args(["partition", "digits", "--partitions", "8", "--q", "0.2"]));
+    cluster
+}
+
+fn digest(cluster: &Cluster, name: &str) -> Value {
+    let report = std::fs::read(cluster.root().join(name)).expect("it is written");
+    let report: Value = serde_json::from_slice(&report).expect("JSON");
+    report["weights_digest"].clone()
+}
+
+/// Every epoch was read exactly once, once the metadata is back.
+fn verified(cluster: &Cluster, name: &str) {
+    let verify = || cluster.shardctl().args(["--json", "audit", "verify", "--run", name]).output();
+    wait_until("all reports are there", || {
+        let output = verify().expect("it runs");
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        output.status.success() && said["epochs"].as_array().map(Vec::len) == Some(EPOCHS as usize)
+    });
+}
+
+#[test]
+fn ranks_form_again_though_the_first_node_is_dead_and_their_reports_are_kept_until_it_is_back() {
+    let mut cluster = with_digits();
+    let mut whole = Command::new(binary("shardtrain"));
+    train(&mut whole, &cluster, "whole");
+    run(&mut whole);
+
+    let kept = cluster.root().join("kept");
+    let kept = ["--checkpoints", kept.to_str().expect("text"), "--checkpoint-every", "7"];
+    for (name, launch, more) in
+        [("stay", &["--nproc", "3", "--elastic"][..], &[][..]), ("anew", &["--nproc", "3"][..], &kept[..])]
+    {
+        let mut launcher = Launcher::start(&cluster, name, launch, more);
+        let ranks = launcher.ranks();
+        launcher.until(1, 3);
+        cluster.nodes[0].kill();
+        launcher.until(2, 3);
+        run(Command::new("kill").args(["-KILL", &ranks[1]]));
+        launcher.end();
+        assert_eq!(digest(&cluster, name), digest(&cluster, "whole"), "{name}");
+        lists_are_old(&cluster);
+        cluster.nodes[0].restart();
+        verified(&cluster, name);
+    }
+}
+
+/// What another node lists is what it remembers, and it says so.
+fn lists_are_old(cluster: &Cluster) {
+    for list in ["datasets", "plans", "runs"] {
+        let url = format!("{}/v1/{list}", cluster.nodes[1].http);
+        let mut answer = ureq::get(&url).call().unwrap_or_else(|error| panic!("{url}: {error}"));
+        assert!(answer.headers().contains_key("age") && answer.headers().contains_key("warning"), "{list}");
+        let listed: Value = answer.body_mut().read_json().expect("JSON");
+        let listed = listed.as_array().expect("a list");
+        assert!(!listed.is_empty() && listed.iter().all(|one| one["stale"] == true), "{list}: {listed:?}");
+    }
+}
