@@ -15,7 +15,7 @@ use super::records::{
     AUDITS, CATALOG_ID, PLANS, PlanRecord, RUNS, RefRecord, VERSIONS, VersionRecord, from_json, ref_key,
     to_json,
 };
-use super::{CatalogError, CommitNote, DatasetInfo, Guard, PlanInfo, Reach};
+use super::{CatalogError, CommitNote, DatasetInfo, Guard, PlanInfo, Reach, StoreOf};
 use crate::metastore::{Expected, MetaError, Metastore};
 use crate::origin::{Origin, OriginError};
 use crate::protocol::{AuditReport, RunId, RunRecord};
@@ -269,7 +269,7 @@ impl CatalogBackend {
         reach: &Reach,
         doing: impl FnOnce() -> String,
     ) -> Result<Guard, CatalogError> {
-        let guard = Guard::announce(&self.metastore, reach).await?;
+        let guard = Guard::announce(&self.metastore, reach, StoreOf::at(&self.origin)).await?;
         guard.ok_or_else(|| CatalogError::Busy { what: doing() })
     }
 

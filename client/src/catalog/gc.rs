@@ -236,8 +236,7 @@ impl CatalogBackend {
         reached: &mut Reached<'_>,
         ages: &Ages,
     ) -> Result<HashSet<String>, CatalogError> {
-        let store = if self.origin().is_directory() { StoreOf::Directory } else { StoreOf::Service };
-        let sweep = Sweep::announce(self.metastore(), store).await?;
+        let sweep = Sweep::announce(self.metastore(), StoreOf::at(self.origin())).await?;
         let going = async {
             reached.follow_all().await?;
             let unreached = slice.iter().filter(|object| !reached.has(object.kind));

@@ -25,7 +25,8 @@ use tokio::time::timeout;
 
 use super::CatalogError;
 use super::records::{from_json, to_json};
-use crate::metastore::{Expected, LeaseId, MetaError, Metastore};
+use crate::metastore::{Entry, Expected, LeaseId, MetaError, Metastore};
+use crate::origin::Origin;
 use crate::process::{Life, ProcessName};
 
 pub(super) const INTENTS: &str = "intents/";
@@ -56,16 +57,17 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// Announces what a pointer will reach, and waits for deletions that began before; `None` when they do not end. What is
-    /// found in the store from here on stays there.
+    /// found in the store from here on stays there. A sweep of a dead process is taken back, as [`Sweep::announce`] does.
     pub(crate) async fn announce(
         metastore: &Arc<dyn Metastore>,
         reach: &Reach,
+        store: StoreOf,
     ) -> Result<Option<Self>, MetaError> {
         let lease = metastore.grant(INTENT_LIVES).await?;
         let guard = Self { metastore: Arc::clone(metastore), lease };
         let key = format!("{INTENTS}{lease}");
         let announced = metastore.put(&key, to_json(reach), Expected::Absent, Some(lease)).await?;
-        match timeout(PATIENCE, guard.sweeps_before(announced)).await {
+        match timeout(PATIENCE, guard.sweeps_before(announced, store)).await {
             Ok(waited) => waited.map(|()| Some(guard)),
             Err(_) => {
                 guard.end().await;
@@ -74,13 +76,14 @@ impl Guard {
         }
     }
 
-    async fn sweeps_before(&self, announced: u64) -> Result<(), MetaError> {
+    async fn sweeps_before(&self, announced: u64, store: StoreOf) -> Result<(), MetaError> {
         loop {
             let listing = self.metastore.list(SWEEP).await?;
-            if !listing.entries.iter().any(|(_, sweep)| sweep.revision < announced) {
-                return Ok(());
+            let before = listing.entries.iter().find(|(_, sweep)| sweep.revision < announced);
+            let Some((_, sweep)) = before else { return Ok(()) };
+            if !take_back(&self.metastore, sweep, store).await? {
+                self.metastore.changed(SWEEP, listing.revision).await?;
             }
-            self.metastore.changed(SWEEP, listing.revision).await?;
         }
     }
 
@@ -103,11 +106,17 @@ impl Guard {
 
 /// What a store does of what a process asked for that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StoreOf {
+pub(crate) enum StoreOf {
     /// Nothing: the system has done it, or has not.
     Directory,
     /// A request that is on its way may still be carried out.
     Service,
+}
+
+impl StoreOf {
+    pub(crate) fn at(origin: &Origin) -> Self {
+        if origin.is_directory() { Self::Directory } else { Self::Service }
+    }
 }
 
 /// While this stands, pointers that are announced later wait before they look for their objects.
@@ -135,16 +144,11 @@ impl Sweep {
                 }
                 let listing = metastore.list(SWEEP).await?;
                 let Some((_, other)) = listing.entries.into_iter().next() else { continue };
-                let life = from_json::<ProcessName>(SWEEP, &other.value).map(|holder| holder.life());
-                match life.unwrap_or(Life::Unknown) {
-                    Life::Lives => return Err(busy()),
-                    Life::Ended if store == StoreOf::Directory => {
-                        match metastore.delete(SWEEP, Expected::At(other.revision)).await {
-                            Ok(_) | Err(MetaError::Conflict { .. }) => {}
-                            Err(error) => return Err(error.into()),
-                        }
-                    }
-                    Life::Ended | Life::Unknown => _ = metastore.changed(SWEEP, listing.revision).await?,
+                if life(&other) == Life::Lives {
+                    return Err(busy());
+                }
+                if !take_back(metastore, &other, store).await? {
+                    metastore.changed(SWEEP, listing.revision).await?;
                 }
             }
         });
@@ -183,6 +187,23 @@ impl Sweep {
     }
 }
 
+/// Whether the process lives that announced a sweep.
+fn life(sweep: &Entry) -> Life {
+    from_json::<ProcessName>(SWEEP, &sweep.value).map_or(Life::Unknown, |holder| holder.life())
+}
+
+/// Takes back a sweep whose process has ended, where the store does nothing any more that this process asked of it. `false` if it
+/// has to be waited for.
+async fn take_back(metastore: &Arc<dyn Metastore>, sweep: &Entry, store: StoreOf) -> Result<bool, MetaError> {
+    if life(sweep) != Life::Ended || store == StoreOf::Service {
+        return Ok(false);
+    }
+    match metastore.delete(SWEEP, Expected::At(sweep.revision)).await {
+        Ok(_) | Err(MetaError::Conflict { .. }) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use futures::poll;
@@ -203,7 +224,7 @@ mod tests {
         let metastore = metastore();
         let reach = Reach::default();
         let before = Sweep::announce(&metastore, StoreOf::Service).await.expect("the first");
-        let mut guard = Box::pin(Guard::announce(&metastore, &reach));
+        let mut guard = Box::pin(Guard::announce(&metastore, &reach, StoreOf::Service));
         while intents(&metastore).await == 0 {
             assert!(poll!(&mut guard).is_pending(), "it waits");
         }
@@ -233,7 +254,7 @@ mod tests {
         let metastore = metastore();
         drop(Sweep::announce(&metastore, StoreOf::Service).await.expect("the first"));
         let reach = Reach::default();
-        let waiting = timeout(SWEEP_LIVES, Guard::announce(&metastore, &reach));
+        let waiting = timeout(SWEEP_LIVES, Guard::announce(&metastore, &reach, StoreOf::Service));
         let guard = waiting.await.expect("before long").expect("announces");
         drop(guard.expect("it waits longer than a sweep lives"));
         assert_eq!(intents(&metastore).await, 1);
@@ -248,6 +269,16 @@ mod tests {
         child.kill().and_then(|()| child.wait()).expect("it ends");
         let lease = metastore.grant(SWEEP_LIVES).await.expect("grants");
         metastore.put(SWEEP, to_json(&holder), Expected::Absent, Some(lease)).await.expect("announced");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_does_not_wait_for_a_killed_gc_of_this_machine() {
+        let metastore = metastore();
+        left_by_the_dead(&metastore).await;
+        let begun = tokio::time::Instant::now();
+        let guard = Guard::announce(&metastore, &Reach::default(), StoreOf::Directory).await;
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        guard.expect("announces").expect("at once").end().await;
     }
 
     #[tokio::test(start_paused = true)]

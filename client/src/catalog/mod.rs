@@ -39,7 +39,7 @@ pub use cluster::ClusterCatalog;
 pub use conformance::{conformance, conformance_of_runs};
 pub use error::CatalogError;
 pub use gc::{GcOptions, GcReport, LostVersion, Tally};
-pub(crate) use guard::{Guard, Reach};
+pub(crate) use guard::{Guard, Reach, StoreOf};
 pub use http::HttpCatalog;
 pub use info::{
     ColumnInfo, CommitNote, DatasetInfo, LogEntry, PlanInfo, Pruned, TagExpected, TagInfo, VersionInfo,

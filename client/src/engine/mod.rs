@@ -78,7 +78,7 @@ pub(crate) use run::RunState;
 use value::{parse, understood};
 
 use crate::cache::Cache;
-use crate::catalog::{Guard, QUIET_IS_GONE, Reach};
+use crate::catalog::{Guard, QUIET_IS_GONE, Reach, StoreOf};
 use crate::health::{Measured, Trouble};
 use crate::metastore::{Expected, MetaError, MetadataStatus, Metastore, Recalled};
 use crate::node::{NodeId, NodeRecord};
@@ -326,7 +326,7 @@ impl Engine {
     async fn create_run_now(&self, create: CreateRun) -> Result<RunRecord, EngineError> {
         // Its plan may be on no list any more: gc is told before it is looked for.
         let reach = Reach { plan: Some(create.plan), ..Reach::default() };
-        let guard = Guard::announce(&self.meta, &reach).await?;
+        let guard = Guard::announce(&self.meta, &reach, StoreOf::at(&self.origin)).await?;
         let guard = guard.ok_or_else(|| EngineError::Busy { run: create.id.clone() })?;
         let outcome = self.create_run_guarded(create, &guard).await;
         guard.end().await;
