@@ -35,6 +35,7 @@ use crate::identity::{Cluster, Identity, IdentityError, JoinToken, Site};
 use crate::keeping::{self, KeepError, Keeping, KeptBy, Promotion};
 use crate::lend::Counter;
 use crate::membership::{self, Finder, Membership, MembershipError};
+use crate::memory;
 use crate::metastore::{self, MetastoreUrl, OpenError, RemoteMetastore};
 use crate::renewal::{Renewal, Signer};
 use crate::transport::{Datagrams, Services, Transport, TransportError};
@@ -297,6 +298,7 @@ async fn serve_locked(
     tasks.spawn(Arc::clone(&access.tokens).follow(inner.clone()));
     tasks.spawn(revoked.follow(Arc::clone(&metastore), inner.clone()));
     tasks.spawn(renewal.keep(inner.clone()));
+    tasks.spawn(memory::trim_after_load(inner.clone()));
     if let Some(files) = files {
         tasks.spawn(files.follow(inner.clone()));
     }
