@@ -304,9 +304,18 @@ fn the_first_token_closes_all_nodes_at_once_and_their_data_to_other_users() {
     run(control(&first.http, token).arg("ls"));
     refused(control(&first.http, "").arg("ls"));
 
-    // With its metadata gone the node asks for a token still, and the owner of the machine has one.
+    // With its metadata gone the copy in the store has the tokens.
     first.stop();
     std::fs::rename(first.data.join("meta"), root.path().join("backup")).expect("renames");
+    first.restart();
+    run(control(&first.http, token).arg("ls"));
+    refused(control(&first.http, "").arg("ls"));
+
+    // With the copy gone, too, the node asks for a token still, and the owner of the machine has one.
+    first.stop();
+    for lost in ["meta", "store/meta"] {
+        std::fs::remove_dir_all(first.data.join(lost)).expect("removes");
+    }
     first.restart();
     refused(control(&first.http, "").arg("ls"));
     let read = || std::fs::read_to_string(first.data.join("admin-token")).expect("the node left it");

@@ -79,8 +79,10 @@ fn train(command: &mut Command, cluster: &Cluster, name: &str) {
     command.env("RAYON_NUM_THREADS", "1");
 }
 
-fn with_digits() -> Cluster {
-    let cluster = Cluster::start(3);
+/// Three nodes, over a store of the first one or one in a directory of its own.
+fn with_digits(store: Option<&Path>) -> Cluster {
+    let store = store.map(|store| ("SHARDD_STORE", store.display().to_string()));
+    let cluster = Cluster::start_with(3, store.as_slice());
     let data = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../client/data/digits/train.parquet"));
     run(cluster.shardctl().arg("ingest").arg(data).args(["--name", "digits"]));
     run(cluster.shardctl().args(["partition", "digits", "--partitions", "8", "--q", "0.2"]));
@@ -93,9 +95,13 @@ fn digest(cluster: &Cluster, name: &str) -> Value {
     report["weights_digest"].clone()
 }
 
-/// Every epoch was read exactly once, once the metadata is back.
-fn verified(cluster: &Cluster, name: &str) {
-    let verify = || cluster.shardctl().args(["--json", "audit", "verify", "--run", name]).output();
+/// Every epoch was read exactly once, as the node with this number knows once the metadata is back.
+fn verified(cluster: &Cluster, node: usize, name: &str) {
+    let server = &cluster.nodes[node].http;
+    let verify = || {
+        let mut command = Command::new(binary("shardctl"));
+        command.args(["--server", server, "--json", "audit", "verify", "--run", name]).output()
+    };
     wait_until("all reports are there", || {
         let output = verify().expect("it runs");
         let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -105,7 +111,7 @@ fn verified(cluster: &Cluster, name: &str) {
 
 #[test]
 fn ranks_form_again_though_the_first_node_is_dead_and_their_reports_are_kept_until_it_is_back() {
-    let mut cluster = with_digits();
+    let mut cluster = with_digits(None);
     let mut whole = Command::new(binary("shardtrain"));
     train(&mut whole, &cluster, "whole");
     run(&mut whole);
@@ -125,7 +131,34 @@ fn ranks_form_again_though_the_first_node_is_dead_and_their_reports_are_kept_unt
         assert_eq!(digest(&cluster, name), digest(&cluster, "whole"), "{name}");
         lists_are_old(&cluster);
         cluster.nodes[0].restart();
-        verified(&cluster, name);
+        verified(&cluster, 0, name);
+    }
+}
+
+/// The exercise of docs/CLUSTER.md: the first node is lost for ever under a training, another one is promoted, and a rank dies on top.
+#[test]
+fn a_training_outlives_the_first_node_for_ever_with_the_same_weights_and_whole_audits() {
+    let store = tempfile::TempDir::new().expect("a directory");
+    let mut cluster = with_digits(Some(store.path()));
+    let mut whole = Command::new(binary("shardtrain"));
+    train(&mut whole, &cluster, "whole");
+    run(&mut whole);
+
+    let mut launcher = Launcher::start(&cluster, "orphaned", &["--nproc", "3", "--elastic"], &[]);
+    let ranks = launcher.ranks();
+    launcher.until(1, 3);
+    wait_until("the metadata is copied", || {
+        cluster.nodes[0].get("/v1/status")["metadata"]["is_behind"] == false
+    });
+    cluster.nodes[0].kill();
+    launcher.until(2, 3);
+    run(Command::new(binary("shardctl")).args(["--server", &cluster.nodes[1].http, "promote", "n2"]));
+    launcher.until(3, 3);
+    run(Command::new("kill").args(["-KILL", &ranks[1]]));
+    launcher.end();
+    assert_eq!(digest(&cluster, "orphaned"), digest(&cluster, "whole"));
+    for node in [1, 2] {
+        verified(&cluster, node, "orphaned");
     }
 }
 

@@ -446,6 +446,7 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
         ("status", &[]),
         ("runs ls", &[]),
         ("runs expire", &["--keep", "3"]),
+        ("recover", &["--dry-run"]),
         ("tag", &["digits", "v1", "--delete"]),
         ("plan rm", &["--plan", "digits"]),
         ("rm", &["digits", "--yes"]),
@@ -473,13 +474,14 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
     elsewhere.iter().for_each(|(verb, words)| call(&[], verb, words));
     // With --json, too: the demo by tests/tests/demo.rs, tokens by tests/tests/access.rs, the rest of certificates by
     // tests/tests/certificates.rs, nodes that come and go by tests/tests/drains.rs, what else operators do by tests/tests/operator.rs,
-    // proofs by tests/tests/replay.rs, records of trainings by client/tests/records.rs.
+    // proofs by tests/tests/replay.rs, the first node's death by tests/tests/metadata.rs and first_node.rs, records of trainings by client/tests/records.rs.
     let others = ["demo", "token create", "token ls", "token revoke", "drain", "join", "leave"];
     let others = others.iter().chain(&["certs ls", "certs rotate", "certs revoke", "certs authority"]);
     let others = others.chain(&["exchange show", "exchange pause", "exchange resume", "exchange rate"]);
     let others = others.chain(&["explain placement", "explain move", "explain misses"]);
     let others =
         others.chain(&["rebalance", "warm", "evict", "audit check", "runs show", "runs diff", "runs rm"]);
+    let others = others.chain(&["audit send", "promote"]);
     let called =
         calls.iter().chain(elsewhere).map(|(verb, _)| verb).chain(others).map(|verb| (*verb).to_owned());
     assert_eq!(called.collect::<BTreeSet<_>>(), verbs(&home), "this test knows every verb");

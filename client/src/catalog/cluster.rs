@@ -255,13 +255,17 @@ mod tests {
     fn a_server_that_is_gone_is_passed_over() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let alive = format!("http://{}", listener.local_addr().expect("bound"));
+        // It is asked first whether it lives.
         let server = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().expect("one question");
-            let mut question = [0; 1024];
-            let read = stream.read(&mut question).expect("a request");
-            assert!(question[..read].starts_with(b"GET /v1/plans "));
-            let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n[]";
-            stream.write_all(answer.as_bytes()).expect("an answer");
+            for (asked, content) in [("GET /v1/health ", "{}"), ("GET /v1/plans ", "[]")] {
+                let (mut stream, _) = listener.accept().expect("a question");
+                let mut question = [0; 1024];
+                let read = stream.read(&mut question).expect("a request");
+                assert!(question[..read].starts_with(asked.as_bytes()));
+                let answer =
+                    format!("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{content}");
+                stream.write_all(answer.as_bytes()).expect("an answer");
+            }
         });
         assert_eq!(ClusterCatalog::new(&[nobody(), alive]).plans().expect("the second answers"), []);
         server.join().expect("no panic");

@@ -159,6 +159,7 @@ async fn a_cache_smaller_than_its_share_reads_next_to_the_least_there_is_and_wha
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_asks_for_whole_grains_is_given_them_also_where_there_is_no_room() {
     let cluster = World::of(Making { cache: Some(0.4), ..Making::default() }).await;
+    cluster.know_each_other(1).await;
     let name = run("r");
     cluster.attach(&name, 1, 0).await;
     let engine = &cluster.engines[0];
@@ -184,6 +185,7 @@ async fn whoever_asks_for_whole_grains_is_given_them_also_where_there_is_no_room
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_the_store_spoilt_is_not_handed_on() {
     let cluster = World::of(Making { cache: Some(0.3), ..Making::default() }).await;
+    cluster.know_each_other(1).await;
     let name = run("r");
     cluster.attach(&name, 1, 0).await;
     let engine = &cluster.engines[0];

@@ -202,7 +202,9 @@ impl<'a> Session<'a> {
             Shares::of(args, &self.plan, kept).inspect_err(|error| collective.abort(&error.to_string()))?;
         let Shares { virtual_ranks, global_batch } = shares;
         let begin = begin.unwrap_or_default();
-        let delivered = checkpoint.as_ref().map(|it| it.manifest.progress.delivered.clone());
+        // With another number of virtual ranks the checkpoint is refused when settings are compared.
+        let of_these = checkpoint.as_ref().filter(|it| it.manifest.virtual_ranks == virtual_ranks);
+        let delivered = of_these.map(|it| it.manifest.progress.delivered.clone());
         let step = checkpoint.as_ref().map(|checkpoint| checkpoint.manifest.step);
         let config = LoaderConfig {
             start: (begin.epoch, begin.position),
