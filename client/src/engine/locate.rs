@@ -1,7 +1,7 @@
 //! Answers loaders: where are these grains? In which segment where that is lent to them, bytes otherwise; what is not here is brought
 //! here first. Every grain's bytes are checked against the manifest the first time they are asked for in an epoch.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tracing::warn;
 
 use super::counters::micros;
 use super::misses::Wanted;
+use super::obtain::Keep;
 use super::run::RunState;
 use super::{Counters, Engine, EngineError, MAX_EPOCH, blocking};
 use crate::cache::{CacheError, Location};
@@ -55,15 +56,25 @@ impl Engine {
         if request.doubted {
             run.doubt(grains.iter().copied());
         }
-        let passing = self.passing_by(&run, request.for_epoch, &grains, &request.rows);
+        let mut passing = self.passing_by(&run, request.for_epoch, &grains, &request.rows);
+        let kept = |passing: &BTreeMap<GrainNo, Vec<u32>>| -> Vec<GrainNo> {
+            grains.iter().copied().filter(|grain| !passing.contains_key(grain)).collect()
+        };
+        self.await_exchange(&run, &request, &kept(&passing)).await;
+        let late = self.bring_late(&run, request.for_epoch, &grains, &request.rows, &mut passing).await;
         let kept: Vec<GrainNo> =
-            grains.iter().copied().filter(|grain| !passing.contains_key(grain)).collect();
-        self.await_exchange(&run, &request, &kept).await;
+            kept(&passing).into_iter().filter(|grain| !late.contains_key(grain)).collect();
         let (mut loose, sparse) = tokio::try_join!(
-            self.obtain_for(Wanted::ToRead, &run, request.for_epoch, kept.iter().copied()),
+            self.obtain_for(
+                (Wanted::ToRead, Keep::NotOfHosts),
+                &run,
+                request.for_epoch,
+                kept.iter().copied()
+            ),
             self.read_past(&run, request.for_epoch, &passing),
         )?;
         self.check(&run, request.for_epoch, &kept, &mut loose).await?;
+        loose.extend(late);
 
         let is_lent = request.transport != Transport::Stream;
         let mut reply = Vec::with_capacity(grains.len());
@@ -102,7 +113,8 @@ impl Engine {
         epoch: u32,
         grains: &[GrainNo],
     ) -> Result<HashMap<GrainNo, Bytes>, EngineError> {
-        let mut all = self.obtain_for(Wanted::ToRead, run, epoch, grains.iter().copied()).await?;
+        let mut all =
+            self.obtain_for((Wanted::ToRead, Keep::All), run, epoch, grains.iter().copied()).await?;
         self.check(run, epoch, grains, &mut all).await?;
         for grain in grains {
             if !all.contains_key(grain) {
@@ -175,7 +187,7 @@ impl Engine {
         }
         let corrupt = self.discard_corrupt(run, epoch, unchecked).await;
         if !corrupt.is_empty() {
-            loose.extend(self.obtain_for(Wanted::ToRead, run, epoch, corrupt).await?);
+            loose.extend(self.obtain_for((Wanted::ToRead, Keep::All), run, epoch, corrupt).await?);
         }
         Ok(())
     }
@@ -228,7 +240,9 @@ impl Engine {
             if let Some(bytes) = self.read_cached(run, grain).await {
                 return Ok(bytes);
             }
-            if let Some(bytes) = self.obtain_for(Wanted::ToRead, run, epoch, [grain]).await?.remove(&grain) {
+            if let Some(bytes) =
+                self.obtain_for((Wanted::ToRead, Keep::All), run, epoch, [grain]).await?.remove(&grain)
+            {
                 return Ok(bytes);
             }
         }

@@ -19,6 +19,7 @@ mod gate;
 mod health;
 mod keeping;
 mod kept;
+mod late;
 mod locate;
 mod lost;
 mod meeting;

@@ -37,6 +37,15 @@ pub(crate) struct Absorbed {
     pub(crate) corrupt: Vec<GrainNo>,
 }
 
+/// What of what other nodes give is kept here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// Whatever there is room for: it will be asked for here again.
+    All,
+    /// What its host in the epoch gives is not: it stays there, and was asked for here because the host was late.
+    NotOfHosts,
+}
+
 impl Engine {
     /// Brings `grains` into the cache for `epoch`. Returns the bytes of those that the cache has no room for.
     ///
@@ -47,13 +56,13 @@ impl Engine {
         epoch: u32,
         grains: impl IntoIterator<Item = GrainNo>,
     ) -> Result<HashMap<GrainNo, Bytes>, EngineError> {
-        self.obtain_for(Wanted::ToKeep, run, epoch, grains).await
+        self.obtain_for((Wanted::ToKeep, Keep::All), run, epoch, grains).await
     }
 
     /// The same, and says what for.
     pub(super) async fn obtain_for(
         self: &Arc<Self>,
-        wanted_for: Wanted,
+        (wanted_for, keep): (Wanted, Keep),
         run: &Arc<RunState>,
         epoch: u32,
         grains: impl IntoIterator<Item = GrainNo>,
@@ -68,7 +77,7 @@ impl Engine {
             let mine: BTreeSet<GrainNo> =
                 claim.grains.iter().copied().filter(|grain| !self.is_resident(run, *grain)).collect();
             if !mine.is_empty() {
-                self.fetch(wanted_for, run, epoch, mine, &mut loose).await?;
+                self.fetch((wanted_for, keep), run, epoch, mine, &mut loose).await?;
             }
             drop(claim);
             run.in_flight.landed(&others).await;
@@ -82,7 +91,7 @@ impl Engine {
 
     async fn fetch(
         self: &Arc<Self>,
-        wanted: Wanted,
+        (wanted, keep): (Wanted, Keep),
         run: &Arc<RunState>,
         epoch: u32,
         mut left: BTreeSet<GrainNo>,
@@ -101,7 +110,7 @@ impl Engine {
                 continue;
             }
             let patience = deadline.saturating_duration_since(Instant::now());
-            self.ask(run, given(giver), by_node, Effort::Cached, patience, &mut left, loose).await;
+            self.ask(run, given(giver), keep, by_node, Effort::Cached, patience, &mut left, loose).await;
         }
 
         // Where there is no room for all, a shard read whole would be read again for what is not kept of it.
@@ -126,7 +135,7 @@ impl Engine {
             }
         }
         let reader = given(Giver::Reader);
-        self.ask(run, reader, by_reader, Effort::Read, READER_PATIENCE, &mut left, loose).await;
+        self.ask(run, reader, keep, by_reader, Effort::Read, READER_PATIENCE, &mut left, loose).await;
 
         // What was being forwarded while we asked is here now.
         left.retain(|grain| !self.is_resident(run, *grain));
@@ -139,7 +148,7 @@ impl Engine {
             let by_node = group(unasked.map(|grain| (neighbour.clone(), grain)));
             let patience = deadline.saturating_duration_since(Instant::now());
             let neighbour = given(Giver::Neighbour);
-            self.ask(run, neighbour, by_node, Effort::Cached, patience, &mut left, loose).await;
+            self.ask(run, neighbour, keep, by_node, Effort::Cached, patience, &mut left, loose).await;
         }
         for (shard, mut grains) in group(left.iter().map(|grain| (run.shard_of(*grain), *grain))) {
             debug!(run = run.name(), epoch, shard, grains = grains.len(), first = %grains[0], "no node gave grains; reading them from the store");
@@ -235,10 +244,11 @@ impl Engine {
 
     /// Asks several nodes at once and takes what they give.
     #[expect(clippy::too_many_arguments, reason = "one step of `fetch`, which owns all of these")]
-    async fn ask(
+    pub(super) async fn ask(
         self: &Arc<Self>,
         run: &Arc<RunState>,
         given_by: Given,
+        keep: Keep,
         by_node: BTreeMap<NodeId, Vec<GrainNo>>,
         effort: Effort,
         patience: Duration,
@@ -283,7 +293,10 @@ impl Engine {
             let count = given.len();
             let bytes = given.iter().map(|(_, bytes)| bytes.len()).sum();
             Counters::add(&self.counters.miss_bytes_from_peers, bytes);
-            let absorbed = self.absorb(run, epoch, given).await;
+            let absorbed = match (given_by.giver, keep) {
+                (Giver::Host, Keep::NotOfHosts) => self.pass_on(run, given).await,
+                _ => self.absorb(run, epoch, given).await,
+            };
             if !absorbed.corrupt.is_empty() {
                 Counters::add(&self.counters.corrupt_from_peers, absorbed.corrupt.len());
                 self.health.gave_wrong(&node, absorbed.corrupt.len());
@@ -349,6 +362,18 @@ impl Engine {
             absorbed
         };
         blocking(work).await
+    }
+
+    /// Verifies grains that are not put into the cache, off the async threads.
+    async fn pass_on(&self, run: &Arc<RunState>, grains: Vec<(GrainNo, Bytes)>) -> Absorbed {
+        let run = Arc::clone(run);
+        let verify = move || {
+            let (good, corrupt): (Vec<_>, Vec<_>) =
+                grains.into_iter().partition(|(grain, bytes)| run.verify(*grain, bytes).is_ok());
+            let corrupt = corrupt.into_iter().map(|(grain, _)| grain).collect();
+            Absorbed { stored: Vec::new(), unstored: good, corrupt }
+        };
+        blocking(verify).await
     }
 
     /// Puts a verified grain into the cache; makes room from what only runs that nobody reads any more wanted. False: no room.
@@ -507,10 +532,14 @@ impl Engine {
         let _filling = Filling::begin(&self.filling);
         let began = Instant::now();
         let is_full = AtomicBool::new(false);
+        let resting = |grains: &[GrainNo]| grains.iter().map(|grain| run.resting_bytes(*grain)).sum::<u64>();
         let filled = stream::iter(by_shard.into_values().map(Ok))
             .try_for_each_concurrent(SHARDS_AT_ONCE, |grains| async {
                 // What there is no room for is not read twice: it will be a miss when it is its turn.
-                if !is_full.load(Relaxed) && !self.obtain(run, epoch, grains).await?.is_empty() {
+                let has_room = || !self.is_short(run, epoch) || self.cache.free() >= resting(&grains);
+                if !is_full.load(Relaxed)
+                    && (!has_room() || !self.obtain(run, epoch, grains).await?.is_empty())
+                {
                     is_full.store(true, Relaxed);
                 }
                 Ok(())

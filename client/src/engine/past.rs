@@ -67,20 +67,10 @@ impl Engine {
         grains: &[GrainNo],
         rows: &[Vec<u32>],
     ) -> BTreeMap<GrainNo, Vec<u32>> {
-        let passes_by = |(grain, rows): &(&GrainNo, &Vec<u32>)| {
-            let count = run.plan.locate_grain(**grain).rows;
-            let are_some = !rows.is_empty() && rows.iter().all(|row| *row < count);
-            are_some && self.passes_by(run, epoch, **grain) && !self.is_resident(run, **grain)
-        };
-        let passing = grains.iter().zip(rows).filter(passes_by);
-        passing
-            .map(|(grain, rows)| {
-                let mut rows = rows.clone();
-                rows.sort_unstable();
-                rows.dedup();
-                (*grain, rows)
-            })
-            .collect()
+        let passes_by =
+            |grain: &GrainNo| self.passes_by(run, epoch, *grain) && !self.is_resident(run, *grain);
+        let passing = grains.iter().zip(rows).filter(|(grain, _)| passes_by(grain));
+        passing.filter_map(|(grain, rows)| Some((*grain, run.some_rows(*grain, rows)?))).collect()
     }
 
     /// Single rows from the store, by grain, each with what proves it ([`shardfmt::sparse`]). Nothing of it is kept.

@@ -408,6 +408,14 @@ impl RunState {
         (u128::from(resting) * u128::from(place.rows)).div_ceil(u128::from(entry.rows.max(1))) as u64
     }
 
+    /// These rows of a grain, in order and each once; `None` if there are none, or some are not in the grain.
+    pub(super) fn some_rows(&self, grain: GrainNo, rows: &[u32]) -> Option<Vec<u32>> {
+        let count = self.plan.locate_grain(grain).rows;
+        let are_some = !rows.is_empty() && rows.iter().all(|row| *row < count);
+        let in_order = || rows.iter().copied().collect::<BTreeSet<u32>>().into_iter().collect();
+        are_some.then(in_order)
+    }
+
     /// Whether the cache has not been looked through yet for this placement and epoch; from now on it has.
     pub(crate) fn is_first_tidied(&self, generation: u64, epoch: u32) -> bool {
         let mut tidied = self.tidied.lock().expect("no panic while held");

@@ -404,6 +404,32 @@ async fn every_epoch_is_read_exactly_once_and_the_store_once() {
     }
 }
 
+/// A loader whose question is late asks another node besides: that is no reason to hold its grains twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grain_that_its_host_gives_to_another_node_for_a_loader_stays_with_its_host_alone() {
+    let cluster = World::new(2, "0.3").await;
+    cluster.know_each_other(2).await;
+    let name = run("r");
+    cluster.attach(&name, 2, 0).await;
+    cluster.read_epoch(&name, 2, 0, async |_, _| {}).await;
+    cluster.has_come(0, &[1, 2]).await;
+    let [first, second] = &cluster.engines[..] else { panic!("two nodes") };
+    let state = first.run(&name).await.expect("attached");
+    let is_elsewhere =
+        |grain: &GrainNo| state.is_hosted_by(&second.node, *grain, 1) && !first.is_resident(&state, *grain);
+    let grains: Vec<GrainNo> = (0..cluster.plan.grain_count()).map(GrainNo).filter(is_elsewhere).collect();
+    let [asked, read, ..] = grains[..] else { panic!("about half of the grains: {grains:?}") };
+    let (reply, given) =
+        first.locate(&name, request((0, 2), (1, 0), 1, Some(asked))).await.expect("any node gives any grain");
+    assert!(matches!(reply.grains[0], Located::Inline { .. }));
+    assert_eq!(state.verify(asked, &given[0]), Ok(()));
+    assert!(!first.is_resident(&state, asked), "its host has it");
+    // Who reads along over HTTP asks here for every row of it.
+    first.bytes_of(&state, 1, &[read]).await.expect("any node gives any grain");
+    assert!(first.is_resident(&state, read));
+    cluster.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_cut_off_costs_time_only() {
     let cluster = World::new(3, "0.3").await;
