@@ -175,8 +175,8 @@ fn mistakes_about_checkpoints_are_explained_in_one_line() {
         assert!(said.contains(part), "{part:?} missing: {said}");
     }
     // Another step of the run, and other first weights for another one.
-    let last = finish(&store, launch(&store, 1, &[&base[..], &["--resume", "340"]].concat()));
-    assert_eq!((outcome(&last), &last["resumed_from"]), (outcome(&whole), &340.into()));
+    let last = finish(&store, launch(&store, 1, &[&base[..], &["--resume", "80"]].concat()));
+    assert_eq!((outcome(&last), &last["resumed_from"]), (outcome(&whole), &80.into()));
     let further = finish(&store, launch(&store, 1, &["--init", saved, "--warm-up", "0"]));
     let first_loss = |report: &Value| report["loss_per_epoch"][0].as_f64().unwrap();
     assert!(first_loss(&further) < first_loss(&whole) / 2.0, "{further}");

@@ -9,6 +9,7 @@ mod clocks;
 mod columns;
 mod delivered;
 mod embedded;
+mod error;
 mod lent;
 mod nodes;
 mod onlooker;
@@ -36,7 +37,7 @@ use std::time::{Duration, Instant};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
-use shardfmt::plan::{Mixture, MixtureError, Plan, PlanDocument, PlanError, SourceNo, VirtualRank};
+use shardfmt::plan::{Mixture, Plan, PlanDocument, SourceNo, VirtualRank};
 use shardfmt::row::Memory;
 use shardfmt::{ByteSize, DigestSum, PlanId};
 use tokio_util::sync::CancellationToken;
@@ -46,6 +47,7 @@ pub use asking::Asked;
 pub use columns::{OtherColumns, common as common_columns};
 pub use delivered::{Delivered, Deliveries, EpochDelivered};
 pub use embedded::Samples;
+pub use error::LoadError;
 pub use onlooker::{Batches, BatchesConfig, Onlooker};
 pub use order::{Cursor, OrderId, mixture_virtual_ranks};
 pub use ranks::{BatchSize, DataRank, Layout, MicroBatchPlace, RankError, RankShare, WorldRank};
@@ -53,12 +55,10 @@ pub use sources::{MixedSource, Source};
 pub use span::{Part, Spans, StepSpan, Tally};
 pub use steps::{LastBatch, Steps};
 
-use crate::catalog::{CatalogError, StorePlace};
-use crate::engine::{EngineError, first_due};
-use crate::http::{Credentials, HttpError};
+use crate::catalog::StorePlace;
+use crate::engine::first_due;
+use crate::http::Credentials;
 use crate::lend::Transport;
-use crate::lookup::LookupError;
-use crate::origin::OriginError;
 use crate::protocol::{AuditReport, CreateRun, RunId, RunRecord};
 use crate::shared_cache::{SharedCache, SharedCacheError};
 use crate::spread::Origins;
@@ -335,68 +335,6 @@ pub struct LoaderStats {
     pub disk_s: f64,
     /// Time that was spent on gathering and decoding, in seconds: the mean of the threads that do so.
     pub decode_s: f64,
-}
-
-/// Why a loader cannot go on.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message names its fields")]
-pub enum LoadError {
-    /// A plan or version that is not there, or a store that cannot be read.
-    #[error(transparent)]
-    Catalog(#[from] CatalogError),
-    /// Ranks that do not fit the plan.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// Sources that make no mixture.
-    #[error(transparent)]
-    Mixture(Box<MixtureError>),
-    /// Sources whose columns are not the same.
-    #[error(transparent)]
-    Columns(Box<OtherColumns>),
-    /// A node refused, or none answered.
-    #[error(transparent)]
-    Http(#[from] HttpError),
-    /// The store could not be read.
-    #[error(transparent)]
-    Origin(#[from] OriginError),
-    /// A shard is damaged.
-    #[error(transparent)]
-    Shard(#[from] shardfmt::ShardError),
-    /// Rows that cannot be decoded.
-    #[error(transparent)]
-    Row(#[from] shardfmt::RowError),
-    /// A node's engine could not bring what is read.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// An epoch that cannot be worked out.
-    #[error(transparent)]
-    Lookup(#[from] LookupError),
-    /// No address to ask.
-    #[error("no node to ask: name at least one with --server")]
-    NoServers,
-    /// The nodes answer, but what they give does not match the manifest.
-    #[error(
-        "no node gave the right bytes of some grains within {waited:?}; `shardctl verify` finds what is damaged"
-    )]
-    NotGenuine { waited: Duration },
-    /// The numbers make no sense together.
-    #[error("{0}")]
-    Config(String),
-    /// Out of threads or file descriptors.
-    #[error("the loader's threads could not be started")]
-    Threads { source: std::io::Error },
-    /// Where shards are kept on this machine.
-    #[error(transparent)]
-    Cache(#[from] SharedCacheError),
-    /// It has failed before, was told to stop, or there is a bug in it.
-    #[error("the loader has stopped; open another one")]
-    Stopped,
-}
-
-impl From<MixtureError> for LoadError {
-    fn from(error: MixtureError) -> Self {
-        Self::Mixture(Box::new(error))
-    }
 }
 
 /// Reads a rank's share of a run.

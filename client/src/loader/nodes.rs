@@ -113,7 +113,8 @@ impl Nodes {
         *self.consumed.lock().expect("no panic while held") = (epoch, position);
     }
 
-    /// Tells the nodes that host the rank's partitions how far it has come: it is the clock of the exchange.
+    /// Reports to the nodes that host the rank's partitions how far it has come: it is the clock of the exchange. Nodes that were
+    /// asked for samples of other ranks' partitions hold what has left for this rank, too, until it has passed the epoch.
     pub(crate) fn report(&self, partitions: Range<u32>) {
         let (epoch, _) = *self.consumed.lock().expect("no panic while held");
         let view = self.view.lock().expect("no panic while held").clone();
@@ -121,6 +122,7 @@ impl Nodes {
             Some(placement) => partitions.filter_map(|p| address(&view, placement.host(p))).collect(),
             None => self.servers.clone(),
         };
+        told.extend(self.transports().into_keys());
         told.sort();
         told.dedup();
         for server in told {
