@@ -3,7 +3,7 @@
 /// Which of `virtual_ranks` reads each position of a step, given by the virtual rank that owns it: as many positions each,
 /// equal up to one, whatever is owned.
 ///
-/// Every virtual rank reads the first positions of its own that it has [`room`] for. The surplus, in position order, goes to
+/// Every virtual rank reads the first positions of its own that it has `room` for. The surplus, in position order, goes to
 /// the virtual ranks that have room left, in index order. So a position changes hands only where its owner has too many, no
 /// deal of equal shares moves fewer, and the set that all virtual ranks read is the step's, for any number of them.
 ///
