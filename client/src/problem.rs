@@ -410,6 +410,7 @@ impl From<&CatalogError> for Kind {
             | CatalogError::InUse { .. }
             | CatalogError::Running { .. }
             | CatalogError::SharedStore { .. }
+            | CatalogError::StillHeld { .. }
             | CatalogError::OtherStore { .. } => Self::Conflict,
             CatalogError::Ambiguous { .. } | CatalogError::Incomplete { .. } | CatalogError::Plan(_) => {
                 Self::Invalid
@@ -423,6 +424,7 @@ impl From<&CatalogError> for Kind {
             CatalogError::Meta(error) => error.into(),
             CatalogError::Busy { .. }
             | CatalogError::Slow { .. }
+            | CatalogError::Wanted { .. }
             | CatalogError::Http(_)
             | CatalogError::Runtime(_)
             | CatalogError::NodesData { .. } => Self::Unavailable,
@@ -445,7 +447,9 @@ impl From<&EngineError> for Kind {
             | EngineError::NoSuchGrain { .. }
             | EngineError::OtherPlan { .. }
             | EngineError::Plan(_) => Self::Invalid,
-            EngineError::Busy { .. } | EngineError::NotUnderstood { .. } => Self::Unavailable,
+            EngineError::Busy { .. } | EngineError::NotUnderstood { .. } | EngineError::Cache(_) => {
+                Self::Unavailable
+            }
             EngineError::Meta(error) => error.into(),
             EngineError::Origin(error) => error.into(),
             EngineError::Shard(_) | EngineError::Row(_) | EngineError::CorruptOrigin { .. } => Self::Corrupt,
@@ -506,7 +510,7 @@ impl From<&OriginError> for Kind {
             OriginError::NotFound { .. } => Self::NotFound,
             OriginError::Mismatch { .. } => Self::Mismatch,
             OriginError::Corrupt { .. } => Self::Corrupt,
-            OriginError::ReadOnly { .. } => Self::Invalid,
+            OriginError::ReadOnly { .. } | OriginError::Forgotten { .. } => Self::Invalid,
             OriginError::BadUrl { .. }
             | OriginError::Refused { .. }
             | OriginError::Unavailable { .. }

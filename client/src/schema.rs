@@ -43,6 +43,9 @@ pub enum TagName {}
 /// A sum of row digests.
 #[derive(Debug)]
 pub enum DigestSum {}
+/// The digest of a row.
+#[derive(Debug)]
+pub enum RowDigest {}
 /// What made a version.
 #[derive(Debug)]
 pub enum Operation {}
@@ -57,7 +60,8 @@ text! {
         "A dataset, or a version of it: NAME, NAME@TAG, NAME@3fa9c2 (the beginning of a version's id), NAME@~2 (two commits ago)";
     TagName: "^[a-z0-9][a-z0-9._-]{0,62}$", "The name of a tag";
     DigestSum: "^[0-9a-f]{32}$", "The sum of 128-bit row digests, as 32 hexadecimal digits";
-    Operation: "^[a-z][a-z0-9-]{0,31}$", "What made a version: ingest, append, reshard, restore, or another word";
+    RowDigest: "^[0-9a-f]{32}$", "The digest of a row, as 32 hexadecimal digits";
+    Operation: "^[a-z][a-z0-9-]{0,31}$", "What made a version: ingest, append, reshard, forget, restore, or another word";
     Message: "^[ -~]{0,1000}$", "Why, for people: at most 4096 bytes that a terminal can show";
     NodeId: "^[a-z0-9-]{1,40}$", "The name of a node";
     RunId: "^[a-z0-9][a-z0-9._-]{0,62}$", "The name of a run";

@@ -114,6 +114,8 @@ impl Operation {
     pub const INGEST: Self = Self(Cow::Borrowed("ingest"));
     /// The parent's samples and further ones.
     pub const APPEND: Self = Self(Cow::Borrowed("append"));
+    /// The parent's samples without some.
+    pub const FORGET: Self = Self(Cow::Borrowed("forget"));
     /// The parent's samples in other shards.
     pub const RESHARD: Self = Self(Cow::Borrowed("reshard"));
     /// A version that there was already, made the present one.

@@ -426,6 +426,7 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
         ("reshard", &["digits", "--shard-size", "32KiB"]),
         ("restore", &["digits@v1"]),
         ("prune", &["digits", "--keep", "1"]),
+        ("forget", &["digits", "--where", "label=3"]),
         ("export", &["digits", "exported", "--format", "parquet"]),
         ("partition", &["digits", "--q", "0.1"]),
         ("partition", &["digits", "--q", "0.1", "--id"]),

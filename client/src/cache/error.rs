@@ -18,6 +18,9 @@ pub enum CacheError {
     /// The grain cannot lie in a segment.
     #[error("grain {key} of {bytes} bytes is too large for a cache: choose a smaller grain")]
     TooLarge { key: GrainKey, bytes: u64 },
+    /// Its shard holds rows that were forgotten. Go without the grain.
+    #[error("grain {key} is of a shard with rows that were forgotten, and is not kept")]
+    Forgotten { key: GrainKey },
     /// The class cannot be written down.
     #[error("run name of {bytes} bytes is too long for a cache")]
     ClassTooLong { bytes: usize },

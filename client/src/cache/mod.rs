@@ -13,6 +13,7 @@
 mod clear;
 mod error;
 mod files;
+mod forget;
 mod format;
 mod index;
 mod open;
@@ -415,7 +416,7 @@ impl Cache {
             return Err(CacheError::ClassTooLong { bytes: class.run.len() });
         }
         let len = u32::try_from(bytes.len()).expect("checked above");
-        let reservation = self.reserve(class, bytes.len() as u64)?;
+        let reservation = self.reserve(key, class, bytes.len() as u64)?;
         let written = self.write_record(&reservation, key, class, len, bytes);
 
         let mut state = self.state();
@@ -443,13 +444,16 @@ impl Cache {
         location.ok_or(CacheError::Gone { segment: reservation.path.to_path_buf() })
     }
 
-    fn reserve(&self, class: &Class, len: u64) -> Result<Reservation, CacheError> {
+    fn reserve(&self, key: &GrainKey, class: &Class, len: u64) -> Result<Reservation, CacheError> {
         if !self.reserve.admits(&self.dir, len) {
             return Err(CacheError::DiskFull { dir: self.dir.clone(), needed: len });
         }
         let mut state = self.state();
         if state.closed {
             return Err(CacheError::Closed { dir: self.dir.clone() });
+        }
+        if state.forgotten.contains(&key.shard) {
+            return Err(CacheError::Forgotten { key: *key });
         }
         let (used, limit) = (ByteSize(state.used), ByteSize(state.limit));
         let full = |needed| CacheError::Full { dir: self.dir.clone(), needed, used, limit };

@@ -2,11 +2,11 @@
 //!
 //! Space is counted before it is written and given back after it is unlinked, so the files never take more than `used`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use shardfmt::GrainKey;
+use shardfmt::{GrainKey, ShardId};
 
 use super::format::{self, RECORD_HEADER};
 use super::index::{Index, Place, ShortKey};
@@ -21,6 +21,8 @@ pub(super) struct State {
     pub(super) used: u64,
     pub(super) limit: u64,
     pub(super) closed: bool,
+    /// Shards of which no grain is taken any more.
+    pub(super) forgotten: BTreeSet<ShardId>,
     names: Names,
     segment_bytes: u64,
 }
@@ -78,6 +80,7 @@ impl State {
             used: 0,
             limit,
             closed: false,
+            forgotten: BTreeSet::new(),
             names,
             segment_bytes,
         }
@@ -232,6 +235,11 @@ impl State {
             place.is_same(number, *offset).then(|| (self.index.long(*short), place))
         });
         places.collect()
+    }
+
+    /// Whether a segment has bytes of one of some shards, dead or alive.
+    pub(super) fn has_records_of(&self, segment: &Segment, shards: &BTreeSet<ShardId>) -> bool {
+        segment.records.iter().any(|(short, _)| shards.contains(&self.index.long(*short).shard))
     }
 
     /// Offsets of the records in a segment that are dead, and whether any of its grains is suspect.

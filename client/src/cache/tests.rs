@@ -566,3 +566,41 @@ fn many_threads_keep_the_limit_and_lose_nothing() {
         assert_eq!(cache.read(&cache.get(&key).expect("a key")).expect("reads"), bytes(key.index));
     }
 }
+
+#[test]
+fn of_a_forgotten_shard_no_byte_stays_and_none_comes_again() {
+    let dir = temp();
+    let marker = |n: u32| format!("grain {n} of the shard that goes").into_bytes();
+    let (going, staying) = (key(0).shard, key(1).shard);
+    let on_disk = |needle: &[u8]| {
+        let holds = |path: &PathBuf| {
+            let bytes = fs::read(path).expect("a segment");
+            bytes.windows(needle.len()).any(|window| window == needle)
+        };
+        segment_files(dir.path()).iter().any(holds)
+    };
+    let of = |shard: ShardId, index: u32| GrainKey { shard, rows: 16, index };
+    {
+        let cache = open(&dir);
+        for index in 0..6 {
+            cache.put(of(going, index), &class("r", index % 2), &marker(index)).expect("there is room");
+            cache.put(of(staying, index), &class("r", index % 2), &bytes(index)).expect("there is room");
+        }
+        // Its bytes stay where they were.
+        assert!(cache.discard(&of(going, 3)) && on_disk(&marker(3)));
+        cache.close().expect("closes");
+    }
+    let cache = open(&dir);
+    let dropped = cache.forget(&BTreeSet::from([going])).expect("the disk obeys");
+    assert!(dropped.segments > 0 && dropped.lost == 0, "{dropped:?}");
+    assert!((0..6).all(|index| !on_disk(&marker(index))), "nothing of it is left");
+    for index in 0..6 {
+        assert_eq!(cache.get(&of(going, index)), None);
+        let kept = cache.get(&of(staying, index)).expect("it was moved");
+        assert_eq!(cache.read(&kept).expect("reads"), bytes(index));
+        assert_eq!(cache.class_of(&of(staying, index)), Some(class("r", index % 2)));
+    }
+    let refused = cache.put(of(going, 9), &class("r", 0), &marker(9)).expect_err("it was forgotten");
+    assert!(matches!(refused, CacheError::Forgotten { .. }), "{refused}");
+    assert_eq!(cache.forget(&BTreeSet::from([going])).expect("nothing to do"), Dropped::default());
+}

@@ -148,6 +148,11 @@ impl CatalogBackend {
             return Err(no_version(version));
         }
         self.check_complete(version, &manifest.shards).await?;
+        // What was marked before this was announced is refused; a forget that marks it later finds the commit.
+        let forgotten = self.origin.forgotten().await?;
+        if let Some(shard) = manifest.shards.iter().find(|shard| forgotten.contains(&shard.id)) {
+            return Err(self.origin.forgotten_shard(shard.id).into());
+        }
         if let Some(implied) = implied {
             self.origin.put_commit(&implied).await?;
         }

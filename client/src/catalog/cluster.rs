@@ -12,8 +12,8 @@ use shardfmt::{
 };
 
 use super::{
-    Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, HttpCatalog, LogEntry, PlanInfo,
-    RecoverOptions, RecoverReport, RemoveRun, RunInfo, TagExpected, TagInfo,
+    Catalog, CatalogError, CommitNote, DatasetInfo, Forget, ForgetReport, GcOptions, GcReport, HttpCatalog,
+    LogEntry, PlanInfo, RecoverOptions, RecoverReport, RemoveRun, RunInfo, TagExpected, TagInfo,
 };
 use crate::http::{Credentials, HttpError, living_first};
 use crate::protocol::{AuditReport, RunId, RunRecord};
@@ -231,6 +231,10 @@ impl Catalog for ClusterCatalog {
 
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
         self.ask(|server| server.gc(options))
+    }
+
+    fn forget(&self, forget: &Forget) -> Result<ForgetReport, CatalogError> {
+        self.ask(|server| server.forget(forget))
     }
 
     fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError> {

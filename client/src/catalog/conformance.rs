@@ -12,7 +12,9 @@ use shardfmt::{
 };
 
 use super::records::to_json;
-use super::{Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, RemoveRun, RunState, TagExpected};
+use super::{
+    Catalog, CatalogError, CommitNote, DatasetInfo, Forget, GcOptions, RemoveRun, RunState, TagExpected,
+};
 use crate::protocol::{AuditReport, RanksRecord, RunId, RunRecord};
 use crate::span::now;
 
@@ -36,6 +38,7 @@ pub fn conformance(catalog: &dyn Catalog) {
     plans_fit_their_version(catalog, &second);
     what_nothing_reaches_goes_and_nothing_else(catalog, &first, &second);
     a_pruned_history_ends_where_it_was_cut(catalog);
+    what_is_forgotten_goes_for_good(catalog);
 }
 
 /// What is promised of runs, told to a catalog that has heard the story above. No catalog begins a run: `put` writes into its metastore
@@ -476,6 +479,45 @@ fn a_pruned_history_ends_where_it_was_cut(catalog: &dyn Catalog) {
     assert_eq!(catalog.log(&long, 10).expect("walks").len(), 3, "and the cut stays");
     catalog.remove_tag(&long, &tag("kept"), versions[0].manifest.id()).expect("there is one");
     catalog.remove_dataset(&long, last.version).expect("as expected");
+}
+
+fn what_is_forgotten_goes_for_good(catalog: &dyn Catalog) {
+    let people = name("people");
+    let with = dataset(&[20_000..20_010, 20_010..20_020, 20_020..20_030]);
+    let without = dataset(&[20_000..20_010, 20_020..20_030]);
+    let going = &with.shards[1];
+    with.shards.iter().for_each(|shard| catalog.put_shard(shard).expect("puts"));
+    let first = catalog.commit(&people, None, &with.manifest, &ingested()).expect("as expected");
+    catalog.put_tag(&people, &tag("old"), first.commit, TagExpected::Absent).expect("it is there");
+    let asked = Forget { rows: going.sidecar.rows.clone(), ..Forget::default() };
+    let held = catalog.forget(&asked).expect("looks");
+    assert!(held.dry_run && held.rows == 10 && held.deleted.objects == 0, "{held:?}");
+    assert_eq!((held.shards.len(), held.shards[0].shard, held.shards[0].rows), (1, going.id, 10));
+    assert_eq!((held.versions.len(), held.versions[0].samples, held.versions[0].rows), (1, 30, 10));
+    assert_eq!(
+        (held.datasets.len(), &held.datasets[0].name, held.datasets[0].is_present),
+        (1, &people, true)
+    );
+    assert_eq!(held.tags.len(), 1);
+    let delete = Forget { dry_run: false, ..asked };
+    let refused = catalog.forget(&delete).expect_err("the present version has them").to_string();
+    assert!(refused.contains("shardctl forget"), "{refused}");
+    let note = CommitNote::of(Operation::FORGET);
+    let last = catalog.commit(&people, Some(first.version), &without.manifest, &note).expect("on top");
+
+    let done = catalog.forget(&delete).expect("nothing present has them");
+    assert_eq!((done.datasets[0].is_present, done.datasets[0].cut, done.tags.len()), (false, 1, 1));
+    assert!(done.deleted.objects >= 4, "shard, sidecar, manifest and commit: {done:?}");
+    assert!(!catalog.has_shard(&going.id).expect("looks"));
+    let gone = catalog.manifest(first.version).expect_err("deleted");
+    assert!(matches!(gone, CatalogError::NotFound { .. }), "{gone:?}");
+    assert_eq!(catalog.tags(Some(&people)).expect("lists"), []);
+    assert_eq!(catalog.log(&people, 10).expect("walks").len(), 1);
+    what_is_put_comes_back(catalog, &without);
+    let again = catalog.put_shard(going).expect_err("it does not come again").to_string();
+    assert!(again.contains("rows that were forgotten"), "{again}");
+    assert_eq!(catalog.forget(&delete).expect("twice does no harm").shards, []);
+    catalog.remove_dataset(&people, last.version).expect("as expected");
 }
 
 fn ingested() -> CommitNote {

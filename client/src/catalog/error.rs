@@ -48,6 +48,16 @@ pub enum CatalogError {
         QUIET_IS_GONE.as_secs() / 60
     )]
     Running { run: String },
+    /// Rows to be forgotten are in the present version of a dataset. Commit one without them first.
+    #[error(
+        "the present version of dataset {dataset} has rows that are to be forgotten: `shardctl forget` commits one without them; run it again"
+    )]
+    StillHeld { dataset: DatasetName },
+    /// Somebody is about to point at what is to be forgotten. Ask again.
+    #[error(
+        "{what} has rows that are to be forgotten, and is about to be committed, tagged, planned or trained on: run the same forget again in a minute; what a crash left of that ends within an hour"
+    )]
+    Wanted { what: String },
     /// A dataset's commits do not lead back to its first. Restore the commit from a backup of the store.
     #[error("the history of {dataset} is broken at commit {commit}: {reason}")]
     BrokenHistory { dataset: DatasetName, commit: CommitId, reason: String },

@@ -28,9 +28,9 @@ use crate::origin::{ObjectKind, OriginError, StoreTime, StoredObject};
 use crate::protocol::RunRecord;
 
 /// How many objects go at once: what S3 deletes in one request.
-const SLICE: usize = 1000;
+pub(super) const SLICE: usize = 1000;
 /// No upload of a single object takes longer: what one left that was begun before is not being written any more.
-const UPLOAD_TAKES: Duration = Duration::from_secs(60 * 60);
+pub(super) const UPLOAD_TAKES: Duration = Duration::from_secs(60 * 60);
 /// How many unknown objects and lost versions a report names.
 const NAMED: usize = 100;
 
@@ -105,7 +105,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, bytes: u64) {
+    pub(super) fn add(&mut self, bytes: u64) {
         self.objects += 1;
         self.bytes = self.bytes.saturating_add(bytes);
     }
@@ -162,7 +162,7 @@ impl CatalogBackend {
     }
 
     /// Only who knows all names may delete.
-    async fn check_alone(&self, dry_run: bool) -> Result<(), CatalogError> {
+    pub(super) async fn check_alone(&self, dry_run: bool) -> Result<(), CatalogError> {
         let me = match dry_run {
             true => self.record::<String>(CATALOG_ID).await?.map(|(name, _)| name),
             false => Some(self.mark_store().await?.to_owned()),
@@ -193,7 +193,8 @@ impl CatalogBackend {
                         report.unknown_keys.truncate(NAMED);
                     }
                 }
-                ObjectKind::Catalog | ObjectKind::Clock | ObjectKind::Pointers => {}
+                ObjectKind::Catalog | ObjectKind::Clock | ObjectKind::Pointers | ObjectKind::Forgotten(_) => {
+                }
                 _ if reached.has(object.kind) => report.reached.add(object.bytes),
                 _ => candidates.push(object),
             }
@@ -269,13 +270,19 @@ impl CatalogBackend {
             }
         };
         let keys = slice.iter().map(|object| object.key.clone()).filter(|key| going.contains(key)).collect();
+        self.delete_swept(sweep, keys).await?;
+        Ok(going)
+    }
+
+    /// Deletes objects that nothing reaches, and takes the announcement of it back.
+    pub(super) async fn delete_swept(&self, sweep: Sweep, keys: Vec<String>) -> Result<(), CatalogError> {
         // Without an answer from the store deletions may still be under way: the sweep is left to lapse.
         match timeout(SLICE_TAKES, self.origin().delete(keys)).await {
             Ok(deleted) => deleted?,
             Err(_) => return Err(CatalogError::Slow { store: self.origin().name().to_owned() }),
         }
         sweep.end().await?;
-        Ok(going)
+        Ok(())
     }
 }
 
@@ -351,7 +358,7 @@ impl OnceCommitted {
 
 /// Kinds of objects that go, those that point before those that are pointed at.
 #[derive(Clone, Copy)]
-enum Kind {
+pub(super) enum Kind {
     Plan,
     Strata,
     Commit,
@@ -362,10 +369,10 @@ enum Kind {
 }
 
 impl Kind {
-    const IN_ORDER: [Self; 7] =
+    pub(super) const IN_ORDER: [Self; 7] =
         [Self::Plan, Self::Strata, Self::Commit, Self::Manifest, Self::Tree, Self::Sidecar, Self::Shard];
 
-    fn is_that_of(self, object: &StoredObject) -> bool {
+    pub(super) fn is_that_of(self, object: &StoredObject) -> bool {
         matches!(
             (self, object.kind),
             (Self::Plan, ObjectKind::Plan(_))
@@ -391,7 +398,7 @@ impl Kind {
 }
 
 /// What has been found to be reached so far. Only grows: a name that is removed meanwhile frees nothing in this gc.
-struct Reached<'a> {
+pub(super) struct Reached<'a> {
     catalog: &'a CatalogBackend,
     /// Keys that have been followed, at which revision.
     followed: HashMap<String, u64>,
@@ -403,7 +410,7 @@ struct Reached<'a> {
 }
 
 impl<'a> Reached<'a> {
-    fn new(catalog: &'a CatalogBackend) -> Self {
+    pub(super) fn new(catalog: &'a CatalogBackend) -> Self {
         Self {
             catalog,
             followed: HashMap::new(),
@@ -415,19 +422,23 @@ impl<'a> Reached<'a> {
         }
     }
 
-    fn has(&self, kind: ObjectKind) -> bool {
+    pub(super) fn has(&self, kind: ObjectKind) -> bool {
         match kind {
             ObjectKind::Shard(id) | ObjectKind::Sidecar(id) => self.shards.contains(&id),
             ObjectKind::Manifest(id) | ObjectKind::Tree(id) => self.versions.contains(&id),
             ObjectKind::Plan(id) => self.plans.contains(&id),
             ObjectKind::Strata(id) => self.strata.contains(&id),
             ObjectKind::Commit(id) => self.commits.contains(&id),
-            ObjectKind::Catalog | ObjectKind::Clock | ObjectKind::Pointers | ObjectKind::Unknown => true,
+            ObjectKind::Catalog
+            | ObjectKind::Clock
+            | ObjectKind::Forgotten(_)
+            | ObjectKind::Pointers
+            | ObjectKind::Unknown => true,
         }
     }
 
     /// Follows every name that is new since the last time.
-    async fn follow_all(&mut self) -> Result<(), CatalogError> {
+    pub(super) async fn follow_all(&mut self) -> Result<(), CatalogError> {
         // Intents first: one that has ended by now has become a name, which is then seen below.
         for prefix in [INTENTS, REFS, TAGS, PLANS, RUNS] {
             let listing = self.catalog.metastore().list(prefix).await?;

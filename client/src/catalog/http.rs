@@ -16,8 +16,8 @@ use shardfmt::{
 };
 
 use super::{
-    Catalog, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, LogEntry, PlanInfo, Pruned,
-    RecoverOptions, RecoverReport, RemoveRun, RunInfo, TagExpected, TagInfo,
+    Catalog, CatalogError, CommitNote, DatasetInfo, Forget, ForgetReport, GcOptions, GcReport, LogEntry,
+    PlanInfo, Pruned, RecoverOptions, RecoverReport, RemoveRun, RunInfo, TagExpected, TagInfo,
 };
 use crate::http::{Credentials, HttpClient, HttpError};
 use crate::problem::Kind;
@@ -370,6 +370,10 @@ impl Catalog for HttpCatalog {
 
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
         self.patient.post_json(&self.url(format_args!("gc")), options).map_err(as_said)
+    }
+
+    fn forget(&self, forget: &Forget) -> Result<ForgetReport, CatalogError> {
+        self.patient.post_json(&self.url(format_args!("forget")), forget).map_err(as_said)
     }
 
     fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError> {

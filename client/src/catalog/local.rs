@@ -1,6 +1,7 @@
 //! A catalog without any server. In a directory: objects in `store/`, names in `meta/`, shared by the processes of one
 //! machine. In a bucket: names beside the objects, shared by whoever can use it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -15,8 +16,9 @@ use shardfmt::{
 use tokio::runtime::Runtime;
 
 use super::{
-    Catalog, CatalogBackend, CatalogError, CommitNote, DatasetInfo, GcOptions, GcReport, LogEntry, PlanInfo,
-    RecoverOptions, RecoverReport, RemoveRun, RunInfo, StorePlace, TagExpected, TagInfo,
+    Catalog, CatalogBackend, CatalogError, CommitNote, DatasetInfo, Forget, ForgetReport, GcOptions,
+    GcReport, LogEntry, PlanInfo, RecoverOptions, RecoverReport, RemoveRun, RunInfo, StorePlace, TagExpected,
+    TagInfo,
 };
 use crate::metastore::{BucketMetastore, FilesMetastore, MemoryMetastore, Metastore};
 use crate::origin::{Origin, OriginError};
@@ -155,6 +157,15 @@ impl LocalCatalog {
         if std::fs::remove_dir(dir.as_ref().join("store")).is_ok() {
             FilesMetastore::remove_unused(dir.as_ref().join("meta"));
         }
+    }
+
+    /// The shards of this store that hold rows which were forgotten.
+    ///
+    /// # Errors
+    ///
+    /// As [`Origin::forgotten`].
+    pub(crate) fn forgotten(&self) -> Result<BTreeSet<ShardId>, CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().forgotten())?)
     }
 
     /// The store of this catalog.
@@ -309,6 +320,10 @@ impl Catalog for LocalCatalog {
 
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
         self.runtime.block_on(self.backend.gc(options))
+    }
+
+    fn forget(&self, forget: &Forget) -> Result<ForgetReport, CatalogError> {
+        self.runtime.block_on(self.backend.forget(forget))
     }
 
     fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError> {

@@ -10,6 +10,8 @@ mod backend;
 mod cluster;
 mod conformance;
 mod error;
+mod forget;
+mod forget_info;
 mod gc;
 mod guard;
 mod history;
@@ -38,6 +40,8 @@ pub use backend::CatalogBackend;
 pub use cluster::ClusterCatalog;
 pub use conformance::{conformance, conformance_of_runs};
 pub use error::CatalogError;
+pub(crate) use forget::FORGOTTEN;
+pub use forget_info::{Forget, ForgetReport, HoldingDataset, HoldingShard, HoldingVersion};
 pub use gc::{GcOptions, GcReport, LostVersion, Tally};
 pub(crate) use guard::{Guard, Reach, StoreOf};
 pub use http::HttpCatalog;
@@ -251,6 +255,17 @@ pub trait Catalog: Send + Sync {
     /// Nothing is deleted when it cannot be known what is reached: [`CatalogError::Unreadable`],
     /// [`CatalogError::SharedStore`]. What was deleted before another error was reached by nothing.
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError>;
+
+    /// Takes rows out of the store, as far as no present version of a dataset has them: marks the shards with such rows, so that they are
+    /// not stored again and caches drop them; cuts the histories that lead to them, removes tags, runs and plans over their versions; and
+    /// deletes these shards and versions at once. Of what an earlier forget has marked it does the rest. With [`Forget::dry_run`] only
+    /// says what holds the rows.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::StillHeld`] when the present version of a dataset has such rows, [`CatalogError::Running`] when a run over such a
+    /// version is trained, [`CatalogError::Wanted`] when somebody is about to use one; and those of [`gc`](Self::gc).
+    fn forget(&self, forget: &Forget) -> Result<ForgetReport, CatalogError>;
 
     /// Brings back the names, tags and plans that are missing here and that the store knows of: from a copy of the metadata
     /// and from its commits. What is here stays as it is.

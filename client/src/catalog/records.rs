@@ -8,6 +8,7 @@
 //! | `plans/<plan>` | what a plan orders |
 //! | `runs/<run>` | which plan a run trains over; kept by the engine |
 //! | `audits/<run>/<epoch>/<world>-<rank>` | what a rank said it has read; kept by the engine |
+//! | `gc/forgotten` | when rows were last forgotten; whose change tells nodes |
 //! | `catalog/id` | the name under which this catalog marks the stores it uses |
 
 use serde::de::DeserializeOwned;

@@ -16,6 +16,7 @@ use super::run::RunState;
 use super::value::{pack, parse, understood};
 use super::wishes::EXCHANGE;
 use super::{Engine, EngineError, blocking};
+use crate::catalog::FORGOTTEN;
 use crate::metastore::{Expected, Following, Listing, MetaError};
 use crate::node::{NodeId, NodeRecord};
 use crate::placement::{MOST_AT_ONCE, place, preferences, step};
@@ -44,6 +45,7 @@ impl Engine {
         follow(PLACEMENTS, |engine, listing, _| engine.take_placements(listing));
         follow(DRAINING, |engine, listing, _| engine.take_draining(&listing));
         follow(COPIED, |engine, listing, _| engine.take_copied(&listing, None));
+        follow(FORGOTTEN, |engine, _, stop| engine.take_forgotten(stop));
         let (engine, recall_stop) = (Arc::clone(&self), stop.clone());
         self.tasks.spawn(async move { engine.recalled.follow(&engine.meta, AGAIN_AFTER, recall_stop).await });
         let (engine, tell_stop) = (Arc::clone(&self), stop.clone());

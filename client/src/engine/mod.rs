@@ -15,6 +15,7 @@ mod evict;
 mod exchange;
 mod explain;
 mod filled;
+mod forgotten;
 mod gate;
 mod health;
 mod keeping;
@@ -78,7 +79,7 @@ use membership::{RANKS, RUNS};
 pub(crate) use run::RunState;
 use value::{parse, understood};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, CacheError};
 use crate::catalog::{Guard, QUIET_IS_GONE, Reach, StoreOf};
 use crate::health::{Measured, Trouble};
 use crate::metastore::{Expected, MetaError, MetadataStatus, Metastore, Recalled};
@@ -213,6 +214,9 @@ pub enum EngineError {
     /// The store could not be read.
     #[error(transparent)]
     Origin(#[from] OriginError),
+    /// The cache's disk refused.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
     /// The store's bytes cannot be decoded.
     #[error(transparent)]
     Shard(#[from] shardfmt::ShardError),

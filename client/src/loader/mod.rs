@@ -403,7 +403,8 @@ impl Loader {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_into(config: LoaderConfig, memory: Box<dyn Memory + Send + Sync>) -> Result<Self, LoadError> {
-        let Opened { sources, stored, order, schema } = Opened::open(&config.follow, config.shuffle)?;
+        let Opened { sources, stored, order, schema } =
+            Opened::open(&config.follow, config.shuffle, &config.cache)?;
         let schema = Arc::new(schema);
         let default = || order.default_virtual_ranks(config.batch, config.world);
         let virtual_ranks = config.virtual_ranks.unwrap_or_else(default);

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use arrow::datatypes::Schema;
 use shardfmt::Manifest;
 use shardfmt::plan::{Mixture, MixtureDocument, MixtureSource, Plan, PlanDocument, Take};
+use tracing::{debug, info, warn};
 
 use super::embedded::Stored;
 use super::order::Order;
-use super::{Follow, LoadError, LoaderSource, PlanRef, columns};
+use super::{CacheChoice, Follow, LoadError, LoaderSource, PlanRef, columns};
 use crate::catalog::{Catalog, ClusterCatalog, LocalCatalog, StorePlace};
 
 /// A version that is read, and by which plan.
@@ -32,20 +33,50 @@ pub struct MixedSource {
 }
 
 /// Stores that are open, each once. Not for async tasks, as no [`LocalCatalog`] is.
-#[derive(Default)]
-pub(crate) struct Stores(Vec<(StorePlace, LocalCatalog)>);
+pub(crate) struct Stores<'a> {
+    opened: Vec<(StorePlace, LocalCatalog)>,
+    /// Where shards of stores elsewhere are kept.
+    cache: &'a CacheChoice,
+}
 
-impl Stores {
-    /// The store at a place.
+impl<'a> Stores<'a> {
+    /// None yet.
+    pub(crate) fn new(cache: &'a CacheChoice) -> Self {
+        Self { opened: Vec::new(), cache }
+    }
+
+    /// The store at a place. When it is opened, what this machine keeps of its shards that hold forgotten rows goes.
     pub(crate) fn at(&mut self, place: &StorePlace) -> Result<&LocalCatalog, LoadError> {
-        let at = match self.0.iter().position(|(known, _)| known == place) {
+        let at = match self.opened.iter().position(|(known, _)| known == place) {
             Some(at) => at,
             None => {
-                self.0.push((place.clone(), LocalCatalog::open_at(place)?));
-                self.0.len() - 1
+                let catalog = LocalCatalog::open_at(place)?;
+                if let StorePlace::Url { .. } = place {
+                    drop_forgotten(&catalog, self.cache);
+                }
+                self.opened.push((place.clone(), catalog));
+                self.opened.len() - 1
             }
         };
-        Ok(&self.0[at].1)
+        Ok(&self.opened[at].1)
+    }
+}
+
+/// Removes from the shards that this machine keeps those that a store has marked. Reading goes on where that cannot be done.
+fn drop_forgotten(catalog: &LocalCatalog, cache: &CacheChoice) {
+    // A web server does not list what it has.
+    if catalog.origin().is_read_only() || !cache.place().exists() {
+        return;
+    }
+    let forgotten = match catalog.forgotten() {
+        Ok(forgotten) if forgotten.is_empty() => return,
+        Ok(forgotten) => forgotten,
+        Err(error) => return debug!(%error, "it is not known which shards hold rows that were forgotten"),
+    };
+    match cache.open().and_then(|cache| cache.forget(&forgotten)) {
+        Ok(0) => {}
+        Ok(files) => info!(files, "rows were forgotten, and what was kept here of their shards"),
+        Err(error) => warn!(%error, "what is kept here of shards with forgotten rows could not be removed"),
     }
 }
 
@@ -73,7 +104,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    pub(crate) fn open(follow: &Follow, shuffle: bool) -> Result<Self, LoadError> {
+    pub(crate) fn open(follow: &Follow, shuffle: bool, cache: &CacheChoice) -> Result<Self, LoadError> {
         match follow {
             Follow::Plan { source: LoaderSource::Nodes { servers, .. }, .. } if servers.is_empty() => {
                 Err(LoadError::NoServers)
@@ -83,10 +114,10 @@ impl Opened {
                 Ok(Self::one(source, Vec::new(), shuffle))
             }
             Follow::Plan { source: LoaderSource::Store(place), plan } => {
-                let (source, stored) = stored(&mut Stores::default(), place, plan)?;
+                let (source, stored) = stored(&mut Stores::new(cache), place, plan)?;
                 Ok(Self::one(source, vec![stored], shuffle))
             }
-            Follow::Mixture { sources, epoch_size } => Self::several(sources, *epoch_size, shuffle),
+            Follow::Mixture { sources, epoch_size } => Self::several(sources, *epoch_size, shuffle, cache),
         }
     }
 
@@ -96,8 +127,13 @@ impl Opened {
         Self { sources: vec![source], stored, order, schema }
     }
 
-    fn several(mixed: &[MixedSource], epoch_size: Option<u64>, shuffle: bool) -> Result<Self, LoadError> {
-        let mut stores = Stores::default();
+    fn several(
+        mixed: &[MixedSource],
+        epoch_size: Option<u64>,
+        shuffle: bool,
+        cache: &CacheChoice,
+    ) -> Result<Self, LoadError> {
+        let mut stores = Stores::new(cache);
         let opened = mixed.iter().map(|source| stored(&mut stores, &source.place, &source.plan));
         let (sources, stored): (Vec<Source>, Vec<Stored>) =
             opened.collect::<Result<Vec<_>, LoadError>>()?.into_iter().unzip();
@@ -116,7 +152,11 @@ impl Opened {
     }
 }
 
-fn stored(stores: &mut Stores, place: &StorePlace, plan: &PlanRef) -> Result<(Source, Stored), LoadError> {
+fn stored(
+    stores: &mut Stores<'_>,
+    place: &StorePlace,
+    plan: &PlanRef,
+) -> Result<(Source, Stored), LoadError> {
     let catalog = stores.at(place)?;
     let source = Source::open(catalog, plan)?;
     let stored = Stored { origin: catalog.origin(), manifest: Arc::clone(&source.manifest) };

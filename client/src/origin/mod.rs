@@ -5,6 +5,7 @@
 //! should come to about one times the dataset. Does not know who wants the bytes or what names point at them.
 
 pub mod conformance;
+mod forgotten;
 mod keyed;
 mod manifests;
 mod objects;
@@ -109,6 +110,11 @@ pub enum OriginError {
     /// The bytes offered are not what their name says. Send the right ones.
     #[error("bytes offered as {what} are not it: {reason}")]
     Mismatch { what: String, reason: String },
+    /// It holds rows that were forgotten. Make it without them.
+    #[error(
+        "{what} holds rows that were forgotten, and {store} does not take it again: leave these rows out of what you ingest"
+    )]
+    Forgotten { what: String, store: String },
     /// The store cannot be reached or refuses.
     #[error("cannot {action} {what} in {store}")]
     Unavailable {
@@ -321,7 +327,12 @@ impl Origin {
 
     /// Stores a shard and then its sidecar. A damaged copy of either is replaced. That the shard is what its name says is
     /// not verified again: it was hashed as it was made.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::Forgotten`] when it holds rows that were forgotten.
     pub async fn put_shard(&self, shard: &FinishedShard) -> Result<(), OriginError> {
+        self.refuse_forgotten(shard.id).await?;
         self.put(&Object::shard(shard.id), shard.bytes.clone()).await?;
         self.put_sidecar(shard.id, shard.sidecar.encode().into()).await
     }
@@ -330,12 +341,14 @@ impl Origin {
     ///
     /// # Errors
     ///
-    /// [`OriginError::Mismatch`] when the bytes do not hash to `id`.
+    /// [`OriginError::Mismatch`] when the bytes do not hash to `id`, [`OriginError::Forgotten`] when they hold rows that were
+    /// forgotten.
     pub async fn put_shard_bytes(&self, id: ShardId, bytes: Bytes) -> Result<(), OriginError> {
         let object = Object::shard(id);
         let hashed = bytes.clone();
         let found = blocking(move || ShardId::of(&hashed)).await;
         check_name(&object, found == id, || found.to_string())?;
+        self.refuse_forgotten(id).await?;
         self.put(&object, bytes).await
     }
 

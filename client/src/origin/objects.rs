@@ -11,6 +11,7 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutOptions};
 use shardfmt::{Commit, CommitId, Digest, PlanId, ShardId, StrataId, VersionId};
 
+use super::forgotten::FORGOTTEN;
 use super::swap::META;
 use super::{FilePath, Object, Origin, OriginError, blocking, check_digest};
 
@@ -93,6 +94,8 @@ pub enum ObjectKind {
     Commit(CommitId),
     /// The mark of a catalog that keeps objects here.
     Catalog,
+    /// The mark of a shard that holds rows which were forgotten.
+    Forgotten(ShardId),
     /// Names that are kept beside the objects they lead to.
     Pointers,
     /// What was put to learn the store's time.
@@ -102,7 +105,7 @@ pub enum ObjectKind {
 }
 
 impl ObjectKind {
-    fn of(key: &str) -> Self {
+    pub(super) fn of(key: &str) -> Self {
         let id = |ending| -> Option<Digest> { key.rsplit('/').next()?.strip_suffix(ending)?.parse().ok() };
         let (arrow, rows, tree, json) = (id(".arrow"), id(".rows"), id(".tree"), id(".json"));
         let strata = id(".strata");
@@ -120,6 +123,10 @@ impl ObjectKind {
             None if key == CLOCK => Self::Clock,
             None if key.starts_with(META) => Self::Pointers,
             None if key.starts_with(CATALOGS) => Self::Catalog,
+            None if key.starts_with(FORGOTTEN) => match key[FORGOTTEN.len()..].parse() {
+                Ok(shard) => Self::Forgotten(shard),
+                Err(_) => Self::Unknown,
+            },
             None => Self::Unknown,
         }
     }
@@ -255,7 +262,7 @@ impl Origin {
         })
     }
 
-    fn failed_listing(&self, error: object_store::Error) -> OriginError {
+    pub(super) fn failed_listing(&self, error: object_store::Error) -> OriginError {
         self.failed("list", &Object::new(String::new(), "the objects"), error)
     }
 }
@@ -316,10 +323,13 @@ mod tests {
         assert_eq!(ObjectKind::of(&strata.object_key()), ObjectKind::Strata(strata));
         assert_eq!(ObjectKind::of(&PlanId(digest).object_key()), ObjectKind::Plan(PlanId(digest)));
         assert_eq!(ObjectKind::of(&CommitId(digest).object_key()), ObjectKind::Commit(CommitId(digest)));
+        assert_eq!(ObjectKind::of(&format!("forgotten/{digest}")), ObjectKind::Forgotten(shard));
         let backup = format!("backup/{}", shard.object_key());
         let elsewhere = shard.object_key().replace(&digest.to_string()[..2], "zz");
         let upper = VersionId(digest).object_key().to_uppercase();
-        for unknown in ["notes.txt", "shards/x.arrow", "plans/x.json", "", &backup, &elsewhere, &upper] {
+        for unknown in
+            ["notes.txt", "forgotten/x", "shards/x.arrow", "plans/x.json", "", &backup, &elsewhere, &upper]
+        {
             assert_eq!(ObjectKind::of(unknown), ObjectKind::Unknown, "{unknown}");
         }
     }

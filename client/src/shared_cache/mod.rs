@@ -23,6 +23,7 @@ mod verified;
 
 pub use verified::Seen;
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -175,6 +176,30 @@ impl SharedCache {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed.map_err(|source| SharedCacheError::Io { path: path.to_owned(), source }),
         }
+    }
+
+    /// Removes shards, whole or half fetched, also those that processes read: these keep what they have mapped. How many files there were.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn forget(&self, shards: &BTreeSet<ShardId>) -> Result<usize, SharedCacheError> {
+        let _changing = self.lock()?;
+        let mut removed = 0;
+        for file in self.files()? {
+            // ID, ID.part or ID.NAME.part.
+            let id = file.name.split('.').next().and_then(|name| name.parse::<ShardId>().ok());
+            if !id.is_some_and(|id| shards.contains(&id)) {
+                continue;
+            }
+            for path in [self.used_of(&file.path), file.path] {
+                match fs::remove_file(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    gone => gone.map_err(|source| SharedCacheError::Io { path, source })?,
+                }
+            }
+            removed += 1;
+        }
+        Ok(removed)
     }
 
     /// The shard is not read by this process any more, and may make room.

@@ -158,3 +158,18 @@ fn who_waits_for_another_can_be_told_not_to() {
     assert!(is_here(&one.get(wanted.0, 100, || Ok(()), fetch).expect("no errors here")));
     assert!(one.has(wanted.0, 100) && !one.has(wanted.0, 99));
 }
+
+#[test]
+fn a_forgotten_shard_goes_though_a_process_reads_it() {
+    let dir = TempDir::new().expect("a temporary directory");
+    let (one, other) = (open(&dir, 2000), open(&dir, 2000));
+    let (going, staying, coming) = (shard(1, 100), shard(2, 100), shard(3, 100));
+    for wanted in [&going, &staying] {
+        assert!(is_here(&get(&one, wanted)));
+    }
+    let half = dir.path().join("shards").join(format!("{}.part", coming.0));
+    fs::write(&half, &coming.1[..50]).expect("writes");
+    assert_eq!(other.forget(&[going.0, coming.0, shard(4, 1).0].into()).expect("the disk obeys"), 2);
+    assert!(!one.has(going.0, 100) && one.has(staying.0, 100) && !half.exists());
+    assert_eq!(other.forget(&[going.0].into()).expect("nothing to do"), 0);
+}

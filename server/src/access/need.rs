@@ -30,7 +30,7 @@ impl Need {
             ["v1", "join"] => return Need::Nothing,
             [
                 "v1",
-                "tokens" | "join-tokens" | "certificates" | "gc" | "recover" | "promote" | "evict",
+                "tokens" | "join-tokens" | "certificates" | "gc" | "forget" | "recover" | "promote" | "evict",
                 ..,
             ] => Role::Admin,
             ["v1", "nodes" | "exchange", ..] if !is_read => Role::Admin,
@@ -119,6 +119,7 @@ mod tests {
             ("GET", "/v1/runs/r/placement", token(Role::Read, None)),
             ("POST", "/v1/runs/r/rebalance", token(Role::Admin, None)),
             ("POST", "/v1/gc", token(Role::Admin, None)),
+            ("POST", "/v1/forget", token(Role::Admin, None)),
             ("POST", "/v1/recover", token(Role::Admin, None)),
             ("POST", "/v1/promote", token(Role::Admin, None)),
             ("POST", "/v1/evict", token(Role::Admin, None)),

@@ -13,6 +13,7 @@ mod cursors;
 mod datasets;
 mod events;
 mod exchange;
+mod forget;
 mod garbage;
 mod immutable;
 mod listen;
@@ -203,6 +204,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(plans::find))
         .routes(routes!(batches::batches))
         .routes(routes!(garbage::collect))
+        .routes(routes!(forget::forget))
         .routes(routes!(recover::recover))
         .routes(routes!(promote::promote))
         .routes(routes!(runs::list, runs::create))

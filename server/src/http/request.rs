@@ -22,7 +22,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const LONGEST_ID: usize = 64;
 /// How long an answer may take to begin. Attaching waits up to ten seconds for other ranks, a miss for the store.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long an upload may take, and a gc. One that takes longer ends halfway, which harms no one.
+/// How long an upload may take, and a gc or a forget. One that takes longer ends halfway, which harms no one.
 const UPLOAD_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Names, counts and logs the request, and writes the document of a refusal.
@@ -57,7 +57,8 @@ pub(super) async fn observed(State(shared): State<Arc<Shared>>, request: Request
 
 /// Ends requests that take too long.
 pub(super) async fn in_time(request: Request, next: Next) -> Response {
-    let takes_long = request.method() == Method::PUT || request.uri().path() == "/v1/gc";
+    let takes_long =
+        request.method() == Method::PUT || ["/v1/gc", "/v1/forget"].contains(&request.uri().path());
     let patience = if takes_long { UPLOAD_PATIENCE } else { PATIENCE };
     match tokio::time::timeout(patience, next.run(request)).await {
         Ok(response) => response,

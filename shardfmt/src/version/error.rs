@@ -23,6 +23,9 @@ pub enum VersionError {
     /// The rows of a shard, written again, would not be those of the version: a fault of this program or machine.
     #[error("shard {shard} was written with other rows than were read; check this machine's memory")]
     Changed { shard: ShardId },
+    /// All samples would go. Remove the dataset instead.
+    #[error("no sample would be left; `shardctl rm` removes a dataset with all of its samples")]
+    NothingLeft,
     /// A shard of no bytes holds no row.
     #[error("a shard of 0 bytes holds no row; give a size such as 4MiB")]
     NoSize,

@@ -1,5 +1,5 @@
-//! Operations on whole versions: compare two, add to one, cut one into other shards, check and mend one, take one
-//! elsewhere.
+//! Operations on whole versions: compare two, add to one, leave samples out of one, cut one into other shards, check and mend
+//! one, take one elsewhere.
 //!
 //! Each reads shards through a [`Store`], verifies all that it reads, and gives new shards to a
 //! [`Sink`](crate::ingest::Sink); committing the manifest that comes out is up to the caller. What comes out depends on
@@ -11,6 +11,8 @@ mod diff;
 mod drift;
 mod error;
 mod export;
+mod forget;
+mod matcher;
 mod repair;
 mod reshard;
 mod schema;
@@ -29,6 +31,8 @@ pub use diff::{Change, Diff, diff};
 pub use drift::{ColumnDrift, Drift, LabelShare, Numbers, drift};
 pub use error::VersionError;
 pub use export::{ExportError, ExportFormat, ExportOptions, Exported, export};
+pub use forget::{find_rows, forget};
+pub use matcher::{Condition, ConditionError, Matcher};
 pub use repair::{Lost, Mended, Repair};
 pub use reshard::reshard;
 pub use schema::SchemaChange;

@@ -1,6 +1,6 @@
 //! With which settings a version was made, and with which it goes on growing. Written as the manifest's configuration:
 //! that of an ingest as it is, and for what was made of another version
-//! `{"operation": "append" | "reshard", "base": VERSION, "ingest": SETTINGS}`.
+//! `{"operation": "append" | "forget" | "reshard", "base": VERSION, "ingest": SETTINGS}`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -26,6 +26,7 @@ struct Derived {
 #[serde(rename_all = "kebab-case")]
 enum Operation {
     Append,
+    Forget,
     Reshard,
 }
 
@@ -54,6 +55,12 @@ pub fn appending(base: Base<'_>) -> IngestConfig {
 /// The configuration of a version with samples appended that were ingested so.
 pub(super) fn appended(base: Base<'_>, ingest: IngestConfig) -> Value {
     value(&Derived { operation: Operation::Append, base: base.id, ingest })
+}
+
+/// The configuration of a version that lacks samples of its base. It grows with the settings of that.
+pub(super) fn without(base: Base<'_>) -> Value {
+    let ingest = settings(base.manifest).unwrap_or_default();
+    value(&Derived { operation: Operation::Forget, base: base.id, ingest })
 }
 
 /// The configuration of a version cut anew.

@@ -18,6 +18,7 @@ mod exchange;
 mod explain;
 mod export;
 mod failure;
+mod forget;
 mod gc;
 mod holders;
 mod human;
@@ -104,6 +105,7 @@ enum Command {
     Restore(restore::Restore),
     Rm(rm::Rm),
     Prune(prune::Prune),
+    Forget(forget::Forget),
     Gc(gc::Gc),
     Recover(recover::Recover),
     Partition(partition::Partition),
@@ -165,6 +167,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Restore(command) => command.run(&connect, json),
         Command::Rm(command) => command.run(&connect, json),
         Command::Prune(command) => command.run(&connect, json),
+        Command::Forget(command) => command.run(&connect, json),
         Command::Gc(command) => command.run(&connect, json),
         Command::Recover(command) => command.run(&connect, json),
         Command::Partition(command) => command.run(&connect, json),

@@ -31,7 +31,7 @@ impl Samples {
     /// # Errors
     /// A version that does not exist, versions of different columns, a store that cannot be read.
     pub fn open(versions: &[(StorePlace, VersionId)], cache: &CacheChoice) -> Result<Self, LoadError> {
-        let mut stores = Stores::default();
+        let mut stores = Stores::new(cache);
         let stored = versions.iter().map(|(place, version)| {
             let catalog = stores.at(place)?;
             Ok(Stored { origin: catalog.origin(), manifest: Arc::new(catalog.manifest(*version)?) })

@@ -2,6 +2,7 @@
 
 mod damage;
 mod exports;
+mod forgetting;
 mod growth;
 mod laws;
 
