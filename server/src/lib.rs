@@ -14,7 +14,7 @@ pub mod identity;
 mod keeping;
 mod lend;
 pub mod membership;
-mod memory;
+pub mod memory;
 pub mod metastore;
 mod renewal;
 pub mod serve;

@@ -123,6 +123,7 @@ fn check(file: &Path) -> Result<String, ConfigError> {
 }
 
 fn run(config: Config) -> ExitCode {
+    shardd::memory::limit_arenas();
     log(config.log_format, config.log_level);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

@@ -1,6 +1,9 @@
 //! Returns memory to the system after load. glibc keeps freed memory in its arenas: a node that has streamed to a few clients holds
-//! several times what it needs, for good.
+//! several times what it needs, for good. By default there are eight arenas for each processor, and each keeps what lies below its
+//! last live allocation; so there are few, and they are trimmed.
 
+use std::num::NonZeroUsize;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
@@ -33,6 +36,25 @@ impl Trimming {
         (self.after_last_trim, self.at_last_look) = (now, now);
     }
 }
+
+/// Sets how many arenas the allocator may have: one for each processor. Call it before there are other threads. The environment
+/// (`MALLOC_ARENA_MAX`, `GLIBC_TUNABLES`) wins over it.
+pub fn limit_arenas() {
+    let is_set = |name| std::env::var_os(name).is_some();
+    if !is_set("MALLOC_ARENA_MAX") && !is_set("GLIBC_TUNABLES") {
+        set_arenas(available_parallelism().map_or(1, NonZeroUsize::get));
+    }
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn set_arenas(most: usize) {
+    let most = libc::c_int::try_from(most).unwrap_or(libc::c_int::MAX);
+    // SAFETY: `mallopt` takes glibc's own locks and only notes a limit.
+    unsafe { libc::mallopt(libc::M_ARENA_MAX, most) };
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn set_arenas(_: usize) {}
 
 /// Trims the allocator's arenas whenever load has passed, until `stop`.
 pub(crate) async fn trim_after_load(stop: CancellationToken) {

@@ -20,6 +20,49 @@ fn served() -> (Cluster, String) {
     (cluster, plan)
 }
 
+/// The memory of a process that is no file's, in bytes.
+fn anonymous_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs, on Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("Linux says so");
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") << 10
+}
+
+#[test]
+fn memory_goes_back_after_load() {
+    const ROWS: usize = 8192;
+    const ROW: usize = 12 << 10;
+    let cluster = Cluster::start(1);
+    let pid = cluster.nodes[0].pid();
+    let at_start = anonymous_bytes(pid);
+    let rows = cluster.root().join("rows.npy");
+    let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({ROWS}, {ROW}), }}");
+    let header = format!("{header:<117}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend((0..ROWS * ROW).map(|at| (at * 31 + at / ROW) as u8));
+    std::fs::write(&rows, bytes).expect("a file can be written");
+    run(cluster.shardctl().args(["ingest", rows.to_str().expect("a plain path"), "--name", "rows"]));
+    let plan = run(cluster.shardctl().args(["--json", "partition", "--q", "0.1", "rows"]));
+    let plan: Value = serde_json::from_str(plan.lines().last().expect("a value")).expect("JSON");
+    let url = format!(
+        "{}/v1/plans/{}/batches?epoch=0&global_batch_size=1024",
+        cluster.nodes[0].http,
+        plan["plan"].as_str().expect("an id")
+    );
+    let stream = || {
+        let mut body = ureq::get(&url).call().expect("answered").into_body().into_reader();
+        std::io::copy(&mut body, &mut std::io::sink()).expect("a whole stream")
+    };
+    let read: u64 = std::thread::scope(|scope| {
+        let streams: Vec<_> = (0..4).map(|_| scope.spawn(stream)).collect();
+        streams.into_iter().map(|stream| stream.join().expect("no panic")).sum()
+    });
+    assert!(read > 4 * (ROWS * ROW) as u64);
+    // Most of it was more than twice as much, for good.
+    wait_until("memory has gone back", || anonymous_bytes(pid) < at_start + (32 << 20));
+}
+
 #[test]
 fn other_programs_read_a_version_and_a_stream_of_batches() {
     let (cluster, plan) = served();
