@@ -113,19 +113,15 @@ impl Nodes {
         *self.consumed.lock().expect("no panic while held") = (epoch, position);
     }
 
-    /// Reports to the nodes that host the rank's partitions how far it has come: it is the clock of the exchange. Nodes that were
-    /// asked for samples of other ranks' partitions hold what has left for this rank, too, until it has passed the epoch.
+    /// Reports how far the rank has come: it is the clock of the exchange.
     pub(crate) fn report(&self, partitions: Range<u32>) {
         let (epoch, _) = *self.consumed.lock().expect("no panic while held");
         let view = self.view.lock().expect("no panic while held").clone();
-        let mut told: Vec<String> = match &view.placement {
+        let hosts: Vec<String> = match &view.placement {
             Some(placement) => partitions.filter_map(|p| address(&view, placement.host(p))).collect(),
             None => self.servers.clone(),
         };
-        told.extend(self.transports().into_keys());
-        told.sort();
-        told.dedup();
-        for server in told {
+        for server in reported_to(hosts, &self.asking.asked()) {
             if self.asking.is_avoided(&server) {
                 continue;
             }
@@ -269,6 +265,12 @@ fn ask(
         url,
         reason: "the answer is not one of locate's; is this another release of shardd?".into(),
     })
+}
+
+/// The nodes that a rank reports to: the hosts of its partitions, and every node that it has asked for anything, whether that has
+/// answered or was too late. A node that has heard of a rank holds what has left until this rank has passed the epoch.
+fn reported_to(hosts: Vec<String>, asked: &BTreeMap<String, Asked>) -> BTreeSet<String> {
+    hosts.into_iter().chain(asked.keys().cloned()).collect()
 }
 
 fn address(view: &RunView, node: &NodeId) -> Option<String> {
@@ -743,5 +745,18 @@ impl Ready for Grains {
             grain.row(read.row)
         };
         Rows::Canonical(reads.iter().map(row).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_was_asked_and_too_late_hears_how_far_the_rank_has_come() {
+        let late = Asked { questions: 1, late: 1, unanswered: 0 };
+        let asked = BTreeMap::from([("n2".to_owned(), late), ("n1".to_owned(), Asked::default())]);
+        let hosts = vec!["n1".to_owned(), "n1".to_owned()];
+        assert_eq!(reported_to(hosts, &asked).into_iter().collect::<Vec<_>>(), ["n1", "n2"]);
     }
 }
