@@ -40,7 +40,7 @@ pub(crate) use format::resting_bytes;
 use index::Place;
 use open::Marker;
 pub use open::scan;
-use state::{Reservation, State};
+use state::{Reservation, State, Staying};
 
 use crate::reserve::Reserve;
 
@@ -90,9 +90,23 @@ impl Class {
     /// The epoch of departure of grains that stay, or of which it is unknown when they leave.
     pub const NEVER: u32 = u32::MAX;
 
+    /// In place of a chunk: the grains are of partitions that another node hosts, and are here while it lacks them. Whatever this
+    /// node hosts goes before them, so they share no segments with it.
+    const GUEST: u32 = u32::MAX;
+
     /// Of grains that a run wants until an epoch ends.
     pub fn until(run: &str, departs: u32) -> Self {
         Self { run: run.to_owned(), departs, chunk: None }
+    }
+
+    /// The same of grains that another node hosts.
+    pub fn of_guests(self) -> Self {
+        Self { chunk: Some(Self::GUEST), ..self }
+    }
+
+    /// Whether another node hosts its grains.
+    pub fn is_of_guests(&self) -> bool {
+        self.chunk == Some(Self::GUEST)
     }
 }
 
@@ -264,20 +278,36 @@ impl Cache {
         Ok(dropped)
     }
 
-    /// Drops, of what leaves with `epoch` in `run`, the segments of which every grain `has_left` already.
+    /// Makes room of what leaves with `epoch` in `run` and `has_left` already. Drops the segments of which every grain has, and
+    /// then, until `need` bytes are free, moves together what is left of the others, beginning with those that have the least of it.
     pub fn drop_left(
         &self,
         run: &str,
         epoch: u32,
+        need: u64,
         has_left: impl Fn(&GrainKey) -> bool,
     ) -> Result<Dropped, CacheError> {
         let mut dropped = Dropped::default();
+        let mut partly_left = Vec::new();
         for number in self.segments_where(|class| class.run == run && class.departs == epoch) {
-            let is_left = |state: &State| state.live_in(number).iter().all(|(key, _)| has_left(key));
+            let Staying { staying, of_no_use } = self.state().staying_in(number, &has_left);
             // Sealing it makes the next grain of its class open another: only where it is of use.
-            if is_left(&self.state()) && is_left(&self.seal(number)) {
+            if staying > 0 {
+                partly_left.extend((of_no_use > 0).then_some((staying, number)));
+            } else if self.seal(number).staying_in(number, &has_left).staying == 0 {
                 self.empty_segment(number, &|_| None, true, &mut dropped)?;
             }
+        }
+        partly_left.sort_unstable();
+        for (_, number) in partly_left {
+            if self.free() >= need {
+                break;
+            }
+            let Some(class) = self.state().segments.get(&number).map(|segment| segment.class.clone()) else {
+                continue;
+            };
+            let stays = |key: &GrainKey| (!has_left(key)).then(|| class.clone());
+            self.empty_segment(number, &stays, true, &mut dropped)?;
         }
         Ok(dropped)
     }
@@ -295,9 +325,24 @@ impl Cache {
         need: u64,
         still_wanted: impl Fn(&GrainKey) -> Option<Class>,
     ) -> Dropped {
+        self.evict_where(|class| !active.contains(&class.run), need, still_wanted)
+    }
+
+    /// Evicts grains that other nodes host, the oldest first, until a grain of `need` bytes fits. Those for which `still_wanted`
+    /// gives a class are kept under it. A segment that the disk does not give up is skipped.
+    pub fn evict_guests(&self, need: u64, still_wanted: impl Fn(&GrainKey) -> Option<Class>) -> Dropped {
+        self.evict_where(Class::is_of_guests, need, still_wanted)
+    }
+
+    fn evict_where(
+        &self,
+        goes: impl Fn(&Class) -> bool,
+        need: u64,
+        still_wanted: impl Fn(&GrainKey) -> Option<Class>,
+    ) -> Dropped {
         let need = need.saturating_add(format::MOST_OVERHEAD);
         let mut dropped = Dropped::default();
-        for number in self.segments_where(|class| !active.contains(&class.run)) {
+        for number in self.segments_where(goes) {
             if self.free() >= need {
                 break;
             }
@@ -539,15 +584,22 @@ impl Cache {
         dropped: &mut Dropped,
     ) -> Result<(), CacheError> {
         let live = self.seal(number).live_in(number);
-        let mut classes = BTreeSet::new();
+        let (mut classes, mut without_room) = (BTreeSet::new(), Vec::new());
         for (key, place) in live {
             let Some(class) = still_wanted(&key) else { continue };
             let Some(location) = self.get(&key) else { continue };
-            let moved = self.read(&location).and_then(|bytes| self.write(&key, &class, &bytes, Some(place)));
-            match moved {
+            let Ok(bytes) = self.read(&location) else {
+                dropped.lost += 1;
+                continue;
+            };
+            match self.write(&key, &class, &bytes, Some(place)) {
                 Ok(_) => {
                     dropped.relocated += 1;
                     classes.insert(class);
+                }
+                // Put again, it would pass for verified.
+                Err(error) if may_lose && error.is_full() && !place.is_suspect() => {
+                    without_room.push((key, class, bytes));
                 }
                 Err(_) => dropped.lost += 1,
             }
@@ -560,7 +612,18 @@ impl Cache {
         let bytes = self.unlink(number)?;
         dropped.segments += u64::from(bytes.is_some());
         dropped.bytes += bytes.unwrap_or(0);
-        Ok(())
+        // Its own room is free now. A crash here, or somebody faster, costs another read of what others have.
+        classes.clear();
+        for (key, class, bytes) in without_room {
+            match self.put(key, &class, &bytes) {
+                Ok(_) => {
+                    dropped.relocated += 1;
+                    classes.insert(class);
+                }
+                Err(_) => dropped.lost += 1,
+            }
+        }
+        self.sync_where(|class| classes.contains(class))
     }
 
     /// Lets no more grains into a segment and waits for those being written.

@@ -71,6 +71,15 @@ pub(super) struct NoRoom {
     pub(super) needed: u64,
 }
 
+/// How many bytes of a segment...
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Staying {
+    /// ...are grains that have not left,
+    pub(super) staying: u64,
+    /// and how many would come free if only those were kept.
+    pub(super) of_no_use: u64,
+}
+
 impl State {
     pub(super) fn new(limit: u64, segment_bytes: u64, names: Names) -> Self {
         Self {
@@ -235,6 +244,15 @@ impl State {
             place.is_same(number, *offset).then(|| (self.index.long(*short), place))
         });
         places.collect()
+    }
+
+    /// What of a segment has not left, and what is of no use any more.
+    pub(super) fn staying_in(&self, number: u32, has_left: &impl Fn(&GrainKey) -> bool) -> Staying {
+        let Some(segment) = self.segments.get(&number) else { return Staying::default() };
+        let staying = self.live_in(number).into_iter().filter(|(key, _)| !has_left(key));
+        let staying: u64 = staying.map(|(_, place)| format::record_bytes(place.len().into())).sum();
+        let header = format::segment_header(&segment.class).len() as u64;
+        Staying { staying, of_no_use: segment.bytes.saturating_sub(staying + header) }
     }
 
     /// Whether a segment has bytes of one of some shards, dead or alive.

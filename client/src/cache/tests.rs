@@ -54,6 +54,7 @@ enum Step {
     Put { n: u32, run: &'static str, departs: u32 },
     Discard(u32),
     DropThrough { run: &'static str, epoch: u32, keep_every: u32 },
+    DropLeft { run: &'static str, epoch: u32, need: u64, left_every: u32 },
     Evict { active: &'static str, need: u64 },
     Clear { drop_every: u32 },
     Sync { run: &'static str, departs: u32 },
@@ -67,6 +68,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..60u32).prop_map(Step::Discard),
         2 => (run(), 0..4u32, 1..4u32)
             .prop_map(|(run, epoch, keep_every)| Step::DropThrough { run, epoch, keep_every }),
+        2 => (run(), 0..4u32, 0..LIMIT, 1..4u32)
+            .prop_map(|(run, epoch, need, left_every)| Step::DropLeft { run, epoch, need, left_every }),
         1 => (run(), 0..LIMIT).prop_map(|(active, need)| Step::Evict { active, need }),
         1 => (1..4u32).prop_map(|drop_every| Step::Clear { drop_every }),
         1 => (run(), 0..4u32).prop_map(|(run, departs)| Step::Sync { run, departs }),
@@ -105,6 +108,23 @@ proptest! {
                         kept
                     });
                     prop_assert_eq!(dropped.lost, lost, "what cannot be kept is counted");
+                }
+                Step::DropLeft { run, epoch, need, left_every } => {
+                    let has_left = |key: &GrainKey| key.index.is_multiple_of(left_every);
+                    let free = cache.free();
+                    let dropped = cache.drop_left(run, epoch, need, has_left).expect("drops");
+                    let (mut lost, mut may_go) = (0, 0);
+                    model.retain(|n, class| {
+                        let kept = cache.get(&key(*n)).is_some();
+                        let leaves = class.run == run && class.departs == epoch;
+                        assert!(leaves || kept, "{n} is of no segment that leaves");
+                        lost += u64::from(!kept && !has_left(&key(*n)));
+                        may_go += u64::from(kept && leaves && has_left(&key(*n)));
+                        kept
+                    });
+                    prop_assert_eq!(dropped.lost, lost, "what cannot be kept is counted");
+                    prop_assert!(cache.free() >= free);
+                    prop_assert!(may_go == 0 || cache.free() >= need, "room is made as long as there is too little");
                 }
                 Step::Evict { active, need } => {
                     let evicted = cache.evict_runs_except(&BTreeSet::from([active.to_owned()]), need);
@@ -174,6 +194,25 @@ fn put_both(cache: &Cache, model: &mut BTreeMap<u32, Class>, n: u32, class: Clas
             assert_eq!(cache.used(), used);
         }
         Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn what_has_left_makes_room_though_the_cache_is_full_and_its_segment_has_more() {
+    let dir = temp();
+    let grain = |n: u32| vec![n as u8; 9000];
+    let cache = open(&dir);
+    let count = (0..).take_while(|n| cache.put(key(*n), &class("a", 1), &grain(*n)).is_ok()).count() as u32;
+    let full = cache.free();
+    let has_left = |key: &GrainKey| key.index.is_multiple_of(3);
+
+    assert_eq!(cache.drop_left("a", 1, full, has_left).expect("drops"), Dropped::default());
+    let dropped = cache.drop_left("a", 1, LIMIT, has_left).expect("drops");
+    assert!(dropped.relocated > 0 && dropped.lost == 0, "{dropped:?}");
+    assert!(cache.free() >= u64::from(count.div_ceil(3)) * 9000);
+    for n in 0..count {
+        let found = cache.get(&key(n)).map(|at| cache.read(&at).expect("reads").to_vec());
+        assert_eq!(found, (!has_left(&key(n))).then(|| grain(n)), "grain {n}");
     }
 }
 

@@ -220,7 +220,8 @@ impl Engine {
             let generation = placement.generation;
             let together = if self.is_short(run, epoch) { outbox.stream_grains(epoch) } else { grains.len() };
             for grains in grains.chunks(together.max(1)) {
-                outbox.put(to.clone(), Parcel { epoch, chunk, generation, grains: grains.to_vec() });
+                let parcel = Parcel { epoch, chunk, generation, grains: grains.to_vec(), tries: 0 };
+                outbox.put(to.clone(), parcel);
             }
         }
     }
@@ -391,9 +392,11 @@ impl Engine {
         }
     }
 
-    /// The run's class under which the grain is here, if it is not about to be dropped before `epoch`.
+    /// The run's class under which the grain is here, if it is not about to be dropped before `epoch`, or whenever room is wanted.
     fn stays_until(&self, run: &RunState, key: &GrainKey, epoch: u32) -> Option<Class> {
-        self.cache.class_of(key).filter(|class| class.run == run.name() && class.departs >= epoch)
+        let stays =
+            |class: &Class| class.run == run.name() && class.departs >= epoch && !class.is_of_guests();
+        self.cache.class_of(key).filter(stays)
     }
 
     /// Syncs the segments of `classes`: whoever comes while others are being synced shares the next turn, so that many

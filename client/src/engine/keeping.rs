@@ -29,6 +29,10 @@ const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// What a cache has for what is on its way is enough for so many streams.
 const STREAMS_A_SPARE: u64 = 16;
 
+/// A part of it is kept free: while less is, grains that have yet to leave are moved together. Room that is taken up by what has
+/// left already would in the end keep every node from taking what the others wait to send.
+const SPARES_A_MOVE: u64 = 4;
+
 /// What a choice was made by: the number of the node's news, and the generation of the run's placement.
 type News = (u64, u64);
 
@@ -216,7 +220,9 @@ impl Engine {
 
     /// The class under which a grain is kept for `epoch`.
     pub(super) fn class(&self, run: &RunState, grain: GrainNo, epoch: u32) -> Class {
+        let is_guest = run.placement().is_some() && !run.is_hosted_by(&self.node, grain, epoch);
         match self.is_short(run, epoch) {
+            _ if is_guest => run.class(grain, epoch).of_guests(),
             true => run.class_on(&self.node, grain, epoch),
             false => run.class(grain, epoch),
         }
@@ -241,7 +247,8 @@ impl Engine {
                 }
                 goes_nowhere || run.keeping.has_left(epoch, grain)
             };
-            if let Err(error) = engine.cache.drop_left(run.name(), epoch, has_left) {
+            let need = engine.kept(&run, epoch).spare_bytes / SPARES_A_MOVE;
+            if let Err(error) = engine.cache.drop_left(run.name(), epoch, need, has_left) {
                 warn!(run = run.name(), epoch, %error, "grains that have left could not be dropped");
             }
             run.keeping.freed.notify_waiters();

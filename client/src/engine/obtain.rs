@@ -19,7 +19,7 @@ use super::misses::{Given, Giver, Wanted};
 use super::run::{Claim, RunState};
 use super::timeline::Work;
 use super::{Counters, Engine, EngineError, blocking};
-use crate::cache::CacheError;
+use crate::cache::{CacheError, Class};
 use crate::node::NodeId;
 use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, PeerError, READER_PATIENCE};
 
@@ -383,13 +383,22 @@ impl Engine {
         }
         let class = self.class(run, grain, epoch);
         let key = run.key(grain);
-        if self.cache.class_of(&key).is_some_and(|kept| kept.run != class.run || kept.departs < class.departs)
-        {
+        let is_kept_as_well = |kept: Class| {
+            kept.run == class.run
+                && kept.departs >= class.departs
+                && (class.is_of_guests() || !kept.is_of_guests())
+        };
+        if self.cache.class_of(&key).is_some_and(|kept| !is_kept_as_well(kept)) {
             self.cache.discard(&key);
         }
         let put = match self.cache.put(key, &class, bytes) {
             Err(error) if error.is_full() => {
-                self.make_room(run, bytes.len() as u64, matches!(error, CacheError::Full { .. }));
+                let (need, by_limit) = (bytes.len() as u64, matches!(error, CacheError::Full { .. }));
+                // Guests make no room for each other: each is read again by whoever wants it next.
+                match class.is_of_guests() {
+                    true => _ = self.cache.evict(&self.active_runs(), need, self.hosted_class(None)),
+                    false => self.make_room(run, need, by_limit),
+                }
                 self.cache.put(key, &class, bytes)
             }
             put => put,
@@ -409,33 +418,34 @@ impl Engine {
         }
     }
 
-    /// Drops what only runs that nobody reads any more wanted, and then, once for each placement and epoch, what this node has
-    /// kept of partitions that others host by now. Of a disk that is full before the cache is, as much as was asked for.
+    /// Drops what only runs that nobody reads any more wanted, then what is here of partitions that others host, and at last, once
+    /// for each placement and epoch, what this node has kept of partitions that others host by now. Of a disk that is full before
+    /// the cache is, as much as was asked for.
     pub(super) fn make_room(&self, run: &RunState, bytes: u64, by_limit: bool) {
         let need = if by_limit { bytes } else { self.cache.free().saturating_add(bytes) };
-        self.cache.evict(&self.active_runs(), need, self.hosted_class(None));
+        let hosted = self.hosted_class(None);
+        self.cache.evict(&self.active_runs(), need, &hosted);
+        if self.cache.free() >= need {
+            return;
+        }
+        let runs = self.active_run_states();
+        // What the exchange has brought already, for the epoch after.
+        let is_next = |key: &GrainKey| {
+            runs.iter().find_map(|run| {
+                let (grain, (epoch, _)) = (run.grain(key)?, run.progress.borrow().furthest()?);
+                let next = epoch.checked_add(1)?;
+                let stays = run.is_hosted_by(&self.node, grain, next) && self.keeps(run, next, grain);
+                stays.then(|| self.class(run, grain, next))
+            })
+        };
+        let wanted = |key: &GrainKey| hosted(key).or_else(|| is_next(key));
+        self.cache.evict_guests(need, wanted);
         let epoch = run.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
         if self.cache.free() < need && run.is_first_tidied(run.generation(), epoch) {
-            let is_short = self.is_short(run, epoch);
-            let (hosted, runs) = (self.hosted_class(None), self.active_run_states());
-            // What the exchange has brought already, for the epoch after.
-            let is_next = |key: &GrainKey| {
-                runs.iter().find_map(|run| {
-                    let (grain, (epoch, _)) = (run.grain(key)?, run.progress.borrow().furthest()?);
-                    let next = epoch.checked_add(1)?;
-                    let stays = run.is_hosted_by(&self.node, grain, next) && self.keeps(run, next, grain);
-                    stays.then(|| self.class(run, grain, next))
-                })
-            };
-            let wanted = |key: &GrainKey| hosted(key).or_else(|| is_next(key));
-            match is_short {
+            match self.is_short(run, epoch) {
                 // To move most of a full cache about would make no room.
-                true => {
-                    self.cache.clear(|key, _| wanted(key), false);
-                }
-                false => {
-                    self.cache.evict(&BTreeSet::new(), need, wanted);
-                }
+                true => _ = self.cache.clear(|key, _| wanted(key), false),
+                false => _ = self.cache.evict(&BTreeSet::new(), need, wanted),
             }
         }
     }

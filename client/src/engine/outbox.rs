@@ -30,6 +30,8 @@ use crate::peers::{Pace, Purpose, SendHeader};
 /// How many streams to one node are under way at once: while the one before waits for its grains to be made durable, the next
 /// is sent.
 const STREAMS: usize = 8;
+/// What finds no room where it goes is sent again so many times; each time the other node waits for room first.
+const MOST_TRIES: u32 = 8;
 /// Chunks share a stream up to this size.
 const STREAM_BYTES: u64 = 4 << 20;
 /// Grains are read so many bytes at once...
@@ -47,6 +49,8 @@ pub(super) struct Parcel {
     /// The placement it was addressed by.
     pub(super) generation: u64,
     pub(super) grains: Vec<GrainNo>,
+    /// How often the node had no room for it.
+    pub(super) tries: u32,
 }
 
 /// The queues of one run, while the run is being driven. What is in them counts as not acknowledged from the start, so that it
@@ -117,6 +121,14 @@ impl Outbox {
             let outbox = Arc::clone(self);
             self.engine.tasks.spawn(async move { outbox.serve(&to).await });
         }
+    }
+
+    /// Queues once more what was not taken. Whoever sends to that node calls this, and so sees to it next.
+    fn put_back(&self, to: &NodeId, parcel: Parcel) {
+        let mut state = self.state();
+        *state.backlog.entry(parcel.epoch).or_default() += self.bytes_of(&parcel);
+        *state.left.entry(parcel.epoch).or_default() += 1;
+        state.lanes.entry(to.clone()).or_default().queue.push_back(parcel);
     }
 
     /// Gives up what is queued of epochs before `epoch`: it will be asked for, or has been.
@@ -205,7 +217,9 @@ impl Outbox {
             && (next.epoch, next.generation) == (parcel.epoch, parcel.generation)
             && parcel.grains.len() + next.grains.len() <= most
         {
-            parcel.grains.extend(queue.pop_front().expect("just seen").grains);
+            let next = queue.pop_front().expect("just seen");
+            parcel.grains.extend(next.grains);
+            parcel.tries = parcel.tries.max(next.tries);
             joined += 1;
         }
         if let Some(left) = state.left.get_mut(&parcel.epoch) {
@@ -251,12 +265,19 @@ impl Outbox {
             run.acknowledged(epoch, &parcel.grains);
             self.engine.let_go(run, epoch, &parcel.grains).await;
         }
+        let is_refused = ack.is_ok() && stored < count && self.engine.is_short(run, epoch);
+        let goes_again = is_refused && parcel.tries < MOST_TRIES;
         self.engine.counters.exchange(run.name(), epoch, |counts| {
-            counts.sent_grains += stored;
-            counts.unsent_grains += count - stored;
+            if !goes_again {
+                counts.sent_grains += stored;
+                counts.unsent_grains += count - stored;
+            }
             counts.sent_bytes += if ack.is_ok() { bytes } else { 0 };
         });
         run.stretches.note(Work::Send, epoch, Some(to.clone()), stored, began);
+        if goes_again {
+            self.put_back(to, Parcel { tries: parcel.tries + 1, ..parcel });
+        }
         self.end(epoch);
         if ack.is_err() {
             // It takes nothing now. What waits for it is not tried piece by piece: it will ask.

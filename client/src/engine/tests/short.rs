@@ -213,3 +213,83 @@ async fn where_there_is_room_all_is_kept_and_nothing_else_is_chosen() {
     assert!((0..cluster.plan.grain_count()).all(|grain| kept.has(GrainNo(grain))));
     cluster.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_finds_no_room_where_it_goes_is_sent_again() {
+    let cluster = World::of(Making { nodes: 2, cache: Some(0.8), ..Making::default() }).await;
+    cluster.know_each_other(2).await;
+    let name = run("r");
+    cluster.attach(&name, 2, 0).await;
+    let (sender, taker) = (&cluster.engines[0], &cluster.engines[1]);
+    for (rank, engine) in (0..).zip(&cluster.engines) {
+        engine.set_exchange(ExchangeSettings { rate: ExchangeRate::Unlimited, ..Default::default() });
+        engine.locate(&name, request((rank, 2), (0, 0), 0, None)).await.expect("a report");
+        let is_filled = async {
+            while !engine.filled(&name).await.expect("attached").is_done {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), is_filled).await.expect("the store is there");
+    }
+
+    // Something else takes up all the room that is left, for good as far as the engine knows.
+    let state = taker.run(&name).await.expect("attached");
+    state.is_first_tidied(state.generation(), 0);
+    let class = crate::cache::Class::until("r", 1000);
+    let other = |index| GrainKey { shard: shardfmt::ShardId::of(b"another"), rows: 4, index };
+    let filled = (0..).take_while(|index| taker.cache.put(other(*index), &class, &[7; 64]).is_ok()).count();
+    assert!(filled > 0);
+    let samples = cluster.plan.sample_count();
+    for (rank, engine) in (0..).zip(&cluster.engines) {
+        engine.locate(&name, request((rank, 2), (0, samples), 0, None)).await.expect("a report");
+    }
+    let refused = async {
+        let is_refusal = |stretch: &Stretch| stretch.work == Work::Receive && stretch.grains == 0;
+        while !state.stretches.told(taker.node.clone()).stretches.iter().any(is_refusal) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), refused).await.expect("there is no room");
+    taker.cache.clear(|key, class| (key.shard != other(0).shard).then(|| class.clone()), false);
+
+    has_gone(&cluster, &name, 0, samples).await;
+    let counts = sender.counters.view().exchange.into_iter().find(|count| count.epoch == 0);
+    let counts = counts.expect("it has sent some").counts;
+    assert!(counts.sent_grains > 0);
+    assert_eq!(counts.unsent_grains, 0, "a grain that is not sent is read from the store");
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_node_hosts_gives_way_to_what_comes() {
+    let cluster = World::of(Making { nodes: 2, cache: Some(1.0), ..Making::default() }).await;
+    cluster.know_each_other(2).await;
+    let name = run("r");
+    cluster.attach(&name, 2, 0).await;
+    for engine in &cluster.engines {
+        engine.set_exchange(ExchangeSettings { rate: ExchangeRate::Unlimited, ..Default::default() });
+        let state = engine.run(&name).await.expect("attached");
+        engine.ensure(&state, 0).await.expect("the store is there");
+    }
+    let (reader, host) = (&cluster.engines[0], &cluster.engines[1]);
+    let state = reader.run(&name).await.expect("attached");
+    // While the other node was late, this one has read for it, and kept whatever there was room for.
+    let bytes_of = |grain: &GrainNo| {
+        let at = host.cache.get(&state.key(*grain)).expect("it hosts the grain");
+        host.cache.read(&at).expect("reads")
+    };
+    let foreign = state.hosted_grains(&node(2), 0);
+    let kept = foreign.iter().take_while(|grain| reader.keep(&state, 0, **grain, &bytes_of(grain))).count();
+    assert!(kept > 0 && kept < foreign.len(), "there is room for some");
+
+    read_in_steps(&cluster, &name, 0).await;
+    let unsent = |engine: &Arc<Engine>| {
+        let counts = engine.counters.view().exchange.into_iter().find(|count| count.epoch == 0);
+        counts.expect("it has sent some").counts.unsent_grains
+    };
+    assert_eq!(cluster.engines.iter().map(unsent).collect::<Vec<_>>(), [0, 0]);
+    let before = cluster.origin_bytes();
+    read_in_steps(&cluster, &name, 1).await;
+    assert_eq!(cluster.origin_bytes(), before, "there is room for all");
+    cluster.end().await;
+}
