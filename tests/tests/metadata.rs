@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use shardd_client::certificates::{Authority, CertificateInfo, LIFETIME, read_certificate, read_key};
 use shardd_client::span::now;
+use shardd_tests::s3::S3;
 use shardd_tests::{Cluster, Node, binary, ended, error_line, run, wait_until};
 use tempfile::TempDir;
 
@@ -279,4 +280,58 @@ fn a_first_node_signs_anew_what_a_clock_that_was_ahead_signed_and_says_that_its_
     fs::rename(tls.join("ca.key"), cluster.root().join("ca.key")).expect("moved");
     cluster.nodes[0].restart();
     assert!(cluster.nodes[0].log().contains("tls/ca.key is lost"), "{}", cluster.nodes[0].log());
+}
+
+#[test]
+fn a_first_node_behind_tls_and_tokens_over_a_bucket_is_replaced_too() {
+    let Some(s3) = S3::files() else { return };
+    let mut variables: Vec<(&str, String)> =
+        s3.variables().map(|(name, value)| (name, value.to_owned())).to_vec();
+    variables.push(("SHARDD_STORE", "s3://data/lab".to_owned()));
+    variables.push(("SHARDD_TLS", "true".to_owned()));
+    variables.push(("SHARDD_AUTH", "tokens".to_owned()));
+    let mut cluster = Cluster::start_with(1, &variables);
+    // What an administrator keeps elsewhere: the authority, its key, and the token.
+    let kept = TempDir::new().expect("a directory");
+    for file in ["tls/ca.pem", "tls/ca.key", "admin-token"] {
+        let name = Path::new(file).file_name().expect("a file");
+        fs::copy(cluster.nodes[0].data.join(file), kept.path().join(name)).expect("the first node has it");
+    }
+    let admin = |node: &Node| {
+        let mut command = shardctl(node);
+        command.env("SHARDD_CA", kept.path().join("ca.pem"));
+        command.env("SHARDD_TOKEN_FILE", kept.path().join("admin-token"));
+        command
+    };
+    for id in ["n2", "n3"] {
+        let token = cluster.root().join(format!("join-{id}"));
+        run(admin(&cluster.nodes[0]).args(["token", "create", "--join", "--to"]).arg(&token));
+        let node = Node::start_with(cluster.root(), id, Some(&token), &variables);
+        cluster.nodes.push(node);
+    }
+    let reader = cluster.root().join("reader");
+    run(admin(&cluster.nodes[0]).args(["token", "create", "reader", "--role", "read", "--to"]).arg(&reader));
+    let csv = table(cluster.root(), "digits", 500);
+    run(admin(&cluster.nodes[0]).arg("ingest").arg(csv).args(["--name", "digits"]));
+    run(admin(&cluster.nodes[0]).args(["tag", "digits", "paper"]));
+    let status = |node: &Node| -> Value {
+        let shown = run(admin(node).args(["--json", "status"]));
+        serde_json::from_str(shown.lines().last().expect("a line")).expect("JSON")
+    };
+    println!("{}", status(&cluster.nodes[0]));
+    wait_until("the metadata is copied", || !cluster.nodes[0].data.join("meta.ahead").exists());
+    let names = |node: &Node| run(admin(node).args(["--json", "tag", "digits"]));
+    let before = names(&cluster.nodes[1]);
+
+    cluster.nodes[0].kill();
+    let mut as_reader = shardctl(&cluster.nodes[1]);
+    as_reader.env("SHARDD_CA", kept.path().join("ca.pem")).env("SHARDD_TOKEN_FILE", &reader);
+    let refused = ended(as_reader.args(["promote", "n2"]));
+    assert!(!refused.status.success() && error_line(&refused).contains("admin"), "{}", error_line(&refused));
+    println!("{}", run(admin(&cluster.nodes[1]).args(["promote", "n2"])).trim());
+    wait_until("the third node has found it", || {
+        ended(admin(&cluster.nodes[2]).args(["tag", "digits"])).status.success()
+    });
+    assert_eq!((names(&cluster.nodes[1]), names(&cluster.nodes[2])), (before.clone(), before));
+    assert!(!cluster.nodes[1].data.join("tls/ca.key").exists(), "the key is nobody's but its owner's");
 }
