@@ -38,8 +38,23 @@ impl Origin {
         shards.try_collect().await.map_err(|error| self.failed_listing(error))
     }
 
+    /// Stores a shard that bears no mark, and takes it back should it have got one meanwhile: whoever puts a mark looks afterwards what
+    /// is in the store, and may have looked before the shard was there.
+    pub(super) async fn put_unless_forgotten(&self, id: ShardId, bytes: Bytes) -> Result<(), OriginError> {
+        self.refuse_forgotten(id).await?;
+        let object = Object::shard(id);
+        self.put(&object, bytes).await?;
+        if let Err(error) = self.refuse_forgotten(id).await {
+            if let OriginError::Forgotten { .. } = error {
+                self.delete(vec![id.object_key()]).await?;
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
     /// Refuses a shard that bears a mark.
-    pub(super) async fn refuse_forgotten(&self, id: ShardId) -> Result<(), OriginError> {
+    async fn refuse_forgotten(&self, id: ShardId) -> Result<(), OriginError> {
         match self.size_of(&mark(id)).await? {
             None => Ok(()),
             Some(_) => Err(self.forgotten_shard(id)),

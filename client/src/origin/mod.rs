@@ -332,8 +332,7 @@ impl Origin {
     ///
     /// [`OriginError::Forgotten`] when it holds rows that were forgotten.
     pub async fn put_shard(&self, shard: &FinishedShard) -> Result<(), OriginError> {
-        self.refuse_forgotten(shard.id).await?;
-        self.put(&Object::shard(shard.id), shard.bytes.clone()).await?;
+        self.put_unless_forgotten(shard.id, shard.bytes.clone()).await?;
         self.put_sidecar(shard.id, shard.sidecar.encode().into()).await
     }
 
@@ -348,8 +347,7 @@ impl Origin {
         let hashed = bytes.clone();
         let found = blocking(move || ShardId::of(&hashed)).await;
         check_name(&object, found == id, || found.to_string())?;
-        self.refuse_forgotten(id).await?;
-        self.put(&object, bytes).await
+        self.put_unless_forgotten(id, bytes).await
     }
 
     /// Stores the sidecar of a shard. One that is there and intact stays.

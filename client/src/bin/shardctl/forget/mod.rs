@@ -68,14 +68,21 @@ pub(crate) struct Forget {
     threads: Option<NonZeroUsize>,
 }
 
+/// What was found of the rows.
+enum Look {
+    /// They, their digests, and what holds them.
+    Rows(Box<(Found, Vec<RowDigest>, ForgetReport)>),
+    /// None, as this message says.
+    Nothing(String),
+}
+
 impl Forget {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let catalog = &*connect.catalog()?;
-        let (found, rows, before) = match self.look(catalog, json) {
-            Err(failure @ Failure::Failed(_)) if self.everywhere => {
-                return self.finish(catalog, failure, json);
-            }
-            looked => looked?,
+        let (found, rows, before) = match self.look(catalog, json)? {
+            Look::Rows(looked) => *looked,
+            Look::Nothing(message) if self.everywhere => return self.finish(catalog, message, json),
+            Look::Nothing(message) => return Err(Failure::failed(message)),
         };
         if !self.delete {
             self.outcome(&found, before, Vec::new()).print(json);
@@ -95,54 +102,49 @@ impl Forget {
     }
 
     /// The rows, and what holds them.
-    fn look(
-        &self,
-        catalog: &dyn Catalog,
-        json: bool,
-    ) -> Result<(Found, Vec<RowDigest>, ForgetReport), Failure> {
-        let found = self.find(catalog, json)?;
+    fn look(&self, catalog: &dyn Catalog, json: bool) -> Result<Look, Failure> {
+        let found = match self.find(catalog, json)? {
+            Ok(found) => found,
+            Err(nothing) => return Ok(Look::Nothing(nothing)),
+        };
         let rows: Vec<RowDigest> = found.rows.iter().copied().collect();
         let held = catalog.forget(&self.asked(&rows, true))?;
-        match held.rows {
-            0 => Err(Failure::failed(format!("no shard of the store has {}", found.meant))),
-            _ => Ok((found, rows, held)),
-        }
+        Ok(match held.rows {
+            0 => Look::Nothing(format!("no shard of the store has {}", found.meant)),
+            _ => Look::Rows(Box::new((found, rows, held))),
+        })
     }
 
-    /// Of rows that cannot be found any more, a forget that was killed may have left something. If not, that is the failure.
-    fn finish(&self, catalog: &dyn Catalog, failure: Failure, json: bool) -> Result<(), Failure> {
-        match catalog.forget(&self.asked(&[], false)) {
-            Ok(report) if !report.shards.is_empty() => {
-                output::note(json, "no such rows are left; what an earlier forget had begun is done now");
-                self.outcome(&Found::default(), report, Vec::new()).print(json);
-                Ok(())
-            }
-            Ok(_) | Err(CatalogError::NotFound { .. } | CatalogError::Http(_)) => Err(failure),
-            Err(error) => Err(error.into()),
+    /// There are no such rows: an earlier forget of them may have been killed, and have left something. If not, that is the failure.
+    fn finish(&self, catalog: &dyn Catalog, nothing: String, json: bool) -> Result<(), Failure> {
+        let report = catalog.forget(&self.asked(&[], false))?;
+        if report.shards.is_empty() {
+            return Err(Failure::failed(nothing));
         }
+        output::note(json, &format!("{nothing}; an earlier forget was not finished, and is now"));
+        self.outcome(&Found::default(), report, Vec::new()).print(json);
+        Ok(())
     }
 
     fn threads(&self) -> usize {
         self.threads.map_or_else(processors, usize::from)
     }
 
-    fn find(&self, catalog: &dyn Catalog, json: bool) -> Result<Found, Failure> {
+    /// The rows that are meant; else the message that there are none.
+    fn find(&self, catalog: &dyn Catalog, json: bool) -> Result<Result<Found, String>, Failure> {
         let version = find_version(catalog, &self.dataset)?;
         let found = match &self.rows {
             Some(file) => rows::named(catalog, &self.dataset, &version, file)?,
             None => rows::fitting(catalog, &version, &self.conditions, self.threads(), json)?,
         };
         match found.rows.len() {
-            0 => Err(Failure::failed(format!(
-                "no row of {}, in any of its versions, has {}",
-                version.name, found.meant
-            ))),
+            0 => Ok(Err(format!("no row of {}, in any of its versions, has {}", version.name, found.meant))),
             count if count > ForgetRows::MOST_ROWS => Err(Failure::usage(format!(
                 "{} are meant, more than the {} that are forgotten at once: narrow it down with another --where",
                 plural(count as u64, "row"),
                 ForgetRows::MOST_ROWS
             ))),
-            _ => Ok(found),
+            _ => Ok(Ok(found)),
         }
     }
 
