@@ -74,6 +74,9 @@ impl CacheConfig {
     }
 }
 
+/// A segment is replaced if what it gives back is at least such a part of what has to be written again.
+const LEAST_GAIN: u64 = 8;
+
 /// What leaves together: grains of one class share segments.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Class {
@@ -278,25 +281,29 @@ impl Cache {
         Ok(dropped)
     }
 
-    /// Makes room of what leaves with `epoch` in `run` and `has_left` already. Drops the segments of which every grain has, and
-    /// then, until `need` bytes are free, moves together what is left of the others, beginning with those that have the least of it.
+    /// Makes room of what leaves with `epoch` in `run`. Drops the segments of which every grain `may_go`. Then, until `need` bytes are
+    /// free, replaces others by what has not left of them, beginning with those that have the least of it: only where a good part
+    /// `has_left`.
     pub fn drop_left(
         &self,
         run: &str,
         epoch: u32,
         need: u64,
+        may_go: impl Fn(&GrainKey) -> bool,
         has_left: impl Fn(&GrainKey) -> bool,
     ) -> Result<Dropped, CacheError> {
         let mut dropped = Dropped::default();
         let mut partly_left = Vec::new();
         for number in self.segments_where(|class| class.run == run && class.departs == epoch) {
-            let Staying { staying, of_no_use } = self.state().staying_in(number, &has_left);
+            let goes = |state: &State| state.live_in(number).iter().all(|(key, _)| may_go(key));
             // Sealing it makes the next grain of its class open another: only where it is of use.
-            if staying > 0 {
-                partly_left.extend((of_no_use > 0).then_some((staying, number)));
-            } else if self.seal(number).staying_in(number, &has_left).staying == 0 {
+            let goes_now = goes(&self.state());
+            if goes_now && goes(&self.seal(number)) {
                 self.empty_segment(number, &|_| None, true, &mut dropped)?;
+                continue;
             }
+            let Staying { staying, of_no_use } = self.state().staying_in(number, &has_left);
+            partly_left.extend((of_no_use >= staying / LEAST_GAIN).then_some((staying, number)));
         }
         partly_left.sort_unstable();
         for (_, number) in partly_left {

@@ -72,7 +72,7 @@ pub(super) struct NoRoom {
 }
 
 /// How many bytes of a segment...
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Staying {
     /// ...are grains that have not left,
     pub(super) staying: u64,
@@ -246,9 +246,10 @@ impl State {
         places.collect()
     }
 
-    /// What of a segment has not left, and what is of no use any more.
+    /// What of a segment has not left, and what is of no use any more. Of one that is being written to nobody knows.
     pub(super) fn staying_in(&self, number: u32, has_left: &impl Fn(&GrainKey) -> bool) -> Staying {
-        let Some(segment) = self.segments.get(&number) else { return Staying::default() };
+        let segment = self.segments.get(&number).filter(|segment| segment.writing == 0);
+        let Some(segment) = segment else { return Staying { staying: u64::MAX, of_no_use: 0 } };
         let staying = self.live_in(number).into_iter().filter(|(key, _)| !has_left(key));
         let staying: u64 = staying.map(|(_, place)| format::record_bytes(place.len().into())).sum();
         let header = format::segment_header(&segment.class).len() as u64;

@@ -118,7 +118,10 @@ impl Engine {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = ended.cancelled() => is_last = true,
+                () = ended.cancelled() => {
+                    is_last = true;
+                    outbox.end_soon();
+                }
                 changed = progress.changed() => if changed.is_err() { return },
                 changed = placements.changed() => if changed.is_err() { return },
                 // The outbox and the engine are here: these do not end.

@@ -40,6 +40,8 @@ type News = (u64, u64);
 #[derive(Debug, Default)]
 pub(crate) struct Keeping {
     state: Mutex<State>,
+    /// Held while segments of what has left are dropped or replaced.
+    letting_go: Mutex<()>,
     /// Woken when something has made room for what comes.
     pub(super) freed: Notify,
 }
@@ -50,6 +52,8 @@ struct State {
     chosen: BTreeMap<u32, (News, Arc<Kept>)>,
     /// What left this node with the exchange before its epoch had ended.
     left: BTreeMap<u32, HashSet<GrainNo>>,
+    /// What makes room before its epoch has ended, as its next host does not keep it.
+    ends: BTreeMap<u32, HashSet<GrainNo>>,
     /// What was to be kept and found no room.
     no_room: BTreeMap<u32, HashSet<GrainNo>>,
 }
@@ -73,7 +77,7 @@ impl Keeping {
     /// A launch begins, perhaps in an epoch that was read before: nothing has left it.
     pub(super) fn begin(&self) {
         let mut state = self.state();
-        (state.left, state.no_room) = Default::default();
+        (state.left, state.ends, state.no_room) = Default::default();
     }
 
     /// Whether anything has left before `epoch` has ended.
@@ -89,6 +93,17 @@ impl Keeping {
     /// Whether a grain has left before `epoch` has ended.
     pub(super) fn has_left(&self, epoch: u32, grain: GrainNo) -> bool {
         self.state().left.get(&epoch).is_some_and(|left| left.contains(&grain))
+    }
+
+    /// A grain's next host does not keep it: where it lies beside others that have left, it goes with them, and the few of its
+    /// rows that are left are read past the cache.
+    fn may_end(&self, epoch: u32, grain: GrainNo) {
+        note(&mut self.state().ends, epoch, &[grain]);
+    }
+
+    /// Whether a grain was let go of in `epoch`, and lies nowhere else.
+    fn has_ended(&self, epoch: u32, grain: GrainNo) -> bool {
+        self.state().ends.get(&epoch).is_some_and(|ends| ends.contains(&grain))
     }
 
     /// There is no room for a grain in `epoch`.
@@ -176,14 +191,15 @@ impl Engine {
     /// Whether the cache is for this grain.
     pub(super) fn keeps(&self, run: &RunState, epoch: u32, grain: GrainNo) -> bool {
         let kept = self.kept(run, epoch);
-        let is_own = || run.is_hosted_by(&self.node, grain, epoch) && !run.keeping.has_left(epoch, grain);
+        let has_gone = || run.keeping.has_left(epoch, grain) || run.keeping.has_ended(epoch, grain);
+        let is_own = || run.is_hosted_by(&self.node, grain, epoch) && !has_gone();
         !kept.is_short() || (kept.has(grain) && is_own())
     }
 
     /// Whether the grain's rows are read past the cache: this node is the one to have it, and does not; nor does its next host.
     pub(super) fn passes_by(&self, run: &RunState, epoch: u32, grain: GrainNo) -> bool {
         let kept = self.kept(run, epoch);
-        let has_gone = || run.keeping.has_left(epoch, grain) && !self.kept(run, epoch + 1).has(grain);
+        let has_gone = || run.keeping.has_ended(epoch, grain);
         kept.is_short()
             && (!kept.has(grain) || run.keeping.found_no_room(epoch, grain) || has_gone())
             && run.is_hosted_by(&self.node, grain, epoch)
@@ -238,17 +254,19 @@ impl Engine {
         let (engine, run) = (Arc::clone(self), Arc::clone(run));
         let drop_segments = move || {
             let kept_next = engine.kept(&run, epoch + 1);
-            // What its next host does not keep need not wait for it: the few of its rows that are left are read past the cache.
-            let has_left = |key: &GrainKey| {
+            let has_left =
+                |key: &GrainKey| run.grain(key).is_none_or(|grain| run.keeping.has_left(epoch, grain));
+            let may_go = |key: &GrainKey| {
                 let Some(grain) = run.grain(key) else { return true };
-                let goes_nowhere = !kept_next.has(grain);
-                if goes_nowhere {
-                    run.keeping.leave(epoch, &[grain]);
+                let ends = !kept_next.has(grain);
+                if ends {
+                    run.keeping.may_end(epoch, grain);
                 }
-                goes_nowhere || run.keeping.has_left(epoch, grain)
+                ends || run.keeping.has_left(epoch, grain)
             };
             let need = engine.kept(&run, epoch).spare_bytes / SPARES_A_MOVE;
-            if let Err(error) = engine.cache.drop_left(run.name(), epoch, need, has_left) {
+            let _one_after_the_other = run.keeping.letting_go.lock().expect("no panic while held");
+            if let Err(error) = engine.cache.drop_left(run.name(), epoch, need, may_go, has_left) {
                 warn!(run = run.name(), epoch, %error, "grains that have left could not be dropped");
             }
             run.keeping.freed.notify_waiters();

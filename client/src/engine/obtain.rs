@@ -405,6 +405,8 @@ impl Engine {
         };
         match put {
             Ok(_) => true,
+            // Nothing is amiss when guests have no room.
+            Err(error) if class.is_of_guests() && error.is_full() => false,
             Err(error) => {
                 // What comes for the next epoch may find room in it.
                 if run.progress.borrow().furthest().is_none_or(|(furthest, _)| epoch <= furthest) {
@@ -425,9 +427,6 @@ impl Engine {
         let need = if by_limit { bytes } else { self.cache.free().saturating_add(bytes) };
         let hosted = self.hosted_class(None);
         self.cache.evict(&self.active_runs(), need, &hosted);
-        if self.cache.free() >= need {
-            return;
-        }
         let runs = self.active_run_states();
         // What the exchange has brought already, for the epoch after.
         let is_next = |key: &GrainKey| {

@@ -5,7 +5,7 @@
 
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
@@ -63,6 +63,8 @@ pub(super) struct Outbox {
     gate: Gate,
     /// Bytes of a grain, on average.
     grain_bytes: u64,
+    /// Nobody reads the run any more.
+    is_ending: AtomicBool,
     state: Mutex<State>,
     /// The oldest epoch of which something is under way or queued.
     oldest: watch::Sender<Option<u32>>,
@@ -100,6 +102,7 @@ impl Outbox {
             gate: Gate::new(LEAST),
             // With its proof and its key: a record of the cache has about the same beside a grain.
             grain_bytes: (all_bytes / run.plan.grain_count().max(1)).max(1),
+            is_ending: AtomicBool::new(false),
             state: Mutex::default(),
             oldest: watch::Sender::new(None),
         })
@@ -214,12 +217,10 @@ impl Outbox {
         let most = self.stream_grains(parcel.epoch);
         let mut joined = 0;
         while let Some(next) = queue.front()
-            && (next.epoch, next.generation) == (parcel.epoch, parcel.generation)
+            && (next.epoch, next.generation, next.tries) == (parcel.epoch, parcel.generation, parcel.tries)
             && parcel.grains.len() + next.grains.len() <= most
         {
-            let next = queue.pop_front().expect("just seen");
-            parcel.grains.extend(next.grains);
-            parcel.tries = parcel.tries.max(next.tries);
+            parcel.grains.extend(queue.pop_front().expect("just seen").grains);
             joined += 1;
         }
         if let Some(left) = state.left.get_mut(&parcel.epoch) {
@@ -253,7 +254,8 @@ impl Outbox {
             written.notify_one();
             bytes
         };
-        let (ack, bytes) = tokio::join!(self.engine.peers.send(to, header, take, Some(&gates)), feed);
+        let (ack, (given, bytes)) =
+            tokio::join!(self.engine.peers.send(to, header, take, Some(&gates)), feed);
         let stored = match &ack {
             Ok(ack) => ack.stored.min(count),
             Err(error) => {
@@ -265,8 +267,8 @@ impl Outbox {
             run.acknowledged(epoch, &parcel.grains);
             self.engine.let_go(run, epoch, &parcel.grains).await;
         }
-        let is_refused = ack.is_ok() && stored < count && self.engine.is_short(run, epoch);
-        let goes_again = is_refused && parcel.tries < MOST_TRIES;
+        let goes_again =
+            ack.is_ok() && stored < given && parcel.tries < MOST_TRIES && self.may_send_again(&parcel);
         self.engine.counters.exchange(run.name(), epoch, |counts| {
             if !goes_again {
                 counts.sent_grains += stored;
@@ -285,24 +287,37 @@ impl Outbox {
         }
     }
 
-    /// Reads grains and gives them to a stream. Returns how many bytes.
+    /// Whether what was refused may find room later: while somebody reads, and by the placement that it was addressed by.
+    fn may_send_again(&self, parcel: &Parcel) -> bool {
+        self.engine.is_short(&self.run, parcel.epoch)
+            && parcel.generation == self.run.generation()
+            && !self.is_ending.load(Relaxed)
+    }
+
+    /// Nobody reads the run any more: what is refused from now on is not sent again.
+    pub(super) fn end_soon(&self) {
+        self.is_ending.store(true, Relaxed);
+    }
+
+    /// Reads grains and gives them to a stream. Returns how many there were, and their bytes.
     async fn feed(
         &self,
         grains: &[GrainNo],
         loose: &HashMap<GrainNo, Bytes>,
         give: mpsc::Sender<(GrainKey, Bytes)>,
-    ) -> u64 {
-        let mut bytes_out = 0;
+    ) -> (u64, u64) {
+        let (mut given, mut bytes_out) = (0, 0);
         for piece in grains.chunks((PIECE_BYTES / self.grain_bytes).max(1) as usize) {
             // A grain that could not be had is missed by its next host, which then asks whoever has it.
             for (grain, bytes) in self.engine.read_all_cached(&self.run, piece, loose).await {
                 bytes_out += bytes.len() as u64;
                 if give.send((self.run.key(grain), bytes)).await.is_err() {
-                    return bytes_out; // the connection is gone; `send` says why
+                    return (given, bytes_out); // the connection is gone; `send` says why
                 }
+                given += 1;
             }
         }
-        bytes_out
+        (given, bytes_out)
     }
 
     fn give_up(&self, to: &NodeId, is_given_up: impl Fn(&Parcel) -> bool) {

@@ -269,8 +269,12 @@ fn ask(
 
 /// The nodes that a rank reports to: the hosts of its partitions, and every node that it has asked for anything, whether that has
 /// answered or was too late. A node that has heard of a rank holds what has left until this rank has passed the epoch.
-fn reported_to(hosts: Vec<String>, asked: &BTreeMap<String, Asked>) -> BTreeSet<String> {
-    hosts.into_iter().chain(asked.keys().cloned()).collect()
+fn reported_to(mut hosts: Vec<String>, asked: &BTreeMap<String, Asked>) -> Vec<String> {
+    hosts.sort();
+    hosts.dedup();
+    let others: Vec<String> = asked.keys().filter(|server| !hosts.contains(server)).cloned().collect();
+    // The exchange goes by the hosts' clock: they hear first.
+    [hosts, others].concat()
 }
 
 fn address(view: &RunView, node: &NodeId) -> Option<String> {
@@ -757,6 +761,6 @@ mod tests {
         let late = Asked { questions: 1, late: 1, unanswered: 0 };
         let asked = BTreeMap::from([("n2".to_owned(), late), ("n1".to_owned(), Asked::default())]);
         let hosts = vec!["n1".to_owned(), "n1".to_owned()];
-        assert_eq!(reported_to(hosts, &asked).into_iter().collect::<Vec<_>>(), ["n1", "n2"]);
+        assert_eq!(reported_to(hosts, &asked), ["n1", "n2"]);
     }
 }
