@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use rayon::prelude::*;
 
 use super::matcher::Matcher;
+use super::rewrite::Rewrite;
 use super::store::{Store, corrupt, need_shard, need_sidecar};
 use super::{Base, File, VersionError, pool, settings};
 use crate::digest::ShardId;
 use crate::ingest::{Progress, Sink};
 use crate::manifest::{Manifest, ShardEntry};
 use crate::row::RowDigest;
-use crate::shard::{Compression, ShardWriter};
+use crate::shard::Compression;
 
 /// The version without the samples that have one of these digests, each as often as it is there. The others keep their order. A
 /// shard without such a sample is neither read nor written, and one with nothing else is left out. Where no sample is meant, the
@@ -108,30 +109,18 @@ impl Write<'_> {
             Ok(kept)
         };
         let digests = need_sidecar(self.store, entry)?.rows;
-        let expected: Vec<RowDigest> =
-            digests.iter().copied().filter(|digest| !self.rows.contains(digest)).collect();
-        if expected.len() == digests.len() {
+        let stays = |digest: &RowDigest| !self.rows.contains(digest);
+        if digests.iter().all(stays) {
             return done(Some(entry.clone()));
         }
-        if expected.is_empty() {
+        if !digests.iter().any(stays) {
             return done(None);
         }
-        let failed = |source| VersionError::Shard { index, source };
         let shard = need_shard(self.store, entry)?;
-        let mut writer = ShardWriter::with_compression(self.base.manifest.schema.clone(), self.compression)
-            .map_err(failed)?;
-        let mut row = Vec::new();
-        for (number, _) in (0u32..).zip(&digests).filter(|(_, digest)| !self.rows.contains(digest)) {
-            row.clear();
-            shard.encode_row(number, &mut row).map_err(failed)?;
-            writer.push_row(&row).map_err(failed)?;
+        let mut rewrite = Rewrite::new(index, self.base.manifest.schema.clone(), self.compression)?;
+        for (number, digest) in (0u32..).zip(digests).filter(|(_, digest)| stays(digest)) {
+            rewrite.push(&shard, number, digest)?;
         }
-        let finished = writer.finish().map_err(failed)?;
-        if finished.sidecar.rows != expected {
-            return Err(VersionError::Changed { shard: finished.id });
-        }
-        let kept = finished.entry.clone();
-        self.sink.put_shard(finished).map_err(|source| VersionError::Sink { shard: kept.id, source })?;
-        done(Some(kept))
+        done(Some(rewrite.put(self.sink)?))
     }
 }

@@ -15,6 +15,7 @@ mod forget;
 mod matcher;
 mod repair;
 mod reshard;
+mod rewrite;
 mod schema;
 mod settings;
 mod store;

@@ -5,12 +5,13 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::rewrite::Rewrite;
 use super::store::Store;
 use super::stretch::{Line, Piece, Reader};
 use super::{Base, VersionError, pool, settings};
 use crate::ingest::{Cut, Progress, Sink};
 use crate::manifest::{Manifest, ShardEntry};
-use crate::shard::{Compression, ShardWriter};
+use crate::shard::Compression;
 use crate::size::ByteSize;
 
 /// The version cut into shards of about `size` canonical bytes, compressed as they were or as asked. Shards whose samples stay together and
@@ -84,25 +85,14 @@ impl Write<'_> {
         if self.keeps && old[first].statistics.is_some() && self.line.samples(first) == samples {
             return done(old[first].clone());
         }
-        let failed = |source| VersionError::Shard { index, source };
-        let mut writer = ShardWriter::with_compression(self.base.manifest.schema.clone(), self.compression)
-            .map_err(failed)?;
-        let (mut expected, mut row) = (Vec::new(), Vec::new());
+        let mut rewrite = Rewrite::new(index, self.base.manifest.schema.clone(), self.compression)?;
         for (part, rows) in self.line.parts(samples) {
-            expected.extend_from_slice(&reader.digests(part)?[rows.start as usize..rows.end as usize]);
+            let digests = reader.digests(part)?[rows.start as usize..rows.end as usize].to_vec();
             let shard = reader.shard(part)?;
-            for number in rows {
-                row.clear();
-                shard.encode_row(number, &mut row).map_err(failed)?;
-                writer.push_row(&row).map_err(failed)?;
+            for (number, digest) in rows.zip(digests) {
+                rewrite.push(shard, number, digest)?;
             }
         }
-        let finished = writer.finish().map_err(failed)?;
-        if finished.sidecar.rows != expected {
-            return Err(VersionError::Changed { shard: finished.id });
-        }
-        let entry = finished.entry.clone();
-        self.sink.put_shard(finished).map_err(|source| VersionError::Sink { shard: entry.id, source })?;
-        done(entry)
+        done(rewrite.put(self.sink)?)
     }
 }
