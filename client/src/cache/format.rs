@@ -97,8 +97,9 @@ pub(super) struct Found {
 
 /// What a segment file says of itself.
 pub(super) enum Contents {
-    /// A class and its records up to the end of the file or to the first that was not completely written.
-    Segment { class: Class, records: Vec<Found> },
+    /// A class and its records up to the end of the file or to the first that was not completely written. The header and the records
+    /// end at `end`.
+    Segment { class: Class, records: Vec<Found>, end: u64 },
     /// Not even its header was completely written.
     Torn,
     /// A later format than this program knows.
@@ -140,7 +141,7 @@ pub(super) fn read_contents(file: &File) -> io::Result<Contents> {
         records.push(Found { key, offset, len });
         at += record_bytes(u64::from(len));
     }
-    Ok(Contents::Segment { class, records })
+    Ok(Contents::Segment { class, records, end: at })
 }
 
 fn parse_record_header(bytes: &[u8; RECORD_HEADER as usize], class_id: [u8; 8]) -> Option<(GrainKey, u32)> {

@@ -40,7 +40,7 @@ pub(crate) use format::resting_bytes;
 use index::Place;
 use open::Marker;
 pub use open::scan;
-use state::{Reservation, State, Staying};
+use state::{Doomed, Reservation, State, Staying};
 
 use crate::reserve::Reserve;
 
@@ -150,6 +150,19 @@ pub struct ClassUse {
     pub bytes: u64,
 }
 
+/// Where the bytes of a record come from.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    /// The owner, who has verified them.
+    Verified,
+    /// A place in the cache, if the grain is still there.
+    Moved(Place),
+    /// The owner, who has verified them; the grain is at this place meanwhile.
+    Replaces(Place),
+    /// A segment that is unlinked. Meanwhile the owner may have found the grain to be corrupt.
+    Unlinked,
+}
+
 /// A cache of grains in a directory. Dropped without [`close`](Self::close), it counts as stopped uncleanly.
 pub struct Cache {
     dir: PathBuf,
@@ -205,7 +218,24 @@ impl Cache {
             }
             self.discard(&key);
         }
-        self.write(&key, class, bytes, None)
+        self.write(&key, class, bytes, Source::Verified)
+    }
+
+    /// As [`put`](Self::put), but a grain that is there already moves to `class`. Where there is no room it stays under its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`put`](Self::put).
+    pub fn put_under(&self, key: GrainKey, class: &Class, bytes: &[u8]) -> Result<Location, CacheError> {
+        let place = {
+            let state = self.state();
+            let place = state.index.get(&key);
+            place.filter(|place| state.segments[&place.segment].class != *class)
+        };
+        let Some(place) = place else { return self.put(key, class, bytes) };
+        let location = self.write(&key, class, bytes, Source::Replaces(place))?;
+        self.unlink_if_spent(place.segment)?;
+        Ok(location)
     }
 
     /// From now on a put leaves `bytes` free on the disk, as others write there too: one that would not is refused as if the
@@ -349,6 +379,14 @@ impl Cache {
     ) -> Dropped {
         let need = need.saturating_add(format::MOST_OVERHEAD);
         let mut dropped = Dropped::default();
+        if self.free() < need
+            && let Err(error) = self.unlink_doomed()
+        {
+            warn!(
+                error = &error as &dyn std::error::Error,
+                "a segment cannot be unlinked; its space stays taken"
+            );
+        }
         for number in self.segments_where(goes) {
             if self.free() >= need {
                 break;
@@ -382,6 +420,9 @@ impl Cache {
                 marker.dead.insert(name, dead);
             }
         }
+        // Should its file outlive this, its grains were discarded for a reason.
+        let doomed = state.doomed.iter().filter_map(|doomed| doomed.path.file_name());
+        marker.suspect.extend(doomed.map(|name| name.to_string_lossy().into_owned()));
         // First what makes the stop an orderly one: the index may take longer than there is time, or more room than there is.
         open::write_marker(&self.dir, &marker)?;
         match saved::write(&self.dir, &state) {
@@ -453,13 +494,13 @@ impl Cache {
         self.unclean
     }
 
-    /// Writes a record and makes it findable: with `moved_from`, if the grain still lies there, else in any case.
+    /// Writes a record and makes it findable, unless the grain is elsewhere by now.
     fn write(
         &self,
         key: &GrainKey,
         class: &Class,
         bytes: &[u8],
-        moved_from: Option<Place>,
+        from: Source,
     ) -> Result<Location, CacheError> {
         if bytes.len() as u64 >= Place::MAX_LEN {
             return Err(CacheError::TooLarge { key: *key, bytes: bytes.len() as u64 });
@@ -479,11 +520,17 @@ impl Cache {
         let (segment, offset) = (reservation.segment, reservation.offset);
         if written.is_ok() {
             let present = state.index.get(key);
-            match (moved_from, present) {
-                (Some(from), Some(place)) if place.is_same(from.segment, from.offset) => {
+            match (from, present) {
+                (Source::Moved(from), Some(place)) if place.is_same(from.segment, from.offset) => {
                     state.publish(key, segment, offset, len, place.is_suspect());
                 }
-                (None, None) => state.publish(key, segment, offset, len, false),
+                (Source::Replaces(from), Some(place)) if place.is_same(from.segment, from.offset) => {
+                    state.publish(key, segment, offset, len, false);
+                }
+                (Source::Verified | Source::Replaces(_), None) => {
+                    state.publish(key, segment, offset, len, false)
+                }
+                (Source::Unlinked, None) => state.publish(key, segment, offset, len, true),
                 // Someone else was faster, or has discarded what was to be moved.
                 _ => state.note_dead(key, segment, offset),
             }
@@ -591,7 +638,7 @@ impl Cache {
         dropped: &mut Dropped,
     ) -> Result<(), CacheError> {
         let live = self.seal(number).live_in(number);
-        let (mut classes, mut without_room) = (BTreeSet::new(), Vec::new());
+        let (mut classes, mut without_room) = (BTreeSet::new(), BTreeMap::new());
         for (key, place) in live {
             let Some(class) = still_wanted(&key) else { continue };
             let Some(location) = self.get(&key) else { continue };
@@ -599,30 +646,32 @@ impl Cache {
                 dropped.lost += 1;
                 continue;
             };
-            match self.write(&key, &class, &bytes, Some(place)) {
+            match self.write(&key, &class, &bytes, Source::Moved(place)) {
                 Ok(_) => {
                     dropped.relocated += 1;
                     classes.insert(class);
                 }
-                // Put again, it would pass for verified.
-                Err(error) if may_lose && error.is_full() && !place.is_suspect() => {
-                    without_room.push((key, class, bytes));
-                }
+                Err(error) if may_lose && error.is_full() => _ = without_room.insert(key, (class, bytes)),
                 Err(_) => dropped.lost += 1,
             }
         }
         if dropped.lost > 0 && !may_lose {
             return Ok(());
         }
-        // Those who were told that a grain is durable were not told for how long: it stays so.
+        // The owner knows these grains to be durable: they stay so.
         self.sync_where(|class| classes.contains(class))?;
-        let bytes = self.unlink(number)?;
-        dropped.segments += u64::from(bytes.is_some());
-        dropped.bytes += bytes.unwrap_or(0);
-        // Its own room is free now. A crash here, or somebody faster, costs another read of what others have.
+        let Some((doomed, live)) = self.state().remove(number) else { return Ok(()) };
+        if let Err(error) = self.unlink(&doomed) {
+            dropped.lost += live.iter().filter(|key| without_room.contains_key(*key)).count() as u64;
+            return Err(error);
+        }
+        dropped.segments += 1;
+        dropped.bytes += doomed.bytes;
+        // Its own space is free now. After a crash here these grains are misses.
         classes.clear();
-        for (key, class, bytes) in without_room {
-            match self.put(key, &class, &bytes) {
+        for key in live {
+            let Some((class, bytes)) = without_room.remove(&key) else { continue };
+            match self.write(&key, &class, &bytes, Source::Unlinked) {
                 Ok(_) => {
                     dropped.relocated += 1;
                     classes.insert(class);
@@ -644,20 +693,24 @@ impl Cache {
     }
 
     fn unlink_if_spent(&self, number: u32) -> Result<(), CacheError> {
-        let spent = self.state().is_spent(number);
-        if spent {
-            self.unlink(number)?;
-        }
+        let mut state = self.state();
+        let removed = if state.is_spent(number) { state.remove(number) } else { None };
+        drop(state);
+        removed.map_or(Ok(()), |(doomed, _)| self.unlink(&doomed))
+    }
+
+    /// Unlinks the file of a removed segment, and gives its space back. Where that fails, it stays doomed.
+    fn unlink(&self, doomed: &Doomed) -> Result<(), CacheError> {
+        self.files.forget(&doomed.path);
+        open::unlink(&doomed.path)?;
+        self.state().unlinked(&doomed.path);
         Ok(())
     }
 
-    /// Forgets a sealed segment, unlinks it, and gives its space back. `None` if it is gone already.
-    fn unlink(&self, number: u32) -> Result<Option<u64>, CacheError> {
-        let Some(segment) = self.state().remove(number) else { return Ok(None) };
-        self.files.forget(&segment.path);
-        open::unlink(&segment.path)?;
-        self.state().used -= segment.bytes;
-        Ok(Some(segment.bytes))
+    /// Unlinks the files that could not be unlinked when their segments were removed.
+    fn unlink_doomed(&self) -> Result<(), CacheError> {
+        let doomed = self.state().doomed.clone();
+        doomed.iter().try_for_each(|doomed| self.unlink(doomed))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -18,7 +18,7 @@ use shardfmt::{Digest, GrainKey};
 use tracing::warn;
 
 use super::format::{self, Contents};
-use super::state::{Names, State, parse_segment_name};
+use super::state::{Doomed, Names, State, parse_segment_name};
 use super::{CacheConfig, CacheError, Class, Location, saved};
 use crate::durable;
 
@@ -105,7 +105,7 @@ pub fn scan(dir: impl AsRef<Path>) -> Result<Vec<(GrainKey, Class, Location)>, C
     for (_, _, path) in list_segments(&dir.as_ref().join("segments"))? {
         // A segment may be unlinked meanwhile, by the cache that owns it.
         let Some((file, _)) = open_existing(&path)? else { continue };
-        let Contents::Segment { class, records } = read_contents(&file, &path)? else { continue };
+        let Contents::Segment { class, records, .. } = read_contents(&file, &path)? else { continue };
         let segment: Arc<Path> = path.into();
         grains.extend(records.into_iter().map(|found| {
             let (offset, len) = (found.offset, found.len);
@@ -201,24 +201,26 @@ fn take_up(state: &mut State, number: u32, path: &Path, marker: Option<&Marker>)
         let Some((file, bytes)) = open_existing(path)? else { return Ok(None) };
         Ok(Some((read_contents(&file, path)?, bytes)))
     };
-    let (class, records, bytes) = match read() {
+    let (class, records, bytes, end) = match read() {
         Ok(None) => return Ok(()),
-        Ok(Some((Contents::Segment { class, records }, bytes))) => (class, records, bytes),
+        Ok(Some((Contents::Segment { class, records, end }, bytes))) => (class, records, bytes, end),
         Ok(Some((Contents::Torn, _))) => return unlink(path),
         Ok(Some((Contents::TooNew(found), _))) => {
             return Err(CacheError::TooNew { path: path.into(), found });
         }
         Err(error) => {
-            // A bad place on the disk costs what lay there. The file may stay: it is not looked at again.
+            // A bad place on the disk costs what lay there.
             warn!(
                 error = &error as &dyn std::error::Error,
                 "a segment of the cache cannot be read; going on without it"
             );
-            let _: Result<(), CacheError> = unlink(path);
+            if unlink(path).is_err() {
+                state.doomed.push(Doomed { path: path.into(), bytes: 0 });
+            }
             return Ok(());
         }
     };
-    state.adopt(number, class, path.into(), bytes);
+    state.adopt(number, class, path.into(), bytes, end);
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let dead = marker.and_then(|marker| marker.dead.get(name)).map_or(&[][..], Vec::as_slice);
     let suspect = marker.is_none_or(|marker| marker.suspect.iter().any(|suspect| suspect == name));
@@ -251,9 +253,9 @@ fn shrink_to_limit(state: &mut State) -> Result<(), CacheError> {
 }
 
 fn unlink_segment(state: &mut State, number: u32) -> Result<(), CacheError> {
-    let Some(segment) = state.remove(number) else { return Ok(()) };
-    unlink(&segment.path)?;
-    state.used -= segment.bytes;
+    let Some((doomed, _)) = state.remove(number) else { return Ok(()) };
+    unlink(&doomed.path)?;
+    state.unlinked(&doomed.path);
     Ok(())
 }
 

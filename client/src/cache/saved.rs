@@ -4,11 +4,12 @@
 //!
 //! ```text
 //! magic "SHARDIDX", u32 format, u32 shards, u32 segments, 32 bytes for each shard, then for each segment:
-//! u32 session, u32 number, u64 length of the file, u32 class length, u32 records, class as JSON,
+//! u32 session, u32 number, u64 length of the file, u32 class length, u32 records, u32 stray, class as JSON,
 //! and for each record u32 shard (its place in the list), u32 g, u32 index, u32 offset, u32 length, u32 state
 //! ```
 //!
-//! Numbers are little-endian. A record's state is 0 if it is to be found, 1 if it is suspect, too, 2 if it is dead.
+//! Numbers are little-endian. `stray` is 1 if the file has bytes that belong to no record, else 0. A record's state is 0 if it is to be
+//! found, 1 if it is suspect, too, 2 if it is dead.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -23,7 +24,7 @@ use crate::durable;
 
 const FILE: &str = "index";
 const MAGIC: &[u8; 8] = b"SHARDIDX";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const SUSPECT: u32 = 1;
 const DEAD: u32 = 2;
 /// Bytes of a record.
@@ -48,6 +49,7 @@ pub(super) struct SavedSegment {
     pub(super) class: Class,
     pub(super) records: Vec<(ShortKey, u32)>,
     pub(super) live: u32,
+    pub(super) has_stray_bytes: bool,
 }
 
 impl Saved {
@@ -92,7 +94,8 @@ fn write_all(path: &Path, state: &State) -> io::Result<Digest> {
         let class = serde_json::to_vec(&segment.class).expect("a class is plain data");
         put(&mut file, &[session, number])?;
         file.write_all(&fs::metadata(&segment.path)?.len().to_le_bytes())?;
-        put(&mut file, &[count(class.len())?, count(segment.records.len())?])?;
+        let stray = u32::from(segment.has_stray_bytes);
+        put(&mut file, &[count(class.len())?, count(segment.records.len())?, stray])?;
         file.write_all(&class)?;
         for (key, offset) in &segment.records {
             let place = state.index.get_short(*key).filter(|place| place.is_same(at, *offset));
@@ -132,7 +135,7 @@ fn parse(bytes: &[u8]) -> Option<Saved> {
         Saved { shards: shards.iter().map(|id| ShardId(Digest(*id))).collect(), ..Saved::default() };
     saved.places.reserve_exact(rest.len() / RECORD);
     for at in 0..segments {
-        let [session, number, low, high, class, records] = numbers(&mut rest)?;
+        let [session, number, low, high, class, records, stray] = numbers(&mut rest)?;
         let class = serde_json::from_slice(split(&mut rest, class as usize)?).ok()?;
         let (records, _) = split(&mut rest, (records as usize).checked_mul(RECORD)?)?.as_chunks::<RECORD>();
         let (bytes, live_before) = ((u64::from(high) << 32) | u64::from(low), saved.places.len());
@@ -149,7 +152,16 @@ fn parse(bytes: &[u8]) -> Option<Saved> {
             }
         }
         let live = u32::try_from(saved.places.len() - live_before).ok()?;
-        saved.segments.push(SavedSegment { session, number, bytes, class, records: kept, live });
+        let has_stray_bytes = stray != 0;
+        saved.segments.push(SavedSegment {
+            session,
+            number,
+            bytes,
+            class,
+            records: kept,
+            live,
+            has_stray_bytes,
+        });
     }
     rest.is_empty().then_some(saved)
 }

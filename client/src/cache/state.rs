@@ -23,6 +23,8 @@ pub(super) struct State {
     pub(super) closed: bool,
     /// Shards of which no grain is taken any more.
     pub(super) forgotten: BTreeSet<ShardId>,
+    /// Removed segments whose files may still be there. Their space stays counted.
+    pub(super) doomed: Vec<Doomed>,
     names: Names,
     segment_bytes: u64,
 }
@@ -40,6 +42,15 @@ pub(super) struct Segment {
     pub(super) writing: u32,
     /// Something was written since the last fsync began.
     pub(super) dirty: bool,
+    /// The file has bytes that belong to no record: of a write that failed or of an unclean stop.
+    pub(super) has_stray_bytes: bool,
+}
+
+/// The file of a segment that was removed.
+#[derive(Debug, Clone)]
+pub(super) struct Doomed {
+    pub(super) path: Arc<Path>,
+    pub(super) bytes: u64,
 }
 
 impl Segment {
@@ -71,12 +82,12 @@ pub(super) struct NoRoom {
     pub(super) needed: u64,
 }
 
-/// How many bytes of a segment...
+/// The bytes of a segment that...
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Staying {
-    /// ...are grains that have not left,
+    /// ...belong to grains that have not left,
     pub(super) staying: u64,
-    /// and how many would come free if only those were kept.
+    /// and that would become free if only those were kept.
     pub(super) of_no_use: u64,
 }
 
@@ -90,14 +101,25 @@ impl State {
             limit,
             closed: false,
             forgotten: BTreeSet::new(),
+            doomed: Vec::new(),
             names,
             segment_bytes,
         }
     }
 
-    /// Takes up a segment that was there before; it takes no more grains.
-    pub(super) fn adopt(&mut self, number: u32, class: Class, path: Arc<Path>, bytes: u64) {
-        let segment = Segment { class, path, bytes, records: Vec::new(), live: 0, writing: 0, dirty: false };
+    /// Takes up a segment that was there before, with a file of `bytes` bytes of which the first `recorded` are its header and records.
+    /// It takes no more grains.
+    pub(super) fn adopt(&mut self, number: u32, class: Class, path: Arc<Path>, bytes: u64, recorded: u64) {
+        let segment = Segment {
+            class,
+            path,
+            bytes,
+            records: Vec::new(),
+            live: 0,
+            writing: 0,
+            dirty: false,
+            has_stray_bytes: recorded < bytes,
+        };
         self.segments.insert(number, segment);
         self.used += bytes;
     }
@@ -107,8 +129,9 @@ impl State {
         let Saved { shards, segments, places } = saved;
         self.index = Index::of(shards, &places);
         for ((number, saved), path) in (0..).zip(segments).zip(paths) {
-            let SavedSegment { bytes, class, records, live, .. } = saved;
-            let segment = Segment { class, path, bytes, records, live, writing: 0, dirty: false };
+            let SavedSegment { bytes, class, records, live, has_stray_bytes, .. } = saved;
+            let segment =
+                Segment { class, path, bytes, records, live, writing: 0, dirty: false, has_stray_bytes };
             self.segments.insert(number, segment);
             self.used += bytes;
         }
@@ -148,6 +171,7 @@ impl State {
             live: 0,
             writing: 1,
             dirty: false,
+            has_stray_bytes: false,
         };
         self.segments.insert(number, segment);
         self.used += needed;
@@ -167,6 +191,7 @@ impl State {
         let segment = self.segments.get_mut(&reservation.segment).expect("segments outlive their writes");
         segment.writing -= 1;
         segment.dirty = true;
+        segment.has_stray_bytes = true;
         self.seal(reservation.segment);
     }
 
@@ -246,7 +271,7 @@ impl State {
         places.collect()
     }
 
-    /// What of a segment has not left, and what is of no use any more. Of one that is being written to nobody knows.
+    /// The bytes of a segment that stay, and those that replacing it would free. A segment with writes under way counts as staying whole.
     pub(super) fn staying_in(&self, number: u32, has_left: &impl Fn(&GrainKey) -> bool) -> Staying {
         let segment = self.segments.get(&number).filter(|segment| segment.writing == 0);
         let Some(segment) = segment else { return Staying { staying: u64::MAX, of_no_use: 0 } };
@@ -256,9 +281,10 @@ impl State {
         Staying { staying, of_no_use: segment.bytes.saturating_sub(staying + header) }
     }
 
-    /// Whether a segment has bytes of one of some shards, dead or alive.
-    pub(super) fn has_records_of(&self, segment: &Segment, shards: &BTreeSet<ShardId>) -> bool {
-        segment.records.iter().any(|(short, _)| shards.contains(&self.index.long(*short).shard))
+    /// Whether a segment may have bytes of one of some shards, dead or alive.
+    pub(super) fn may_hold(&self, segment: &Segment, shards: &BTreeSet<ShardId>) -> bool {
+        segment.has_stray_bytes
+            || segment.records.iter().any(|(short, _)| shards.contains(&self.index.long(*short).shard))
     }
 
     /// Offsets of the records in a segment that are dead, and whether any of its grains is suspect.
@@ -274,13 +300,25 @@ impl State {
         (dead, suspect)
     }
 
-    /// Forgets a sealed segment without writers and all grains in it; its space stays counted until it is unlinked.
-    pub(super) fn remove(&mut self, number: u32) -> Option<Segment> {
+    /// Removes a sealed segment without writers and all grains in it from what can be found, and dooms its file. Returns the file and
+    /// the grains.
+    pub(super) fn remove(&mut self, number: u32) -> Option<(Doomed, Vec<GrainKey>)> {
         self.seal(number);
-        for (key, _) in self.live_in(number) {
-            self.forget(&key);
+        let live: Vec<GrainKey> = self.live_in(number).into_iter().map(|(key, _)| key).collect();
+        for key in &live {
+            self.forget(key);
         }
-        self.segments.remove(&number)
+        let segment = self.segments.remove(&number)?;
+        let doomed = Doomed { path: segment.path, bytes: segment.bytes };
+        self.doomed.push(doomed.clone());
+        Some((doomed, live))
+    }
+
+    /// The doomed file is gone: gives its space back, once.
+    pub(super) fn unlinked(&mut self, path: &Path) {
+        if let Some(at) = self.doomed.iter().position(|doomed| *doomed.path == *path) {
+            self.used -= self.doomed.swap_remove(at).bytes;
+        }
     }
 }
 

@@ -388,25 +388,27 @@ impl Engine {
                 && kept.departs >= class.departs
                 && (class.is_of_guests() || !kept.is_of_guests())
         };
-        if self.cache.class_of(&key).is_some_and(|kept| !is_kept_as_well(kept)) {
-            self.cache.discard(&key);
-        }
-        let put = match self.cache.put(key, &class, bytes) {
+        let put = || match self.cache.class_of(&key).is_some_and(|kept| !is_kept_as_well(kept)) {
+            true => self.cache.put_under(key, &class, bytes),
+            false => self.cache.put(key, &class, bytes),
+        };
+        let put = match put() {
             Err(error) if error.is_full() => {
-                let (need, by_limit) = (bytes.len() as u64, matches!(error, CacheError::Full { .. }));
+                let need = self.room_for(bytes.len() as u64, &error);
                 // Guests make no room for each other: each is read again by whoever wants it next.
                 match class.is_of_guests() {
                     true => _ = self.cache.evict(&self.active_runs(), need, self.hosted_class(None)),
-                    false => self.make_room(run, need, by_limit),
+                    false => self.make_room(run, need),
                 }
-                self.cache.put(key, &class, bytes)
+                put()
             }
             put => put,
         };
         match put {
             Ok(_) => true,
-            // Nothing is amiss when guests have no room.
+            // Nothing is amiss when guests have no room, or when rows were forgotten.
             Err(error) if class.is_of_guests() && error.is_full() => false,
+            Err(CacheError::Forgotten { .. }) => false,
             Err(error) => {
                 // What comes for the next epoch may find room in it.
                 if run.progress.borrow().furthest().is_none_or(|(furthest, _)| epoch <= furthest) {
@@ -420,11 +422,17 @@ impl Engine {
         }
     }
 
-    /// Drops what only runs that nobody reads any more wanted, then what is here of partitions that others host, and at last, once
-    /// for each placement and epoch, what this node has kept of partitions that others host by now. Of a disk that is full before
-    /// the cache is, as much as was asked for.
-    pub(super) fn make_room(&self, run: &RunState, bytes: u64, by_limit: bool) {
-        let need = if by_limit { bytes } else { self.cache.free().saturating_add(bytes) };
+    /// How many bytes have to be free for `bytes` that found no room. Where the disk is full before the cache is, as many more than now.
+    pub(super) fn room_for(&self, bytes: u64, why: &CacheError) -> u64 {
+        match why {
+            CacheError::Full { .. } => bytes,
+            _ => self.cache.free().saturating_add(bytes),
+        }
+    }
+
+    /// Makes `need` bytes free if it can: evicts grains of runs without readers, then guests, and at last, once for each placement and
+    /// epoch, grains of partitions that other nodes host since.
+    pub(super) fn make_room(&self, run: &RunState, need: u64) {
         let hosted = self.hosted_class(None);
         self.cache.evict(&self.active_runs(), need, &hosted);
         let runs = self.active_run_states();

@@ -30,7 +30,7 @@ use crate::peers::{Pace, Purpose, SendHeader};
 /// How many streams to one node are under way at once: while the one before waits for its grains to be made durable, the next
 /// is sent.
 const STREAMS: usize = 8;
-/// What finds no room where it goes is sent again so many times; each time the other node waits for room first.
+/// The most times that a parcel is sent again after its receiver had no room. The receiver waits for room each time.
 const MOST_TRIES: u32 = 8;
 /// Chunks share a stream up to this size.
 const STREAM_BYTES: u64 = 4 << 20;
@@ -49,7 +49,7 @@ pub(super) struct Parcel {
     /// The placement it was addressed by.
     pub(super) generation: u64,
     pub(super) grains: Vec<GrainNo>,
-    /// How often the node had no room for it.
+    /// How many times the receiver had no room for it.
     pub(super) tries: u32,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Outbox {
     gate: Gate,
     /// Bytes of a grain, on average.
     grain_bytes: u64,
-    /// Nobody reads the run any more.
+    /// The run has no readers left.
     is_ending: AtomicBool,
     state: Mutex<State>,
     /// The oldest epoch of which something is under way or queued.
@@ -126,7 +126,7 @@ impl Outbox {
         }
     }
 
-    /// Queues once more what was not taken. Whoever sends to that node calls this, and so sees to it next.
+    /// Queues a refused parcel again. Only the lane's running sender calls this, so the queue is served.
     fn put_back(&self, to: &NodeId, parcel: Parcel) {
         let mut state = self.state();
         *state.backlog.entry(parcel.epoch).or_default() += self.bytes_of(&parcel);
@@ -294,7 +294,7 @@ impl Outbox {
             && !self.is_ending.load(Relaxed)
     }
 
-    /// Nobody reads the run any more: what is refused from now on is not sent again.
+    /// Notes that the run has no readers left. From now on no refused parcel is sent again.
     pub(super) fn end_soon(&self) {
         self.is_ending.store(true, Relaxed);
     }

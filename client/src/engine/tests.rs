@@ -566,7 +566,7 @@ async fn room_is_made_of_what_others_host_and_of_nothing_else() {
         engine.obtain(&state, 1, foreign.iter().copied()).await.expect("the other has them");
     }
 
-    engine.make_room(&state, u64::MAX, true);
+    engine.make_room(&state, u64::MAX);
     let own = state.hosted_grains(&node(1), 1);
     assert!(own.iter().all(is_here), "what the node hosts was dropped");
     let next = state.hosted_grains(&node(1), 2);
