@@ -53,7 +53,7 @@ pub enum CatalogError {
         "the present version of dataset {dataset} has rows that are to be forgotten: `shardctl forget` commits one without them; run it again"
     )]
     StillHeld { dataset: DatasetName },
-    /// Somebody is about to point at what is to be forgotten. Ask again.
+    /// Another request is about to refer to an object that the forget deletes. Retry.
     #[error(
         "{what} has rows that are to be forgotten, and is about to be committed, tagged, planned or trained on: run the same forget again in a minute; what a crash left of that ends within an hour"
     )]

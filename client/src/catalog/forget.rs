@@ -7,26 +7,25 @@
 //!
 //! That the present version of no dataset has the rows is up to the caller, who can write shards without them.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use shardfmt::{
-    CommitId, DatasetName, Manifest, PlanId, RowDigest, Shard, ShardError, ShardId, Sidecar, StrataId,
-    VersionId,
+    CommitId, DatasetName, Manifest, NodeHash, PlanId, RowDigest, Shard, ShardError, ShardId, Sidecar,
+    StrataId, VersionId,
 };
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::forget_info::{Forget, ForgetReport, HoldingDataset, HoldingShard, HoldingVersion};
-use super::gc::{Kind, Reached, SLICE, Tally, UPLOAD_TAKES};
+use super::gc::{Kind, Reached, SLICE, Tally, UPLOAD_TAKES, if_there};
 use super::guard::{StoreOf, Sweep};
 use super::history::History;
 use super::records::{REFS, RefRecord, VERSIONS, VersionRecord, to_json};
 use super::{CatalogBackend, CatalogError, RemoveRun, RunState};
 use crate::metastore::Expected;
-use crate::origin::{ObjectKind, OriginError, StoredObject};
+use crate::origin::{ObjectKind, OriginError, StoredObject, blocking};
 use crate::span::now;
 
 /// Changes whenever rows were forgotten: nodes look at the marks then.
@@ -106,18 +105,30 @@ impl CatalogBackend {
         Ok(())
     }
 
+    /// The Merkle roots of the shards that manifests list.
+    async fn roots(&self, stored: &Stored) -> Result<HashMap<ShardId, NodeHash>, CatalogError> {
+        let mut roots = HashMap::new();
+        for version in &stored.manifests {
+            // One that was deleted meanwhile lists nothing.
+            let Some(manifest) = if_there(self.origin().manifest(*version).await)? else { continue };
+            roots.extend(manifest.shards.iter().map(|shard| (shard.id, shard.root)));
+        }
+        Ok(roots)
+    }
+
     /// How many of the rows there are, and which shards have how many of them.
     async fn shards_with(
         &self,
         stored: &Stored,
         rows: Arc<HashSet<RowDigest>>,
     ) -> Result<(u64, BTreeMap<ShardId, u64>), CatalogError> {
+        let roots = self.roots(stored).await?;
         // Owned ids: a stream that borrowed them could not be sent to another thread, as servers do.
-        let ids: Vec<ShardId> = stored.shards.iter().copied().collect();
+        let ids: Vec<_> = stored.shards.iter().map(|id| (*id, roots.get(id).copied())).collect();
         let found = stream::iter(ids)
-            .map(|id| {
+            .map(|(id, root)| {
                 let rows = Arc::clone(&rows);
-                async move { Ok::<_, CatalogError>((id, self.rows_of(id, rows).await?)) }
+                async move { Ok::<_, CatalogError>((id, self.rows_of(id, root, rows).await?)) }
             })
             .buffered(READ_AT_ONCE);
         let found: Vec<(ShardId, Vec<RowDigest>)> =
@@ -126,16 +137,19 @@ impl CatalogBackend {
         Ok((all.len() as u64, found.into_iter().map(|(id, rows)| (id, rows.len() as u64)).collect()))
     }
 
-    /// Those of the rows that a shard has, by its sidecar, or by the shard itself if that is missing or damaged.
+    /// Those of the rows that a shard has: by its sidecar, if that lists the rows under the `root` of the manifests, or else by the shard
+    /// itself.
     async fn rows_of(
         &self,
         id: ShardId,
+        root: Option<NodeHash>,
         wanted: Arc<HashSet<RowDigest>>,
     ) -> Result<Vec<RowDigest>, CatalogError> {
         if let Some(sidecar) = if_there(self.origin().sidecar_bytes(id).await)? {
             let wanted = Arc::clone(&wanted);
             let listed = move || {
-                let sidecar = Sidecar::decode(&sidecar).ok().filter(|sidecar| sidecar.shard == id)?;
+                let is_right = |sidecar: &Sidecar| sidecar.shard == id && Some(sidecar.root()) == root;
+                let sidecar = Sidecar::decode(&sidecar).ok().filter(is_right)?;
                 Some(among(sidecar.rows, &wanted))
             };
             if let Some(listed) = blocking(listed).await {
@@ -205,7 +219,7 @@ impl CatalogBackend {
         Ok((commits > 0).then_some(HeldHistory { dataset, oldest }))
     }
 
-    /// Takes away the names that lead to what is to go. What somebody else has removed meanwhile is gone, too.
+    /// Removes the names that lead to the forgotten rows. A name that another request has removed meanwhile counts as removed.
     async fn remove(&self, holders: &Holders, forget: &Forget) -> Result<(), CatalogError> {
         let gone = |outcome: Result<(), CatalogError>| match outcome {
             Err(CatalogError::NotFound { .. }) => Ok(()),
@@ -435,25 +449,12 @@ fn among(rows: Vec<RowDigest>, wanted: &HashSet<RowDigest>) -> Vec<RowDigest> {
     rows.into_iter().filter(|row| wanted.contains(row)).collect()
 }
 
-fn if_there<T>(found: Result<T, OriginError>) -> Result<Option<T>, OriginError> {
-    match found {
-        Ok(found) => Ok(Some(found)),
-        Err(OriginError::NotFound { .. }) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// What is damaged leads nowhere.
 fn readable<T>(found: Result<T, OriginError>) -> Result<Option<T>, OriginError> {
     match if_there(found) {
         Err(OriginError::Corrupt { .. }) => Ok(None),
         other => other,
     }
-}
-
-/// Decodes off the threads that wait for sockets.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    spawn_blocking(work).await.expect("the work does not panic, and the runtime lives while it is awaited")
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub struct Forget {
 }
 
 impl Forget {
-    /// So many rows can be forgotten at once.
+    /// The most rows that one request can forget.
     pub const MOST_ROWS: usize = 200_000;
 }
 

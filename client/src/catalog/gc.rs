@@ -530,7 +530,7 @@ impl<'a> Reached<'a> {
     }
 }
 
-fn if_there<T>(found: Result<T, OriginError>) -> Result<Option<T>, OriginError> {
+pub(super) fn if_there<T>(found: Result<T, OriginError>) -> Result<Option<T>, OriginError> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(OriginError::NotFound { .. }) => Ok(None),

@@ -29,12 +29,16 @@ const WITHIN: Duration = Duration::from_secs(120);
 const LOG_PAGE: usize = 1000;
 /// How long a gc may take. One that takes longer is given up halfway by the server, and can be repeated.
 const GC_WITHIN: Duration = Duration::from_secs(660);
+/// How long a forget may take, which looks at every shard of the store.
+const FORGET_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
 /// A [`Catalog`] that asks a server.
 pub struct HttpCatalog {
     server: String,
     client: HttpClient,
     patient: HttpClient,
+    /// For a forget.
+    most_patient: HttpClient,
 }
 
 impl HttpCatalog {
@@ -50,7 +54,8 @@ impl HttpCatalog {
 
     fn over(url: &str, client: impl Fn(Duration) -> HttpClient) -> Self {
         let server = url.trim_end_matches('/').to_owned();
-        Self { server, client: client(WITHIN), patient: client(GC_WITHIN) }
+        let (client, patient, most_patient) = (client(WITHIN), client(GC_WITHIN), client(FORGET_WITHIN));
+        Self { server, client, patient, most_patient }
     }
 
     fn url(&self, path: std::fmt::Arguments<'_>) -> String {
@@ -373,7 +378,7 @@ impl Catalog for HttpCatalog {
     }
 
     fn forget(&self, forget: &Forget) -> Result<ForgetReport, CatalogError> {
-        self.patient.post_json(&self.url(format_args!("forget")), forget).map_err(as_said)
+        self.most_patient.post_json(&self.url(format_args!("forget")), forget).map_err(as_said)
     }
 
     fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError> {

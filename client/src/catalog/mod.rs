@@ -264,7 +264,7 @@ pub trait Catalog: Send + Sync {
     /// # Errors
     ///
     /// [`CatalogError::StillHeld`] when the present version of a dataset has such rows, [`CatalogError::Running`] when a run over such a
-    /// version is trained, [`CatalogError::Wanted`] when somebody is about to use one; and those of [`gc`](Self::gc).
+    /// version is trained, [`CatalogError::Wanted`] when another request is about to refer to one; and those of [`gc`](Self::gc).
     fn forget(&self, forget: &Forget) -> Result<ForgetReport, CatalogError>;
 
     /// Brings back the names, tags and plans that are missing here and that the store knows of: from a copy of the metadata

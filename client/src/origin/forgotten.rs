@@ -66,3 +66,81 @@ impl Origin {
         OriginError::Forgotten { what: format!("shard {id}"), store: self.name.clone() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+    use std::sync::Arc;
+
+    use async_trait::async_trait;
+    use futures::stream::BoxStream;
+    use object_store::memory::InMemory;
+    use object_store::{
+        CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+        ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    };
+
+    use super::super::conformance::shard;
+    use super::*;
+
+    /// A store in which a forget marks each shard, and looks for it, while the shard is being put.
+    #[derive(Debug)]
+    struct Marking(InMemory);
+
+    impl fmt::Display for Marking {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.fmt(f)
+        }
+    }
+
+    #[async_trait]
+    impl ObjectStore for Marking {
+        async fn put_opts(&self, key: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+            if let ObjectKind::Shard(id) = ObjectKind::of(key.as_ref()) {
+                self.0.put(&mark(id).path, "marked".into()).await?;
+            }
+            self.0.put_opts(key, payload, options).await
+        }
+
+        async fn put_multipart_opts(
+            &self,
+            key: &Path,
+            options: PutMultipartOptions,
+        ) -> Result<Box<dyn MultipartUpload>> {
+            self.0.put_multipart_opts(key, options).await
+        }
+
+        async fn get_opts(&self, key: &Path, options: GetOptions) -> Result<GetResult> {
+            self.0.get_opts(key, options).await
+        }
+
+        fn delete_stream(&self, keys: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+            self.0.delete_stream(keys)
+        }
+
+        fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+            self.0.list(prefix)
+        }
+
+        async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+            self.0.list_with_delimiter(prefix).await
+        }
+
+        async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+            self.0.copy_opts(from, to, options).await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_shard_that_is_marked_while_it_is_put_is_taken_back() {
+        let store = Arc::new(Marking(InMemory::new()));
+        let origin = Origin::over(store.clone(), "memory", None);
+        let shard = shard(10);
+        let refused = origin.put_shard(&shard).await.expect_err("it is marked by now");
+        assert!(matches!(refused, OriginError::Forgotten { .. }), "{refused}");
+        assert!(!origin.has_shard(&shard.id).await.expect("looks"));
+        let left: Vec<_> = store.list(None).try_collect().await.expect("lists");
+        assert_eq!(left.len(), 1, "only the mark is left: {left:?}");
+        assert!(matches!(ObjectKind::of(left[0].location.as_ref()), ObjectKind::Forgotten(_)));
+    }
+}

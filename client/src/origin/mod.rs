@@ -112,7 +112,7 @@ pub enum OriginError {
     Mismatch { what: String, reason: String },
     /// It holds rows that were forgotten. Make it without them.
     #[error(
-        "{what} holds rows that were forgotten, and {store} does not take it again: leave these rows out of what you ingest"
+        "{what} holds rows that were forgotten, and {store} does not take it again: leave these rows out of what you ingest; if the present version of the dataset has them, `shardctl forget` was not finished: run it again"
     )]
     Forgotten { what: String, store: String },
     /// The store cannot be reached or refuses.
@@ -720,7 +720,7 @@ fn check_name(object: &Object, right: bool, found: impl FnOnce() -> String) -> R
 }
 
 /// Hashes and decodes off the threads that wait for sockets.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     spawn_blocking(work).await.expect("the work does not panic, and the runtime lives while it is awaited")
 }
 

@@ -8,7 +8,7 @@ use crate::human::{count, plural};
 use crate::output;
 use crate::table::Table;
 
-/// So many shards and versions are listed.
+/// The most shards, and the most versions, that the report lists.
 const LISTED: usize = 20;
 
 /// What nothing here can reach.
