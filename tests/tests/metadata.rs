@@ -333,5 +333,17 @@ fn a_first_node_behind_tls_and_tokens_over_a_bucket_is_replaced_too() {
         ended(admin(&cluster.nodes[2]).args(["tag", "digits"])).status.success()
     });
     assert_eq!((names(&cluster.nodes[1]), names(&cluster.nodes[2])), (before.clone(), before));
-    assert!(!cluster.nodes[1].data.join("tls/ca.key").exists(), "the key is nobody's but its owner's");
+    let key = cluster.nodes[1].data.join("tls/ca.key");
+    assert!(!key.exists(), "the key is nobody's but its owner's");
+
+    // It starts with the flags that it joined with, without the authority's key and with it; then nodes join again.
+    cluster.nodes[1].kill();
+    cluster.nodes[1].restart();
+    fs::copy(kept.path().join("ca.key"), &key).expect("the owner puts it there");
+    cluster.nodes[1].kill();
+    cluster.nodes[1].restart();
+    let token = cluster.root().join("join-n4");
+    run(admin(&cluster.nodes[1]).args(["token", "create", "--join", "--to"]).arg(&token));
+    let fourth = Node::start_with(cluster.root(), "n4", Some(&token), &variables);
+    assert_eq!(names(&fourth), names(&cluster.nodes[1]));
 }

@@ -87,13 +87,24 @@ pub(super) async fn take_part(config: &Config) -> Result<Part, ServeError> {
             let (identity, cluster) = identity::join(&tls, token, id.clone(), &term.hosts)?;
             joined(identity, Box::new(cluster))
         };
-        // One that was the first node, and has been replaced.
-        let come_back = |identity: Identity, token: &JoinToken| {
-            let is_replaced = identity.authority() == token.authority
-                && first_at(token, &tls).is_some_and(|first| first != *identity.node());
-            if !is_replaced {
-                return Err(ServeError::AlreadyFirst { path: config.data.clone() });
+        let is_promoted = |identity: &Identity| {
+            Cluster::kept(&tls).is_some_and(|cluster| cluster.first == *identity.node())
+        };
+        // The token with which a first node comes back, if another is the first by now. A promoted node may start with the flags that
+        // it joined with: where no other first node answers at the token's address, it still is the first.
+        let replaced_by = |identity: &Identity| {
+            let Some(token) = &config.join else { return Ok(None) };
+            let is_of_cluster = identity.authority() == token.authority;
+            if is_of_cluster && first_at(token, &tls).is_some_and(|first| first != *identity.node()) {
+                return Ok(Some(token));
             }
+            if is_of_cluster && is_promoted(identity) {
+                info!("--join is ignored: this node was promoted and keeps the metadata");
+                return Ok(None);
+            }
+            Err(ServeError::AlreadyFirst { path: config.data.clone() })
+        };
+        let come_back = |token: &JoinToken| {
             keeping::retire(&tls)?;
             let part = join(token).inspect_err(|_| {
                 let _ = keeping::unretire(&tls);
@@ -102,30 +113,31 @@ pub(super) async fn take_part(config: &Config) -> Result<Part, ServeError> {
             for file in ["meta.ahead", "join-token"] {
                 let _ = std::fs::remove_file(config.data.join(file));
             }
-            Ok(part)
+            Ok::<_, ServeError>(part)
         };
-        let is_promoted = |identity: &Identity, cluster: &Cluster| cluster.first == *identity.node();
         let part = match (Identity::open(&tls)?, &config.join) {
             (Standing::New | Standing::Issued(_), None) if config.metadata.promote => {
                 return Err(KeepError::NoMember.into());
             }
-            (Standing::First(identity, _), Some(token)) => come_back(identity, token)?,
-            (Standing::First(identity, authority), None) => {
-                if let Some(ahead) = identity.is_early() {
-                    warn!(%ahead, "the certificate of this node begins in the future, as its clock was ahead when it was made: it is signed anew");
+            (Standing::First(identity, authority), _) => match replaced_by(&identity)? {
+                Some(token) => come_back(token)?,
+                None => {
+                    if let Some(ahead) = identity.is_early() {
+                        warn!(%ahead, "the certificate of this node begins in the future, as its clock was ahead when it was made: it is signed anew");
+                    }
+                    if identity.is_due(&term.hosts) {
+                        identity.renew(&authority, &term)?;
+                    }
+                    first(identity, Some(authority), false)?
                 }
-                if identity.is_due(&term.hosts) {
-                    identity.renew(&authority, &term)?;
+            },
+            (Standing::Joined(identity, _), _) if is_promoted(&identity) => match replaced_by(&identity)? {
+                Some(token) => come_back(token)?,
+                None => {
+                    identity.check_time()?;
+                    first(identity, None, false)?
                 }
-                first(identity, Some(authority), false)?
-            }
-            (Standing::Joined(identity, cluster), Some(token)) if is_promoted(&identity, &cluster) => {
-                come_back(identity, token)?
-            }
-            (Standing::Joined(identity, cluster), None) if is_promoted(&identity, &cluster) => {
-                identity.check_time()?;
-                first(identity, None, false)?
-            }
+            },
             (Standing::Joined(identity, _), Some(token)) if identity.authority() != token.authority => {
                 return Err(IdentityError::OtherCluster.into());
             }
