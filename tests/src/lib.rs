@@ -6,6 +6,7 @@ pub mod blocks;
 mod etcd;
 pub mod faults;
 pub mod machines;
+mod ports;
 pub mod s3;
 
 use std::collections::BTreeMap;
@@ -141,8 +142,9 @@ impl Node {
         command.args(["serve", "--id", &self.id, "--data"]).arg(&self.data);
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         // A node that comes back keeps its address, as it would on a real machine.
-        let http = self.http.split_once("://").map_or("127.0.0.1:0", |(_, address)| address);
-        command.args(["--http", http, "--quic", "127.0.0.1:0"]);
+        let first = || format!("127.0.0.1:{}", ports::lasting());
+        let http = self.http.split_once("://").map_or_else(first, |(_, address)| address.to_owned());
+        command.args(["--http", &http, "--quic", "127.0.0.1:0"]);
         if let Some(token) = &self.join {
             command.arg("--join").arg(format!("@{}", token.display()));
         }
