@@ -83,7 +83,7 @@ def shardtrain(options, model, more=(), ranks=1, batch=None, epochs=None, networ
         "--store", str(options.directory / "store"),
         "--dataset", "images" if model == "resnet18" else "text",
         "--model", network or model, "--batch-size", str(batch), "--epochs", str(epochs or setting["epochs"]),
-        "--last-batch", "drop", "--lr", "0.01", "--no-audit", "--compare-every", "0", "--seed", "1",
+        "--last-batch", "drop", "--lr", "0.01", "--no-audit", "--desync-check-every", "0", "--seed", "1",
     ]
     arguments += ["--classes", str(CLASSES if model == "resnet18" else VOCABULARY)]
     for name, value in (setting["size"] or {}).items():

@@ -56,7 +56,7 @@ class Cell:
         return [
             *["--virtual-ranks", str(self.virtual_ranks), "--batch-size", str(self.step // self.virtual_ranks)],
             *["--lr", str(self.rate or RATES[self.partitions][1]), "--momentum", "0.9", "--weight-decay", "0.0005"],
-            *["--epochs", str(EPOCHS), "--warm-up", str(WARM_UP), "--seed", str(self.seed)],
+            *["--epochs", str(EPOCHS), "--warmup-epochs", str(WARM_UP), "--seed", str(self.seed)],
         ]
 
     def fields(self):

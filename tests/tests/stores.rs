@@ -235,7 +235,7 @@ fn checkpoints_of_a_training_are_kept_in_a_bucket() {
             serde_json::from_slice(&std::fs::read(report).expect("it is written")).expect("JSON")
         };
         let whole = trained("whole", &[]);
-        let kept = ["--checkpoints", "s3://data/kept", "--checkpoint-every", "8", "--keep", "2"];
+        let kept = ["--checkpoints", "s3://data/kept", "--checkpoint-every", "8", "--keep-checkpoints", "2"];
         assert_eq!(trained("first", &kept)["resumed_from"], Value::Null);
         let last = whole["steps"].as_u64().expect("a number") / 8 * 8;
         let step = last.to_string();

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from elastic import BINARIES, children, draw, lines, shardctl, start_node
 
-SETTINGS = ["--model", "gpt", "--layers", "2", "--heads", "2", "--width", "64", "--optimizer", "adamw", "--lr", "0.003"]
-SETTINGS += ["--clip", "1", "--warm-up", "0.1", "--virtual-ranks", "8", "--batch-size", "8", "--epochs", "1", "--zero", "2"]
+SETTINGS = ["--model", "gpt", "--layers", "2", "--heads", "2", "--hidden-size", "64", "--optimizer", "adamw", "--lr", "0.003"]
+SETTINGS += ["--clip-grad-norm", "1", "--warmup-epochs", "0.1", "--virtual-ranks", "8", "--batch-size", "8", "--epochs", "1", "--zero", "2"]
 
 
 class Launch:

@@ -77,7 +77,7 @@ fn a_training_killed_again_and_again_gives_what_an_undisturbed_one_gives() {
     let kept = store.path().join("kept");
     let kept = kept.to_str().unwrap();
     // Every step is kept, so that kills come while checkpoints are written, too.
-    let arguments = ["--checkpoints", kept, "--checkpoint-every", "1", "--keep", "2"];
+    let arguments = ["--checkpoints", kept, "--checkpoint-every", "1", "--keep-checkpoints", "2"];
     let first = [&arguments[..], &["--virtual-ranks", "4"]].concat();
     let mut kills = 0;
     for (world, after) in [(3, 9), (2, 5), (4, 12), (1, 7), (2, 3), (3, 11), (1, 1), (4, 6)] {
@@ -177,7 +177,7 @@ fn mistakes_about_checkpoints_are_explained_in_one_line() {
     // Another step of the run, and other first weights for another one.
     let last = finish(&store, launch(&store, 1, &[&base[..], &["--resume", "80"]].concat()));
     assert_eq!((outcome(&last), &last["resumed_from"]), (outcome(&whole), &80.into()));
-    let further = finish(&store, launch(&store, 1, &["--init", saved, "--warm-up", "0"]));
+    let further = finish(&store, launch(&store, 1, &["--init", saved, "--warmup-epochs", "0"]));
     let first_loss = |report: &Value| report["loss_per_epoch"][0].as_f64().unwrap();
     assert!(first_loss(&further) < first_loss(&whole) / 2.0, "{further}");
 }

@@ -47,7 +47,7 @@ fn the_lowest_stage_that_fits_is_proposed_with_the_flags_for_it() {
 
 #[test]
 fn a_model_of_known_shape_is_counted_and_timed() {
-    let model = "--model gpt --layers 2 --heads 2 --width 32 --vocabulary 17 --length 8";
+    let model = "--model gpt --layers 2 --heads 2 --hidden-size 32 --vocabulary 17 --length 8";
     let found = json(&format!("{model} --ranks 2 --memory 1GiB --link 10Gbit/s --batch 12 --measure"));
     let layer = 12 * 32 * 32 + 13 * 32;
     assert_eq!(found["parameters"], 2 * layer + 25 * 32 + 64);
@@ -56,7 +56,10 @@ fn a_model_of_known_shape_is_counted_and_timed() {
     let of_proposal = ["stage", "micro_batch", "accumulation"].map(|name| found["proposal"][name].as_u64());
     assert_eq!(of_proposal, [Some(0), Some(2), Some(3)]);
     let flags = found["proposal"]["flags"].as_str().unwrap();
-    assert!(flags.ends_with("--optimizer adamw --model gpt --layers 2 --heads 2 --width 32"), "{flags}");
+    assert!(
+        flags.ends_with("--optimizer adamw --model gpt --layers 2 --heads 2 --hidden-size 32"),
+        "{flags}"
+    );
     for stage in found["stages"].as_array().unwrap() {
         assert!(stage["compute_s"].as_f64().unwrap() > 0.0, "{stage}");
         assert!(stage["step_s"].as_f64() >= stage["compute_s"].as_f64(), "{stage}");

@@ -175,7 +175,7 @@ fn processes_that_keep_slices_train_the_same_weights() {
                     "0.01",
                     "--dropout",
                     "0.2",
-                    "--clip",
+                    "--clip-grad-norm",
                     "1",
                     "--zero",
                     &zero.to_string(),

@@ -168,7 +168,7 @@ fn where_two_trainings_part_is_named() {
     train("plain", &[]);
     train("linear", &["--schedule", "linear"]);
     train("seed", &["--seed", "7"]);
-    train("clip", &["--clip", "0.5", "--record-every", "5"]);
+    train("clip", &["--clip-grad-norm", "0.5", "--record-every", "5"]);
 
     let said = lab.bisect(1, "plain", "linear");
     let per_epoch = record(&lab.kept, "plain").steps.end / 2;

@@ -101,7 +101,7 @@ def by_shardtrain(given: Given, directory: Path, world: int, zero: int) -> Train
     settings = {
         "--store": given.store, "--plan": given.plan, "--init": given.first, "--virtual-ranks": VIRTUAL_RANKS, "--batch-size": BATCH,
         "--epochs": EPOCHS, "--model": "gpt", **{f"--{name}": value for name, value in SIZE.items()}, "--optimizer": "adamw",
-        "--lr": RATE, "--weight-decay": DECAY, "--clip": CLIP, "--schedule": "cosine", "--warm-up": WARM_UP / STEPS_PER_EPOCH,
+        "--lr": RATE, "--weight-decay": DECAY, "--clip-grad-norm": CLIP, "--schedule": "cosine", "--warmup-epochs": WARM_UP / STEPS_PER_EPOCH,
         "--reduce": "exact", "--zero": zero, "--threads": 1, "--progress": progress, "--save": saved,
     }  # fmt: skip
     ranks = ["run", "--nproc", str(world), "--max-restarts", "0", "--"] if world > 1 else []

@@ -52,10 +52,10 @@ impl fmt::Display for Differing {
             Differing::Reduction => {
                 "the same gradients of all virtual ranks and another sum of them (--reduce, --compress, or a fault)"
             }
-            Differing::Skipped => "taken by one and skipped by the other (--on-bad-step, --spike)",
-            Differing::Rate => "the same gradient and another learning rate (--lr, --schedule, --warm-up, --epochs)",
+            Differing::Skipped => "taken by one and skipped by the other (--on-bad-step, --loss-spike-factor)",
+            Differing::Rate => "the same gradient and another learning rate (--lr, --schedule, --warmup-epochs, --epochs)",
             Differing::Update => {
-                "the same gradient and rate, and other weights after it (optimizer, weight decay, --clip)"
+                "the same gradient and rate, and other weights after it (optimizer, weight decay, --clip-grad-norm)"
             }
         })
     }

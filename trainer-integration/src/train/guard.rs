@@ -49,17 +49,17 @@ pub struct GuardConfig {
 pub enum BadStep {
     /// The loss, or the length of the gradient, is infinite or no number.
     #[error(
-        "the loss is {loss} and its gradient {gradient_norm} long; lower the learning rate (--lr), or clip (--clip)"
+        "the loss is {loss} and its gradient {gradient_norm} long; lower the learning rate (--lr), or clip (--clip-grad-norm)"
     )]
     NotFinite { loss: f64, gradient_norm: f64 },
     /// The same where gradients have been scaled down as far as they may be.
     #[error(
-        "the loss is {loss} and its gradient {gradient_norm} long, with loss scaled by {scale}, which is as little as it may be: 16 bits do not hold it; give --precision bf16 or f32, lower the learning rate (--lr), or clip (--clip)"
+        "the loss is {loss} and its gradient {gradient_norm} long, with loss scaled by {scale}, which is as little as it may be: 16 bits do not hold it; give --precision bf16 or f32, lower the learning rate (--lr), or clip (--clip-grad-norm)"
     )]
     TooLarge { loss: f64, gradient_norm: f64, scale: f32 },
     /// The loss is far above what came before.
     #[error(
-        "the loss is {loss}, more than {factor} times the {usual} of the steps before; look at the data, or clip (--clip)"
+        "the loss is {loss}, more than {factor} times the {usual} of the steps before; look at the data, or clip (--clip-grad-norm)"
     )]
     Spike { loss: f64, usual: f64, factor: f32 },
 }

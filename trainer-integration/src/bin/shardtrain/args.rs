@@ -30,304 +30,313 @@ use crate::launch::Launch;
 use crate::plan::PlanArgs;
 use crate::records::{Bisect, Rerun};
 
-/// Trains a small model on a data set of shardd, as one rank of a run
+/// The headings of the help.
+const DATA: &str = "Data";
+const RANKS: &str = "Ranks and devices";
+const BATCHES: &str = "Epochs and batches";
+const MODEL: &str = "Model";
+const OPTIMIZER: &str = "Optimizer";
+const PARALLEL: &str = "Precision and parallelism";
+const CHECKPOINTS: &str = "Checkpoints";
+const OUTPUT: &str = "Output";
+
+/// Train a model on a shardd dataset, as one rank of a run
 ///
-/// Start it once per rank with the same settings (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are understood), or once
-/// alone. The weights depend on the data, the plan, the settings and the number of virtual ranks, not on how many ranks there
-/// are. Exit codes: 0 trained, 1 failed, 2 asked wrongly, 3 another rank is gone, late or not there.
+/// Start one process for each rank, with the same flags: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are read as torchrun sets
+/// them. `shardtrain run` starts all ranks of a machine. The weights depend on the data, the plan, the flags and the number of
+/// virtual ranks, but not on the number of ranks. Exit codes: 0 trained, 1 failed, 2 usage error, 3 another rank is lost or late.
 #[derive(Parser, Debug)]
 #[command(name = "shardtrain", version, max_term_width = 100)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
-    /// Something else than one rank of a training
+    /// What to do instead of training as one rank
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// Servers to read from, the nearest first
-    #[arg(long, value_name = "URL,…", value_delimiter = ',', env = "SHARDD_SERVER")]
+    /// Nodes to read from, nearest first
+    #[arg(help_heading = DATA, long, value_name = "URL,…", value_delimiter = ',', env = "SHARDD_SERVER")]
     #[arg(default_value = "http://127.0.0.1:7700")]
     pub(crate) server: Vec<String>,
 
-    /// Read a directory or bucket that `shardctl --store` filled, without any server
-    #[arg(long, value_name = "DIR|URL")]
+    /// Read from this directory or bucket, filled by `shardctl --store`, without a node
+    #[arg(help_heading = DATA, long, value_name = "DIR|URL")]
     pub(crate) store: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) store_args: StoreArgs,
 
-    /// The plan to follow: its id or the beginning of it
-    #[arg(long, value_name = "PLAN", required_unless_present = "dataset")]
+    /// Plan to train on: its id, or a unique prefix of it
+    #[arg(help_heading = DATA, long, value_name = "PLAN", required_unless_present = "dataset")]
     pub(crate) plan: Option<String>,
 
-    /// The data set to train on; its only plan is followed, or one is made with the defaults
-    #[arg(long, value_name = "NAME", conflicts_with = "plan")]
+    /// Dataset to train on; uses its only plan, or creates one with default settings
+    #[arg(help_heading = DATA, long, value_name = "NAME", conflicts_with = "plan")]
     pub(crate) dataset: Option<DatasetRef>,
 
     /// Name of the run
-    #[arg(long, value_name = "NAME", default_value = "train")]
+    #[arg(help_heading = RANKS, long, value_name = "NAME", default_value = "train")]
     pub(crate) run: RunId,
 
-    /// This rank, from 0
-    #[arg(long, env = "RANK", default_value_t = 0)]
+    /// Rank of this process, from 0
+    #[arg(help_heading = RANKS, long, env = "RANK", default_value_t = 0)]
     pub(crate) rank: u32,
 
-    /// How many ranks there are
-    #[arg(long, env = "WORLD_SIZE", default_value_t = 1)]
+    /// Number of ranks
+    #[arg(help_heading = RANKS, long, env = "WORLD_SIZE", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) world: u32,
 
-    /// Fixed shares of every step, at least as many as ranks [default: a function of the plan's partitions and the global batch,
-    /// 8 for 96 and 64, whatever the number of ranks]
-    #[arg(long, value_name = "V")]
+    /// Number of virtual ranks, at least the number of ranks. Each computes a fixed share of every step [default: derived from the
+    /// plan's partitions and the global batch size, 8 for 96 and 64]
+    #[arg(help_heading = RANKS, long, value_name = "V")]
     pub(crate) virtual_ranks: Option<u32>,
 
-    /// Where rank 0 listens for the others [default: $MASTER_ADDR:$MASTER_PORT; else where it tells the servers, or with --store
-    /// 127.0.0.1:29500]
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Rendezvous address, where rank 0 listens [default: $MASTER_ADDR:$MASTER_PORT; else published through the nodes, or
+    /// 127.0.0.1:29500 with --store]
+    #[arg(help_heading = RANKS, long, value_name = "HOST:PORT")]
     pub(crate) master: Option<String>,
 
-    /// Seconds to wait for all ranks to appear
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    /// Seconds to wait for all ranks to join
+    #[arg(help_heading = RANKS, long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) join_timeout: u64,
 
-    /// Seconds a step may wait for a rank before it is called late
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    /// Seconds that a step waits for a rank before it fails
+    #[arg(help_heading = RANKS, long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) timeout: u64,
 
-    /// How often to train on every sample
-    #[arg(long, default_value_t = 10)]
+    /// Number of epochs
+    #[arg(help_heading = BATCHES, long, default_value_t = 10)]
     pub(crate) epochs: u32,
 
-    /// Samples of a step, of all ranks together [default: 64, or V times --micro-batch-size]
-    #[arg(long, value_name = "SAMPLES")]
+    /// Samples in a step, over all ranks [default: 64, or V times --micro-batch-size]
+    #[arg(help_heading = BATCHES, long, value_name = "SAMPLES")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) global_batch_size: Option<u32>,
 
-    /// Samples of a virtual rank in a step, at most; with --global-batch-size it decides how many virtual ranks there are
-    #[arg(long, value_name = "SAMPLES", visible_alias = "batch-size")]
+    /// Most samples of a virtual rank in a step; with --global-batch-size it sets the number of virtual ranks
+    #[arg(help_heading = BATCHES, long, value_name = "SAMPLES", visible_alias = "batch-size")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) micro_batch_size: Option<u32>,
 
-    /// What becomes of samples that do not fill a step
-    #[arg(long, value_enum, default_value_t = Rest::Short)]
+    /// How to handle the last, incomplete batch of an epoch
+    #[arg(help_heading = DATA, long, value_enum, default_value_t = Rest::Short)]
     pub(crate) last_batch: Rest,
 
-    /// How weights are updated
-    #[arg(long, value_enum, default_value_t = OptimizerName::Sgd)]
+    /// Optimizer
+    #[arg(help_heading = OPTIMIZER, long, value_enum, default_value_t = OptimizerName::Sgd)]
     pub(crate) optimizer: OptimizerName,
 
-    /// Highest learning rate [default: 0.1 for sgd, 0.001 for adam and adamw, 0.0001 for lion]
-    #[arg(long, value_name = "RATE")]
+    /// Peak learning rate [default: 0.1 for sgd, 0.001 for adam and adamw, 0.0001 for lion]
+    #[arg(help_heading = OPTIMIZER, long, value_name = "RATE")]
     pub(crate) lr: Option<f32>,
 
-    /// What becomes of the learning rate when a step has other than --lr-samples samples
-    #[arg(long, value_enum, default_value_t = ScalingName::None)]
+    /// Scale --lr with the global batch size, relative to --lr-samples
+    #[arg(help_heading = OPTIMIZER, long, value_enum, default_value_t = ScalingName::None)]
     pub(crate) lr_scaling: ScalingName,
 
-    /// Samples of the steps that --lr was found with
-    #[arg(long, value_name = "SAMPLES", default_value_t = 256)]
+    /// Global batch size for which --lr is meant
+    #[arg(help_heading = OPTIMIZER, long, value_name = "SAMPLES", default_value_t = 256)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) lr_samples: u64,
 
-    /// How the learning rate falls after warm-up
-    #[arg(long, value_enum, default_value_t = DeclineName::Cosine)]
+    /// Learning rate schedule after warmup
+    #[arg(help_heading = OPTIMIZER, long, value_enum, default_value_t = DeclineName::Cosine)]
     pub(crate) schedule: DeclineName,
 
-    /// With --schedule step: epochs after which the learning rate falls [default: 30]
-    #[arg(long, value_name = "EPOCHS", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Epochs between decays with --schedule step [default: 30]
+    #[arg(help_heading = OPTIMIZER, long, value_name = "EPOCHS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) step_epochs: Option<u32>,
 
-    /// With --schedule step: what it is multiplied by [default: 0.1]
-    #[arg(long, value_name = "FACTOR")]
+    /// Decay factor with --schedule step [default: 0.1]
+    #[arg(help_heading = OPTIMIZER, long, value_name = "FACTOR")]
     pub(crate) step_factor: Option<f32>,
 
-    /// Leave out this share of what enters the last layer, other numbers in every step
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    /// Dropout probability before the last layer
+    #[arg(help_heading = MODEL, long, value_name = "P", default_value_t = 0.0)]
     pub(crate) dropout: f32,
-    /// How gradients are added up: in one order, with the same bits on any number of ranks, or in any
-    #[arg(long, value_name = "HOW", default_value = "exact")]
+
+    /// Order of the gradient sum: fixed, with bit-equal weights for any number of ranks, or the fastest
+    #[arg(help_heading = PARALLEL, long, value_name = "HOW", default_value = "exact")]
     pub(crate) reduce: ReduceName,
 
-    /// In how many bits gradients are added up and travel: f32, or bf16, rounded after every addition, with the same bits on any number of ranks
-    /// with --reduce exact
-    #[arg(long, value_name = "f32|bf16", default_value_t)]
+    /// Data type of the gradient all-reduce. bf16 rounds after every addition, and stays bit-equal for any number of ranks with
+    /// --reduce exact
+    #[arg(help_heading = PARALLEL, long, value_name = "f32|bf16", default_value_t)]
     pub(crate) reduce_dtype: ReduceDtype,
 
-    /// Keep slices on each rank, and not all: 1 of what the optimizer remembers, 2 of gradients too, 3 of parameters too (ZeRO). The weights are
-    /// the same to the last bit with --reduce exact
-    #[arg(long, value_name = "STAGE", default_value = "0")]
+    /// ZeRO stage: shard 1 optimizer state, 2 also gradients, 3 also parameters. The weights are bit-equal to stage 0 with
+    /// --reduce exact
+    #[arg(help_heading = PARALLEL, long, value_name = "STAGE", default_value = "0")]
     pub(crate) zero: Zero,
 
-    /// With --zero 1 to 3, share slices among so many ranks, of one machine where it has as many; every such group has everything
-    /// [default: all ranks]
-    #[arg(long, value_name = "RANKS")]
+    /// Shard within groups of this many ranks, and replicate between them; with --zero 1 to 3 [default: all ranks]
+    #[arg(help_heading = PARALLEL, long, value_name = "RANKS")]
     pub(crate) zero_group: Option<NonZeroU32>,
 
-    /// With --reduce fast, send gradients in fewer bits, and what is left out later: none, bf16, fp16, int8, topk:SHARE or dgc:SHARE
-    #[arg(long, value_name = "HOW", default_value_t)]
+    /// Compress gradients, with error feedback: none, bf16, fp16, int8, topk:SHARE or dgc:SHARE; needs --reduce fast
+    #[arg(help_heading = PARALLEL, long, value_name = "HOW", default_value_t)]
     pub(crate) compress: Compression,
 
-    /// Which model: the small one for the kind of data, or one of these
-    #[arg(long, value_name = "MODEL", default_value = "small")]
+    /// Model architecture
+    #[arg(help_heading = MODEL, long, value_name = "MODEL", default_value = "small")]
     pub(crate) model: ModelName,
 
-    /// Transformer layers of --model gpt [default: 4]
-    #[arg(long, value_name = "COUNT")]
+    /// Number of transformer layers of --model gpt [default: 4]
+    #[arg(help_heading = MODEL, long, value_name = "COUNT")]
     pub(crate) layers: Option<usize>,
 
-    /// Attention heads of --model gpt [default: 4]
-    #[arg(long, value_name = "COUNT")]
+    /// Number of attention heads of --model gpt [default: 4]
+    #[arg(help_heading = MODEL, long, value_name = "COUNT")]
     pub(crate) heads: Option<usize>,
 
-    /// Numbers per token of --model gpt, a multiple of the heads [default: 128]
-    #[arg(long, value_name = "COUNT")]
-    pub(crate) width: Option<usize>,
+    /// Hidden size of --model gpt; must be divisible by --heads [default: 128]
+    #[arg(help_heading = MODEL, long, value_name = "COUNT")]
+    pub(crate) hidden_size: Option<usize>,
 
-    /// What normalises between the layers of an image model: batch (by virtual rank), sync (by the global batch) or group
-    #[arg(long, value_name = "NORM", default_value_t)]
+    /// Normalization of image models: batch (per virtual rank), sync (over the global batch) or group
+    #[arg(help_heading = MODEL, long, value_name = "NORM", default_value_t)]
     pub(crate) norm: Norm,
 
-    /// Cut training images out at random places of a margin of black, and mirror every second one
-    #[arg(long)]
+    /// Augment images: random crop with zero padding, and random horizontal flip (p = 0.5)
+    #[arg(help_heading = DATA, long)]
     pub(crate) augment: bool,
 
-    /// Bring a longer gradient, all layers together, to this length
-    #[arg(long, value_name = "LENGTH")]
-    pub(crate) clip: Option<f32>,
+    /// Clip the global gradient norm to this value
+    #[arg(help_heading = OPTIMIZER, long, value_name = "NORM")]
+    pub(crate) clip_grad_norm: Option<f32>,
 
-    /// Share of the last update that sgd keeps [default: 0.9]
-    #[arg(long, value_name = "SHARE")]
+    /// Momentum coefficient of SGD [default: 0.9]
+    #[arg(help_heading = OPTIMIZER, long, value_name = "COEFFICIENT")]
     pub(crate) momentum: Option<f32>,
 
-    /// Pull of weights (not biases and normalisation) towards zero [default: 0.0005 for sgd, 0 for adam, 0.01 for adamw, 0.1 for lion]
-    #[arg(long, value_name = "DECAY")]
+    /// Weight decay; not applied to biases and normalization layers [default: 0.0005 for sgd, 0 for adam, 0.01 for adamw, 0.1 for lion]
+    #[arg(help_heading = OPTIMIZER, long, value_name = "DECAY")]
     pub(crate) weight_decay: Option<f32>,
 
-    /// Epochs until the highest rate is reached
-    #[arg(long, value_name = "EPOCHS", default_value_t = 1.0)]
-    pub(crate) warm_up: f32,
+    /// Epochs of linear warmup
+    #[arg(help_heading = OPTIMIZER, long, value_name = "EPOCHS", default_value_t = 1.0)]
+    pub(crate) warmup_epochs: f32,
 
-    /// What to do about a step whose loss or gradient is infinite or no number, or above --spike
-    #[arg(long, value_enum, default_value_t = OnBad::Stop)]
+    /// What to do when loss or gradients are NaN or infinite, or the loss exceeds --loss-spike-factor
+    #[arg(help_heading = OPTIMIZER, long, value_enum, default_value_t = OnBad::Stop)]
     pub(crate) on_bad_step: OnBad,
 
-    /// A loss is bad that is so many times the mean of the 100 steps before [default: however high it is]
-    #[arg(long, value_name = "TIMES")]
-    pub(crate) spike: Option<f32>,
+    /// Treat a loss above this multiple of the mean of the last 100 steps as bad [default: no limit]
+    #[arg(help_heading = OPTIMIZER, long, value_name = "FACTOR")]
+    pub(crate) loss_spike_factor: Option<f32>,
 
-    /// Compare the weights of all ranks after every so many steps; 0 for at the start and the end alone
-    #[arg(long, value_name = "STEPS", default_value_t = 100)]
-    pub(crate) compare_every: u64,
+    /// Steps between checks that all ranks have the same weights; 0 checks at the start and the end only
+    #[arg(help_heading = PARALLEL, long, value_name = "STEPS", default_value_t = 100)]
+    pub(crate) desync_check_every: u64,
 
-    /// Decides the first weights (and the plan, if --dataset makes one)
-    #[arg(long, default_value_t = 0)]
+    /// Seed of the initial weights, and of the plan if --dataset creates one
+    #[arg(help_heading = MODEL, long, default_value_t = 0)]
     pub(crate) seed: u64,
 
-    /// Data set to measure accuracy on
-    #[arg(long, value_name = "NAME")]
+    /// Dataset to evaluate on
+    #[arg(help_heading = DATA, long, value_name = "NAME")]
     pub(crate) test_dataset: Option<DatasetRef>,
 
-    /// Directory or bucket of the test data set, if it is not where the training data is
-    #[arg(long, value_name = "DIR|URL", requires = "test_dataset")]
+    /// Directory or bucket of --test-dataset, if it differs from that of the training data
+    #[arg(help_heading = DATA, long, value_name = "DIR|URL", requires = "test_dataset")]
     pub(crate) test_store: Option<PathBuf>,
 
-    /// Column of classes, whole numbers from 0
-    #[arg(long, value_name = "COLUMN", default_value = "label")]
+    /// Column of class labels, integers from 0
+    #[arg(help_heading = DATA, long, value_name = "COLUMN", default_value = "label")]
     pub(crate) label: String,
 
-    /// How many classes there are [default: what the data set says]
-    #[arg(long, value_name = "COUNT")]
+    /// Number of classes [default: from the dataset]
+    #[arg(help_heading = DATA, long, value_name = "COUNT")]
     pub(crate) classes: Option<usize>,
 
-    /// The value in a tensor that becomes 1 [default: the largest of its integer type]
-    #[arg(long, value_name = "VALUE")]
+    /// Input value that is scaled to 1 [default: the maximum of the integer type]
+    #[arg(help_heading = DATA, long, value_name = "VALUE")]
     pub(crate) input_max: Option<f32>,
 
-    /// Width and height that encoded images are brought to
-    #[arg(long, value_name = "PIXELS", default_value_t = 32)]
+    /// Resize encoded images to this width and height
+    #[arg(help_heading = DATA, long, value_name = "PIXELS", default_value_t = 32)]
     pub(crate) image_size: usize,
 
-    /// cpu, or in a build with CUDA cuda:N, or cuda for that of LOCAL_RANK
-    #[arg(long, default_value_t = DeviceName::Cpu, value_parser = device)]
+    /// Device: cpu, or in a CUDA build cuda:N, or cuda for GPU LOCAL_RANK
+    #[arg(help_heading = RANKS, long, default_value_t = DeviceName::Cpu, value_parser = device)]
     pub(crate) device: DeviceName,
 
-    /// What carries gradients from rank to rank: the host, over TCP, or with --reduce fast NCCL, from GPU to GPU
-    #[arg(long, value_enum, default_value_t = TransportName::Tcp)]
+    /// Transport of gradients: TCP through host memory, or NCCL between GPUs (needs --reduce fast)
+    #[arg(help_heading = RANKS, long, value_enum, default_value_t = TransportName::Tcp)]
     pub(crate) transport: TransportName,
 
-    /// In how many bits forward and backward passes are computed: f32, bf16, or f16, with a loss scale that is found while training. Weights, their
-    /// updates, losses and statistics have 32 always
-    #[arg(long, value_name = "f32|bf16|f16", default_value_t)]
+    /// Data type of forward and backward passes. f16 uses dynamic loss scaling. Master weights, optimizer state, losses and
+    /// statistics are always f32
+    #[arg(help_heading = PARALLEL, long, value_name = "f32|bf16|f16", default_value_t)]
     pub(crate) precision: Precision,
 
-    /// With what gradients are multiplied at first with --precision f16, a power of two; what is too much halves it, at the price of a step [default: 65536]
-    #[arg(long, value_name = "SCALE")]
+    /// Initial dynamic loss scale for f16, a power of two; halved on overflow, which skips the step [default: 65536]
+    #[arg(help_heading = PARALLEL, long, value_name = "SCALE")]
     pub(crate) loss_scale: Option<LossScale>,
 
-    /// Where rows become numbers: on the host, or on the device, of what is stored, a step ahead; the numbers are the same [default: where it is
-    /// computed]
-    #[arg(long, value_enum, value_name = "WHERE")]
-    pub(crate) prepare: Option<Prepare>,
+    /// Where to convert samples to tensors; the values are the same [default: on --device]
+    #[arg(help_heading = DATA, long, value_enum, value_name = "WHERE")]
+    pub(crate) preprocess_on: Option<Prepare>,
 
-    /// Threads for computing [default: RAYON_NUM_THREADS, or one per processor]
-    #[arg(long, value_name = "COUNT")]
+    /// Number of compute threads [default: RAYON_NUM_THREADS, or one per processor]
+    #[arg(help_heading = RANKS, long, value_name = "COUNT")]
     pub(crate) threads: Option<usize>,
 
-    /// Do not fingerprint what was read (saves one hash of every sample)
-    #[arg(long)]
+    /// Do not hash samples for the audit
+    #[arg(help_heading = DATA, long)]
     pub(crate) no_audit: bool,
 
-    /// Write what came of it, as JSON
-    #[arg(long, value_name = "FILE")]
+    /// Write a report of the finished training as JSON
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
 
-    /// Write a line of JSON after every step, to a file or to standard output (-)
-    #[arg(long, value_name = "FILE")]
+    /// Write a JSON line after every step, to a file or standard output (-)
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub(crate) progress: Option<PathBuf>,
 
-    /// Write what all ranks, and the nodes they read from, did when to this file, for Perfetto (ui.perfetto.dev); only rank 0 writes it, all ranks give it
-    #[arg(long, value_name = "FILE")]
+    /// Write a trace of all ranks and their nodes, for Perfetto (ui.perfetto.dev); rank 0 writes it, all ranks need the flag
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 
-    /// Tell on standard error how it is going (rank 0 does), so many seconds apart; 0: never [default: 10 on a terminal, else never]
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) status: Option<u64>,
+    /// Seconds between progress lines of rank 0 on standard error; 0 disables them [default: 10 on a terminal, else 0]
+    #[arg(help_heading = OUTPUT, long, value_name = "SECONDS")]
+    pub(crate) log_every_s: Option<u64>,
 
-    /// Keep checkpoints in this directory or bucket, by the name of the run, and go on from the newest one that is there
-    #[arg(long, value_name = "DIR|URL")]
+    /// Directory or bucket for checkpoints, under the name of the run; training resumes from the newest
+    #[arg(help_heading = CHECKPOINTS, long, value_name = "DIR|URL")]
     pub(crate) checkpoints: Option<PathBuf>,
 
-    /// Write a checkpoint after every so many steps
-    #[arg(long, value_name = "STEPS")]
+    /// Steps between checkpoints
+    #[arg(help_heading = CHECKPOINTS, long, value_name = "STEPS")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) checkpoint_every: Option<u64>,
 
-    /// Write a checkpoint when so long has passed since the last one [default: 600, without --checkpoint-every]
-    #[arg(long, value_name = "SECONDS", requires = "checkpoints")]
+    /// Seconds between checkpoints [default: 600, without --checkpoint-every]
+    #[arg(help_heading = CHECKPOINTS, long, value_name = "SECONDS", requires = "checkpoints")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) checkpoint_seconds: Option<u64>,
 
-    /// How many checkpoints stay, the newest
-    #[arg(long, value_name = "COUNT", requires = "checkpoints", default_value_t = 3)]
+    /// Number of newest checkpoints to keep
+    #[arg(help_heading = CHECKPOINTS, long, value_name = "COUNT", requires = "checkpoints", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) keep: u32,
+    pub(crate) keep_checkpoints: u32,
 
-    /// Where to go on: auto (the newest checkpoint), never (a run that has one is refused), or the checkpoint of a step
-    #[arg(long, value_name = "auto|never|STEP", requires = "checkpoints", default_value = "auto", value_parser = resume)]
+    /// Checkpoint to resume from: auto (the newest, if any), never (fail if there is one), or that of a step
+    #[arg(help_heading = CHECKPOINTS, long, value_name = "auto|never|STEP", requires = "checkpoints", default_value = "auto", value_parser = resume)]
     pub(crate) resume: Resume,
 
-    /// Write down what the training is and what each step comes to in this directory or bucket, by the name of the run (see `shardctl
-    /// runs`); without a place, in that of --checkpoints
-    #[arg(long, value_name = "DIR|URL")]
+    /// Record settings and per-step digests in this directory or bucket, under the name of the run (see `shardctl runs`)
+    /// [default place: that of --checkpoints]
+    #[arg(help_heading = OUTPUT, long, value_name = "DIR|URL")]
     pub(crate) record: Option<Option<PathBuf>>,
 
-    /// Digest weights, gradients and inputs for the record in every so-many-th step
-    #[arg(long, value_name = "STEPS", requires = "record", default_value_t = 1)]
+    /// Steps between digests of weights, gradients and inputs in the record
+    #[arg(help_heading = OUTPUT, long, value_name = "STEPS", requires = "record", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) record_every: u64,
 
     /// Begin with the weights of this file, by their names (every rank reads it); a checkpoint comes first
-    #[arg(long, value_name = "FILE.safetensors")]
+    #[arg(help_heading = MODEL, long, value_name = "FILE.safetensors")]
     pub(crate) init: Option<PathBuf>,
 
     /// Process that started this one: the ranks of a launcher end with it
@@ -339,7 +348,7 @@ pub(crate) struct Args {
     pub(crate) launched_ranks: Option<u32>,
 
     /// Save the weights (rank 0 does)
-    #[arg(long, value_name = "FILE.safetensors")]
+    #[arg(help_heading = MODEL, long, value_name = "FILE.safetensors")]
     pub(crate) save: Option<PathBuf>,
 
     /// What was said of the training on the command line, for its record
@@ -365,7 +374,7 @@ const ELSEWHERE: [&str; 31] = [
     "master",
     "join_timeout",
     "timeout",
-    "compare_every",
+    "desync_check_every",
     "test_dataset",
     "test_store",
     "threads",
@@ -373,13 +382,13 @@ const ELSEWHERE: [&str; 31] = [
     "report",
     "progress",
     "trace",
-    "status",
+    "log_every_s",
     "launched_by",
     "launched_ranks",
     "save",
     "checkpoints",
     "checkpoint_seconds",
-    "keep",
+    "keep_checkpoints",
     "resume",
 ];
 
@@ -427,25 +436,25 @@ fn resume(text: &str) -> Result<Resume, String> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Rest {
-    /// A smaller step of its own, weighted by samples
+    /// Train on it, weighted by its number of samples
     Short,
-    /// Left out of the epoch
+    /// Drop its samples
     Drop,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TransportName {
-    /// Through the memory of the host
+    /// TCP, through host memory
     Tcp,
-    /// NVIDIA's library, a GPU for each rank
+    /// NVIDIA NCCL, with one GPU for each rank
     Nccl,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Prepare {
-    /// Between two steps
+    /// On the host, between two steps
     Host,
-    /// While the step before is computed
+    /// On the device, during the previous step
     Device,
 }
 
@@ -460,65 +469,65 @@ impl From<Prepare> for Preparation {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OptimizerName {
-    /// Gradient descent with momentum
+    /// SGD with momentum
     Sgd,
     /// Adam
     Adam,
-    /// Adam with its weight decay apart from the gradient
+    /// Adam with decoupled weight decay
     #[value(name = "adamw")]
     AdamW,
-    /// Steps by the sign of the momentum
+    /// Lion (sign of the momentum)
     Lion,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnBad {
-    /// End the training
+    /// Stop training
     Stop,
-    /// Go on with the weights from before it; end the training after ten in a row
+    /// Skip the step; stop after ten bad steps in a row
     Skip,
-    /// Go back to the last checkpoint of --checkpoint-every and go on with the data that follows; end the training after three times to
-    /// the same one
+    /// Return to the last checkpoint of --checkpoint-every and skip the data that follows it; stop after three returns to the same
+    /// checkpoint
     Rollback,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReduceName {
-    /// In one fixed order
+    /// Fixed order
     Exact,
-    /// In any order
+    /// Any order
     Fast,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelName {
-    /// Two convolutions for images, two hidden layers for columns, a small gpt for sequences of tokens
+    /// Two convolutions for images, two hidden layers for columns, a small GPT for token sequences
     Small,
     /// ResNet-18 for images
     Resnet18,
-    /// A transformer that continues sequences of tokens
+    /// Decoder-only transformer for token sequences
     Gpt,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DeclineName {
-    /// Half a cosine to zero
+    /// Cosine decay to zero
     Cosine,
-    /// A line to zero
+    /// Linear decay to zero
     Linear,
-    /// Not at all
+    /// Constant
     Constant,
-    /// By a factor every few epochs
+    /// Step decay
     Step,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ScalingName {
-    /// Nothing
+    /// No scaling
     None,
-    /// It grows with them
+    /// Linear scaling
     Linear,
-    /// It grows with their square root
+    /// Square-root scaling
     Sqrt,
 }
 
@@ -554,9 +563,10 @@ impl Args {
             format!("--image-size {} is not between 1 and 4096", self.image_size)
         } else if self.input_max.is_some_and(|max| !(max.is_finite() && max > 0.0)) {
             "--input-max must be above 0".to_owned()
-        } else if self.model != ModelName::Gpt && (self.layers, self.heads, self.width) != (None, None, None)
+        } else if self.model != ModelName::Gpt
+            && (self.layers, self.heads, self.hidden_size) != (None, None, None)
         {
-            "--layers, --heads and --width are those of --model gpt".to_owned()
+            "--layers, --heads and --hidden-size are those of --model gpt".to_owned()
         } else if self.momentum.is_some() && self.optimizer != OptimizerName::Sgd {
             "--momentum is that of --optimizer sgd".to_owned()
         } else if (self.step_epochs, self.step_factor) != (None, None) && self.schedule != DeclineName::Step {
@@ -583,23 +593,23 @@ impl Args {
             && (self.reduction(), self.reduce_dtype) != (Reduction::Fast(Compression::None), ReduceDtype::F32)
         {
             NcclError::Reduction.to_string()
-        } else if !(self.warm_up.is_finite() && self.warm_up >= 0.0) {
-            "--warm-up must not be negative".to_owned()
+        } else if !(self.warmup_epochs.is_finite() && self.warmup_epochs >= 0.0) {
+            "--warmup-epochs must not be negative".to_owned()
         } else if !self.rate().is_finite() || self.rate() <= 0.0 {
             "--lr must be above 0".to_owned()
         } else if self.step_factor.is_some_and(|factor| !(factor.is_finite() && factor > 0.0)) {
             "--step-factor must be above 0".to_owned()
         } else if !(0.0..1.0).contains(&self.dropout) {
             "--dropout must be at least 0 and below 1".to_owned()
-        } else if self.spike.is_some_and(|times| !(times.is_finite() && times > 1.0)) {
-            "--spike must be above 1".to_owned()
+        } else if self.loss_spike_factor.is_some_and(|times| !(times.is_finite() && times > 1.0)) {
+            "--loss-spike-factor must be above 1".to_owned()
         } else if self.on_bad_step == OnBad::Rollback
             && (self.checkpoints.is_none() || self.checkpoint_every.is_none())
         {
             "--on-bad-step rollback goes back to checkpoints: give --checkpoints and --checkpoint-every"
                 .to_owned()
-        } else if self.clip.is_some_and(|clip| !(clip.is_finite() && clip > 0.0)) {
-            "--clip must be above 0; leave it out to clip nothing".to_owned()
+        } else if self.clip_grad_norm.is_some_and(|clip| !(clip.is_finite() && clip > 0.0)) {
+            "--clip-grad-norm must be above 0; leave it out to clip nothing".to_owned()
         } else if self.threads == Some(0) {
             "--threads must be at least 1".to_owned()
         } else if self.checkpoint_every.is_some() && self.checkpoints.is_none() {
@@ -636,7 +646,7 @@ impl Args {
             OnBad::Skip => OnBadStep::Skip,
             OnBad::Rollback => OnBadStep::RollBack,
         };
-        GuardConfig { on_bad_step, spike: self.spike }
+        GuardConfig { on_bad_step, spike: self.loss_spike_factor }
     }
 
     /// How the rate falls.
@@ -714,12 +724,12 @@ impl Args {
     }
 
     pub(crate) fn model_options(&self) -> ModelOptions {
-        let &Args { layers, heads, width, norm, dropout, .. } = self;
+        let &Args { layers, heads, hidden_size, norm, dropout, .. } = self;
         let usual = GptSize::default();
         let size = GptSize {
             layers: layers.unwrap_or(usual.layers),
             heads: heads.unwrap_or(usual.heads),
-            width: width.unwrap_or(usual.width),
+            width: hidden_size.unwrap_or(usual.width),
         };
         let kind = match self.model {
             ModelName::Small => ModelKind::Small,

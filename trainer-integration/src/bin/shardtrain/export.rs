@@ -10,13 +10,13 @@ use crate::args::Args;
 use crate::output::tell_exported;
 use crate::records::open;
 
-/// Saves the weights of a checkpoint, as --save does those of the end
+/// Export the weights of a checkpoint as safetensors
 ///
-/// With running statistics averaged over the virtual ranks: the file is byte for byte the one that --save writes at that step. A few pieces of
-/// the checkpoint are in memory at a time, however large the model is.
+/// Running statistics are averaged over the virtual ranks. The file is byte for byte the one that --save writes at that step. Memory use does
+/// not grow with the model.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Export {
-    /// Directory or bucket that the checkpoints are in
+    /// Directory or bucket of the checkpoints
     #[arg(long, value_name = "DIR|URL")]
     checkpoints: PathBuf,
 
@@ -24,11 +24,11 @@ pub(crate) struct Export {
     #[arg(long, value_name = "NAME", default_value = "train")]
     run: RunId,
 
-    /// The checkpoint after so many steps [default: the newest]
+    /// Step of the checkpoint [default: the newest]
     #[arg(long, value_name = "STEPS")]
     step: Option<u64>,
 
-    /// The file, which is replaced by all of it or left as it was
+    /// Output file; written whole or left unchanged
     #[arg(long, value_name = "FILE.safetensors")]
     save: PathBuf,
 }

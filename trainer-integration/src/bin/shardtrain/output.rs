@@ -235,7 +235,8 @@ impl Observer {
         };
         let to_stdout = args.progress.as_ref().is_some_and(|path| path.as_os_str() == "-");
         let default = if io::stderr().is_terminal() { 10 } else { 0 };
-        let apart = Some(args.status.unwrap_or(default)).filter(|seconds| *seconds > 0 && args.rank == 0);
+        let apart =
+            Some(args.log_every_s.unwrap_or(default)).filter(|seconds| *seconds > 0 && args.rank == 0);
         let status = apart.map(|seconds| (Status::default(), Duration::from_secs(seconds)));
         let summarises = args.rank == 0 && !to_stdout;
         let (told, epochs) = (Instant::now(), args.epochs);

@@ -23,47 +23,47 @@ use crate::args::{OptimizerName, ReduceName, UsageError};
 
 type Failure = Box<dyn Error>;
 
-/// Says what a training would need: bytes on each rank and on its link, by stage of ZeRO, and which flags to start it with
+/// Estimate memory, traffic and step time of a training for each ZeRO stage, and print the flags to start it
 ///
-/// Bytes of weights, gradients and moments are those that a training on CPUs comes to (its report has them as `memory`). Activations are an estimate, and
-/// so are seconds. No data is read. Exit codes: 0 there is a way, 1 nothing fits, 2 asked wrongly.
+/// Bytes of weights, gradients and optimizer state equal those of a training on CPUs (`memory` in its report). Activations and seconds are
+/// estimates. No data is read. Exit codes: 0 a stage fits, 1 no stage fits, 2 usage error.
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
-    /// Parameters of a transformer whose shape is guessed: 7.5e9, 125M
+    /// Number of parameters of a transformer of typical shape: 7.5e9, 125M
     #[arg(long, value_name = "COUNT", conflicts_with = "model", required_unless_present = "model")]
     params: Option<Count>,
 
-    /// With --params: parameters of the largest block [default: those of a layer, as guessed]
+    /// Parameters of the largest block with --params [default: one layer of the typical shape]
     #[arg(long, value_name = "COUNT", requires = "params")]
     largest_block: Option<Count>,
 
-    /// A model of shardtrain, of known shape
+    /// Model of shardtrain
     #[arg(long, value_enum, value_name = "MODEL")]
     model: Option<PlannedModel>,
 
-    /// Transformer layers of --model gpt [default: 4]
+    /// Number of transformer layers of --model gpt [default: 4]
     #[arg(long, value_name = "COUNT", requires = "model")]
     layers: Option<usize>,
 
-    /// Attention heads of --model gpt [default: 4]
+    /// Number of attention heads of --model gpt [default: 4]
     #[arg(long, value_name = "COUNT", requires = "model")]
     heads: Option<usize>,
 
-    /// Numbers per token of --model gpt, a multiple of the heads [default: 128]
+    /// Hidden size of --model gpt; must be divisible by --heads [default: 128]
     #[arg(long, value_name = "COUNT", requires = "model")]
-    width: Option<usize>,
+    hidden_size: Option<usize>,
 
-    /// Different tokens of --model gpt [default: 256]
+    /// Vocabulary size of --model gpt [default: 256]
     #[arg(long, value_name = "COUNT", requires = "model")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     vocabulary: Option<u32>,
 
-    /// Tokens of a sample
+    /// Sequence length in tokens
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     length: u32,
 
-    /// How many ranks there are
+    /// Number of ranks
     #[arg(long, value_name = "COUNT")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=16_384))]
     ranks: u32,
@@ -72,41 +72,41 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "SIZE")]
     memory: ByteSize,
 
-    /// What each rank can send in a second: 25GB/s, 10Gbit/s
+    /// Send bandwidth of each rank: 25GB/s, 10Gbit/s
     #[arg(long, value_name = "RATE")]
     link: Rate,
 
-    /// Samples of a step, all ranks together [default: 8 for each rank]
+    /// Samples in a step, over all ranks [default: 8 for each rank]
     #[arg(long, value_name = "SAMPLES")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     batch: Option<u64>,
 
-    /// How weights are updated
+    /// Optimizer
     #[arg(long, value_enum, default_value_t = OptimizerName::AdamW)]
     optimizer: OptimizerName,
 
-    /// In how many bits forward and backward passes are computed: f32, or bf16
+    /// Data type of forward and backward passes
     #[arg(long, value_name = "f32|bf16", default_value_t)]
     precision: Precision,
 
-    /// How gradients are added up
+    /// Order of the gradient sum
     #[arg(long, value_name = "HOW", default_value = "exact")]
     reduce: ReduceName,
 
-    /// From stage 1 on, share slices among groups of so many ranks [default: all]
+    /// Shard within groups of this many ranks from stage 1 on [default: all ranks]
     #[arg(long, value_name = "COUNT")]
     zero_group: Option<NonZeroU32>,
 
-    /// The training keeps checkpoints: count what each rank copies for one
+    /// Include the copy that each rank makes for a checkpoint
     #[arg(long)]
     checkpoints: bool,
 
-    /// Floating-point operations that a rank does in a second, in practice: 150T. A step is taken to need 6 for each parameter and token, and at stage 3 8
-    /// [default: as many as this machine's processors do in a few steps of a small transformer]
+    /// Achieved FLOP/s of a rank: 150T. A step needs 6 FLOP for each parameter and token, and 8 at stage 3 [default: measured on this
+    /// machine with a small transformer]
     #[arg(long, value_name = "COUNT", conflicts_with = "measure")]
     flops: Option<Count>,
 
-    /// With --model: train a few steps of that model here, alone, and take their seconds
+    /// Measure the time of a few steps of --model on this machine
     #[arg(long, requires = "model")]
     measure: bool,
 
@@ -117,7 +117,7 @@ pub(crate) struct PlanArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum PlannedModel {
-    /// A transformer that continues sequences of tokens
+    /// Decoder-only transformer for token sequences
     Gpt,
 }
 
@@ -259,7 +259,7 @@ impl PlanArgs {
         GptSize {
             layers: self.layers.unwrap_or(usual.layers),
             heads: self.heads.unwrap_or(usual.heads),
-            width: self.width.unwrap_or(usual.width),
+            width: self.hidden_size.unwrap_or(usual.width),
         }
     }
 
@@ -305,10 +305,10 @@ impl PlanArgs {
 
     fn plan(&self) -> Result<Plan, Failure> {
         // Arguments that exclude each other excuse what they would require.
-        let of_model =
-            [self.layers, self.heads, self.width].iter().any(Option::is_some) || self.vocabulary.is_some();
+        let of_model = [self.layers, self.heads, self.hidden_size].iter().any(Option::is_some)
+            || self.vocabulary.is_some();
         if self.model.is_none() && (of_model || self.measure) {
-            let why = "--layers, --heads, --width, --vocabulary and --measure are for a model of known shape: give --model gpt instead of --params";
+            let why = "--layers, --heads, --hidden-size, --vocabulary and --measure are for a model of known shape: give --model gpt instead of --params";
             return Err(UsageError(why.to_owned()).into());
         }
         if self.model.is_some() && self.largest_block.is_some() {
@@ -472,7 +472,7 @@ impl PlanArgs {
         }
         if self.model.is_some() {
             let GptSize { layers, heads, width } = self.size();
-            let _ = write!(flags, " --model gpt --layers {layers} --heads {heads} --width {width}");
+            let _ = write!(flags, " --model gpt --layers {layers} --heads {heads} --hidden-size {width}");
         }
         let StageCost { stage, micro_batch, accumulation, .. } = *cost;
         Proposal { stage, micro_batch, accumulation, virtual_ranks, flags }

@@ -16,92 +16,92 @@ use crate::session::{place, train};
 
 type Failure = Box<dyn Error>;
 
-/// Trains again what a record tells of, and says whether every step is the same to the last bit
+/// Repeat a recorded training, and check that every step is bit-equal
 ///
-/// Reads the data where --server or --store say, which need not be where it was. Start it once alone, or once per rank, of which there may be
-/// other than there were. Ends with the last step of the record, or at the first that differs. Exit codes: 0 the same, 1 different, 2 not
-/// compared, 3 another rank is gone, late or not there.
+/// Reads the data from --server or --store, which may differ from those of the record. Start one process for each rank; the number of ranks may
+/// differ from the record's. Ends with the last step of the record, or at the first step that differs. Exit codes: 0 equal, 1 different,
+/// 2 not compared, 3 another rank is lost or late.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Rerun {
-    /// The record: its id or the beginning of it, or the name of a run that has only one
+    /// Record: its id, a unique prefix of it, or the name of a run with a single record
     id: String,
 
-    /// Directory or bucket that the record is in: that of --record, or of --checkpoints
+    /// Directory or bucket of the record, as given to --record or --checkpoints
     #[arg(long, value_name = "DIR|URL")]
     record: PathBuf,
 
-    /// Servers to read from, the nearest first
+    /// Nodes to read from, nearest first
     #[arg(long, value_name = "URL,…", value_delimiter = ',', env = "SHARDD_SERVER")]
     #[arg(default_value = "http://127.0.0.1:7700")]
     server: Vec<String>,
 
-    /// Read a directory or bucket that `shardctl --store` filled, without any server
+    /// Read from this directory or bucket, filled by `shardctl --store`, without a node
     #[arg(long, value_name = "DIR|URL")]
     store: Option<PathBuf>,
 
-    /// Name of the run that reads from servers
+    /// Name of the new run at the nodes
     #[arg(long, value_name = "NAME", default_value = "rerun")]
     run: RunId,
 
-    /// This rank, from 0
+    /// Rank of this process, from 0
     #[arg(long, env = "RANK", default_value_t = 0)]
     pub(crate) rank: u32,
 
-    /// How many ranks there are
+    /// Number of ranks
     #[arg(long, env = "WORLD_SIZE", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     world: u32,
 
-    /// Where rank 0 listens for the others [default: $MASTER_ADDR:$MASTER_PORT; else where it tells the servers, or with --store
-    /// 127.0.0.1:29500]
+    /// Rendezvous address, where rank 0 listens [default: $MASTER_ADDR:$MASTER_PORT; else published through the nodes, or
+    /// 127.0.0.1:29500 with --store]
     #[arg(long, value_name = "HOST:PORT")]
     master: Option<String>,
 
-    /// Seconds to wait for all ranks to appear
+    /// Seconds to wait for all ranks to join
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     join_timeout: u64,
 
-    /// Seconds a step may wait for a rank before it is called late
+    /// Seconds that a step waits for a rank before it fails
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
 
-    /// Threads for computing [default: RAYON_NUM_THREADS, or one per processor]
+    /// Number of compute threads [default: RAYON_NUM_THREADS, or one per processor]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
 
-    /// Write a line of JSON after every step, to a file or to standard output (-)
+    /// Write a JSON line after every step, to a file or standard output (-)
     #[arg(long, value_name = "FILE")]
     progress: Option<PathBuf>,
 
-    /// Write what came of it, as JSON
+    /// Write a report of the finished training as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
-    /// Of a training with --on-bad-step rollback: a directory or bucket for the checkpoints it goes back to, in which the run of --run has none
+    /// Directory or bucket for the checkpoints of --on-bad-step rollback; must hold none of --run
     #[arg(long, value_name = "DIR|URL")]
     checkpoints: Option<PathBuf>,
 
-    /// Tell on standard error how it is going (rank 0 does), so many seconds apart; 0: never [default: 10 on a terminal, else never]
+    /// Seconds between progress lines of rank 0 on standard error; 0 disables them [default: 10 on a terminal, else 0]
     #[arg(long, value_name = "SECONDS")]
-    status: Option<u64>,
+    log_every_s: Option<u64>,
 }
 
-/// Names the first step and the virtual ranks in which two trainings differ, and what of them
+/// Find the first step in which two recorded trainings differ: which virtual ranks, and which values
 ///
-/// Exit codes: 0 the same, 1 different, 2 not compared.
+/// Exit codes: 0 equal, 1 different, 2 not compared.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Bisect {
-    /// A record: its id or the beginning of it, or the name of a run that has only one
+    /// First record: its id, a unique prefix of it, or the name of a run with a single record
     a: String,
 
-    /// Another one
+    /// Second record
     b: String,
 
-    /// Directory or bucket that the records are in
+    /// Directory or bucket of the records
     #[arg(long, value_name = "DIR|URL")]
     record: PathBuf,
 
-    /// Directory or bucket of the second record, if it is in another one
+    /// Directory or bucket of the second record, if it differs
     #[arg(long, value_name = "DIR|URL")]
     other: Option<PathBuf>,
 
@@ -221,7 +221,7 @@ pub(crate) fn rerun(rerun: &Rerun, said: &Args) -> Result<u8, Failure> {
         threads: rerun.threads,
         progress: rerun.progress.clone(),
         report: rerun.report.clone(),
-        status: rerun.status,
+        log_every_s: rerun.log_every_s,
         ..again
     };
     train(&again, Some(&expected))?;

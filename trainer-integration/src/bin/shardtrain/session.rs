@@ -317,8 +317,8 @@ impl<'a> Session<'a> {
             virtual_ranks: shares.virtual_ranks,
             optimizer: args.optimizer(),
             guard: args.guard(),
-            compare_every: args.compare_every,
-            clip: args.clip,
+            compare_every: args.desync_check_every,
+            clip: args.clip_grad_norm,
             reduction: args.reduction(),
             reduce_dtype: args.reduce_dtype,
             slicing: args.slicing(),
@@ -327,13 +327,13 @@ impl<'a> Session<'a> {
             augmentation: if args.augment { Augmentation::CropFlip } else { Augmentation::None },
             rate: args.scaled_rate(shares.global_batch),
             decline: args.decline(),
-            warm_up_epochs: args.warm_up,
+            warm_up_epochs: args.warmup_epochs,
             input,
             device: args.device,
             precision: args.precision,
             loss_scale: args.loss_scale.unwrap_or_default(),
             transport: args.transport(),
-            preparation: args.prepare.map(Into::into),
+            preparation: args.preprocess_on.map(Into::into),
             threads: args.threads,
         }
     }
@@ -419,7 +419,7 @@ fn first_weights(path: &Path) -> Result<Weights, Failure> {
 fn open_checkpoints(store: &Path, args: &Args) -> Result<Checkpoints, Failure> {
     let shelf = Shelf::open(&place(store, args)?, &args.run)?;
     let (every_steps, every) = args.checkpoint_intervals();
-    Ok(Checkpoints { shelf, every_steps, every, keep: args.keep as usize })
+    Ok(Checkpoints { shelf, every_steps, every, keep: args.keep_checkpoints as usize })
 }
 
 /// Where data is read: the nodes that were named first, then those that are `known` besides.

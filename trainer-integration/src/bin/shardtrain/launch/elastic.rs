@@ -30,7 +30,7 @@ const QUEUE: usize = 64;
 pub(super) async fn supervise(launch: &Launch, told: &Told) -> Result<u8, Failure> {
     let rules = Rules { min_ranks: launch.min_ranks, max_restarts: launch.max_restarts, keeps_world: false };
     let mut launcher =
-        Launcher::new(launch, told, Roster::new(rules, launch.return_after.is_some(), told.multiple))?;
+        Launcher::new(launch, told, Roster::new(rules, launch.respawn_after.is_some(), told.multiple))?;
     for seat in 0..launch.nproc {
         launcher.start(seat, false)?;
     }
@@ -249,7 +249,7 @@ impl<'a> Launcher<'a> {
                 }
                 Act::Calm => self.patience = None,
                 Act::Return { seat } => {
-                    let after = Duration::from_secs(self.launch.return_after.unwrap_or_default());
+                    let after = Duration::from_secs(self.launch.respawn_after.unwrap_or_default());
                     self.returns.push((Instant::now() + after, seat));
                 }
                 Act::End { code, said } => {

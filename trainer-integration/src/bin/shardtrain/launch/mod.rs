@@ -27,49 +27,49 @@ use tokio::task::JoinSet;
 use crate::args::{Args, UsageError};
 use verdict::{End, Rules, Verdict};
 
-/// Starts the ranks of a training on this machine, and again those that are left when some have died
+/// Start the ranks of a training on this machine, and restart them after failures
 #[derive(clap::Args, Debug)]
 pub(crate) struct Launch {
-    /// How many ranks to start here
+    /// Number of ranks to start on this machine
     #[arg(long, value_name = "COUNT")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=4096))]
     nproc: u32,
 
-    /// With fewer ranks than this the training does not go on
+    /// Fail when fewer ranks than this remain
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     min_ranks: u32,
 
-    /// How often it is started anew
+    /// Maximum number of restarts
     #[arg(long, value_name = "TIMES", default_value_t = 3)]
     max_restarts: u32,
 
-    /// How long ranks may take to end when one has, before they are killed
+    /// Seconds that the other ranks have to exit after a failure before they are killed
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     grace: u64,
 
-    /// Ranks stay when others die: the same processes go on as a smaller group, without being started anew
+    /// In-process restart: surviving ranks continue as a smaller group without new processes
     #[arg(long, conflicts_with = "program")]
     elastic: bool,
 
-    /// With --elastic, start a process for a rank that has died, after so long: once it is ready, the group pauses after a step and goes on with it
+    /// Seconds until a failed rank is respawned with --elastic; it rejoins at a step boundary
     #[arg(long, value_name = "SECONDS", requires = "elastic")]
-    return_after: Option<u64>,
+    respawn_after: Option<u64>,
 
-    /// How many machines take part, on each of which this is started, with as many ranks; then a rank that has died is started anew there
+    /// Number of machines. Run the same command on each; a failed rank restarts on its machine
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     nodes: u32,
 
-    /// Which of them this one is, from 0; rank 0 is on that
+    /// Number of this machine, from 0; rank 0 runs on machine 0
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     node: u32,
 
-    /// Start this program, which says by shardd_trainer::Launched which rank it is, instead of a training of this one
+    /// Program to start instead of shardtrain; it finds its rank with shardd_trainer::Launched
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
 
-    /// What every rank is told, as without this command; {rank} in --report and --progress becomes its number, without it rank 0 alone
-    /// writes them. A --program is told all of it as it is, but for {rank}
+    /// Arguments for every rank. {rank} in --report and --progress is replaced by the rank; without it only rank 0 writes them.
+    /// A --program receives all arguments unchanged, except for {rank}
     #[arg(last = true, required_unless_present = "program", value_name = "ARGUMENTS")]
     arguments: Vec<String>,
 }
