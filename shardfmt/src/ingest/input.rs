@@ -13,7 +13,7 @@ use ::parquet::file::reader::{ChunkReader, Length};
 use bytes::Bytes;
 
 use super::error::one_line;
-use super::{IngestError, tree};
+use super::{IngestError, LargestRow, Resources, tree};
 use crate::digest::Digest;
 use crate::manifest::InputDigest;
 
@@ -72,6 +72,8 @@ pub struct InputFile {
     pub(super) stamp: [u8; 16],
     content: Arc<dyn Content>,
     trouble: Trouble,
+    /// A row of more bytes is refused before it is read to its end.
+    pub(super) largest_row: LargestRow,
     /// Why nothing is read of it, if that shows without opening it.
     unfit: Option<Unfit>,
 }
@@ -108,7 +110,8 @@ impl InputFile {
         let mut hash = [0; 16];
         blake3::Hasher::new().update(stamp.as_ref().as_bytes()).finalize_xof().fill(&mut hash);
         let (path, name, trouble) = (path.into(), name.into(), Trouble::default());
-        InputFile { path, name, bytes, stamp: hash, content, trouble, unfit: None }
+        let largest_row = LargestRow::ANY;
+        InputFile { path, name, bytes, stamp: hash, content, trouble, largest_row, unfit: None }
     }
 
     /// What can be named and not be read: neither a file nor a folder.
@@ -593,6 +596,15 @@ impl Inputs {
             });
         }
         Ok(Self::new(path, files, is_file, under))
+    }
+
+    /// The same, to be read with these resources: a row that their memory does not allow for is refused before it is read to its end.
+    /// Without this it is refused once it is read.
+    #[must_use]
+    pub fn within(mut self, resources: &Resources) -> Inputs {
+        let largest_row = resources.largest_row();
+        self.files.iter_mut().for_each(|file| file.largest_row = largest_row);
+        self
     }
 
     /// The files, to be given to [`Inputs::of_files`] together with others.

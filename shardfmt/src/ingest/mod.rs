@@ -63,7 +63,7 @@ pub struct Resources {
 }
 
 /// The largest row that memory allows for: it is there as it is read, as a column, encoded, and while one of these grows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LargestRow {
     bytes: u64,
     memory: ByteSize,
@@ -73,21 +73,29 @@ impl LargestRow {
     /// How often a row is in memory at most.
     const COPIES: u64 = 4;
 
-    /// Refuses a row that is larger. What it is of depends on the machine, so it is never left out of a version.
+    /// Any row.
+    const ANY: LargestRow = LargestRow { bytes: u64::MAX, memory: ByteSize(u64::MAX) };
+
+    /// Refuses a row that is larger.
     fn check(self, name: &str, bytes: u64) -> Result<(), IngestError> {
         if bytes <= self.bytes {
             return Ok(());
         }
+        Err(self.refusal(&format!("{name} has {}", ByteSize(bytes))))
+    }
+
+    /// Why a larger row is refused, of which `found` tells the size. The limit depends on the machine, so the row is never left out of
+    /// a version.
+    fn refusal(self, found: &str) -> IngestError {
         let Self { memory, .. } = self;
-        Err(IngestError::Config {
+        IngestError::Config {
             setting: "memory",
             reason: format!(
-                "{name} has {}, and takes up to {} times that while it is read, which is more than {memory}",
-                ByteSize(bytes),
+                "{found}, and takes up to {} times that while it is read, which is more than {memory}",
                 Self::COPIES
             ),
             way_out: "allow for more, or take it out of the input",
-        })
+        }
     }
 }
 

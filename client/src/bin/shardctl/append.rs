@@ -147,7 +147,7 @@ impl Append {
         config.tokenizer = self.tokenizer.clone();
         let (source, config) = open_to_append(base, config, |config| -> Result<Source, Failure> {
             let inputs = inputs::open(&self.paths, config.under.as_deref(), links(self.follow_symlinks))?;
-            Ok(resources.install(|| Source::new(inputs, config))??)
+            Ok(resources.install(|| Source::new(inputs.within(resources), config))??)
         })?;
         let samples = source.sample_count().filter(|_| config.take.is_none());
         let progress = Arc::new(IngestProgress::new(json, samples));

@@ -307,7 +307,7 @@ impl Ingest {
             }
         };
         let inputs = inputs::open(&paths, config.under.as_deref(), links(follow_symlinks))?;
-        let source = resources.install(|| Source::new(inputs, &config))??;
+        let source = resources.install(|| Source::new(inputs.within(&resources), &config))??;
         let catalog = connect.catalog_to_fill()?;
         let samples = source.sample_count().filter(|_| config.take.is_none());
         let progress = Arc::new(IngestProgress::new(json, samples));

@@ -12,6 +12,7 @@ use crate::ingest::error::one_line;
 use crate::ingest::input::InputFile;
 use crate::ingest::{IngestError, pipeline};
 use crate::manifest::InputDigest;
+use crate::size::ByteSize;
 
 /// What a block should have.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -184,14 +185,25 @@ impl<'r> Blocks<'r> {
                 break;
             }
             let unfinished = self.rest.len() - start;
-            if unfinished > self.grammar.longest {
+            let (longest, largest_row) = (self.grammar.longest, self.text.file.largest_row);
+            let most = longest.min(usize::try_from(largest_row.bytes).unwrap_or(usize::MAX));
+            if unfinished > most {
                 let line = self.line + newlines(&self.rest[..start]);
-                let reason = format!("has more than {} bytes", self.grammar.longest);
-                self.failed = Some(IngestError::Line { path: self.text.file.path.clone(), line, reason });
+                self.failed = Some(match most < longest {
+                    true => {
+                        let file = &self.text.file.name;
+                        let size = ByteSize(most as u64);
+                        largest_row.refusal(&format!("{file}, line {line} has more than {size}"))
+                    }
+                    false => {
+                        let reason = format!("has more than {longest} bytes");
+                        IngestError::Line { path: self.text.file.path.clone(), line, reason }
+                    }
+                });
                 break;
             }
             // A record that did not end is looked at again from its beginning: reading as much again keeps that cheap.
-            let more = unfinished.max(BLOCK_BYTES).min(self.grammar.longest - unfinished + 1);
+            let more = unfinished.max(BLOCK_BYTES).min(most - unfinished + 1);
             match self.text.read_to(&mut self.rest, more) {
                 Ok(0) if unfinished > 0 => {
                     start = self.rest.len();
