@@ -100,7 +100,8 @@ def by_shardtrain(given: Given, directory: Path, world: int, zero: int) -> Train
     progress, saved = directory / "progress.jsonl", directory / "last.safetensors"
     settings = {
         "--store": given.store, "--plan": given.plan, "--init": given.first, "--virtual-ranks": VIRTUAL_RANKS, "--batch-size": BATCH,
-        "--epochs": EPOCHS, "--model": "gpt", **{f"--{name}": value for name, value in SIZE.items()}, "--optimizer": "adamw",
+        "--epochs": EPOCHS, "--model": "gpt", "--layers": SIZE["layers"], "--heads": SIZE["heads"],
+        "--hidden-size": SIZE["width"], "--optimizer": "adamw",
         "--lr": RATE, "--weight-decay": DECAY, "--clip-grad-norm": CLIP, "--schedule": "cosine", "--warmup-epochs": WARM_UP / STEPS_PER_EPOCH,
         "--reduce": "exact", "--zero": zero, "--threads": 1, "--progress": progress, "--save": saved,
     }  # fmt: skip

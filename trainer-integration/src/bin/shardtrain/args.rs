@@ -486,8 +486,8 @@ pub(crate) enum OnBad {
     Stop,
     /// Skip the step; stop after ten bad steps in a row
     Skip,
-    /// Return to the last checkpoint of --checkpoint-every and skip the data that follows it; stop after three returns to the same
-    /// checkpoint
+    /// Return to the last checkpoint of --checkpoint-every and continue with the data after the bad step; stop after three returns to
+    /// the same checkpoint
     Rollback,
 }
 

@@ -21,16 +21,19 @@ use tokio::time::Instant;
 
 use super::roster::{Act, Roster, SIGNALLED};
 use super::verdict::{End, Rules};
-use super::{Failure, Launch, Order, Signals, Told, free_address, tend};
+use super::{Failure, Launch, Order, RankSettings, Signals, free_address, tend};
 
 /// Words of members that wait to be heard.
 const QUEUE: usize = 64;
 
 /// Runs a training to its end: the exit code.
-pub(super) async fn supervise(launch: &Launch, told: &Told) -> Result<u8, Failure> {
+pub(super) async fn supervise(launch: &Launch, settings: &RankSettings) -> Result<u8, Failure> {
     let rules = Rules { min_ranks: launch.min_ranks, max_restarts: launch.max_restarts, keeps_world: false };
-    let mut launcher =
-        Launcher::new(launch, told, Roster::new(rules, launch.respawn_after.is_some(), told.multiple))?;
+    let mut launcher = Launcher::new(
+        launch,
+        settings,
+        Roster::new(rules, launch.respawn_after.is_some(), settings.multiple),
+    )?;
     for seat in 0..launch.nproc {
         launcher.start(seat, false)?;
     }
@@ -47,7 +50,7 @@ enum Heard {
 
 struct Launcher<'a> {
     launch: &'a Launch,
-    told: &'a Told,
+    settings: &'a RankSettings,
     roster: Roster,
     signals: Signals,
     /// Asks for ranks that are missing.
@@ -78,7 +81,7 @@ struct Process {
 }
 
 impl<'a> Launcher<'a> {
-    fn new(launch: &'a Launch, told: &'a Told, roster: Roster) -> Result<Launcher<'a>, Failure> {
+    fn new(launch: &'a Launch, settings: &'a RankSettings, roster: Roster) -> Result<Launcher<'a>, Failure> {
         let folder = tempfile::Builder::new().prefix("shardtrain-").tempdir()?;
         let path = folder.path().join("launcher");
         let listener = UnixListener::bind(&path).map_err(|error| {
@@ -86,7 +89,7 @@ impl<'a> Launcher<'a> {
         })?;
         Ok(Launcher {
             launch,
-            told,
+            settings,
             roster,
             signals: Signals::new()?,
             recalls: signal(SignalKind::user_defined1())?,
@@ -269,7 +272,7 @@ impl<'a> Launcher<'a> {
         world_before: u32,
         cause: &str,
     ) -> Result<(), Failure> {
-        let master = match &self.told.master {
+        let master = match &self.settings.master {
             Some(master) => master.clone(),
             None => free_address()?,
         };

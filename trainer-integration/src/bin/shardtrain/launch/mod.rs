@@ -90,11 +90,11 @@ pub(crate) fn run(launch: &Launch) -> Result<u8, Failure> {
         let (node, nodes) = (launch.node, launch.nodes);
         return Err(UsageError(format!("node {node} is outside of {nodes}; they count from 0")).into());
     }
-    let told = match &launch.program {
-        Some(program) => Told::program(program, launch)?,
-        None => Told::training(launch)?,
+    let settings = match &launch.program {
+        Some(program) => RankSettings::program(program, launch)?,
+        None => RankSettings::training(launch)?,
     };
-    if launch.elastic && told.resumes_at_step {
+    if launch.elastic && settings.resumes_at_step {
         let complaint = "--elastic goes on from the newest checkpoint whenever a rank has died: go back with --resume STEP without it first";
         return Err(UsageError(complaint.to_owned()).into());
     }
@@ -105,29 +105,29 @@ pub(crate) fn run(launch: &Launch) -> Result<u8, Failure> {
     // All of it on this thread: ranks end with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     if launch.elastic {
-        return runtime.block_on(elastic::supervise(launch, &told));
+        return runtime.block_on(elastic::supervise(launch, &settings));
     }
-    runtime.block_on(supervise(launch, &told))
+    runtime.block_on(supervise(launch, &settings))
 }
 
-/// What ranks are started as.
-struct Told {
-    /// What they are told where they meet, if anything does.
+/// Settings that the launcher derives for its ranks.
+struct RankSettings {
+    /// The rendezvous address that ranks receive, if the launcher chooses it.
     master: Option<String>,
     /// Which files of a training are for each rank's own.
     report_is_for_all: bool,
     progress_is_for_all: bool,
-    /// From where they go on when they are started anew.
+    /// Where restarted ranks resume, for the log.
     goes_on: &'static str,
-    /// Ranks come in such numbers only.
+    /// The number of ranks is a multiple of this.
     multiple: u32,
-    /// Whether it is a checkpoint of a certain step that they begin with.
+    /// Whether they resume from the checkpoint of a given step.
     resumes_at_step: bool,
 }
 
-impl Told {
+impl RankSettings {
     /// This program, for a training.
-    fn training(launch: &Launch) -> Result<Told, Failure> {
+    fn training(launch: &Launch) -> Result<RankSettings, Failure> {
         let name = "shardtrain".to_owned();
         let args = Args::try_parse_from(std::iter::once(&name).chain(&launch.arguments));
         let args = args.unwrap_or_else(|error| error.exit());
@@ -144,7 +144,7 @@ impl Told {
         let is_for_all = |path: &Option<PathBuf>| {
             path.as_ref().is_some_and(|path| path.to_string_lossy().contains("{rank}"))
         };
-        Ok(Told {
+        Ok(RankSettings {
             master,
             report_is_for_all: is_for_all(&args.report),
             progress_is_for_all: is_for_all(&args.progress),
@@ -158,7 +158,7 @@ impl Told {
     }
 
     /// Another one.
-    fn program(program: &Path, launch: &Launch) -> Result<Told, Failure> {
+    fn program(program: &Path, launch: &Launch) -> Result<RankSettings, Failure> {
         let master = master_of_env();
         if launch.nodes > 1 && master.is_none() {
             let complaint =
@@ -168,7 +168,7 @@ impl Told {
         if !program.is_file() {
             return Err(UsageError(format!("{} is no program", program.display())).into());
         }
-        Ok(Told {
+        Ok(RankSettings {
             master,
             report_is_for_all: true,
             progress_is_for_all: true,
@@ -179,7 +179,7 @@ impl Told {
     }
 }
 
-async fn supervise(launch: &Launch, told: &Told) -> Result<u8, Failure> {
+async fn supervise(launch: &Launch, settings: &RankSettings) -> Result<u8, Failure> {
     let rules = Rules {
         min_ranks: launch.min_ranks,
         max_restarts: launch.max_restarts,
@@ -195,7 +195,7 @@ async fn supervise(launch: &Launch, told: &Told) -> Result<u8, Failure> {
             world: if launch.nodes > 1 { launch.nodes * ranks } else { ranks },
             first,
         };
-        let ends = round.run(told, &mut signals).await?;
+        let ends = round.run(settings, &mut signals).await?;
         match rules.judge(first, &ends, restarts, signals.stopped.is_some()) {
             Verdict::Done => return Ok(0),
             Verdict::Ended => {
@@ -209,7 +209,7 @@ async fn supervise(launch: &Launch, told: &Told) -> Result<u8, Failure> {
             }
             Verdict::Again { ranks: left, cause } => {
                 restarts += 1;
-                eprintln!("shardtrain: {cause}; going on with {left} ranks{}", told.goes_on);
+                eprintln!("shardtrain: {cause}; going on with {left} ranks{}", settings.goes_on);
                 ranks = left;
             }
         }
@@ -255,8 +255,8 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    async fn run(&self, told: &Told, signals: &mut Signals) -> Result<Vec<End>, Failure> {
-        let master = match &told.master {
+    async fn run(&self, settings: &RankSettings, signals: &mut Signals) -> Result<Vec<End>, Failure> {
+        let master = match &settings.master {
             Some(master) => Some(master.clone()),
             // Ranks of several machines meet through the nodes they read from.
             None if self.launch.nodes > 1 => None,
@@ -266,7 +266,7 @@ impl Round<'_> {
         let mut ranks = JoinSet::new();
         let mut pids = Vec::new();
         for local in 0..self.ranks {
-            let child = self.command(local, master.as_deref(), told)?.spawn()?;
+            let child = self.command(local, master.as_deref(), settings)?.spawn()?;
             pids.extend(child.id().map(|pid| pid.to_string()));
             ranks.spawn(tend(local, child, orders.clone()));
         }
@@ -302,7 +302,7 @@ impl Round<'_> {
     }
 
     /// A rank, as torchrun would start it. It is in a group of its own, so that Ctrl-C reaches the launcher alone.
-    fn command(&self, local: u32, master: Option<&str>, told: &Told) -> io::Result<Command> {
+    fn command(&self, local: u32, master: Option<&str>, settings: &RankSettings) -> io::Result<Command> {
         let rank = self.first + local;
         let launcher = std::process::id().to_string();
         let mut command = match &self.launch.program {
@@ -315,7 +315,7 @@ impl Round<'_> {
             }
             None => {
                 let mut command = Command::new(std::env::current_exe()?);
-                command.args(self.arguments(rank, told)).args(["--launched-by", &launcher]);
+                command.args(self.arguments(rank, settings)).args(["--launched-by", &launcher]);
                 command.args(["--launched-ranks", &(self.launch.nodes * self.launch.nproc).to_string()]);
                 command
             }
@@ -335,15 +335,15 @@ impl Round<'_> {
     }
 
     /// What the rank is told: files that all would write to are rank 0's.
-    fn arguments(&self, rank: u32, told: &Told) -> Vec<String> {
+    fn arguments(&self, rank: u32, settings: &RankSettings) -> Vec<String> {
         let mut arguments = Vec::with_capacity(self.launch.arguments.len());
         let mut left = self.launch.arguments.iter();
         while let Some(argument) = left.next() {
             let (name, value) =
                 argument.split_once('=').map_or((&argument[..], None), |(name, value)| (name, Some(value)));
             let is_kept = match name {
-                "--report" => rank == 0 || told.report_is_for_all,
-                "--progress" => rank == 0 || told.progress_is_for_all,
+                "--report" => rank == 0 || settings.report_is_for_all,
+                "--progress" => rank == 0 || settings.progress_is_for_all,
                 _ => {
                     arguments.push(argument.clone());
                     continue;
