@@ -29,6 +29,7 @@ mod tree;
 mod work;
 mod write;
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use rayon::ThreadPool;
@@ -63,7 +64,7 @@ pub struct Resources {
 }
 
 /// The largest row that memory allows for: it is there as it is read, as a column, encoded, and while one of these grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct LargestRow {
     bytes: u64,
     memory: ByteSize,
@@ -77,7 +78,7 @@ impl LargestRow {
     const ANY: LargestRow = LargestRow { bytes: u64::MAX, memory: ByteSize(u64::MAX) };
 
     /// Refuses a row that is larger.
-    fn check(self, name: &str, bytes: u64) -> Result<(), IngestError> {
+    fn check(self, name: impl Display, bytes: u64) -> Result<(), IngestError> {
         if bytes <= self.bytes {
             return Ok(());
         }

@@ -419,7 +419,7 @@ impl PieceEncoder<'_> {
             }
             let bytes = (parts[0].bytes.len() - start) as u64;
             if bytes > PIECE_MEMORY {
-                self.largest_row.check(&format!("{}, row {row}", faults.piece()), bytes)?;
+                self.largest_row.check(format_args!("{}, row {row}", faults.piece()), bytes)?;
             }
             let taken = self.part_of(&parts[0].bytes[start..]);
             if taken != Some(0) {

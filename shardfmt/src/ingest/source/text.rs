@@ -228,13 +228,14 @@ impl TextSource {
             }
             let bytes = packer.pending() * size_of::<T::Native>();
             if !matches!(self.layout, Layout::Sequences(_)) {
-                let name = part.line.map(|line| format!("{}, line {line}", file.name));
-                file.largest_row.check(name.as_ref().unwrap_or(&file.name), bytes as u64)?;
-            }
-            if !matches!(self.layout, Layout::Sequences(_)) && bytes > MAX_ROW_BYTES {
-                let (path, most) = (file.path.clone(), MAX_ROW_BYTES as u64);
-                feed.fault(&file.name, IngestError::TooLarge { path, bytes: bytes as u64, most })?;
-                packer.skip();
+                // Nothing is pending of a part without a line.
+                let place = format_args!("{}, line {}", file.name, part.line.unwrap_or(1));
+                file.largest_row.check(place, bytes as u64)?;
+                if bytes > MAX_ROW_BYTES {
+                    let (path, most) = (file.path.clone(), MAX_ROW_BYTES as u64);
+                    feed.fault(&file.name, IngestError::TooLarge { path, bytes: bytes as u64, most })?;
+                    packer.skip();
+                }
             }
             if part.ends {
                 packer.end();
