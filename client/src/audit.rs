@@ -6,11 +6,10 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use shardfmt::plan::{Epoch, Plan, SampleNo, SlotTable, VirtualRank};
+use shardd_api::protocol::AuditReport;
+use shardd_plan::{Epoch, Plan, SampleNo, SlotTable, VirtualRank};
+use shardd_store::catalog::{Catalog, CatalogError};
 use shardfmt::{DigestSum, ManifestError, ManifestFile, RowDigest};
-
-use crate::catalog::{Catalog, CatalogError};
-use crate::protocol::AuditReport;
 
 /// How many shards of a manifest are looked at together.
 const SHARDS: u64 = 1024;
@@ -227,8 +226,8 @@ fn difference(whole: DigestSum, part: DigestSum) -> DigestSum {
 
 #[cfg(test)]
 mod tests {
+    use shardd_plan::{PlanDocument, PlanOptions, Shape};
     use shardfmt::VersionId;
-    use shardfmt::plan::{PlanDocument, PlanOptions, Shape};
 
     use super::*;
 

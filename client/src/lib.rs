@@ -1,39 +1,50 @@
-//! What a program needs to use shardd: the store, the cache, the metastore, the engine between them, the loader.
+//! The loader of shardd: iterates a data set in the order of a plan, for one rank of a training.
+//!
+//! A *store* is a directory or a bucket with data sets; `shardctl --store DIR ingest FILES --name NAME` fills
+//! one. This program reads two shuffled epochs of a data set, without a daemon:
+//!
+//! ```no_run
+//! use shardd_client::{Catalog, Loader, LoaderConfig, LoaderSource, LocalCatalog, StorePlace};
+//! use shardd_client::{PlanDocument, PlanOptions, Shape};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let catalog = LocalCatalog::open("digits-store")?;
+//!     let dataset = catalog.dataset(&"digits".parse()?)?;
+//!     let manifest = catalog.manifest(dataset.version)?;
+//!     let shape = Shape { shard_rows: manifest.shard_rows(), row_bytes: manifest.row_bytes() };
+//!     let plan = PlanDocument::with_defaults(dataset.version, &shape, PlanOptions::default())?;
+//!
+//!     let source = LoaderSource::Store(StorePlace::Directory("digits-store".into()));
+//!     let config = LoaderConfig { end_epoch: 2, ..LoaderConfig::new(source, plan, 32) };
+//!     let mut loader = Loader::open(config)?;
+//!     while let Some(step) = loader.next_step()? {
+//!         for micro_batch in &step.micro_batches {
+//!             println!("step {} of epoch {}: {:?}", step.step, step.epoch, micro_batch.batch);
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Rows are Arrow record batches ([`MicroBatch::batch`]). A step's [`Cursor`] is all you keep to resume, with
+//! any number of ranks. To read from the nodes of a cluster, pass [`LoaderSource::Nodes`]. With several ranks,
+//! set [`LoaderConfig::rank`] and [`LoaderConfig::world`]; the ranks then share every step.
+//!
+//! [`replay`] reads the samples of an earlier step again, [`audit`] proves which samples a run read, and
+//! [`label_skew`] measures how labels spread over partitions. `examples/read_store.rs` is the program above with
+//! arguments.
 
-mod durable;
-
-pub mod advise;
 pub mod audit;
-pub mod cache;
-pub mod catalog;
-pub mod certificates;
-pub mod checkpoints;
-pub mod engine;
 pub mod fork;
-pub mod health;
-pub mod http;
-pub mod inputs;
-pub mod lend;
+pub mod label_skew;
 pub mod loader;
-pub mod lookup;
-pub mod metastore;
-pub mod nearest;
-pub mod node;
-pub mod origin;
-pub mod peers;
-pub mod placement;
-pub mod problem;
-mod process;
-pub mod protocol;
-pub mod record;
 pub mod replay;
-pub mod reserve;
-pub mod schema;
 pub mod shared_cache;
-pub mod simulate;
-pub mod span;
-pub mod spread;
-pub mod stores;
-pub mod strata;
-mod text;
-pub mod tls;
+
+pub use loader::{
+    BatchSize, CacheChoice, Cursor, Follow, LastBatch, LoadError, Loader, LoaderConfig, LoaderSource,
+    LoaderStats, MicroBatch, MixedSource, PlanRef, Step,
+};
+pub use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+pub use shardd_store::catalog::{Catalog, CatalogError, LocalCatalog, StorePlace};
+pub use shardfmt::{DatasetName, DatasetRef, Manifest, PlanId, VersionId};

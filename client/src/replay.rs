@@ -1,8 +1,8 @@
 //! Steps given again: the rows that a rank was given for a step, byte for byte, long after the training.
 //!
-//! The plan says which rows those are, the manifest what they were, and the store has them: of each shard the sidecar is read,
-//! and of its file what the rows take, by range. Every row is compared with its digest, and the digests with the
-//! manifest. Knows no run, no node, no cache.
+//! The plan names the rows, the manifest has their digests, and the store has their bytes: of each shard,
+//! replay reads the sidecar and the byte ranges of the rows. Every row is compared with its digest, and the
+//! digests with the manifest. Knows no run, no node, no cache.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,14 +10,13 @@ use std::collections::btree_map::Entry;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use serde::Serialize;
-use shardfmt::plan::{Plan, SampleNo};
+use shardd_api::lookup::{self, Found, LookupError, Step};
+use shardd_plan::{Plan, SampleNo};
+use shardd_store::catalog::{Catalog, CatalogError};
 use shardfmt::{
     Digest, ManifestError, ManifestFile, RowCodec, RowDigest, RowError, Shard, ShardEntry, ShardError,
     ShardId, Sidecar,
 };
-
-use crate::catalog::{Catalog, CatalogError};
-use crate::lookup::{self, Found, LookupError, Step};
 
 /// What a request costs besides what it brings, in bytes: a shard of which much is needed in many pieces is read whole.
 const REQUEST: u64 = 16 << 10;

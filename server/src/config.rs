@@ -13,13 +13,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use shardd_client::certificates::{Host, LIFETIME};
-use shardd_client::engine::ExchangeRate;
-use shardd_client::lend::Share;
-use shardd_client::nearest::nearest;
-use shardd_client::node::NodeId;
-use shardd_client::span::Span;
-use shardd_client::stores::StoreOptions;
+use shardd_api::duration::Span;
+use shardd_api::exchange::ExchangeRate;
+use shardd_api::local_transport::Share;
+use shardd_api::node::NodeId;
+use shardd_api::suggest::nearest;
+use shardd_certificates::{Host, LIFETIME};
+use shardd_store::stores::StoreOptions;
 use shardfmt::size::ByteSize;
 use toml::de::DeTable;
 
@@ -236,7 +236,7 @@ impl FromStr for Hosts {
 
     fn from_str(text: &str) -> Result<Hosts, String> {
         let hosts: Result<_, _> = text.split(',').map(|host| host.trim().parse()).collect();
-        hosts.map(Hosts).map_err(|error: shardd_client::certificates::BadHost| error.to_string())
+        hosts.map(Hosts).map_err(|error: shardd_certificates::BadHost| error.to_string())
     }
 }
 

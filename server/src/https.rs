@@ -1,4 +1,5 @@
-//! What TLS shows where HTTP comes in: the node's own certificate, or one from two files that somebody else renews.
+//! The TLS certificate of the HTTP listener: the node's own, or one from two files that another program
+//! renews.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::config::TlsFiles;
-use crate::identity::Shown;
+use crate::identity::CertResolver;
 
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(5);
@@ -31,14 +32,14 @@ pub enum HttpsError {
     Tls(#[from] rustls::Error),
 }
 
-/// The settings of TLS 1.2 and 1.3 for HTTP/1.1, showing what `shown` shows by then.
+/// The settings of TLS 1.2 and 1.3 for HTTP/1.1, with the current certificate of `resolver`.
 ///
 /// # Errors
 /// When the tree's implementation of cryptography does not fit.
-pub fn settings(shown: Arc<Shown>) -> Result<Arc<ServerConfig>, HttpsError> {
+pub fn settings(resolver: Arc<CertResolver>) -> Result<Arc<ServerConfig>, HttpsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let settings = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    let mut settings = settings.with_no_client_auth().with_cert_resolver(shown);
+    let mut settings = settings.with_no_client_auth().with_cert_resolver(resolver);
     settings.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(settings))
 }
@@ -46,7 +47,7 @@ pub fn settings(shown: Arc<Shown>) -> Result<Arc<ServerConfig>, HttpsError> {
 /// A certificate and a key in files, shown as they are by now.
 pub struct Followed {
     files: TlsFiles,
-    shown: Arc<Shown>,
+    resolver: Arc<CertResolver>,
     bytes: [Vec<u8>; 2],
 }
 
@@ -58,14 +59,14 @@ impl Followed {
     pub fn open(files: TlsFiles) -> Result<Followed, HttpsError> {
         let bytes = read(&files)?;
         let (chain, key) = parse(&files, &bytes)?;
-        let shown = Shown::new(chain, &key).map_err(|error| pair(&files, &error))?;
-        Ok(Followed { files, shown: Arc::new(shown), bytes })
+        let resolver = CertResolver::new(chain, &key).map_err(|error| pair(&files, &error))?;
+        Ok(Followed { files, resolver: Arc::new(resolver), bytes })
     }
 
-    /// What is shown.
+    /// Gives TLS the current certificate of the files.
     #[must_use]
-    pub fn shown(&self) -> Arc<Shown> {
-        Arc::clone(&self.shown)
+    pub fn cert_resolver(&self) -> Arc<CertResolver> {
+        Arc::clone(&self.resolver)
     }
 
     /// Looks again and again whether they have changed, until `stop`. While they do not fit, what they were is shown.
@@ -105,7 +106,7 @@ impl Followed {
             return Ok(false);
         }
         let (chain, key) = parse(&self.files, &bytes)?;
-        self.shown.replace(chain, &key).map_err(|error| pair(&self.files, &error))?;
+        self.resolver.replace(chain, &key).map_err(|error| pair(&self.files, &error))?;
         self.bytes = bytes;
         Ok(true)
     }
@@ -170,9 +171,9 @@ mod tests {
         assert!(!followed.look_again().expect("nothing has changed"));
         put(&files, [&two[0], &one[1]]);
         assert!(followed.look_again().is_err());
-        assert_eq!(followed.shown().leaf(), *made[0].cert.der());
+        assert_eq!(followed.cert_resolver().leaf(), *made[0].cert.der());
         put(&files, [&two[0], &two[1]]);
         assert!(followed.look_again().expect("they fit again"));
-        assert_eq!(followed.shown().leaf(), *made[1].cert.der());
+        assert_eq!(followed.cert_resolver().leaf(), *made[1].cert.der());
     }
 }

@@ -1,9 +1,9 @@
-//! Lends loaders of this machine what is in the cache, over a Unix-domain socket: descriptors of segments, or rings into which
-//! grains are copied. Who is told a segment's pass over HTTP may have it; who shows another is sent away. What is said is in
-//! `shardd_client::lend`.
+//! Lends the cache to loaders of this machine over a Unix-domain socket: descriptors of segments, or rings
+//! with copies of grains. A loader gets a segment's pass over HTTP; a wrong pass closes the connection. The
+//! messages are in `shardd_api::local_transport`.
 //!
-//! Connections, rings, their users' shares of both, frames and waits are bounded. A ring belongs to the connection that it was
-//! lent over: when that ends, the node empties it, also where somebody keeps its descriptor.
+//! Connections, rings, each user's number of both, frames and waits are bounded. A ring belongs to its
+//! connection. When that ends, the node empties the ring, even if a process keeps its descriptor.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,12 +18,12 @@ use std::time::Duration;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::Serialize;
-use shardd_client::engine::{Engine, PassError};
-use shardd_client::lend::{
+use shardd_api::local_transport::{
     self, Answer, Ask, BadFrame, FORMAT, Hello, MAGIC, MAX_PIECES, Piece, RING_BYTES, Share,
 };
-use shardd_client::node::LocalSocket;
-use shardd_client::protocol::host_identity;
+use shardd_api::node::LocalSocket;
+use shardd_api::protocol::host_identity;
+use shardd_engine::engine::{Engine, PassError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -58,15 +58,15 @@ impl Default for Limits {
     }
 }
 
-/// A socket that listens. Its file goes away with it.
-pub(crate) struct Counter {
+/// A listening Unix socket. Dropping it removes its file.
+pub(crate) struct LocalListener {
     listener: UnixListener,
     path: PathBuf,
     /// Tells its file from another one at the same path.
     file: (u64, u64),
 }
 
-impl Counter {
+impl LocalListener {
     /// Listens at `path`. What a node left there that does not run any more is replaced.
     ///
     /// # Errors
@@ -87,13 +87,13 @@ impl Counter {
             Err(error) => return Err(error),
         }
         let listener = UnixListener::bind(&path)?;
-        let counter = Self { listener, file: device_and_inode(&path)?, path };
-        // Other users may ask: what they get is decided by the passes that they show.
-        std::fs::set_permissions(&counter.path, std::fs::Permissions::from_mode(0o666))?;
-        Ok(counter)
+        let listener = Self { listener, file: device_and_inode(&path)?, path };
+        // Other users may connect: the passes that they send decide what they get.
+        std::fs::set_permissions(&listener.path, std::fs::Permissions::from_mode(0o666))?;
+        Ok(listener)
     }
 
-    /// What loaders are told of it; `None` where that cannot be said in text, or the machine has no name.
+    /// Its entry in the node's record; `None` if the path is not UTF-8, or the machine has no identity.
     pub(crate) fn record(&self) -> Option<LocalSocket> {
         Some(LocalSocket { host: host_identity()?, path: self.path.to_str()?.to_owned() })
     }
@@ -124,7 +124,7 @@ impl Counter {
                     tasks.spawn(async move {
                         tokio::select! {
                             () = stop.cancelled() => {}
-                            () = lender.attend(stream) => {}
+                            () = lender.handle(stream) => {}
                         }
                     });
                 }
@@ -140,7 +140,7 @@ impl Counter {
     }
 }
 
-impl Drop for Counter {
+impl Drop for LocalListener {
     fn drop(&mut self) {
         // While it listens, no other file gets the number of its own, not even when that was removed.
         let removed = match device_and_inode(&self.path) {
@@ -184,33 +184,33 @@ struct Lender {
     share: Share,
     limits: Limits,
     connections: Semaphore,
-    /// Those who have connections.
+    /// The users that have connections.
     users: Mutex<HashMap<u32, User>>,
     rings: Arc<Semaphore>,
 }
 
 /// What one user has.
 struct User {
-    /// How many connections.
-    seats: usize,
+    /// Its open connections.
+    connections: usize,
     /// The rings that it may still have.
     rings: Arc<Semaphore>,
 }
 
-/// One of a user's connections.
-struct Seat<'a> {
+/// Permits one connection of a user, and counts towards the user's limit until it is dropped.
+struct ConnectionPermit<'a> {
     lender: &'a Lender,
     user: u32,
     /// The rings that its user may still have.
     rings: Arc<Semaphore>,
 }
 
-impl Drop for Seat<'_> {
+impl Drop for ConnectionPermit<'_> {
     fn drop(&mut self) {
         let mut users = self.lender.users.lock().expect("no panic while held");
         if let Some(user) = users.get_mut(&self.user) {
-            user.seats -= 1;
-            if user.seats == 0 {
+            user.connections -= 1;
+            if user.connections == 0 {
                 users.remove(&self.user);
             }
         }
@@ -218,22 +218,22 @@ impl Drop for Seat<'_> {
 }
 
 impl Lender {
-    fn seat(&self, user: u32) -> Option<Seat<'_>> {
+    fn permit(&self, user: u32) -> Option<ConnectionPermit<'_>> {
         let mut users = self.users.lock().expect("no panic while held");
-        let new = || User { seats: 0, rings: Arc::new(Semaphore::new(self.limits.rings_a_user)) };
+        let new = || User { connections: 0, rings: Arc::new(Semaphore::new(self.limits.rings_a_user)) };
         let known = users.entry(user).or_insert_with(new);
-        if known.seats >= self.limits.a_user {
+        if known.connections >= self.limits.a_user {
             return None;
         }
-        known.seats += 1;
-        Some(Seat { lender: self, user, rings: Arc::clone(&known.rings) })
+        known.connections += 1;
+        Some(ConnectionPermit { lender: self, user, rings: Arc::clone(&known.rings) })
     }
 
     /// A place for one more ring of a user, or why there is none.
-    fn ring_place(&self, seat: &Seat<'_>) -> Result<[OwnedSemaphorePermit; 2], String> {
-        let Ok(of_user) = Arc::clone(&seat.rings).try_acquire_owned() else {
+    fn ring_place(&self, permit: &ConnectionPermit<'_>) -> Result<[OwnedSemaphorePermit; 2], String> {
+        let Ok(of_user) = Arc::clone(&permit.rings).try_acquire_owned() else {
             let most = self.limits.rings_a_user;
-            return Err(format!("{most} rings are lent to user {}, and no more are made", seat.user));
+            return Err(format!("{most} rings are lent to user {}, and no more are made", permit.user));
         };
         let Ok(of_all) = Arc::clone(&self.rings).try_acquire_owned() else {
             return Err(format!("{} rings are lent, and no more are made", self.limits.rings));
@@ -241,34 +241,34 @@ impl Lender {
         Ok([of_user, of_all])
     }
 
-    async fn attend(&self, mut stream: UnixStream) {
+    async fn handle(&self, mut stream: UnixStream) {
         let Ok(peer) = stream.peer_cred() else { return };
         let (user, process) = (peer.uid(), peer.pid());
-        let (Ok(_place), Some(seat)) = (self.connections.try_acquire(), self.seat(user)) else {
+        let (Ok(_place), Some(permit)) = (self.connections.try_acquire(), self.permit(user)) else {
             debug!(user, process, "no more loaders are let in");
             return;
         };
         debug!(user, process, "a loader has come");
-        match self.converse(&mut stream, &seat).await {
+        match self.serve(&mut stream, &permit).await {
             Ok(()) => debug!(user, process, "a loader has gone"),
             Err(ended) => {
                 debug!(user, process, error = %ended, "a loader is sent away");
                 if let Ended::Refused(_) | Ended::Frame(_) = &ended {
-                    // It hears why, if it listens.
+                    // Sends the reason, in case the loader still reads.
                     let reason = ended.to_string();
-                    let _ = self.say(&mut stream, &Answer::Refused { reason }, None).await;
+                    let _ = self.write_frame(&mut stream, &Answer::Refused { reason }, None).await;
                 }
             }
         }
     }
 
-    /// Answers one question after the other until the loader has no more.
-    async fn converse(&self, stream: &mut UnixStream, seat: &Seat<'_>) -> Result<(), Ended> {
+    /// Answers one request after the other until the loader closes the connection.
+    async fn serve(&self, stream: &mut UnixStream, permit: &ConnectionPermit<'_>) -> Result<(), Ended> {
         let hello = Hello { format: FORMAT, node: self.engine.node().clone(), share: self.share };
         tokio::time::timeout(self.limits.prompt, stream.write_all(&MAGIC)).await??;
-        self.say(stream, &hello, None).await?;
+        self.write_frame(stream, &hello, None).await?;
         let mut copier: Option<Copier> = None;
-        while let Some(ask) = self.hear(stream).await? {
+        while let Some(ask) = self.read_frame(stream).await? {
             match ask {
                 Ask::File { .. } if self.share != Share::Files => {
                     return Err(Ended::Refused("this node lends no files, by --share".to_owned()));
@@ -276,8 +276,8 @@ impl Lender {
                 Ask::File { segment } => {
                     let engine = Arc::clone(&self.engine);
                     match blocking(move || engine.open_segment(&segment)).await? {
-                        Ok(file) => self.say(stream, &Answer::File, Some(file.as_fd())).await?,
-                        Err(PassError::Gone) => self.say(stream, &Answer::Gone, None).await?,
+                        Ok(file) => self.write_frame(stream, &Answer::File, Some(file.as_fd())).await?,
+                        Err(PassError::Gone) => self.write_frame(stream, &Answer::Gone, None).await?,
                         Err(error) => return Err(refusal(&error)),
                     }
                 }
@@ -285,16 +285,17 @@ impl Lender {
                     return Err(Ended::Refused("a connection has one ring".to_owned()));
                 }
                 Ask::Ring => {
-                    let place = match self.ring_place(seat) {
+                    let place = match self.ring_place(permit) {
                         Ok(place) => place,
                         Err(reason) => {
-                            self.say(stream, &Answer::Refused { reason }, None).await?;
+                            self.write_frame(stream, &Answer::Refused { reason }, None).await?;
                             continue;
                         }
                     };
                     let ring = make_ring()?;
                     let mine = Copier { ring, buffer: vec![0; COPY_BYTES], last: None, _place: place };
-                    self.say(stream, &Answer::Ring { bytes: RING_BYTES }, Some(mine.ring.as_fd())).await?;
+                    self.write_frame(stream, &Answer::Ring { bytes: RING_BYTES }, Some(mine.ring.as_fd()))
+                        .await?;
                     copier = Some(mine);
                 }
                 Ask::Copy { pieces } => {
@@ -315,7 +316,7 @@ impl Lender {
                     });
                     let (mine, done) = copied.await?;
                     let done = done.map_err(|error| refusal(&error))?;
-                    self.say(stream, &Answer::Copied { done }, None).await?;
+                    self.write_frame(stream, &Answer::Copied { done }, None).await?;
                     copier = Some(mine);
                 }
             }
@@ -323,8 +324,8 @@ impl Lender {
         Ok(())
     }
 
-    /// The next question; `None` when there are no more.
-    async fn hear(&self, stream: &mut UnixStream) -> Result<Option<Ask>, Ended> {
+    /// The next request; `None` once the loader has closed the connection.
+    async fn read_frame(&self, stream: &mut UnixStream) -> Result<Option<Ask>, Ended> {
         let mut head = [0; 4];
         match tokio::time::timeout(self.limits.quiet, stream.read(&mut head[..1])).await?? {
             0 => return Ok(None),
@@ -332,20 +333,20 @@ impl Lender {
                 tokio::time::timeout(self.limits.prompt, stream.read_exact(&mut head[1..])).await??;
             }
         }
-        let mut body = vec![0; lend::frame_len(head)?];
+        let mut body = vec![0; local_transport::frame_len(head)?];
         tokio::time::timeout(self.limits.prompt, stream.read_exact(&mut body)).await??;
-        Ok(Some(lend::parse(&body)?))
+        Ok(Some(local_transport::parse(&body)?))
     }
 
-    /// Says something; a descriptor goes with its first bytes.
-    async fn say(
+    /// Writes a frame; a descriptor goes with its first bytes.
+    async fn write_frame(
         &self,
         stream: &mut UnixStream,
-        said: &impl Serialize,
+        frame: &impl Serialize,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(), Ended> {
-        let bytes = lend::frame(said);
-        let saying = async {
+        let bytes = local_transport::frame(frame);
+        let writing = async {
             let sent = match descriptor {
                 None => 0,
                 Some(descriptor) => {
@@ -354,7 +355,7 @@ impl Lender {
             };
             stream.write_all(&bytes[sent..]).await
         };
-        Ok(tokio::time::timeout(self.limits.prompt, saying).await??)
+        Ok(tokio::time::timeout(self.limits.prompt, writing).await??)
     }
 }
 
@@ -446,26 +447,26 @@ mod tests {
     use std::os::unix::net::UnixStream as Stream;
 
     use proptest::prelude::*;
-    use shardd_client::cache::{Cache, CacheConfig};
-    use shardd_client::engine::Passes;
-    use shardd_client::metastore::MemoryMetastore;
-    use shardd_client::origin::Origin;
-    use shardd_client::peers::Alone;
+    use shardd_engine::cache::{Cache, CacheConfig};
+    use shardd_engine::engine::Passes;
+    use shardd_engine::peers::Alone;
+    use shardd_store::metastore::MemoryMetastore;
+    use shardd_store::origin::Origin;
     use tempfile::TempDir;
     use tokio::runtime::Runtime;
 
     use super::*;
 
-    /// A node's counter, and nothing else of it.
-    struct Shop {
+    /// A node's local listener without the rest of the node.
+    struct LocalServer {
         root: TempDir,
         stop: CancellationToken,
         serving: Option<tokio::task::JoinHandle<()>>,
         runtime: Runtime,
     }
 
-    impl Shop {
-        fn open(share: Share, limits: Limits) -> Shop {
+    impl LocalServer {
+        fn open(share: Share, limits: Limits) -> LocalServer {
             let root = TempDir::new().expect("a temporary directory can be made");
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
             let runtime = runtime.expect("threads");
@@ -477,11 +478,11 @@ mod tests {
             let engine =
                 Engine::new("n1".parse().expect("a name"), origin, Arc::new(cache), meta, Arc::new(Alone));
             engine.lend(Passes::new([1; 32]));
-            let counter = Counter::open(&root.path().join("socket")).expect("a socket");
+            let listener = LocalListener::open(&root.path().join("socket")).expect("a socket");
             let stop = CancellationToken::new();
-            let serving = tokio::spawn(counter.serve_within(limits, engine, share, stop.clone()));
+            let serving = tokio::spawn(listener.serve_within(limits, engine, share, stop.clone()));
             drop(_inside);
-            Shop { root, stop, serving: Some(serving), runtime }
+            LocalServer { root, stop, serving: Some(serving), runtime }
         }
 
         /// Comes in and hears the node's first word; `None` if nobody is let in.
@@ -491,19 +492,19 @@ mod tests {
             let mut magic = [0; 8];
             stream.read_exact(&mut magic).ok()?;
             assert_eq!(magic, MAGIC);
-            let hello: Hello = hear(&mut stream).expect("it says who it is");
+            let hello: Hello = read_frame(&mut stream).expect("it says who it is");
             assert_eq!((hello.format, hello.node.as_str()), (FORMAT, "n1"));
             Some(stream)
         }
 
         /// What a question is answered with.
         fn ask(&self, stream: &mut Stream, ask: &Ask) -> Option<Answer> {
-            stream.write_all(&lend::frame(ask)).ok()?;
-            hear(stream)
+            stream.write_all(&local_transport::frame(ask)).ok()?;
+            read_frame(stream)
         }
     }
 
-    impl Drop for Shop {
+    impl Drop for LocalServer {
         fn drop(&mut self) {
             self.stop.cancel();
             if let Some(serving) = self.serving.take() {
@@ -513,12 +514,12 @@ mod tests {
     }
 
     /// The next frame; `None` at the end.
-    fn hear<T: serde::de::DeserializeOwned>(stream: &mut Stream) -> Option<T> {
+    fn read_frame<T: serde::de::DeserializeOwned>(stream: &mut Stream) -> Option<T> {
         let mut head = [0; 4];
         stream.read_exact(&mut head).ok()?;
-        let mut body = vec![0; lend::frame_len(head).expect("no longer than may be")];
+        let mut body = vec![0; local_transport::frame_len(head).expect("no longer than may be")];
         stream.read_exact(&mut body).ok()?;
-        Some(lend::parse(&body).expect("understood"))
+        Some(local_transport::parse(&body).expect("understood"))
     }
 
     /// Looks again and again until something is so.
@@ -543,54 +544,55 @@ mod tests {
 
     #[test]
     fn only_passes_that_were_given_open_anything() {
-        let shop = Shop::open(Share::Files, Limits::default());
+        let server = LocalServer::open(Share::Files, Limits::default());
         let seal = "0".repeat(64);
         let names = ["/etc/passwd", "../lock", "00000001-00000000.seg", "", "\0"];
         for name in names.iter().flat_map(|name| [(*name).to_owned(), format!("{name}:{seal}")]) {
-            let mut stream = shop.enter().expect("let in");
-            let reason = refused(shop.ask(&mut stream, &Ask::File { segment: name.clone() }));
+            let mut stream = server.enter().expect("let in");
+            let reason = refused(server.ask(&mut stream, &Ask::File { segment: name.clone() }));
             assert!(reason.contains("no pass"), "{name:?}: {reason}");
             assert_eq!(stream.read(&mut [0]).expect("closed"), 0, "who shows one is sent away");
-            let mut stream = shop.enter().expect("let in");
-            assert!(matches!(shop.ask(&mut stream, &Ask::Ring), Some(Answer::Ring { bytes: RING_BYTES })));
-            assert!(refused(shop.ask(&mut stream, &piece(&name, 1, 0))).contains("no pass"));
+            let mut stream = server.enter().expect("let in");
+            assert!(matches!(server.ask(&mut stream, &Ask::Ring), Some(Answer::Ring { bytes: RING_BYTES })));
+            assert!(refused(server.ask(&mut stream, &piece(&name, 1, 0))).contains("no pass"));
         }
     }
 
     #[test]
     fn what_makes_no_sense_is_refused_and_others_go_on() {
-        let shop = Shop::open(Share::Ring, Limits { rings: 1, ..Limits::default() });
-        let mut other = shop.enter().expect("let in");
-        let mut stream = shop.enter().expect("let in");
-        let reason = refused(shop.ask(&mut stream, &Ask::File { segment: "x".to_owned() }));
+        let server = LocalServer::open(Share::Ring, Limits { rings: 1, ..Limits::default() });
+        let mut other = server.enter().expect("let in");
+        let mut stream = server.enter().expect("let in");
+        let reason = refused(server.ask(&mut stream, &Ask::File { segment: "x".to_owned() }));
         assert!(reason.contains("--share"), "{reason}");
-        let mut stream = shop.enter().expect("let in");
-        assert!(refused(shop.ask(&mut stream, &piece("x", 1, 0))).contains("no ring"));
+        let mut stream = server.enter().expect("let in");
+        assert!(refused(server.ask(&mut stream, &piece("x", 1, 0))).contains("no ring"));
         let half = Piece { segment: "x".to_owned(), offset: 0, len: (RING_BYTES / 2 + 1) as u32, at: 0 };
         let over = Ask::Copy { pieces: vec![half.clone(), half] };
         for outside in [piece("x", 1, RING_BYTES), piece("x", u32::MAX, 0), piece("x", 1, u64::MAX), over] {
-            let mut stream = shop.enter().expect("let in");
+            let mut stream = server.enter().expect("let in");
             // The ring of who was sent away before is given back.
-            until(|| matches!(shop.ask(&mut stream, &Ask::Ring), Some(Answer::Ring { .. })));
-            assert!(refused(shop.ask(&mut stream, &outside)).contains("do not fit"));
+            until(|| matches!(server.ask(&mut stream, &Ask::Ring), Some(Answer::Ring { .. })));
+            assert!(refused(server.ask(&mut stream, &outside)).contains("do not fit"));
         }
-        until(|| matches!(shop.ask(&mut other, &Ask::Ring), Some(Answer::Ring { .. })));
+        until(|| matches!(server.ask(&mut other, &Ask::Ring), Some(Answer::Ring { .. })));
         assert_eq!(
-            shop.ask(&mut other, &Ask::Copy { pieces: vec![] }),
+            server.ask(&mut other, &Ask::Copy { pieces: vec![] }),
             Some(Answer::Copied { done: vec![] })
         );
-        let mut late = shop.enter().expect("let in");
-        assert!(refused(shop.ask(&mut late, &Ask::Ring)).contains("1 rings are lent"));
-        assert!(refused(shop.ask(&mut other, &Ask::Ring)).contains("one ring"));
+        let mut late = server.enter().expect("let in");
+        assert!(refused(server.ask(&mut late, &Ask::Ring)).contains("1 rings are lent"));
+        assert!(refused(server.ask(&mut other, &Ask::Ring)).contains("one ring"));
     }
 
     #[test]
     fn who_says_nothing_or_only_half_is_sent_away() {
         let quick = Duration::from_millis(20);
-        let shop = Shop::open(Share::Files, Limits { quiet: quick, prompt: quick, ..Limits::default() });
-        let half = lend::frame(&Ask::Ring);
+        let server =
+            LocalServer::open(Share::Files, Limits { quiet: quick, prompt: quick, ..Limits::default() });
+        let half = local_transport::frame(&Ask::Ring);
         for said in [&[][..], &half[..2], &half[..half.len() - 1]] {
-            let mut stream = shop.enter().expect("let in");
+            let mut stream = server.enter().expect("let in");
             // It may be sent away before it has said anything.
             let _ = stream.write_all(said);
             match stream.read_to_end(&mut Vec::new()) {
@@ -602,21 +604,21 @@ mod tests {
 
     #[test]
     fn a_user_has_so_many_connections_and_no_more() {
-        let shop = Shop::open(Share::Files, Limits { a_user: 2, ..Limits::default() });
-        let (first, _second) = (shop.enter().expect("let in"), shop.enter().expect("let in"));
-        assert!(shop.enter().is_none());
+        let server = LocalServer::open(Share::Files, Limits { a_user: 2, ..Limits::default() });
+        let (first, _second) = (server.enter().expect("let in"), server.enter().expect("let in"));
+        assert!(server.enter().is_none());
         drop(first);
-        until(|| shop.enter().is_some());
+        until(|| server.enter().is_some());
     }
 
     #[test]
     fn a_user_has_so_many_rings_and_no_more() {
-        let shop = Shop::open(Share::Ring, Limits { rings_a_user: 1, ..Limits::default() });
-        let (mut first, mut second) = (shop.enter().expect("let in"), shop.enter().expect("let in"));
-        assert!(matches!(shop.ask(&mut first, &Ask::Ring), Some(Answer::Ring { .. })));
-        assert!(refused(shop.ask(&mut second, &Ask::Ring)).contains("1 rings are lent to user"));
+        let server = LocalServer::open(Share::Ring, Limits { rings_a_user: 1, ..Limits::default() });
+        let (mut first, mut second) = (server.enter().expect("let in"), server.enter().expect("let in"));
+        assert!(matches!(server.ask(&mut first, &Ask::Ring), Some(Answer::Ring { .. })));
+        assert!(refused(server.ask(&mut second, &Ask::Ring)).contains("1 rings are lent to user"));
         drop(first);
-        until(|| matches!(shop.ask(&mut second, &Ask::Ring), Some(Answer::Ring { .. })));
+        until(|| matches!(server.ask(&mut second, &Ask::Ring), Some(Answer::Ring { .. })));
     }
 
     #[test]
@@ -626,29 +628,29 @@ mod tests {
         let root = TempDir::new().expect("a temporary directory can be made");
         let path = root.path().join("socket");
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
-        let counter = Counter::open(&path).expect("nobody listens there any more");
-        let error = Counter::open(&path).err().expect("refused");
+        let listener = LocalListener::open(&path).expect("nobody listens there any more");
+        let error = LocalListener::open(&path).err().expect("refused");
         assert!(error.to_string().contains("another process listens"), "{error}");
-        drop(counter);
+        drop(listener);
         assert!(!path.exists());
-        let counter = Counter::open(&path).expect("nobody listens there any more");
+        let listener = LocalListener::open(&path).expect("nobody listens there any more");
         std::fs::remove_file(&path).expect("there");
         std::fs::write(&path, "precious").expect("written");
-        drop(counter);
+        drop(listener);
         assert!(path.exists(), "what somebody else has put there stays");
-        let error = Counter::open(&path).err().expect("refused");
+        let error = LocalListener::open(&path).err().expect("refused");
         assert!(error.to_string().contains("something else is there"), "{error}");
         assert_eq!(std::fs::read(&path).expect("still there"), b"precious");
-        assert!(Counter::open(&root.path().join("x".repeat(200))).is_err());
+        assert!(LocalListener::open(&root.path().join("x".repeat(200))).is_err());
     }
 
     #[test]
     fn garbage_is_refused_and_the_next_one_is_served() {
-        let shop = Shop::open(Share::Files, Limits::default());
+        let server = LocalServer::open(Share::Files, Limits::default());
         let mut runner = proptest::test_runner::TestRunner::default();
         let framed = (proptest::collection::vec(any::<u8>(), 0..200), any::<bool>());
         let outcome = runner.run(&framed, |(bytes, is_framed)| {
-            let mut stream = shop.enter().expect("let in");
+            let mut stream = server.enter().expect("let in");
             let mut said = bytes;
             if is_framed {
                 let len = u32::try_from(said.len()).expect("short");
@@ -663,7 +665,7 @@ mod tests {
             Ok(())
         });
         outcome.expect("a law");
-        let mut stream = shop.enter().expect("let in");
-        assert!(matches!(shop.ask(&mut stream, &Ask::Ring), Some(Answer::Ring { .. })));
+        let mut stream = server.enter().expect("let in");
+        assert!(matches!(server.ask(&mut stream, &Ask::Ring), Some(Answer::Ring { .. })));
     }
 }

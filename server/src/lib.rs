@@ -1,13 +1,12 @@
-//! The shardd server: what makes a node of the engine that `shardd-client` has.
+//! The shardd server: the sockets around a node of [`shardd_engine`].
 //!
-//! [`serve`](mod@serve) puts a node together from its [`config`]: who it is ([`identity`]), where
-//! certificates are signed ([`desk`]), how it reaches the others
-//! ([`transport`]), where small shared facts are kept ([`metastore`]), its place among the nodes ([`membership`]) and its
-//! HTTP API ([`http`]). What is decided, the engine decides; here are its sockets.
+//! [`serve`](mod@serve) assembles a node from its [`config`]: its [`identity`], the certificate authority
+//! ([`ca`]), the [`transport`] to other nodes, the [`metastore`], its [`membership`] in the cluster and its
+//! [`http`] API. The engine decides; this crate has the sockets.
 
 pub mod access;
+pub mod ca;
 pub mod config;
-pub mod desk;
 pub mod http;
 pub mod https;
 pub mod identity;

@@ -68,7 +68,7 @@ struct Given {
 }
 
 fn main() -> ExitCode {
-    shardd_client::tls::use_ring();
+    shardd_store::tls::use_ring();
     let parsed = Arguments::command().try_get_matches();
     let parsed = parsed.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches)));
     let (arguments, matches) = match parsed {

@@ -1,37 +1,37 @@
 //! A node's place among the others: its name, held by a lease, and where everybody is.
 //!
-//! A name belongs to a key: the node with that key takes its record over at once after a restart, any other is refused
-//! while the record lives. Losing the metastore is no reason to stop: the node goes on and registers again when it can.
+//! A name belongs to a key: the node with that key takes its record over at once after a restart, any other
+//! is refused while the record lives. Losing the metastore is no reason to stop: the node continues and
+//! registers again when it can.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shardd_client::certificates::CA_CERTIFICATE;
-use shardd_client::metastore::copy::{self, CopyTag};
-use shardd_client::metastore::{
+use shardd_api::node::{NodeId, NodeRecord};
+use shardd_api::protocol::Health;
+use shardd_certificates::CA_CERTIFICATE;
+use shardd_store::metastore::copy::{self, CopyTag};
+use shardd_store::metastore::{
     CopyShelf, Expected, Following, Keeper, LeaseId, Listing, MetaError, Metastore,
 };
-use shardd_client::node::{NodeId, NodeRecord};
 use shardfmt::digest::Digest;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::desk::{KeyRevoked, Revoked};
-use crate::http::Health;
-use crate::identity::{self, Cluster};
-use crate::keeping::KeptBy;
+use crate::identity::{self, Cluster, KeyRevoked, Revoked, name_key, other_holder};
+use crate::metastore::MetastoreNode;
 use crate::transport::Transport;
 
 /// How long a record outlives its node.
 const TTL: Duration = Duration::from_secs(5);
-/// How often the lease is renewed, and a lost metastore asked again.
-const PULSE: Duration = Duration::from_secs(1);
-/// How long the store may take to say who keeps the metadata.
+/// Interval between renewals of the lease, and between attempts while the metastore is unreachable.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// Limit for reading from the store which node holds the metadata.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
-/// How long giving the name back may take at the end.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Limit for releasing the name at shutdown.
+const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The node's membership: what it registers, and where.
 pub(crate) struct Membership {
@@ -43,8 +43,9 @@ pub(crate) struct Membership {
     pub(crate) key: Digest,
     /// The keys that belong to nobody any more.
     pub(crate) revoked: Arc<Revoked>,
-    /// The node that keeps the metadata, if another does: it does not tell those whose key is revoked even that.
-    pub(crate) keeper: Option<(Arc<Transport>, Arc<KeptBy>)>,
+    /// The node that holds the metadata, if it is another one. It closes connections of nodes with a revoked
+    /// key, so that they cannot read the revocation from the metastore.
+    pub(crate) metastore_node: Option<(Arc<Transport>, Arc<MetastoreNode>)>,
 }
 
 /// Why a node is no member.
@@ -61,13 +62,13 @@ pub enum MembershipError {
     Meta(#[from] MetaError),
 }
 
-/// How a joined node finds the one that keeps the metadata, should it move.
+/// Finds the node that holds the metadata after it has moved to another address or another node.
 pub(crate) struct Finder {
     transport: Arc<Transport>,
     cluster: Mutex<Cluster>,
     tls: PathBuf,
     shelf: CopyShelf,
-    kept_by: Arc<KeptBy>,
+    metastore_node: Arc<MetastoreNode>,
     /// What the copy in the store bore when it was last looked at.
     looked_at: Mutex<Option<CopyTag>>,
     me: NodeId,
@@ -87,8 +88,8 @@ impl Membership {
     }
 
     fn is_revoked(&self) -> bool {
-        let expelled =
-            self.keeper.as_ref().is_some_and(|(transport, keeper)| transport.was_expelled_by(&keeper.get()));
+        let expelled = self.metastore_node.as_ref();
+        let expelled = expelled.is_some_and(|(transport, node)| transport.was_expelled_by(&node.get()));
         expelled || self.revoked.contains(self.key)
     }
 
@@ -133,7 +134,7 @@ impl Membership {
         let mut trouble: Option<String> = None;
         loop {
             let begun = Instant::now();
-            let pulse = async {
+            let heartbeat = async {
                 match lease {
                     _ if self.is_revoked() => Err(KeyRevoked(self.record.id.clone()).into()),
                     Some(lease) => {
@@ -144,7 +145,7 @@ impl Membership {
             };
             let beat = tokio::select! {
                 () = stop.cancelled() => break,
-                beat = pulse => beat,
+                beat = heartbeat => beat,
             };
             match beat {
                 Ok(held) => {
@@ -172,16 +173,16 @@ impl Membership {
             }
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = sleep(PULSE.saturating_sub(begun.elapsed())) => {}
+                () = sleep(HEARTBEAT_INTERVAL.saturating_sub(begun.elapsed())) => {}
             }
         }
         if let Some(lease) = lease {
             // Else the record lapses by itself.
-            let farewell = async {
+            let deregister = async {
                 let _ = self.metastore.revoke(lease).await;
                 let _ = self.metastore.delete(&NodeRecord::member_key(&self.record.id), Expected::Any).await;
             };
-            let _ = timeout(FAREWELL, farewell).await;
+            let _ = timeout(DEREGISTER_TIMEOUT, deregister).await;
         }
         Ok(())
     }
@@ -194,15 +195,16 @@ impl Finder {
         cluster: Cluster,
         tls: PathBuf,
         shelf: CopyShelf,
-        kept_by: Arc<KeptBy>,
+        metastore_node: Arc<MetastoreNode>,
         me: NodeId,
     ) -> Arc<Finder> {
         transport.learn(&cluster.first, cluster.quic);
         let (cluster, looked_at) = (Mutex::new(cluster), Mutex::default());
-        Arc::new(Finder { transport, cluster, tls, shelf, kept_by, looked_at, me })
+        Arc::new(Finder { transport, cluster, tls, shelf, metastore_node, looked_at, me })
     }
 
-    /// Looks where the metadata is kept by now: whether the first node's QUIC has moved, and whether another node was promoted.
+    /// Locates the metadata: checks for a new QUIC address of the first node, and for a promotion of another
+    /// node.
     async fn look(&self) {
         self.ask_first().await;
         if self.known().metastore.is_none() {
@@ -210,7 +212,8 @@ impl Finder {
         }
     }
 
-    /// The copy in the store says who keeps the metadata. Whoever is asked then shows a certificate for that name.
+    /// Reads from the copy in the store which node holds the metadata. That node proves its name by its
+    /// certificate.
     async fn look_in_store(&self) {
         let looked_at = self.looked_at.lock().expect("no panic while held").clone();
         let read = timeout(STORE_PATIENCE, self.shelf.read(looked_at.as_ref())).await;
@@ -226,10 +229,10 @@ impl Finder {
         }
         let (scheme, address) = http.split_once("://").unwrap_or_default();
         let Ok(http) = address.parse() else { return };
-        info!(keeper = %node, before = %known.first, "another node keeps the metadata now");
+        info!(metastore_node = %node, before = %known.first, "another node keeps the metadata now");
         self.transport.learn(&node, quic);
         self.found(Cluster { first: node.clone(), http, tls: scheme == "https", quic, ..known });
-        self.kept_by.set(node);
+        self.metastore_node.set(node);
     }
 
     /// Asks the first node's HTTP where its QUIC is by now. Whoever answers has to show the right certificate there.
@@ -238,7 +241,7 @@ impl Finder {
         let url = format!("{}/v1/health", known.site());
         let ca = self.tls.join(CA_CERTIFICATE);
         let asked = tokio::task::spawn_blocking(move || {
-            identity::ask(&url, &ca, PULSE, |client| client.get_json::<Health>(&url))
+            identity::ask(&url, &ca, HEARTBEAT_INTERVAL, |client| client.get_json::<Health>(&url))
         });
         let Ok(Ok(health)) = asked.await else { return };
         if health.id == known.first {
@@ -284,7 +287,7 @@ pub(crate) async fn follow_addresses(
     stop: CancellationToken,
 ) {
     let following = async {
-        let mut listings = Following::new(metastore.as_ref(), NodeRecord::PREFIX, PULSE);
+        let mut listings = Following::new(metastore.as_ref(), NodeRecord::PREFIX, HEARTBEAT_INTERVAL);
         loop {
             // Where there is none, membership says that the metastore is away.
             for record in listings.next().await.iter().flat_map(records) {
@@ -298,32 +301,8 @@ pub(crate) async fn follow_addresses(
     stop.run_until_cancelled(following).await;
 }
 
-/// Says who has the name `id`, if a live node with another key does, and what to do about it.
-pub(crate) async fn other_holder(
-    metastore: &dyn Metastore,
-    id: &NodeId,
-    key: Digest,
-) -> Result<Option<String>, MetaError> {
-    match metastore.get(&name_key(id)).await? {
-        Some(entry) if entry.value != key.to_string().as_bytes() => {}
-        _ => return Ok(None),
-    }
-    let record = metastore.get(&NodeRecord::key(id)).await?;
-    let record = record.and_then(|entry| serde_json::from_slice::<NodeRecord>(&entry.value).ok());
-    let place = record.map_or_else(String::new, |record| format!(" at {}", record.http));
-    Ok(Some(format!(
-        "node id {id} belongs to a live node{place}; start this one with another --id, or stop that one"
-    )))
-}
-
 fn records(listing: &Listing) -> impl Iterator<Item = NodeRecord> {
     listing.entries.iter().filter_map(|(_, entry)| serde_json::from_slice(&entry.value).ok())
-}
-
-/// Which key has the name, if it is held.
-pub(crate) async fn holder(metastore: &dyn Metastore, id: &NodeId) -> Result<Option<Digest>, MetaError> {
-    let entry = metastore.get(&name_key(id)).await?;
-    Ok(entry.and_then(|entry| String::from_utf8(entry.value).ok()?.parse().ok()))
 }
 
 /// Takes the name from whoever holds it.
@@ -333,15 +312,11 @@ pub(crate) async fn expel(metastore: &dyn Metastore, id: &NodeId) -> Result<(), 
     metastore.delete(&name_key(id), Expected::Any).await.map(drop)
 }
 
-/// The key that holds which public key has the name.
-fn name_key(id: &NodeId) -> String {
-    format!("names/{id}")
-}
-
 #[cfg(test)]
 mod tests {
+    use shardd_store::metastore::MemoryMetastore;
+
     use super::*;
-    use shardd_client::metastore::MemoryMetastore;
 
     fn member(metastore: &Arc<dyn Metastore>, key: &[u8], port: u16) -> Membership {
         let record = NodeRecord {
@@ -353,7 +328,7 @@ mod tests {
             socket: None,
         };
         let (key, revoked) = (Digest::of(key), Arc::default());
-        Membership { metastore: Arc::clone(metastore), record, key, revoked, keeper: None }
+        Membership { metastore: Arc::clone(metastore), record, key, revoked, metastore_node: None }
     }
 
     async fn port(metastore: &Arc<dyn Metastore>) -> Option<u16> {
@@ -388,7 +363,7 @@ mod tests {
         sleep(TTL * 4).await;
         assert_eq!(port(&metastore).await, Some(1));
         metastore.revoke(lease).await.expect("as if it had lapsed");
-        sleep(PULSE * 2).await;
+        sleep(HEARTBEAT_INTERVAL * 2).await;
         assert_eq!(port(&metastore).await, Some(1), "registered again");
         stop.cancel();
         kept.await.expect("no panic").expect("kept");

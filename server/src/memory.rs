@@ -1,6 +1,7 @@
-//! Returns memory to the system after load. glibc keeps freed memory in its arenas: a node that has streamed to a few clients holds
-//! several times what it needs, for good. By default there are eight arenas for each processor, and each keeps what lies below its
-//! last live allocation; so there are few, and they are trimmed.
+//! Returns memory to the system after load. glibc keeps freed memory in its arenas: a node that has streamed
+//! to a few clients holds several times its need, for good. By default there are eight arenas for each
+//! processor, and each keeps what lies below its last live allocation; so there are few, and they are
+//! trimmed.
 
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;

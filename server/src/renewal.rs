@@ -1,19 +1,19 @@
-//! Keeps the node's certificate fresh: renewed when two thirds of its time are over, when the node is reached under other
-//! hosts, when an administrator asks for it; and taken from the file when somebody puts another there.
+//! Keeps the node's certificate fresh: renews it when two thirds of its time are over, when the node gets
+//! other hosts, and when an administrator requests it; takes it from the file when that changes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardd_client::certificates::Host;
-use shardd_client::metastore::Metastore;
-use shardd_client::span::{Span, now};
+use shardd_api::duration::{Span, now};
+use shardd_certificates::Host;
+use shardd_store::metastore::Metastore;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::desk::{Desk, Register, rotation_key};
+use crate::ca::{CertificateIssuer, Register, rotation_key};
 use crate::identity::Identity;
-use crate::keeping::KeptBy;
+use crate::metastore::MetastoreNode;
 use crate::transport::Transport;
 
 /// How often the clock and the file are looked at: the clock may be set, and a machine may sleep.
@@ -26,9 +26,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Who signs.
 pub(crate) enum Signer {
     /// This node.
-    Here(Arc<Desk>),
+    Here(Arc<CertificateIssuer>),
     /// The first one, whichever that is by then.
-    First(Arc<Transport>, Arc<KeptBy>),
+    First(Arc<Transport>, Arc<MetastoreNode>),
 }
 
 /// What it takes to keep a certificate fresh.
@@ -139,7 +139,7 @@ impl Renewal {
         let node = self.identity.node();
         let csr = self.identity.request().map_err(|error| error.to_string())?;
         let pem = match &self.signer {
-            Signer::Here(desk) => desk
+            Signer::Here(issuer) => issuer
                 .renew(node, self.identity.key_digest(), &csr, &self.hosts)
                 .await
                 .map_err(|error| error.to_string())?,

@@ -1,6 +1,7 @@
-//! A node put together from its parts: opened in order, run until told to stop, closed within five seconds.
+//! A node assembled from its parts: opened in order, run until the signal to stop, closed within five
+//! seconds.
 
-mod part;
+mod role;
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -9,17 +10,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardd_client::cache::{Cache, CacheConfig, CacheError};
-use shardd_client::catalog::{CatalogBackend, CatalogError};
-use shardd_client::certificates::{CA_CERTIFICATE, CertificateError, Host};
-use shardd_client::engine::{Drain, Engine, EngineError, ExchangeSettings, Passes};
-use shardd_client::lend::Share;
-use shardd_client::metastore::{CopyShelf, Keeper, Metastore};
-use shardd_client::node::{NodeId, NodeRecord};
-use shardd_client::origin::{Origin, OriginError};
-use shardd_client::reserve::Disk;
-use shardd_client::span::now;
-use shardd_client::stores::StoreOptions;
+use shardd_api::drain::Drain;
+use shardd_api::duration::now;
+use shardd_api::exchange::ExchangeSettings;
+use shardd_api::local_transport::Share;
+use shardd_api::node::{NodeId, NodeRecord};
+use shardd_certificates::{CA_CERTIFICATE, CertificateError, Host};
+use shardd_engine::cache::{Cache, CacheConfig, CacheError};
+use shardd_engine::engine::{Engine, EngineError, Passes};
+use shardd_store::catalog::{CatalogBackend, CatalogError};
+use shardd_store::metastore::{CopyShelf, Keeper, Metastore};
+use shardd_store::origin::{Origin, OriginError};
+use shardd_store::reserve::Disk;
+use shardd_store::stores::StoreOptions;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -27,19 +30,19 @@ use tracing::{info, warn};
 
 use crate::access::owner::{self, OwnerError};
 use crate::access::{Mark, Tokens, private};
+use crate::ca::CertificateIssuer;
 use crate::config::{Auth, Config, ConfigError, OnSigterm};
-use crate::desk::{Desk, Revoked};
-use crate::http::{self, Access, Api, Door, Front, TokensAsked};
+use crate::http::{self, Access, Api, Bootstrap, HttpListener, TokensAsked};
 use crate::https::{self, HttpsError};
-use crate::identity::{Cluster, Identity, IdentityError, JoinToken, Site};
-use crate::keeping::{self, KeepError, Keeping, KeptBy, Promotion};
-use crate::lend::Counter;
+use crate::identity::{Cluster, Identity, IdentityError, JoinToken, Revoked, Site};
+use crate::keeping::{self, KeepError, Keeping, Promotion};
+use crate::lend::LocalListener;
 use crate::membership::{self, Finder, Membership, MembershipError};
 use crate::memory;
-use crate::metastore::{self, MetastoreUrl, OpenError, RemoteMetastore};
+use crate::metastore::{self, MetastoreNode, MetastoreUrl, OpenError};
 use crate::renewal::{Renewal, Signer};
-use crate::transport::{Datagrams, Services, Transport, TransportError};
-use part::{Part, take_over, take_part};
+use crate::transport::{Datagrams, RemoteMetastore, Services, Transport, TransportError};
+use role::{NodeRole, take_over, take_role};
 
 /// The file in `<data>/tls` that remembers which keys are revoked.
 const REVOKED: &str = "revoked.json";
@@ -92,7 +95,7 @@ pub enum ServeError {
     /// Who owns the machine has no way in.
     #[error(transparent)]
     Owner(#[from] OwnerError),
-    /// Another node keeps the metadata, or it is damaged or lost.
+    /// Another node holds the metadata, or it is damaged or lost.
     #[error(transparent)]
     Keeping(#[from] KeepError),
     /// No store.
@@ -183,39 +186,39 @@ async fn serve_locked(
 ) -> Result<Ended, ServeError> {
     let listener = bind_http(config.http).await?;
     let bound = listener.local_addr().map_err(|source| ServeError::Http { address: config.http, source })?;
-    let mut part = take_part(&config).await?;
-    let identity = Arc::clone(part.identity());
+    let mut role = take_role(&config).await?;
+    let identity = Arc::clone(role.identity());
     let revoked = Arc::new(Revoked::remembered(&config.data.join("tls").join(REVOKED)));
-    let datagrams = Datagrams::try_out(config.quic.ip(), &identity).await;
+    let datagrams = Datagrams::probe_mtu(config.quic.ip(), &identity).await;
     let transport = bind_quic(&config, &identity, &revoked, datagrams)?;
     // A wildcard is no address to reach; the peers' address is one of this machine.
     let http = match bound.ip().is_unspecified() {
         true => SocketAddr::new(transport.address().ip(), bound.port()),
         false => bound,
     };
-    let tls = config.tls.unwrap_or_else(|| part.cluster().is_some_and(|cluster| cluster.tls));
+    let tls = config.tls.unwrap_or_else(|| role.cluster().is_some_and(|cluster| cluster.tls));
     let site = Site { address: http, tls };
     let is_alone = bound.ip().is_loopback();
-    let (door, files) = open_door(&config, &identity, listener, tls)?;
-    let origin = Arc::new(open_store(&config, &part)?);
+    let (http_listener, files) = open_http(&config, &identity, listener, tls)?;
+    let origin = Arc::new(open_store(&config, &role)?);
     probe(&origin).await?;
     let shelf = CopyShelf::of(Arc::clone(&origin), identity.authority());
     let me = Keeper { node: identity.node().clone(), http: site.to_string(), quic: transport.address() };
     if config.metadata.promote {
-        part = take_over(&config, part, &shelf, &me, site).await?;
+        role = take_over(&config, role, &shelf, &me, site).await?;
     }
-    let kept_by = part.cluster().map(|cluster| KeptBy::node(cluster.first.clone()));
+    let metastore_node = role.cluster().map(|cluster| MetastoreNode::new(cluster.first.clone()));
     let Opened { metastore, kept, keeping } =
-        open_metastore(&config, &part, &transport, &shelf, &me, kept_by.as_ref()).await?;
+        open_metastore(&config, &role, &transport, &shelf, &me, metastore_node.as_ref()).await?;
     let catalog = CatalogBackend::new(Arc::clone(&origin), Arc::clone(&metastore));
     check_store(&catalog).await?;
-    if let Part::First { .. } = part {
-        tell_of_store(&config, &part, &catalog, is_alone).await;
+    if let NodeRole::First { .. } = role {
+        tell_of_store(&config, &role, &catalog, is_alone).await;
     }
     let (directory, limit) = (config.data.join("cache"), config.cache_size);
     let cache = tokio::task::spawn_blocking(move || Cache::open(directory, CacheConfig { limit })).await??;
     keep_free(&config, &cache, &origin);
-    let counter = open_counter(&config)?;
+    let local = open_local_listener(&config)?;
 
     let record = NodeRecord {
         id: identity.node().clone(),
@@ -223,14 +226,17 @@ async fn serve_locked(
         quic: transport.address(),
         cache_bytes: config.cache_size.0,
         started_at: now(),
-        socket: counter.as_ref().and_then(Counter::record),
+        socket: local.as_ref().and_then(LocalListener::record),
     };
     let membership = Membership {
         metastore: Arc::clone(&metastore),
         record: record.clone(),
         key: identity.key_digest(),
         revoked: Arc::clone(&revoked),
-        keeper: kept_by.clone().filter(|_| part.asks_keeper()).map(|first| (Arc::clone(&transport), first)),
+        metastore_node: metastore_node
+            .clone()
+            .filter(|_| role.has_metastore_node())
+            .map(|node| (Arc::clone(&transport), node)),
     };
     // Before anybody is talked to; without the metastore by what was known at the last stop.
     let known = tokio::time::timeout(STORE_PATIENCE, revoked.load(metastore.as_ref())).await;
@@ -243,28 +249,28 @@ async fn serve_locked(
         // It serves what it has and registers when the metastore is back.
         Err(MembershipError::Meta(_)) => None,
     };
-    let finder = match (&part, &kept_by) {
-        (Part::Joined { cluster, .. }, Some(kept_by)) => Some(Finder::new(
+    let finder = match (&role, &metastore_node) {
+        (NodeRole::Joined { cluster, .. }, Some(metastore_node)) => Some(Finder::new(
             Arc::clone(&transport),
             Cluster::clone(cluster),
             config.data.join("tls"),
             shelf.clone(),
-            Arc::clone(kept_by),
+            Arc::clone(metastore_node),
             record.id.clone(),
         )),
         _ => None,
     };
-    let access = open_access(&config, &part, &metastore, &record).await?;
-    let promotion = part.asks_keeper().then(|| {
+    let access = open_access(&config, &role, &metastore, &record).await?;
+    let promotion = role.has_metastore_node().then(|| {
         let (node, tls, asked) = (record.id.clone(), config.data.join("tls"), CancellationToken::new());
         Arc::new(Promotion { shelf, node, tls, asked })
     });
-    let front =
-        open_front(&config, part, site, is_alone, &transport, &origin, &metastore, access.is_required())?;
-    let signer = match (&front.desk, kept_by) {
+    let bootstrap =
+        open_bootstrap(&config, role, site, is_alone, &transport, &origin, &metastore, access.is_required())?;
+    let signer = match (&bootstrap.issuer, metastore_node) {
         (None, Some(first)) => Signer::First(Arc::clone(&transport), first),
-        (None, None) => Signer::First(Arc::clone(&transport), KeptBy::node(record.id.clone())),
-        (Some(desk), _) => Signer::Here(Arc::clone(desk)),
+        (None, None) => Signer::First(Arc::clone(&transport), MetastoreNode::new(record.id.clone())),
+        (Some(issuer), _) => Signer::Here(Arc::clone(issuer)),
     };
     let renewal = Renewal { identity, hosts: config.hosts(), signer, metastore: Arc::clone(&metastore) };
 
@@ -281,12 +287,12 @@ async fn serve_locked(
     }
     engine.set_exchange(ExchangeSettings { rate: config.exchange_rate, ..ExchangeSettings::default() });
     let (tasks, inner) = (TaskTracker::new(), CancellationToken::new());
-    if let Some(counter) = counter {
+    if let Some(local) = local {
         engine.lend(passes());
-        tasks.spawn(counter.serve(Arc::clone(&engine), config.share, inner.clone()));
+        tasks.spawn(local.serve(Arc::clone(&engine), config.share, inner.clone()));
     }
     let services =
-        Services { peers: Arc::new(Arc::clone(&engine)), metastore: kept, desk: front.desk.clone() };
+        Services { peers: Arc::new(Arc::clone(&engine)), metastore: kept, issuer: bootstrap.issuer.clone() };
     tasks.spawn(Arc::clone(&transport).serve(services, inner.clone()));
     tasks.spawn(membership::follow_addresses(
         Arc::clone(&metastore),
@@ -302,21 +308,22 @@ async fn serve_locked(
     if let Some(files) = files {
         tasks.spawn(files.follow(inner.clone()));
     }
-    let dismissed = dismissed(Arc::clone(&engine), config.on_sigterm, config.grace, signals.terminate);
+    let shutdown_requested =
+        shutdown_requested(Arc::clone(&engine), config.on_sigterm, config.grace, signals.terminate);
     let asked_to_promote =
         promotion.as_ref().map_or_else(CancellationToken::new, |promotion| promotion.asked.clone());
     let api = Api {
         node: record.clone(),
         engine,
         catalog,
-        front,
+        bootstrap,
         access,
         keeping: keeping.clone(),
         promotion,
         limits: http::Limits::default(),
     };
-    let doors = CancellationToken::new();
-    let serving = tokio::spawn(http::serve(door, api, doors.clone()));
+    let http_stop = CancellationToken::new();
+    let serving = tokio::spawn(http::serve(http_listener, api, http_stop.clone()));
     let mut member = tokio::spawn(membership.keep(lease, finder, inner.clone()));
     // The copy is made as long as anything may change, and once more then.
     let copied = CancellationToken::new();
@@ -332,13 +339,13 @@ async fn serve_locked(
     let (mut left, mut fenced) = (None, None);
     tokio::select! {
         () = signals.stop.cancelled() => {}
-        () = dismissed => {}
+        () = shutdown_requested => {}
         () = asked_to_promote.cancelled() => {}
         ended = &mut member => left = Some(ended),
         ended = &mut copying => fenced = Some(ended),
     }
     info!("stopping");
-    doors.cancel();
+    http_stop.cancel();
     let all = async {
         // Requests under way may end while everything that answers them still runs.
         serving.await?;
@@ -379,8 +386,9 @@ async fn copy_until(keeping: Option<Arc<Keeping>>, stop: CancellationToken) -> R
     }
 }
 
-/// Returns when the node shall stop: it was told to, or asked to leave, and what it hosts is elsewhere as far as may be waited.
-async fn dismissed(
+/// Returns once the node shall stop: on a signal, or on a request to leave. Before that, other nodes take
+/// over its partitions, as long as the grace period allows.
+async fn shutdown_requested(
     engine: Arc<Engine>,
     on_sigterm: OnSigterm,
     grace: Duration,
@@ -428,15 +436,15 @@ pub fn check_protection(config: &Config) -> Result<(), ConfigError> {
     }
 }
 
-/// Where loaders of this machine connect, if anything is lent to them. They can do without, so that only what was asked for in
-/// words is an error.
-fn open_counter(config: &Config) -> Result<Option<Counter>, ServeError> {
+/// Opens the Unix socket for loaders of this machine, unless `--share none` switches it off. They can read
+/// over HTTP instead, so a failure is an error only if `--socket` names the path.
+fn open_local_listener(config: &Config) -> Result<Option<LocalListener>, ServeError> {
     if config.share == Share::None {
         return Ok(None);
     }
     let path = config.socket.clone().unwrap_or_else(|| config.data.join(SOCKET));
-    match Counter::open(&path) {
-        Ok(counter) => Ok(Some(counter)),
+    match LocalListener::open(&path) {
+        Ok(listener) => Ok(Some(listener)),
         Err(source) if config.socket.is_some() => Err(ServeError::Socket { path, source }),
         Err(error) => {
             warn!(path = %path.display(), %error,
@@ -482,22 +490,23 @@ async fn bind_http(address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|source| ServeError::Http { address, source })
 }
 
-/// Opens the way in for HTTP: behind TLS or not, with the node's own certificate or that of two files, which are followed.
-fn open_door(
+/// Adds TLS to the HTTP listener, if asked for. The certificate is the node's own, or comes from two files
+/// that are watched for changes.
+fn open_http(
     config: &Config,
     identity: &Identity,
     listener: TcpListener,
     tls: bool,
-) -> Result<(Door, Option<https::Followed>), ServeError> {
-    let (shown, followed) = match &config.tls_files {
-        _ if !tls => return Ok((Door { listener, tls: None }, None)),
-        None => (identity.shown(), None),
+) -> Result<(HttpListener, Option<https::Followed>), ServeError> {
+    let (resolver, followed) = match &config.tls_files {
+        _ if !tls => return Ok((HttpListener { listener, tls: None }, None)),
+        None => (identity.cert_resolver(), None),
         Some(files) => {
             let followed = https::Followed::open(files.clone())?;
-            (followed.shown(), Some(followed))
+            (followed.cert_resolver(), Some(followed))
         }
     };
-    Ok((Door { listener, tls: Some(https::settings(shown)?) }, followed))
+    Ok((HttpListener { listener, tls: Some(https::settings(resolver)?) }, followed))
 }
 
 /// Binds the QUIC address. A free port, once found, is kept over restarts, so that the others find the node again.
@@ -536,20 +545,20 @@ struct Opened {
 
 async fn open_metastore(
     config: &Config,
-    part: &Part,
+    role: &NodeRole,
     transport: &Arc<Transport>,
     shelf: &CopyShelf,
     me: &Keeper,
-    kept_by: Option<&Arc<KeptBy>>,
+    metastore_node: Option<&Arc<MetastoreNode>>,
 ) -> Result<Opened, ServeError> {
-    let (metastore, keeping): (Arc<dyn Metastore>, _) = match part {
-        Part::First { metastore: MetastoreUrl::Etcd(url), .. }
-        | Part::Joined { metastore: MetastoreUrl::Etcd(url), .. } => {
+    let (metastore, keeping): (Arc<dyn Metastore>, _) = match role {
+        NodeRole::First { metastore: MetastoreUrl::Etcd(url), .. }
+        | NodeRole::Joined { metastore: MetastoreUrl::Etcd(url), .. } => {
             let opened = metastore::open_etcd(url)?;
             info!(metastore = %url, "metadata is in etcd");
             (opened, None)
         }
-        Part::First { metastore: MetastoreUrl::Sled, is_new, .. } => {
+        NodeRole::First { metastore: MetastoreUrl::Sled, is_new, .. } => {
             let recover = config.metadata.recover;
             let opened = keeping::open(&config.data, shelf, me, *is_new, recover).await?;
             let keeping::Opened { sled, epoch, base } = opened;
@@ -559,13 +568,14 @@ async fn open_metastore(
             let keeping = Keeping::new(Arc::clone(&sled), shelf.clone(), me.clone(), epoch, base);
             (sled, Some(keeping))
         }
-        Part::Joined { metastore: MetastoreUrl::Sled, cluster, .. } => {
+        NodeRole::Joined { metastore: MetastoreUrl::Sled, cluster, .. } => {
             transport.learn(&cluster.first, cluster.quic);
-            let kept_by = kept_by.map_or_else(|| KeptBy::node(cluster.first.clone()), Arc::clone);
-            (Arc::new(RemoteMetastore::new(Arc::clone(transport), kept_by)), None)
+            let metastore_node =
+                metastore_node.map_or_else(|| MetastoreNode::new(cluster.first.clone()), Arc::clone);
+            (Arc::new(RemoteMetastore::new(Arc::clone(transport), metastore_node)), None)
         }
     };
-    let kept = matches!(part, Part::First { .. }).then(|| Arc::clone(&metastore));
+    let kept = matches!(role, NodeRole::First { .. }).then(|| Arc::clone(&metastore));
     Ok(Opened { metastore, kept, keeping })
 }
 
@@ -580,8 +590,8 @@ fn keep_free(config: &Config, cache: &Cache, origin: &Origin) {
 }
 
 /// Says what of this first node's data depends on this machine's disk alone, and whether names were lost.
-async fn tell_of_store(config: &Config, part: &Part, catalog: &CatalogBackend, is_alone: bool) {
-    if config.store.is_none() && part.cluster().is_none() {
+async fn tell_of_store(config: &Config, role: &NodeRole, catalog: &CatalogBackend, is_alone: bool) {
+    if config.store.is_none() && role.cluster().is_none() {
         let what = "the store is in this node's own data directory: data, and the copy of the metadata, are lost with its disk; --store names another place";
         match is_alone {
             true => info!("{what}"),
@@ -598,18 +608,18 @@ async fn tell_of_store(config: &Config, part: &Part, catalog: &CatalogBackend, i
 }
 
 /// Opens the store asked for, else the cluster's, else the node's own.
-fn open_store(config: &Config, part: &Part) -> Result<Origin, OriginError> {
-    match (&config.store, part) {
+fn open_store(config: &Config, role: &NodeRole) -> Result<Origin, OriginError> {
+    match (&config.store, role) {
         (Some(store), _) => Origin::open_with(store, &config.store_options),
-        (None, Part::Joined { cluster, .. }) => {
+        (None, NodeRole::Joined { cluster, .. }) => {
             let options = config.store_options.clone().or(&cluster.store_options);
             Origin::open_with(&cluster.store, &options)
         }
-        (None, Part::First { promoted: Some(cluster), .. }) => {
+        (None, NodeRole::First { promoted: Some(cluster), .. }) => {
             let options = config.store_options.clone().or(&cluster.store_options);
             Origin::open_with(&cluster.store, &options)
         }
-        (None, Part::First { .. }) => Origin::open_dir(&config.data.join("store")),
+        (None, NodeRole::First { .. }) => Origin::open_dir(&config.data.join("store")),
     }
 }
 
@@ -640,17 +650,17 @@ async fn check_store(catalog: &CatalogBackend) -> Result<(), ServeError> {
 /// where there is none.
 async fn open_access(
     config: &Config,
-    part: &Part,
+    role: &NodeRole,
     metastore: &Arc<dyn Metastore>,
     record: &NodeRecord,
 ) -> Result<Access, ServeError> {
     let mark = Mark::in_data(&config.data);
     let was_asked = mark.is_set();
     let tokens = Tokens::open(Arc::clone(metastore), Some(mark)).await;
-    let is_first = matches!(part, Part::First { .. });
-    // Tokens that a first node does not know any more went with its metadata: that opens no door.
+    let is_first = matches!(role, NodeRole::First { .. });
+    // Tokens that a first node does not know any more went with its metadata: the node still asks for tokens.
     let are_lost = is_first && was_asked && !tokens.is_away() && !tokens.any();
-    let of_cluster = part.cluster().is_some_and(|cluster| cluster.asks_tokens);
+    let of_cluster = role.cluster().is_some_and(|cluster| cluster.asks_tokens);
     let asked = match config.auth {
         Some(Auth::Tokens) => TokensAsked::Always,
         Some(Auth::None) => TokensAsked::Never,
@@ -670,27 +680,28 @@ async fn open_access(
     Ok(access)
 }
 
-/// Where others join: at the first node. Whoever can read its files joins with the token there, as long as nobody else can
-/// reach it; others are given one of their own.
+/// Assembles the data of the join endpoints; nodes join at the first one. While only its own machine can
+/// reach the first node, it keeps a reusable token in a file. Otherwise each joining node needs a token of
+/// its own.
 #[expect(clippy::too_many_arguments, reason = "each is a part of the node that is put together here")]
-fn open_front(
+fn open_bootstrap(
     config: &Config,
-    part: Part,
+    role: NodeRole,
     site: Site,
     is_alone: bool,
     transport: &Transport,
     origin: &Origin,
     kept_in: &Arc<dyn Metastore>,
     asks_tokens: bool,
-) -> Result<Front, ServeError> {
-    let digest = part.identity().authority();
+) -> Result<Bootstrap, ServeError> {
+    let digest = role.identity().authority();
     let ca = config.data.join("tls").join(CA_CERTIFICATE);
     let pem = std::fs::read_to_string(&ca).map_err(|source| CertificateError::Io { path: ca, source })?;
-    let (identity, authority, metastore) = match part {
-        Part::Joined { cluster, .. } => {
-            return Ok(Front { authority: pem, digest, cluster: *cluster, desk: None });
+    let (identity, authority, metastore) = match role {
+        NodeRole::Joined { cluster, .. } => {
+            return Ok(Bootstrap { authority: pem, digest, cluster: *cluster, issuer: None });
         }
-        Part::First { identity, authority, metastore, .. } => (identity, authority, metastore),
+        NodeRole::First { identity, authority, metastore, .. } => (identity, authority, metastore),
     };
     let metastore = match metastore {
         MetastoreUrl::Sled => None,
@@ -717,7 +728,7 @@ fn open_front(
     let (first, quic) = (identity.node().clone(), transport.address());
     let Site { address: http, tls } = site;
     let cluster = Cluster { store, store_options, first, http, tls, quic, asks_tokens, metastore };
-    let desk = Desk {
+    let issuer = CertificateIssuer {
         authority,
         authority_pem: pem.clone(),
         standing,
@@ -726,7 +737,7 @@ fn open_front(
         metastore: Arc::clone(kept_in),
         lifetime: config.certificate_lifetime,
     };
-    Ok(Front { authority: pem, digest, cluster, desk: Some(Arc::new(desk)) })
+    Ok(Bootstrap { authority: pem, digest, cluster, issuer: Some(Arc::new(issuer)) })
 }
 
 /// Writes the ready line, whole or not at all.
@@ -743,7 +754,7 @@ fn write_ready(path: &Path, ready: &Ready) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use shardd_client::http::HttpClient;
+    use shardd_store::http::HttpClient;
     use tempfile::TempDir;
     use tokio::sync::oneshot;
     use tokio::task::JoinHandle;

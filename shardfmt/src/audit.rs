@@ -6,18 +6,18 @@
 //! epoch, and anyone puts them together ([`put_together`]). What must come out follows from the plan and the manifest's row digests ([`root`]). A [`Proof`]
 //! shows one sample with nothing but the root. `docs/FORMAT.md` has it to the bit.
 //!
-//! Pure: plans, digests and hashes. Where digests come from, and who reports what, is for others.
+//! Pure: plans, digests and hashes. Knows neither the source of digests nor the reports.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use shardd_plan::{Epoch, Partition, Plan, SampleNo, SlotTable};
 
 use crate::digest::{PlanId, VersionId};
 use crate::keyed::KeyedHash;
 use crate::merkle::{NodeHash, Part, climb, path_among};
-use crate::plan::{Epoch, Partition, Plan, SampleNo, SlotTable};
 use crate::row::RowDigest;
 
 /// The format of proofs and reports.

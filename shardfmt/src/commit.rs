@@ -1,8 +1,8 @@
-//! The commit: how a dataset came to a version. Knows no shards and no store, only what it names.
+//! The commit: a change of a dataset to a version. Knows no shards and no store, only their names.
 //!
-//! A version is pure content; the same rows make the same version whoever ingests them, and when. What is particular to
-//! one dataset (when the version was committed, by which operation, why, and what was there before) is in a small
-//! document beside it. Each names its parent, so the last one leads to all.
+//! A version is pure content; the same rows make the same version at any time and on any machine. Facts of
+//! one dataset (the time of the commit, its operation, its reason, its parent) are in a small document beside
+//! it. Each names its parent, so the last one leads to all.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What was once written can always be read: the files of format 1 in `testdata/`, byte for byte.
+//! Released files stay readable: the files of format 1 in `testdata/`, byte for byte.
 //!
 //! When one of these tests fails, the format has changed and every id of every existing dataset with it. A change that
 //! is meant gets a new format number and its own files; these stay. `testdata/check_golden.py` reads the same files

@@ -1,8 +1,8 @@
 //! BLAKE3 under keys of our own, for one input or for many at once.
 //!
-//! BLAKE3 cuts its input into chunks of 1024 bytes, and is fast because it hashes up to 16 of them side by side. A row
-//! has few chunks, a node of a Merkle tree has one; so [`KeyedHash::of_each`] puts those of different inputs side by side.
-//! Knows the tree of BLAKE3 (section 2 of its paper), and nothing of what is hashed.
+//! BLAKE3 cuts its input into chunks of 1024 bytes, and is fast because it hashes up to 16 of them side by
+//! side. A row has few chunks, a node of a Merkle tree has one; so [`KeyedHash::of_each`] puts those of
+//! different inputs side by side. Knows the tree of BLAKE3 (section 2 of its paper), but not the hashed data.
 //!
 //! `blake3::platform` is public but undocumented: there is no other way to the crate's SIMD code for inputs that are
 //! not of one piece. `Cargo.lock` holds its version, and tests compare the result with the documented interface.

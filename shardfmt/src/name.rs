@@ -5,8 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::digest::from_text;
-use crate::reference::VersionPrefix;
+use crate::digest::{from_text, is_like_prefix};
 
 /// The name of a dataset: `[a-z0-9][a-z0-9._-]{0,62}`, so that it is safe in a path, a URL and a metastore key.
 ///
@@ -90,7 +89,7 @@ impl FromStr for TagName {
     type Err = TagNameError;
 
     fn from_str(text: &str) -> Result<Self, TagNameError> {
-        if VersionPrefix::looks_like_one(text) {
+        if is_like_prefix(text) {
             Err(TagNameError::LikeAVersion { text: text.chars().take(80).collect() })
         } else if is_safe(text) {
             Ok(Self(text.to_owned()))

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::digest::{VersionId, from_text};
+use crate::digest::{VersionId, from_text, is_like_prefix};
 use crate::name::{DatasetName, NameError, TagName, TagNameError};
 
 /// A version of a dataset, as a person names it.
@@ -67,7 +67,7 @@ impl FromStr for At {
             let back = digits.then(|| back.parse().ok()).flatten();
             return back.map(Self::Back).ok_or_else(|| RefError::Back { text: shortened(text) });
         }
-        if VersionPrefix::looks_like_one(text) {
+        if is_like_prefix(text) {
             return text.parse().map(Self::Version);
         }
         Ok(Self::Tag(text.parse()?))
@@ -103,14 +103,7 @@ impl<'de> Deserialize<'de> for DatasetRef {
 pub struct VersionPrefix(String);
 
 impl VersionPrefix {
-    /// Fewer digits would too often be those of several versions.
-    const SHORTEST: usize = 6;
     const LONGEST: usize = 64;
-
-    /// Whether a text is taken for the beginning of an id. Tags do not look like one.
-    pub(crate) fn looks_like_one(text: &str) -> bool {
-        text.len() >= Self::SHORTEST && text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
-    }
 
     /// Whether the version's id begins so.
     pub fn fits(&self, version: VersionId) -> bool {
@@ -133,7 +126,7 @@ impl FromStr for VersionPrefix {
     type Err = RefError;
 
     fn from_str(text: &str) -> Result<Self, RefError> {
-        if Self::looks_like_one(text) && text.len() <= Self::LONGEST {
+        if is_like_prefix(text) && text.len() <= Self::LONGEST {
             Ok(Self(text.to_owned()))
         } else {
             Err(RefError::Prefix { text: shortened(text) })

@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// The most bytes a shard may have, as a file, decompressed, and as canonical rows: 4 GiB less one.
+pub const MAX_SHARD_BYTES: u64 = u32::MAX as u64;
+
 /// A number of bytes. Reads `"64MiB"`, `"1.5 GB"` and `"1000"`; prints in binary units, as `"64.0 MiB"`.
 ///
 /// ```
@@ -130,8 +133,9 @@ pub struct SizeError {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn people_write_sizes_in_many_ways() {

@@ -1,7 +1,7 @@
 //! Some rows of a grain, with the digests of its other rows: what proves single rows against the root of their shard.
 //!
-//! A cache that is smaller than what it is asked for reads rows one by one, for the rows of a grain are due at unrelated positions
-//! of an epoch. Such rows travel like this and rest nowhere. All integers are little-endian `u32`:
+//! A cache that is smaller than its share reads rows one by one, for the rows of a grain are due at unrelated
+//! positions of an epoch. Such rows travel like this and rest nowhere. All integers are little-endian `u32`:
 //!
 //! ```text
 //! row count n | path length p | p x 32 bytes of path, lowest first | n ends of items | a byte for each item | the items

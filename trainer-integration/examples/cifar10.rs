@@ -1,4 +1,5 @@
-//! A network of one's own, trained on CIFAR-10 from shardd nodes, on as many ranks as a launcher starts, with checkpoints:
+//! A network of your own, trained on CIFAR-10 from shardd nodes, on as many ranks as a launcher starts, with
+//! checkpoints:
 //!
 //!     cargo build --release -p shardd-trainer --bin shardtrain --example cifar10
 //!     shardtrain run --nproc 4 --program target/release/examples/cifar10 -- \
@@ -19,16 +20,17 @@ use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor, TensorData};
 use clap::Parser;
-use shardd_client::catalog::StorePlace;
-use shardd_client::http::Credentials;
+use shardd_api::protocol::RunId;
 use shardd_client::loader::{Loader, LoaderConfig, LoaderSource, MicroBatch};
-use shardd_client::protocol::RunId;
-use shardd_trainer::checkpoint::{Checkpoints, Place, Resume, Shelf};
+use shardd_store::catalog::StorePlace;
+use shardd_store::http::Credentials;
+use shardd_trainer::checkpoint::{CheckpointStore, Checkpoints, Place, Resume};
 use shardd_trainer::collective::CollectiveError;
 use shardd_trainer::collective::tcp::JoinError;
-use shardd_trainer::launched::OTHERS_ARE_GONE;
+use shardd_trainer::error::TrainError;
+use shardd_trainer::launch_env::OTHERS_ARE_GONE;
 use shardd_trainer::nn::BatchNorm;
-use shardd_trainer::{Chain, CrossEntropy, Launched, Optimizer, TrainError, Trainer, block};
+use shardd_trainer::{Chain, CrossEntropy, LaunchEnv, Optimizer, Trainer, block};
 use shardfmt::PlanId;
 
 #[derive(Parser)]
@@ -94,14 +96,14 @@ fn samples(rows: &RecordBatch, device: &Device) -> Result<(Tensor<4>, Vec<u32>),
 }
 
 fn train(args: &Args) -> Result<(), Box<dyn Error>> {
-    let (launched, device) = (Launched::of_env()?, Device::flex());
+    let (launched, device) = (LaunchEnv::of_env()?, Device::flex());
     device.seed(1); // of the first weights, which burn draws; those of rank 0 are everyone's
     let collective = launched.join(&args.run.to_string())?;
     let mut builder = Trainer::new(network(&device), CrossEntropy, collective)
         .virtual_ranks(8)
         .optimizer(Optimizer::adamw(0.01));
     if let Some(directory) = &args.checkpoints {
-        let shelf = Shelf::open(&StorePlace::Directory(directory.clone()), &args.run)?;
+        let shelf = CheckpointStore::open(&StorePlace::Directory(directory.clone()), &args.run)?;
         let kept = Checkpoints { shelf, every_steps: Some(50), every: None, keep: 2 };
         builder = builder.checkpoints(kept, Resume::Auto).stop(launched.stop_flag()?);
     }

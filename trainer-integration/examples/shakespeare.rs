@@ -12,14 +12,15 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::UInt8Type;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use clap::Parser;
-use shardd_client::http::Credentials;
+use shardd_api::protocol::RunId;
 use shardd_client::loader::{Loader, LoaderConfig, LoaderSource, MicroBatch};
-use shardd_client::protocol::RunId;
+use shardd_store::http::Credentials;
 use shardd_trainer::collective::CollectiveError;
 use shardd_trainer::collective::tcp::JoinError;
-use shardd_trainer::launched::OTHERS_ARE_GONE;
+use shardd_trainer::error::TrainError;
+use shardd_trainer::launch_env::OTHERS_ARE_GONE;
 use shardd_trainer::models::{GptSize, gpt};
-use shardd_trainer::{CrossEntropy, Launched, Optimizer, TrainError, Trainer};
+use shardd_trainer::{CrossEntropy, LaunchEnv, Optimizer, Trainer};
 use shardfmt::PlanId;
 
 /// Bytes of a sequence; each but the last is told the next.
@@ -87,7 +88,7 @@ fn write(trainer: &mut Transformer, count: usize, device: &Device) -> Result<Str
 }
 
 fn train(args: &Args) -> Result<(), Box<dyn Error>> {
-    let (launched, device) = (Launched::of_env()?, Device::flex());
+    let (launched, device) = (LaunchEnv::of_env()?, Device::flex());
     let model = gpt(256, LENGTH - 1, GptSize { layers: 3, heads: 4, width: 96 }, 0.1, &device);
     let mut trainer = Trainer::new(model, CrossEntropy, launched.join(&args.run.to_string())?)
         .virtual_ranks(8)

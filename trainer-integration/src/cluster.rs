@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use shardd_client::catalog::{Catalog, CatalogError};
-use shardd_client::engine::Timeline;
-use shardd_client::http::{Credentials, HttpClient};
+use shardd_api::node::NodeRecord;
+use shardd_api::protocol::{RunId, RunView};
+use shardd_api::timeline::Timeline;
 use shardd_client::loader::{Loader, OrderId};
-use shardd_client::node::NodeRecord;
-use shardd_client::protocol::{RunId, RunView};
+use shardd_store::catalog::{Catalog, CatalogError};
+use shardd_store::http::{Credentials, HttpClient};
 use shardfmt::{Manifest, Shard, VersionId};
+use tracing::warn;
 
 use crate::data::{Rows, RowsError};
 use crate::source::{Audit, MicroBatch, SourceError, Step, StepSource};
-use tracing::warn;
 
 impl StepSource for Loader {
     fn schema(&self) -> SchemaRef {

@@ -69,7 +69,7 @@ pub enum Precision {
     /// 16, with the exponents of 32 (bfloat16), so that no gradient is too small for it.
     Bf16,
     /// 16 with eight times as fine steps, but the exponents of 2⁻¹⁴ to 2¹⁵ only: gradients are brought there by a
-    /// [scale](crate::engine::LossScale) that is found while training.
+    /// [scale](crate::scaling::LossScale) that is found while training.
     F16,
 }
 

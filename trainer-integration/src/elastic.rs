@@ -185,7 +185,7 @@ pub fn of_line<T: DeserializeOwned>(line: &[u8]) -> io::Result<T> {
 
 /// A place, and how others ask this rank to leave it.
 #[derive(Clone, Debug)]
-pub struct Seat {
+pub struct Slot {
     /// The place.
     pub place: Place,
     /// Raised when the group is to stop after a step.
@@ -194,9 +194,9 @@ pub struct Seat {
     pub is_over: Arc<AtomicBool>,
 }
 
-impl Seat {
-    fn new(place: Place) -> Seat {
-        Seat { place, pause: StopFlag::default(), is_over: Arc::default() }
+impl Slot {
+    fn new(place: Place) -> Slot {
+        Slot { place, pause: StopFlag::default(), is_over: Arc::default() }
     }
 }
 
@@ -205,7 +205,7 @@ impl Seat {
 pub struct Member {
     launcher: UnixStream,
     /// What is answered to each question.
-    answers: Receiver<Result<Option<Seat>, String>>,
+    answers: Receiver<Result<Option<Slot>, String>>,
 }
 
 impl Member {
@@ -250,7 +250,7 @@ impl Member {
     ///
     /// # Errors
     /// When the launcher has ended, or does not take this process.
-    pub fn ask(&mut self, left: Left) -> Result<Option<Seat>, ElasticError> {
+    pub fn ask(&mut self, left: Left) -> Result<Option<Slot>, ElasticError> {
         self.say(&Word::Ask(left))?;
         let answer = self.answers.recv().map_err(|_| ElasticError::Ended)?;
         answer.map_err(|reason| ElasticError::Refused { reason })
@@ -269,11 +269,11 @@ impl Member {
     }
 }
 
-type Answers = std::sync::mpsc::SyncSender<Result<Option<Seat>, String>>;
+type Answers = std::sync::mpsc::SyncSender<Result<Option<Slot>, String>>;
 
 /// Until the launcher has ended.
 fn listen(mut lines: BufReader<UnixStream>, answers: &Answers) {
-    let current: Mutex<Option<Seat>> = Mutex::default();
+    let current: Mutex<Option<Slot>> = Mutex::default();
     let of = |generation: u64| locked(&current).clone().filter(|seat| seat.place.generation == generation);
     let mut line = Vec::new();
     loop {
@@ -285,7 +285,7 @@ fn listen(mut lines: BufReader<UnixStream>, answers: &Answers) {
         let Ok(answer) = of_line::<Answer>(&line) else { return };
         let told = match answer {
             Answer::Place(place) => {
-                let seat = Seat::new(place);
+                let seat = Slot::new(place);
                 *locked(&current) = Some(seat.clone());
                 answers.send(Ok(Some(seat)))
             }
@@ -306,6 +306,6 @@ fn listen(mut lines: BufReader<UnixStream>, answers: &Answers) {
     }
 }
 
-fn locked(seat: &Mutex<Option<Seat>>) -> MutexGuard<'_, Option<Seat>> {
+fn locked(seat: &Mutex<Option<Slot>>) -> MutexGuard<'_, Option<Slot>> {
     seat.lock().expect("no panic while a seat is copied")
 }

@@ -5,12 +5,10 @@
 //! still goes backward through the earlier blocks, the later ones are already being reduced.
 
 mod block;
-mod buckets;
 mod computed;
 mod gather;
 mod memory;
 mod passes;
-mod scaling;
 mod scatter;
 mod segments;
 mod sliced;
@@ -28,29 +26,29 @@ use std::time::{Duration, Instant};
 use blake3::Hasher;
 use burn::tensor::{Device, Tensor};
 use half::bf16;
-use shardd_client::record::Digest128;
+use shardd_store::record::Digest128;
 use thiserror::Error;
 
+use crate::buckets::{BucketSizes, Buckets};
 use crate::collective::CollectiveError;
 use crate::collective::nccl::DeviceSums;
 use crate::compress::{Compression, CompressionReport, Compressor};
 use crate::device::Precision;
+use crate::dtype::ReduceDtype;
 use crate::flow::{Flow, Part, from_parts};
 use crate::ledger::{Ledger, Numbers, Usage};
 use crate::loss::{Measured, Objective};
 use crate::model::Model;
 use crate::optim::{Optimizer, Rule};
 use crate::random::Key;
-use crate::reduce::{Comm, Partials, Pending, ReduceDtype, Reduction, VirtualRanks, all_reduce};
+use crate::reduce::{Comm, Partials, Pending, Reduction, VirtualRanks, all_reduce};
+use crate::scaling::LossScale;
 use crate::trace::{Lane, Tracer};
 use crate::weights::{Running, Weights};
 use crate::zero::mesh::Mesh;
 use crate::zero::slices::Owners;
 use crate::zero::{Slicing, Zero};
 use block::BlockState;
-pub use buckets::BucketSizes;
-pub(crate) use buckets::Buckets;
-pub use scaling::LossScale;
 use spare::Spare;
 use update::Spread;
 

@@ -9,11 +9,11 @@ use serde::Serialize;
 use crate::collective::{CollectiveError, slice_of};
 use crate::data::{InputSpec, Rows};
 use crate::engine::Engine;
+use crate::error::TrainError;
 use crate::flow::from_parts;
 use crate::loss::cross_entropy;
 use crate::reduce::Comm;
 use crate::stage::to_numbers;
-use crate::train::TrainError;
 use crate::weights::Running;
 
 const CHUNK_ROWS: u64 = 256;

@@ -1,5 +1,5 @@
-//! Random numbers that are a function of what they are for, and of nothing that was drawn before: so a virtual rank draws the same
-//! ones wherever and however often it is computed. Pure.
+//! Random numbers that are a function of their purpose, and of no earlier draw: so a virtual rank draws the
+//! same ones on any process and in any repetition. Pure.
 //!
 //! A [`Key`] names a use; the numbers of a key are those of a counter, mixed with it (Salmon et al., "Parallel random numbers: as easy
 //! as 1, 2, 3", SC'11, with the mixing of Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014).

@@ -4,7 +4,6 @@
 mod account;
 pub(crate) mod agree;
 mod course;
-mod error;
 pub(crate) mod feed;
 pub mod guard;
 mod persistence;
@@ -18,42 +17,44 @@ use serde_json::{Value, json};
 use shardfmt::digest::Digest;
 use tracing::{info, warn};
 
-pub use account::ProgressSoFar;
-pub use agree::agree;
-pub use course::Legacy;
-pub use error::TrainError;
-pub(crate) use error::chain;
-pub use feed::Preparation;
-pub use guard::{BadStep, GuardConfig, OnBadStep};
-pub use persistence::{Outcome, Persistence, Start, Stopped};
-
+use crate::causes::chain;
 use crate::checkpoint::{
-    Checkpoint, CheckpointCosts, CheckpointError, Checkpoints, Keeper, Next, Place, Settings, Snapshot,
+    Checkpoint, CheckpointCosts, CheckpointError, CheckpointManager, Checkpoints, Next, Place, Settings,
+    Snapshot,
 };
 use crate::collective::nccl::{self, DeviceSums, NcclError, Staged, Transport};
 use crate::collective::{Collective, CollectiveError, waited_for};
 use crate::compress::{Compression, CompressionReport};
 use crate::data::{Augmentation, InputOptions, InputSpec, Rows};
 use crate::device::{DeviceName, Precision};
-use crate::engine::{Engine, LossScale, StepPlan};
+use crate::dtype::ReduceDtype;
+use crate::engine::{Engine, StepPlan};
+use crate::error::TrainError;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::ledger::Usage;
 use crate::model::Model;
 use crate::models::{InputShape, ModelError, ModelOptions, Norm, model};
-use crate::optim::{Decline, Optimizer, Rule, Schedule};
+use crate::optim::{LrDecay, Optimizer, Rule, Schedule};
 use crate::random::Key;
 use crate::record::{Beginning, Noted, Purpose, Recorder, Recording, digest_of};
-use crate::reduce::{Comm, ReduceDtype, Reduction, VirtualRanks};
+use crate::reduce::{Comm, Reduction, VirtualRanks};
+use crate::scaling::LossScale;
 use crate::source::{Audit, StepSource};
 use crate::trace::{Lane, Tracer};
 use crate::weights::{Running, Weights};
 use crate::zero::mesh::Mesh;
 use crate::zero::{Slicing, Zero};
+
 use account::Account;
+pub use agree::agree;
 use agree::{MAY_CHANGE, agree_on, begin, compare, kept, same_training};
 use course::Course;
+pub use course::Legacy;
+pub use feed::Preparation;
 use feed::{Feed, InputDigests, Preparer};
 use guard::{Guard, Verdict};
+pub use guard::{GuardConfig, OnBadStep};
+pub use persistence::{Outcome, Persistence, Start, Stopped};
 use tell::tell;
 
 /// What decides the weights, apart from the data; and how they are computed.
@@ -86,7 +87,7 @@ pub struct TrainConfig {
     /// The highest learning rate. Default 0.1.
     pub rate: f32,
     /// How it falls. Default half a cosine.
-    pub decline: Decline,
+    pub decline: LrDecay,
     /// Epochs until it is reached. Default 1.
     pub warm_up_epochs: f32,
     /// What the schema does not say.
@@ -124,7 +125,7 @@ impl Default for TrainConfig {
             model: ModelOptions::default(),
             augmentation: Augmentation::default(),
             rate: 0.1,
-            decline: Decline::default(),
+            decline: LrDecay::default(),
             warm_up_epochs: 1.0,
             input: InputOptions::default(),
             device: DeviceName::default(),
@@ -703,11 +704,17 @@ impl Training<'_> {
         }
     }
 
-    fn keeper(&self, ranks: VirtualRanks, checkpoint: Option<&Checkpoint>) -> Keeper {
+    fn keeper(&self, ranks: VirtualRanks, checkpoint: Option<&Checkpoint>) -> CheckpointManager {
         let Persistence { checkpoints, stop, pause, .. } = &self.persistence;
         let (slicing, resumed) = (self.config.slicing, checkpoint.and_then(Checkpoint::resumed));
-        let keeper =
-            Keeper::new(Arc::clone(&self.comm), ranks, slicing, checkpoints.clone(), stop.clone(), resumed);
+        let keeper = CheckpointManager::new(
+            Arc::clone(&self.comm),
+            ranks,
+            slicing,
+            checkpoints.clone(),
+            stop.clone(),
+            resumed,
+        );
         keeper.with_pause(pause.clone())
     }
 

@@ -1,4 +1,4 @@
-//! The trainer for models of one's own.
+//! The trainer for your own models.
 
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
@@ -8,21 +8,27 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use serde_json::json;
 
+use crate::buckets::BucketSizes;
+use crate::causes::chain;
 use crate::checkpoint::{
-    CheckpointCosts, Checkpoints, Keeper, Next, Place, Resume, Settings, StopFlag, load,
+    CheckpointCosts, CheckpointManager, Checkpoints, Next, Place, Resume, Settings, StopFlag, load,
 };
 use crate::collective::{Collective, CollectiveError};
 use crate::device::Precision;
-use crate::engine::{BucketSizes, Engine, LossScale, MicroBatch, Share, StepLoss, StepPlan};
+use crate::dtype::ReduceDtype;
+use crate::engine::{Engine, MicroBatch, Share, StepLoss, StepPlan};
+use crate::error::{BadStep, TrainError};
 use crate::flow::{Flow, from_parts, parts_of};
 use crate::ledger::Usage;
 use crate::loss::Objective;
 use crate::model::Chain;
 use crate::optim::{Optimizer, Rule};
+use crate::progress::ProgressSoFar;
 use crate::random::Key;
-use crate::reduce::{Comm, ReduceDtype, Reduction, VirtualRanks};
+use crate::reduce::{Comm, Reduction, VirtualRanks};
+use crate::scaling::LossScale;
 use crate::train::agree::{agree_on, begin, compare, kept as kept_settings, same_training};
-use crate::train::{BadStep, ProgressSoFar, TrainError, chain, check_groups};
+use crate::train::check_groups;
 use crate::weights::Weights;
 use crate::zero::Slicing;
 
@@ -90,7 +96,7 @@ pub struct Trainer<Input, Output, O> {
 /// A trainer's checkpoints, and what they have in common.
 #[derive(Debug)]
 struct Keeping {
-    keeper: Keeper,
+    keeper: CheckpointManager,
     run: String,
     settings: Settings,
     /// Where the source goes on after what was trained on.
@@ -462,7 +468,8 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         compare(&comm, &engine.digests()?, "at the start")?;
         let checkpoints = self.checkpoints.map(|(checkpoints, _)| checkpoints);
         let run = checkpoints.as_ref().map(|it| it.shelf.run().to_string()).unwrap_or_default();
-        let keeper = Keeper::new(Arc::clone(&comm), ranks, self.slicing, checkpoints, self.stop, resumed);
+        let keeper =
+            CheckpointManager::new(Arc::clone(&comm), ranks, self.slicing, checkpoints, self.stop, resumed);
         Ok(Trainer {
             engine,
             comm,

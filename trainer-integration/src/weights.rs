@@ -1,5 +1,5 @@
-//! The numbers of a model: where each parameter lies, how it starts, what they all hash to, and the file they are
-//! saved in. Knows nothing of tensors or training.
+//! The weights of a model: the place and the initial value of each parameter, the digest of all, and their
+//! file. Knows nothing of tensors or training.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! How little of a training one rank can keep (ZeRO: Rajbhandari, Rasley, Ruwase and He, "ZeRO: memory optimizations toward training trillion
 //! parameter models", SC 2020): optimizer states, gradients and parameters are cut into slices, of which each rank keeps its own.
 //!
-//! What is computed does not change: the stages differ in where numbers lie and when they travel, and under exact reduction they give the
-//! same weights to the last bit.
+//! The computation does not change: the stages differ in the place of numbers and the time of their transfer,
+//! and under exact reduction they give the same weights to the last bit.
 
 pub mod formula;
 pub mod mesh;

@@ -12,6 +12,7 @@ use pyo3::types::{PyBytes, PyCapsule, PyDict, PyList, PyString, PyTuple};
 
 use crate::dlpack;
 use crate::memory::TorchMemory;
+use crate::tensor::{Number, Tensor};
 
 /// A column of a batch. Its memory goes back to the loader with the last array or tensor that was made of it.
 #[pyclass(frozen, module = "shardd._native")]
@@ -22,105 +23,6 @@ pub(crate) struct Column {
     tensor: Option<Tensor>,
     /// The tensor of PyTorch's in whose memory the values lie, from its first byte on.
     block: Option<Py<PyAny>>,
-}
-
-/// Numbers one after the other.
-pub(crate) struct Tensor {
-    pub(crate) values: Buffer,
-    pub(crate) number: Number,
-    /// Rows first.
-    pub(crate) shape: Vec<usize>,
-}
-
-/// A type of numbers, as NumPy and DLPack name it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Number {
-    /// `b`, `i`, `u` or `f`.
-    pub(crate) kind: u8,
-    pub(crate) bytes: usize,
-}
-
-impl Number {
-    fn of(data_type: &DataType) -> Option<Self> {
-        let number = |kind, bytes| Some(Self { kind, bytes });
-        match data_type {
-            DataType::Boolean => number(b'b', 1),
-            DataType::Int8 => number(b'i', 1),
-            DataType::Int16 => number(b'i', 2),
-            DataType::Int32 | DataType::Date32 | DataType::Time32(_) => number(b'i', 4),
-            DataType::Int64
-            | DataType::Date64
-            | DataType::Time64(_)
-            | DataType::Timestamp(..)
-            | DataType::Duration(_) => number(b'i', 8),
-            DataType::UInt8 => number(b'u', 1),
-            DataType::UInt16 => number(b'u', 2),
-            DataType::UInt32 => number(b'u', 4),
-            DataType::UInt64 => number(b'u', 8),
-            DataType::Float16 => number(b'f', 2),
-            DataType::Float32 => number(b'f', 4),
-            DataType::Float64 => number(b'f', 8),
-            _ => None,
-        }
-    }
-
-    /// Its name, as libraries of arrays have it: `uint8`, `float32`.
-    fn name(self) -> String {
-        let bits = 8 * self.bytes;
-        match self.kind {
-            b'b' => "bool".to_owned(),
-            b'i' => format!("int{bits}"),
-            b'u' => format!("uint{bits}"),
-            _ => format!("float{bits}"),
-        }
-    }
-
-    /// As NumPy writes it.
-    pub(crate) fn text(self) -> String {
-        let order = if self.bytes == 1 { '|' } else { '<' };
-        format!("{order}{}{}", char::from(self.kind), self.bytes)
-    }
-}
-
-impl Tensor {
-    fn of(field: &FieldRef, array: &ArrayRef) -> Option<Self> {
-        let mut shape = vec![array.len()];
-        let mut values = Arc::clone(array);
-        loop {
-            if values.null_count() > 0 {
-                return None;
-            }
-            let inner = match values.data_type() {
-                DataType::FixedSizeList(_, size) => {
-                    shape.push(usize::try_from(*size).ok()?);
-                    Arc::clone(values.as_fixed_size_list().values())
-                }
-                _ => break,
-            };
-            values = inner;
-        }
-        if let [rows, width] = shape[..]
-            && let Some(inner) = tensor_shape(field)
-            && inner.iter().product::<usize>() == width
-        {
-            shape = [vec![rows], inner].concat();
-        }
-        let (values, number) = match values.data_type() {
-            DataType::Boolean => {
-                let bytes: Vec<u8> = values.as_boolean().values().iter().map(u8::from).collect();
-                (Buffer::from_vec(bytes), Number { kind: b'b', bytes: 1 })
-            }
-            DataType::FixedSizeBinary(width) => {
-                shape.push(usize::try_from(*width).ok()?);
-                (plain(&values, shape.iter().product()), Number { kind: b'u', bytes: 1 })
-            }
-            data_type => {
-                let number = Number::of(data_type)?;
-                (plain(&values, shape.iter().product::<usize>() * number.bytes), number)
-            }
-        };
-        Some(Self { values, number, shape })
-    }
 }
 
 /// What a column's values are.
@@ -146,23 +48,6 @@ impl Values {
             items: items.map(Number::name),
         }
     }
-}
-
-/// The first `len` bytes of an array's values.
-fn plain(array: &ArrayRef, len: usize) -> Buffer {
-    let data = array.to_data();
-    let width = len / array.len().max(1);
-    data.buffers()[0].slice_with_length(data.offset() * width, len)
-}
-
-/// What an `arrow.fixed_shape_tensor` says of its shape.
-fn tensor_shape(field: &FieldRef) -> Option<Vec<usize>> {
-    let metadata = field.metadata();
-    if metadata.get("ARROW:extension:name")? != "arrow.fixed_shape_tensor" {
-        return None;
-    }
-    let tensor: serde_json::Value = serde_json::from_str(metadata.get("ARROW:extension:metadata")?).ok()?;
-    tensor["shape"].as_array()?.iter().map(|size| usize::try_from(size.as_u64()?).ok()).collect()
 }
 
 impl Column {

@@ -9,7 +9,7 @@ use pyo3::ffi::{PyCapsule_GetPointer, PyCapsule_IsValid, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-use crate::column::Tensor;
+use crate::tensor::Tensor;
 
 /// `kDLCPU`, and the number of the device.
 pub(crate) const CPU: (i32, i32) = (1, 0);

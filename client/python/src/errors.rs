@@ -4,9 +4,9 @@ use std::error::Error;
 
 use pyo3::PyErr;
 use pyo3::exceptions::{PyFileNotFoundError, PyOSError, PyRuntimeError, PyValueError};
-use shardd_client::catalog::CatalogError;
+use shardd_api::problem::Kind;
 use shardd_client::loader::LoadError;
-use shardd_client::problem::Kind;
+use shardd_store::catalog::CatalogError;
 
 /// The error and what it came from, in one line.
 pub(crate) fn message(error: &dyn Error) -> String {

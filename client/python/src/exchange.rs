@@ -6,10 +6,12 @@ use std::time::Duration;
 use pyo3::exceptions::{PyOSError, PyTypeError};
 use pyo3::prelude::*;
 use serde_json::json;
-use shardd_client::engine::{EpochExchange, NodeState, NodeStatus};
-use shardd_client::http::{HttpClient, HttpError};
+use shardd_api::drain::NodeState;
+use shardd_api::exchange::EpochExchange;
+use shardd_api::status::NodeStatus;
+use shardd_plan::Epoch;
+use shardd_store::http::{HttpClient, HttpError};
 use shardfmt::PlanId;
-use shardfmt::plan::Epoch;
 
 use crate::errors;
 use crate::store::{Place, Store, parse};

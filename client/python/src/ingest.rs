@@ -15,9 +15,8 @@ use arrow::ipc::writer::FileWriter;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use serde_json::json;
-use shardd_client::catalog::{Catalog, CommitNote, LocalCatalog, Shelf};
-use shardd_client::inputs;
-use shardfmt::ingest::{Ingest, IngestConfig, Links, Mix, NoProgress, Resources, Source};
+use shardd_ingest::{Ingest, IngestConfig, Links, Mix, NoProgress, Resources, Source};
+use shardd_store::catalog::{Catalog, CommitNote, LocalCatalog, Shelf};
 use shardfmt::{ByteSize, DatasetName, Message, Operation};
 
 use crate::errors;
@@ -209,7 +208,7 @@ pub(crate) fn ingest(
         let failed =
             |error: &(dyn std::error::Error + 'static)| PyRuntimeError::new_err(errors::message(error));
         let resources = Resources::threads(std::thread::available_parallelism().map_or(1, usize::from));
-        let inputs = inputs::open(&paths, None, Links::Within).map_err(|error| failed(&error))?;
+        let inputs = shardd_inputs::open(&paths, None, Links::Within).map_err(|error| failed(&error))?;
         let source = resources.install(|| Source::new(inputs, &config)).map_err(|error| failed(&error))?;
         let source = source.map_err(|error| failed(&error))?;
         let catalog = LocalCatalog::open_to_fill(place).map_err(|error| errors::catalog(&error))?;

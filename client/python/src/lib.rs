@@ -13,6 +13,7 @@ mod order;
 mod ranks;
 mod samples;
 mod store;
+mod tensor;
 
 use pyo3::prelude::*;
 

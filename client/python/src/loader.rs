@@ -10,11 +10,11 @@ use arrow::datatypes::FieldRef;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use shardd_api::protocol::RunId;
 use shardd_client::fork::Own;
 use shardd_client::loader::{
     self, BatchSize, CacheChoice, Follow, LastBatch, LoaderConfig, LoaderSource, Next,
 };
-use shardd_client::protocol::RunId;
 use shardfmt::{ByteSize, PlanId};
 
 use crate::column::Column;

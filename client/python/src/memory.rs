@@ -1,9 +1,9 @@
 //! Memory that PyTorch allocates, for batches to be gathered into: pinned memory has to be PyTorch's own, since it alone knows
 //! which copies to a device still read it when the last tensor is gone.
 //!
-//! So a block is never used twice here. Whoever gets a batch gets tensors that look at the block, and PyTorch has it back with
-//! the last of them. New blocks are allocated by the thread that takes steps, which holds the interpreter anyway, as many as the
-//! last step took; a gathering thread that finds none asks the interpreter itself.
+//! So a block is never used twice here. The tensors of a batch view the block, and PyTorch gets it back with
+//! the last of them. New blocks are allocated by the thread that takes steps, which holds the interpreter
+//! anyway, as many as the last step took; a gathering thread that finds none asks the interpreter itself.
 
 use std::collections::HashMap;
 use std::io;

@@ -5,7 +5,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use shardd_client::loader::{Follow, MixedSource, common_columns};
-use shardfmt::plan::{self, Epoch, MixtureDocument, MixtureSource, SourceNo, Take};
+use shardd_plan::{self, Epoch, MixtureDocument, MixtureSource, SourceNo, Take};
 use shardfmt::{PlanId, VersionId};
 
 use crate::errors;
@@ -20,7 +20,7 @@ type Said = (Py<Store>, String, String, String, String, String);
 pub(crate) struct Mixture {
     sources: Vec<MixedSource>,
     given_epoch_size: Option<u64>,
-    mixture: plan::Mixture,
+    mixture: shardd_plan::Mixture,
     schema: SchemaRef,
 }
 
@@ -52,7 +52,7 @@ impl Mixture {
             schemas.push((name, manifest));
         }
         let document = MixtureDocument::new(described, epoch_size).map_err(|error| errors::value(&error))?;
-        let mixture = plan::Mixture::new(document).map_err(|error| errors::value(&error))?;
+        let mixture = shardd_plan::Mixture::new(document).map_err(|error| errors::value(&error))?;
         let schemas = schemas.iter().map(|(name, manifest)| (name.clone(), &*manifest.schema));
         let schema = common_columns(schemas).map_err(|error| errors::load(&error))?;
         Ok(Self { sources: mixed, given_epoch_size: epoch_size, mixture, schema: schema.into() })

@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 
 use pyo3::prelude::*;
+use shardd_plan::{Epoch, Plan, PlanDocument, PlanOptions, Read, Shape, SlotTable};
 use shardfmt::VersionId;
-use shardfmt::plan::{Epoch, Plan, PlanDocument, PlanOptions, Read, Shape, SlotTable};
 
 use crate::errors;
 use crate::store::schedule;

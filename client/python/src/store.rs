@@ -7,11 +7,11 @@ use arrow::datatypes::Schema;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use shardd_client::catalog::{Catalog, ClusterCatalog, LocalCatalog, StorePlace};
-use shardd_client::http::Credentials;
 use shardd_client::loader::PlanRef;
-use shardd_client::stores::StoreOptions;
-use shardfmt::plan::{Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape};
+use shardd_plan::{Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape};
+use shardd_store::catalog::{Catalog, ClusterCatalog, LocalCatalog, StorePlace};
+use shardd_store::http::Credentials;
+use shardd_store::stores::StoreOptions;
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 
 use crate::column::Values;

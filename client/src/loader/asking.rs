@@ -1,5 +1,5 @@
-//! Asks servers, all at once, and another besides one that is late: each question is answered by whoever is first. Whom to ask
-//! first is decided in `whom.rs`.
+//! Sends requests to servers in parallel, and hedges a late one with another server: the first answer counts.
+//! Whom to ask first is decided in `whom.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use shardd_store::http::{Credentials, HttpClient, HttpError, living_first};
 use tracing::debug;
 
 use super::whom::Standing;
-use crate::http::{Credentials, HttpClient, HttpError, living_first};
 
 /// How long one node may take to answer; it may have to ask others, and the store, first.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -334,8 +334,9 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::mpsc::Receiver;
+
+    use super::*;
 
     fn asking() -> Asking {
         Asking::new(&[], &Credentials::default())

@@ -2,22 +2,10 @@
 
 use arrow::datatypes::{Field, FieldRef, Schema};
 
-use super::LoadError;
+use super::error::{LoadError, OtherColumns};
 
 /// What says how the values of tensors, and of other extensions, are to be understood.
 const MEANING: [&str; 2] = ["ARROW:extension:name", "ARROW:extension:metadata"];
-
-/// A source that has other columns than the first.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{other} {difference} in {first}: what is read together has the same columns, in name, order and type; ingest one of the two \
-     again with the columns of the other"
-)]
-pub struct OtherColumns {
-    other: String,
-    first: String,
-    difference: String,
-}
 
 /// The columns of several sources, each with what it is called in messages: those of the first, nullable where they are in any.
 ///

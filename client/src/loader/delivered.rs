@@ -1,5 +1,5 @@
-//! What ranks were given of an epoch, counted by virtual rank: what a state keeps, so that ranks of any number that go on from it
-//! report the whole epoch and not its rest. Pure.
+//! The samples that ranks received of an epoch, counted by virtual rank. A state keeps the counts, so that
+//! any number of ranks that resume from it report the whole epoch and not its rest. Pure.
 
 use std::ops::{AddAssign, Range};
 

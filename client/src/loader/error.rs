@@ -1,15 +1,14 @@
-//! Why a loader cannot go on.
+//! The errors of loaders.
 
 use std::time::Duration;
 
-use shardfmt::plan::{MixtureError, PlanError};
+use shardd_api::lookup::LookupError;
+use shardd_api::problem::Kind;
+use shardd_plan::{MixtureError, PlanError};
+use shardd_store::catalog::CatalogError;
+use shardd_store::http::HttpError;
+use shardd_store::origin::OriginError;
 
-use super::columns::OtherColumns;
-use crate::catalog::CatalogError;
-use crate::engine::EngineError;
-use crate::http::HttpError;
-use crate::lookup::LookupError;
-use crate::origin::OriginError;
 use crate::shared_cache::SharedCacheError;
 
 /// Why a loader cannot go on.
@@ -40,9 +39,9 @@ pub enum LoadError {
     /// Rows that cannot be decoded.
     #[error(transparent)]
     Row(#[from] shardfmt::RowError),
-    /// A node's engine could not bring what is read.
+    /// A [`GrainReader`](super::GrainReader) failed.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Grains(GrainsError),
     /// An epoch that cannot be worked out.
     #[error(transparent)]
     Lookup(#[from] LookupError),
@@ -68,8 +67,66 @@ pub enum LoadError {
     Stopped,
 }
 
+/// Why a [`GrainReader`](super::GrainReader) failed: any error, and the kind of problem that it is.
+#[derive(Debug)]
+pub struct GrainsError {
+    kind: Kind,
+    error: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl std::fmt::Display for GrainsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for GrainsError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl LoadError {
+    /// The error of a [`GrainReader`](super::GrainReader), reported as a problem of this kind.
+    pub fn grains(kind: Kind, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Grains(GrainsError { kind, error: Box::new(source) })
+    }
+}
+
+impl From<&LoadError> for Kind {
+    fn from(error: &LoadError) -> Self {
+        match error {
+            LoadError::Catalog(error) => error.into(),
+            LoadError::Grains(error) => error.kind,
+            LoadError::Origin(error) => error.into(),
+            LoadError::Lookup(error) => error.into(),
+            LoadError::Plan(_) | LoadError::Mixture(_) | LoadError::Columns(_) | LoadError::Config(_) => {
+                Self::Invalid
+            }
+            LoadError::Shard(_) | LoadError::Row(_) | LoadError::NotGenuine { .. } => Self::Corrupt,
+            LoadError::Http(_)
+            | LoadError::NoServers
+            | LoadError::Cache(_)
+            | LoadError::Threads { .. }
+            | LoadError::Stopped => Self::Unavailable,
+        }
+    }
+}
+
 impl From<MixtureError> for LoadError {
     fn from(error: MixtureError) -> Self {
         Self::Mixture(Box::new(error))
     }
+}
+
+/// A source that has other columns than the first.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{other} {difference} in {first}: what is read together has the same columns, in name, order and type; ingest one of the two \
+     again with the columns of the other"
+)]
+pub struct OtherColumns {
+    pub(super) other: String,
+    pub(super) first: String,
+    pub(super) difference: String,
 }

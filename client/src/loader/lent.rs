@@ -17,12 +17,11 @@ use rustix::net::{
     SocketType, recvmsg, socket_with,
 };
 use serde::de::DeserializeOwned;
-use tracing::{debug, info};
-
-use crate::lend::{
+use shardd_api::local_transport::{
     self, Answer, Ask, BadFrame, FORMAT, Hello, MAGIC, MAX_PIECES, Piece, RING_BYTES, Share, Transport,
 };
-use crate::node::{LocalSocket, NodeId, NodeRecord};
+use shardd_api::node::{LocalSocket, NodeId, NodeRecord};
+use tracing::{debug, info};
 
 /// How long a node may take for a word. What it is asked for lies on its disk, and is checked lately.
 const WORD_WITHIN: Duration = Duration::from_secs(10);
@@ -299,7 +298,7 @@ impl Connection {
     }
 
     fn ask(&mut self, ask: &Ask) -> Result<(Answer, Option<OwnedFd>), LendError> {
-        self.stream.write_all(&lend::frame(ask))?;
+        self.stream.write_all(&local_transport::frame(ask))?;
         self.hear()
     }
 
@@ -307,9 +306,9 @@ impl Connection {
     fn hear<T: DeserializeOwned>(&mut self) -> Result<(T, Option<OwnedFd>), LendError> {
         let mut head = [0; 4];
         let first = self.read(&mut head)?;
-        let mut body = vec![0; lend::frame_len(head)?];
+        let mut body = vec![0; local_transport::frame_len(head)?];
         let second = self.read(&mut body)?;
-        Ok((lend::parse(&body)?, first.or(second)))
+        Ok((local_transport::parse(&body)?, first.or(second)))
     }
 
     /// Fills the buffer. More descriptors than one are closed.

@@ -1,10 +1,12 @@
 //! The loader: a rank's share of every step, in the plan's order, as Arrow record batches.
 //!
-//! What it gives is a pure function of the order it follows (a plan's, or a mixture's of several), the virtual ranks and the
-//! cursor; where the bytes come from (nodes of a cluster, or the shards of stores without any daemon) changes only how long it
-//! takes. The API blocks; a thread reads ahead and another tells the nodes how far the user has come.
+//! Its steps are a pure function of the order (a plan's, or a mixture's of several), the virtual ranks and
+//! the cursor. The source of the bytes (nodes of a cluster, or the shards of stores without any daemon)
+//! changes only the speed. The API blocks; a thread reads ahead and another tells the nodes how far the user
+//! has come.
 
 mod asking;
+mod batch_stream;
 mod clocks;
 mod columns;
 mod delivered;
@@ -12,7 +14,7 @@ mod embedded;
 mod error;
 mod lent;
 mod nodes;
-mod onlooker;
+mod open_stores;
 mod order;
 mod pool;
 mod prefetch;
@@ -37,40 +39,39 @@ use std::time::{Duration, Instant};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
-use shardfmt::plan::{Mixture, Plan, PlanDocument, SourceNo, VirtualRank};
+use shardd_api::local_transport::Transport;
+use shardd_api::protocol::{AuditReport, CreateRun, RunId, RunRecord};
+use shardd_plan::{Mixture, Plan, PlanDocument, SourceNo, VirtualRank};
+use shardd_store::catalog::StorePlace;
+use shardd_store::http::Credentials;
 use shardfmt::row::Memory;
 use shardfmt::{ByteSize, DigestSum, PlanId};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use crate::label_skew::Origins;
+use crate::shared_cache::{SharedCache, SharedCacheError};
+
 pub use asking::Asked;
-pub use columns::{OtherColumns, common as common_columns};
+use asking::Asking;
+pub use batch_stream::{BatchStream, Batches, BatchesConfig, GrainReader};
+use clocks::{Clocks, On};
+pub use columns::common as common_columns;
 pub use delivered::{Delivered, Deliveries, EpochDelivered};
 pub use embedded::Samples;
-pub use error::LoadError;
-pub use onlooker::{Batches, BatchesConfig, Onlooker};
+use embedded::{ShardFiles, Shards, room};
+pub use error::{GrainsError, LoadError, OtherColumns};
+use nodes::{NodeRows, Nodes};
+use order::Order;
 pub use order::{Cursor, OrderId, mixture_virtual_ranks};
+use pool::Pool;
+use prefetch::{Prefetch, Share};
 pub use ranks::{BatchSize, DataRank, Layout, MicroBatchPlace, RankError, RankShare, WorldRank};
+use source::RowSource;
+use sources::Opened;
 pub use sources::{MixedSource, Source};
 pub use span::{Part, Spans, StepSpan, Tally};
 pub use steps::{LastBatch, Steps};
-
-use crate::catalog::StorePlace;
-use crate::engine::first_due;
-use crate::http::Credentials;
-use crate::lend::Transport;
-use crate::protocol::{AuditReport, CreateRun, RunId, RunRecord};
-use crate::shared_cache::{SharedCache, SharedCacheError};
-use crate::spread::Origins;
-use asking::Asking;
-use clocks::{Clocks, On};
-use embedded::{ShardFiles, Shards, room};
-use nodes::{NodeRows, Nodes};
-use order::Order;
-use pool::Pool;
-use prefetch::{Prefetch, Share};
-use source::RowSource;
-use sources::Opened;
 use workers::Ahead;
 
 /// Where a loader's bytes come from.
@@ -125,7 +126,7 @@ pub enum Follow {
         /// What is mixed. Their order counts.
         sources: Vec<MixedSource>,
         /// Samples of an epoch, with proportions: see
-        /// [`MixtureDocument::new`](shardfmt::plan::MixtureDocument::new).
+        /// [`MixtureDocument::new`](shardd_plan::MixtureDocument::new).
         epoch_size: Option<u64>,
     },
 }
@@ -340,7 +341,7 @@ pub struct LoaderStats {
 /// Reads a rank's share of a run.
 ///
 /// ```no_run
-/// use shardd_client::catalog::StorePlace;
+/// use shardd_store::catalog::StorePlace;
 /// use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -667,7 +668,7 @@ impl Loader {
         }
         let plan = &self.sources[0].plan;
         let chunks = plan.document().chunks;
-        let due = (0..chunks).take_while(|chunk| first_due(plan, *chunk) <= cursor.position).count();
+        let due = (0..chunks).take_while(|chunk| plan.chunk_trigger(*chunk) <= cursor.position).count();
         let boundary = (cursor.epoch, u32::try_from(due).expect("at most as many as chunks"));
         if boundary != self.reported {
             self.reported = boundary;

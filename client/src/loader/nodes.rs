@@ -9,7 +9,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use memmap2::{Advice, Mmap};
-use shardfmt::plan::{GrainNo, Plan, Read};
+use shardd_api::local_transport::Transport;
+use shardd_api::node::{NodeId, NodeRecord};
+use shardd_api::protocol::{
+    Attach, AuditReport, LocateReply, LocateRequest, Located, RunId, RunView, host_identity,
+};
+use shardd_plan::{GrainNo, Plan, Read};
+use shardd_store::http::{HttpClient, HttpError};
 use shardfmt::row::Rows;
 use shardfmt::{ByteSize, Grain, GrainKey, Manifest, SparseGrain};
 use tokio_util::sync::CancellationToken;
@@ -21,12 +27,6 @@ use super::clocks::{Clocks, On};
 use super::lent::{Lenders, Place};
 use super::order::SourceRead;
 use super::source::{Reads, Ready, RowSource};
-use crate::http::{HttpClient, HttpError};
-use crate::lend::Transport;
-use crate::node::{NodeId, NodeRecord};
-use crate::protocol::{
-    Attach, AuditReport, LocateReply, LocateRequest, Located, RunId, RunView, host_identity,
-};
 
 /// How long a loader goes on trying all nodes before it gives up on a grain.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use shardfmt::plan::{Epoch, Mixture, MixtureError, Plan, Read, SourceNo, default_virtual_ranks};
+use shardd_plan::{Epoch, Mixture, MixtureError, Plan, Read, SourceNo, default_virtual_ranks};
 use shardfmt::{MixtureId, PlanId};
 
 use super::span::Part;
@@ -29,7 +29,7 @@ pub enum OrderId {
 }
 
 /// Where a loader is in its order: the same on every rank and for every world size. Of a plan its JSON is that of
-/// [`protocol::Cursor`](crate::protocol::Cursor), which nodes keep for runs.
+/// [`protocol::Cursor`](shardd_api::protocol::Cursor), which nodes keep for runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Cursor {
     /// The order that the position belongs to.
@@ -140,7 +140,7 @@ impl Order {
         let epoch = if self.shuffle { part.epoch } else { 0 };
         let start = mixture.position(Epoch(epoch), part.positions.start);
         let reads = mixture.walk(start.expect("no epoch is read that cannot be counted to"));
-        let turn = |(_, read): (u64, shardfmt::plan::MixtureRead)| {
+        let turn = |(_, read): (u64, shardd_plan::MixtureRead)| {
             let (epoch, position) = mixture.in_plan(read.source, read.nth);
             Turn { source: read.source, epoch, position }
         };
@@ -168,7 +168,7 @@ mod tests {
     fn a_cursor_of_a_plan_is_written_as_that_of_a_run_and_one_of_a_mixture_names_it() {
         let plan = PlanId::of(b"a plan");
         let cursor = Cursor { order: OrderId::Plan(plan), epoch: 3, position: 40 };
-        let run = crate::protocol::Cursor { plan, epoch: 3, position: 40 };
+        let run = shardd_api::protocol::Cursor { plan, epoch: 3, position: 40 };
         let written = serde_json::to_string(&cursor).expect("JSON");
         assert_eq!(written, serde_json::to_string(&run).expect("JSON"));
         assert_eq!(serde_json::from_str::<Cursor>(&written).expect("a cursor"), cursor);

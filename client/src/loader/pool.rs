@@ -1,7 +1,8 @@
-//! Memory of batches, lent again when nobody has the batch any more.
+//! Memory of batches, reused once the last reference to the batch is dropped.
 //!
-//! The kernel hands out a fresh page at a tenth of the speed of a copy (docs/ARCHITECTURE.md), so a loader that took fresh
-//! memory for each batch would spend its time there. What comes back is kept as long as batches of that size are made.
+//! The kernel hands out a fresh page at a tenth of the speed of a copy (docs/ARCHITECTURE.md), so a loader
+//! that took fresh memory for each batch would spend its time there. The pool keeps returned memory while
+//! batches have that size.
 
 use std::io;
 use std::ops::Deref;

@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use shardfmt::plan::{Plan, PlanError};
+use shardd_plan::{Plan, PlanError};
 
 /// How large a step is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use shardfmt::plan::{Epoch, Plan, Read, SampleNo, SourceNo, deal};
+use shardd_plan::{Epoch, Plan, Read, SampleNo, SourceNo, deal};
 
 use super::order::{Order, SourceRead, Turn};
 use super::source::Reads;
@@ -118,8 +118,8 @@ pub(crate) fn share_sizes(order: &Order, part: &Part, virtual_ranks: u32) -> Vec
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use shardd_plan::{Mixture, MixtureDocument, MixtureSource, PlanDocument, PlanOptions, Shape, Take};
     use shardfmt::VersionId;
-    use shardfmt::plan::{Mixture, MixtureDocument, MixtureSource, PlanDocument, PlanOptions, Shape, Take};
 
     use super::super::{BatchSize, LastBatch, Spans, Steps};
     use super::*;

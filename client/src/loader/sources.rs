@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
+use shardd_plan::{Mixture, MixtureDocument, MixtureSource, Plan, PlanDocument, Take};
+use shardd_store::catalog::{Catalog, ClusterCatalog, StorePlace};
 use shardfmt::Manifest;
-use shardfmt::plan::{Mixture, MixtureDocument, MixtureSource, Plan, PlanDocument, Take};
-use tracing::{debug, info, warn};
 
 use super::embedded::Stored;
+use super::open_stores::Stores;
 use super::order::Order;
 use super::{CacheChoice, Follow, LoadError, LoaderSource, PlanRef, columns};
-use crate::catalog::{Catalog, ClusterCatalog, LocalCatalog, StorePlace};
 
 /// A version that is read, and by which plan.
 #[derive(Debug, Clone)]
@@ -30,54 +30,6 @@ pub struct MixedSource {
     pub plan: PlanRef,
     /// How much of it an epoch of the mixture has.
     pub take: Take,
-}
-
-/// Stores that are open, each once. Not for async tasks, as no [`LocalCatalog`] is.
-pub(crate) struct Stores<'a> {
-    opened: Vec<(StorePlace, LocalCatalog)>,
-    /// Where shards of stores elsewhere are kept.
-    cache: &'a CacheChoice,
-}
-
-impl<'a> Stores<'a> {
-    /// None yet.
-    pub(crate) fn new(cache: &'a CacheChoice) -> Self {
-        Self { opened: Vec::new(), cache }
-    }
-
-    /// The store at a place. When it is opened, what this machine keeps of its shards that hold forgotten rows goes.
-    pub(crate) fn at(&mut self, place: &StorePlace) -> Result<&LocalCatalog, LoadError> {
-        let at = match self.opened.iter().position(|(known, _)| known == place) {
-            Some(at) => at,
-            None => {
-                let catalog = LocalCatalog::open_at(place)?;
-                if let StorePlace::Url { .. } = place {
-                    drop_forgotten(&catalog, self.cache);
-                }
-                self.opened.push((place.clone(), catalog));
-                self.opened.len() - 1
-            }
-        };
-        Ok(&self.opened[at].1)
-    }
-}
-
-/// Removes from the shards that this machine keeps those that a store has marked. Reading goes on where that cannot be done.
-fn drop_forgotten(catalog: &LocalCatalog, cache: &CacheChoice) {
-    // A web server does not list what it has.
-    if catalog.origin().is_read_only() || !cache.place().exists() {
-        return;
-    }
-    let forgotten = match catalog.forgotten() {
-        Ok(forgotten) if forgotten.is_empty() => return,
-        Ok(forgotten) => forgotten,
-        Err(error) => return debug!(%error, "it is not known which shards hold rows that were forgotten"),
-    };
-    match cache.open().and_then(|cache| cache.forget(&forgotten)) {
-        Ok(0) => {}
-        Ok(files) => info!(files, "rows were forgotten, and what was kept here of their shards"),
-        Err(error) => warn!(%error, "what is kept here of shards with forgotten rows could not be removed"),
-    }
 }
 
 impl Source {

@@ -1,9 +1,10 @@
 //! Cuts a run, epoch after epoch, into steps, each of one size but the last. Pure: where it is in, what to read out.
 //!
-//! [`Steps`] says what one epoch is cut into; here is what happens where epochs meet. A step is one stretch of an epoch's
-//! positions, except where the policy fills it up: with samples of the same epoch again (`wrap`), or with the first of the
-//! next (`carry`). The cursor after a step is where the next one begins, so what it counts is exactly what was handed out,
-//! repeats apart, and any position may be resumed at with any batch size.
+//! [`Steps`] says what one epoch is cut into; here is what happens where epochs meet. A step is one stretch
+//! of an epoch's positions, except where the policy fills it up: with samples of the same epoch again
+//! (`wrap`), or with the first of the next (`carry`). The cursor after a step is the beginning of the next
+//! one, so it counts exactly the delivered samples, repeats apart, and you can resume at any position with
+//! any batch size.
 
 use std::ops::Range;
 

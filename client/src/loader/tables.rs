@@ -1,9 +1,9 @@
 //! The slot tables that a loader reads by, epoch after epoch, and where they come from.
 //!
-//! A table of few grains is worked out on the spot. A large one takes seconds, and much later in a run minutes, for which nobody is
-//! kept waiting: it is read from where a process of this machine has kept it, or else a thread works it out, for all processes of
-//! the machine, while the grains of the next steps are traced one by one. Each way gives the same grains, so it changes only how
-//! long reading takes.
+//! A table of few grains is worked out on the spot. A large table takes seconds, and much later in a run
+//! minutes, and no step waits for it: it is read from the file of another process of this machine, or else a
+//! thread computes it for all processes of the machine, while the grains of the next steps are traced one by
+//! one. Each way gives the same grains, so it changes only how long reading takes.
 
 use std::cell::OnceCell;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use shardfmt::plan::{Epoch, Plan, SlotTable};
+use shardd_plan::{Epoch, Plan, SlotTable};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -229,7 +229,7 @@ mod tests {
     use std::path::Path;
 
     use proptest::prelude::*;
-    use shardfmt::plan::{GrainNo, PlanDocument, PlanOptions, Shape};
+    use shardd_plan::{GrainNo, PlanDocument, PlanOptions, Shape};
     use shardfmt::{ByteSize, VersionId};
     use tempfile::TempDir;
 

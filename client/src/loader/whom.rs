@@ -1,8 +1,9 @@
 //! Whom to ask first, and when to ask another besides. Pure: moments are handed in, as times since some beginning.
 //!
-//! A server that has not answered in time, cannot be reached, or is no member any more, is *silent* from then on: whatever else can be
-//! asked is asked before it, until it has answered something. A server that is late, going by how long its answers took, is not waited
-//! for alone: another is asked the same, as far as few enough questions are asked twice.
+//! A server that has not answered in time, cannot be reached, or is no member any more, is *silent* from then
+//! on: whatever else can be asked is asked before it, until it has answered something. A late server, by the
+//! times of its earlier answers, is hedged: another server gets the same request, within a limit on repeated
+//! requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -10,12 +10,13 @@
 //! DIR/slots/            slot tables, which have files and a limit of their own
 //! ```
 //!
-//! All locks are the kernel's (`flock`): they end with their process, however it ends, so there is nothing to clean up after
-//! one that was killed and nobody waits for it. What it left half fetched is overwritten by whoever wants the shard
-//! next, or removed when room is needed. Shards are named by their content, so runs and versions share them; and users, if they
-//! may write to the directory and believe each other's word on which files were checked and on slot tables.
+//! All locks are the kernel's (`flock`): they end with their process, so a killed process leaves nothing to
+//! clean up, and none waits for it. Its half-fetched file is overwritten by the next process that needs the
+//! shard, or removed when room is needed. Shards are named by their content, so runs and versions share them;
+//! and users, if they may write to the directory and believe each other's word on which files were checked
+//! and on slot tables.
 //!
-//! Knows nothing of stores: what is not there is fetched by the caller.
+//! Knows no stores: the caller fetches missing shards.
 
 mod holds;
 mod slots;

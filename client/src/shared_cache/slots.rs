@@ -18,7 +18,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use memmap2::Mmap;
 use rustix::fs::statvfs;
-use shardfmt::plan::{Epoch, Plan, SlotBytes, SlotTable};
+use shardd_plan::{Epoch, Plan, SlotBytes, SlotTable};
 use shardfmt::{ByteSize, PlanId};
 use tracing::debug;
 

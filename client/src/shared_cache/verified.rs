@@ -1,8 +1,9 @@
 //! Which files were found to be their shards since the machine was started: so that each is hashed once, and not by every
 //! process that reads it.
 //!
-//! A file is told by where it is, its size, and when it was last changed in any way, which whoever writes to it cannot choose. A
-//! crash of the machine may have kept them and lost the bytes, so nothing is believed from before its last start.
+//! A file is identified by its place, its size, and the time of its last change of any kind, which a writer
+//! cannot choose. A crash of the machine may have kept them and lost the bytes, so nothing is believed from
+//! before its last start.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};

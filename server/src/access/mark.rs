@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use shardd_client::certificates::write_private;
+use shardd_certificates::write_private;
 use tracing::warn;
 
 use super::private;

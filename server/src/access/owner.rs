@@ -1,14 +1,15 @@
-//! The way in of who owns the machine: an administrator's token in a file of the data directory. What is in such a file is never
-//! overwritten: a metastore that was lost learns the token from there, and one that is restored from a backup knows it still.
+//! The way in of who owns the machine: an administrator's token in a file of the data directory. The node
+//! never overwrites such a file: an empty metastore reads the token from there, and one that is restored from
+//! a backup still knows it.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use shardd_client::certificates::{CertificateError, write_private};
-use shardd_client::metastore::MetaError;
-use shardd_client::span::now;
+use shardd_api::duration::now;
+use shardd_certificates::{CertificateError, write_private};
+use shardd_store::metastore::MetaError;
 use tracing::info;
 
 use super::{Token, Tokens};
@@ -169,7 +170,7 @@ fn line(token: &Token) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use shardd_client::metastore::{MemoryMetastore, Metastore};
+    use shardd_store::metastore::{MemoryMetastore, Metastore};
     use tempfile::TempDir;
 
     use super::*;

@@ -1,4 +1,4 @@
-//! A token, and what is kept of it.
+//! A token, and its record.
 
 use std::collections::BTreeSet;
 use std::fmt;

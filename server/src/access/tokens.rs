@@ -1,12 +1,12 @@
-//! Which tokens there are. They are kept in the metastore and followed from there, so that every node knows what another has
-//! made or revoked within moments, and goes on with what it knows when the metastore is away.
+//! Which tokens there are. Nodes follow the tokens in the metastore. So every node knows new and revoked
+//! tokens within moments, and uses the last known ones while the metastore is unreachable.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use shardd_client::metastore::{Expected, Following, Listing, MetaError, Metastore};
-use shardd_client::span::now;
+use shardd_api::duration::now;
+use shardd_store::metastore::{Expected, Following, Listing, MetaError, Metastore};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -87,7 +87,7 @@ impl Tokens {
     }
 
     fn take(&self, listing: Listing) {
-        let parse = |(key, entry): (String, shardd_client::metastore::Entry)| {
+        let parse = |(key, entry): (String, shardd_store::metastore::Entry)| {
             let id = key.strip_prefix(PREFIX)?.parse().ok()?;
             match serde_json::from_slice::<TokenRecord>(&entry.value) {
                 Ok(record) if record.is_known() => Some((id, Arc::new(record))),
@@ -179,7 +179,7 @@ fn key(id: TokenId) -> String {
 
 #[cfg(test)]
 mod tests {
-    use shardd_client::metastore::MemoryMetastore;
+    use shardd_store::metastore::MemoryMetastore;
 
     use super::*;
 

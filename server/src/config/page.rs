@@ -1,5 +1,5 @@
-//! Settings as a page of TOML that explains itself. What it says of a setting comes from the help of its flag, so that
-//! there is one place to change. Reads nothing.
+//! Settings as a page of TOML that explains itself. The text of a setting comes from the help of its flag, so
+//! that there is one place to change. Reads nothing.
 
 use std::path::Path;
 

@@ -10,15 +10,15 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use shardd_client::certificates::Host;
-use shardd_client::problem::Kind;
-use shardd_client::schema;
+use shardd_api::problem::Kind;
+use shardd_api::schema;
+use shardd_certificates::Host;
 use shardfmt::DatasetName;
 use utoipa::ToSchema;
 
 use super::pages::{self, Paged};
 use super::problem::{Refusal, invalid, not_found};
-use super::{Answer, Asked, Named, Posted, Shared, State, json};
+use super::{Answer, PathParam, Shared, State, ValidJson, ValidQuery, json};
 use crate::access::{Denied, Grant, Need, Role, Scope, TokenId, TokenRecord, Tokens};
 
 /// The longest name of a token.
@@ -219,7 +219,7 @@ pub(super) struct MadeToken {
 /// All tokens, without their secrets
 #[utoipa::path(get, path = "/v1/tokens", tag = "access", operation_id = "list_tokens", params(Paged),
     responses((status = 200, description = "A page of them", body = Vec<TokenInfo>), (status = 422)))]
-pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+pub(super) async fn list(state: State, uri: Uri, ValidQuery(paged): ValidQuery<Paged>) -> Answer {
     let all = state.api.access.tokens.list();
     let all = all.iter().map(|(id, record)| TokenInfo::of(*id, record)).collect();
     pages::page(&uri, &paged, all, |token| token.id.clone())
@@ -230,7 +230,7 @@ pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> 
 /// The first is an administrator's, for all datasets: from then on every node asks for one, and no other makes more.
 #[utoipa::path(post, path = "/v1/tokens", tag = "access", operation_id = "create_token", request_body = NewToken,
     responses((status = 201, description = "The token", body = MadeToken), (status = 409), (status = 422)))]
-pub(super) async fn create(state: State, Posted(new): Posted<NewToken>) -> Answer {
+pub(super) async fn create(state: State, ValidJson(new): ValidJson<NewToken>) -> Answer {
     let NewToken { name, role, datasets, lifetime_seconds } = new;
     if name.trim().is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
         return Err(invalid(format!(
@@ -254,11 +254,11 @@ pub(super) async fn create(state: State, Posted(new): Posted<NewToken>) -> Answe
     Ok((StatusCode::CREATED, json(&made)?).into_response())
 }
 
-/// Revoke a token: from now on it is none
+/// Revoke a token; takes effect at once
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "access", operation_id = "revoke_token",
     params(("id" = String, Path, description = "Its name for programs", pattern = "^[0-9a-f]{16}$")),
     responses((status = 204, description = "It is revoked"), (status = 404), (status = 409)))]
-pub(super) async fn revoke(state: State, Named(id): Named<TokenId>) -> Answer {
+pub(super) async fn revoke(state: State, PathParam(id): PathParam<TokenId>) -> Answer {
     let tokens = &state.api.access.tokens;
     let is_alone = tokens.list().iter().all(|(other, _)| *other == id);
     let still_asked = !is_alone || state.api.access.asked == TokensAsked::Always;

@@ -1,5 +1,6 @@
 //! A rank's micro-batches as an Arrow IPC stream: what a trainer reads that has only HTTP and Arrow.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
@@ -10,10 +11,13 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use futures::stream;
 use serde::Deserialize;
-use shardd_client::loader::{Batches, BatchesConfig, LoadError, Onlooker, Step};
-use shardd_client::problem::Kind;
-use shardd_client::schema::Digest;
+use shardd_api::problem::Kind;
+use shardd_api::schema::Digest;
+use shardd_client::loader::{BatchStream, Batches, BatchesConfig, GrainReader, LoadError, Step};
+use shardd_engine::engine::PlanReader;
+use shardd_plan::GrainNo;
 use shardfmt::{ByteSize, PlanId};
+use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
 
@@ -21,7 +25,9 @@ use super::client::Client;
 use super::openapi::Binary;
 use super::problem::Refusal;
 use super::quota::{Loan, Short};
-use super::{Answer, Asked, Named, STREAM_BYTES, STREAM_BYTES_A_CLIENT, STREAMS, Shared, State, place};
+use super::{
+    Answer, PathParam, STREAM_BYTES, STREAM_BYTES_A_CLIENT, STREAMS, Shared, State, ValidQuery, place,
+};
 
 /// The media type of Arrow streams.
 const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
@@ -78,19 +84,23 @@ pub(super) async fn batches(
     state: State,
     client: Client,
     method: Method,
-    Named(plan): Named<PlanId>,
-    Asked(wanted): Asked<Wanted>,
+    PathParam(plan): PathParam<PlanId>,
+    ValidQuery(wanted): ValidQuery<Wanted>,
 ) -> Answer {
     let stream = place(&state.streams, "streams of batches", STREAMS)?;
     let Wanted { epoch, position, global_batch_size, rank, world, virtual_ranks, steps } = wanted;
     let config = BatchesConfig { epoch, position, global_batch_size, rank, world, virtual_ranks, steps };
-    let onlooker = Onlooker::open(&state.api.engine, plan, config.clone()).await?;
+    let reader = PlanReader::open(&state.api.engine, plan).await?;
+    let batch_stream = BatchStream::open(Arc::clone(reader.plan()), reader.manifest(), config.clone())?;
     let headers = [(CONTENT_TYPE, ARROW_STREAM), (CACHE_CONTROL, "no-store")];
     if method == Method::HEAD {
         return Ok((headers, Body::empty()).into_response());
     }
-    let memory = memory(&state, client, onlooker.held_bytes())?;
-    let encoded = Encoded::new(onlooker.begin()?, &config, (stream, memory))?;
+    let memory = memory(&state, client, batch_stream.held_bytes())?;
+    let grains = EngineGrains { reader: reader.clone(), runtime: Handle::current() };
+    let (batches, read) = batch_stream.begin(Box::new(grains))?;
+    reader.spawn_blocking(read);
+    let encoded = Encoded::new(batches, &config, (stream, memory))?;
     let body = stream::try_unfold(encoded, |mut encoded| async move {
         let next = encoded.next().await?;
         Ok::<_, std::io::Error>(next.map(|bytes| (bytes, encoded)))
@@ -100,6 +110,19 @@ pub(super) async fn batches(
         Err(error) => stream::iter(vec![Err(error)]),
     });
     Ok((headers, Body::from_stream(body)).into_response())
+}
+
+/// The grains of a stream, by way of this node's engine.
+struct EngineGrains {
+    reader: PlanReader,
+    runtime: Handle,
+}
+
+impl GrainReader for EngineGrains {
+    fn read(&mut self, epoch: u32, grains: &[GrainNo]) -> Result<HashMap<GrainNo, Bytes>, LoadError> {
+        let read = self.runtime.block_on(self.reader.read(epoch, grains));
+        read.map_err(|error| LoadError::grains(Kind::from(&error), error))
+    }
 }
 
 /// Lends a stream what it holds, or advises to come back.

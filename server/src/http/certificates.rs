@@ -8,16 +8,16 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
-use shardd_client::node::NodeId;
-use shardd_client::problem::Kind;
+use shardd_api::node::NodeId;
+use shardd_api::problem::Kind;
 use shardfmt::digest::Digest;
 use utoipa::ToSchema;
 
 use super::pages::{self, Paged};
 use super::problem::{invalid, not_found};
-use super::{Answer, Asked, Named, Posted, Refusal, State, json};
-use crate::desk::{CertificateRecord, Desk, DeskError, JoinSecrets, Register, Revoked, Rotation};
-use crate::identity::{Cluster, JoinReply, JoinRequest, JoinToken, Site};
+use super::{Answer, PathParam, Refusal, State, ValidJson, ValidQuery, json};
+use crate::ca::{CertificateIssuer, CertificateRecord, IssueError, JoinSecrets, Register, Rotation};
+use crate::identity::{self, Cluster, JoinReply, JoinRequest, JoinToken, Revoked, Site};
 use crate::membership;
 
 /// How long a join token is good unless told otherwise.
@@ -25,16 +25,16 @@ const JOIN_LIFETIME: u64 = 3600;
 /// The longest that one may be good: a month.
 const LONGEST_JOIN: u64 = 31 * 24 * 3600;
 
-/// Where nodes join, and what all nodes know of that.
-pub struct Front {
+/// The data of the join endpoints. Every node has it; the first one also issues certificates.
+pub struct Bootstrap {
     /// The authority's certificate (PEM).
     pub authority: String,
     /// Its digest, which join tokens pin.
     pub digest: Digest,
-    /// What this node knows of the first one.
+    /// The first node's address, and the cluster's settings.
     pub cluster: Cluster,
-    /// Signs: on the first node only.
-    pub desk: Option<Arc<Desk>>,
+    /// Issues certificates, on the first node only.
+    pub issuer: Option<Arc<CertificateIssuer>>,
 }
 
 /// The certificate (PEM) of the cluster's authority
@@ -43,20 +43,20 @@ pub struct Front {
 #[utoipa::path(get, path = "/v1/authority", tag = "access", operation_id = "authority",
     responses((status = 200, description = "It", body = String, content_type = "application/x-pem-file")))]
 pub(super) async fn authority(state: State) -> Answer {
-    Ok(([(CONTENT_TYPE, "application/x-pem-file")], state.api.front.authority.clone()).into_response())
+    Ok(([(CONTENT_TYPE, "application/x-pem-file")], state.api.bootstrap.authority.clone()).into_response())
 }
 
 /// Join the cluster: a certificate for a new node's key
 #[utoipa::path(post, path = "/v1/join", tag = "cluster", operation_id = "join", request_body = JoinRequest,
     responses((status = 200, description = "The certificate", body = JoinReply),
         (status = 403), (status = 409), (status = 421), (status = 422)))]
-pub(super) async fn join(state: State, Posted(request): Posted<JoinRequest>) -> Answer {
-    let Some(desk) = &state.api.front.desk else {
-        let cluster = &state.api.front.cluster;
+pub(super) async fn join(state: State, ValidJson(request): ValidJson<JoinRequest>) -> Answer {
+    let Some(issuer) = &state.api.bootstrap.issuer else {
+        let cluster = &state.api.bootstrap.cluster;
         let detail = format!("nodes join at the first one, {} at {}", cluster.first, cluster.site());
         return Err(Refusal::of(Kind::Misdirected, detail));
     };
-    let mut reply = desk.join(request).await?;
+    let mut reply = issuer.join(request).await?;
     // What holds now: the first token may have been made since this node started.
     reply.cluster.asks_tokens = state.api.access.is_required();
     Ok((StatusCode::OK, json(&reply)?).into_response())
@@ -85,18 +85,18 @@ pub(super) struct MadeJoinToken {
 #[utoipa::path(post, path = "/v1/join-tokens", tag = "access", operation_id = "create_join_token",
     request_body = NewJoinToken,
     responses((status = 201, description = "The token", body = MadeJoinToken), (status = 422)))]
-pub(super) async fn create_join_token(state: State, Posted(new): Posted<NewJoinToken>) -> Answer {
+pub(super) async fn create_join_token(state: State, ValidJson(new): ValidJson<NewJoinToken>) -> Answer {
     let seconds = new.lifetime_seconds.unwrap_or(JOIN_LIFETIME);
     if seconds == 0 || seconds > LONGEST_JOIN {
         return Err(invalid(format!("lifetime_seconds: {seconds} is not between 1 and {LONGEST_JOIN}")));
     }
     let secrets = JoinSecrets::in_metastore(Arc::clone(state.api.engine.metastore()));
     let (secret, expires_at) = secrets.create(Duration::from_secs(seconds)).await?;
-    let front = &state.api.front;
+    let bootstrap = &state.api.bootstrap;
     // The first node may have moved since this one joined.
-    let known = state.api.engine.nodes().into_iter().find(|node| node.id == front.cluster.first);
-    let site = known.and_then(|node| site_of(&node.http)).unwrap_or_else(|| front.cluster.site());
-    let token = JoinToken { site, authority: front.digest, secret };
+    let known = state.api.engine.nodes().into_iter().find(|node| node.id == bootstrap.cluster.first);
+    let site = known.and_then(|node| site_of(&node.http)).unwrap_or_else(|| bootstrap.cluster.site());
+    let token = JoinToken { site, authority: bootstrap.digest, secret };
     let made = MadeJoinToken { token: token.reveal(), expires_at };
     Ok((StatusCode::CREATED, json(&made)?).into_response())
 }
@@ -109,7 +109,7 @@ fn site_of(url: &str) -> Option<Site> {
 /// The newest certificate of each node and key
 #[utoipa::path(get, path = "/v1/certificates", tag = "access", operation_id = "list_certificates", params(Paged),
     responses((status = 200, description = "A page of them", body = Vec<CertificateRecord>), (status = 422)))]
-pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+pub(super) async fn list(state: State, uri: Uri, ValidQuery(paged): ValidQuery<Paged>) -> Answer {
     let register = Register::in_metastore(Arc::clone(state.api.engine.metastore()));
     pages::page(&uri, &paged, register.list().await?, |record| format!("{}/{}", record.node, record.key))
 }
@@ -121,9 +121,9 @@ pub(super) async fn list(state: State, uri: Uri, Asked(paged): Asked<Paged>) -> 
 #[utoipa::path(post, path = "/v1/certificates/{node}/rotate", tag = "access", operation_id = "rotate_certificate",
     params(("node" = NodeId, Path, description = "The node")),
     responses((status = 202, description = "It will be", body = Rotation), (status = 404), (status = 421)))]
-pub(super) async fn rotate(state: State, Named(node): Named<NodeId>) -> Answer {
-    if state.api.front.desk.as_ref().is_some_and(|desk| desk.authority.is_none()) {
-        return Err(DeskError::NoAuthority(node).into());
+pub(super) async fn rotate(state: State, PathParam(node): PathParam<NodeId>) -> Answer {
+    if state.api.bootstrap.issuer.as_ref().is_some_and(|issuer| issuer.authority.is_none()) {
+        return Err(IssueError::NoAuthority(node).into());
     }
     let register = Register::in_metastore(Arc::clone(state.api.engine.metastore()));
     match register.rotate(&node).await? {
@@ -137,27 +137,27 @@ pub(super) async fn rotate(state: State, Named(node): Named<NodeId>) -> Answer {
 #[into_params(parameter_in = Query)]
 pub(super) struct WhichKey {
     /// Only this one; all that were signed for it, unless told otherwise.
-    #[param(value_type = Option<shardd_client::schema::Digest>)]
+    #[param(value_type = Option<shardd_api::schema::Digest>)]
     key: Option<Digest>,
 }
 
-/// Revoke the keys of a node: the others do not talk to whoever has them any more
+/// Revoke the keys of a node: other nodes refuse connections with them
 #[utoipa::path(delete, path = "/v1/certificates/{node}", tag = "access", operation_id = "revoke_certificate",
     params(("node" = NodeId, Path, description = "The node"), WhichKey),
     responses((status = 204, description = "They are revoked"), (status = 404), (status = 409)))]
 pub(super) async fn revoke(
     state: State,
-    Named(node): Named<NodeId>,
-    Asked(which): Asked<WhichKey>,
+    PathParam(node): PathParam<NodeId>,
+    ValidQuery(which): ValidQuery<WhichKey>,
 ) -> Answer {
-    if node == state.api.front.cluster.first {
+    if node == state.api.bootstrap.cluster.first {
         let detail =
             format!("{node} is the first node, which signs for all others: start a new cluster instead");
         return Err(Refusal::of(Kind::Conflict, detail));
     }
     let metastore = state.api.engine.metastore();
     let register = Register::in_metastore(Arc::clone(metastore));
-    let holder = membership::holder(metastore.as_ref(), &node).await?;
+    let holder = identity::holder(metastore.as_ref(), &node).await?;
     let signed = register.of(&node).await?.into_iter().map(|record| record.key);
     let keys: BTreeSet<Digest> =
         signed.chain(holder).filter(|key| which.key.is_none_or(|only| only == *key)).collect();

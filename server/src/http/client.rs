@@ -1,4 +1,4 @@
-//! Whom a request is of, as far as room is shared out: those who show one token, or come from one address, are one client.
+//! The client of a request, for quotas: requests with one token, or from one address, are one client.
 
 use std::convert::Infallible;
 use std::net::IpAddr;

@@ -3,16 +3,16 @@
 use axum::http::StatusCode;
 use axum::http::header::{ETAG, HeaderMap, IF_MATCH, IF_NONE_MATCH};
 use axum::response::{IntoResponse, Response};
-use shardd_client::engine::EngineError;
-use shardd_client::metastore::{Expected, MetaError};
-use shardd_client::problem::Kind;
-use shardd_client::protocol::{Cursor, RunId};
+use shardd_api::problem::Kind;
+use shardd_api::protocol::{Cursor, RunId};
+use shardd_engine::engine::EngineError;
+use shardd_store::metastore::{Expected, MetaError};
 
 use super::problem::{Refusal, invalid, not_found};
 use super::run_access::{Own, Seen};
-use super::{Answer, Posted, State, json};
+use super::{Answer, State, ValidJson, json};
 
-/// The cursor that is kept for a run
+/// The cursor of a run
 #[utoipa::path(get, path = "/v1/runs/{id}/cursor", tag = "runs", operation_id = "get_cursor",
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "With its `etag`", body = Cursor), (status = 404)))]
@@ -23,7 +23,7 @@ pub(super) async fn show(state: State, Seen(run): Seen) -> Answer {
     }
 }
 
-/// Keep a cursor for a run, in place of the one that `if-match` names, or as the first (`if-none-match: *`)
+/// Store the cursor of a run, in place of the one that `if-match` names, or as the first (`if-none-match: *`)
 #[utoipa::path(put, path = "/v1/runs/{id}/cursor", tag = "runs", operation_id = "put_cursor",
     params(
         ("id" = RunId, Path, description = "The run"),
@@ -36,7 +36,7 @@ pub(super) async fn put(
     state: State,
     headers: HeaderMap,
     Own(run): Own,
-    Posted(cursor): Posted<Cursor>,
+    ValidJson(cursor): ValidJson<Cursor>,
 ) -> Answer {
     let expected = expected(&headers)?;
     match state.api.engine.put_cursor(&run, cursor, expected).await {
@@ -45,7 +45,7 @@ pub(super) async fn put(
     }
 }
 
-/// Forget the cursor of a run, if it is the one that `if-match` names
+/// Delete the cursor of a run, if it is the one that `if-match` names
 #[utoipa::path(delete, path = "/v1/runs/{id}/cursor", tag = "runs", operation_id = "delete_cursor",
     params(
         ("id" = RunId, Path, description = "The run"),

@@ -4,8 +4,8 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::IntoResponse;
 use serde::Deserialize;
-use shardd_client::catalog::{CommitNote, DatasetInfo, LogEntry, Pruned, VersionInfo};
-use shardd_client::schema;
+use shardd_api::schema;
+use shardd_store::catalog::{CommitNote, DatasetInfo, LogEntry, Pruned, VersionInfo};
 use shardfmt::{CommitId, DatasetName, DatasetRef, Message, Operation, VersionId};
 use utoipa::{IntoParams, ToSchema};
 
@@ -16,7 +16,7 @@ use super::openapi::Binary;
 use super::pages::{self, Paged};
 use super::problem::{invalid, not_found};
 use super::recall::{Told, aged, or_recalled, told};
-use super::{Answer, Asked, MAX_MANIFEST, MAX_SHARD, Named, Posted, State, json};
+use super::{Answer, MAX_MANIFEST, MAX_SHARD, PathParam, State, ValidJson, ValidQuery, json};
 
 /// Makes `version` the present one of a dataset, if that is `expected` now.
 #[derive(Deserialize, ToSchema)]
@@ -55,7 +55,12 @@ pub(super) struct Expecting {
 /// All datasets, by name
 #[utoipa::path(get, path = "/v1/datasets", tag = "datasets", operation_id = "list_datasets", params(Paged),
     responses((status = 200, description = "A page of them", body = Vec<DatasetInfo>), (status = 422)))]
-pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+pub(super) async fn list(
+    state: State,
+    seen: Datasets,
+    uri: Uri,
+    ValidQuery(paged): ValidQuery<Paged>,
+) -> Answer {
     let (mut all, age) = or_recalled(&state, |catalog| async move { catalog.datasets().await }).await?;
     all.retain(|dataset| seen.0.holds(&dataset.name));
     aged(pages::page(&uri, &paged, told(all, age), |dataset| dataset.what.name.to_string()), age)
@@ -65,7 +70,7 @@ pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): A
 #[utoipa::path(get, path = "/v1/datasets/{name}", tag = "datasets", operation_id = "get_dataset",
     params(("name" = schema::DatasetRef, Path, description = "A dataset, or a version of it")),
     responses((status = 200, description = "The version", body = DatasetInfo), (status = 404), (status = 422)))]
-pub(super) async fn show(state: State, Named(reference): Named<DatasetRef>) -> Answer {
+pub(super) async fn show(state: State, PathParam(reference): PathParam<DatasetRef>) -> Answer {
     let (found, age) = or_recalled(&state, |catalog| {
         let reference = reference.clone();
         async move { catalog.resolve(&reference).await }
@@ -82,8 +87,8 @@ pub(super) async fn show(state: State, Named(reference): Named<DatasetRef>) -> A
 pub(super) async fn log(
     state: State,
     uri: Uri,
-    Named(name): Named<DatasetName>,
-    Asked(paged): Asked<Paged>,
+    PathParam(name): PathParam<DatasetName>,
+    ValidQuery(paged): ValidQuery<Paged>,
 ) -> Answer {
     let limit = paged.limit()?;
     let from = match paged.after()? {
@@ -110,7 +115,7 @@ pub(super) struct Before {
     before: CommitId,
 }
 
-/// Cut off what was before a commit in the history of a dataset
+/// Remove the history of a dataset before a commit
 ///
 /// What tags, plans and runs name stays. The rest goes with the next garbage collection.
 #[utoipa::path(delete, path = "/v1/datasets/{name}/log", tag = "datasets", operation_id = "prune",
@@ -118,8 +123,8 @@ pub(super) struct Before {
     responses((status = 200, description = "What was cut off", body = Pruned), (status = 404)))]
 pub(super) async fn prune(
     state: State,
-    Named(name): Named<DatasetName>,
-    Asked(Before { before }): Asked<Before>,
+    PathParam(name): PathParam<DatasetName>,
+    ValidQuery(Before { before }): ValidQuery<Before>,
 ) -> Answer {
     json(&Pruned { commits: state.api.catalog.prune(&name, before).await? })
 }
@@ -130,8 +135,8 @@ pub(super) async fn prune(
     responses((status = 204, description = "Removed"), (status = 404), (status = 409)))]
 pub(super) async fn remove(
     state: State,
-    Named(name): Named<DatasetName>,
-    Asked(expecting): Asked<Expecting>,
+    PathParam(name): PathParam<DatasetName>,
+    ValidQuery(expecting): ValidQuery<Expecting>,
 ) -> Answer {
     state.api.catalog.remove_dataset(&name, expecting.expected).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -144,19 +149,19 @@ pub(super) async fn remove(
         (status = 404), (status = 409), (status = 422)))]
 pub(super) async fn commit(
     state: State,
-    Named(name): Named<DatasetName>,
-    Posted(commit): Posted<NewCommit>,
+    PathParam(name): PathParam<DatasetName>,
+    ValidJson(commit): ValidJson<NewCommit>,
 ) -> Answer {
     let NewCommit { expected, version, operation, message } = commit;
     let note = CommitNote { operation, message };
     json(&state.api.catalog.commit(&name, expected, version, &note).await?)
 }
 
-/// What is in a version, and the commits that came to it
+/// The contents of a version, and the commits that made it
 #[utoipa::path(get, path = "/v1/versions/{id}", tag = "datasets", operation_id = "get_version",
     params(("id" = schema::Digest, Path, description = "The version")),
     responses((status = 200, description = "The version", body = VersionInfo), (status = 404)))]
-pub(super) async fn version(state: State, Named(id): Named<VersionId>) -> Answer {
+pub(super) async fn version(state: State, PathParam(id): PathParam<VersionId>) -> Answer {
     json(&state.api.catalog.version(id).await?)
 }
 
@@ -169,7 +174,7 @@ pub(super) async fn version(state: State, Named(id): Named<VersionId>) -> Answer
 pub(super) async fn manifest(
     state: State,
     method: Method,
-    Named(id): Named<VersionId>,
+    PathParam(id): PathParam<VersionId>,
     headers: HeaderMap,
 ) -> Answer {
     let origin = state.api.catalog.origin();
@@ -181,7 +186,7 @@ pub(super) async fn manifest(
     Content { what, kind: ARROW_FILE, etag, size, forever: true, source }.answer(&method, &headers).await
 }
 
-/// What parts of a manifest are verified by
+/// The Merkle tree of a manifest, which verifies parts of it
 #[utoipa::path(get, path = "/v1/manifests/{id}/tree", tag = "objects", operation_id = "get_manifest_tree",
     params(("id" = schema::Digest, Path, description = "The version"), Conditions),
     responses((status = 200, description = "The tree", body = Binary, content_type = "application/octet-stream"),
@@ -190,7 +195,7 @@ pub(super) async fn manifest(
 pub(super) async fn tree(
     state: State,
     method: Method,
-    Named(id): Named<VersionId>,
+    PathParam(id): PathParam<VersionId>,
     headers: HeaderMap,
 ) -> Answer {
     let tree = state.api.catalog.origin().manifest_tree(id).await?;
@@ -205,7 +210,7 @@ pub(super) async fn tree(
 pub(super) async fn put_manifest(
     state: State,
     client: Client,
-    Named(id): Named<VersionId>,
+    PathParam(id): PathParam<VersionId>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {

@@ -1,8 +1,9 @@
 //! Changes as they happen: server-sent events of datasets, tags, plans, runs, nodes, placements and troubles.
 //!
-//! One task looks at the metastore for all who follow, and begins when the first one does. An event's id is a revision up to
-//! which all has been told, so whoever comes back with it misses nothing, and may be told something twice. What is kept for
-//! that is bounded, and so is what waits for a slow reader: either is told, and then has to look for itself.
+//! One task looks at the metastore for all who follow, and begins when the first one does. An event's id is a
+//! revision up to which the stream is complete, so a client that returns with it misses nothing, and may
+//! receive an event twice. The history for that is bounded, and so is the queue of a slow reader: at either
+//! limit the reader gets a notice, and has to list the objects again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -16,7 +17,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use futures::future::select_all;
 use futures::{StreamExt, stream};
 use serde::Serialize;
-use shardd_client::metastore::{MetaError, Metastore};
+use shardd_store::metastore::{MetaError, Metastore};
 use tokio::sync::{Notify, OwnedSemaphorePermit, broadcast};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -200,7 +201,7 @@ fn changes(before: &Seen, after: &Seen, latest: u64) -> Vec<Change> {
     changes
 }
 
-/// Follow what changes: datasets, tags, plans, runs, nodes, placements and nodes in trouble
+/// Follow changes of datasets, tags, plans, runs, nodes, placements and the health of nodes
 ///
 /// Each event is named after the kind of thing and says which one. An `id` comes with an event when all up to it has been
 /// told; with it as `Last-Event-ID` a later request goes on from there. The event `reset` says that what happened since
@@ -271,7 +272,7 @@ fn written(changes: &[Change], told: u64) -> Vec<Event> {
 
 #[cfg(test)]
 mod tests {
-    use shardd_client::metastore::{Expected, MemoryMetastore};
+    use shardd_store::metastore::{Expected, MemoryMetastore};
 
     use super::*;
 

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use shardd_client::catalog::{GcOptions, GcReport};
+use shardd_store::catalog::{GcOptions, GcReport};
 
-use super::{Answer, Posted, State, json};
+use super::{Answer, State, ValidJson, json};
 
 /// What was put in this time and never committed stays, whatever is asked: an ingest may be under way.
 const UPLOADS_LAST: Duration = Duration::from_secs(3600);
 
-/// Delete what nothing reaches, or say what that would be
+/// Delete unreachable objects, or list them
 ///
 /// What was put within the last hour and was never committed stays, whatever `older_than_s` says: an ingest may be about to.
 #[utoipa::path(post, path = "/v1/gc", tag = "cluster", operation_id = "gc", request_body = GcOptions,
     responses((status = 200, description = "What went, or would go", body = GcReport), (status = 409)))]
-pub(super) async fn collect(state: State, Posted(options): Posted<GcOptions>) -> Answer {
+pub(super) async fn collect(state: State, ValidJson(options): ValidJson<GcOptions>) -> Answer {
     json(&state.api.catalog.gc_sparing(&options, UPLOADS_LAST).await?)
 }

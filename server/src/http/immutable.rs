@@ -1,5 +1,5 @@
-//! Answers with what never changes, or with what is made of it: whole, in one part or in several, or not at all where the
-//! client has it.
+//! Answers with immutable objects, or with data computed from them: whole, in one part or in several, or not
+//! at all where the client has it.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -13,8 +13,8 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
-use shardd_client::origin::Origin;
-use shardd_client::problem::Kind;
+use shardd_api::problem::Kind;
+use shardd_store::origin::Origin;
 use shardfmt::{ShardId, VersionId};
 use utoipa::IntoParams;
 
@@ -204,7 +204,7 @@ impl Source {
 #[derive(Debug, thiserror::Error)]
 enum PartError {
     #[error(transparent)]
-    Origin(shardd_client::origin::OriginError),
+    Origin(shardd_store::origin::OriginError),
     #[error("shard {0} cannot be opened")]
     File(ShardId, #[source] std::io::Error),
 }
@@ -222,7 +222,7 @@ fn pieces(
     origin: Arc<Origin>,
     id: ShardId,
     bytes: Range<u64>,
-) -> impl Stream<Item = Result<Bytes, shardd_client::origin::OriginError>> {
+) -> impl Stream<Item = Result<Bytes, shardd_store::origin::OriginError>> {
     stream::try_unfold((origin, bytes), move |(origin, bytes)| async move {
         if bytes.is_empty() {
             return Ok(None);

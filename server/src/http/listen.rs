@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use shardd_client::problem::{Kind, Problem};
+use shardd_api::problem::{Kind, Problem};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -42,17 +42,17 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// What begins every handshake of TLS (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
 
-/// Where HTTP comes in.
-pub struct Door {
+/// The socket of the HTTP API, with or without TLS.
+pub struct HttpListener {
     /// The socket.
     pub listener: TcpListener,
-    /// What TLS shows, if HTTP is behind it.
+    /// The TLS settings, for https.
     pub tls: Option<Arc<rustls::ServerConfig>>,
 }
 
 /// Serves `api` until `stop`. From then on the node says that it is not ready; half a second later no more connections are
 /// taken, requests under way may end, and those that take longer than another two seconds are cut.
-pub async fn serve(door: Door, api: Api, stop: CancellationToken) {
+pub async fn serve(listener: HttpListener, api: Api, stop: CancellationToken) {
     let limits = api.limits;
     let (router, shared) = router(api, stop.clone());
     let (closing, ended) = (CancellationToken::new(), CancellationToken::new());
@@ -62,20 +62,20 @@ pub async fn serve(door: Door, api: Api, stop: CancellationToken) {
         closing.cancel();
     };
     let listen = async {
-        listen(door, router, &shared.metrics, limits, closing.clone()).await;
+        listen(listener, router, &shared.metrics, limits, closing.clone()).await;
         ended.cancel();
     };
     tokio::join!(close, listen, shared.events.run(ended.clone()));
 }
 
 async fn listen(
-    door: Door,
+    listener: HttpListener,
     router: Router,
     metrics: &Arc<Metrics>,
     limits: Limits,
     closing: CancellationToken,
 ) {
-    let Door { listener, tls } = door;
+    let HttpListener { listener, tls } = listener;
     let acceptor = tls.map(TlsAcceptor::from);
     let tasks = TaskTracker::new();
     let cut = CancellationToken::new();

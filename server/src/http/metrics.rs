@@ -10,8 +10,8 @@ use std::time::Duration;
 use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use shardd_client::engine::{ExchangeNow, NodeStatus};
-use shardd_client::metastore::MetadataStatus;
+use shardd_api::exchange::ExchangeNow;
+use shardd_api::status::{MetadataStatus, NodeStatus};
 
 use super::{Answer, State};
 
@@ -74,7 +74,11 @@ impl Metrics {
             let labels = format!("route=\"{route}\",method=\"{method}\",status=\"{status}\"");
             page.sample("", &labels, *count);
         }
-        page.family("shardd_http_request_seconds", "histogram", "Time until an answer began.");
+        page.family(
+            "shardd_http_request_duration_seconds",
+            "histogram",
+            "Time until the answer began, in seconds.",
+        );
         for (route, latency) in self.latencies.lock().expect("no panic while held").iter() {
             let mut count = 0;
             for (class, more) in latency.counts.iter().enumerate() {
@@ -86,8 +90,8 @@ impl Metrics {
             page.sample("_count", &format!("route=\"{route}\""), count);
         }
         let (made, ended) = (self.connections.load(Relaxed), self.connections_ended.load(Relaxed));
-        page.one("shardd_http_connections_total", "counter", "Connections taken.", made);
-        page.one("shardd_http_connections", "gauge", "Connections open.", made.saturating_sub(ended));
+        page.one("shardd_http_connections_total", "counter", "Connections accepted.", made);
+        page.one("shardd_http_connections", "gauge", "Open connections.", made.saturating_sub(ended));
         let received = self.bytes_received.load(Relaxed);
         page.one("shardd_http_received_bytes_total", "counter", "Bytes received over HTTP.", received);
         let sent = self.bytes_sent.load(Relaxed);
@@ -142,7 +146,7 @@ impl Page {
 /// The metadata that this node keeps, and its copy.
 fn write_metadata(page: &mut Page, status: &MetadataStatus) {
     let takes = u8::from(status.trouble.is_none());
-    page.one("shardd_metadata_writable", "gauge", "Whether the metadata takes changes.", takes);
+    page.one("shardd_metadata_writable", "gauge", "1 if the metadata takes changes.", takes);
     let epoch = "Nodes that have kept the metadata one after the other.";
     page.one("shardd_metadata_epoch", "gauge", epoch, status.epoch);
     let lag = "Seconds for which changes have waited that the copy in the store lacks.";
@@ -153,10 +157,10 @@ fn write_metadata(page: &mut Page, status: &MetadataStatus) {
 
 /// What the engine has counted.
 fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
-    page.one("shardd_ready", "gauge", "Whether the node takes new work.", u8::from(ready));
+    page.one("shardd_ready", "gauge", "1 if the node takes new work.", u8::from(ready));
     let cache = status.cache_used_bytes;
     page.one("shardd_cache_bytes", "gauge", "Bytes of the cache in use.", cache);
-    page.one("shardd_cache_limit_bytes", "gauge", "Bytes the cache may take.", status.cache_limit_bytes);
+    page.one("shardd_cache_limit_bytes", "gauge", "Limit of the cache in bytes.", status.cache_limit_bytes);
     page.one("shardd_cache_grains", "gauge", "Grains in the cache.", status.cache_grains);
     let origin = "Bytes of shard data read from the store.";
     page.one("shardd_origin_read_bytes_total", "counter", origin, status.origin_bytes);
@@ -169,7 +173,12 @@ fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
         "Grains kept of shards read whole.",
         counters.fill_grains,
     );
-    page.one("shardd_fill_bytes_total", "counter", "Bytes kept of shards read whole.", counters.fill_bytes);
+    page.one(
+        "shardd_fill_bytes_total",
+        "counter",
+        "Bytes of shards read whole from the store and kept.",
+        counters.fill_bytes,
+    );
     let forwarded = "Grains of shards read whole that were given to other nodes.";
     page.one("shardd_forwarded_grains_total", "counter", forwarded, counters.forwarded_grains);
     page.family(
@@ -179,7 +188,7 @@ fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
     );
     page.sample("", "from=\"peer\"", counters.misses_from_peers);
     page.sample("", "from=\"origin\"", counters.misses_from_origin);
-    page.family("shardd_miss_bytes_total", "counter", "Bytes of those grains, by where they came from.");
+    page.family("shardd_miss_bytes_total", "counter", "Bytes of missed grains, by source.");
     page.sample("", "from=\"peer\"", counters.miss_bytes_from_peers);
     page.sample("", "from=\"origin\"", counters.miss_bytes_from_origin);
     page.family(
@@ -187,8 +196,8 @@ fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
         "counter",
         "Grains that did not match the manifest, by where they were.",
     );
-    page.sample("", "at=\"disk\"", counters.corrupt_on_disk);
-    page.sample("", "at=\"peer\"", counters.corrupt_from_peers);
+    page.sample("", "location=\"disk\"", counters.corrupt_on_disk);
+    page.sample("", "location=\"peer\"", counters.corrupt_from_peers);
     page.one(
         "shardd_served_grains_total",
         "counter",
@@ -202,7 +211,7 @@ fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
     let sending = "Time in which the node was sending a chunk.";
     page.one("shardd_exchange_seconds_total", "counter", sending, counters.exchange_s);
     // Of the epochs that are kept: it falls when the oldest is dropped, so it is no counter.
-    let sum = |count: fn(&shardd_client::engine::EpochExchange) -> u64| {
+    let sum = |count: fn(&shardd_api::exchange::EpochExchange) -> u64| {
         counters.exchange.iter().map(|epoch| count(&epoch.counts)).sum::<u64>()
     };
     page.family(
@@ -210,10 +219,10 @@ fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
         "gauge",
         "Grains of the epochs exchanged lately, by what became of them.",
     );
-    page.sample("", "what=\"expected\"", sum(|counts| counts.expected_grains));
-    page.sample("", "what=\"received\"", sum(|counts| counts.received_grains));
-    page.sample("", "what=\"sent\"", sum(|counts| counts.sent_grains));
-    page.sample("", "what=\"unsent\"", sum(|counts| counts.unsent_grains));
+    page.sample("", "state=\"expected\"", sum(|counts| counts.expected_grains));
+    page.sample("", "state=\"received\"", sum(|counts| counts.received_grains));
+    page.sample("", "state=\"sent\"", sum(|counts| counts.sent_grains));
+    page.sample("", "state=\"unsent\"", sum(|counts| counts.unsent_grains));
     let (received, sent) = (sum(|counts| counts.received_bytes), sum(|counts| counts.sent_bytes));
     page.one(
         "shardd_exchange_received_bytes",
@@ -221,11 +230,11 @@ fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
         "Bytes received of the epochs exchanged lately.",
         received,
     );
-    page.one("shardd_exchange_sent_bytes", "gauge", "Bytes sent of the epochs exchanged lately.", sent);
+    page.one("shardd_exchange_sent_bytes", "gauge", "Bytes sent in recent epochs.", sent);
     let ExchangeNow { paused, waiting, .. } = &status.exchange_now;
-    page.one("shardd_exchange_paused", "gauge", "Whether the exchange is paused.", u8::from(*paused));
+    page.one("shardd_exchange_paused", "gauge", "1 if the exchange is paused.", u8::from(*paused));
     let waiting: u64 = waiting.iter().map(|run| run.bytes).sum();
-    page.one("shardd_exchange_waiting_bytes", "gauge", "Bytes that have yet to be sent.", waiting);
+    page.one("shardd_exchange_waiting_bytes", "gauge", "Bytes waiting to be sent.", waiting);
     write_health(page, status);
 }
 
@@ -233,33 +242,37 @@ fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
 fn write_health(page: &mut Page, status: &NodeStatus) {
     let seconds = |micros: u64| micros as f64 / 1e6;
     let (disk, peers) = (status.measured.disk, &status.measured.peers);
-    page.family("shardd_disk_seconds", "gauge", "Time that the cache's disk lately took, in the mean.");
+    page.family("shardd_disk_seconds", "gauge", "Mean recent latency of the cache's disk, in seconds.");
     for (does, micros) in [("read", disk.read_micros), ("sync", disk.sync_micros)] {
         if let Some(micros) = micros {
-            page.sample("", &format!("does=\"{does}\""), seconds(micros));
+            page.sample("", &format!("op=\"{does}\""), seconds(micros));
         }
     }
-    page.family("shardd_peer_answer_seconds", "gauge", "Time that nodes lately took to answer, in the mean.");
+    page.family("shardd_peer_answer_seconds", "gauge", "Mean recent latency of nodes, in seconds.");
     for peer in peers {
         if let Some(micros) = peer.answer_micros {
             page.sample("", &format!("node=\"{}\"", peer.node), seconds(micros));
         }
     }
-    page.family("shardd_peer_silences", "gauge", "Questions that nodes did not answer; fades.");
+    page.family("shardd_peer_timeouts", "gauge", "Requests that nodes did not answer; decays.");
     for peer in peers {
         page.sample("", &format!("node=\"{}\"", peer.node), peer.silences);
     }
-    page.family("shardd_peer_wrong_grains", "gauge", "Grains that nodes gave with wrong bytes; fades.");
+    page.family("shardd_peer_wrong_grains", "gauge", "Grains that nodes sent with wrong bytes; decays.");
     for peer in peers {
         page.sample("", &format!("node=\"{}\"", peer.node), peer.wrong_grains);
     }
-    page.family("shardd_trouble", "gauge", "Nodes that this one finds slow, silent or wrong.");
+    page.family(
+        "shardd_node_unhealthy",
+        "gauge",
+        "1 for each node that this one finds slow, silent or wrong.",
+    );
     for trouble in &status.troubles {
-        page.sample("", &format!("node=\"{}\",what=\"{}\"", trouble.node, trouble.what.name()), 1);
+        page.sample("", &format!("node=\"{}\",reason=\"{}\"", trouble.node, trouble.what.name()), 1);
     }
 }
 
-/// What this node has counted since its start, for Prometheus.
+/// The counters of this node since its start, for Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "node", operation_id = "metrics",
     responses((status = 200, body = String, content_type = "text/plain; version=0.0.4")))]
 pub(super) async fn metrics(state: State) -> Answer {

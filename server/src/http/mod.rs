@@ -1,9 +1,9 @@
 //! The HTTP API: thin routes over the engine and the catalog. Knows how requests are read and answers written, and
 //! nothing of how either is found.
 //!
-//! A route and its documentation are one thing (`openapi.rs`); what is refused is refused in the words of one table
-//! (`problem.rs`); every request passes `request.rs`, `same_origin.rs`, where pages of other sites end, and `access.rs`, where it
-//! is asked who it is of.
+//! A route and its documentation are one thing (`openapi.rs`); refusals use the words of one table
+//! (`problem.rs`); every request passes `request.rs`, `same_origin.rs`, which refuses pages of other sites,
+//! and `access.rs`, which authenticates it.
 
 mod access;
 mod batches;
@@ -17,7 +17,6 @@ mod forget;
 mod garbage;
 mod immutable;
 mod listen;
-mod meetings;
 mod metrics;
 mod nodes;
 mod openapi;
@@ -29,6 +28,7 @@ mod quota;
 mod range;
 mod recall;
 mod recover;
+mod rendezvous;
 mod request;
 mod run_access;
 mod runs;
@@ -47,15 +47,14 @@ use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Uri, header};
-use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::{Json, Router};
+use axum::{Json, Router, middleware};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use shardd_client::catalog::CatalogBackend;
-use shardd_client::engine::Engine;
-use shardd_client::node::NodeRecord;
-use shardd_client::problem::Kind;
+use shardd_api::node::NodeRecord;
+use shardd_api::problem::Kind;
+use shardd_engine::engine::Engine;
+use shardd_store::catalog::CatalogBackend;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -63,13 +62,12 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-pub use access::{Access, TokensAsked};
-pub use certificates::Front;
-pub use listen::{Door, serve};
-pub use nodes::Health;
-use problem::{Refusal, bad_request, not_found};
-
 use crate::keeping::{Keeping, Promotion};
+
+pub use access::{Access, TokensAsked};
+pub use certificates::Bootstrap;
+pub use listen::{HttpListener, serve};
+use problem::{Refusal, bad_request, not_found};
 
 /// The longest body of JSON: the plan with the longest schedule, a step's grains.
 const MAX_JSON: usize = 8 << 20;
@@ -122,8 +120,8 @@ pub struct Api {
     pub engine: Arc<Engine>,
     /// Answers for datasets and plans.
     pub catalog: CatalogBackend,
-    /// Where other nodes join.
-    pub front: Front,
+    /// The data of the join endpoints.
+    pub bootstrap: Bootstrap,
     /// Who may ask.
     pub access: Access,
     /// Of the node that keeps the metadata: that.
@@ -218,7 +216,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(runs::locate))
         .routes(routes!(runs::audits, runs::audit))
         .routes(routes!(cursors::show, cursors::put, cursors::remove))
-        .routes(routes!(meetings::show, meetings::put, meetings::remove))
+        .routes(routes!(rendezvous::show, rendezvous::put, rendezvous::remove))
         .routes(routes!(runs::placements))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::lost))
@@ -258,10 +256,10 @@ fn router(api: Api, draining: CancellationToken) -> (Router, Arc<Shared>) {
     (router, shared)
 }
 
-/// What stands after the `?`.
-struct Asked<T>(T);
+/// The parsed query string.
+struct ValidQuery<T>(T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for ValidQuery<T> {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
@@ -270,24 +268,24 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
     }
 }
 
-/// A part of the path that names something.
-struct Named<T>(T);
+/// The parsed first parameter of the path.
+struct PathParam<T>(T);
 
-impl<S: Send + Sync, T: FromStr<Err: std::fmt::Display> + Send> FromRequestParts<S> for Named<T> {
+impl<S: Send + Sync, T: FromStr<Err: std::fmt::Display> + Send> FromRequestParts<S> for PathParam<T> {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
         let Path(segments) =
             Path::<Vec<String>>::from_request_parts(parts, state).await.map_err(bad_request)?;
         let name = segments.first().ok_or_else(|| bad_request("the path names nothing"))?;
-        name.parse().map(Named).map_err(bad_request)
+        name.parse().map(PathParam).map_err(bad_request)
     }
 }
 
-/// Two parts of the path that name something.
-struct NamedTwo<A, B>(A, B);
+/// The two parsed parameters of the path.
+struct PathPair<A, B>(A, B);
 
-impl<S, A, B> FromRequestParts<S> for NamedTwo<A, B>
+impl<S, A, B> FromRequestParts<S> for PathPair<A, B>
 where
     S: Send + Sync,
     A: FromStr<Err: std::fmt::Display> + Send,
@@ -306,10 +304,10 @@ where
     }
 }
 
-/// A body of JSON: an object. (To serde a list of a structure's values is the structure, too.)
-struct Posted<T>(T);
+/// The parsed JSON body, an object. (To serde a list of a structure's values is the structure, too.)
+struct ValidJson<T>(T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Posted<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for ValidJson<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, state: &Arc<Shared>) -> Result<Self, Refusal> {
@@ -322,7 +320,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Posted<T> {
         if bytes.trim_ascii_start().starts_with(b"[") {
             return Err(wrong(&"it is a list, not an object"));
         }
-        parsed(&bytes).map(Posted).map_err(|error| wrong(&error))
+        parsed(&bytes).map(ValidJson).map_err(|error| wrong(&error))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Long lists, page by page: so many elements, and a token for those that follow. A token names the last element that was
-//! given, so that what is added or removed meanwhile neither repeats nor hides others.
+//! Long lists, page by page: a number of elements, and a token for the next ones. A token names the last
+//! element of the page, so that elements that are added or removed meanwhile neither repeat nor hide others.
 
 use axum::http::Uri;
 use axum::http::header::LINK;

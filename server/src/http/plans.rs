@@ -5,10 +5,10 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap};
 use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
 use serde::Deserialize;
-use shardd_client::catalog::PlanInfo;
-use shardd_client::lookup::{self, Found, LookupError, Step};
-use shardd_client::schema;
-use shardfmt::plan::{Plan, PlanDocument};
+use shardd_api::lookup::{self, Found, LookupError, Step};
+use shardd_api::schema;
+use shardd_plan::{Plan, PlanDocument};
+use shardd_store::catalog::PlanInfo;
 use shardfmt::{ManifestFile, PlanId};
 use utoipa::IntoParams;
 
@@ -17,7 +17,7 @@ use super::pages::{self, Paged};
 use super::problem::Refusal;
 use super::range::{Wanted, wanted};
 use super::recall::{Told, aged, or_recalled, told};
-use super::{Answer, Asked, LOOKUPS, Named, Posted, State, json, place};
+use super::{Answer, LOOKUPS, PathParam, State, ValidJson, ValidQuery, json, place};
 
 /// The most positions that one lookup answers.
 const MAX_POSITIONS: u64 = 10_000;
@@ -25,7 +25,12 @@ const MAX_POSITIONS: u64 = 10_000;
 /// All plans, the oldest first
 #[utoipa::path(get, path = "/v1/plans", tag = "plans", operation_id = "list_plans", params(Paged),
     responses((status = 200, description = "A page of them", body = Vec<PlanInfo>), (status = 422)))]
-pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+pub(super) async fn list(
+    state: State,
+    seen: Datasets,
+    uri: Uri,
+    ValidQuery(paged): ValidQuery<Paged>,
+) -> Answer {
     let (mut all, age) = or_recalled(&state, |catalog| async move { catalog.plans().await }).await?;
     all.retain(|plan| seen.0.holds(&plan.dataset));
     let key = |plan: &Told<PlanInfo>| format!("{:020}{}", plan.what.created, plan.what.id);
@@ -36,7 +41,11 @@ pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(paged): A
 #[utoipa::path(post, path = "/v1/plans", tag = "plans", operation_id = "create_plan",
     request_body = schema::PlanDocument,
     responses((status = 201, description = "The plan", body = PlanInfo), (status = 404), (status = 422)))]
-pub(super) async fn create(state: State, seen: Datasets, Posted(document): Posted<PlanDocument>) -> Answer {
+pub(super) async fn create(
+    state: State,
+    seen: Datasets,
+    ValidJson(document): ValidJson<PlanDocument>,
+) -> Answer {
     if !seen.0.is_all() {
         seen.check(&state.api.catalog.dataset_of(document.version).await?)?;
     }
@@ -49,7 +58,7 @@ pub(super) async fn create(state: State, seen: Datasets, Posted(document): Poste
     params(("id" = schema::Digest, Path, description = "The plan")),
     responses((status = 200, description = "Its canonical form", body = schema::PlanDocument),
         (status = 304, description = "You have it"), (status = 404)))]
-pub(super) async fn show(state: State, headers: HeaderMap, Named(id): Named<PlanId>) -> Answer {
+pub(super) async fn show(state: State, headers: HeaderMap, PathParam(id): PathParam<PlanId>) -> Answer {
     let bytes = state.api.catalog.plan(id).await?.to_bytes();
     let etag = format!("\"{id}\"");
     let has_it = wanted(&headers, &etag, bytes.len() as u64) == Wanted::Nothing;
@@ -64,7 +73,7 @@ pub(super) async fn show(state: State, headers: HeaderMap, Named(id): Named<Plan
 #[utoipa::path(delete, path = "/v1/plans/{id}", tag = "plans", operation_id = "remove_plan",
     params(("id" = schema::Digest, Path, description = "The plan")),
     responses((status = 204, description = "It is off the list"), (status = 404), (status = 409)))]
-pub(super) async fn remove(state: State, Named(id): Named<PlanId>) -> Answer {
+pub(super) async fn remove(state: State, PathParam(id): PathParam<PlanId>) -> Answer {
     state.api.catalog.remove_plan(id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -119,18 +128,26 @@ fn one<T: From<u8>>() -> T {
 #[utoipa::path(get, path = "/v1/plans/{id}/where", tag = "plans", operation_id = "where",
     params(("id" = schema::Digest, Path, description = "The plan"), Where),
     responses((status = 200, description = "The sample", body = Found), (status = 404), (status = 422)))]
-pub(super) async fn find(state: State, Named(id): Named<PlanId>, Asked(asked): Asked<Where>) -> Answer {
+pub(super) async fn find(
+    state: State,
+    PathParam(id): PathParam<PlanId>,
+    ValidQuery(asked): ValidQuery<Where>,
+) -> Answer {
     let Where { sample, epoch } = asked;
     let look = move |plan: &Plan, manifest: &ManifestFile| lookup::find(plan, manifest, epoch, sample);
     json(&looked_up(&state, id, look).await?)
 }
 
-/// Which samples are read at positions of an epoch, or by one rank in the step that they are
+/// The samples at positions of an epoch, or those of one rank in a step
 #[utoipa::path(get, path = "/v1/plans/{id}/at", tag = "plans", operation_id = "at",
     params(("id" = schema::Digest, Path, description = "The plan"), At),
     responses((status = 200, description = "The samples, by position", body = Vec<Found>),
         (status = 404), (status = 422)))]
-pub(super) async fn at(state: State, Named(id): Named<PlanId>, Asked(asked): Asked<At>) -> Answer {
+pub(super) async fn at(
+    state: State,
+    PathParam(id): PathParam<PlanId>,
+    ValidQuery(asked): ValidQuery<At>,
+) -> Answer {
     let At { epoch, position, global_batch_size, rank, world, virtual_ranks } = asked;
     if !(1..=MAX_POSITIONS).contains(&global_batch_size) {
         let detail =

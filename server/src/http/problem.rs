@@ -3,16 +3,16 @@
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
-use shardd_client::catalog::CatalogError;
-use shardd_client::engine::EngineError;
+use shardd_api::lookup::LookupError;
+use shardd_api::problem::{Kind, MEDIA_TYPE, Problem};
 use shardd_client::loader::LoadError;
-use shardd_client::lookup::LookupError;
-use shardd_client::metastore::MetaError;
-use shardd_client::origin::OriginError;
-use shardd_client::problem::{Kind, MEDIA_TYPE, Problem};
-use shardfmt::plan::PlanError;
+use shardd_engine::engine::EngineError;
+use shardd_plan::PlanError;
+use shardd_store::catalog::CatalogError;
+use shardd_store::metastore::MetaError;
+use shardd_store::origin::OriginError;
 
-use crate::desk::DeskError;
+use crate::ca::IssueError;
 
 /// What is told to whoever was refused for the moment, in seconds.
 const COME_BACK_AFTER: &str = "1";
@@ -113,7 +113,7 @@ macro_rules! refused {
     )*};
 }
 
-refused!(DeskError, EngineError, MetaError, OriginError);
+refused!(EngineError, IssueError, MetaError, OriginError);
 
 impl From<LoadError> for Refusal {
     fn from(error: LoadError) -> Refusal {

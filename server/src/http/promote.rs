@@ -2,18 +2,18 @@
 
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use shardd_client::problem::Kind;
-use shardd_client::protocol::PromoteRequest;
+use shardd_api::problem::Kind;
+use shardd_api::protocol::PromoteRequest;
 
-use super::{Answer, Posted, Refusal, State};
+use super::{Answer, Refusal, State, ValidJson};
 
-/// Let this node take over the metadata from the one that kept it, which is lost
+/// Make this node the metastore node, in place of one that is lost
 ///
 /// It stops and starts again as the node that keeps the metadata, from its copy in the store. The node before is fenced: should
 /// it come back, it refuses to serve. Refused while that node answers.
 #[utoipa::path(post, path = "/v1/promote", tag = "cluster", operation_id = "promote", request_body = PromoteRequest,
     responses((status = 202, description = "It takes over"), (status = 409)))]
-pub(super) async fn promote(state: State, Posted(_): Posted<PromoteRequest>) -> Answer {
+pub(super) async fn promote(state: State, ValidJson(_): ValidJson<PromoteRequest>) -> Answer {
     let node = &state.api.node.id;
     let Some(promotion) = &state.api.promotion else {
         let why = match &state.api.keeping {

@@ -1,4 +1,4 @@
-//! So much of something for all, and no more than so much of it for one client.
+//! A quota for all clients together, and a smaller one for each.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

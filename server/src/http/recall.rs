@@ -1,4 +1,4 @@
-//! Lists while the metadata is away: what was last heard, and that it is old.
+//! Lists while the metadata is unreachable: the last known entries, with their age.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use axum::http::HeaderValue;
 use axum::http::header::{AGE, WARNING};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use shardd_client::catalog::{CatalogBackend, CatalogError};
-use shardd_client::metastore::MetaError;
+use shardd_store::catalog::{CatalogBackend, CatalogError};
+use shardd_store::metastore::MetaError;
 
 use super::{Answer, State};
 

@@ -1,4 +1,5 @@
-//! What every request passes: it gets an id, is timed, counted and logged, and what was refused becomes a document.
+//! The middleware of every request: it assigns an id, times, counts and logs, and turns refusals into
+//! documents.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use shardd_client::problem::Kind;
+use shardd_api::problem::Kind;
 use tokio::time::Instant;
 use tracing::Instrument;
 

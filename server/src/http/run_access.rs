@@ -8,15 +8,15 @@ use std::time::Duration;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use serde::{Deserialize, Serialize};
-use shardd_client::catalog::CatalogError;
-use shardd_client::metastore::{Expected, MetaError};
-use shardd_client::problem::Kind;
-use shardd_client::protocol::{CreateRun, RunId};
+use shardd_api::problem::Kind;
+use shardd_api::protocol::{CreateRun, RunId};
+use shardd_store::catalog::CatalogError;
+use shardd_store::metastore::{Expected, MetaError};
 use shardfmt::DatasetName;
 use tokio::time::Instant;
 
 use super::problem::Refusal;
-use super::{Named, NamedTwo, Shared};
+use super::{PathPair, PathParam, Shared};
 use crate::access::{Grant, Role};
 
 /// Where it is kept whose a run is.
@@ -77,7 +77,7 @@ impl FromRequestParts<Arc<Shared>> for Seen {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Refusal> {
-        let Named(run) = Named::<RunId>::from_request_parts(parts, shared).await?;
+        let PathParam(run) = PathParam::<RunId>::from_request_parts(parts, shared).await?;
         if let Some(grant) = parts.extensions.get::<Grant>().filter(|grant| !grant.record.datasets.is_all())
             && let Some(standing) = standing(shared, &run).await?
         {
@@ -91,7 +91,7 @@ impl FromRequestParts<Arc<Shared>> for Own {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Refusal> {
-        let Named(run) = Named::<RunId>::from_request_parts(parts, shared).await?;
+        let PathParam(run) = PathParam::<RunId>::from_request_parts(parts, shared).await?;
         claim(parts, shared, &run).await?;
         Ok(Own(run))
     }
@@ -101,7 +101,7 @@ impl FromRequestParts<Arc<Shared>> for OwnRank {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Refusal> {
-        let NamedTwo(run, rank) = NamedTwo::<RunId, u32>::from_request_parts(parts, shared).await?;
+        let PathPair(run, rank) = PathPair::<RunId, u32>::from_request_parts(parts, shared).await?;
         claim(parts, shared, &run).await?;
         Ok(OwnRank(run, rank))
     }

@@ -8,13 +8,15 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
 use serde::{Deserialize, Serialize};
-use shardd_client::catalog::{CatalogBackend, RemoveRun, RunInfo};
-use shardd_client::engine::{Filled, MissesExplained, PlacementExplained, Timeline};
-use shardd_client::node::NodeId;
-use shardd_client::problem::Kind;
-use shardd_client::protocol::{
+use shardd_api::explain::{MissesExplained, PlacementExplained};
+use shardd_api::node::NodeId;
+use shardd_api::problem::Kind;
+use shardd_api::protocol::{
     Attach, AuditReport, CreateRun, LocateReply, LocateRequest, Placement, RunId, RunRecord, RunView,
 };
+use shardd_api::status::Filled;
+use shardd_api::timeline::Timeline;
+use shardd_store::catalog::{CatalogBackend, RemoveRun, RunInfo};
 use utoipa::{IntoParams, ToSchema};
 
 use super::access::{Bearer, Datasets};
@@ -23,7 +25,7 @@ use super::pages::{self, Paged};
 use super::problem::Refusal;
 use super::recall::{aged, or_recalled, told};
 use super::run_access::{Own, OwnRank, Seen, may_create, own};
-use super::{Answer, Asked, Named, Posted, State, json};
+use super::{Answer, PathParam, State, ValidJson, ValidQuery, json};
 
 /// Who hosts what in one run.
 #[derive(Serialize, ToSchema)]
@@ -54,7 +56,12 @@ pub(super) struct WhichRuns {
 /// All runs, by name
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", operation_id = "list_runs", params(WhichRuns),
     responses((status = 200, description = "A page of them", body = Vec<RunInfo>), (status = 422)))]
-pub(super) async fn list(state: State, seen: Datasets, uri: Uri, Asked(asked): Asked<WhichRuns>) -> Answer {
+pub(super) async fn list(
+    state: State,
+    seen: Datasets,
+    uri: Uri,
+    ValidQuery(asked): ValidQuery<WhichRuns>,
+) -> Answer {
     let WhichRuns { limit, page, details } = asked;
     let paged = Paged::of(limit, page);
     paged.limit()?;
@@ -98,8 +105,8 @@ pub(super) struct HowRemoved {
 pub(super) async fn remove(
     state: State,
     seen: Datasets,
-    Named(run): Named<RunId>,
-    Asked(how): Asked<HowRemoved>,
+    PathParam(run): PathParam<RunId>,
+    ValidQuery(how): ValidQuery<HowRemoved>,
 ) -> Answer {
     if !seen.0.is_all() && !may_see(&seen, &state.api.catalog.run_info(&run).await?) {
         return Err(Refusal::of(Kind::Forbidden, format!("the token is not for the dataset of run {run}")));
@@ -108,19 +115,19 @@ pub(super) async fn remove(
     json(&state.api.catalog.remove_run(&run, RemoveRun { force, checkpoints }).await?)
 }
 
-/// Make a run known; repeating it is harmless
+/// Register a run; repeating the request is harmless
 ///
 /// Where tokens are asked, the run is this token's: no other of role `read` speaks for its ranks.
 #[utoipa::path(post, path = "/v1/runs", tag = "runs", operation_id = "create_run", request_body = CreateRun,
     responses((status = 201, description = "The run", body = RunRecord), (status = 404), (status = 409), (status = 422)))]
-pub(super) async fn create(state: State, bearer: Bearer, Posted(create): Posted<CreateRun>) -> Answer {
+pub(super) async fn create(state: State, bearer: Bearer, ValidJson(create): ValidJson<CreateRun>) -> Answer {
     may_create(&state, bearer.0.as_ref(), &create).await?;
     let created = state.api.engine.create_run(create).await?;
     own(&state, bearer.0.as_ref(), &created.id).await?;
     Ok((StatusCode::CREATED, json(&created)?).into_response())
 }
 
-/// What a loader has to know about a run
+/// A run, with all that a loader needs
 #[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", operation_id = "get_run",
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "The run, its placement and the nodes", body = RunView), (status = 404)))]
@@ -138,25 +145,29 @@ pub(super) struct WhatIf {
     without: Option<NodeId>,
 }
 
-/// Who hosts what of a run, why, and what is to move
+/// The hosts of a run's partitions, the reasons, and the planned moves
 #[utoipa::path(get, path = "/v1/runs/{id}/placement", tag = "runs", operation_id = "explain_placement",
     params(("id" = RunId, Path, description = "The run"), WhatIf),
     responses((status = 200, description = "As far as this node knows", body = PlacementExplained), (status = 404), (status = 409)))]
-pub(super) async fn placement(state: State, Seen(run): Seen, Asked(what_if): Asked<WhatIf>) -> Answer {
+pub(super) async fn placement(
+    state: State,
+    Seen(run): Seen,
+    ValidQuery(what_if): ValidQuery<WhatIf>,
+) -> Answer {
     json(&state.api.engine.explain_placement(&run, what_if.without.as_ref()).await?)
 }
 
-/// Decide anew who hosts what of a run, and make the first step
+/// Compute the placement of a run again, and make the first move
 ///
 /// Nodes do so by themselves whenever something changes. The answer says what is still to move: a few partitions at a time.
 #[utoipa::path(post, path = "/v1/runs/{id}/rebalance", tag = "runs", operation_id = "rebalance",
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "What holds then", body = PlacementExplained), (status = 404)))]
-pub(super) async fn rebalance(state: State, Named(run): Named<RunId>) -> Answer {
+pub(super) async fn rebalance(state: State, PathParam(run): PathParam<RunId>) -> Answer {
     json(&state.api.engine.rebalance(&run).await?)
 }
 
-/// How much is here of what this node hosts of a run
+/// The number of a run's grains that this node hosts, and how many it holds
 #[utoipa::path(get, path = "/v1/runs/{id}/filled", tag = "runs", operation_id = "filled",
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "For the epoch that its ranks have reached", body = Filled), (status = 404)))]
@@ -164,7 +175,7 @@ pub(super) async fn filled(state: State, Seen(run): Seen) -> Answer {
     json(&state.api.engine.filled(&run).await?)
 }
 
-/// What of a run was not on this node when it was wanted, and who gave it
+/// The misses of a run on this node, and their sources
 #[utoipa::path(get, path = "/v1/runs/{id}/misses", tag = "runs", operation_id = "explain_misses",
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "Since the node started", body = MissesExplained), (status = 404)))]
@@ -172,7 +183,7 @@ pub(super) async fn misses(state: State, Seen(run): Seen) -> Answer {
     json(&state.api.engine.misses(&run).await?)
 }
 
-/// What this node did for a run, and when
+/// The timeline of a run on this node
 ///
 /// The last of it, since the node started: what it filled, sent, received, and fetched for loaders that waited.
 #[utoipa::path(get, path = "/v1/runs/{id}/timeline", tag = "runs", operation_id = "timeline",
@@ -189,7 +200,7 @@ pub(super) async fn timeline(state: State, Seen(run): Seen) -> Answer {
 pub(super) async fn attach(
     state: State,
     OwnRank(run, rank): OwnRank,
-    Posted(attach): Posted<Attach>,
+    ValidJson(attach): ValidJson<Attach>,
 ) -> Answer {
     json(&state.api.engine.attach(&run, rank, attach).await?)
 }
@@ -203,34 +214,43 @@ pub(super) async fn detach(state: State, OwnRank(run, rank): OwnRank) -> Answer 
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Say how far a rank has come, and ask where grains are
+/// Report the progress of a rank, and locate grains
 ///
 /// The answer is a 32-bit little-endian length, so many bytes of JSON, and the grains that it says are inline.
 #[utoipa::path(post, path = "/v1/runs/{id}/locate", tag = "runs", operation_id = "locate",
     params(("id" = RunId, Path, description = "The run")), request_body = LocateRequest,
     responses((status = 200, description = "Places and grains", body = Binary, content_type = "application/octet-stream"),
         (status = 404), (status = 422)))]
-pub(super) async fn locate(state: State, Own(run): Own, Posted(request): Posted<LocateRequest>) -> Answer {
+pub(super) async fn locate(
+    state: State,
+    Own(run): Own,
+    ValidJson(request): ValidJson<LocateRequest>,
+) -> Answer {
     let (reply, inline) = state.api.engine.locate(&run, request).await?;
     Ok(located(&reply, inline))
 }
 
-/// Say what a rank has read in an epoch
+/// Report the samples that a rank has read in an epoch
 ///
 /// What was said stays: the same again is harmless, anything else is refused.
 #[utoipa::path(post, path = "/v1/runs/{id}/audit", tag = "runs", operation_id = "put_audit",
     params(("id" = RunId, Path, description = "The run")), request_body = AuditReport,
     responses((status = 204, description = "Kept"), (status = 404), (status = 409), (status = 422)))]
-pub(super) async fn audit(state: State, Own(run): Own, Posted(report): Posted<AuditReport>) -> Answer {
+pub(super) async fn audit(state: State, Own(run): Own, ValidJson(report): ValidJson<AuditReport>) -> Answer {
     state.api.engine.keep_audit(&run, report).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// What ranks said they have read, by epoch, world and rank
+/// The audit reports of ranks, by epoch, world and rank
 #[utoipa::path(get, path = "/v1/runs/{id}/audit", tag = "runs", operation_id = "list_audits",
     params(("id" = RunId, Path, description = "The run"), Paged),
     responses((status = 200, description = "A page of reports", body = Vec<AuditReport>), (status = 422)))]
-pub(super) async fn audits(state: State, uri: Uri, Seen(run): Seen, Asked(paged): Asked<Paged>) -> Answer {
+pub(super) async fn audits(
+    state: State,
+    uri: Uri,
+    Seen(run): Seen,
+    ValidQuery(paged): ValidQuery<Paged>,
+) -> Answer {
     let key = |report: &AuditReport| {
         let AuditReport { epoch, world, rank, .. } = report;
         format!("{epoch:010}/{world:010}/{rank:010}")
@@ -240,10 +260,15 @@ pub(super) async fn audits(state: State, uri: Uri, Seen(run): Seen, Asked(paged)
     pages::page(&uri, &paged, all, key)
 }
 
-/// Who hosts what, by run
+/// The hosts of partitions, by run
 #[utoipa::path(get, path = "/v1/placement", tag = "cluster", operation_id = "list_placements", params(Paged),
     responses((status = 200, description = "A page of placements", body = Vec<Placed>), (status = 422)))]
-pub(super) async fn placements(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+pub(super) async fn placements(
+    state: State,
+    seen: Datasets,
+    uri: Uri,
+    ValidQuery(paged): ValidQuery<Paged>,
+) -> Answer {
     seen.check_all()?;
     let placements = state.api.engine.placements().into_iter();
     let placed: Vec<Placed> = placements.map(|(run, placement)| Placed { run, placement }).collect();

@@ -13,8 +13,8 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderName, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use shardd_client::certificates::Host;
-use shardd_client::problem::Kind;
+use shardd_api::problem::Kind;
+use shardd_certificates::Host;
 
 use super::Shared;
 use super::problem::Refusal;

@@ -3,8 +3,8 @@
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::IntoResponse;
-use shardd_client::problem::Kind;
-use shardd_client::schema::Digest;
+use shardd_api::problem::Kind;
+use shardd_api::schema::Digest;
 use shardfmt::ShardId;
 use shardfmt::shard::{Shard, Sidecar};
 
@@ -12,7 +12,7 @@ use super::client::Client;
 use super::immutable::{ARROW_FILE, Conditions, Content, Source};
 use super::openapi::Binary;
 use super::problem::{Refusal, invalid, not_found};
-use super::{Answer, MAX_SHARD, Named, State};
+use super::{Answer, MAX_SHARD, PathParam, State};
 
 /// A shard: an Arrow file, whole or in parts
 #[utoipa::path(get, path = "/v1/shards/{id}", tag = "objects", operation_id = "get_shard",
@@ -23,7 +23,7 @@ use super::{Answer, MAX_SHARD, Named, State};
 pub(super) async fn shard(
     state: State,
     method: Method,
-    Named(id): Named<ShardId>,
+    PathParam(id): PathParam<ShardId>,
     headers: HeaderMap,
 ) -> Answer {
     let origin = state.api.catalog.origin();
@@ -43,7 +43,7 @@ pub(super) async fn shard(
 pub(super) async fn put_shard(
     state: State,
     client: Client,
-    Named(id): Named<ShardId>,
+    PathParam(id): PathParam<ShardId>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
@@ -71,7 +71,7 @@ pub(super) async fn put_shard(
 pub(super) async fn rows(
     state: State,
     method: Method,
-    Named(id): Named<ShardId>,
+    PathParam(id): PathParam<ShardId>,
     headers: HeaderMap,
 ) -> Answer {
     let bytes = state.api.catalog.origin().sidecar_bytes(id).await?;
@@ -86,7 +86,7 @@ pub(super) async fn rows(
 pub(super) async fn put_rows(
     state: State,
     client: Client,
-    Named(id): Named<ShardId>,
+    PathParam(id): PathParam<ShardId>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {

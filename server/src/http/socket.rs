@@ -1,4 +1,4 @@
-//! A client's socket: what goes through is counted, and a client that takes nothing of what it is sent is cut off.
+//! A client's socket: counts bytes, and cuts off a client that takes nothing of its answer.
 
 use std::io;
 use std::pin::Pin;

@@ -3,13 +3,13 @@
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::IntoResponse;
-use shardd_client::schema::Digest;
+use shardd_api::schema::Digest;
 use shardfmt::StrataId;
 
 use super::client::Client;
 use super::immutable::{Conditions, Content, Source};
 use super::openapi::Binary;
-use super::{Answer, MAX_MANIFEST, MAX_SHARD, Named, State};
+use super::{Answer, MAX_MANIFEST, MAX_SHARD, PathParam, State};
 
 /// Which samples each label or size of a stratified plan has, whole or in parts
 #[utoipa::path(get, path = "/v1/strata/{id}", tag = "objects", operation_id = "get_strata",
@@ -20,7 +20,7 @@ use super::{Answer, MAX_MANIFEST, MAX_SHARD, Named, State};
 pub(super) async fn show(
     state: State,
     method: Method,
-    Named(id): Named<StrataId>,
+    PathParam(id): PathParam<StrataId>,
     headers: HeaderMap,
 ) -> Answer {
     let bytes = state.api.catalog.origin().strata_bytes(id).await?;
@@ -37,7 +37,7 @@ pub(super) async fn show(
 pub(super) async fn put(
     state: State,
     client: Client,
-    Named(id): Named<StrataId>,
+    PathParam(id): PathParam<StrataId>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {

@@ -3,15 +3,15 @@
 use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
 use serde::Deserialize;
-use shardd_client::catalog::{TagExpected, TagInfo};
-use shardd_client::schema;
+use shardd_api::schema;
+use shardd_store::catalog::{TagExpected, TagInfo};
 use shardfmt::{CommitId, DatasetName, TagName};
 use utoipa::ToSchema;
 
 use super::access::Datasets;
 use super::datasets::Expecting;
 use super::pages::{self, Paged};
-use super::{Answer, Asked, Named, NamedTwo, Posted, State, json};
+use super::{Answer, PathPair, PathParam, State, ValidJson, ValidQuery, json};
 
 /// Tags a commit, if the tag is as expected.
 #[derive(Deserialize, ToSchema)]
@@ -33,7 +33,12 @@ fn absent() -> TagExpected {
 /// All tags of all datasets
 #[utoipa::path(get, path = "/v1/tags", tag = "datasets", operation_id = "list_all_tags", params(Paged),
     responses((status = 200, description = "A page of them", body = Vec<TagInfo>), (status = 422)))]
-pub(super) async fn all(state: State, seen: Datasets, uri: Uri, Asked(paged): Asked<Paged>) -> Answer {
+pub(super) async fn all(
+    state: State,
+    seen: Datasets,
+    uri: Uri,
+    ValidQuery(paged): ValidQuery<Paged>,
+) -> Answer {
     let mut all = state.api.catalog.tags(None).await?;
     all.retain(|tag| seen.0.holds(&tag.dataset));
     pages::page(&uri, &paged, all, key)
@@ -46,8 +51,8 @@ pub(super) async fn all(state: State, seen: Datasets, uri: Uri, Asked(paged): As
 pub(super) async fn of_dataset(
     state: State,
     uri: Uri,
-    Named(dataset): Named<DatasetName>,
-    Asked(paged): Asked<Paged>,
+    PathParam(dataset): PathParam<DatasetName>,
+    ValidQuery(paged): ValidQuery<Paged>,
 ) -> Answer {
     pages::page(&uri, &paged, state.api.catalog.tags(Some(&dataset)).await?, key)
 }
@@ -57,12 +62,12 @@ fn key(tag: &TagInfo) -> String {
     format!("{}\u{1}{}", tag.dataset, tag.tag)
 }
 
-/// A tag, and what it is on
+/// A tag and its commit
 #[utoipa::path(get, path = "/v1/datasets/{name}/tags/{tag}", tag = "datasets", operation_id = "get_tag",
     params(("name" = schema::DatasetName, Path, description = "The dataset"),
         ("tag" = schema::TagName, Path, description = "The tag")),
     responses((status = 200, description = "The tag", body = TagInfo), (status = 404)))]
-pub(super) async fn show(state: State, NamedTwo(dataset, tag): NamedTwo<DatasetName, TagName>) -> Answer {
+pub(super) async fn show(state: State, PathPair(dataset, tag): PathPair<DatasetName, TagName>) -> Answer {
     json(&state.api.catalog.tag(&dataset, &tag).await?)
 }
 
@@ -74,8 +79,8 @@ pub(super) async fn show(state: State, NamedTwo(dataset, tag): NamedTwo<DatasetN
     responses((status = 200, description = "The tag", body = TagInfo), (status = 404), (status = 409)))]
 pub(super) async fn put(
     state: State,
-    NamedTwo(dataset, tag): NamedTwo<DatasetName, TagName>,
-    Posted(tagging): Posted<Tagging>,
+    PathPair(dataset, tag): PathPair<DatasetName, TagName>,
+    ValidJson(tagging): ValidJson<Tagging>,
 ) -> Answer {
     json(&state.api.catalog.put_tag(&dataset, &tag, tagging.commit, tagging.expected).await?)
 }
@@ -87,8 +92,8 @@ pub(super) async fn put(
     responses((status = 204, description = "Removed"), (status = 404), (status = 409)))]
 pub(super) async fn remove(
     state: State,
-    NamedTwo(dataset, tag): NamedTwo<DatasetName, TagName>,
-    Asked(expecting): Asked<Expecting>,
+    PathPair(dataset, tag): PathPair<DatasetName, TagName>,
+    ValidQuery(expecting): ValidQuery<Expecting>,
 ) -> Answer {
     state.api.catalog.remove_tag(&dataset, &tag, expecting.expected).await?;
     Ok(StatusCode::NO_CONTENT.into_response())

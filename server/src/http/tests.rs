@@ -1,4 +1,4 @@
-//! Stories told to a real listening server by a real client.
+//! Stories of a real client at a real listening server.
 
 mod api;
 mod refusals;
@@ -8,11 +8,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use shardd_client::cache::{Cache, CacheConfig};
-use shardd_client::catalog::{Catalog, CommitNote, HttpCatalog, conformance, conformance_of_runs};
-use shardd_client::metastore::MemoryMetastore;
-use shardd_client::origin::Origin;
-use shardd_client::peers::Alone;
+use shardd_engine::cache::{Cache, CacheConfig};
+use shardd_engine::peers::Alone;
+use shardd_store::catalog::{Catalog, CommitNote, HttpCatalog, conformance, conformance_of_runs};
+use shardd_store::metastore::MemoryMetastore;
+use shardd_store::origin::Origin;
 use shardfmt::{
     ByteSize, FinishedShard, Manifest, Operation, ShardId, ShardWriter, Skipped, StrataId, VersionId,
 };
@@ -24,7 +24,7 @@ use ureq::http::{Response, StatusCode};
 
 use super::*;
 use crate::access::Tokens;
-use crate::desk::Desk;
+use crate::ca::CertificateIssuer;
 use crate::identity::testing::term;
 use crate::identity::{Cluster, Identity, JoinToken, Secret, Site, join};
 
@@ -36,7 +36,7 @@ struct Server {
     runtime: Runtime,
     secret: Secret,
     authority: shardfmt::Digest,
-    metastore: Arc<dyn shardd_client::metastore::Metastore>,
+    metastore: Arc<dyn shardd_store::metastore::Metastore>,
     directory: TempDir,
 }
 
@@ -58,7 +58,7 @@ impl Server {
         let origin = Arc::new(Origin::open(&store(&directory)).unwrap());
         let cache = CacheConfig { limit: ByteSize::mib(256) };
         let cache = Arc::new(Cache::open(directory.path().join("cache"), cache).unwrap());
-        let metastore: Arc<dyn shardd_client::metastore::Metastore> = Arc::new(MemoryMetastore::new());
+        let metastore: Arc<dyn shardd_store::metastore::Metastore> = Arc::new(MemoryMetastore::new());
         let node = identity.node().clone();
         let engine =
             Engine::new(node.clone(), Arc::clone(&origin), cache, Arc::clone(&metastore), Arc::new(Alone));
@@ -84,7 +84,7 @@ impl Server {
             socket: None,
         };
         let pem = signer.pem().to_owned();
-        let desk = Desk {
+        let issuer = CertificateIssuer {
             authority_pem: pem.clone(),
             authority: Some(signer),
             standing: Some(secret.clone()),
@@ -93,14 +93,15 @@ impl Server {
             metastore: Arc::clone(&metastore),
             lifetime: term().lifetime,
         };
-        let front = Front { authority: pem, digest: authority, cluster, desk: Some(Arc::new(desk)) };
+        let bootstrap =
+            Bootstrap { authority: pem, digest: authority, cluster, issuer: Some(Arc::new(issuer)) };
         let catalog = CatalogBackend::new(origin, Arc::clone(&metastore));
         let tokens = runtime.block_on(Tokens::open(Arc::clone(&metastore), None));
         let access = Access { tokens, asked: TokensAsked::OnceThereIsOne, hosts: Vec::new() };
         let api =
-            Api { node: record, engine, catalog, front, access, keeping: None, promotion: None, limits };
+            Api { node: record, engine, catalog, bootstrap, access, keeping: None, promotion: None, limits };
         let stop = CancellationToken::new();
-        let serving = Some(runtime.spawn(serve(Door { listener, tls: None }, api, stop.clone())));
+        let serving = Some(runtime.spawn(serve(HttpListener { listener, tls: None }, api, stop.clone())));
         Server { address, stop, serving, runtime, secret, authority, metastore, directory }
     }
 
@@ -188,7 +189,7 @@ fn the_http_catalog_keeps_the_promises_of_a_catalog() {
     let server = Server::start();
     conformance(&server.catalog());
     conformance_of_runs(&server.catalog(), &|key, value| {
-        let put = server.metastore.put(&key, value, shardd_client::metastore::Expected::Any, None);
+        let put = server.metastore.put(&key, value, shardd_store::metastore::Expected::Any, None);
         server.runtime.block_on(put).expect("puts");
     });
 }
@@ -294,7 +295,7 @@ fn what_is_put_has_to_be_what_its_name_says() {
     let (status, reply) = server.put(&format!("manifests/{}", VersionId::of(b"x")), b"y");
     assert_eq!((status.as_u16(), detail(reply).is_empty()), (422, false));
 
-    let strata = shardfmt::plan::Strata::new("label", vec!["a".into(), "b".into()], &[0, 1, 1]);
+    let strata = shardd_plan::Strata::new("label", vec!["a".into(), "b".into()], &[0, 1, 1]);
     let encoded = strata.expect("good strata").encode();
     let id = StrataId::of(&encoded);
     for (id, bytes) in [(StrataId::of(b"x"), &encoded[..]), (StrataId::of(b"junk"), b"junk")] {

@@ -7,13 +7,13 @@ use std::time::Duration;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
-use shardd_client::certificates::{
+use shardd_api::duration::now;
+use shardd_api::node::NodeId;
+use shardd_certificates::{
     self, CA_CERTIFICATE, FetchError, Fetched, Host, NODE_CERTIFICATE, NODE_KEY, Request, write_private,
     write_public,
 };
-use shardd_client::http::{Credentials, HttpClient, HttpError};
-use shardd_client::node::NodeId;
-use shardd_client::span::now;
+use shardd_store::http::{Credentials, HttpClient, HttpError};
 use shardfmt::digest::Digest;
 use tracing::warn;
 
@@ -62,19 +62,19 @@ pub fn join(
     id: Option<NodeId>,
     hosts: &[Host],
 ) -> Result<(Identity, Cluster), IdentityError> {
-    certificates::private_directory(tls)?;
-    let key = certificates::key_in(&tls.join(NODE_KEY))?;
+    shardd_certificates::private_directory(tls)?;
+    let key = shardd_certificates::key_in(&tls.join(NODE_KEY))?;
     let issued = match Identity::open(tls)? {
         Standing::Issued(identity) if identity.authority() == token.authority => Some(identity),
         Standing::Issued(_) => return Err(IdentityError::OtherCluster),
         _ => None,
     };
     let named = id.or_else(|| issued.as_ref().map(|identity| identity.node().clone()));
-    let id = named.unwrap_or_else(|| name_from_key(certificates::key_digest(&key)));
+    let id = named.unwrap_or_else(|| name_from_key(shardd_certificates::key_digest(&key)));
     let csr = match &issued {
-        Some(_) => certificates::read(&tls.join(NODE_CERTIFICATE))
+        Some(_) => shardd_certificates::read(&tls.join(NODE_CERTIFICATE))
             .map(|pem| String::from_utf8_lossy(&pem).into_owned())?,
-        None => Request::make(&key).map_err(certificates::CertificateError::from)?,
+        None => Request::make(&key).map_err(shardd_certificates::CertificateError::from)?,
     };
     let authority = authority(token)?;
     // Before TLS looks at the time, and says only that it is another.
@@ -107,12 +107,12 @@ pub fn join(
 
 /// The authority's certificate (PEM), from whoever answers: it is the one that the token pins, or nothing goes on.
 fn authority(token: &JoinToken) -> Result<Fetched, IdentityError> {
-    let fetched = certificates::fetch(&token.site.to_string(), Some(token.authority), TIMEOUT);
+    let fetched = shardd_certificates::fetch(&token.site.to_string(), Some(token.authority), TIMEOUT);
     fetched.map_err(|error| wrong(token, error))
 }
 
 fn check_authority(token: &JoinToken, said: &str) -> Result<(), IdentityError> {
-    match certificates::digest_of(said).map_err(|error| wrong(token, error))? {
+    match shardd_certificates::digest_of(said).map_err(|error| wrong(token, error))? {
         found if found == token.authority => Ok(()),
         found => Err(wrong(token, FetchError::Wrong { pinned: token.authority, found })),
     }
@@ -164,7 +164,7 @@ fn check_clock(theirs: Option<u64>) -> Result<(), String> {
     let side = if ours < theirs { "behind" } else { "ahead of" };
     let apart = ours.abs_diff(theirs);
     let said = format!("this machine's clock is {apart} s {side} the first node's");
-    if apart >= certificates::SKEW.as_secs() {
+    if apart >= shardd_certificates::SKEW.as_secs() {
         return Err(format!("{said}; set it right, as certificates have their time"));
     }
     warn!("{said}");

@@ -1,12 +1,16 @@
 //! Who a node is: its name, its key and the certificate that binds the two, kept in `<data>/tls`.
 //!
-//! The first node founds the cluster: it makes the certificate authority, signs itself and writes a join token. Every other
-//! node makes its own key and has the first one sign it ([`join()`]), unless somebody with the authority has put a
-//! certificate there before. Keys never leave the machine that made them. Knows nothing of sockets other than the requests
-//! a join is.
+//! The first node founds the cluster: it makes the certificate authority, signs itself and writes a join
+//! token. Every other node makes its own key and has the first one sign it ([`join()`]), unless an owner of
+//! the authority has put a certificate there before. Keys never leave the machine that made them. Knows
+//! nothing of sockets other than the requests a join is.
+//!
+//! The metastore has the public key of each live node's name, and the [`Revoked`] keys.
 
+mod cert_resolver;
 mod join;
-mod shown;
+mod names;
+mod revoked;
 mod token;
 
 use std::net::SocketAddr;
@@ -17,20 +21,22 @@ use rcgen::KeyPair;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
-use shardd_client::certificates::{
+use shardd_api::duration::{Span, now};
+use shardd_api::node::NodeId;
+use shardd_certificates::{
     self, Authority, CA_CERTIFICATE, CA_KEY, CertificateError, CertificateInfo, Host, NODE_CERTIFICATE,
     NODE_KEY, Request, check_certificate, read_certificate, read_key, write_private,
 };
-use shardd_client::node::NodeId;
-use shardd_client::span::{Span, now};
-use shardd_client::stores::StoreOptions;
+use shardd_store::stores::StoreOptions;
 use shardfmt::digest::Digest;
 
 use crate::metastore::EtcdUrl;
 
+pub use cert_resolver::CertResolver;
 pub(crate) use join::ask;
 pub use join::{JoinReply, JoinRequest, join};
-pub use shown::Shown;
+pub(crate) use names::{holder, name_key, other_holder};
+pub use revoked::{KeyRevoked, Revoked};
 pub use token::{JoinToken, Secret, Site};
 
 /// The file in `<data>/tls` with what a joined node knows of its cluster.
@@ -43,7 +49,7 @@ pub struct Identity {
     node: NodeId,
     ca: CertificateDer<'static>,
     key: KeyPair,
-    shown: Arc<Shown>,
+    resolver: Arc<CertResolver>,
     info: RwLock<CertificateInfo>,
     tls: PathBuf,
 }
@@ -148,7 +154,7 @@ impl Identity {
         if !path.exists() {
             return Ok(Standing::Issued(identity));
         }
-        let cluster = serde_json::from_slice(&certificates::read(&path)?)
+        let cluster = serde_json::from_slice(&shardd_certificates::read(&path)?)
             .map_err(|error| CertificateError::Damaged { path, reason: error.to_string() })?;
         Ok(Standing::Joined(identity, Box::new(cluster)))
     }
@@ -159,9 +165,9 @@ impl Identity {
     /// # Errors
     /// [`IdentityError`] when files cannot be written.
     pub fn found(tls: &Path, node: NodeId, term: &Term) -> Result<(Identity, Authority), IdentityError> {
-        certificates::private_directory(tls)?;
+        shardd_certificates::private_directory(tls)?;
         let authority = Authority::found(tls)?;
-        let key = certificates::key_in(&tls.join(NODE_KEY))?;
+        let key = shardd_certificates::key_in(&tls.join(NODE_KEY))?;
         let certificate =
             authority.certify(&node, &term.hosts, &key, term.lifetime).map_err(CertificateError::from)?;
         write_private(&tls.join(NODE_CERTIFICATE), certificate.pem().as_bytes())?;
@@ -177,10 +183,18 @@ impl Identity {
         key: KeyPair,
         certificate: CertificateDer<'static>,
     ) -> Result<Identity, String> {
-        let info = check_certificate(&certificate, &ca, certificates::key_digest(&key))?;
-        let shown = Shown::new(vec![certificate], &private(&key)).map_err(|error| error.to_string())?;
+        let info = check_certificate(&certificate, &ca, shardd_certificates::key_digest(&key))?;
+        let resolver =
+            CertResolver::new(vec![certificate], &private(&key)).map_err(|error| error.to_string())?;
         let node = info.node.clone();
-        Ok(Identity { node, ca, key, shown: Arc::new(shown), info: RwLock::new(info), tls: tls.to_owned() })
+        Ok(Identity {
+            node,
+            ca,
+            key,
+            resolver: Arc::new(resolver),
+            info: RwLock::new(info),
+            tls: tls.to_owned(),
+        })
     }
 
     /// The node's name.
@@ -192,7 +206,7 @@ impl Identity {
     /// Digest of the node's public key: the same over restarts, different for every data directory.
     #[must_use]
     pub fn key_digest(&self) -> Digest {
-        certificates::key_digest(&self.key)
+        shardd_certificates::key_digest(&self.key)
     }
 
     /// Digest of the cluster's authority, as join tokens pin it.
@@ -207,10 +221,10 @@ impl Identity {
         &self.ca
     }
 
-    /// What this node shows its peers.
+    /// Gives TLS the current certificate of this node.
     #[must_use]
-    pub fn shown(&self) -> Arc<Shown> {
-        Arc::clone(&self.shown)
+    pub fn cert_resolver(&self) -> Arc<CertResolver> {
+        Arc::clone(&self.resolver)
     }
 
     /// What the certificate says.
@@ -299,7 +313,7 @@ impl Identity {
     pub fn look_again(&self) -> Result<bool, String> {
         let pem = std::fs::read(self.tls.join(NODE_CERTIFICATE)).map_err(|error| error.to_string())?;
         let kept = CertificateDer::from_pem_slice(&pem).map_err(|error| error.to_string())?;
-        if kept == self.shown.leaf() {
+        if kept == self.resolver.leaf() {
             return Ok(false);
         }
         let info = self.show(&pem)?;
@@ -313,7 +327,7 @@ impl Identity {
         if info.node != self.node {
             return Err(format!("it names {}, not {}", info.node, self.node));
         }
-        self.shown.replace(vec![certificate], &self.private_key()).map_err(|error| error.to_string())?;
+        self.resolver.replace(vec![certificate], &self.private_key()).map_err(|error| error.to_string())?;
         Ok(info)
     }
 
@@ -381,7 +395,7 @@ pub(crate) mod testing {
                 node: other.node.clone(),
                 ca: self.ca.clone(),
                 key: KeyPair::from_pem(&other.key.serialize_pem()).expect("a key"),
-                shown: other.shown(),
+                resolver: other.cert_resolver(),
                 info: RwLock::new(other.info()),
                 tls: other.tls.clone(),
             }
@@ -390,7 +404,7 @@ pub(crate) mod testing {
 
     /// A certificate for a month, for loopback.
     pub(crate) fn term() -> Term {
-        Term { hosts: vec!["127.0.0.1".parse().expect("a host")], lifetime: certificates::LIFETIME }
+        Term { hosts: vec!["127.0.0.1".parse().expect("a host")], lifetime: shardd_certificates::LIFETIME }
     }
 
     /// Nodes of one new cluster; the first founded it. Nothing of them is kept.

@@ -13,7 +13,7 @@ fn name(text: &str) -> NodeId {
 }
 
 /// A first node, as far as joining goes: says what its authority is, and answers one request with what `reply` makes of it.
-fn desk(
+fn first_node(
     authority: String,
     reply: impl FnOnce(JoinRequest) -> (u16, serde_json::Value) + Send + 'static,
 ) -> (Site, JoinHandle<()>) {
@@ -95,7 +95,7 @@ fn a_joined_node_has_its_own_key_and_needs_the_token_only_once() {
     let (_, authority) = found(&first);
     let pinned = authority.digest();
     let (site, served) =
-        desk(authority.pem().to_owned(), move |request| signed(&authority, &request, &request.id));
+        first_node(authority.pem().to_owned(), move |request| signed(&authority, &request, &request.id));
     let token = JoinToken { site, authority: pinned, secret: Secret::random() };
     let (joined, cluster) = join(second.path(), &token, Some(name("n2")), &term().hosts).expect("joined");
     served.join().unwrap();
@@ -124,7 +124,7 @@ fn a_node_without_a_name_takes_one_from_its_key() {
     let (_, authority) = found(&first);
     let pinned = authority.digest();
     let (site, _) =
-        desk(authority.pem().to_owned(), move |request| signed(&authority, &request, &request.id));
+        first_node(authority.pem().to_owned(), move |request| signed(&authority, &request, &request.id));
     let token = JoinToken { site, authority: pinned, secret: Secret::random() };
     let (joined, _) = join(second.path(), &token, None, &term().hosts).expect("joined");
     assert_eq!(joined.node().to_string(), format!("n-{}", &joined.key_digest().to_string()[..8]));
@@ -135,7 +135,8 @@ fn another_authority_than_the_pinned_one_is_not_believed() {
     let (first, other, second) = (TempDir::new().unwrap(), TempDir::new().unwrap(), TempDir::new().unwrap());
     let (_, authority) = found(&first);
     let (_, impostor) = found(&other);
-    let (site, _) = desk(impostor.pem().to_owned(), move |request| signed(&impostor, &request, &request.id));
+    let (site, _) =
+        first_node(impostor.pem().to_owned(), move |request| signed(&impostor, &request, &request.id));
     let token = JoinToken { site, authority: authority.digest(), secret: Secret::random() };
     let refused = join(second.path(), &token, None, &term().hosts).err().expect("refused");
     assert!(matches!(refused, IdentityError::WrongAuthority { .. }), "{refused}");
@@ -148,14 +149,14 @@ fn a_certificate_for_another_name_or_key_is_refused() {
     let (_, authority) = found(&first);
     let pinned = authority.digest();
     let (site, _) =
-        desk(authority.pem().to_owned(), move |request| signed(&authority, &request, &name("n9")));
+        first_node(authority.pem().to_owned(), move |request| signed(&authority, &request, &name("n9")));
     let token = JoinToken { site, authority: pinned, secret: Secret::random() };
     let refused =
         join(second.path(), &token, Some(name("n2")), &term().hosts).err().expect("refused").to_string();
     assert!(refused.contains("does not name n2"), "{refused}");
 
     let (_, authority) = found(&first);
-    let (site, _) = desk(authority.pem().to_owned(), move |request| {
+    let (site, _) = first_node(authority.pem().to_owned(), move |request| {
         let mine = KeyPair::generate().unwrap();
         let csr = rcgen::CertificateParams::default().serialize_request(&mine).unwrap().pem().unwrap();
         signed(&authority, &JoinRequest { csr, ..request.clone() }, &request.id)
@@ -190,8 +191,9 @@ fn the_first_nodes_reason_is_passed_on() {
     let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let (_, authority) = found(&first);
     let pinned = authority.digest();
-    let (site, _) =
-        desk(authority.pem().to_owned(), |_| (403, serde_json::json!({ "detail": "the secret is wrong" })));
+    let (site, _) = first_node(authority.pem().to_owned(), |_| {
+        (403, serde_json::json!({ "detail": "the secret is wrong" }))
+    });
     let token = JoinToken { site, authority: pinned, secret: Secret::random() };
     let refused = join(second.path(), &token, None, &[]).err().expect("refused").to_string();
     assert_eq!(refused, format!("cannot join at {site}: the secret is wrong"));
@@ -201,12 +203,12 @@ fn the_first_nodes_reason_is_passed_on() {
 fn a_certificate_is_renewed_under_the_same_key_and_kept() {
     let directory = TempDir::new().unwrap();
     let (identity, authority) = found(&directory);
-    let (key, before) = (identity.key_digest(), identity.shown().leaf());
+    let (key, before) = (identity.key_digest(), identity.cert_resolver().leaf());
     assert!(!identity.is_due(&term().hosts));
     let lab = vec!["n1.lab".parse().unwrap()];
     assert!(identity.is_due(&lab), "it is reached under another name");
     identity.renew(&authority, &Term { hosts: lab.clone(), ..term() }).expect("renewed");
-    assert!(!identity.is_due(&lab) && identity.shown().leaf() != before);
+    assert!(!identity.is_due(&lab) && identity.cert_resolver().leaf() != before);
     let Ok(Standing::First(again, _)) = Identity::open(directory.path()) else { panic!("not the founder") };
     assert_eq!((again.key_digest(), again.info()), (key, identity.info()));
 

@@ -5,9 +5,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::str::FromStr;
 
+use shardd_certificates::{CertificateError, write_private};
 use shardfmt::digest::Digest;
-
-use shardd_client::certificates::{CertificateError, write_private};
 
 /// `shardd1,<HTTP address, or URL where it has TLS>,<digest of the authority>,<secret>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +19,7 @@ pub struct JoinToken {
     pub secret: Secret,
 }
 
-/// An address where a node's HTTP API is, with TLS or without. Shown as a URL.
+/// An address where a node's HTTP API is, with TLS or without. CertResolver as a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site {
     /// The address.

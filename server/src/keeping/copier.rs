@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use shardd_client::metastore::copy::{CopyTag, Found, Replaced};
-use shardd_client::metastore::{CopyShelf, Keeper, MetadataCopy, MetadataStatus};
-use shardd_client::span::now;
+use shardd_api::duration::now;
+use shardd_api::status::MetadataStatus;
+use shardd_store::metastore::copy::{CopyTag, Found, Replaced};
+use shardd_store::metastore::{CopyShelf, Keeper, MetadataCopy};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -21,8 +22,8 @@ const BYTES_A_SECOND: u64 = 1 << 20;
 const LOOK: Duration = Duration::from_secs(5);
 /// How soon a store that took no copy is asked again.
 const PAUSE: Duration = Duration::from_secs(5);
-/// How long a node that stops tries to leave all it has.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// Limit for the last copy at shutdown.
+const FINAL_COPY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The metadata that this node keeps in sled, and its copy.
 pub struct Keeping {
@@ -116,7 +117,7 @@ impl Keeping {
                 () = sleep(pause) => {}
             }
         }
-        match timeout(FAREWELL, self.copy()).await {
+        match timeout(FINAL_COPY_TIMEOUT, self.copy()).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(Trouble::Fenced(error))) => Err(error),
             Ok(Err(Trouble::Store(reason))) => {
@@ -245,8 +246,8 @@ enum Trouble {
 
 #[cfg(test)]
 mod tests {
-    use shardd_client::metastore::{Expected, Metastore};
-    use shardd_client::origin::Origin;
+    use shardd_store::metastore::{Expected, Metastore};
+    use shardd_store::origin::Origin;
     use shardfmt::digest::Digest;
     use tempfile::TempDir;
 

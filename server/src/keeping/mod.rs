@@ -1,23 +1,21 @@
-//! Who keeps a cluster's metadata in sled, and how it outlives that node: its copy in the store, what is done at the start with
-//! metadata that is damaged or gone ([`opening`]), and how another node takes over ([`promotion`]).
+//! The node with a cluster's metadata in sled, and the safety of the metadata: its copy in the store, the
+//! start with damaged or missing metadata ([`opening`]), and the takeover by another node ([`promotion`]).
 //!
-//! The copy is the fence, too (`shardd_client::metastore::copy`): who finds that another node keeps the metadata stops. Where
+//! The copy is the fence, too (`shardd_store::metastore::copy`): who finds that another node keeps the metadata stops. Where
 //! metadata is in etcd none of this is needed.
 
 mod copier;
-mod kept_by;
 mod opening;
 mod promotion;
 
 use std::path::PathBuf;
 
-use shardd_client::node::NodeId;
-use shardd_client::span::Span;
+use shardd_api::duration::Span;
+use shardd_api::node::NodeId;
 
 use crate::metastore::OpenError;
 
 pub(crate) use copier::Keeping;
-pub(crate) use kept_by::KeptBy;
 pub(crate) use opening::{Opened, open, set_aside};
 pub(crate) use promotion::{Promotion, promote, retire, unretire};
 

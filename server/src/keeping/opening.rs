@@ -1,5 +1,5 @@
-//! The metadata at the start of the node that keeps it: opened as it is, made of its copy, or refused with the way out. What
-//! is damaged is set aside and never deleted.
+//! The metadata at the start of the node that keeps it: opened as it is, made of its copy, or refused with
+//! the way out. Damaged metadata is set aside and never deleted.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardd_client::metastore::copy::{CopyTag, Found};
-use shardd_client::metastore::{CopyShelf, Keeper, MetadataCopy};
-use shardd_client::node::NodeId;
-use shardd_client::span::{Span, now};
+use shardd_api::duration::{Span, now};
+use shardd_api::node::NodeId;
+use shardd_store::metastore::copy::{CopyTag, Found};
+use shardd_store::metastore::{CopyShelf, Keeper, MetadataCopy};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -282,8 +282,8 @@ fn stamp(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use shardd_client::metastore::{Expected, Metastore};
-    use shardd_client::origin::Origin;
+    use shardd_store::metastore::{Expected, Metastore};
+    use shardd_store::origin::Origin;
     use shardfmt::digest::Digest;
     use tempfile::TempDir;
     use tokio_util::sync::CancellationToken;

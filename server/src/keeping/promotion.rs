@@ -6,15 +6,15 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use shardd_client::certificates::{CA_CERTIFICATE, CA_KEY};
-use shardd_client::metastore::copy::{CopyTag, Found, Replaced};
-use shardd_client::metastore::{CopyShelf, Keeper, MetadataCopy};
-use shardd_client::node::NodeId;
+use shardd_api::node::NodeId;
+use shardd_api::protocol::Health;
+use shardd_certificates::{CA_CERTIFICATE, CA_KEY};
+use shardd_store::metastore::copy::{CopyTag, Found, Replaced};
+use shardd_store::metastore::{CopyShelf, Keeper, MetadataCopy};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::{AHEAD, KeepError, META, opening};
-use crate::http::Health;
 use crate::identity::{self, CLUSTER};
 
 /// How long the node before may take to say that it lives.

@@ -1,28 +1,28 @@
-//! The server's metastores: [`SledMetastore`] on the node that keeps the metadata and [`RemoteMetastore`] on all others,
-//! or `EtcdMetastore` on every node, in builds with the feature `cluster-etcd`.
+//! Where a cluster's metadata is: [`SledMetastore`] on the node that holds it, or `EtcdMetastore` on every
+//! node, in builds with the feature `cluster-etcd`.
 //!
-//! All keep the promises of [`Metastore`]; `wire` is what the first two say to each other. [`MetastoreUrl`] says which.
+//! Both keep the promises of [`Metastore`]. Other nodes reach the sled of a [`MetastoreNode`] through a
+//! [`RemoteMetastore`](crate::transport::RemoteMetastore). [`MetastoreUrl`] selects sled or etcd.
 
 #[cfg(feature = "cluster-etcd")]
 mod etcd;
-mod remote;
+mod node;
 mod sled;
 mod standing;
 mod url;
 mod view;
-pub(crate) mod wire;
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use shardd_client::metastore::Metastore;
+use shardd_store::metastore::Metastore;
 
 #[cfg(feature = "cluster-etcd")]
 pub use self::etcd::EtcdMetastore;
 pub use self::sled::{SledMetastore, Snapshot};
 pub use self::url::{EtcdUrl, MetastoreUrl};
-pub use remote::RemoteMetastore;
+pub use node::MetastoreNode;
 pub(crate) use standing::{of_first, of_joined};
 
 /// Why a metastore cannot be opened.

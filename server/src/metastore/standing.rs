@@ -1,14 +1,15 @@
 //! Where a node's metadata is: where it has been so far, unless there is none yet; and by which way it may be reached.
 //!
-//! Metadata is not moved by naming another place, so a node that is told to look elsewhere refuses: it would find an
-//! empty cluster there. The members of an etcd may be named anew at any time.
+//! Metadata does not move with the flag, so a node with another place refuses to start: it would find an
+//! empty cluster there. The list of members of an etcd may change at any time.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use shardd_certificates::write_private;
+
 use super::{EtcdUrl, MetastoreUrl, OpenError};
-use shardd_client::certificates::write_private;
 
 /// In the data directory of a first node whose metadata is in etcd: the URL.
 const KEPT: &str = "metastore";
@@ -63,8 +64,9 @@ fn is_same_place(a: &MetastoreUrl, b: &MetastoreUrl) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use tempfile::TempDir;
+
+    use super::*;
 
     fn url(text: &str) -> MetastoreUrl {
         text.parse().expect("a URL")

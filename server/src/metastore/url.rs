@@ -1,7 +1,8 @@
 //! Where metadata is kept, as people write it: `sled`, or `etcd://[USER@]HOST[:PORT][,HOST…][/PREFIX][?OPTION=FILE&…]`.
 //!
-//! Words only: opens nothing, and is there whether or not this build can reach etcd. A URL never holds a secret, since
-//! it is shown by `ps`, written to logs and told to every node that joins; what is secret lies in files that it names.
+//! Words only: opens nothing, and is there whether or not this build can reach etcd. A URL never holds a
+//! secret, since it is shown by `ps`, written to logs and sent to every node that joins; secrets lie in files
+//! that it names.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,10 +1,10 @@
-//! What was read of a metastore lately, to be read again without a thread or a disk. Holds some megabytes at most, and knows
-//! nothing of leases or of time: who keeps it says what may stay.
+//! Recent reads of a metastore, for reading again without a thread or a disk. Holds some megabytes at most,
+//! and knows nothing of leases or of time: who keeps it says what may stay.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-use shardd_client::metastore::Entry;
+use shardd_store::metastore::Entry;
 
 /// The most that keys and values may take together.
 const MOST_BYTES: usize = 16 << 20;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use shardd_client::engine::Drain;
-use shardd_client::health::Ailment;
-use shardd_client::lend::Transport;
-use shardd_client::protocol::{Attach, CreateRun, LocateRequest, Located, RunId};
-use shardfmt::plan::{Epoch, GrainNo, Plan, SlotTable, VirtualRank};
+use shardd_api::drain::Drain;
+use shardd_api::health::Ailment;
+use shardd_api::local_transport::Transport;
+use shardd_api::protocol::{Attach, CreateRun, LocateRequest, Located, RunId};
+use shardd_plan::{Epoch, GrainNo, Plan, SlotTable, VirtualRank};
 use shardfmt::{Grain, RowDigest};
 use tokio::time::{Instant, timeout};
 

@@ -10,22 +10,21 @@ use arrow::array::{BinaryArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
 use async_trait::async_trait;
 use bytes::Bytes;
-use shardd_client::cache::{Cache, CacheConfig};
-use shardd_client::engine::{Engine, Passes};
-use shardd_client::metastore::{Entry, Expected, LeaseId, Listing, MemoryMetastore, MetaError, Metastore};
-use shardd_client::node::{NodeId, NodeRecord};
-use shardd_client::origin::Origin;
-use shardd_client::peers::{Ack, FetchRequest, Pace, PeerError, PeerService, Peers, SendHeader};
-use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
+use shardd_api::node::{NodeId, NodeRecord};
+use shardd_engine::cache::{Cache, CacheConfig};
+use shardd_engine::engine::{Engine, Passes};
+use shardd_engine::peers::{Ack, FetchRequest, Pace, PeerError, PeerService, Peers, SendHeader};
+use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+use shardd_store::metastore::{Entry, Expected, LeaseId, Listing, MemoryMetastore, MetaError, Metastore};
+use shardd_store::origin::Origin;
 use shardfmt::{GrainKey, Manifest, RowDigest, ShardWriter, VersionId};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::desk::Revoked;
-use crate::identity::Identity;
 use crate::identity::testing::cluster;
+use crate::identity::{Identity, Revoked};
 use crate::membership::{self, Membership};
 use crate::transport::lossy::Net;
 use crate::transport::{Datagrams, Services, Transport};
@@ -302,11 +301,11 @@ impl World {
             record,
             key: identity.key_digest(),
             revoked: Arc::default(),
-            keeper: None,
+            metastore_node: None,
         };
         let stop = CancellationToken::new();
         let answers = Liar { truth: Arc::clone(&engine), lies: Arc::clone(&node.lies) };
-        let services = Services { peers: Arc::new(answers), metastore: None, desk: None };
+        let services = Services { peers: Arc::new(answers), metastore: None, issuer: None };
         let kept = member.keep(None, None, stop.clone());
         let addresses = membership::follow_addresses(meta, Arc::clone(&transport), None, stop.clone());
         let tasks = vec![

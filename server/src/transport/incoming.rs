@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quinn::{Connection, Incoming, RecvStream, SendStream};
-use shardd_client::certificates::{Host, holder_of};
-use shardd_client::node::NodeId;
-use shardd_client::peers::{FetchRequest, PeerError, SendHeader};
-use shardd_client::problem::Kind;
+use shardd_api::node::NodeId;
+use shardd_api::problem::Kind;
+use shardd_certificates::{Host, holder_of};
+use shardd_engine::peers::{FetchRequest, PeerError, SendHeader};
 use shardfmt::digest::Digest;
 use shardfmt::grain::GrainKey;
 use tokio::io::BufReader;
@@ -19,9 +19,11 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::frame::{self, FrameError};
-use super::{ANSWER_PRIORITY, GRAINS_IN_FLIGHT, READ_BUFFER, REVOKED, Reply, Request, Services, Transport};
-use crate::desk::Revoked;
-use crate::metastore::wire;
+use super::{
+    ANSWER_PRIORITY, GRAINS_IN_FLIGHT, READ_BUFFER, REVOKED, Reply, Request, Services, Transport,
+    metastore_wire,
+};
+use crate::identity::Revoked;
 
 /// How long a peer may take for the handshake, and to say what it wants.
 const OPENING_PATIENCE: Duration = Duration::from_secs(5);
@@ -180,7 +182,7 @@ async fn answer(
             let (result, body) = tokio::select! {
                 // The asker has gone: it no longer waits for changes.
                 _ = send.stopped() => return Ok(()),
-                answer = wire::answer(metastore.as_ref(), request, body) => answer,
+                answer = metastore_wire::answer(metastore.as_ref(), request, body) => answer,
             };
             let length = body.len().try_into().unwrap_or(u32::MAX);
             write(&mut send, &mut [frame::head(&Reply::Meta { result, body: length }), body]).await?;
@@ -208,11 +210,11 @@ impl Drop for Answering<'_> {
 
 /// The next certificate of a peer, or why it gets none.
 async fn certify(peer: &NodeId, key: Digest, services: &Services, csr: &str, hosts: &[Host]) -> Reply {
-    let Some(desk) = &services.desk else {
+    let Some(issuer) = &services.issuer else {
         let reason = "this node is not the first one, which signs".to_owned();
         return Reply::Refused { problem: Kind::Misdirected, reason };
     };
-    match desk.renew(peer, key, csr, hosts).await {
+    match issuer.renew(peer, key, csr, hosts).await {
         Ok(certificate) => Reply::Certified { certificate },
         Err(error) => Reply::Refused { problem: Kind::from(&error), reason: error.to_string() },
     }
@@ -224,7 +226,7 @@ async fn take(
     services: &Services,
     header: SendHeader,
     receive: &mut BufReader<RecvStream>,
-) -> (Result<shardd_client::peers::Ack, PeerError>, Result<(), FrameError>) {
+) -> (Result<shardd_engine::peers::Ack, PeerError>, Result<(), FrameError>) {
     let (sender, grains) = mpsc::channel(GRAINS_IN_FLIGHT);
     let mut taking = services.peers.receive(peer, header, grains);
     let mut reading = std::pin::pin!(read_all(receive, sender));

@@ -1,15 +1,18 @@
 //! Carries what nodes say to each other over QUIC with mutual TLS: the only module that names quinn.
 //!
-//! One endpoint per node, one connection per direction and pair of nodes, one bidirectional stream per request
-//! (`frame` has the layout). A peer is who its certificate says it is. What the messages mean is the business of the
-//! [`PeerService`] and [`Metastore`] behind [`Services`]; every grain is verified by them, not here.
+//! One endpoint per node, one connection per direction and pair of nodes, one bidirectional stream per
+//! request (`frame` has the layout). A peer is who its certificate says it is. What the messages mean is the
+//! business of the [`PeerService`] and [`Metastore`] behind [`Services`]; every grain is verified by them,
+//! not here. [`RemoteMetastore`] is the client of a metastore behind another node.
 
 mod frame;
 mod incoming;
-mod largest;
 #[cfg(test)]
 pub(crate) mod lossy;
+mod metastore_wire;
+mod mtu;
 mod outgoing;
+mod remote_metastore;
 mod tls;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,22 +21,23 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use quinn::Runtime as _;
-
 use serde::{Deserialize, Serialize};
-use shardd_client::certificates::Host;
-use shardd_client::metastore::{MetaError, Metastore};
-use shardd_client::node::NodeId;
-use shardd_client::peers::{Ack, Effort, PeerService, SendHeader};
-use shardd_client::problem::Kind;
-use shardd_client::protocol::RunId;
+use shardd_api::node::NodeId;
+use shardd_api::problem::Kind;
+use shardd_api::protocol::RunId;
+use shardd_certificates::Host;
+use shardd_engine::peers::{Ack, Effort, PeerService, SendHeader};
+use shardd_store::metastore::{MetaError, Metastore};
 use shardfmt::VersionId;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use crate::desk::{Desk, Revoked};
-use crate::identity::Identity;
-use crate::metastore::wire::{MetaReply, MetaRequest};
+use crate::ca::CertificateIssuer;
+use crate::identity::{Identity, Revoked};
+
+use metastore_wire::{MetaReply, MetaRequest};
 use outgoing::Peer;
+pub use remote_metastore::RemoteMetastore;
 
 /// How long a connection may take to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
@@ -69,13 +73,13 @@ const SOCKET_BUFFER: usize = 4 << 20;
 pub struct Services {
     /// Answers for grains.
     pub peers: Arc<dyn PeerService>,
-    /// The metadata, on the node that keeps it.
+    /// The metadata, on the node that holds it.
     pub metastore: Option<Arc<dyn Metastore>>,
     /// Signs certificates, on the first node.
-    pub desk: Option<Arc<Desk>>,
+    pub issuer: Option<Arc<CertificateIssuer>>,
 }
 
-/// A node's end of all its connections. Implements [`Peers`](shardd_client::peers::Peers); [`Transport::serve`] answers others.
+/// A node's end of all its connections. Implements [`Peers`](shardd_engine::peers::Peers); [`Transport::serve`] answers others.
 pub struct Transport {
     node: NodeId,
     endpoint: quinn::Endpoint,
@@ -95,17 +99,17 @@ pub struct Transport {
 pub struct Datagrams(u16);
 
 impl Default for Datagrams {
-    /// The largest, untried.
+    /// The largest size, without a probe.
     fn default() -> Datagrams {
         Datagrams(LARGEST_DATAGRAM)
     }
 }
 
 impl Datagrams {
-    /// Tries on `address`, an address of this machine, whether the largest get through its kernel. Milliseconds where they
-    /// do, two seconds and a warning where they do not.
-    pub async fn try_out(address: IpAddr, identity: &Identity) -> Datagrams {
-        Datagrams(largest::largest_datagram(address, identity).await)
+    /// Probes which size gets through the kernel of this machine, on its address `address`. Takes
+    /// milliseconds if the largest does; otherwise two seconds, and logs a warning.
+    pub async fn probe_mtu(address: IpAddr, identity: &Identity) -> Datagrams {
+        Datagrams(mtu::probe(address, identity).await)
     }
 }
 
@@ -135,7 +139,7 @@ impl Transport {
         Transport::bind_with(address, identity, revoked, Datagrams::default())
     }
 
-    /// The same, with datagrams of up to a size that was [tried](Datagrams::try_out).
+    /// The same, with datagrams of up to a size that was [probed](Datagrams::probe_mtu).
     ///
     /// # Errors
     /// As [`bind`](Self::bind).

@@ -9,11 +9,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportErrorCode, WriteError};
 use serde::de::DeserializeOwned;
-use shardd_client::certificates::{Host, certificate_name};
-use shardd_client::metastore::MetaError;
-use shardd_client::node::NodeId;
-use shardd_client::peers::{Ack, FetchRequest, Pace, PeerError, Peers, SendHeader};
-use shardd_client::problem::Kind;
+use shardd_api::node::NodeId;
+use shardd_api::problem::Kind;
+use shardd_certificates::{Host, certificate_name};
+use shardd_engine::peers::{Ack, FetchRequest, Pace, PeerError, Peers, SendHeader};
+use shardd_store::metastore::MetaError;
 use shardfmt::grain::GrainKey;
 use tokio::io::BufReader;
 use tokio::sync::{Mutex, mpsc};
@@ -21,13 +21,13 @@ use tokio::time::{Instant, timeout};
 
 use super::frame::{self, FrameError};
 use super::incoming::peer_of;
+use super::metastore_wire::{MetaReply, MetaRequest};
 use super::tls::PROTOCOL;
 use super::{
     BREAKER, CONNECT_PATIENCE, EXCHANGE_PRIORITY, READ_BUFFER, REVOKED, Reply, Request, TURN, Transport,
     YIELD, lock,
 };
-use crate::desk::Revoked;
-use crate::metastore::wire::{MetaReply, MetaRequest};
+use crate::identity::Revoked;
 
 /// How long a peer may take before an answer begins: as a shard's reader it may have to read the store first.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
@@ -60,7 +60,7 @@ impl Transport {
     ///
     /// # Errors
     /// The outer error when there is no answer; the inner one is the answer.
-    pub(crate) async fn ask_metastore(
+    pub(super) async fn ask_metastore(
         &self,
         to: &NodeId,
         request: MetaRequest,

@@ -2,8 +2,8 @@ use std::net::UdpSocket;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use shardd_client::certificates::certificate_name;
-use shardd_client::peers::{FetchRequest, Pace, PeerError, Peers, Purpose};
+use shardd_certificates::certificate_name;
+use shardd_engine::peers::{FetchRequest, Pace, PeerError, Peers, Purpose};
 use shardfmt::digest::{PlanId, ShardId};
 use shardfmt::grain::GrainKey;
 use tokio::sync::mpsc;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::desk::Revoked;
+use crate::identity::Revoked;
 use crate::identity::testing::cluster;
 
 const LOOPBACK: &str = "127.0.0.1:0";
@@ -64,7 +64,7 @@ impl Node {
         let revoked = Arc::new(Revoked::default());
         let transport = Transport::bind(address, identity, revoked).expect("bound");
         let (shelf, stop) = (Arc::new(Shelf::default()), CancellationToken::new());
-        let services = Services { peers: shelf.clone(), metastore: None, desk: None };
+        let services = Services { peers: shelf.clone(), metastore: None, issuer: None };
         let serving = tokio::spawn(Arc::clone(&transport).serve(services, stop.clone()));
         Node { transport, shelf, stop, serving }
     }

@@ -41,7 +41,7 @@ pub(super) fn server_of(
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(bad)?
         .with_client_cert_verifier(verifier)
-        .with_cert_resolver(identity.shown());
+        .with_cert_resolver(identity.cert_resolver());
     // What a handshake has verified is not believed again later: a certificate ends, and a key is revoked.
     settings.send_tls13_tickets = 0;
     settings.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
@@ -61,7 +61,7 @@ pub(super) fn client(
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(bad)?
         .with_root_certificates(roots(identity)?)
-        .with_client_cert_resolver(identity.shown());
+        .with_client_cert_resolver(identity.cert_resolver());
     settings.resumption = rustls::client::Resumption::disabled();
     settings.alpn_protocols = vec![PROTOCOL.to_vec()];
     let quic =

@@ -1,10 +1,11 @@
-//! Laws of epoch roots: what is read exactly once has the root of the plan, whoever reads it, and nothing else has.
+//! Laws of epoch roots: samples that are read exactly once have the root of the plan, for any readers, and
+//! nothing else has.
 
 use proptest::prelude::*;
+use shardd_plan::{PlanDocument, PlanOptions, Read, Shape};
 
 use super::*;
 use crate::digest::Digest;
-use crate::plan::{PlanDocument, PlanOptions, Read, Shape};
 
 /// A plan over three shards, and the digests of their rows.
 fn planned(rows: u32, partitions: u32) -> (Plan, Vec<RowDigest>) {

@@ -1,4 +1,4 @@
-//! A manifest that is read as far as is asked: opening it takes its footer, a shard the record batch that it is listed in.
+//! A manifest that is read on demand: opening it reads its footer, a shard the record batch that lists it.
 
 use std::fmt;
 use std::ops::Range;

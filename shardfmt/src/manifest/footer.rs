@@ -1,7 +1,7 @@
-//! The footer of a manifest's file: what it says of the whole, and where the rest lies.
+//! The footer of a manifest's file: the totals, and the places of the rest.
 //!
-//! Texts are metadata of the schema. One that may be long, such as the list of inputs, lies before the footer instead when
-//! it is: whoever opens a manifest reads its footer, and need not read that.
+//! Texts are metadata of the schema. A long one, such as the list of inputs, lies before the footer instead:
+//! opening a manifest reads its footer, and need not read that.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -182,7 +182,7 @@ pub(super) fn schema_text(schema: &Schema) -> String {
 }
 
 /// The schema as an encapsulated Arrow IPC message: what `pyarrow.ipc.read_schema` reads.
-pub(crate) fn schema_message(schema: &Schema) -> Vec<u8> {
+pub fn schema_message(schema: &Schema) -> Vec<u8> {
     let options = IpcWriteOptions::default();
     let mut dictionaries = DictionaryTracker::new(true);
     let generator = IpcDataGenerator::default();
@@ -203,7 +203,7 @@ fn parse_schema(hex: &str) -> Result<SchemaRef, String> {
 }
 
 /// The schema that [`schema_message`] wrote, checked to be one that rows can have.
-pub(crate) fn parse_schema_message(bytes: &[u8]) -> Result<SchemaRef, String> {
+pub fn parse_schema_message(bytes: &[u8]) -> Result<SchemaRef, String> {
     let message: Range<usize> = 8..bytes.len();
     let message = bytes.get(message).ok_or("its schema is cut off")?;
     let message = ipc::root_as_message(message).map_err(|error| format!("its schema: {error}"))?;

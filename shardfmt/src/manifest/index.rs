@@ -1,4 +1,4 @@
-//! What a manifest says of all its shards together, so that it can be opened without reading what it says of each.
+//! The totals of a manifest, so that it can be opened without reading the entry of each shard.
 //!
 //! All of it follows from the shards, and a reader that has read them all compares the two.
 

@@ -1,13 +1,12 @@
 //! How often labels occur in shards: the same few names in each of very many, kept once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
-/// How often each label occurs. Shards that were read together share the names.
-pub type Labels = BTreeMap<Arc<str>, u64>;
+use crate::shard::Labels;
 
 /// The names that were seen so far.
 #[derive(Default)]

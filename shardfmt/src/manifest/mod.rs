@@ -26,48 +26,22 @@ use arrow::error::ArrowError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::digest::{Digest, ShardId, VersionId};
-use crate::merkle::NodeHash;
+use crate::digest::{Digest, VersionId};
 use crate::row::DigestSum;
-use crate::statistics::Statistics;
 
+pub use crate::shard::{LABEL_COLUMN, Labels, ShardEntry};
 pub use file::ManifestFile;
-pub(crate) use footer::{parse_schema_message, schema_message};
+pub use footer::{parse_schema_message, schema_message};
 pub use index::Totals;
-pub use labels::Labels;
 pub use local::LocalManifest;
 pub use tree::tree_of;
 pub use verified::ManifestBytes;
-
-/// The column that holds the labels of a classification, if there is one.
-pub const LABEL_COLUMN: &str = "label";
 
 /// The metadata key of the label column whose value is a JSON array of class names.
 pub const CLASSES_KEY: &str = "shardd.classes";
 
 /// How many of the skipped rows and files a manifest lists at most; all are counted.
 pub const SKIPPED_LISTED: usize = 10_000;
-
-/// What a manifest says of one shard.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ShardEntry {
-    /// The digest of the shard's file.
-    pub id: ShardId,
-    /// How many samples it has.
-    pub rows: u32,
-    /// The bytes of its file.
-    pub bytes: u64,
-    /// The bytes of its canonical rows.
-    pub row_bytes: u64,
-    /// The Merkle root over its rows.
-    pub root: NodeHash,
-    /// The sum of the digests of its rows.
-    pub digest_sum: DigestSum,
-    /// How often each label occurs, where samples have labels; missing labels are not counted.
-    pub labels: Option<Labels>,
-    /// What its samples are like, each of their columns in order; not known of shards from before statistics were kept.
-    pub statistics: Option<Statistics>,
-}
 
 /// A file that was ingested.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

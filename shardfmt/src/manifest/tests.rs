@@ -8,13 +8,15 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StructArray, UInt32Arr
 use arrow::datatypes::{DataType, Field};
 use arrow::error::ArrowError;
 use proptest::prelude::*;
+use shardd_strategies::record_batch;
 
 use super::labels::Names;
 use super::tree::TREE_FROM;
 use super::*;
-use crate::row::strategies::record_batch;
+use crate::digest::ShardId;
+use crate::merkle::NodeHash;
 use crate::shard::IpcFile;
-use crate::statistics::{ColumnStatistics, MEASURED_COLUMNS, Measure, Quantiles, Spread};
+use crate::statistics::{ColumnStatistics, MEASURED_COLUMNS, Measure, Quantiles, Spread, Statistics};
 
 fn entry() -> impl Strategy<Value = ShardEntry> {
     let labels = prop::option::of(prop::collection::btree_map(

@@ -1,8 +1,9 @@
 //! The BLAKE3 tree of a long file, kept beside it, by which any part of the file is verified against the file's name.
 //!
-//! BLAKE3 hashes a file as a binary tree; a *chaining value* stands for one subtree. Kept are those of groups of 16 KiB,
-//! and, so that no more of them need be read than are used, those of spans of 512 groups. Whoever wrote the tree is not
-//! trusted: everything read of it has to lead to the name. Knows nothing of what the file holds.
+//! BLAKE3 hashes a file as a binary tree; a *chaining value* stands for one subtree. Kept are those of groups
+//! of 16 KiB, and, so that no more of them need be read than are used, those of spans of 512 groups. The
+//! writer of the tree is not trusted: everything read of it has to lead to the name. Knows nothing of what
+//! the file holds.
 
 use std::ops::Range;
 

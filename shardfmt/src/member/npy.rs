@@ -1,5 +1,5 @@
-//! Lists of numbers as NumPy arrays. The values lie in a canonical row just as NumPy wants them, so this is a header
-//! before bytes that stay as they are; and what is read must have the very header that would be written.
+//! Lists of numbers as NumPy arrays. The values lie in a canonical row just as NumPy wants them, so this is a
+//! header before unchanged bytes; a file must have the very header that would be written.
 
 use arrow::datatypes::{DataType, Field};
 

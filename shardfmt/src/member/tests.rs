@@ -1,4 +1,4 @@
-//! Every sample of every schema comes back from its members; what comes from elsewhere is read or refused by name.
+//! Every sample of every schema comes back from its members; other files are read or refused by name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use arrow::array::*;
 use arrow::datatypes::{Float32Type, Int32Type, Schema};
 use proptest::prelude::*;
+use shardd_strategies::record_batch;
 
 use super::*;
 use crate::row::RowCodec;
-use crate::row::strategies::record_batch;
 
 fn rows(batch: &RecordBatch) -> Vec<Vec<u8>> {
     let codec = RowCodec::new(batch.schema()).expect("a plain schema");

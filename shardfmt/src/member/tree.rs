@@ -1,7 +1,7 @@
 //! A canonical value as a tree, and back: canonical runs lie column by column, documents value by value.
 //!
-//! What comes in is a row that was written by us or a document that somebody else may have written; both are checked,
-//! and neither can ask for much more memory than it has bytes.
+//! The input is a row that we wrote or a document of another program; both are checked, and neither can take
+//! much more memory than it has bytes.
 
 use arrow::datatypes::{DataType, Field, FieldRef};
 

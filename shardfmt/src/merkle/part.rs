@@ -1,5 +1,5 @@
-//! Parts of a tree that are made side by side and put together: whoever has some leaves that follow each other keeps the
-//! largest subtrees over them, at most two of each height, and needs no leaf any more.
+//! Parts of a tree that are computed in parallel and merged: a part with consecutive leaves keeps the largest
+//! subtrees over them, at most two of each height, and needs no leaf any more.
 
 use std::ops::Range;
 

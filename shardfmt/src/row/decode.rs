@@ -1,8 +1,8 @@
 //! Reading canonical rows into Arrow arrays.
 //!
-//! Works column by column over all rows, so that what depends on the type is decided once per column and not once per
-//! value: a fixed-size column is a loop of copies of known width. The bytes come from outside: every length is checked
-//! against what is left before anything is allocated for it.
+//! Works column by column over all rows, so that what depends on the type is decided once per column and not
+//! once per value: a fixed-size column is a loop of copies of known width. The bytes come from outside: every
+//! length is checked against the remaining bytes before anything is allocated for it.
 
 use std::borrow::Cow;
 use std::iter;

@@ -18,7 +18,7 @@ use super::decode::{decode_column, offsets};
 use super::encode::RowEncoder;
 use super::plain::{Kind, Shape};
 use super::{RowCodec, RowError};
-use crate::shard::MAX_SHARD_BYTES;
+use crate::size::MAX_SHARD_BYTES;
 
 /// Rows to gather, wherever they lie.
 #[derive(Clone, Debug)]

@@ -9,8 +9,6 @@ mod encode;
 mod gather;
 mod plain;
 #[cfg(test)]
-pub(crate) mod strategies;
-#[cfg(test)]
 mod tests;
 
 use std::fmt;
@@ -26,10 +24,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::digest::{DigestError, from_hex, from_text, to_hex};
 use crate::keyed::KeyedHash;
-use plain::Shape;
 
 pub use encode::RowEncoder;
 pub use gather::{Fresh, Lent, Memory, Rows};
+use plain::Shape;
 pub use plain::{plain_batch, plain_schema};
 
 /// The most bytes one canonical row may have: 1 GiB.

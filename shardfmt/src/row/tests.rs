@@ -6,8 +6,8 @@ use arrow::array::*;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int32Type, Schema};
 use proptest::prelude::*;
+use shardd_strategies::record_batch;
 
-use super::strategies::record_batch;
 use super::*;
 
 fn rows_of(codec: &RowCodec, batch: &RecordBatch) -> Vec<Vec<u8>> {

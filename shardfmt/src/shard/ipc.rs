@@ -96,7 +96,7 @@ impl BlockPlace {
 }
 
 /// A schema from its FlatBuffers form.
-pub(crate) fn schema_from(schema: ipc::Schema<'_>) -> Result<Schema, Reason> {
+pub fn schema_from(schema: ipc::Schema<'_>) -> Result<Schema, Reason> {
     if schema.endianness() != ipc::Endianness::Little {
         return Err("it is big-endian".to_owned());
     }

@@ -1,10 +1,11 @@
 //! Shards: immutable Arrow IPC files of samples, named by the digest of their bytes.
 //!
-//! [`ShardWriter`] turns rows into a shard, always the same bytes for the same rows; [`Shard`] reads one, in memory or
-//! mapped; [`Sidecar`] holds the digests of its rows and what is needed to read single grains of it by byte range. Knows
-//! nothing of stores and datasets.
+//! [`ShardWriter`] turns rows into a shard, always the same bytes for the same rows; [`Shard`] reads one, in
+//! memory or mapped; [`Sidecar`] holds the digests of its rows and the map for reading single grains by byte
+//! range. Knows nothing of stores and datasets.
 
 mod compression;
+mod entry;
 mod ipc;
 mod pages;
 mod ranges;
@@ -30,15 +31,15 @@ use crate::grain;
 use crate::merkle::{self, GrainTree};
 use crate::row::{RowCodec, RowDigest, RowEncoder, RowError};
 
+pub use crate::size::MAX_SHARD_BYTES;
 pub use compression::{Compression, CompressionError, ZstdLevel};
-pub(crate) use ipc::{BlockPlace, IpcFile, TRAILER_BYTES, decode_block, schema_from};
+pub use entry::{LABEL_COLUMN, Labels, ShardEntry};
+pub use ipc::schema_from;
+pub(crate) use ipc::{BlockPlace, IpcFile, TRAILER_BYTES, decode_block};
 pub use pages::{are_resident, nothing_beside, populate, seem_resident, will_need};
 pub use ranges::RangePlan;
 pub use sidecar::Sidecar;
 pub use writer::{FinishedShard, ShardWriter};
-
-/// The most bytes a shard may have, as a file, decompressed, and as canonical rows: 4 GiB less one.
-pub const MAX_SHARD_BYTES: u64 = u32::MAX as u64;
 
 /// About as many bytes of rows are hashed side by side: they fit a processor's cache.
 const HASHED_AT_ONCE: usize = 1 << 18;

@@ -1,8 +1,8 @@
 //! Reading some rows of a shard by byte range.
 //!
-//! [`RangePlan`] names the ranges; whoever can fetch does; the plan then puts the bytes where they belong in otherwise
-//! empty record batches, decodes these with all of Arrow's checks, and cuts out the rows. What it gives is valid Arrow
-//! data, but only as true as what was fetched: the caller compares row digests.
+//! [`RangePlan`] names the ranges; the caller fetches them; the plan then puts the bytes in place in
+//! otherwise empty record batches, decodes these with all of Arrow's checks, and cuts out the rows. The
+//! result is valid Arrow data, but only as true as the fetched bytes: the caller compares row digests.
 
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
@@ -40,6 +40,19 @@ struct BlockRead {
     block: Arc<Block>,
     /// Parts of the file that are needed.
     pieces: Vec<Range<u64>>,
+}
+
+impl Sidecar {
+    /// What to fetch from the shard's file for some ranges of rows: rows of fixed size exactly, texts and bytes
+    /// exactly, columns with lists, structs or maps, and all that is compressed, as whole record batches.
+    ///
+    /// # Errors
+    ///
+    /// [`ShardError::NoSuchRows`] when the shard has no such rows, [`ShardError::Sidecar`] when the map does not fit
+    /// the schema.
+    pub fn read_plan(&self, schema: &SchemaRef, rows: &[Range<u32>]) -> Result<RangePlan, ShardError> {
+        RangePlan::new(self, schema, rows)
+    }
 }
 
 impl RangePlan {

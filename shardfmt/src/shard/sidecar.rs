@@ -1,18 +1,17 @@
 //! The sidecar of a shard: the digests of its rows, and a map of its file.
 //!
-//! It lies beside the shard in a store. The digests give every grain its path without the shard being read. The map
-//! holds what is small (for each record batch its metadata, the offsets of its variable columns and its validity
-//! bitmaps), so that the bytes of single rows can be named at once and fetched by range; of a compressed record batch,
-//! which is fetched whole, only the metadata. The digests are checked against the manifest's Merkle root, the rows
-//! against the digests; the map need not be trusted.
+//! It lies beside the shard in a store. The digests give every grain its path without the shard being read.
+//! The map holds the small parts (for each record batch its metadata, the offsets of its variable columns and
+//! its validity bitmaps), so that the bytes of single rows can be named at once and fetched by range; of a
+//! compressed record batch, which is fetched whole, only the metadata. The digests are checked against the
+//! manifest's Merkle root, the rows against the digests; the map need not be trusted.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::Schema;
 
 use super::ipc::{self, ColumnPlace, IpcFile, Layout};
-use super::ranges::RangePlan;
 use super::{MAX_SHARD_BYTES, ShardError};
 use crate::digest::ShardId;
 use crate::merkle::{self, NodeHash};
@@ -81,17 +80,6 @@ impl Sidecar {
     /// The Merkle root over the rows: the manifest's, if the digests are those of the shard.
     pub fn root(&self) -> NodeHash {
         merkle::root(&self.rows)
-    }
-
-    /// What to fetch from the shard's file for some ranges of rows: rows of fixed size exactly, texts and bytes
-    /// exactly, columns with lists, structs or maps, and all that is compressed, as whole record batches.
-    ///
-    /// # Errors
-    ///
-    /// [`ShardError::NoSuchRows`] when the shard has no such rows, [`ShardError::Sidecar`] when the map does not fit
-    /// the schema.
-    pub fn read_plan(&self, schema: &SchemaRef, rows: &[Range<u32>]) -> Result<RangePlan, ShardError> {
-        RangePlan::new(self, schema, rows)
     }
 
     /// The bytes of the sidecar's file.

@@ -6,11 +6,11 @@ use arrow::array::*;
 use arrow::datatypes::{DataType, Field, Int32Type, Schema};
 use arrow::ipc::reader::FileReader;
 use proptest::prelude::*;
+use shardd_strategies::{another, record_batch};
 
 use super::*;
 use crate::grain::{Grain, GrainKey};
 use crate::manifest::{Labels, ShardEntry};
-use crate::row::strategies::{another, record_batch};
 
 fn finished(batches: &[RecordBatch]) -> FinishedShard {
     compressed(batches, Compression::None)

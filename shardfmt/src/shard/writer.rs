@@ -12,9 +12,8 @@ use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
 use bytes::Bytes;
 
 use super::sidecar::Sidecar;
-use super::{Compression, MAX_SHARD_BYTES, ShardError, cut};
+use super::{Compression, LABEL_COLUMN, Labels, MAX_SHARD_BYTES, Shard, ShardEntry, ShardError, cut};
 use crate::digest::{Digest, ShardId};
-use crate::manifest::{LABEL_COLUMN, Labels, ShardEntry};
 use crate::merkle;
 use crate::row::{RowCodec, RowDigest, RowError, plain_batch, plain_schema};
 use crate::statistics::Gatherer;
@@ -62,6 +61,24 @@ pub struct FinishedShard {
     pub sidecar: Sidecar,
     /// What the manifest says of it.
     pub entry: ShardEntry,
+}
+
+impl FinishedShard {
+    /// A shard that was read, with its sidecar computed from its rows, to be stored once more.
+    ///
+    /// # Errors
+    ///
+    /// [`ShardError::WrongDigest`] when the shard is not that of `entry`, [`ShardError::Corrupt`] when its rows are not,
+    /// [`ShardError::Row`] when a row is larger than a row may be.
+    pub fn read(shard: &Shard, entry: ShardEntry) -> Result<Self, ShardError> {
+        shard.verify(entry.id)?;
+        let sidecar = shard.sidecar()?;
+        if sidecar.root() != entry.root {
+            let reason = format!("the root of its rows is {} and not {}", sidecar.root(), entry.root);
+            return Err(ShardError::Corrupt { shard: entry.id.to_string(), reason });
+        }
+        Ok(Self { id: entry.id, bytes: shard.bytes().to_vec().into(), sidecar, entry })
+    }
 }
 
 impl ShardWriter {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use arrow::array::*;
 use arrow::datatypes::{Field, Int32Type};
 use proptest::prelude::*;
+use shardd_strategies::record_batch;
 
 use super::*;
-use crate::row::strategies::record_batch;
 
 fn gathered(columns: Vec<(&str, ArrayRef)>, ends: &[usize]) -> Statistics {
     let batch = RecordBatch::try_from_iter(columns).expect("equal lengths");

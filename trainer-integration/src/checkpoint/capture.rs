@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::pieces::{Kind, Stretch, length};
+use super::layout::Kind;
+use super::pieces::{Stretch, length};
 use super::plan::{Plan, within};
 use crate::collective::{CollectiveError, Message};
 use crate::ledger::{self, Ledger, Numbers};

@@ -10,11 +10,13 @@ use std::path::Path;
 use tokio::task::JoinSet;
 
 use super::CheckpointError;
-use super::manifest::{CheckpointId, Layout, Manifest};
-use super::part::decode;
-use super::pieces::{Kind, Object, Piece, objects};
+use super::checkpoint_store::CheckpointStore;
+use super::codec::decode;
+use super::layout::{Kind, Layout};
+use super::manifest::{CheckpointId, Manifest};
+use super::objects::{Object, objects};
+use super::pieces::Piece;
 use super::plan::within;
-use super::shelf::Shelf;
 use crate::reduce::Partials;
 use crate::weights::safetensors_header;
 
@@ -66,7 +68,11 @@ impl Places {
 /// # Errors
 /// When there is no such checkpoint, it is damaged or does not say what its running numbers are called (format 1), or the file cannot be
 /// written.
-pub fn export(shelf: &Shelf, step: Option<u64>, path: &Path) -> Result<CheckpointId, CheckpointError> {
+pub fn export(
+    shelf: &CheckpointStore,
+    step: Option<u64>,
+    path: &Path,
+) -> Result<CheckpointId, CheckpointError> {
     let listed = shelf.list()?;
     let Some(&id) = listed.iter().find(|id| step.is_none_or(|step| id.step == step)) else {
         let steps: Vec<String> = listed.iter().map(|id| id.step.to_string()).collect();
@@ -100,7 +106,7 @@ pub fn export(shelf: &Shelf, step: Option<u64>, path: &Path) -> Result<Checkpoin
 }
 
 async fn write(
-    shelf: &Shelf,
+    shelf: &CheckpointStore,
     id: CheckpointId,
     manifest: &Manifest,
     places: &Places,

@@ -1,9 +1,9 @@
-//! A training goes from one group of ranks to the next without a store: those that were in the group before have its numbers, as far as
-//! they kept them, and give every rank of the next group what it is to keep.
+//! Restores a training from the memory of surviving ranks instead of a checkpoint: the ranks of the previous
+//! group send each rank of the next group the state that it keeps.
 //!
-//! Ranks of a group that has lost one may be a step apart: some had heard all of the last one, and some not. What is gone on from is
-//! the newest step of which every number is somebody's; who is ahead of it or behind goes there, too. If there is none, that is
-//! for the newest checkpoint.
+//! Ranks of a group that has lost one may be a step apart: some had heard all of the last one, and some not.
+//! Training resumes from the newest step of which the ranks together have the whole state; ranks at other
+//! steps move there, too. If there is none, that is for the newest checkpoint.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,24 +11,18 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
+use super::checkpoint_store::CheckpointStore;
+use super::layout::Kind;
 use super::load::{Checkpoint, say};
 use super::manifest::Manifest;
-use super::pieces::{Kind, Stretch};
+use super::peer_checkpoint::PeerCheckpoint;
+use super::pieces::Stretch;
 use super::plan::{Holding, split};
-use super::shelf::Shelf;
 use super::state::{Numbers, State};
 use super::{CheckpointError, CheckpointId};
 use crate::collective::{Among, Collective, CollectiveError, Incoming, Outgoing, Place as Destination};
 use crate::reduce::VirtualRanks;
 use crate::zero::Slicing;
-
-/// What a rank has of a training whose group has ended.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Remains {
-    /// As that of a checkpoint of this step, without objects.
-    pub(crate) manifest: Manifest,
-    pub(crate) state: State,
-}
 
 /// What a rank says that it has.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,7 +35,7 @@ struct Has {
 }
 
 impl Has {
-    fn of(Remains { manifest, state }: &Remains) -> Has {
+    fn of(PeerCheckpoint { manifest, state }: &PeerCheckpoint) -> Has {
         let numbers = state.numbers.iter().map(|it| (it.block, it.kind, it.range()));
         let statistics = state.statistics.iter().map(|(of, _)| *of).collect();
         Has { manifest: manifest.clone(), numbers: numbers.collect(), statistics }
@@ -137,8 +131,8 @@ impl<'a> Holders<'a> {
 /// When another rank is gone or late; when the training may go back and the store of the checkpoints cannot be asked.
 pub fn hand_over(
     collective: &mut dyn Collective,
-    shelf: Option<&Shelf>,
-    remains: &mut Option<Remains>,
+    shelf: Option<&CheckpointStore>,
+    remains: &mut Option<PeerCheckpoint>,
     slicing: impl Into<Slicing>,
     every: Option<u64>,
 ) -> Result<Option<Checkpoint>, CheckpointError> {

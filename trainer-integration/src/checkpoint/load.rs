@@ -1,6 +1,6 @@
-//! All ranks read a checkpoint together: rank 0 says which, every object is read once, by the rank that is given most of it, and passed on to the
-//! others as far as they are to have it. So a store is asked for as many bytes as there are, whatever the number of ranks, and no
-//! rank ever has more than it keeps and what it reads at a time.
+//! All ranks read a checkpoint together: rank 0 chooses it, every object is read once, by the rank that needs
+//! most of it, and sent to the others that need it. So the store sends each byte once for any number of
+//! ranks, and no rank ever has more than its own state and one object in reading.
 
 use std::ops::Range;
 
@@ -9,12 +9,13 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 
 use super::CheckpointError;
-use super::handover::Remains;
+use super::checkpoint_store::CheckpointStore;
+use super::codec::decode;
 use super::manifest::{CheckpointId, Manifest, PARTS};
-use super::part::decode;
-use super::pieces::{Object, Piece, objects};
+use super::objects::{Object, objects};
+use super::peer_checkpoint::PeerCheckpoint;
+use super::pieces::Piece;
 use super::plan::{Holding, turns};
-use super::shelf::Shelf;
 use super::state::State;
 use crate::collective::{
     Among, Collective, CollectiveError, Incoming, Message, Outgoing, Place as Destination,
@@ -51,9 +52,9 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// What a rank was handed; nothing if it is in a store.
-    pub(crate) fn into_remains(self) -> Option<Remains> {
+    pub(crate) fn into_remains(self) -> Option<PeerCheckpoint> {
         let Checkpoint { manifest, state, is_stored, .. } = self;
-        (!is_stored).then_some(Remains { manifest, state })
+        (!is_stored).then_some(PeerCheckpoint { manifest, state })
     }
 
     /// What a training goes on from that is in no store.
@@ -81,7 +82,7 @@ enum Said<T> {
 /// See [`CheckpointError`]; every rank has one if any has.
 pub fn load(
     collective: &mut dyn Collective,
-    shelf: &Shelf,
+    shelf: &CheckpointStore,
     resume: &Resume,
     slicing: impl Into<Slicing>,
 ) -> Result<Option<Checkpoint>, CheckpointError> {
@@ -126,7 +127,7 @@ pub fn load(
 /// The numbers of one checkpoint, or why they are no good.
 fn read(
     collective: &mut dyn Collective,
-    shelf: &Shelf,
+    shelf: &CheckpointStore,
     id: CheckpointId,
     slicing: Slicing,
 ) -> Result<Result<(Manifest, State), String>, CheckpointError> {
@@ -214,7 +215,7 @@ impl<'a> Reading<'a> {
     fn run(
         &self,
         collective: &mut dyn Collective,
-        shelf: &Shelf,
+        shelf: &CheckpointStore,
         id: CheckpointId,
     ) -> Result<Result<State, String>, CheckpointError> {
         let (rank, world) = (collective.rank(), collective.world());
@@ -266,7 +267,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Begins to read this rank's objects of a round.
-    fn begin(&self, rank: u32, round: usize, shelf: &Shelf, id: CheckpointId) -> Vec<Read> {
+    fn begin(&self, rank: u32, round: usize, shelf: &CheckpointStore, id: CheckpointId) -> Vec<Read> {
         let read = |&index: &usize| {
             let (objects, object) = (shelf.objects(), self.objects[index].clone());
             Read(shelf.handle().spawn(async move {
@@ -371,8 +372,8 @@ pub(super) fn say<T: Serialize + for<'de> Deserialize<'de>>(
 
 /// Whether an older checkpoint could do instead.
 fn said_of<T>(error: &CheckpointError) -> Said<T> {
-    use shardd_client::origin::OriginError;
-    let text = crate::train::chain(error);
+    use shardd_store::origin::OriginError;
+    let text = crate::causes::chain(error);
     match error {
         CheckpointError::Damaged { .. }
         | CheckpointError::Store(OriginError::NotFound { .. } | OriginError::Corrupt { .. }) => {

@@ -1,13 +1,14 @@
-//! The document of a checkpoint: what was trained, how far, and which objects hold the numbers. Pure.
+//! The document of a checkpoint: the training, its progress, and the objects of its state. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 use shardfmt::Digest;
 
 use super::CheckpointError;
+use super::layout::Layout;
 use super::part::Part;
 use super::pieces::{PIECE, pieces};
 
@@ -57,31 +58,6 @@ impl CheckpointId {
     }
 }
 
-/// A number that keeps all of its bits in JSON, also where it is infinite or none.
-#[derive(Clone, Copy, Debug)]
-pub struct Exact(pub f64);
-
-impl PartialEq for Exact {
-    /// By bits: what is no number is equal to itself here.
-    fn eq(&self, other: &Exact) -> bool {
-        self.0.to_bits() == other.0.to_bits()
-    }
-}
-
-impl Serialize for Exact {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{:016x}", self.0.to_bits()))
-    }
-}
-
-impl<'de> Deserialize<'de> for Exact {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Exact, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let bits = u64::from_str_radix(&text, 16).map_err(de::Error::custom)?;
-        Ok(Exact(f64::from_bits(bits)))
-    }
-}
-
 /// Where a source goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -95,82 +71,6 @@ pub struct Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "position {} of epoch {}", self.position, self.epoch)
-    }
-}
-
-/// How many numbers a block has of each kind, and what they are called.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BlockLayout {
-    /// Names and dimensions of its parameters, in their order.
-    pub parameters: Vec<(String, Vec<usize>)>,
-    /// Numbers in its weights.
-    pub weights: usize,
-    /// The first so many of them are trained, the others frozen. Format 1 does not say it.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub trained: usize,
-    /// Numbers in the optimizer's first moment: as many as are trained, or none yet.
-    pub first: usize,
-    /// Numbers in its second moment: as many, or none.
-    pub second: usize,
-    /// Updates so far.
-    pub updates: u32,
-    /// Numbers in the running statistics of one virtual rank.
-    pub statistics: usize,
-    /// Names and dimensions of these, in their order. Format 1 does not say it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub buffers: Vec<(String, Vec<usize>)>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_zero(count: &usize) -> bool {
-    *count == 0
-}
-
-/// What the numbers of a training are.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Layout {
-    /// In the model's order.
-    pub blocks: Vec<BlockLayout>,
-}
-
-impl Layout {
-    /// Numbers that all ranks have in common.
-    pub fn common(&self) -> usize {
-        self.blocks.iter().map(|block| block.weights + block.first + block.second).sum()
-    }
-
-    /// Both, if the numbers of each block are as many as its shapes say, and all of them can be counted.
-    fn checked(&self) -> Result<(usize, usize), String> {
-        let of_shapes = |tensors: &[(String, Vec<usize>)]| {
-            let size = |(_, shape): &(String, Vec<usize>)| {
-                shape.iter().try_fold(1_usize, |size, dimension| size.checked_mul(*dimension))
-            };
-            tensors.iter().try_fold(0_usize, |sum, tensor| sum.checked_add(size(tensor)?))
-        };
-        let (mut common, mut statistics) = (0_usize, 0_usize);
-        for (number, block) in self.blocks.iter().enumerate() {
-            let BlockLayout { parameters, weights, trained, first, second, buffers, .. } = block;
-            let is_named = !buffers.is_empty();
-            if of_shapes(parameters) != Some(*weights)
-                || is_named && of_shapes(buffers) != Some(block.statistics)
-                || [trained, first, second].into_iter().any(|count| count > weights)
-            {
-                return Err(format!("block {number} has other numbers than its shapes say"));
-            }
-            let sum = |sum: usize, more: usize| {
-                sum.checked_add(more).ok_or_else(|| format!("block {number} has more numbers than there are"))
-            };
-            common = sum(sum(sum(common, *weights)?, *first)?, *second)?;
-            statistics = sum(statistics, block.statistics)?;
-        }
-        Ok((common, statistics))
-    }
-
-    /// Numbers that each virtual rank has of its own.
-    pub fn statistics(&self) -> usize {
-        self.blocks.iter().map(|block| block.statistics).sum()
     }
 }
 
@@ -191,7 +91,7 @@ pub struct Manifest {
     /// What decides the training, by name.
     pub settings: Settings,
     /// The training's account of losses and samples, and what its guard remembers.
-    pub progress: crate::train::ProgressSoFar,
+    pub progress: crate::progress::ProgressSoFar,
     /// What the numbers are.
     pub layout: Layout,
     /// What all ranks have in common, in the order that follows from the layout (`checkpoint/pieces.rs`).

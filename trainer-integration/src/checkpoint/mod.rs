@@ -1,54 +1,62 @@
-//! Checkpoints: what a training is after so many steps, in a store, from which it goes on with any number of ranks as if it had
-//! never stopped.
+//! Checkpoints: the state of a training after a number of steps, in a store, from which it resumes with any
+//! number of ranks as if it had never stopped.
 //!
-//! A checkpoint is a [`Manifest`] and objects that hold its numbers, all named by their BLAKE3 digest. What all ranks have in common
-//! (weights and moments) is cut into pieces at places that follow from the model alone; the running statistics of each virtual rank are an object
-//! of their own. So neither the world size nor the stage of [ZeRO](crate::zero) leaves a trace: a checkpoint of the same step has the same
-//! name whoever wrote it, and what a checkpoint has in common with the one before is there already. Random numbers are functions of
-//! seed, step and virtual rank ([`random`](crate::random)): seed and step are all there is to keep of them.
+//! A checkpoint is a [`Manifest`] and objects that hold its numbers, all named by their BLAKE3 digest. What
+//! all ranks have in common (weights and moments) is cut into pieces at places that follow from the model
+//! alone; the running statistics of each virtual rank are an object of their own. So neither the world size
+//! nor the stage of [ZeRO](crate::zero) leaves a trace: a checkpoint of the same step has the same name for
+//! any writer, and shares its unchanged objects with the previous one. Random numbers are functions of seed,
+//! step and virtual rank ([`random`](crate::random)): seed and step are all there is to keep of them.
 //!
-//! - `manifest.rs`: the document, `pieces.rs`: which numbers lie in which object, `part.rs`: its bytes, and `plan.rs`: which rank writes or
-//!   reads it, and what ranks send each other for that. Pure.
-//! - `shelf.rs`: the objects of a run in a store: parts first, then the manifest, the oldest away.
-//! - `keeper.rs`: writes while training goes on; ranks agree on what is written without waiting for each other. What a step waits for is
-//!   `capture.rs`, what is done in the background `upload.rs`.
-//! - `load.rs`: all ranks together read the newest that is whole; each gets what it keeps (`state.rs`).
+//! - `manifest.rs`: the document, `pieces.rs`: which numbers lie in which object, `part.rs`: its bytes, and `plan.rs`:
+//!   which rank writes or reads it, and what ranks send each other for that. Pure.
+//! - `checkpoint_store.rs`: the objects of a run in a store: parts first, then the manifest, the oldest away.
+//! - `manager.rs`: writes in the background; ranks agree on a checkpoint without waiting for each other. A step waits
+//!   for `capture.rs` alone; `upload.rs` runs in the background.
+//! - `load.rs`: all ranks together read the newest that is whole; each gets its part (`state.rs`).
 //! - `handover.rs`: without a store, from the ranks of one group to those of the next.
 //! - `export.rs`: the weights as one file.
 
 mod capture;
+mod checkpoint_store;
+mod codec;
 mod export;
 mod handover;
-mod keeper;
+mod layout;
 mod load;
+mod manager;
 mod manifest;
+mod objects;
 mod part;
+mod peer_checkpoint;
 mod pieces;
 mod plan;
-mod shelf;
 mod state;
 mod upload;
 
 use std::collections::BTreeSet;
 
-use shardd_client::origin::OriginError;
+use shardd_store::origin::OriginError;
 use thiserror::Error;
-
-pub(crate) use capture::Held;
-pub use export::export;
-pub use handover::{Remains, hand_over};
-pub use keeper::{CheckpointCosts, Checkpoints, StopFlag};
-pub(crate) use keeper::{Keeper, Next, Snapshot};
-pub use load::{Checkpoint, Resume, load};
-pub use manifest::{BlockLayout, CheckpointId, Exact, Layout, Manifest, Place, Settings};
-pub use part::Part;
-pub use pieces::{Kind, Stretch};
-pub(crate) use plan::Holding;
-pub use shelf::Shelf;
-pub use state::{Numbers, State};
 
 use crate::collective::CollectiveError;
 use crate::weights::WeightsError;
+
+pub(crate) use capture::Held;
+pub use checkpoint_store::CheckpointStore;
+pub use export::export;
+pub use handover::hand_over;
+pub use layout::Kind;
+pub use layout::{BlockLayout, Layout};
+pub use load::{Checkpoint, Resume, load};
+pub use manager::{CheckpointCosts, Checkpoints, StopFlag};
+pub(crate) use manager::{CheckpointManager, Next, Snapshot};
+pub use manifest::{CheckpointId, Manifest, Place, Settings};
+pub use part::Part;
+pub use peer_checkpoint::PeerCheckpoint;
+pub use pieces::Stretch;
+pub(crate) use plan::Holding;
+pub use state::{Numbers, State};
 
 /// Why a checkpoint cannot be written or read.
 #[derive(Debug, Error)]

@@ -1,10 +1,10 @@
-//! Who has which numbers of a training, and who therefore writes or reads which object, and what is sent for it. Pure: every rank comes to the
-//! same without asking.
+//! The owners of a training's numbers, the ranks that write or read each object, and the messages for it.
+//! Pure: every rank computes the same.
 
 use std::ops::Range;
 
-use super::manifest::Layout;
-use super::pieces::{Kind, Piece, Stretch, length};
+use super::layout::{Kind, Layout};
+use super::pieces::{Piece, Stretch, length};
 use crate::zero::mesh::Mesh;
 use crate::zero::slices::Owners;
 use crate::zero::{Slicing, Zero};

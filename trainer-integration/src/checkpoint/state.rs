@@ -1,9 +1,10 @@
-//! The numbers of a training, as far as one rank has them. Pure.
+//! The part of a training's state that one rank has. Pure.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::pieces::{Kind, Stretch};
+use super::layout::Kind;
+use super::pieces::Stretch;
 use super::plan::within;
 
 /// What was read of a checkpoint for one rank.

@@ -1,19 +1,21 @@
-//! Objects and manifests by themselves; trainings that go on from them are tested with [`train`](crate::train).
+//! Objects and manifests by themselves; tests of [`train`](crate::train) resume from them.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
-use shardd_client::catalog::StorePlace;
+use shardd_store::catalog::StorePlace;
 use shardfmt::Digest;
 
+use super::codec::{decode, encode_piece, encode_statistics};
 use super::manifest::PARTS;
-use super::part::{decode, encode_piece, encode_statistics, share};
-use super::pieces::{GROUP, Object, PIECE, SMALL, length, pieces};
+use super::objects::{Object, share};
+use super::pieces::{GROUP, PIECE, SMALL, length, pieces};
 use super::plan::turns;
 use super::*;
 use crate::collective::{Collective, ThreadCollective, spawn};
+use crate::exact::Exact;
 use crate::ledger::Ledger;
 use crate::reduce::{Comm, Partials, VirtualRanks};
 use crate::weights::{Named, Weights};
@@ -250,7 +252,7 @@ proptest! {
         let count = layout.statistics();
         let left = (0..givers.world()).filter(|giver| !is_lost[*giver as usize]).take(takers as usize);
         // One may have come a step further than the others.
-        let remains: Vec<Remains> = left.enumerate().map(|(index, giver)| Remains {
+        let remains: Vec<PeerCheckpoint> = left.enumerate().map(|(index, giver)| PeerCheckpoint {
             manifest: manifest(&layout, 8, if index == ahead { 8 } else { 7 }),
             state: State {
                 numbers: held_by(&layout, &givers, giver),
@@ -289,8 +291,8 @@ proptest! {
     }
 }
 
-fn shelf(directory: &std::path::Path, run: &str) -> Shelf {
-    Shelf::open(&StorePlace::Directory(directory.to_owned()), &run.parse().unwrap()).unwrap()
+fn shelf(directory: &std::path::Path, run: &str) -> CheckpointStore {
+    CheckpointStore::open(&StorePlace::Directory(directory.to_owned()), &run.parse().unwrap()).unwrap()
 }
 
 /// What any training of these tests has at a place.
@@ -310,7 +312,7 @@ fn manifest(layout: &Layout, virtual_ranks: u32, step: u64) -> Manifest {
         place: Place { epoch: 1, position: 20 },
         virtual_ranks,
         settings: BTreeMap::from([("seed".to_owned(), "1".to_owned())]),
-        progress: crate::train::ProgressSoFar::default(),
+        progress: crate::progress::ProgressSoFar::default(),
         layout: layout.clone(),
         pieces: Vec::new(),
         statistics: Vec::new(),
@@ -333,13 +335,13 @@ fn held_by(layout: &Layout, holding: &Holding, rank: u32) -> Vec<Numbers> {
 }
 
 /// A keeper of one rank.
-fn keeper(collective: ThreadCollective, shelf: &Shelf, ranks: VirtualRanks) -> Keeper {
+fn keeper(collective: ThreadCollective, shelf: &CheckpointStore, ranks: VirtualRanks) -> CheckpointManager {
     keeper_of(Arc::new(Comm::new(Box::new(collective))), shelf, ranks)
 }
 
-fn keeper_of(comm: Arc<Comm>, shelf: &Shelf, ranks: VirtualRanks) -> Keeper {
+fn keeper_of(comm: Arc<Comm>, shelf: &CheckpointStore, ranks: VirtualRanks) -> CheckpointManager {
     let checkpoints = Checkpoints { shelf: shelf.clone(), every_steps: None, every: None, keep: 2 };
-    Keeper::new(comm, ranks, Slicing::default(), Some(checkpoints), StopFlag::default(), None)
+    CheckpointManager::new(comm, ranks, Slicing::default(), Some(checkpoints), StopFlag::default(), None)
 }
 
 fn snapshot<'a>(
@@ -363,7 +365,7 @@ fn snapshot<'a>(
 /// As one rank; what there is afterwards.
 fn write(
     collective: ThreadCollective,
-    shelf: &Shelf,
+    shelf: &CheckpointStore,
     manifest: &Manifest,
     holding: &Holding,
 ) -> Option<CheckpointId> {
@@ -692,7 +694,7 @@ fn weights_are_exported_as_they_are_saved() {
 }
 
 /// Checkpoints of these steps by one rank.
-fn written(directory: &std::path::Path, steps: &[u64]) -> (Shelf, Vec<CheckpointId>) {
+fn written(directory: &std::path::Path, steps: &[u64]) -> (CheckpointStore, Vec<CheckpointId>) {
     let shelf = shelf(directory, "any");
     let write = |&step: &u64| {
         let manifest = manifest(&layout(&[(30 + step as usize, 5)], true), 3, step);
@@ -710,9 +712,9 @@ fn files(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
     entries.into_iter().flatten().map(|entry| entry.unwrap().path()).collect()
 }
 
-fn loaded(shelf: &Shelf, resume: &Resume) -> Result<Option<Checkpoint>, String> {
+fn loaded(shelf: &CheckpointStore, resume: &Resume) -> Result<Option<Checkpoint>, String> {
     let mut all = spawn(2, |mut collective: ThreadCollective| {
-        load(&mut collective, shelf, resume, Zero::Nothing).map_err(|error| crate::train::chain(&error))
+        load(&mut collective, shelf, resume, Zero::Nothing).map_err(|error| crate::causes::chain(&error))
     });
     let (one, other) = (all.remove(1), all.remove(0));
     assert_eq!(one.is_ok(), other.is_ok(), "{one:?} but {other:?}");

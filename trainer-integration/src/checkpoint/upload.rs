@@ -10,9 +10,10 @@ use tokio::task::{JoinSet, spawn_blocking};
 
 use super::CheckpointError;
 use super::capture::Captured;
-use super::part::{Part, encode_piece, encode_statistics};
+use super::checkpoint_store::Objects;
+use super::codec::{encode_piece, encode_statistics};
+use super::part::Part;
 use super::plan::Plan;
-use super::shelf::Objects;
 use crate::ledger::Numbers;
 
 /// How many objects are encoded and put at once.

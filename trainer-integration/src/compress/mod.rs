@@ -1,5 +1,6 @@
-//! Smaller gradients on the wire, with error feedback: what a rank does not send in one step is added to what it sends in the next, so nothing is lost but time
-//! (Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019).
+//! Smaller gradients on the wire, with error feedback: the part that a rank does not send in one step is
+//! added to the next one, so only time is lost (Seide et al., "1-bit stochastic gradient descent",
+//! Interspeech 2014; Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019).
 //!
 //! A hook between a bucket and the collective, for reductions that need not be exact.
 

@@ -8,7 +8,7 @@ use image::imageops::{FilterType, resize};
 use image::{ImageError, ImageReader};
 use rayon::prelude::*;
 
-use super::InputError;
+use super::error::InputError;
 
 /// Every image as RGB of `size` x `size`, pixel by pixel; decoded in parallel, in the order of the rows.
 pub(super) fn images(array: &ArrayRef, positions: &[u64], size: usize) -> Result<Vec<u8>, InputError> {

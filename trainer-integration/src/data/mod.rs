@@ -2,11 +2,13 @@
 
 mod augment;
 mod decode;
+mod error;
 mod evaluation;
 mod spec;
 mod stored;
 
 pub use augment::Augmentation;
+pub use error::InputError;
 pub use evaluation::{MemoryRows, Rows, RowsError};
-pub use spec::{InputError, InputOptions, InputSpec};
+pub use spec::{InputOptions, InputSpec};
 pub use stored::{Samples, StoredSamples};

@@ -2,7 +2,7 @@
 //! on the device. Both give the same bits where a device divides as IEEE 754 says.
 
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
-use shardd_client::record::Digest128;
+use shardd_store::record::Digest128;
 
 use super::Augmentation;
 use super::augment::{Move, apply};

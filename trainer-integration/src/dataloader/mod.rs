@@ -18,9 +18,9 @@ use shardd_client::loader::{
 };
 use thiserror::Error;
 
-pub use batcher::{EachRow, TensorBatch, TensorBatcher};
-
 use crate::data::{InputError, InputOptions, InputSpec};
+
+pub use batcher::{EachRow, TensorBatch, TensorBatcher};
 use stretch::Stretch;
 
 /// Why there is no batch, or no loader.
@@ -67,7 +67,7 @@ type Make<O> = dyn Fn(Vec<MicroBatch>, &Device) -> Result<O, DatasetError> + Sen
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let plan: shardfmt::PlanId = "0".repeat(64).parse()?;
-/// let store = LoaderSource::Store(shardd_client::catalog::StorePlace::Directory("digits-store".into()));
+/// let store = LoaderSource::Store(shardd_store::catalog::StorePlace::Directory("digits-store".into()));
 /// let config = LoaderConfig { end_epoch: 10, ..LoaderConfig::new(store, plan, 32) };
 /// let train = BurnLoader::tensors(config, &InputOptions::default(), &Device::flex())?;
 /// // SupervisedTraining::new(directory, Arc::new(train), …)

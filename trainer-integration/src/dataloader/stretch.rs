@@ -1,4 +1,4 @@
-//! Which positions of each epoch are read, and what comes after them. Pure.
+//! The positions of each epoch to read, and their successors. Pure.
 
 use std::ops::Range;
 

@@ -17,14 +17,15 @@ use super::{
     reduce,
 };
 use crate::collective::numbers::add_right;
-use crate::collective::slice_of;
-use crate::collective::{CollectiveError, sums};
+use crate::collective::sums::all_reduce_in;
+use crate::collective::{CollectiveError, slice_of, sums};
 use crate::compress::{Circumstances, Compressor};
+use crate::dtype::ReduceDtype;
 use crate::ledger::{Kind, Numbers};
 use crate::optim::Optimizer;
 use crate::random::Key;
-use crate::reduce::rounded::{all_reduce_in, rounded, widen};
-use crate::reduce::{Partials, ReduceDtype, Reduction, VirtualRanks, all_reduce};
+use crate::reduce::rounded::{rounded, widen};
+use crate::reduce::{Partials, Reduction, VirtualRanks, all_reduce};
 use crate::stage::{Use, to_numbers};
 use crate::trace::Lane;
 use crate::zero::Zero;

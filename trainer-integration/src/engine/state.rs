@@ -12,8 +12,8 @@ use crate::checkpoint::{
 use crate::collective::CollectiveError;
 use crate::ledger;
 use crate::optim::Moments;
+use crate::progress::ProgressSoFar;
 use crate::stage::Stage;
-use crate::train::ProgressSoFar;
 use crate::weights::{Weights, WeightsError};
 use crate::zero::Zero;
 

@@ -8,11 +8,10 @@ use super::{Begun, Engine, Reduced, Reducing};
 use crate::collective::CollectiveError;
 use crate::collective::numbers::add_right;
 use crate::ledger::Numbers;
-use crate::optim::{Norm, Optimizer, squares_of};
+use crate::optim::{CHUNK, Norm, Optimizer, squares_of};
 use crate::reduce::Pending;
 use crate::trace::Lane;
 use crate::zero::Zero;
-use crate::zero::slices::CHUNK;
 
 /// The memory of a bucket's weights, and whether those of the others have come.
 #[derive(Debug)]

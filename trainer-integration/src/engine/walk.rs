@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{FloatDType, Gradients, Tensor};
 
-use super::scaling::LossScale;
 use crate::block::Pass;
 use crate::flow::Part;
 use crate::ledger::Numbers;
 use crate::loss::Measured;
 use crate::random::Key;
+use crate::scaling::LossScale;
 use crate::stage::Loaded;
 
 /// A micro-batch on its way.

@@ -1,12 +1,12 @@
-//! How long the gradient of a step is, all blocks together, and what is left of it if that is too long (Pascanu et al., "On
-//! the difficulty of training recurrent neural networks", ICML 2013).
+//! The global norm of the gradient of a step, and clipping it to a maximum (Pascanu et al., "On the
+//! difficulty of training recurrent neural networks", ICML 2013).
 //!
 //! Squares are added in stretches of a fixed length, the stretches of a block in order, and the blocks in order, so the bits depend neither on
 //! threads nor on who adds which stretch.
 
 use rayon::prelude::*;
 
-use crate::zero::slices::CHUNK;
+use crate::optim::CHUNK;
 
 /// Numbers of a stretch: those that always have the same owner.
 const STRETCH: usize = CHUNK;

@@ -4,11 +4,14 @@
 pub mod clip;
 pub mod schedule;
 
-pub use clip::{Norm, squares_of};
-pub use schedule::{Decline, Scaling, Schedule};
-
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+
+pub use clip::{Norm, squares_of};
+pub use schedule::{LrDecay, Scaling, Schedule};
+
+/// Numbers of a block that one rank always owns together, so that sums over them have the same bits for any number of ranks.
+pub const CHUNK: usize = 1 << 10;
 
 /// Numbers that a thread moves at a time. They are moved one by one, so the bits do not depend on it.
 const STRETCH: usize = 1 << 14;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// How the learning rate falls once it was highest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "name")]
-pub enum Decline {
+pub enum LrDecay {
     /// Half a cosine down to zero (Loshchilov and Hutter, "SGDR", ICLR 2017).
     #[default]
     Cosine,
@@ -22,7 +22,7 @@ pub enum Decline {
     },
 }
 
-/// The learning rate: a linear rise, then what [`Decline`] says.
+/// The learning rate: a linear rise, then what [`LrDecay`] says.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     /// The highest rate.
@@ -34,7 +34,7 @@ pub struct Schedule {
     /// Steps of an epoch.
     pub steps_per_epoch: u64,
     /// What comes after warm-up.
-    pub decline: Decline,
+    pub decline: LrDecay,
 }
 
 impl Schedule {
@@ -47,10 +47,10 @@ impl Schedule {
         let length = self.steps.saturating_sub(self.warm_up_steps).max(1);
         let done = ((step - self.warm_up_steps) as f64 / length as f64).min(1.0);
         let share = match self.decline {
-            Decline::Cosine => 0.5 * (1.0 + (std::f64::consts::PI * done).cos()),
-            Decline::Linear => 1.0 - done,
-            Decline::Constant => 1.0,
-            Decline::Step { epochs, factor } => {
+            LrDecay::Cosine => 0.5 * (1.0 + (std::f64::consts::PI * done).cos()),
+            LrDecay::Linear => 1.0 - done,
+            LrDecay::Constant => 1.0,
+            LrDecay::Step { epochs, factor } => {
                 let every = u64::from(epochs).saturating_mul(self.steps_per_epoch).max(1);
                 f64::from(factor).powi(i32::try_from(step / every).unwrap_or(i32::MAX))
             }
@@ -89,37 +89,37 @@ impl Scaling {
 mod tests {
     use super::*;
 
-    fn schedule(decline: Decline) -> Schedule {
+    fn schedule(decline: LrDecay) -> Schedule {
         Schedule { peak: 0.4, warm_up_steps: 4, steps: 20, steps_per_epoch: 4, decline }
     }
 
-    fn rates(decline: Decline) -> Vec<f32> {
+    fn rates(decline: LrDecay) -> Vec<f32> {
         (0..=20).map(|step| schedule(decline).rate(step)).collect()
     }
 
     #[test]
     fn the_rate_rises_whatever_comes_after_it() {
-        for decline in [Decline::Cosine, Decline::Linear, Decline::Constant] {
+        for decline in [LrDecay::Cosine, LrDecay::Linear, LrDecay::Constant] {
             assert_eq!(rates(decline)[..5], [0.1, 0.2, 0.3, 0.4, 0.4], "{decline:?}");
         }
     }
 
     #[test]
     fn a_cosine_and_a_line_fall_to_zero() {
-        for decline in [Decline::Cosine, Decline::Linear] {
+        for decline in [LrDecay::Cosine, LrDecay::Linear] {
             let rates = rates(decline);
             assert!(rates[4..].windows(2).all(|pair| pair[1] < pair[0]));
             assert!((rates[12] - 0.2).abs() < 1e-6, "half-way down at half time");
             assert_eq!(rates[20], 0.0);
         }
-        assert!((rates(Decline::Linear)[8] - 0.3).abs() < 1e-6);
-        assert!(rates(Decline::Cosine)[8] > 0.3, "a cosine begins slowly");
+        assert!((rates(LrDecay::Linear)[8] - 0.3).abs() < 1e-6);
+        assert!(rates(LrDecay::Cosine)[8] > 0.3, "a cosine begins slowly");
     }
 
     #[test]
     fn a_constant_stays_and_steps_fall_at_once() {
-        assert!(rates(Decline::Constant)[4..].iter().all(|rate| *rate == 0.4));
-        let rates = rates(Decline::Step { epochs: 2, factor: 0.1 });
+        assert!(rates(LrDecay::Constant)[4..].iter().all(|rate| *rate == 0.4));
+        let rates = rates(LrDecay::Step { epochs: 2, factor: 0.1 });
         for (step, rate) in rates.iter().enumerate().skip(4) {
             let expected = [0.4, 0.04, 0.004][step / 8];
             assert!((rate - expected).abs() < 1e-7, "{step}: {rate}");
@@ -131,9 +131,9 @@ mod tests {
         let short = |warm_up_steps, steps, decline| {
             Schedule { peak: 1.0, warm_up_steps, steps, steps_per_epoch: 0, decline }.rate(0)
         };
-        assert_eq!(short(0, 0, Decline::Cosine), 1.0);
-        assert_eq!(short(2, 1, Decline::Cosine), 0.5);
-        assert_eq!(short(0, 4, Decline::Step { epochs: 0, factor: 0.5 }), 1.0);
+        assert_eq!(short(0, 0, LrDecay::Cosine), 1.0);
+        assert_eq!(short(2, 1, LrDecay::Cosine), 0.5);
+        assert_eq!(short(0, 4, LrDecay::Step { epochs: 0, factor: 0.5 }), 1.0);
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! Compares a training with the record of another one, step by step.
 
-use shardd_client::record::{Record, RecordId, Records, STEPS_PER_PART, StepRow, first_difference};
+use shardd_store::record::{Record, RecordId, Records, STEPS_PER_PART, StepRow, first_difference};
 use shardfmt::Digest;
 use tracing::warn;
 
 use super::machine;
-use crate::checkpoint::{Settings, Shelf, differences};
-use crate::train::TrainError;
+use crate::checkpoint::{CheckpointStore, Settings, differences};
+use crate::error::TrainError;
 
 /// The record that a rerun is compared with.
 pub(super) struct Check {
-    shelf: Shelf,
+    shelf: CheckpointStore,
     records: Records,
     record: Record,
     /// A part of its steps, by its number.
@@ -24,7 +24,7 @@ impl Check {
     /// # Errors
     /// When the settings are others, or the weights.
     pub(super) fn begin(
-        shelf: &Shelf,
+        shelf: &CheckpointStore,
         id: RecordId,
         record: &Record,
         settings: &Settings,

@@ -2,30 +2,31 @@
 //! step is under way, and writes it down beside the checkpoints, or compares it with what another training had written down.
 //!
 //! - `recorder.rs`: what all ranks do after a step.
-//! - `writer.rs`: rank 0's record, from one publication to the next; a training that goes on from a checkpoint goes on with its record.
+//! - `writer.rs`: rank 0's record, from one publication to the next; a training that resumes from a checkpoint
+//!   continues its record.
 //! - `check.rs`: rank 0 of a rerun.
 //! - `machine.rs`: what rank 0 runs on.
 //!
-//! The format is [`shardd_client::record`]'s. Digests change nothing of what is trained.
+//! The format is [`shardd_store::record`]'s. Digests do not change the training.
 
 mod check;
 mod machine;
 mod recorder;
 mod writer;
 
-use shardd_client::record::{Data, Record, RecordId};
+use shardd_store::record::{Data, Record, RecordId};
 use shardfmt::Digest;
+
+use crate::checkpoint::CheckpointStore;
 
 pub(crate) use recorder::{Noted, Recorder, digest_of};
 pub(crate) use writer::Beginning;
-
-use crate::checkpoint::Shelf;
 
 /// What becomes of what is noted.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// Where records are.
-    pub shelf: Shelf,
+    pub shelf: CheckpointStore,
     /// Weights, gradients and inputs are digested in every so-many-th step, at least 1; the same on all ranks.
     pub every: u64,
     /// What it is for; the same on all ranks.

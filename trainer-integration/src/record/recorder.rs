@@ -1,10 +1,10 @@
 //! What all ranks do after a step for its record: each tells rank 0 of its virtual ranks.
 //!
-//! Rank 0 hears of a step while the next one is under way, so nobody waits for an answer.
+//! Rank 0 receives the digests of a step during the next one, so no rank waits for an answer.
 
 use std::sync::Arc;
 
-use shardd_client::record::{Digest128, ShareRow, StepRow};
+use shardd_store::record::{Digest128, ShareRow, StepRow};
 use shardfmt::Digest;
 use tokio::sync::oneshot;
 
@@ -14,8 +14,8 @@ use super::{Purpose, Recording, weights_digest};
 use crate::checkpoint::{CheckpointError, CheckpointId, Settings};
 use crate::collective::{Among, Collective, CollectiveError, Incoming, Message, Outgoing, Place};
 use crate::engine::{Engine, StepLoss, StepPlan};
+use crate::error::TrainError;
 use crate::reduce::{Comm, Pending, VirtualRanks};
-use crate::train::TrainError;
 
 /// Bytes that a rank tells of a virtual rank: three numbers, whether there are digests, and these.
 const SHARE_BYTES: usize = 3 * 8 + 1 + 2 * 16;

@@ -2,8 +2,8 @@
 
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::Int64Type;
-use shardd_client::catalog::StorePlace;
-use shardd_client::record::{Comparison, Differing, Ending, RecordError, StepRow, compare};
+use shardd_store::catalog::StorePlace;
+use shardd_store::record::{Comparison, Differing, Ending, RecordError, StepRow, compare};
 use shardfmt::{Digest, PlanId, VersionId};
 use tempfile::TempDir;
 
@@ -11,12 +11,13 @@ use super::*;
 use crate::checkpoint::{Checkpoints, Resume, load};
 use crate::collective::{Collective, ThreadCollective, spawn};
 use crate::compress::Compression;
+use crate::error::TrainError;
 use crate::models::ModelOptions;
-use crate::optim::Decline;
+use crate::optim::LrDecay;
 use crate::reduce::{Reduction, VirtualRanks};
 use crate::source::StepSource;
 use crate::testkit::{MemorySteps, digits_like_rows, pattern_vectors};
-use crate::train::{Outcome, Persistence, Progress, Start, TrainConfig, TrainError, Trained, train_with};
+use crate::train::{Outcome, Persistence, Progress, Start, TrainConfig, Trained, train_with};
 use crate::zero::Zero;
 
 const V: u32 = 4;
@@ -52,9 +53,9 @@ impl Lab {
         Lab { directory, config, rows: digits_like_rows(333, 1), batch_size: 8, every: 1 }
     }
 
-    fn shelf(&self, run: &str) -> Shelf {
+    fn shelf(&self, run: &str) -> CheckpointStore {
         let place = StorePlace::Directory(self.directory.path().to_owned());
-        Shelf::open(&place, &run.parse().unwrap()).unwrap()
+        CheckpointStore::open(&place, &run.parse().unwrap()).unwrap()
     }
 
     fn about(&self) -> Purpose {
@@ -362,7 +363,7 @@ fn what_two_trainings_part_by_is_told_with_step_and_virtual_rank() {
     assert!(began && names == ["seed"], "{names:?}");
     assert_eq!((found.step, found.what, found.virtual_ranks), (0, Differing::Forward, vec![0, 1, 2, 3]));
 
-    let decline = Decline::Step { epochs: 1, factor: 0.5 };
+    let decline = LrDecay::Step { epochs: 1, factor: 0.5 };
     let (found, began, names) = parts_by("decline", TrainConfig { decline, ..config() }, rows.clone());
     assert!(!began && names == ["schedule"], "{names:?}");
     // Both warm up for an epoch, of 11 steps.

@@ -1,11 +1,12 @@
-//! The record of a training, as rank 0 writes it: whole parts of its steps once, the last part and the document again each time, in the
-//! background. One publication is under way at most; the next one waits for it. If the store fails, training goes on with a warning, and
-//! what was not written is written with the next publication.
+//! The record of a training, as rank 0 writes it: whole parts of its steps once, the last part and the
+//! document again each time, in the background. One publication is under way at most; the next one waits for
+//! it. If the store fails, training continues with a warning, and the next publication writes the missing
+//! parts.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use shardd_client::record::{
+use shardd_store::record::{
     Ending, FORMAT, Launch, Record, RecordError, RecordId, Records, STEPS_PER_PART, StepRow, StepsTable,
     encode_part,
 };
@@ -15,7 +16,7 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 
 use super::{About, Recording, machine};
-use crate::checkpoint::{CheckpointId, Settings, Shelf, differences};
+use crate::checkpoint::{CheckpointId, CheckpointStore, Settings, differences};
 use crate::reduce::VirtualRanks;
 
 /// Where a training begins, in this process.
@@ -37,7 +38,7 @@ pub(crate) struct Beginning {
 
 /// Writes a record.
 pub(super) struct Writer {
-    shelf: Shelf,
+    shelf: CheckpointStore,
     records: Records,
     /// Without the part in the making; steps end where it begins.
     record: Record,
@@ -313,7 +314,7 @@ impl Writer {
                 self.superseded = superseded;
             }
             Ok(Err(error)) => {
-                let error = crate::train::chain(&error);
+                let error = crate::causes::chain(&error);
                 warn!(%run, error, "the record could not be written; training goes on");
             }
             Err(error) => warn!(%run, %error, "the record could not be written; training goes on"),

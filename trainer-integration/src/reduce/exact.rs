@@ -1,8 +1,8 @@
 //! The exact sums over all ranks: every rank brings the sums of its subtrees; each number is added up, in tree order, by the rank that owns it.
 //!
-//! [`reduce_scatter`] leaves it at that; [`all_reduce`] then gathers what was added up; short vectors skip that and are added by everyone. All
-//! ranks exchange at once. Nothing is copied but a piece at a time: sums go out from where they are, and what comes in is added while it is in the
-//! processor's cache.
+//! [`reduce_scatter`] leaves it at that; [`all_reduce`] then gathers the sums; short vectors skip that and
+//! are added by every rank. All ranks exchange at once. Only a piece is copied at a time: sums are sent in
+//! place, and received numbers are added while they are in the processor's cache.
 
 use std::ops::{Add, Range};
 

@@ -1,8 +1,8 @@
 //! Sums over virtual ranks: whose bits do not depend on how many processes compute them, or faster ones ([`sums`](crate::collective::sums)).
 //!
-//! [`tree`] fixes the order of every addition; [`exact`] performs it over a [`Collective`](crate::collective::Collective);
-//! [`comm`] does so in the background, so that training goes on meanwhile. [`rounded`] makes the sums in 16 bits, `grouped` sends
-//! less of them from machine to machine.
+//! [`tree`] fixes the order of every addition; [`exact`] performs it over a
+//! [`Collective`](crate::collective::Collective); [`comm`] does so in the background, during the training.
+//! [`rounded`] makes the sums in 16 bits, `grouped` sends less of them from machine to machine.
 
 pub mod comm;
 pub mod exact;
@@ -10,15 +10,14 @@ pub(crate) mod grouped;
 pub mod rounded;
 pub mod tree;
 
-pub use comm::{Comm, Pending};
-pub use exact::{all_reduce, reduce_scatter};
-pub use rounded::ReduceDtype;
-pub use tree::{Partials, Span, VirtualRanks};
-
 use serde::{Deserialize, Serialize};
 
 use crate::compress::Compression;
 use crate::optim::Optimizer;
+
+pub use comm::{Comm, Pending};
+pub use exact::{all_reduce, reduce_scatter};
+pub use tree::{Partials, Span, VirtualRanks};
 
 /// How gradients are added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

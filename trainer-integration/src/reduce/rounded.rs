@@ -1,33 +1,18 @@
 //! Sums in 16 bits: half the bytes from rank to rank, and the same bits on any number of ranks still.
 //!
-//! What is rounded is every number of the fixed tree, wherever it is added up: a leaf before it is added to anything, and the sum of every node. Two
-//! numbers of 16 bits are added in 32 and rounded to the nearest of 16, of two that are equally near to the even one. So whatever passes from rank to
-//! rank is of 16 bits already and loses nothing on the way, wherever the tree is cut. PyTorch calls it `reduce_dtype` (`MixedPrecisionPolicy` of its fully
+//! Every number of the fixed tree is rounded, on any rank: a leaf before it is added to anything, and the sum
+//! of every node. Two numbers of 16 bits are added in 32 and rounded to the nearest of 16, of two that are
+//! equally near to the even one. So whatever passes from rank to rank is of 16 bits already and loses nothing
+//! on the way, wherever the tree is cut. PyTorch calls it `reduce_dtype` (`MixedPrecisionPolicy` of its fully
 //! sharded training).
-
-use std::fmt;
-use std::str::FromStr;
 
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
-use serde::{Deserialize, Serialize};
 
 use super::Reduction;
-use crate::collective::{Collective, CollectiveError, sums};
 use crate::compress::Compression;
+use crate::dtype::ReduceDtype;
 use crate::ledger::{Kind, Ledger, Numbers};
-
-/// In what numbers gradients are added up and travel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ReduceDtype {
-    /// 32 bits, 4 bytes a number.
-    #[default]
-    F32,
-    /// 16 bits with the exponents of 32 (bfloat16), 2 bytes a number. Each addition, and what is added, is off by at most 2⁻⁹ of itself: a sum over V virtual
-    /// ranks by at most (1 + log2 V, rounded up) 2⁻⁸ of the sum of magnitudes.
-    Bf16,
-}
 
 impl ReduceDtype {
     /// Why gradients that travel in another way are not added up so.
@@ -37,27 +22,6 @@ impl ReduceDtype {
         (self != ReduceDtype::F32 && is_compressed).then_some(
             "--compress has a format of its own for what travels, and keeps what that leaves out for the next step; --reduce-dtype would round it before; leave one of the two out",
         )
-    }
-}
-
-impl FromStr for ReduceDtype {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<ReduceDtype, String> {
-        match text {
-            "f32" => Ok(ReduceDtype::F32),
-            "bf16" => Ok(ReduceDtype::Bf16),
-            _ => Err(format!("gradients are not added up in {text:?}; give f32 or bf16")),
-        }
-    }
-}
-
-impl fmt::Display for ReduceDtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ReduceDtype::F32 => "f32",
-            ReduceDtype::Bf16 => "bf16",
-        })
     }
 }
 
@@ -76,33 +40,12 @@ pub(crate) fn widen(numbers: &[bf16], into: &mut Vec<f32>) {
     numbers.convert_to_f32_slice(&mut into[start..]);
 }
 
-/// Adds up the numbers of all ranks, in place, in an order that depends on the world ([`sums`]).
-///
-/// # Errors
-/// As [`sums::all_reduce`].
-pub(crate) fn all_reduce_in(
-    dtype: ReduceDtype,
-    collective: &mut dyn Collective,
-    numbers: &mut [f32],
-) -> Result<(), CollectiveError> {
-    match dtype {
-        ReduceDtype::F32 => sums::all_reduce(collective, numbers),
-        ReduceDtype::Bf16 => {
-            let mut halves = vec![bf16::ZERO; numbers.len()];
-            halves.convert_from_f32_slice(numbers);
-            sums::all_reduce(collective, &mut halves)?;
-            halves.convert_to_f32_slice(numbers);
-            Ok(())
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::collective::spawn;
+    use crate::collective::{Collective, spawn};
     use crate::reduce::{Partials, Span, VirtualRanks, all_reduce};
 
     /// The definition, word for word.

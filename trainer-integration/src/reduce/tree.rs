@@ -1,8 +1,8 @@
 //! The one binary tree in which the V virtual ranks of a run are summed. Pure: no ranks, no messages.
 //!
-//! The left subtree of a span is the largest power of two below its length, so the tree of V is made of the trees of its
-//! binary digits. Additions happen in this tree only, whoever performs them: floating-point addition commutes but does
-//! not associate, so the same tree gives the same bits.
+//! The left subtree of a span is the largest power of two below its length, so the tree of V is made of the
+//! trees of its binary digits. Additions happen in this tree only, on any rank: floating-point addition
+//! commutes but does not associate, so the same tree gives the same bits.
 
 use std::ops::{Add, Range};
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use shardd_client::engine::{Stretch, Timeline, Work};
+use shardd_api::timeline::{Stretch, Timeline, Work};
 
 /// Nodes are numbered from here: no world has so many ranks.
 const FIRST_NODE: u64 = 1 << 20;

@@ -4,10 +4,10 @@ use serde_json::Value;
 use shardfmt::digest::Digest;
 use tracing::warn;
 
-use super::TrainError;
 use crate::checkpoint::{Checkpoint, CheckpointError, Settings, differences};
 use crate::collective::{Collective, CollectiveError, Message};
 use crate::engine::Engine;
+use crate::error::TrainError;
 use crate::reduce::Comm;
 
 /// Compares settings, a JSON object, on all ranks: those by which ranks do something together before a training compares its own.

@@ -2,28 +2,29 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::account::{Account, ProgressSoFar};
+use super::account::Account;
 use super::agree::kept;
 use super::guard::Guard;
-use crate::checkpoint::{Manifest, Place, Remains, Settings};
+use crate::checkpoint::{Manifest, PeerCheckpoint, Place, Settings};
 use crate::engine::Engine;
+use crate::progress::ProgressSoFar;
 
 /// Where a rank leaves what it has of a training whose group has ended: shared by its clones.
 #[derive(Clone, Debug, Default)]
-pub struct Legacy(Arc<Mutex<Option<Remains>>>);
+pub struct Legacy(Arc<Mutex<Option<PeerCheckpoint>>>);
 
 impl Legacy {
     /// What was left last, if no training has begun since.
-    pub fn take(&self) -> Option<Remains> {
+    pub fn take(&self) -> Option<PeerCheckpoint> {
         self.lock().take()
     }
 
     /// Leaves this.
-    pub fn leave(&self, remains: Option<Remains>) {
+    pub fn leave(&self, remains: Option<PeerCheckpoint>) {
         *self.lock() = remains;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Remains>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<PeerCheckpoint>> {
         self.0.lock().expect("no panic while it is held")
     }
 }
@@ -41,7 +42,7 @@ pub(super) struct Course {
 
 impl Course {
     /// What of it this rank has, whether or not the others are there.
-    pub(super) fn remains(self, run: String, settings: &Settings) -> Option<Remains> {
+    pub(super) fn remains(self, run: String, settings: &Settings) -> Option<PeerCheckpoint> {
         if !self.is_whole {
             return None;
         }
@@ -62,6 +63,6 @@ impl Course {
             statistics: Vec::new(),
             parts: Vec::new(),
         };
-        Some(Remains { manifest, state })
+        Some(PeerCheckpoint { manifest, state })
     }
 }

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use arrow::datatypes::SchemaRef;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
-use shardd_client::record::Digest128;
+use shardd_store::record::Digest128;
 
-use super::TrainError;
 use crate::data::{Augmentation, InputSpec, Samples, StoredSamples};
 use crate::device::DeviceName;
 use crate::engine::{MicroBatch, Share};
+use crate::error::TrainError;
 use crate::flow::Part;
 use crate::loss::CrossEntropy;
 use crate::models::InputShape;

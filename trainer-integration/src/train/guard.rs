@@ -1,13 +1,14 @@
-//! What to do about a step whose loss or gradient is infinite, no number, or far above what came before. Pure: it sees what is
-//! the same on every rank, so all of them decide alike.
+//! Handles steps whose loss or gradient is infinite, NaN, or far above earlier ones. Pure: its inputs are the
+//! same on every rank, so all of them decide alike.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use super::ProgressSoFar;
-use crate::checkpoint::Exact;
 use crate::engine::StepLoss;
+use crate::error::BadStep;
+use crate::exact::Exact;
+use crate::progress::ProgressSoFar;
 
 /// How many losses make up what is usual, and how many there must be before anything is unusual.
 const USUAL: usize = 100;
@@ -41,27 +42,6 @@ pub struct GuardConfig {
     pub on_bad_step: OnBadStep,
     /// A loss is bad that is so many times the mean of the last 100 (once there were 20). `None`: however high it is.
     pub spike: Option<f32>,
-}
-
-/// What is wrong with a step.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[expect(missing_docs, reason = "each message names its fields")]
-pub enum BadStep {
-    /// The loss, or the length of the gradient, is infinite or no number.
-    #[error(
-        "the loss is {loss} and its gradient {gradient_norm} long; lower the learning rate (--lr), or clip (--clip-grad-norm)"
-    )]
-    NotFinite { loss: f64, gradient_norm: f64 },
-    /// The same where gradients have been scaled down as far as they may be.
-    #[error(
-        "the loss is {loss} and its gradient {gradient_norm} long, with loss scaled by {scale}, which is as little as it may be: 16 bits do not hold it; give --precision bf16 or f32, lower the learning rate (--lr), or clip (--clip-grad-norm)"
-    )]
-    TooLarge { loss: f64, gradient_norm: f64, scale: f32 },
-    /// The loss is far above what came before.
-    #[error(
-        "the loss is {loss}, more than {factor} times the {usual} of the steps before; look at the data, or clip (--clip-grad-norm)"
-    )]
-    Spike { loss: f64, usual: f64, factor: f32 },
 }
 
 impl BadStep {
@@ -168,7 +148,7 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::LossScale;
+    use crate::scaling::LossScale;
 
     fn step(loss: f64, gradient_norm: f64) -> StepLoss {
         let (sum, scale) = (loss * 8.0, None);

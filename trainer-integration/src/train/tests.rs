@@ -2,13 +2,13 @@ mod regroup;
 
 use std::collections::BTreeSet;
 
-use super::*;
 use arrow::array::{FixedSizeListArray, UInt8Array};
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
-use shardd_client::catalog::StorePlace;
+use shardd_store::catalog::StorePlace;
 
-use crate::checkpoint::{Resume, Shelf, load};
+use super::*;
+use crate::checkpoint::{CheckpointStore, Resume, load};
 use crate::collective::tcp::{Rendezvous, TcpOptions, connect};
 use crate::collective::{ThreadCollective, spawn};
 use crate::data::MemoryRows;
@@ -355,8 +355,8 @@ fn every_rule_gives_its_own_weights_and_the_same_on_any_number_of_ranks() {
         TrainConfig { clip: Some(0.05), ..config() },
         TrainConfig { model: ModelOptions { dropout: 0.2, ..ModelOptions::default() }, ..config() },
         TrainConfig { model: ModelOptions { dropout: 0.2, ..ModelOptions::default() }, seed: 9, ..config() },
-        TrainConfig { decline: Decline::Linear, ..config() },
-        TrainConfig { decline: Decline::Step { epochs: 1, factor: 0.5 }, ..config() },
+        TrainConfig { decline: LrDecay::Linear, ..config() },
+        TrainConfig { decline: LrDecay::Step { epochs: 1, factor: 0.5 }, ..config() },
     ];
     let mut digests = BTreeSet::from([on_threads(1, &config()).remove(0).digest]);
     for rule in &rules {
@@ -484,7 +484,7 @@ fn what_differs_between_ranks_is_named_with_rank_and_block() {
 /// A training of `world` ranks in threads that goes on from what there is, and is asked to stop after so many steps.
 fn in_parts(world: u32, config: &TrainConfig, place: &StorePlace, stop_after: Option<u64>) -> Vec<Outcome> {
     spawn(world, |mut collective: ThreadCollective| {
-        let shelf = Shelf::open(place, &"parts".parse().unwrap()).unwrap();
+        let shelf = CheckpointStore::open(place, &"parts".parse().unwrap()).unwrap();
         let checkpoint = load(&mut collective, &shelf, &Resume::Auto, config.slicing).unwrap();
         let start =
             checkpoint.as_ref().map_or((0, 0), |it| (it.manifest.place.epoch, it.manifest.place.position));
@@ -580,7 +580,7 @@ fn a_training_goes_on_at_any_stage_of_zero_from_a_checkpoint_whose_name_does_not
         for outcome in in_parts(world, &sliced, &place, Some(8)) {
             assert!(matches!(outcome, Outcome::Stopped(_)), "{zero:?}, W={world}: {outcome:?}");
         }
-        let shelf = Shelf::open(&place, &"parts".parse().unwrap()).unwrap();
+        let shelf = CheckpointStore::open(&place, &"parts".parse().unwrap()).unwrap();
         names.insert(shelf.list().unwrap().first().copied());
         // On with another stage, other ranks.
         let next = Zero::ALL[(zero.stage() as usize + 1 + world as usize) % 4];
@@ -603,7 +603,7 @@ fn a_store_that_fails_ends_no_training_but_one_that_is_to_stop() {
         let directory = tempfile::tempdir().unwrap();
         let place = StorePlace::Directory(directory.path().to_owned());
         let outcomes = spawn(2, |collective: ThreadCollective| {
-            let shelf = Shelf::open(&place, &"fails".parse().unwrap()).unwrap();
+            let shelf = CheckpointStore::open(&place, &"fails".parse().unwrap()).unwrap();
             let checkpoints = Checkpoints { shelf, every_steps: Some(5), every: None, keep: 2 };
             let persistence = Persistence { checkpoints: Some(checkpoints), ..Persistence::default() };
             let (rank, ranks) = (collective.rank(), VirtualRanks { count: 4, world: 2 });
@@ -642,7 +642,7 @@ fn checkpoints_by_the_clock_are_those_of_steps_that_all_ranks_agree_on() {
     let place = StorePlace::Directory(directory.path().to_owned());
     let run = "clock".parse().unwrap();
     for trained in spawn(3, |collective: ThreadCollective| {
-        let shelf = Shelf::open(&place, &run).unwrap();
+        let shelf = CheckpointStore::open(&place, &run).unwrap();
         // Rank 0's clock counts, and it is always time.
         let every = (collective.rank() == 0).then_some(std::time::Duration::ZERO);
         let checkpoints = Checkpoints { shelf, every_steps: None, every, keep: 1_000 };
@@ -655,7 +655,7 @@ fn checkpoints_by_the_clock_are_those_of_steps_that_all_ranks_agree_on() {
         assert_eq!(trained.digest, whole.digest);
     }
     // Every step but the first, after which ranks have not yet heard of each other, and the last.
-    let shelf = Shelf::open(&place, &run).unwrap();
+    let shelf = CheckpointStore::open(&place, &run).unwrap();
     let mut steps: Vec<u64> = shelf.list().unwrap().iter().map(|id| id.step).collect();
     steps.reverse();
     assert_eq!(steps, (2..=33).collect::<Vec<_>>());
@@ -669,7 +669,7 @@ fn a_checkpoint_of_another_training_is_refused_with_what_differs() {
     let refused = |config: &TrainConfig| {
         let place = &place;
         spawn(1, |mut collective: ThreadCollective| {
-            let shelf = Shelf::open(place, &"parts".parse().unwrap()).unwrap();
+            let shelf = CheckpointStore::open(place, &"parts".parse().unwrap()).unwrap();
             let checkpoint = load(&mut collective, &shelf, &Resume::Auto, Zero::Nothing).unwrap().unwrap();
             let start = (checkpoint.manifest.place.epoch, checkpoint.manifest.place.position);
             let start = MemorySteps::new(
@@ -711,7 +711,7 @@ fn a_source_that_begins_elsewhere_than_the_checkpoint_ends_is_refused() {
     let place = StorePlace::Directory(directory.path().to_owned());
     in_parts(2, &config(), &place, Some(3));
     let errors = spawn(1, |mut collective: ThreadCollective| {
-        let shelf = Shelf::open(&place, &"parts".parse().unwrap()).unwrap();
+        let shelf = CheckpointStore::open(&place, &"parts".parse().unwrap()).unwrap();
         let checkpoint = load(&mut collective, &shelf, &Resume::Auto, Zero::Nothing).unwrap().unwrap();
         let persistence =
             Persistence { start: Start::Checkpoint(Box::new(checkpoint)), ..Persistence::default() };

@@ -1,11 +1,10 @@
 use burn::module::Module;
 use burn::nn::{DropoutConfig, Linear, LinearConfig};
 use burn::tensor::{Tensor, TensorData};
-
-use shardd_client::catalog::StorePlace;
+use shardd_store::catalog::StorePlace;
 
 use super::*;
-use crate::checkpoint::Shelf;
+use crate::checkpoint::CheckpointStore;
 use crate::collective::{ThreadCollective, spawn};
 use crate::loss::{CrossEntropy, SampleLosses};
 use crate::models::{Norm, conv_net, perceptron};
@@ -163,7 +162,7 @@ fn what_cannot_be_trained_is_refused_with_the_way_out() {
     assert!(refused[0].contains("rank 1 differs from rank 0 in seed (1 against 0)"), "{refused:?}");
     let directory = tempfile::tempdir().unwrap();
     let place = StorePlace::Directory(directory.path().to_owned());
-    let shelf = Shelf::open(&place, &"any".parse().unwrap()).unwrap();
+    let shelf = CheckpointStore::open(&place, &"any".parse().unwrap()).unwrap();
     let refused = spawn(2, |collective| {
         let model = perceptron(3, 2, 0.0, &Device::flex());
         let rank = crate::collective::Collective::rank(&collective);

@@ -1,15 +1,16 @@
 //! What a training needs, before there is one: bytes that a rank holds and bytes that it sends, by stage. Pure.
 //!
-//! The paper's table (Rajbhandari et al., SC 2020, figure 1) is [`states`]: what must be somewhere. [`Setting::memory`] and [`Setting::wire`] are what
-//! the engine does about it, with the buffers that it needs on the way and slices as they are cut; they are what a
-//! [`Ledger`](crate::ledger::Ledger) and the bytes sent come to. Activations are an estimate ([`Transformer`]).
+//! The paper's table (Rajbhandari et al., SC 2020, figure 1) is [`states`]: what must be somewhere.
+//! [`Setting::memory`] and [`Setting::wire`] describe the engine, with its buffers and its slices as they are
+//! cut; they equal the peak of a [`Ledger`](crate::ledger::Ledger) and the bytes sent. Activations are an
+//! estimate ([`Transformer`]).
 
 use std::num::NonZeroU32;
 
 use serde::Serialize;
 
+use crate::buckets::{BucketSizes, Buckets};
 use crate::device::Precision;
-use crate::engine::{BucketSizes, Buckets};
 use crate::ledger::Usage;
 use crate::models::GptSize;
 use crate::optim::Optimizer;

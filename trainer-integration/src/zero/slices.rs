@@ -6,9 +6,7 @@
 use std::ops::Range;
 
 use crate::collective::slice_of;
-
-/// Numbers that are never cut apart.
-pub const CHUNK: usize = 1 << 10;
+use crate::optim::CHUNK;
 
 /// Ranks that share the numbers of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rustix::fs::{Advice, fadvise};
+use shardd_store::origin::Origin;
 use shardfmt::{Digest, ShardEntry, ShardError, ShardId};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::super::LoadError;
-use crate::origin::Origin;
 use crate::shared_cache::{Fetched, Seen, SharedCache};
 
 /// How much of a file is read at once.

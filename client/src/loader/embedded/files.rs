@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use arrow::datatypes::DataType;
+use shardd_store::origin::Origin;
 use shardfmt::row::RowEncoder;
 use shardfmt::shard::{nothing_beside, populate, seem_resident, will_need};
 use shardfmt::{ByteSize, Manifest, Shard, ShardEntry, ShardError};
@@ -29,7 +30,6 @@ use super::super::clocks::{Clocks, On};
 use super::bring::Bringer;
 use super::singles::{Singles, Size, Spent, Taken, Wanted};
 use super::units::Met;
-use crate::origin::Origin;
 use crate::shared_cache::{Fetched, Seen, SharedCache};
 
 /// Rows of at least so many bytes are read from a disk one by one; of smaller ones the whole shard, since a disk takes as

@@ -9,14 +9,14 @@ mod units;
 
 use std::sync::Arc;
 
-use shardfmt::plan::{Order, Plan, PlanDocument};
+use shardd_plan::{Order, Plan, PlanDocument};
 use shardfmt::row::Rows;
 
 use super::LoadError;
 use super::order::SourceRead;
 use super::source::{Reads, Ready, RowSource};
-use files::{Numbers, Open, Unit};
 
+use files::{Numbers, Open, Unit};
 pub(crate) use files::{ShardFiles, Stored};
 pub(crate) use memory::room;
 pub use samples::Samples;

@@ -4,15 +4,15 @@ use std::sync::{Arc, Mutex};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
+use shardd_store::catalog::{Catalog, StorePlace};
 use shardfmt::row::{Memory, Rows};
 use shardfmt::{RowCodec, VersionId};
 use tokio_util::sync::CancellationToken;
 
+use super::super::open_stores::Stores;
 use super::super::pool::Pool;
-use super::super::sources::Stores;
 use super::super::{CacheChoice, LoadError, columns};
 use super::{ShardFiles, Stored, room};
-use crate::catalog::{Catalog, StorePlace};
 
 /// The samples of a version, or of several one after the other, by number: they count through the shards in the manifests'
 /// order.

@@ -1,5 +1,5 @@
-//! Single rows of shards that are not on this machine, or not checked yet, by byte range: a window may want a few rows of each of many shards, and
-//! whoever waits for them should not have to wait for all of these.
+//! Reads single rows, by byte range, of shards that are not on this machine or not checked yet. A window may
+//! need a few rows of many shards, and should not wait for all of these shards.
 //!
 //! A shard's sidecar says where its rows lie and what their digests are; it is checked against the manifest, and the rows against
 //! it. Whether single rows or the whole shard are asked for is decided as one decides to rent or to buy skis: rows, until they
@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use futures::{StreamExt, stream};
+use shardd_store::origin::{Origin, OriginError};
 use shardfmt::row::RowEncoder;
 use shardfmt::shard::{RangePlan, Sidecar};
 use shardfmt::{RowCodec, RowDigest, ShardEntry, ShardError};
 
 use super::super::LoadError;
-use crate::origin::{Origin, OriginError};
 
 /// A request takes as long as so many bytes, more or less; and stores' clients ask for what lies closer together in one.
 const REQUEST: u64 = 1 << 20;

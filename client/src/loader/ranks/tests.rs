@@ -1,6 +1,6 @@
 use proptest::prelude::*;
+use shardd_plan::{PlanDocument, PlanOptions, Shape, VirtualRank, deal};
 use shardfmt::VersionId;
-use shardfmt::plan::{PlanDocument, PlanOptions, Shape, VirtualRank, deal};
 
 use super::*;
 

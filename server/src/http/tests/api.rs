@@ -1,11 +1,11 @@
-//! What the API promises as a whole: it is what it says it is, everything has a head, lists have pages, parts come together,
-//! what changes is told.
+//! The promises of the API as a whole: it fits its description, everything has a head, lists have pages,
+//! parts fit together, changes are sent.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
 
-use shardd_client::problem::TABLE;
+use shardd_api::problem::TABLE;
 
 use super::*;
 
@@ -27,18 +27,18 @@ fn filled() -> (Server, Value) {
         let info = catalog.commit(&"d".parse().unwrap(), expected, &manifest, &note).expect("committed");
         let tag = format!("v{number}").parse().expect("a tag");
         catalog
-            .put_tag(&info.name, &tag, info.commit, shardd_client::catalog::TagExpected::Absent)
+            .put_tag(&info.name, &tag, info.commit, shardd_store::catalog::TagExpected::Absent)
             .expect("tagged");
         expected = Some(info.version);
     }
-    let shape = shardfmt::plan::Shape { shard_rows: vec![1000; 3], row_bytes: 27_000 };
-    let options = shardfmt::plan::PlanOptions {
+    let shape = shardd_plan::Shape { shard_rows: vec![1000; 3], row_bytes: 27_000 };
+    let options = shardd_plan::PlanOptions {
         partitions: Some(4),
         grain_rows: Some(8),
-        ..shardfmt::plan::PlanOptions::default()
+        ..shardd_plan::PlanOptions::default()
     };
-    let document = shardfmt::plan::PlanDocument::with_defaults(expected.expect("three"), &shape, options)
-        .expect("a plan");
+    let document =
+        shardd_plan::PlanDocument::with_defaults(expected.expect("three"), &shape, options).expect("a plan");
     let plan = catalog.put_plan(&document).expect("put");
     (server, json!({ "version": expected, "plan": plan }))
 }
@@ -167,7 +167,7 @@ fn lists_come_in_pages_and_clients_put_them_together() {
         assert_eq!(whole.as_array().map(Vec::len), Some(count), "{path}");
         let url = format!("{}?limit=2", server.url(path));
         let paged: Vec<Value> =
-            shardd_client::http::HttpClient::new(PATIENCE).get_list(&url, usize::MAX).expect("pages");
+            shardd_store::http::HttpClient::new(PATIENCE).get_list(&url, usize::MAX).expect("pages");
         assert_eq!(Value::from(paged), whole, "{path}");
     }
     assert_eq!(server.catalog().log(&"d".parse().unwrap(), 2).expect("a log").len(), 2);
@@ -299,21 +299,21 @@ fn plans_are_looked_up_and_read_along_over_http() {
 fn ranks_are_told_where_they_meet_until_all_have() {
     let server = Server::start();
     let put = |body: &Value| {
-        let ask = agent().put(server.url("runs/r/meeting"));
+        let ask = agent().put(server.url("runs/r/rendezvous"));
         ask.content_type("application/json").send(body.to_string()).expect("an answer").status().as_u16()
     };
-    assert_eq!(server.get("runs/r/meeting", &[]).0, 404, "the run need not be known");
+    assert_eq!(server.get("runs/r/rendezvous", &[]).0, 404, "the run need not be known");
     for port in [1, 2] {
         let meeting = json!({ "address": format!("10.0.0.1:{port}"), "world": 4 });
         assert_eq!(put(&meeting), 204);
-        let (status, reply) = server.get("runs/r/meeting", &[]);
+        let (status, reply) = server.get("runs/r/rendezvous", &[]);
         assert_eq!((status, document(reply)), (StatusCode::OK, meeting), "what was said last");
     }
     assert_eq!(put(&json!({ "address": "10.0.0.1:3" })), 400);
     for _ in 0..2 {
-        let ended = agent().delete(server.url("runs/r/meeting")).call().expect("an answer");
+        let ended = agent().delete(server.url("runs/r/rendezvous")).call().expect("an answer");
         assert_eq!(ended.status().as_u16(), 204);
-        assert_eq!(server.get("runs/r/meeting", &[]).0, 404);
+        assert_eq!(server.get("runs/r/rendezvous", &[]).0, 404);
     }
 }
 
@@ -383,7 +383,7 @@ fn changes_are_told_as_they_happen_and_again_to_who_was_away() {
     let began = Instant::now();
     let metastore = &server.metastore;
     for number in 0.. {
-        let put = metastore.put("refs/d", vec![number as u8], shardd_client::metastore::Expected::Any, None);
+        let put = metastore.put("refs/d", vec![number as u8], shardd_store::metastore::Expected::Any, None);
         server.runtime.block_on(put).expect("written");
         if heard.recv_timeout(Duration::from_millis(100)).is_ok() {
             break;
@@ -397,7 +397,7 @@ fn changes_are_told_as_they_happen_and_again_to_who_was_away() {
         ("dataset", &json!("dataset"), &json!("d"), &json!(false))
     );
 
-    let delete = metastore.delete("refs/d", shardd_client::metastore::Expected::Any);
+    let delete = metastore.delete("refs/d", shardd_store::metastore::Expected::Any);
     server.runtime.block_on(delete).expect("removed");
     let mut later = follow(Some(&event["id"]));
     let mut data: Value = json!({ "removed": false });
@@ -420,7 +420,7 @@ fn metrics_are_what_prometheus_reads_and_count_what_was_asked() {
     for line in [
         r#"shardd_http_requests_total{route="/v1/datasets/{name}",method="GET",status="404"} 1"#,
         r#"shardd_http_requests_total{route="none",method="GET",status="404"} 1"#,
-        r#"shardd_http_request_seconds_count{route="none"} 1"#,
+        r#"shardd_http_request_duration_seconds_count{route="none"} 1"#,
         r#"shardd_misses_total{from="origin"} 0"#,
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
@@ -449,8 +449,7 @@ fn metrics_are_what_prometheus_reads_and_count_what_was_asked() {
 fn the_page_about_the_api_lists_its_routes_and_its_problems() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/API.md");
     let page = std::fs::read_to_string(&path).expect("docs/API.md");
-    let mut problems =
-        "| `type` ends in | status | what has happened | the way out |\n|---|---|---|---|\n".to_owned();
+    let mut problems = "| `type` ends in | status | meaning | the way out |\n|---|---|---|---|\n".to_owned();
     for line in TABLE {
         let row = format!("| `{}` | {} | {} | {} |\n", line.name, line.status, line.meaning, line.way_out);
         problems.push_str(&row);

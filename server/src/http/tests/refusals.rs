@@ -1,4 +1,4 @@
-//! What clients of ill will, or of another time, are told over raw sockets; and that others are answered meanwhile.
+//! Answers to malicious and outdated clients over raw sockets; other clients are served meanwhile.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

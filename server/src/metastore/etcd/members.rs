@@ -1,8 +1,8 @@
 //! The members of an etcd cluster, asked one after the other until one answers.
 //!
-//! Each member has a connection of its own, and all calls go to the member that answered last: a balanced channel would
-//! go on giving a part of the calls to a member that is dead. What may be repeated without harm is asked of the next
-//! member when one breaks off; a change is not, as it may have happened. Knows nothing of keys.
+//! Each member has a connection of its own, and all calls go to the member that answered last: a balanced
+//! channel would send a part of the calls to a dead member. What may be repeated without harm is asked of the
+//! next member when one breaks off; a change is not, as it may have happened. Knows nothing of keys.
 
 use std::error::Error as _;
 use std::fs;

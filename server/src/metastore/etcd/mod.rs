@@ -1,13 +1,14 @@
 //! A metastore in etcd: it outlives every node, and every node asks it directly.
 //!
-//! What the trait promises is what etcd has: revisions are etcd's own (the leases, users and other prefixes of the same
-//! etcd raise them, too), each change is one transaction that compares and writes, waits are watches that begin at a
-//! revision. [`members`] finds one of the members that answers; this file knows what is asked.
+//! What the trait promises is what etcd has: revisions are etcd's own (the leases, users and other prefixes
+//! of the same etcd raise them, too), each change is one transaction that compares and writes, waits are
+//! watches that begin at a revision. [`members`] finds a member that answers; this file has the requests.
 //!
 //! Two things are etcd's way:
 //! - **Leases last whole seconds**, and at least as long as etcd's `--election-timeout` allows (with its default of one
 //!   second: two). A shorter time to live is rounded up, and a lease lapses up to half a second late. After a change of
-//!   etcd's leader every lease has its full time again. So what is leased never vanishes early, and may stay a little longer.
+//!   etcd's leader every lease has its full time again. So leased keys never vanish early, and may stay a little
+//!   longer.
 //! - **The keys of a lease vanish in one change**, with one revision for all of them.
 
 mod members;
@@ -19,7 +20,7 @@ use etcd_client::{
     Client, Compare, CompareOp, Error, GetOptions, KeyValue, PutOptions, ResponseHeader, Txn, TxnOp,
     TxnOpResponse, WatchOptions, WatchStream,
 };
-use shardd_client::metastore::{
+use shardd_store::metastore::{
     Entry, Expected, LeaseId, Listing, MetaError, Metastore, check_key, check_value,
 };
 use tokio::time::sleep;

@@ -1,16 +1,17 @@
 //! sled's files: opened, written durably, and opened again after the disk refused a change.
 //!
-//! sled never calls fsync, so this module does, after every change and before it is acknowledged. After a change that could
-//! not be made durable nobody knows what is on the disk: sled is closed and opened again, which reads it as after a crash.
-//! Nothing is written to a disk that is full, and so sled meets such a failure seldom.
+//! sled never calls fsync, so this module does, after every change and before it is acknowledged. After a
+//! change that could not be made durable, the state of the disk is unknown: sled is closed and opened again,
+//! which reads it as after a crash. Nothing is written to a disk that is full, and so sled meets such a
+//! failure seldom.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use shardd_client::metastore::MetaError;
-use shardd_client::reserve::Disk as Room;
+use shardd_store::metastore::MetaError;
+use shardd_store::reserve::Disk as Room;
 use sled::transaction::{ConflictableTransactionError, TransactionError, Transactional};
 use sled::{IVec, Tree};
 use tokio::time::Instant;

@@ -4,9 +4,10 @@
 //! acknowledged ([`disk`]). Time runs in this process only: after a restart every lease has its full time to live again, so
 //! its holder can renew it as if nothing had happened.
 //!
-//! sled may read from the disk, so it is asked on a thread that may wait. An entry that hangs on no lease is answered from
-//! the view of what was read lately: it gets there under the lock of the state and leaves it under the same lock, when its
-//! change is durable and before that is acknowledged. So a read sees what is acknowledged, and does not wait for a commit.
+//! sled may read from the disk, so it is asked on a thread that may wait. An entry without a lease is
+//! answered from the view of recent reads: it enters and leaves the view under the lock of the state, when
+//! its change is durable and before that is acknowledged. So a read sees all acknowledged changes, and does
+//! not wait for a commit.
 
 mod ahead;
 mod disk;
@@ -17,8 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use shardd_client::metastore::bookkeeping::wait_for_change;
-use shardd_client::metastore::{
+use shardd_store::metastore::bookkeeping::wait_for_change;
+use shardd_store::metastore::{
     CopiedEntry, Entry, Expected, LeaseId, Listing, MetaError, Metastore, check_key, check_value,
 };
 use tokio::sync::watch;
@@ -26,6 +27,7 @@ use tokio::time::Instant;
 
 use super::OpenError;
 use super::view::View;
+
 use ahead::Ahead;
 pub(super) use disk::FORMAT;
 use state::{State, Stored};

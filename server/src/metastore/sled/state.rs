@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardd_client::metastore::bookkeeping::{Deletions, Leases};
-use shardd_client::metastore::{CopiedEntry, Entry, Expected, LeaseId, MetaError};
+use shardd_store::metastore::bookkeeping::{Deletions, Leases};
+use shardd_store::metastore::{CopiedEntry, Entry, Expected, LeaseId, MetaError};
 use sled::IVec;
 use tokio::time::Instant;
 

@@ -1,8 +1,10 @@
-use super::*;
-use proptest::prelude::*;
-use shardd_client::metastore::conformance;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use proptest::prelude::*;
+use shardd_store::metastore::conformance;
 use tempfile::TempDir;
+
+use super::*;
 
 fn open(directory: &TempDir) -> SledMetastore {
     SledMetastore::open(directory.path()).expect("opens")

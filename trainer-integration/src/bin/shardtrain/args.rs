@@ -1,34 +1,32 @@
-//! The command line, and what it means for the library.
+//! The flags of a training, and their translation for the library.
 
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, ArgMatches, CommandFactory, Parser, ValueEnum};
+use shardd_api::protocol::RunId;
 use shardd_client::loader::LastBatch;
-use shardd_client::protocol::RunId;
-use shardd_client::stores::StoreArgs;
+use shardd_store::catalog::StorePlace;
+use shardd_store::stores::{StoreArgs, StoreOptions};
 use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::collective::nccl::{NcclError, Transport};
 use shardd_trainer::compress::Compression;
 use shardd_trainer::data::InputOptions;
 use shardd_trainer::device::{DeviceError, DeviceName, Precision};
-use shardd_trainer::engine::LossScale;
-use shardd_trainer::launched::master_of_env;
+use shardd_trainer::dtype::ReduceDtype;
+use shardd_trainer::launch_env::master_of_env;
 use shardd_trainer::models::{GptSize, ModelKind, ModelOptions, Norm};
-use shardd_trainer::optim::{Decline, Optimizer, Scaling};
-use shardd_trainer::reduce::{ReduceDtype, Reduction};
+use shardd_trainer::optim::{LrDecay, Optimizer, Scaling};
+use shardd_trainer::reduce::Reduction;
+use shardd_trainer::scaling::LossScale;
 use shardd_trainer::train::{GuardConfig, OnBadStep, Preparation};
 use shardd_trainer::{Slicing, Zero};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
-use crate::bench_comm::BenchCommArgs;
-use crate::export::Export;
-use crate::launch::Launch;
-use crate::plan::PlanArgs;
-use crate::records::{Bisect, Rerun};
+type Failure = Box<dyn std::error::Error>;
 
 /// The headings of the help.
 const DATA: &str = "Data";
@@ -40,19 +38,10 @@ const PARALLEL: &str = "Precision and parallelism";
 const CHECKPOINTS: &str = "Checkpoints";
 const OUTPUT: &str = "Output";
 
-/// Train a model on a shardd dataset, as one rank of a run
-///
-/// Start one process for each rank, with the same flags: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are read as torchrun sets
-/// them. `shardtrain run` starts all ranks of a machine. The weights depend on the data, the plan, the flags and the number of
-/// virtual ranks, but not on the number of ranks. Exit codes: 0 trained, 1 failed, 2 usage error, 3 another rank is lost or late.
+/// The flags of a training.
 #[derive(Parser, Debug)]
-#[command(name = "shardtrain", version, max_term_width = 100)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(name = "shardtrain")]
 pub(crate) struct Args {
-    /// What to do instead of training as one rank
-    #[command(subcommand)]
-    pub(crate) command: Option<Command>,
-
     /// Nodes to read from, nearest first
     #[arg(help_heading = DATA, long, value_name = "URL,…", value_delimiter = ',', env = "SHARDD_SERVER")]
     #[arg(default_value = "http://127.0.0.1:7700")]
@@ -140,8 +129,8 @@ pub(crate) struct Args {
     pub(crate) lr_samples: u64,
 
     /// Learning rate schedule after warmup
-    #[arg(help_heading = OPTIMIZER, long, value_enum, default_value_t = DeclineName::Cosine)]
-    pub(crate) schedule: DeclineName,
+    #[arg(help_heading = OPTIMIZER, long, value_enum, default_value_t = LrDecayName::Cosine)]
+    pub(crate) schedule: LrDecayName,
 
     /// Epochs between decays with --schedule step [default: 30]
     #[arg(help_heading = OPTIMIZER, long, value_name = "EPOCHS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -393,7 +382,7 @@ const ELSEWHERE: [&str; 31] = [
 ];
 
 /// What was said of the training, as it would be said again.
-fn told(matches: &ArgMatches) -> Vec<String> {
+pub(crate) fn told(matches: &ArgMatches) -> Vec<String> {
     let mut told = Vec::new();
     for argument in Args::command().get_arguments() {
         let id = argument.get_id().as_str();
@@ -510,7 +499,7 @@ pub(crate) enum ModelName {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DeclineName {
+pub(crate) enum LrDecayName {
     /// Cosine decay to zero
     Cosine,
     /// Linear decay to zero
@@ -531,15 +520,9 @@ pub(crate) enum ScalingName {
     Sqrt,
 }
 
-/// What else it does than being a rank.
-#[derive(Subcommand, Debug)]
-pub(crate) enum Command {
-    Run(Launch),
-    BenchComm(BenchCommArgs),
-    Plan(PlanArgs),
-    Rerun(Rerun),
-    Bisect(Bisect),
-    Export(Export),
+/// The place that a flag names, with the options of stores.
+pub(crate) fn place(store: &Path, args: &Args) -> Result<StorePlace, Failure> {
+    Ok(StorePlace::named(store, args.store_args.options().or(&StoreOptions::of_env()?)))
 }
 
 /// Arguments that are well-formed but cannot be meant.
@@ -548,13 +531,6 @@ pub(crate) enum Command {
 pub(crate) struct UsageError(pub(crate) String);
 
 impl Args {
-    /// What this process was told; ends it where that is no proper question.
-    pub(crate) fn of_command_line() -> Args {
-        let matches = Args::command().get_matches();
-        let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-        Args { told: told(&matches), ..args }
-    }
-
     /// What no single argument shows.
     pub(crate) fn check(&self) -> Result<(), UsageError> {
         let complaint = if self.rank >= self.world {
@@ -569,7 +545,7 @@ impl Args {
             "--layers, --heads and --hidden-size are those of --model gpt".to_owned()
         } else if self.momentum.is_some() && self.optimizer != OptimizerName::Sgd {
             "--momentum is that of --optimizer sgd".to_owned()
-        } else if (self.step_epochs, self.step_factor) != (None, None) && self.schedule != DeclineName::Step {
+        } else if (self.step_epochs, self.step_factor) != (None, None) && self.schedule != LrDecayName::Step {
             "--step-epochs and --step-factor are those of --schedule step".to_owned()
         } else if self.momentum.is_some_and(|momentum| !(0.0..1.0).contains(&momentum)) {
             "--momentum must be at least 0 and below 1".to_owned()
@@ -650,12 +626,12 @@ impl Args {
     }
 
     /// How the rate falls.
-    pub(crate) fn decline(&self) -> Decline {
+    pub(crate) fn lr_decay(&self) -> LrDecay {
         match self.schedule {
-            DeclineName::Cosine => Decline::Cosine,
-            DeclineName::Linear => Decline::Linear,
-            DeclineName::Constant => Decline::Constant,
-            DeclineName::Step => Decline::Step {
+            LrDecayName::Cosine => LrDecay::Cosine,
+            LrDecayName::Linear => LrDecay::Linear,
+            LrDecayName::Constant => LrDecay::Constant,
+            LrDecayName::Step => LrDecay::Step {
                 epochs: self.step_epochs.unwrap_or(30),
                 factor: self.step_factor.unwrap_or(0.1),
             },

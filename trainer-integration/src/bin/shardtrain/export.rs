@@ -3,12 +3,12 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use shardd_client::protocol::RunId;
+use shardd_api::protocol::RunId;
 use shardd_trainer::checkpoint::export;
 
 use crate::args::Args;
+use crate::expected::open;
 use crate::output::tell_exported;
-use crate::records::open;
 
 /// Export the weights of a checkpoint as safetensors
 ///

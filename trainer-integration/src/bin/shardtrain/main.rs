@@ -1,11 +1,13 @@
 //! `shardtrain`: one rank of a training run. Start it once per rank with the same settings, or once alone; or have `shardtrain run` start
 //! them.
 //!
-//! Exit codes: 0 trained, 1 failed, 2 asked wrongly, 3 another rank is gone, late or not there (start the run again); of `rerun` and `bisect`
-//! 0 the same, 1 different, 2 not compared.
+//! Exit codes: 0 trained, 1 failed, 2 usage error, 3 another rank is lost or late (start the run again); of
+//! `rerun` and `bisect` 0 the same, 1 different, 2 not compared.
 
 mod args;
 mod bench_comm;
+mod cli;
+mod expected;
 mod export;
 mod launch;
 mod output;
@@ -24,10 +26,11 @@ use shardd_trainer::collective::CollectiveError;
 use shardd_trainer::collective::nccl::NcclError;
 use shardd_trainer::collective::tcp::JoinError;
 use shardd_trainer::device::DeviceError;
-use shardd_trainer::launched::OTHERS_ARE_GONE;
-use shardd_trainer::train::TrainError;
+use shardd_trainer::error::TrainError;
+use shardd_trainer::launch_env::OTHERS_ARE_GONE;
 
-use args::{Args, Command, UsageError};
+use args::UsageError;
+use cli::{Cli, Command};
 
 /// Every layer's tensors come and go in every step. The system's allocator gives their pages back each time and gets fresh
 /// ones, which took a sixth of the processor time of training a small model; this one keeps them.
@@ -35,10 +38,10 @@ use args::{Args, Command, UsageError};
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    let mut args = Args::of_command_line();
+    let Cli { command, mut args } = Cli::parse_or_exit();
     let warnings = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
     warnings.with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).init();
-    let (outcome, who) = match &args.command {
+    let (outcome, who) = match &command {
         None => {
             let outcome = session::run(&mut args);
             (outcome.map(|()| 0), format!("rank {}: ", args.rank))
@@ -54,7 +57,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("shardtrain: {who}{}", chain(&*error));
-            let is_comparison = matches!(args.command, Some(Command::Rerun(_) | Command::Bisect(_)));
+            let is_comparison = matches!(command, Some(Command::Rerun(_) | Command::Bisect(_)));
             ExitCode::from(match code(&*error) {
                 1 if is_comparison && !differs(&*error) => 2,
                 code => code,
@@ -87,7 +90,7 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
             _,
             Some(
                 JoinError::NoMaster { .. }
-                | JoinError::NoMeeting { .. }
+                | JoinError::NoRendezvous { .. }
                 | JoinError::Missing { .. }
                 | JoinError::GivenUp
                 | JoinError::Peer { .. },

@@ -2,17 +2,16 @@
 
 use std::error::Error;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Parser;
-use shardd_client::catalog::CatalogError;
-use shardd_client::protocol::RunId;
-use shardd_client::record::{Record, RecordError, RecordId, compare};
-use shardd_trainer::checkpoint::{Resume, Shelf};
-use shardd_trainer::record::{Purpose, Recording};
+use shardd_api::protocol::RunId;
+use shardd_store::record::compare;
+use shardd_trainer::checkpoint::Resume;
 
 use crate::args::{Args, OnBad, UsageError};
-use crate::session::{place, train};
+use crate::expected::Expected;
+use crate::session::train;
 
 type Failure = Box<dyn Error>;
 
@@ -108,85 +107,6 @@ pub(crate) struct Bisect {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-/// The record that a training is compared with.
-pub(crate) struct Expected {
-    shelf: Shelf,
-    id: RecordId,
-    record: Record,
-}
-
-impl Expected {
-    /// The record that is called so. Rank numbers are no matter: every rank reads it.
-    fn open(at: &Path, asked: &str, run: &RunId, args: &Args) -> Result<Expected, Failure> {
-        let shelf = open(at, run, args, "record")?;
-        let records = shelf.records();
-        let (id, record) = shelf.handle().block_on(async {
-            let listed = records.find(asked).await?;
-            Ok::<_, RecordError>((listed.id, records.read(&listed).await?))
-        })?;
-        Ok(Expected { shelf, id, record })
-    }
-
-    pub(crate) fn recording(&self) -> Recording {
-        let (every, record) = (self.record.steps.digests_every, Box::new(self.record.clone()));
-        Recording { shelf: self.shelf.clone(), every, purpose: Purpose::Compare(self.id, record) }
-    }
-
-    /// Why it cannot be trained again.
-    pub(crate) fn lacks(&self, error: &CatalogError) -> Failure {
-        let (id, data) = (self.id.short(), &self.record.data);
-        let name = data.dataset.as_ref().map_or(String::new(), |name| format!(" of {name}"));
-        let (version, plan) = (data.version.short(), data.plan.short());
-        format!(
-            "record {id} is of plan {plan} and version {version}{name}, which cannot be read here ({}); restore it, or name the place that has it with --store or --server",
-            crate::chain(error)
-        )
-        .into()
-    }
-
-    /// Says that nothing differs, once so many steps were trained.
-    pub(crate) fn tell(&self, args: &Args, trained: u64) -> Result<(), Failure> {
-        let steps = &self.record.steps;
-        if trained < steps.end {
-            let compared = trained.saturating_sub(steps.first);
-            let message =
-                format!("stopped after {compared} steps, which are the same; the others were not compared");
-            return Err(UsageError(message).into());
-        }
-        if args.rank > 0 {
-            return Ok(());
-        }
-        let count = steps.end - steps.first;
-        let from = match steps.first {
-            0 => String::new(),
-            first => format!(", from step {first} on, with which record {} begins", self.id.short()),
-        };
-        let weights = match &self.record.weights {
-            Some(weights) => format!(", and the weights at the end, blake3 {weights}"),
-            None => String::new(),
-        };
-        // A reader that has gone away misses it; the exit code says the same.
-        let _ = writeln!(io::stdout(), "{count} steps are the same to the last bit{from}{weights}");
-        Ok(())
-    }
-}
-
-/// The records of a place, or its checkpoints (`what`, as the flag says), which is not made where there is none.
-pub(crate) fn open(at: &Path, run: &RunId, args: &Args, what: &str) -> Result<Shelf, Failure> {
-    let place = place(at, args)?;
-    if let shardd_client::catalog::StorePlace::Directory(directory) = &place
-        && !directory.is_dir()
-    {
-        let plural = format!("{}s", what.trim_end_matches('s'));
-        return Err(format!(
-            "there is no directory {}; name that of the {plural} with --{what}",
-            directory.display()
-        )
-        .into());
-    }
-    Ok(Shelf::open(&place, run)?)
 }
 
 /// Trains again: 0 if all is the same.

@@ -11,31 +11,33 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
-use shardd_client::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog, StorePlace};
-use shardd_client::http::Credentials;
+use shardd_api::protocol::UnsentReports;
 use shardd_client::loader::{BatchSize, Loader, LoaderConfig, LoaderSource};
-use shardd_client::protocol::UnsentReports;
-use shardd_client::record::Data;
-use shardd_client::stores::StoreOptions;
-use shardd_trainer::checkpoint::{Checkpoint, Checkpoints, Resume, Shelf, StopFlag, hand_over, load};
+use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+use shardd_store::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog};
+use shardd_store::http::Credentials;
+use shardd_store::record::Data;
+use shardd_trainer::checkpoint::{
+    Checkpoint, CheckpointStore, Checkpoints, Resume, StopFlag, hand_over, load,
+};
 use shardd_trainer::cluster::{CatalogRows, timelines};
-use shardd_trainer::collective::tcp::{TcpOptions, connect, meet};
+use shardd_trainer::collective::tcp::{TcpOptions, connect, connect_through_nodes};
 use shardd_trainer::collective::{Collective, threads};
 use shardd_trainer::data::{Augmentation, Rows};
 use shardd_trainer::elastic::{Origin, Reforming};
-use shardd_trainer::launched::{end_with, stop_on_signals};
+use shardd_trainer::error::TrainError;
+use shardd_trainer::launch_env::{end_with, stop_on_signals};
 use shardd_trainer::record::{About, Purpose, Recording};
 use shardd_trainer::trace::{Tracer, node_events};
 use shardd_trainer::train::{
-    Legacy, OnBadStep, Outcome, Persistence, Progress, Start, TrainConfig, TrainError, agree, train_with,
+    Legacy, OnBadStep, Outcome, Persistence, Progress, Start, TrainConfig, agree, train_with,
 };
 use shardd_trainer::weights::Weights;
-use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 
-use crate::args::{Args, UsageError};
+use crate::args::{Args, UsageError, place};
+use crate::expected::Expected;
 use crate::output::{Observer, Report, save, tell_stopped, write_report, write_trace};
-use crate::records::Expected;
 use shares::Shares;
 
 type Failure = Box<dyn Error>;
@@ -326,7 +328,7 @@ impl<'a> Session<'a> {
             model: args.model_options(),
             augmentation: if args.augment { Augmentation::CropFlip } else { Augmentation::None },
             rate: args.scaled_rate(shares.global_batch),
-            decline: args.decline(),
+            decline: args.lr_decay(),
             warm_up_epochs: args.warmup_epochs,
             input,
             device: args.device,
@@ -402,7 +404,7 @@ fn recording(
         (Some(checkpoints), named) if named.is_none() || *named == args.checkpoints => {
             checkpoints.shelf.clone()
         }
-        (_, Some(named)) => Shelf::open(&place(named, args)?, &args.run)?,
+        (_, Some(named)) => CheckpointStore::open(&place(named, args)?, &args.run)?,
         (_, None) => return Err(UsageError("say where the record goes: --record DIR".to_owned()).into()),
     };
     let about = About { data, arguments: args.told.clone() };
@@ -417,7 +419,7 @@ fn first_weights(path: &Path) -> Result<Weights, Failure> {
 }
 
 fn open_checkpoints(store: &Path, args: &Args) -> Result<Checkpoints, Failure> {
-    let shelf = Shelf::open(&place(store, args)?, &args.run)?;
+    let shelf = CheckpointStore::open(&place(store, args)?, &args.run)?;
     let (every_steps, every) = args.checkpoint_intervals();
     Ok(Checkpoints { shelf, every_steps, every, keep: args.keep_checkpoints as usize })
 }
@@ -434,10 +436,6 @@ fn source(args: &Args, known: &[String]) -> Result<LoaderSource, Failure> {
             credentials: Credentials::of_env()?,
         },
     })
-}
-
-pub(crate) fn place(store: &Path, args: &Args) -> Result<StorePlace, Failure> {
-    Ok(StorePlace::named(store, args.store_args.options().or(&StoreOptions::of_env()?)))
 }
 
 /// The servers, whichever answers, or the store.
@@ -518,7 +516,9 @@ fn join_as(args: &Args, options: TcpOptions) -> Result<Box<dyn Collective>, Fail
     }
     let (rank, world) = (args.rank, args.world);
     let joined = match (args.given_master(), &args.store) {
-        (None, None) => meet(&args.server, &Credentials::of_env()?, &args.run, rank, world, &options)?,
+        (None, None) => {
+            connect_through_nodes(&args.server, &Credentials::of_env()?, &args.run, rank, world, &options)?
+        }
         _ => connect(&args.master(), rank, world, &options)?,
     };
     Ok(Box::new(joined))

@@ -1,4 +1,5 @@
-//! Lines that tell people how a training is going, every few seconds. Pure but for being told how long it has been.
+//! Lines that tell people how a training is going, every few seconds. Pure: the caller passes the elapsed
+//! time.
 
 use std::time::Duration;
 

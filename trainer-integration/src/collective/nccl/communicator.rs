@@ -1,5 +1,5 @@
-//! The ranks of an NCCL communicator. No call waits for another rank: what goes on in the background is asked about until it is done, and given up when
-//! it takes too long.
+//! The ranks of an NCCL communicator. No call waits for another rank: background operations are polled until
+//! they are done, and aborted after a time-out.
 //!
 //! Why `unsafe`: see [`library`](super::library).
 

@@ -1,10 +1,11 @@
 //! Sums of gradients where they were computed: NVIDIA's NCCL between GPUs, one process for each; or through the memory of the host and the
 //! run's [`Collective`], which also serves several ranks on one GPU.
 //!
-//! NCCL is a library of the machine that computes, found when it is asked for ([`library`]): nothing of it is needed to build or to start this
-//! program. It adds in an order of its own, so it goes with [`Reduction::Fast`](crate::reduce::Reduction) alone. Everything but gradients (meeting,
-//! comparing, losses, checkpoints) stays with the run's collective, which also tells who is gone: before each sum all ranks meet there, and nobody
-//! enters a sum that a dead rank would never leave.
+//! NCCL is a library of the machine that computes, found when it is asked for ([`library`]): nothing of it is
+//! needed to build or to start this program. It adds in an order of its own, so it goes with
+//! [`Reduction::Fast`](crate::reduce::Reduction) alone. Everything but gradients (rendezvous, comparisons,
+//! losses, checkpoints) stays with the run's collective, which also detects lost ranks: before each sum all
+//! ranks meet there, and none enters a sum that a dead rank would never leave.
 
 pub mod communicator;
 #[cfg(feature = "cuda")]
@@ -16,10 +17,10 @@ use std::time::Duration;
 use burn::tensor::{Device, Tensor, TensorData};
 use thiserror::Error;
 
+use super::sums::all_reduce_in;
 use super::{Collective, CollectiveError};
 use crate::device::DeviceName;
-use crate::reduce::ReduceDtype;
-use crate::reduce::rounded::all_reduce_in;
+use crate::dtype::ReduceDtype;
 use crate::stage::to_numbers;
 
 /// What carries gradients from rank to rank.

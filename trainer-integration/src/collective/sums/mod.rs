@@ -13,9 +13,12 @@ mod scattered;
 mod team;
 
 use bytemuck::Pod;
+use half::bf16;
+use half::slice::HalfFloatSliceExt;
 
 use super::numbers::Number;
 use super::{Among, Collective, CollectiveError};
+use crate::dtype::ReduceDtype;
 
 pub use choose::{CROSSOVERS, Crossover, choose};
 pub use compensated::Compensated;
@@ -191,6 +194,27 @@ pub(crate) fn gather_more<T: Pod>(
     pieces: Vec<(u32, &mut [T])>,
 ) -> Result<(), CollectiveError> {
     scattered::all_gather(&mut Team::of(collective, members.to_vec()), pieces)
+}
+
+/// Adds up the numbers of all ranks, in place, in an order that depends on the world ([module](self)).
+///
+/// # Errors
+/// As [`all_reduce`].
+pub(crate) fn all_reduce_in(
+    dtype: ReduceDtype,
+    collective: &mut dyn Collective,
+    numbers: &mut [f32],
+) -> Result<(), CollectiveError> {
+    match dtype {
+        ReduceDtype::F32 => all_reduce(collective, numbers),
+        ReduceDtype::Bf16 => {
+            let mut halves = vec![bf16::ZERO; numbers.len()];
+            halves.convert_from_f32_slice(numbers);
+            all_reduce(collective, &mut halves)?;
+            halves.convert_to_f32_slice(numbers);
+            Ok(())
+        }
+    }
 }
 
 #[cfg(test)]

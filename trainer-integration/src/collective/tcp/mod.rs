@@ -1,13 +1,13 @@
-//! Ranks as processes, each connected to each other by one TCP stream. [`rendezvous`](Rendezvous) finds them, this module
-//! moves their messages: the calling thread drives all streams itself, straight from and into the caller's memory, and
-//! sleeps only while none of them can go on.
+//! Ranks as processes, each connected to each other by one TCP stream. [`rendezvous`](Rendezvous) finds them,
+//! this module moves their messages: the calling thread drives all streams itself, straight from and into the
+//! caller's memory, and sleeps only while all of them are blocked.
 //!
 //! Streams carry checksums, no encryption and no proof of identity: keep them inside a trusted network.
 
-mod meeting;
 mod peer;
 mod rendezvous;
 mod step;
+mod through_nodes;
 mod wire;
 
 use std::io::{self, ErrorKind};
@@ -20,10 +20,10 @@ use mio::{Events, Interest, Poll, Token};
 
 use super::standing::Standing;
 use super::{Among, Collective, CollectiveError, DEFAULT_TIMEOUT, Incoming, Link, Outgoing, Sink};
-pub use meeting::meet;
 use peer::Peer;
 pub use rendezvous::{JoinError, Rendezvous, connect};
 use step::Step;
+pub use through_nodes::connect_through_nodes;
 use wire::{Header, Kind, MAX_TEXT_BYTES};
 
 /// After so long without news a rank looks for aborts behind messages that it does not want yet.

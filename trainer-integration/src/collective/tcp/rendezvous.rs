@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use shardd_client::http::HttpError;
+use shardd_store::http::HttpError;
 use thiserror::Error;
 
 use super::wire::{Kind, read_greeting, write_greeting};
@@ -38,7 +38,7 @@ pub enum JoinError {
     Nodes { source: HttpError },
     /// No rank 0 said where it waits. Start it.
     #[error("no rank 0 of run {run} waits for others after {waited:?}: start it")]
-    NoMeeting { run: String, waited: Duration },
+    NoRendezvous { run: String, waited: Duration },
     /// Rank 0 does not take this rank in.
     #[error("rank 0 at {master} refused rank {rank}: {reason}")]
     Refused { master: String, rank: u32, reason: String },

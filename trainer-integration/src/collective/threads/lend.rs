@@ -1,9 +1,11 @@
-//! Where the ranks of a process lend each other what they send. A receiver reads the sender's own memory, so a message of 64 MiB is
-//! added to another without being copied first; safe code would need a copy, or an owner in common for what is the caller's.
+//! Where the ranks of a process lend each other the data they send. A receiver reads the sender's own memory,
+//! so a message of 64 MiB is added to another without being copied first; safe code would need a copy, or
+//! shared ownership of the caller's memory.
 //!
-//! Why nobody reads memory that is gone: a lot is on the desk only while [`Desk::lending`] runs, which borrows what is lent. It does not
-//! return, nor unwind, before each of its lots has been taken or withdrawn, and a lot that is being read is not withdrawn but waited
-//! for. Readers hold a [`Loan`] while they read, and giving it back takes the lot off the desk.
+//! Memory outlives its readers: a lot is on the mailbox only while [`Mailbox::lending`] runs, which borrows the
+//! lent memory. It does not return, nor unwind, before each of its lots has been taken or withdrawn, and a
+//! lot that is being read is not withdrawn but waited for. Readers hold a [`Loan`] while they read, and
+//! giving it back takes the lot off the mailbox.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -12,7 +14,7 @@ use crate::collective::CollectiveError;
 use crate::collective::standing::Standing;
 
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Mailbox {
     world: usize,
     state: Mutex<State>,
     /// One for each rank, told of what concerns it.
@@ -43,14 +45,14 @@ struct Lent(*const [u8]);
 // SAFETY: it is only an address. It is followed by `Loan::messages` alone, which says why that is sound on any thread.
 unsafe impl Send for Lent {}
 
-impl Desk {
-    pub(super) fn new(world: usize) -> Desk {
+impl Mailbox {
+    pub(super) fn new(world: usize) -> Mailbox {
         let state = State {
             lots: (0..world * world).map(|_| None).collect(),
             reached: vec![None; world],
             ended: vec![None; world],
         };
-        Desk { world, state: Mutex::new(state), changed: (0..world).map(|_| Condvar::new()).collect() }
+        Mailbox { world, state: Mutex::new(state), changed: (0..world).map(|_| Condvar::new()).collect() }
     }
 
     /// Lends `messages[to]` to each rank while `act` runs, and waits until all have read what is for them. When `act` fails or a
@@ -63,7 +65,7 @@ impl Desk {
     ) -> Result<R, CollectiveError> {
         let (rank, operation) = (standing.rank, standing.operation());
         // However this ends, its drop withdraws what is left before the borrow of `messages` does.
-        let lending = Lending { desk: self, rank };
+        let lending = Lending { mailbox: self, rank };
         let mut state = self.state();
         if !standing.is_of_two() {
             state.reached[rank] = Some(operation);
@@ -126,7 +128,7 @@ impl Desk {
     fn take(&self, state: &mut State, from: usize, to: usize) -> Loan<'_> {
         let lot = state.lots[from * self.world + to].as_mut().expect("the caller has seen it");
         lot.is_on_loan = true;
-        Loan { from, to, operation: lot.operation, messages: lot.messages.clone(), desk: self }
+        Loan { from, to, operation: lot.operation, messages: lot.messages.clone(), mailbox: self }
     }
 
     fn wait<'s>(
@@ -164,26 +166,26 @@ impl State {
     }
 }
 
-/// Lots of one rank that may still be on the desk.
+/// Lots of one rank that may still be on the mailbox.
 struct Lending<'d> {
-    desk: &'d Desk,
+    mailbox: &'d Mailbox,
     rank: usize,
 }
 
 impl Lending<'_> {
     fn left(&self, state: &State) -> Vec<usize> {
-        (0..self.desk.world).filter(|&to| state.lot(self.rank, to).is_some()).collect()
+        (0..self.mailbox.world).filter(|&to| state.lot(self.rank, to).is_some()).collect()
     }
 
     /// Waits until everyone has read what is for it.
     fn wait(&self, standing: &Standing) -> Result<(), CollectiveError> {
-        let mut state = self.desk.state();
+        let mut state = self.mailbox.state();
         loop {
             let left = self.left(&state);
             if left.is_empty() {
                 return Ok(());
             }
-            state = self.desk.wait(state, standing, &left)?;
+            state = self.mailbox.wait(state, standing, &left)?;
         }
     }
 }
@@ -191,16 +193,16 @@ impl Lending<'_> {
 impl Drop for Lending<'_> {
     /// Withdraws what nobody reads, and waits for who does: that ends with a copy or an addition, or with the reader's panic.
     fn drop(&mut self) {
-        let mut state = self.desk.state();
+        let mut state = self.mailbox.state();
         loop {
             for to in self.left(&state) {
-                let lot = &mut state.lots[self.rank * self.desk.world + to];
+                let lot = &mut state.lots[self.rank * self.mailbox.world + to];
                 lot.take_if(|lot| !lot.is_on_loan);
             }
             if self.left(&state).is_empty() {
                 return;
             }
-            state = self.desk.changed[self.rank].wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.mailbox.changed[self.rank].wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -212,7 +214,7 @@ pub(super) struct Loan<'d> {
     to: usize,
     operation: u64,
     messages: Vec<Lent>,
-    desk: &'d Desk,
+    mailbox: &'d Mailbox,
 }
 
 impl Loan<'_> {
@@ -226,7 +228,7 @@ impl Loan<'_> {
 
     pub(super) fn messages(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.messages.iter().map(|&Lent(message)| {
-            // SAFETY: `Desk::lending` borrows the message and ends only when the lot is off the desk, which the drop of this loan sees
+            // SAFETY: `Mailbox::lending` borrows the message and ends only when the lot is off the mailbox, which the drop of this loan sees
             // to; the reference lives no longer than the borrow of the loan. Nobody writes to what is lent, as it is borrowed.
             unsafe { &*message }
         })
@@ -235,7 +237,7 @@ impl Loan<'_> {
 
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
-        self.desk.state().lots[self.from * self.desk.world + self.to] = None;
-        self.desk.changed[self.from].notify_one();
+        self.mailbox.state().lots[self.from * self.mailbox.world + self.to] = None;
+        self.mailbox.changed[self.from].notify_one();
     }
 }

@@ -10,13 +10,13 @@ use super::standing::Standing;
 use super::{
     Among, Collective, CollectiveError, DEFAULT_TIMEOUT, Incoming, Link, Outgoing, Piece, Place, Sink,
 };
-use lend::{Desk, Loan};
+use lend::{Loan, Mailbox};
 
 /// A [`Collective`] between threads; see [`world`] and [`spawn`].
 #[derive(Debug)]
 pub struct ThreadCollective {
     standing: Standing,
-    desk: Arc<Desk>,
+    mailbox: Arc<Mailbox>,
 }
 
 /// The members of a world of `ranks`, in rank order; give each to a thread of its own.
@@ -26,10 +26,10 @@ pub fn world(ranks: u32, timeout: Duration) -> Vec<ThreadCollective> {
 
 /// A world with one rank per entry, which says what machine the rank takes itself to be on.
 pub fn world_on(hosts: &[u32], timeout: Duration) -> Vec<ThreadCollective> {
-    let desk = Arc::new(Desk::new(hosts.len()));
+    let mailbox = Arc::new(Mailbox::new(hosts.len()));
     let member = |rank| ThreadCollective {
         standing: Standing::new(rank, hosts.to_vec(), timeout),
-        desk: Arc::clone(&desk),
+        mailbox: Arc::clone(&mailbox),
     };
     (0..hosts.len()).map(member).collect()
 }
@@ -89,7 +89,7 @@ impl Collective for ThreadCollective {
         }
         self.perform(outgoing, incoming, sink).inspect_err(|why| {
             let told = CollectiveError::Aborted { rank: why.rank(), reason: why.reason() };
-            self.desk.end(self.standing.rank, told);
+            self.mailbox.end(self.standing.rank, told);
             self.standing.failed = Some(why.clone());
         })
     }
@@ -97,7 +97,7 @@ impl Collective for ThreadCollective {
     fn abort(&mut self, reason: &str) {
         if self.standing.failed.is_none() {
             let why = CollectiveError::Aborted { rank: self.rank(), reason: reason.to_owned() };
-            self.desk.end(self.standing.rank, why.clone());
+            self.mailbox.end(self.standing.rank, why.clone());
             self.standing.failed = Some(why);
         }
     }
@@ -136,14 +136,14 @@ impl ThreadCollective {
         let senders = (0..standing.world).filter(|&from| !expected[from].is_empty());
         // The sink needs all of its messages at once, the others are taken as they come.
         let (at_sink, mut waiting): (Vec<usize>, Vec<usize>) = senders.partition(|&from| has_sink(from));
-        let desk = &self.desk;
-        desk.lending(standing, &messages, |standing| {
+        let mailbox = &self.mailbox;
+        mailbox.lending(standing, &messages, |standing| {
             while !waiting.is_empty() {
-                let loan = desk.borrow_any(standing, &waiting, since)?;
+                let loan = mailbox.borrow_any(standing, &waiting, since)?;
                 waiting.retain(|&rank| rank != loan.from());
                 take(standing, &loan, &expected[loan.from()], incoming)?;
             }
-            let loans = desk.borrow_all(standing, &at_sink, since)?;
+            let loans = mailbox.borrow_all(standing, &at_sink, since)?;
             for loan in &loans {
                 take(standing, loan, &expected[loan.from()], incoming)?;
             }
@@ -210,7 +210,7 @@ impl Drop for ThreadCollective {
     fn drop(&mut self) {
         let how = if std::thread::panicking() { "its thread panicked" } else { "its thread ended" };
         let rank = self.standing.rank;
-        self.desk.end(rank, CollectiveError::Gone { rank: rank as u32, how: how.to_owned() });
+        self.mailbox.end(rank, CollectiveError::Gone { rank: rank as u32, how: how.to_owned() });
     }
 }
 

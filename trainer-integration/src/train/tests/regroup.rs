@@ -246,7 +246,7 @@ fn what_is_trained_is_evaluated_by_those_that_are_left() {
 
 /// The name of the newest checkpoint.
 fn newest(place: &StorePlace) -> CheckpointId {
-    Shelf::open(place, &"parts".parse().unwrap()).unwrap().list().unwrap()[0]
+    CheckpointStore::open(place, &"parts".parse().unwrap()).unwrap().list().unwrap()[0]
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_checkpoint_of_four_slices_is_that_of_one_rank_that_has_everything_and_back(
         }
         let read = |config: &TrainConfig, world| {
             spawn(world, |mut collective: ThreadCollective| {
-                let shelf = Shelf::open(&there, &"parts".parse().unwrap()).unwrap();
+                let shelf = CheckpointStore::open(&there, &"parts".parse().unwrap()).unwrap();
                 load(&mut collective, &shelf, &Resume::Auto, config.slicing).unwrap().unwrap().state
             })
         };

@@ -1,4 +1,4 @@
-//! The formulas: the paper's figures, laws, and what trainings come to.
+//! The formulas: the paper's figures, laws, and real trainings.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -70,7 +70,7 @@ proptest! {
         blocks in prop::collection::vec(1usize..3_000_000, 1..12), world in 1u32..20, more in 1u32..20
     ) {
         let of = |world| setting(&blocks, world, world, true);
-        let chunks = 16 * crate::zero::slices::CHUNK * blocks.len();
+        let chunks = 16 * crate::optim::CHUNK * blocks.len();
         for zero in Zero::ALL {
             prop_assert!(of(world + more).memory(zero).all <= of(world).memory(zero).all + chunks);
             prop_assert!(of(world + more).wire(zero, true, 1).all() >= of(world).wire(zero, true, 1).all());

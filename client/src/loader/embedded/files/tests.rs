@@ -1,15 +1,16 @@
-//! Rows are what was stored, whether the memory holds all of them or none, and whether their shards have been checked or not.
+//! Rows are the stored ones, whether the memory holds all of them or none, and whether their shards have been
+//! checked or not.
 
 use std::collections::BTreeSet;
 use std::fs;
 
-use shardfmt::plan::Permutation;
+use shardd_plan::Permutation;
+use shardd_store::origin::conformance::{manifest, shard};
 use shardfmt::shard::FinishedShard;
 use tempfile::TempDir;
 
 use super::*;
 use crate::loader::embedded::room;
-use crate::origin::conformance::{manifest, shard};
 
 const ROWS: u32 = 997;
 

@@ -1,4 +1,4 @@
-//! What is printed.
+//! The printed table.
 
 use std::io::{self, Write};
 

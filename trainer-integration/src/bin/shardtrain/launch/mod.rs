@@ -1,7 +1,8 @@
 //! `shardtrain run`: starts the ranks of a training on this machine, and again those that are left when some have died.
 //!
-//! A rank whose collective fails ends by itself, with exit code 3; the launcher waits for all to end, and starts as many as are left, which
-//! go on from the newest checkpoint. What becomes of a launch is decided in `verdict.rs`; here are processes and signals.
+//! A rank whose collective fails ends by itself, with exit code 3; the launcher waits for all to end, and
+//! starts as many as are left, which resume from the newest checkpoint. What becomes of a launch is decided
+//! in `verdict.rs`; here are processes and signals.
 
 mod elastic;
 mod roster;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use clap::Parser;
 use rustix::process::{Pid, Signal, kill_process};
 use shardd_trainer::checkpoint::Resume;
-use shardd_trainer::launched::{LAUNCHER, master_of_env};
+use shardd_trainer::launch_env::{LAUNCHER, master_of_env};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -64,7 +65,7 @@ pub(crate) struct Launch {
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     node: u32,
 
-    /// Program to start instead of shardtrain; it finds its rank with shardd_trainer::Launched
+    /// Program to start instead of shardtrain; it finds its rank with shardd_trainer::LaunchEnv
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
 
@@ -128,12 +129,12 @@ struct RankSettings {
 impl RankSettings {
     /// This program, for a training.
     fn training(launch: &Launch) -> Result<RankSettings, Failure> {
+        if launch.arguments.first().is_some_and(|first| !first.starts_with('-')) {
+            return Err(UsageError("give the arguments of a training after --".to_owned()).into());
+        }
         let name = "shardtrain".to_owned();
         let args = Args::try_parse_from(std::iter::once(&name).chain(&launch.arguments));
         let args = args.unwrap_or_else(|error| error.exit());
-        if args.command.is_some() {
-            return Err(UsageError("give the arguments of a training after --".to_owned()).into());
-        }
         args.check()?;
         let master = args.given_master();
         if launch.nodes > 1 && master.is_none() && args.store.is_some() {

@@ -1,8 +1,9 @@
-//! Who is in which group of ranks, where ranks stay when others go. Pure: what members say and how they end in, what is to be done comes out.
+//! Who is in which group of ranks, where ranks stay when others go. Pure: join and exit events in, commands
+//! out.
 //!
-//! A group is formed of members that ask for a place. It dissolves when one of its members ends or has lost the others, or pauses because
-//! somebody else waits for a place; in either case its members ask again, and once each of them has asked or ended, the next group is
-//! formed of those that are there.
+//! A group is formed of members that ask for a place. It dissolves when one of its members ends or has lost
+//! the others, or pauses because another process waits for a place. In either case its members ask again, and
+//! once each of them has asked or ended, those present form the next group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -244,7 +245,7 @@ impl Roster {
         let end = |number: &u32| match self.standing(*number) {
             Standing::Ended(end) => *end,
             // It could go on if the others could.
-            _ => End::Code(i32::from(shardd_trainer::launched::OTHERS_ARE_GONE)),
+            _ => End::Code(i32::from(shardd_trainer::launch_env::OTHERS_ARE_GONE)),
         };
         let ends: Vec<End> = self.group.iter().map(end).collect();
         let has_ended = |number: &u32| matches!(self.standing(*number), Standing::Ended(_));

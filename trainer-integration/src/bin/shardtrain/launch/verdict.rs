@@ -1,4 +1,4 @@
-//! What to do when the processes of a training have ended. Pure: how each of them ended in, what comes next out.
+//! What to do when the processes of a training have ended. Pure: exits of ranks in, the next action out.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ impl fmt::Display for End {
 }
 
 /// What a process says that could go on if the others could.
-const OTHERS_ARE_GONE: i32 = shardd_trainer::launched::OTHERS_ARE_GONE as i32;
+const OTHERS_ARE_GONE: i32 = shardd_trainer::launch_env::OTHERS_ARE_GONE as i32;
 /// What one says whose arguments make no sense.
 const ASKED_WRONGLY: i32 = 2;
 

@@ -1,7 +1,8 @@
-//! How large a step is, and into how many shares it is cut: what is asked for, what a checkpoint has, or a default that follows
-//! from the plan and the global batch. How many ranks there are decides nothing, only whether they can share it. Pure.
+//! The size of a step, and the number of its shares: from flags, from a checkpoint, or a default that follows
+//! from the plan and the global batch. How many ranks there are decides nothing, only whether they can share
+//! it. Pure.
 
-use shardfmt::plan::{Plan, PlanError};
+use shardd_plan::{Plan, PlanError};
 
 use crate::args::{Args, UsageError};
 
@@ -96,8 +97,8 @@ impl Asked {
 
 #[cfg(test)]
 mod tests {
+    use shardd_plan::{PlanDocument, PlanOptions, Shape};
     use shardfmt::VersionId;
-    use shardfmt::plan::{PlanDocument, PlanOptions, Shape};
 
     use super::*;
 

@@ -1,12 +1,13 @@
-//! One process in one group of ranks after the other: what it has opened stays open, and what it computes with stays warm.
+//! In-process restart: one process in one group of ranks after the other, with its files open and its caches
+//! warm.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use shardd_trainer::collective::tcp::TcpOptions;
-use shardd_trainer::elastic::{Left, Member, Place, Reforming, Seat};
-use shardd_trainer::launched::OTHERS_ARE_GONE;
+use shardd_trainer::elastic::{Left, Member, Place, Reforming, Slot};
+use shardd_trainer::launch_env::OTHERS_ARE_GONE;
 use shardd_trainer::train::{Legacy, Progress};
 
 use super::{Ended, Failure, GoingOn, Group, Session, join_as};
@@ -81,7 +82,7 @@ struct Last {
 fn train(
     session: &Session<'_>,
     args: &Args,
-    seat: &Seat,
+    seat: &Slot,
     member: &mut Member,
     last: &mut Last,
     legacy: &Legacy,

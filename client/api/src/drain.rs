@@ -1,0 +1,54 @@
+//! Nodes that are to host nothing, and how far they are.
+
+use serde::{Deserialize, Serialize};
+
+use crate::health::HealthIssue;
+use crate::node::NodeRecord;
+
+/// Why a node is to host nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Drain {
+    /// Somebody said so; it lasts until somebody says otherwise.
+    Asked,
+    /// It is about to stop, and hosts again when it is back.
+    Stopping,
+    /// It stops as soon as it hosts nothing, and hosts again when it is back.
+    Leaving,
+}
+
+/// How far a node is from hosting nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Drained {
+    /// Partitions that it hosts, of all runs that are being read.
+    pub hosted: usize,
+    /// Partitions that are being copied between nodes.
+    pub copying: usize,
+}
+
+impl Drained {
+    /// Whether the node may go without anybody missing it.
+    pub fn is_done(&self) -> bool {
+        self.hosted == 0 && self.copying == 0
+    }
+}
+
+/// A node, and what is asked of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeState {
+    /// What it says of itself.
+    #[serde(flatten)]
+    pub record: NodeRecord,
+    /// Whether it is to host nothing, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draining: Option<Drain>,
+    /// What it hosts, and what is being copied in its cluster.
+    #[serde(flatten)]
+    pub drained: Drained,
+    /// What nodes say is wrong with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub troubles: Vec<HealthIssue>,
+}

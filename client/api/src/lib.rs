@@ -1,0 +1,24 @@
+//! The types that programs of shardd send to each other, and the pure rules over them.
+//!
+//! [`protocol`] has the requests and answers of the HTTP API, [`problem`] the table of its errors, [`local_transport`]
+//! the frames between a node and the loaders of its machine. [`placement`] decides which node hosts which partition,
+//! and [`lookup`] finds samples in a plan. Nothing here reads a file, a clock other than [`duration::now`], or a socket.
+
+pub mod drain;
+pub mod duration;
+pub mod evict;
+pub mod exchange;
+pub mod explain;
+pub mod health;
+pub mod local_transport;
+pub mod lookup;
+pub mod node;
+pub mod placement;
+pub mod problem;
+pub mod protocol;
+#[cfg(feature = "openapi")]
+pub mod schema;
+pub mod serde_str;
+pub mod status;
+pub mod suggest;
+pub mod timeline;

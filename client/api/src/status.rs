@@ -1,0 +1,172 @@
+//! The status of a node: its cache, its store, its counters, the ranks that read there.
+
+use serde::{Deserialize, Serialize};
+
+use crate::exchange::{EpochCount, ExchangeNow};
+use crate::health::{HealthIssue, Measured};
+use crate::local_transport::Transport;
+use crate::node::{NodeId, NodeRecord};
+use crate::protocol::RunId;
+
+/// A node's state for `status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeStatus {
+    /// The node.
+    pub node: NodeId,
+    /// Bytes of its cache in use.
+    pub cache_used_bytes: u64,
+    /// The cache's limit.
+    pub cache_limit_bytes: u64,
+    /// Grains in the cache.
+    pub cache_grains: u64,
+    /// Bytes of shard data read from the store.
+    pub origin_bytes: u64,
+    /// Requests for shard data made to the store.
+    pub origin_requests: u64,
+    /// Objects read a second time because their bytes were wrong the first time.
+    #[serde(default)]
+    pub origin_reread: u64,
+    /// What went over the wire, if the store is a service elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin_wire: Option<WireCounts>,
+    /// What it measured lately of its disk and its peers.
+    #[serde(default)]
+    pub measured: Measured,
+    /// What it has to say of itself and of them.
+    #[serde(default)]
+    pub troubles: Vec<HealthIssue>,
+    /// How its exchange goes on.
+    #[serde(default)]
+    pub exchange_now: ExchangeNow,
+    /// The ranks that read here, and how they get what they read.
+    #[serde(default)]
+    pub readers: Vec<Reader>,
+    /// Of the node that keeps the metadata: how that is, and its copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<MetadataStatus>,
+    /// What the engine counted.
+    #[serde(flatten)]
+    pub counters: CounterView,
+}
+
+/// What a node has counted since its start.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CounterView {
+    /// Grains read from the store in whole shards and kept here.
+    pub fill_grains: u64,
+    /// Their bytes.
+    pub fill_bytes: u64,
+    /// Grains read from the store in whole shards and given to other nodes.
+    pub forwarded_grains: u64,
+    /// Grains that were not here when wanted and came from another node.
+    pub misses_from_peers: u64,
+    /// Grains that were not here when wanted and came from the store by range.
+    pub misses_from_origin: u64,
+    /// Bytes of the misses that came from other nodes, proofs included: what was read remotely, apart from the exchange.
+    #[serde(default)]
+    pub miss_bytes_from_peers: u64,
+    /// Bytes of the misses that came from the store.
+    #[serde(default)]
+    pub miss_bytes_from_origin: u64,
+    /// Grains whose bytes in the cache no longer matched the manifest; dropped and fetched again.
+    pub corrupt_on_disk: u64,
+    /// Grains that a peer sent wrong; refused.
+    pub corrupt_from_peers: u64,
+    /// Grains given to peers that asked.
+    pub served_grains: u64,
+    /// Their bytes, proofs included.
+    #[serde(default)]
+    pub served_bytes: u64,
+    /// Time that loaders waited for grains which the exchange had not brought yet, in seconds.
+    pub stalled_s: f64,
+    /// Time in which this node was sending a chunk, in seconds.
+    pub exchange_s: f64,
+    /// The exchange by run and epoch.
+    pub exchange: Vec<EpochCount>,
+}
+
+/// How much of what a node hosts of a run is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Filled {
+    /// The node.
+    pub node: NodeId,
+    /// The epoch that it is filled for: the one that the run's ranks have reached.
+    pub epoch: u32,
+    /// The placement's generation; 0: there is none yet.
+    pub generation: u64,
+    /// Grains that the node hosts in that epoch.
+    pub hosted_grains: u64,
+    /// Those of them that are in its cache.
+    pub held_grains: u64,
+    /// Whether it has brought what it could: what is missing then has no room, or could not be read.
+    pub is_done: bool,
+}
+
+/// A node that is not among the live ones, though it has not left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Lost {
+    /// What it said of itself.
+    #[serde(flatten)]
+    pub record: NodeRecord,
+    /// When the node that is asked last saw it live, in seconds since 1970; `None` if it has not since it started itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub last_seen: Option<u64>,
+}
+
+/// A rank that reads at a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Reader {
+    /// The run.
+    pub run: RunId,
+    /// The rank.
+    pub rank: u32,
+    /// The epoch that it has come to.
+    pub epoch: u32,
+    /// How it gets this node's grains.
+    pub transport: Transport,
+}
+
+/// What went over the wire to a store and back, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WireCounts {
+    /// Requests made, those that were made again included.
+    pub requests: u64,
+    /// Requests that failed: no answer, or one with status 429 or 5xx. Most were made again.
+    pub failed: u64,
+    /// Reads that were asked a second time because an answer was late.
+    pub hedged: u64,
+    /// Bytes of bodies sent.
+    pub sent: u64,
+    /// Bytes of bodies received.
+    pub received: u64,
+}
+
+/// How the metadata is that a node keeps, and its copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MetadataStatus {
+    /// Counts the nodes that have kept the metadata one after the other, from 1.
+    pub epoch: u64,
+    /// Why nothing can be changed at present.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// When the newest copy was taken, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied_at: Option<u64>,
+    /// Bytes of its keys and values.
+    pub copy_bytes: u64,
+    /// Whether something has changed since.
+    pub is_behind: bool,
+    /// For how many seconds such changes have waited.
+    pub lag_s: u64,
+    /// Why the store takes no copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy_trouble: Option<String>,
+}

@@ -1,0 +1,189 @@
+//! How a command ends when it does not succeed: one line for a person, one exit code for a script.
+
+use std::fmt;
+
+use shardd_api::suggest::nearest;
+
+/// Why a command did not succeed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It was asked properly and could not do it: exit code 1.
+    Failed(String),
+    /// The question was wrong or ambiguous: exit code 2.
+    Usage(String),
+    /// Two things that were compared are not the same, as was said already: exit code 1.
+    Differs,
+}
+
+impl Failure {
+    /// A failure with this message.
+    pub(crate) fn failed(message: impl Into<String>) -> Failure {
+        Failure::Failed(message.into())
+    }
+
+    /// A wrong or ambiguous request with this message.
+    pub(crate) fn usage(message: impl Into<String>) -> Failure {
+        Failure::Usage(message.into())
+    }
+
+    /// A request that says something wrong, in this error's words.
+    pub(crate) fn wrong(error: impl std::error::Error) -> Failure {
+        Failure::Usage(one_line(&error))
+    }
+
+    /// What the process returns to its caller.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Failed(_) | Failure::Differs => 1,
+            Failure::Usage(_) => 2,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Failed(message) | Failure::Usage(message) => f.write_str(message),
+            Failure::Differs => f.write_str("they differ"),
+        }
+    }
+}
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::Failed(one_line(&error))
+    }
+}
+
+/// Settings of an ingest, which errors of the library name as `setting`, and people here know as flags.
+const SETTINGS: [&str; 16] = [
+    "allow_missing",
+    "columns",
+    "decode",
+    "follow_symlinks",
+    "format",
+    "memory",
+    "mix",
+    "on_error",
+    "resize",
+    "sequence_length",
+    "shard_size",
+    "take",
+    "threads",
+    "tokenizer",
+    "under",
+    "work",
+];
+
+/// The error and its causes as one line, without saying anything twice.
+pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
+    with_flags(&said(error))
+}
+
+fn with_flags(text: &str) -> String {
+    SETTINGS.iter().fold(text.to_owned(), |text, setting| {
+        let flag = format!("--{}", setting.replace('_', "-"));
+        text.replace(&format!("ingest setting `{setting}`"), &flag)
+            .replace(&format!("`{setting}`: "), &format!("{flag} "))
+            .replace(&format!("`{setting}`"), &flag)
+    })
+}
+
+fn said(error: &dyn std::error::Error) -> String {
+    let mut line = flat(&error.to_string());
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let text = flat(&inner.to_string());
+        if !line.contains(&text) {
+            line = format!("{line}: {text}");
+        }
+        cause = inner.source();
+    }
+    line
+}
+
+/// What clap has to say about a wrong command line, as one line with the way out.
+pub(crate) fn usage_line(rendered: &str, help: &str) -> String {
+    let (first, rest) = rendered.split_once("\n\n").unwrap_or((rendered, ""));
+    let tip = rest.lines().map(str::trim).find_map(|line| line.strip_prefix("tip: "));
+    let said = flat(first.strip_prefix("error: ").unwrap_or(first));
+    match tip {
+        Some(tip) => format!("{said}; {}; see `{help}`", flat(tip)),
+        None => format!("{said}; see `{help}`"),
+    }
+}
+
+/// So many names are listed.
+const NAMED: usize = 20;
+
+/// There is no `what`, asked for as `wrong`: says what there is instead, and which of it may be meant.
+pub(crate) fn no_such(what: &str, wrong: &str, names: &[String]) -> String {
+    if names.is_empty() {
+        return format!("there is no {what}, nor any other yet");
+    }
+    let more = match names.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let listed = names[..names.len().min(NAMED)].join(", ");
+    let meant = nearest(wrong, names.iter().map(String::as_str));
+    let meant = meant.map(|name| format!("; is it {name}?")).unwrap_or_default();
+    format!("there is no {what}: there is {listed}{more}{meant}")
+}
+
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_and_its_causes_are_one_line_without_repetition() {
+        let cause = anyhow::anyhow!("connection\nrefused");
+        let error = cause.context("cannot reach http://127.0.0.1:7700");
+        let line = one_line(error.as_ref());
+        assert_eq!(line, "cannot reach http://127.0.0.1:7700: connection refused");
+        let twice = anyhow::anyhow!("no such file").context("data/x: no such file");
+        assert_eq!(one_line(twice.as_ref()), "data/x: no such file");
+    }
+
+    #[test]
+    fn settings_are_named_as_flags() {
+        let said = with_flags("ingest setting `shard_size`: a shard of 0 bytes holds no row; leave it out");
+        assert_eq!(said, "--shard-size: a shard of 0 bytes holds no row; leave it out");
+        let said = with_flags("leave the column out (`columns`) or the samples (`on_error`: skip)");
+        assert_eq!(said, "leave the column out (--columns) or the samples (--on-error skip)");
+        assert_eq!(with_flags("see `shardctl log under`"), "see `shardctl log under`");
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_with_what_is() {
+        let names = ["cifar10".to_owned(), "digits".to_owned()];
+        assert_eq!(
+            no_such("dataset digts", "digts", &names),
+            "there is no dataset digts: there is cifar10, digits; is it digits?"
+        );
+        assert_eq!(no_such("dataset x", "x", &names), "there is no dataset x: there is cifar10, digits");
+        assert_eq!(no_such("tag x", "x", &[]), "there is no tag x, nor any other yet");
+        let many: Vec<String> = (0..1000).map(|n| format!("d{n:03}")).collect();
+        let said = no_such("dataset d9999", "d9999", &many);
+        assert!(said.contains("d019 and 980 more; is it d999?") && !said.contains("d020"), "{said}");
+    }
+
+    #[test]
+    fn a_usage_error_names_the_option_and_the_help() {
+        let rendered =
+            "error: the following required arguments were not provided:\n  --name <NAME>\n\nUsage: x\n";
+        assert_eq!(
+            usage_line(rendered, "shardctl ingest --help"),
+            "the following required arguments were not provided: --name <NAME>; see `shardctl ingest --help`"
+        );
+        let tipped = "error: unexpected argument '--shard' found\n\n  tip: a similar argument exists: '--seed'\n\nUsage: x";
+        assert_eq!(
+            usage_line(tipped, "shardctl --help"),
+            "unexpected argument '--shard' found; a similar argument exists: '--seed'; see `shardctl --help`"
+        );
+    }
+}

@@ -1,0 +1,229 @@
+//! `shardctl`: the command line of shardd, for people (tables, progress bars) and for scripts (`--json`, exit codes).
+//!
+//! One small file per command. Exit codes are in [`ENDING`].
+
+mod append;
+mod ask;
+mod audit;
+mod certs;
+mod checkpoints;
+mod completions;
+mod connect;
+mod context;
+mod contexts;
+mod demo;
+mod diff;
+mod drain;
+mod evict;
+mod exchange;
+mod explain;
+mod export;
+mod failure;
+mod forget;
+mod gc;
+mod holders;
+mod human;
+mod info;
+mod ingest;
+mod log;
+mod ls;
+mod man;
+mod output;
+mod partition;
+mod plan;
+mod progress;
+mod promote;
+mod prune;
+mod read;
+mod rebalance;
+mod recommend_q;
+mod recover;
+mod replay;
+mod reshard;
+mod restore;
+mod rm;
+mod runs;
+mod signals;
+mod simulate;
+mod simulate_plan;
+mod status;
+mod strata;
+mod table;
+mod tag;
+mod token;
+mod verify;
+mod warm;
+mod work;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+use mimalloc::MiMalloc;
+
+use connect::Connect;
+use failure::{Failure, usage_line};
+
+/// Large buffers come and go by the gigabyte: from the system's allocator each is fresh pages, which cost more than all
+/// computing. This one takes huge pages, keeps them for a second, and uses them again.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// What stands below the help, and at the end of the manual page.
+const ENDING: &str = "Exit codes: 0 done, 1 failed, 2 asked wrongly or ambiguously; of `diff` and `runs diff`: 0 the same, 1 \
+different, 2 not compared.
+
+A command works on what --server, --store or --context says, else SHARDD_SERVER, else the context of SHARDCTL_CONTEXT or \
+the current one (see `shardctl context`), else http://127.0.0.1:7700. Contexts are kept in $SHARDCTL_CONFIG, else in \
+shardd/shardctl.toml of $XDG_CONFIG_HOME or ~/.config.
+
+With --json, standard output holds lines of JSON and nothing else; a failure is {\"error\": TEXT, \"exit\": CODE} on \
+standard error, a note {\"note\": TEXT}. Colours go to terminals only; NO_COLOR and CLICOLOR_FORCE have their usual meaning.";
+
+/// Datasets, plans and nodes of shardd
+#[derive(Parser)]
+#[command(name = "shardctl", version, about, after_long_help = ENDING, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    connect: Connect,
+
+    /// Print JSON instead of tables: one value, or one line per step of long work
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Ingest(ingest::Ingest),
+    Ls(ls::Ls),
+    Info(info::Info),
+    Log(log::Log),
+    Diff(diff::Diff),
+    Append(append::Append),
+    Reshard(reshard::Reshard),
+    Export(export::Export),
+    Tag(tag::Tag),
+    Restore(restore::Restore),
+    Rm(rm::Rm),
+    Prune(prune::Prune),
+    Forget(forget::Forget),
+    Gc(gc::Gc),
+    Recover(recover::Recover),
+    Partition(partition::Partition),
+    Plan(plan::Plan),
+    Simulate(simulate::Simulate),
+    Status(status::Status),
+    Drain(drain::Drain),
+    Join(drain::Join),
+    Leave(drain::Leave),
+    Promote(promote::Promote),
+    Rebalance(rebalance::Rebalance),
+    Warm(warm::Warm),
+    Evict(evict::Evict),
+    Exchange(exchange::Exchange),
+    Explain(explain::Explain),
+    Token(token::Token),
+    Certs(certs::Certs),
+    Verify(verify::Verify),
+    Read(read::Read),
+    Replay(replay::Replay),
+    Audit(audit::Audit),
+    Runs(runs::Runs),
+    Demo(demo::Demo),
+    Context(context::Context),
+    Completions(completions::Completions),
+    Man(man::Man),
+}
+
+fn main() -> ExitCode {
+    shardd_store::tls::use_ring();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return explain(&error),
+    };
+    let json = cli.json;
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !matches!(failure, Failure::Differs) {
+                output::error(json, &failure.to_string(), failure.exit_code());
+            }
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    let Cli { connect, json, command } = cli;
+    match command {
+        Command::Ingest(command) => command.run(&connect, json),
+        Command::Ls(command) => command.run(&connect, json),
+        Command::Info(command) => command.run(&connect, json),
+        Command::Log(command) => command.run(&connect, json),
+        Command::Diff(command) => command.run(&connect, json),
+        Command::Append(command) => command.run(&connect, json),
+        Command::Reshard(command) => command.run(&connect, json),
+        Command::Export(command) => command.run(&connect, json),
+        Command::Tag(command) => command.run(&connect, json),
+        Command::Restore(command) => command.run(&connect, json),
+        Command::Rm(command) => command.run(&connect, json),
+        Command::Prune(command) => command.run(&connect, json),
+        Command::Forget(command) => command.run(&connect, json),
+        Command::Gc(command) => command.run(&connect, json),
+        Command::Recover(command) => command.run(&connect, json),
+        Command::Partition(command) => command.run(&connect, json),
+        Command::Plan(command) => command.run(&connect, json),
+        Command::Simulate(command) => command.run(json),
+        Command::Status(command) => command.run(&connect, json),
+        Command::Drain(command) => command.run(&connect, json),
+        Command::Join(command) => command.run(&connect, json),
+        Command::Leave(command) => command.run(&connect, json),
+        Command::Promote(command) => command.run(&connect, json),
+        Command::Rebalance(command) => command.run(&connect, json),
+        Command::Warm(command) => command.run(&connect, json),
+        Command::Evict(command) => command.run(&connect, json),
+        Command::Exchange(command) => command.run(&connect, json),
+        Command::Explain(command) => command.run(&connect, json),
+        Command::Token(command) => command.run(&connect, json),
+        Command::Certs(command) => command.run(&connect, json),
+        Command::Verify(command) => command.run(&connect, json),
+        Command::Read(command) => command.run(&connect, json),
+        Command::Replay(command) => command.run(&connect, json),
+        Command::Audit(command) => command.run(&connect, json),
+        Command::Runs(command) => command.run(&connect, json),
+        Command::Demo(command) => command.run(&connect, json),
+        Command::Context(command) => command.run(&connect, json),
+        Command::Completions(command) => {
+            command.run(json);
+            Ok(())
+        }
+        Command::Man(command) => command.run(json),
+    }
+}
+
+/// Help and version go to standard output and are no failure; everything else is one line and exit code 2.
+fn explain(error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        output::print(&error.render().ansi().to_string());
+        return ExitCode::SUCCESS;
+    }
+    // What cannot be parsed says all the same how it wants to be answered.
+    let json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
+    let no_command = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if no_command && !json {
+        anstream::eprint!("{}", error.render().ansi());
+        return ExitCode::from(2);
+    }
+    let is_command = |word: &String| Cli::command().find_subcommand(word).is_some();
+    let command = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok()).find(is_command);
+    let help = format!("shardctl {}--help", command.map(|word| word + " ").unwrap_or_default());
+    let said = match no_command {
+        true => format!("say what to do; see `{help}`"),
+        false => usage_line(&error.render().to_string(), &help),
+    };
+    output::error(json, &said, 2);
+    ExitCode::from(2)
+}

@@ -1,0 +1,64 @@
+//! `shardctl promote`: another node keeps the metadata, after the one that did is lost.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::json;
+use shardd_api::node::NodeId;
+use shardd_api::protocol::PromoteRequest;
+use shardd_api::status::NodeStatus;
+
+use crate::connect::{Connect, live_nodes, not_live};
+use crate::failure::Failure;
+use crate::output;
+
+/// How often it is looked whether it has taken over.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long that may take: it stops, reads the copy, and starts again.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Let a node take over the metadata from the first node, which is lost, from its copy in the store
+///
+/// The node starts again as the one that keeps the metadata; the others find it by themselves, and training goes on. The node
+/// before is fenced: should it come back, it refuses to serve and says how it joins. Refused while that node answers.
+#[derive(Args)]
+pub(crate) struct Promote {
+    /// The node that is to keep the metadata
+    node: NodeId,
+}
+
+impl Promote {
+    pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
+        let servers = connect.servers()?;
+        let (server, http) = (servers.first_that_answers(), servers.http());
+        let nodes = live_nodes(&http, server)?;
+        let node = nodes.into_iter().find(|state| state.record.id == self.node);
+        let at = node.ok_or_else(|| not_live(&self.node))?.record.http;
+        http.post_for_bytes(&format!("{at}/v1/promote"), &PromoteRequest {})?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            // It does not answer while it starts again.
+            let status = http.get_json::<NodeStatus>(&format!("{at}/v1/status")).ok();
+            if let Some(metadata) = status.and_then(|status| status.metadata) {
+                match json {
+                    true => output::json(&json!({ "node": self.node, "metadata": metadata })),
+                    false => output::print(&format!(
+                        "{} keeps the metadata now, epoch {}; put a copy of the authority's key into its tls/ca.key, if it is to sign \
+                         certificates\n",
+                        self.node, metadata.epoch
+                    )),
+                }
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(Failure::failed(format!(
+                    "node {} has not taken over the metadata within {} s; its log says why",
+                    self.node,
+                    PATIENCE.as_secs()
+                )));
+            }
+            sleep(LOOK);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The scenario: the number of nodes, joins and departures, and the rate of the link. Does not know costs.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+use shardd_ingest::default_shard_rows;
+use shardd_plan::{Plan, Shape};
+use shardfmt::ByteSize;
+
+/// Nodes that a placement can number.
+const MOST_NODES: u64 = 1 << 16;
+/// Shards that are imagined at most: a plan keeps some words of each.
+const MOST_SHARDS: u64 = 1 << 24;
+/// The default size of a large dataset's shards.
+const SHARD_BYTES: u64 = 64 << 20;
+/// Grains of an exchange that is still played: minutes.
+const MOST_MOVES_OF_EPOCH: u64 = 1 << 32;
+/// Epochs that are still reported.
+const MOST_EPOCHS: u32 = 100_000;
+
+/// A cluster that trains, and what happens to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Scenario {
+    /// Nodes in epoch 0, each with one rank of the run.
+    pub nodes: u32,
+    /// Epochs that are trained; an exchange is made after each.
+    pub epochs: u32,
+    /// Who comes and goes.
+    pub events: Vec<Event>,
+    /// What a node sends, and at the same time receives, in a second.
+    pub link: LinkRate,
+    /// How long a step takes, if that is known.
+    pub step: Option<Duration>,
+    /// Samples in a step.
+    pub global_batch_size: u64,
+}
+
+/// Nodes come or go before an epoch. Written `join:EPOCH:NODES`, `leave:...` or `death:...`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// What they do.
+    pub kind: EventKind,
+    /// The epoch before which they do it.
+    pub epoch: u32,
+    /// How many they are.
+    pub nodes: u32,
+}
+
+/// How nodes come or go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    /// New ones come, with empty disks; the first of them take the ranks of those that are gone.
+    Join,
+    /// Some are drained: they stay until others have what they held.
+    Leave,
+    /// Some are lost, and what they held with them.
+    Death,
+}
+
+/// Bytes in a second. Written `10Gbit/s` or `1.25GB/s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkRate(ByteSize);
+
+/// Why a scenario cannot be played.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ScenarioError {
+    /// Nobody there.
+    #[error("a cluster needs at least 1 node")]
+    NoNodes,
+    /// Nothing to do.
+    #[error("{epochs} epochs are outside 1 to {MOST_EPOCHS}")]
+    Epochs { epochs: u32 },
+    /// Some node would never host anything.
+    #[error(
+        "{nodes} nodes cannot share {partitions} partitions: make the plan with --partitions {nodes} or more"
+    )]
+    TooManyNodes { nodes: u64, partitions: u32 },
+    /// More than can be told apart.
+    #[error("{nodes} nodes are more than a placement can number: use at most {MOST_NODES}")]
+    Nodes { nodes: u64 },
+    /// An event outside the run.
+    #[error(
+        "{event}: nodes come and go before epochs from 1 on that are trained, and there are {epochs} epochs"
+    )]
+    EventEpoch { event: Event, epochs: u32 },
+    /// An event that leaves nobody.
+    #[error("{event}: there are {nodes} nodes then, and one has to stay")]
+    EventNodes { event: Event, nodes: u64 },
+    /// A text that is no event.
+    #[error("use join:EPOCH:NODES, leave:EPOCH:NODES or death:EPOCH:NODES, such as death:30:1")]
+    EventSyntax,
+    /// A text that is no rate, or one that never gets anywhere.
+    #[error("use a number and a unit per second, such as 10Gbit/s or 1.25GB/s")]
+    LinkSyntax,
+    /// No sample in a step.
+    #[error("a step needs at least 1 sample: use --global-batch-size 1 or more")]
+    NoBatch,
+    /// Nothing to move.
+    #[error("a dataset needs at least 1 sample: use --samples 1 or more")]
+    NoSamples,
+    /// Samples of nothing.
+    #[error("a sample has at least 1 byte: use --sample-bytes 1 or more")]
+    NoBytes,
+    /// More than a plan could be made of here.
+    #[error(
+        "{samples} samples of {sample_bytes} bytes are more than 2^24 shards of 64 MiB: use fewer or smaller ones"
+    )]
+    TooLarge { samples: u64, sample_bytes: u64 },
+    /// An exchange that would take too long to count.
+    #[error(
+        "{grains} grains in one exchange are too many to count: use larger grains (--grain-rows) or a smaller share"
+    )]
+    TooManyMoves { grains: u64 },
+}
+
+/// The shape that `samples` samples of `sample_bytes` bytes have when they are ingested with nothing said about shards.
+///
+/// # Errors
+/// [`ScenarioError`] if there are none, or more than fit into some memory.
+pub(crate) fn shape(samples: u64, sample_bytes: u64) -> Result<Shape, ScenarioError> {
+    if samples == 0 {
+        return Err(ScenarioError::NoSamples);
+    }
+    if sample_bytes == 0 {
+        return Err(ScenarioError::NoBytes);
+    }
+    let too_large = ScenarioError::TooLarge { samples, sample_bytes };
+    let row_bytes = samples.checked_mul(sample_bytes).ok_or_else(|| too_large.clone())?;
+    // A sample that is larger than a shard has one of its own.
+    if row_bytes.div_ceil(SHARD_BYTES).min(samples) > MOST_SHARDS {
+        return Err(too_large);
+    }
+    Ok(Shape { shard_rows: default_shard_rows(samples, row_bytes), row_bytes })
+}
+
+impl Scenario {
+    /// Whether all of it can happen over `plan`.
+    pub(super) fn check(&self, plan: &Plan) -> Result<(), ScenarioError> {
+        if self.nodes == 0 {
+            return Err(ScenarioError::NoNodes);
+        }
+        if !(1..=MOST_EPOCHS).contains(&self.epochs) {
+            return Err(ScenarioError::Epochs { epochs: self.epochs });
+        }
+        if self.global_batch_size == 0 {
+            return Err(ScenarioError::NoBatch);
+        }
+        let nodes = self.most_nodes()?;
+        let partitions = plan.document().partitions;
+        if nodes > u64::from(partitions) {
+            return Err(ScenarioError::TooManyNodes { nodes, partitions });
+        }
+        let share = u128::from(plan.document().schedule.largest().units());
+        let grains = ((u128::from(plan.full_grain_count()) * share) >> 32) as u64;
+        if grains > MOST_MOVES_OF_EPOCH {
+            return Err(ScenarioError::TooManyMoves { grains });
+        }
+        Ok(())
+    }
+
+    /// The most nodes there are at a time.
+    ///
+    /// # Errors
+    /// [`ScenarioError`] if an event is outside the run or leaves no node, or if there are too many nodes.
+    pub(crate) fn most_nodes(&self) -> Result<u64, ScenarioError> {
+        let mut events = self.events.clone();
+        events.sort_by_key(|event| event.epoch);
+        let (mut nodes, mut most) = (u64::from(self.nodes), u64::from(self.nodes));
+        for event in events {
+            if !(1..self.epochs).contains(&event.epoch) {
+                return Err(ScenarioError::EventEpoch { event, epochs: self.epochs });
+            }
+            nodes = match event.kind {
+                EventKind::Join => nodes + u64::from(event.nodes),
+                EventKind::Leave | EventKind::Death => nodes
+                    .checked_sub(event.nodes.into())
+                    .filter(|left| *left > 0)
+                    .ok_or(ScenarioError::EventNodes { event, nodes })?,
+            };
+            most = most.max(nodes);
+        }
+        if most > MOST_NODES {
+            return Err(ScenarioError::Nodes { nodes: most });
+        }
+        Ok(most)
+    }
+
+    /// What happens before an epoch, in the order given.
+    pub(super) fn events_at(&self, epoch: u32) -> impl Iterator<Item = &Event> {
+        self.events.iter().filter(move |event| event.epoch == epoch)
+    }
+}
+
+impl FromStr for Event {
+    type Err = ScenarioError;
+
+    fn from_str(text: &str) -> Result<Self, ScenarioError> {
+        let number = |text: &str| text.parse().map_err(|_| ScenarioError::EventSyntax);
+        let [kind, epoch, nodes] =
+            text.split(':').collect::<Vec<_>>().try_into().map_err(|_| ScenarioError::EventSyntax)?;
+        let kind = match kind {
+            "join" => EventKind::Join,
+            "leave" => EventKind::Leave,
+            "death" => EventKind::Death,
+            _ => return Err(ScenarioError::EventSyntax),
+        };
+        Ok(Event { kind, epoch: number(epoch)?, nodes: number(nodes)? })
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            EventKind::Join => "join",
+            EventKind::Leave => "leave",
+            EventKind::Death => "death",
+        };
+        write!(f, "{kind}:{}:{}", self.epoch, self.nodes)
+    }
+}
+
+impl LinkRate {
+    /// How long so many bytes take.
+    pub(crate) fn time_of(self, bytes: u64) -> Duration {
+        Duration::try_from_secs_f64(bytes as f64 / self.0.0 as f64).unwrap_or(Duration::MAX)
+    }
+}
+
+impl FromStr for LinkRate {
+    type Err = ScenarioError;
+
+    fn from_str(text: &str) -> Result<Self, ScenarioError> {
+        let syntax = |_| ScenarioError::LinkSyntax;
+        let amount = text.trim().strip_suffix("/s").ok_or(ScenarioError::LinkSyntax)?;
+        let bytes = match amount.strip_suffix("bit") {
+            // 10Gbit is 10 GB over 8; 10Gibit has the binary unit in the same way.
+            Some(bits) => format!("{bits}B").parse::<ByteSize>().map_err(syntax)?.0 / 8,
+            None => amount.parse::<ByteSize>().map_err(syntax)?.0,
+        };
+        match bytes {
+            0 => Err(ScenarioError::LinkSyntax),
+            bytes => Ok(LinkRate(ByteSize(bytes))),
+        }
+    }
+}
+
+impl fmt::Display for LinkRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = self.0.0 as f64 * 8.0;
+        match bits {
+            b if b >= 1e9 => write!(f, "{} Gbit/s", b / 1e9),
+            b if b >= 1e6 => write!(f, "{} Mbit/s", b / 1e6),
+            b => write!(f, "{b} bit/s"),
+        }
+    }
+}
+
+/// Bytes in a second, as a number.
+impl Serialize for LinkRate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.0.0)
+    }
+}

@@ -1,0 +1,188 @@
+//! What a catalog says of datasets, commits, tags and plans. Plain values with one JSON form, for people, scripts and the
+//! HTTP API alike.
+
+use serde::{Deserialize, Serialize};
+use shardfmt::{Commit, CommitId, DatasetName, DigestSum, Message, Operation, PlanId, TagName, VersionId};
+
+/// A version of a dataset, as a name or a reference finds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DatasetInfo {
+    /// The dataset.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::DatasetName))]
+    pub name: DatasetName,
+    /// The version.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::Digest))]
+    pub version: VersionId,
+    /// The commit that made it this dataset's.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::Digest))]
+    pub commit: CommitId,
+    /// How many commits there are up to that one.
+    pub commits: u64,
+    /// Samples of the version.
+    pub samples: u64,
+    /// Bytes of its shards.
+    pub bytes: u64,
+    /// How many shards it has.
+    pub shards: u64,
+    /// When it was committed, in seconds since 1970.
+    pub committed_at: u64,
+}
+
+impl DatasetInfo {
+    /// What `commit`, of that id, says.
+    pub(crate) fn of(id: CommitId, commit: &Commit) -> Self {
+        Self {
+            name: commit.dataset.clone(),
+            version: commit.version,
+            commit: id,
+            commits: commit.number,
+            samples: commit.samples,
+            bytes: commit.bytes,
+            shards: commit.shards,
+            committed_at: commit.time,
+        }
+    }
+}
+
+/// What whoever commits says about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitNote {
+    /// What made the version.
+    pub operation: Operation,
+    /// Why.
+    pub message: Message,
+}
+
+impl CommitNote {
+    /// A note without a message.
+    pub fn of(operation: Operation) -> Self {
+        Self { operation, message: Message::default() }
+    }
+}
+
+/// One step in the history of a dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LogEntry {
+    /// The commit's id.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::Digest))]
+    pub id: CommitId,
+    /// The commit.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::Commit))]
+    pub commit: Commit,
+}
+
+/// A tag, and what it is on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TagInfo {
+    /// The dataset.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::DatasetName))]
+    pub dataset: DatasetName,
+    /// The tag.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::TagName))]
+    pub tag: TagName,
+    /// The version that bears it.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::Digest))]
+    pub version: VersionId,
+    /// The commit of that version.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::Digest))]
+    pub commit: CommitId,
+    /// When it was set, in seconds since 1970.
+    pub tagged_at: u64,
+}
+
+/// What is expected of a tag that is to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TagExpected {
+    /// There is no such tag.
+    Absent,
+    /// It is at this version.
+    At(VersionId),
+    /// Nothing: it is moved from wherever it is.
+    Any,
+}
+
+impl TagExpected {
+    /// The version at which the tag is expected.
+    pub(crate) fn version(self) -> Option<VersionId> {
+        match self {
+            Self::At(version) => Some(version),
+            Self::Absent | Self::Any => None,
+        }
+    }
+}
+
+/// What is known of a plan without reading it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PlanInfo {
+    /// Its id.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::Digest))]
+    pub id: PlanId,
+    /// The dataset whose version it orders.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::DatasetName))]
+    pub dataset: DatasetName,
+    /// That version.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::Digest))]
+    pub version: VersionId,
+    /// When it was put, in seconds since 1970.
+    pub created: u64,
+}
+
+/// What pruning cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Pruned {
+    /// How many commits.
+    pub commits: u64,
+}
+
+/// A version: what is in it, and how its dataset came to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct VersionInfo {
+    /// The version.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::Digest))]
+    pub version: VersionId,
+    /// The dataset it was first committed to; null if it never was.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<shardd_api::schema::DatasetName>))]
+    pub dataset: Option<DatasetName>,
+    /// The commits of that dataset that came to it, with their parents, the newest first.
+    pub commits: Vec<LogEntry>,
+    /// Samples.
+    pub samples: u64,
+    /// Bytes of its shards.
+    pub bytes: u64,
+    /// Bytes of its rows in their canonical form.
+    pub row_bytes: u64,
+    /// How many shards it has.
+    pub shards: u64,
+    /// How many inputs it was made of.
+    pub inputs: u64,
+    /// How many files and rows were left out.
+    pub skipped: u64,
+    /// The sum of all row digests.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::DigestSum))]
+    pub digest_sum: DigestSum,
+    /// The columns.
+    pub columns: Vec<ColumnInfo>,
+    /// How it was ingested.
+    pub config: serde_json::Value,
+}
+
+/// A column of a version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ColumnInfo {
+    /// Its name.
+    pub name: String,
+    /// Its Arrow type.
+    #[serde(rename = "type")]
+    pub data_type: String,
+    /// Whether values may be missing.
+    pub nullable: bool,
+}

@@ -1,0 +1,372 @@
+//! A metastore in a store: the users of a bucket keep names there, without any node.
+//!
+//! Everything is in **one object**, `meta/pointers`, which every change replaces on condition that it is still the one that was
+//! read (`If-None-Match: *` for the first, `If-Match` afterwards). One object for each key would make single changes
+//! cheaper, but a store has no order of changes across objects and lists them one page after another: there would be no
+//! revision that orders all changes, no listing of one moment, and no lease that takes its keys along at once, except with a
+//! second object that every change replaces. As all values are pointers, the whole of them is small: some hundred bytes
+//! for each version. It is read only if it has changed (`If-None-Match`), and at most [`MAX_BYTES`] long.
+//!
+//! - A change that finds the object replaced is computed again, at most [`ATTEMPTS`] times, a random time apart.
+//! - The answer to a put can get lost. So every write bears a mark, the object keeps the last of them, and after
+//!   anything but a plain yes it is looked up whether the mark is there. While the object is still the one replaced,
+//!   the same bytes are put again: the late put and the repeated one cannot both happen.
+//! - Leases carry their expiry as system time, which machines tell differently: they lapse [`CLOCKS_DIFFER`] later than
+//!   asked for. The first reader after that deletes their keys.
+//! - Waits look again after 1 s, later 16 s (changes made through the same value wake them at once): each look costs
+//!   money.
+//! - A store whose conditional puts do not hold is refused before the first name is put ([`races`]).
+
+mod document;
+mod races;
+#[cfg(test)]
+mod tests;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::records::{decode, encode};
+use super::{Entry, Expected, LeaseId, Listing, MetaError, Metastore, SystemClock, check_key, check_value};
+use crate::origin::{Origin, OriginError, Swap, Swappable, Tag};
+use document::Document;
+
+const POINTERS: &str = "pointers";
+/// The object is no longer than this.
+const MAX_BYTES: u64 = 64 << 20;
+/// How often a change is tried.
+const ATTEMPTS: u32 = 16;
+/// How often it is tried again of which no answer came: each waited long enough.
+const UNKNOWN: u32 = 4;
+/// How much the clocks of two machines may differ.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
+/// How soon a wait looks again at first, and in the end.
+const POLLS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(16)];
+
+/// A [`Metastore`] in a store. Its futures run on a tokio runtime.
+pub struct BucketMetastore {
+    origin: Arc<Origin>,
+    clock: SystemClock,
+    /// How much longer than asked for a lease lives.
+    grace: Duration,
+    /// What was last read or written.
+    known: Mutex<Known>,
+    /// Held by the one of this process that changes something: the others would only lose.
+    changing: tokio::sync::Mutex<()>,
+    /// Wakes the waits of this value without polling.
+    touched: watch::Sender<()>,
+}
+
+/// A state of the object; without a tag, that there was none.
+#[derive(Clone, Default)]
+struct Known {
+    tag: Option<Tag>,
+    document: Arc<Document>,
+}
+
+impl BucketMetastore {
+    /// The metastore in that store. Nothing is asked of it yet.
+    pub fn new(origin: Arc<Origin>) -> Self {
+        Self::with_clock(origin, Arc::new(SystemTime::now), CLOCKS_DIFFER)
+    }
+
+    fn with_clock(origin: Arc<Origin>, clock: SystemClock, grace: Duration) -> Self {
+        Self {
+            origin,
+            clock,
+            grace,
+            known: Mutex::default(),
+            changing: tokio::sync::Mutex::default(),
+            touched: watch::Sender::new(()),
+        }
+    }
+
+    /// Sees to it that names can be kept there, before there is much that wants one.
+    ///
+    /// # Errors
+    /// [`MetaError::Unchangeable`] when they cannot, [`MetaError::Unavailable`] when the store cannot be asked.
+    pub async fn begin(&self) -> Result<(), MetaError> {
+        self.change(|_| Ok(())).await
+    }
+
+    /// Whether anything was ever kept there.
+    ///
+    /// # Errors
+    /// [`MetaError::Unavailable`] when the store cannot be asked, which says why.
+    pub async fn is_there(&self) -> Result<bool, MetaError> {
+        if self.read().await?.is_some() {
+            return Ok(true);
+        }
+        // A bucket that is missing looks the same.
+        self.origin.probe().await.map_err(|error| self.unavailable(&error))?;
+        Ok(false)
+    }
+
+    /// The object as it is now, if it is there.
+    async fn read(&self) -> Result<Option<Known>, MetaError> {
+        let known = self.known();
+        let mut is_first = true;
+        loop {
+            let read = self.origin.read_swappable(POINTERS, known.tag.as_ref(), MAX_BYTES).await;
+            let (bytes, tag) = match read.map_err(|error| self.unavailable(&error))? {
+                Swappable::Absent => {
+                    self.learn(Known::default());
+                    return Ok(None);
+                }
+                Swappable::Unchanged => return Ok(Some(known)),
+                Swappable::Present { bytes, tag } => (bytes, tag),
+            };
+            match decode::<Document>(&bytes).and_then(Document::checked) {
+                Ok(document) => {
+                    let read = Known { tag, document: Arc::new(document) };
+                    self.learn(read.clone());
+                    return Ok(Some(read));
+                }
+                Err(_) if is_first && self.origin.may_reread() => is_first = false,
+                Err(reason) => return Err(self.damaged(reason)),
+            }
+        }
+    }
+
+    /// What there is now, lapsed leases gone.
+    async fn view(&self) -> Result<Arc<Document>, MetaError> {
+        let mut document = self.read().await?.unwrap_or_default().document;
+        let now = (*self.clock)();
+        if document.is_stale(now) {
+            match self.change(|_| Ok(())).await {
+                Ok(()) => document = self.known().document,
+                // Who may only read sees the same as others will.
+                Err(MetaError::Unchangeable { .. }) => Arc::make_mut(&mut document).lapse(now),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(document)
+    }
+
+    /// Lets `change` change what there is, and writes it, unless it is still the same.
+    async fn change<T>(
+        &self,
+        mut change: impl FnMut(&mut Document) -> Result<T, MetaError>,
+    ) -> Result<T, MetaError> {
+        if self.origin.is_read_only() {
+            return Err(self.unchangeable("a web server is only read; give the store that it shows"));
+        }
+        let _changing = self.changing.lock().await;
+        // What is known may be old. If it is, the put says so.
+        let mut base = self.known();
+        let mut is_now = false;
+        let mut lost = 0;
+        loop {
+            if base.tag.is_none() && !is_now {
+                base = self.read_to_change().await?;
+                is_now = true;
+            }
+            let mut next = Document::clone(&base.document);
+            next.lapse((*self.clock)());
+            let outcome = change(&mut next);
+            let is_done = base.tag.is_some() && next == *base.document;
+            if outcome.is_err() || is_done {
+                if is_now {
+                    return outcome;
+                }
+                // Only of the present it is true that this is refused, or done already.
+            } else if let Some(written) = self.write(&base, next).await? {
+                self.learn(written);
+                self.touched.send_replace(());
+                return outcome;
+            } else {
+                lost += 1;
+                if lost == ATTEMPTS {
+                    let reason = format!("others changed it {lost} times while this was tried; try again");
+                    return Err(MetaError::Unavailable { store: self.name(), reason });
+                }
+                sleep(pause(lost)).await;
+            }
+            base = self.read_to_change().await?;
+            is_now = true;
+        }
+    }
+
+    /// What is to be changed. If there is nothing yet, the store first shows that it can be trusted with it.
+    async fn read_to_change(&self) -> Result<Known, MetaError> {
+        if let Some(read) = self.read().await? {
+            return match read.tag {
+                Some(_) => Ok(read),
+                None => Err(self.unchangeable("what it holds has no ETag, so that it cannot be compared")),
+            };
+        }
+        self.origin.probe().await.map_err(|error| self.unavailable(&error))?;
+        races::check(self).await?;
+        Ok(Known::default())
+    }
+
+    /// Replaces `base`; `None` if it is not what is there any more. Is sure of what it says.
+    async fn write(&self, base: &Known, next: Document) -> Result<Option<Known>, MetaError> {
+        let mark = unlikely_twice();
+        let next = next.marked(mark);
+        let bytes = Bytes::from(encode(&next));
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(
+                self.unchangeable("there would be too many names for one object; keep them in a node")
+            );
+        }
+        let mut unknown: Option<OriginError> = None;
+        let mut unknowns = 0;
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                sleep(pause(attempt)).await;
+            }
+            match self.origin.swap(POINTERS, bytes.clone(), base.tag.as_ref()).await {
+                Swap::Done(Some(tag)) => {
+                    return Ok(Some(Known { tag: Some(tag), document: Arc::new(next) }));
+                }
+                Swap::Refused(error) if unknown.is_none() => return Err(self.unchangeable(&said(&error))),
+                Swap::Refused(error) | Swap::Unknown(error) => {
+                    unknown = Some(error);
+                    unknowns += 1;
+                }
+                Swap::Done(None) | Swap::Lost => {}
+            }
+            let read = self.read().await.map_err(|error| match &unknown {
+                Some(_) => self.undecided(&error.to_string()),
+                None => error,
+            })?;
+            let now = read.unwrap_or_default();
+            match now.document.descends_from(mark, base.document.writes()) {
+                Some(true) => return Ok(Some(now)),
+                Some(false) if now.tag != base.tag => return Ok(None),
+                // What was sent may still arrive.
+                Some(false) if unknowns < UNKNOWN => {}
+                Some(false) => break,
+                None => return Err(self.undecided("it was changed too often since")),
+            }
+        }
+        Err(match unknown {
+            Some(error) => self.undecided(&said(&error)),
+            None => self.unchangeable("it refuses to replace what is there, although that is unchanged"),
+        })
+    }
+
+    fn known(&self) -> Known {
+        self.known.lock().expect("no panic while held").clone()
+    }
+
+    /// Of two states that are learned at once, the later one is kept.
+    fn learn(&self, read: Known) {
+        let mut known = self.known.lock().expect("no panic while held");
+        if read.tag.is_none() || read.document.writes() >= known.document.writes() {
+            *known = read;
+        }
+    }
+
+    fn name(&self) -> String {
+        self.origin.name().to_owned()
+    }
+
+    fn unavailable(&self, error: &OriginError) -> MetaError {
+        MetaError::Unavailable { store: self.name(), reason: said(error) }
+    }
+
+    fn undecided(&self, reason: &str) -> MetaError {
+        let reason = format!("it is not known whether a change was made: {reason}");
+        MetaError::Unavailable { store: self.name(), reason }
+    }
+
+    fn unchangeable(&self, reason: &str) -> MetaError {
+        MetaError::Unchangeable { store: self.name(), reason: reason.to_owned() }
+    }
+
+    fn damaged(&self, reason: String) -> MetaError {
+        MetaError::Damaged { store: self.name(), what: format!("meta/{POINTERS}"), reason }
+    }
+}
+
+#[async_trait]
+impl Metastore for BucketMetastore {
+    async fn get(&self, key: &str) -> Result<Option<Entry>, MetaError> {
+        check_key(key)?;
+        Ok(self.view().await?.get(key))
+    }
+
+    async fn put(
+        &self,
+        key: &str,
+        value: Vec<u8>,
+        expected: Expected,
+        lease: Option<LeaseId>,
+    ) -> Result<u64, MetaError> {
+        check_key(key)?;
+        check_value(key, &value)?;
+        self.change(|document| document.put(key, &value, expected, lease)).await
+    }
+
+    async fn delete(&self, key: &str, expected: Expected) -> Result<u64, MetaError> {
+        check_key(key)?;
+        self.change(|document| document.delete(key, expected)).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing, MetaError> {
+        Ok(self.view().await?.list(prefix))
+    }
+
+    async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
+        // Subscribed before the first look: a change after the look wakes the wait.
+        let mut touched = self.touched.subscribe();
+        let [mut poll, longest] = POLLS;
+        loop {
+            touched.mark_unchanged();
+            let document = self.view().await?;
+            let newest = document.newest_under(prefix, since);
+            if newest > since {
+                return Ok(newest);
+            }
+            let lapse = document.next_lapse().and_then(|at| at.duration_since((*self.clock)()).ok());
+            tokio::select! {
+                changed = touched.changed() => changed.expect("the sender lives in self"),
+                () = sleep(lapse.map_or(poll, |lapse| lapse.min(poll))) => {}
+            }
+            poll = longest.min(poll.mul_f64(1.0 + share()));
+        }
+    }
+
+    async fn grant(&self, ttl: Duration) -> Result<LeaseId, MetaError> {
+        self.change(|document| Ok(document.grant(ttl.saturating_add(self.grace), (*self.clock)()))).await
+    }
+
+    async fn renew(&self, lease: LeaseId) -> Result<(), MetaError> {
+        self.change(|document| document.renew(lease, (*self.clock)())).await
+    }
+
+    async fn revoke(&self, lease: LeaseId) -> Result<(), MetaError> {
+        self.change(|document| {
+            document.revoke(lease);
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// How long to wait before another attempt: a random time, of which the longest doubles.
+fn pause(attempt: u32) -> Duration {
+    Duration::from_millis(50 << attempt.min(6)).mul_f64(share())
+}
+
+/// A random number from 0 to 1.
+fn share() -> f64 {
+    unlikely_twice() as f64 / u64::MAX as f64
+}
+
+fn unlikely_twice() -> u64 {
+    RandomState::new().hash_one(0)
+}
+
+/// The error and its causes in one line.
+fn said(error: &OriginError) -> String {
+    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

@@ -1,0 +1,94 @@
+//! Room on a disk that is left to what must not fail: the metadata that shares the disk with caches and stores. The
+//! decision is pure; what a disk has free is asked of the system.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The most that is kept free unless a setting says otherwise.
+const MOST: u64 = 1 << 30;
+/// Of a smaller disk, one part in so many.
+const SHARE: u64 = 20;
+
+/// What a disk has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disk {
+    /// Its size in bytes.
+    pub size: u64,
+    /// Bytes that are free for this user.
+    pub free: u64,
+}
+
+impl Disk {
+    /// The disk on which `path` lies.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn of(path: &Path) -> io::Result<Disk> {
+        let found = rustix::fs::statvfs(path)?;
+        Ok(Disk {
+            size: found.f_blocks.saturating_mul(found.f_frsize),
+            free: found.f_bavail.saturating_mul(found.f_frsize),
+        })
+    }
+
+    /// What is kept free of it where no setting says how much: 1 GiB, or a twentieth of a disk below 20 GiB.
+    #[must_use]
+    pub fn default_reserve(self) -> u64 {
+        MOST.min(self.size / SHARE)
+    }
+
+    /// Whether it can take `bytes` more and still has `reserve` bytes free.
+    #[must_use]
+    pub fn has_room(self, bytes: u64, reserve: u64) -> bool {
+        reserve == 0 || self.free.saturating_sub(bytes) >= reserve
+    }
+}
+
+/// Bytes that whoever writes leaves free on the disk it writes to. None until it is set.
+#[derive(Debug, Default)]
+pub struct Reserve(AtomicU64);
+
+impl Reserve {
+    /// From now on so many bytes stay free.
+    pub fn set(&self, bytes: u64) {
+        self.0.store(bytes, Relaxed);
+    }
+
+    /// Whether `bytes` more may be written below `directory`. A disk that does not say what it has is written to.
+    #[must_use]
+    pub fn admits(&self, directory: &Path, bytes: u64) -> bool {
+        match self.0.load(Relaxed) {
+            0 => true,
+            reserve => Disk::of(directory).map_or(true, |disk| disk.has_room(bytes, reserve)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_admitted_leaves_the_reserve_free(size: u64, free: u64, bytes: u64, reserve in 1u64..) {
+            let disk = Disk { size, free };
+            prop_assert_eq!(disk.has_room(bytes, reserve), u128::from(free) >= u128::from(bytes) + u128::from(reserve));
+            prop_assert!(disk.has_room(bytes, 0));
+            prop_assert!(disk.default_reserve() <= size / 20 && disk.default_reserve() <= 1 << 30);
+        }
+    }
+
+    #[test]
+    fn the_disk_of_a_directory_is_known_and_nothing_is_reserved_until_it_is_set() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let disk = Disk::of(directory.path()).expect("a disk");
+        assert!(disk.free <= disk.size && disk.size > 0);
+        let reserve = Reserve::default();
+        assert!(reserve.admits(directory.path(), u64::MAX));
+        reserve.set(disk.size);
+        assert!(!reserve.admits(directory.path(), 1));
+    }
+}

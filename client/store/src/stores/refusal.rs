@@ -1,0 +1,232 @@
+//! The refusals of stores and web servers, with a way out.
+
+use std::error::Error as StdError;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+
+use object_store::Error;
+use object_store::client::HttpError;
+
+/// Who is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Amazon S3, or what is compatible with it.
+    S3,
+    /// Google Cloud Storage.
+    Google,
+    /// Azure Blob Storage.
+    Azure,
+    /// A web server, which is only read.
+    Web,
+}
+
+impl Service {
+    /// Who is meant by the scheme of a URL.
+    pub(crate) fn of(scheme: &str) -> Option<Service> {
+        match scheme {
+            "s3" | "s3a" => Some(Service::S3),
+            "gs" => Some(Service::Google),
+            "az" | "abfs" | "abfss" | "adl" | "azure" => Some(Service::Azure),
+            "http" | "https" => Some(Service::Web),
+            _ => None,
+        }
+    }
+
+    /// Where its credentials come from.
+    fn credentials(self) -> &'static str {
+        match self {
+            Service::S3 => {
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN where there is one), AWS_PROFILE, or AWS_SKIP_SIGNATURE=true for a public bucket"
+            }
+            Service::Google => {
+                "set GOOGLE_APPLICATION_CREDENTIALS to a key file, or GOOGLE_SKIP_SIGNATURE=true for a public bucket"
+            }
+            Service::Azure => {
+                "set AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or AZURE_SKIP_SIGNATURE=true for a public container"
+            }
+            Service::Web => "give a URL that needs none, such as a signed one",
+        }
+    }
+
+    /// Where its address comes from.
+    fn address(self) -> &'static str {
+        match self {
+            Service::S3 => "check the network, AWS_REGION, and AWS_ENDPOINT_URL if the store is not Amazon's",
+            Service::Google => "check the network, and STORAGE_EMULATOR_HOST if it is set",
+            Service::Azure => {
+                "check the network, the account's name, and AZURE_STORAGE_ENDPOINT if it is set"
+            }
+            Service::Web => "check the URL and the network",
+        }
+    }
+}
+
+/// Why a store or server did not give what was asked. Each message has the way out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Not the URL of a store.
+    #[error("{reason}")]
+    Unnamed {
+        /// What it lacks.
+        reason: String,
+    },
+    /// The certificates that are to be trusted cannot be read.
+    #[error("{}: cannot be trusted ({reason}); give a file of certificates in PEM", .path.display())]
+    Ca {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No bucket or container of that name.
+    #[error("there is no such bucket; check its name, and {way_out}")]
+    NoBucket {
+        /// What else may be wrong.
+        way_out: &'static str,
+    },
+    /// Nothing of that name in there.
+    #[error("there is nothing of that name; check the URL, names differ by upper and lower case")]
+    NotFound,
+    /// Credentials that are wrong, missing, or do not suffice.
+    #[error("access denied ({reason}); {way_out}")]
+    Denied {
+        /// What the service says.
+        reason: String,
+        /// Which settings decide.
+        way_out: &'static str,
+    },
+    /// The bucket is elsewhere.
+    #[error("the bucket is in another region ({reason}); set AWS_REGION")]
+    Region {
+        /// What the service says.
+        reason: String,
+    },
+    /// Nobody there, or not in time.
+    #[error("cannot be reached ({reason}); {way_out}")]
+    Unreachable {
+        /// What the system says.
+        reason: String,
+        /// Which settings decide.
+        way_out: &'static str,
+    },
+    /// Its bytes are not those that were listed, or it is gone.
+    #[error("it is no longer what was listed")]
+    Changed,
+    /// Something else.
+    #[error("{reason}")]
+    Other {
+        /// What the service says.
+        reason: String,
+    },
+}
+
+impl Refusal {
+    /// What the error of a store means.
+    pub fn of(service: Service, error: &Error) -> Refusal {
+        let text = error.to_string();
+        let code = between(&text, "<Code>", "</Code>").unwrap_or_default();
+        let message = between(&text, "<Message>", "</Message>").unwrap_or_default();
+        let status = status(&text);
+        let reason = match (code, status) {
+            ("", Some(status)) => format!("status {status}"),
+            ("", None) => last_cause(error),
+            (code, _) if message.is_empty() => code.to_owned(),
+            (code, _) => short(&format!("{code}: {message}")),
+        };
+        let is_region =
+            ["PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"]
+                .contains(&code)
+                || text.contains("incorrectly configured region");
+        if ["NoSuchBucket", "ContainerNotFound"].contains(&code) {
+            return Refusal::NoBucket { way_out: service.address() };
+        }
+        if is_region && service == Service::S3 {
+            return Refusal::Region { reason };
+        }
+        match status {
+            Some(401 | 403) => Refusal::Denied { reason, way_out: service.credentials() },
+            Some(404 | 410) => Refusal::NotFound,
+            Some(412) => Refusal::Changed,
+            Some(_) => Refusal::Other { reason },
+            None => match error {
+                Error::NotFound { .. } => Refusal::NotFound,
+                Error::Precondition { .. } => Refusal::Changed,
+                _ if asked_for_credentials(&text) => {
+                    let reason = "no credentials, and the metadata service of a cloud does not answer";
+                    Refusal::Denied { reason: reason.to_owned(), way_out: service.credentials() }
+                }
+                _ if causes(error).any(|cause| cause.is::<HttpError>()) => {
+                    Refusal::Unreachable { reason, way_out: service.address() }
+                }
+                _ => Refusal::Other { reason },
+            },
+        }
+    }
+
+    /// Whether a store that answers like this has decided, and did nothing.
+    pub(crate) fn is_final(error: &Error) -> bool {
+        // What a service of its kind does not know, it says so (501) or finds malformed.
+        matches!(status(&error.to_string()), Some(400 | 401 | 403 | 404 | 405 | 501))
+    }
+
+    /// What the settings of a store lack.
+    pub(crate) fn unusable(service: Service, error: &Error) -> Refusal {
+        Refusal::Denied { reason: last_cause(error), way_out: service.credentials() }
+    }
+
+    /// What a web server's answer means that is no success.
+    pub fn of_status(status: u16) -> Refusal {
+        let reason = format!("status {status}");
+        match status {
+            401 | 403 => Refusal::Denied { reason, way_out: Service::Web.credentials() },
+            404 | 410 => Refusal::NotFound,
+            _ => Refusal::Other { reason: format!("the server answers with {reason}; try again later") },
+        }
+    }
+
+    /// What it means that a web server was not reached, or fell silent.
+    pub fn of_request(error: &reqwest::Error) -> Refusal {
+        Refusal::Unreachable { reason: last_cause(error), way_out: Service::Web.address() }
+    }
+}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> io::Error {
+        let kind = match refusal {
+            Refusal::Changed | Refusal::NotFound => ErrorKind::StaleNetworkFileHandle,
+            Refusal::Denied { .. } => ErrorKind::PermissionDenied,
+            _ => ErrorKind::Other,
+        };
+        io::Error::new(kind, refusal)
+    }
+}
+
+/// Whether it was a service for machines in a cloud that did not answer.
+fn asked_for_credentials(text: &str) -> bool {
+    ["169.254.169.254", "169.254.170.2", "metadata.google.internal"].iter().any(|host| text.contains(host))
+}
+
+fn causes<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error| (*error).source())
+}
+
+/// What lies behind it all: without URLs, which may hold secrets.
+pub(super) fn last_cause(error: &(dyn StdError + 'static)) -> String {
+    causes(error).last().map(|cause| short(&cause.to_string())).unwrap_or_default()
+}
+
+fn short(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default().trim_end_matches(['.', ' ']);
+    line.chars().take(160).collect()
+}
+
+fn between<'t>(text: &'t str, start: &str, end: &str) -> Option<&'t str> {
+    text.split_once(start)?.1.split_once(end).map(|(inside, _)| inside)
+}
+
+/// The status of an answer that was no success, as stores put it.
+fn status(text: &str) -> Option<u16> {
+    let (_, rest) = text.split_once("status code: ")?;
+    rest.get(..3)?.parse().ok()
+}

@@ -1,0 +1,173 @@
+//! Every HTTP request to a store passes here: it is counted, made a second time when its answer is late, and
+//! held to the bandwidth allowed. The caller sees one request, and retries failed ones.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use futures::future::{Either, select};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+    HttpService, ReqwestConnector,
+};
+use object_store::{Certificate, ClientOptions};
+use shardd_api::status::WireCounts;
+use shardfmt::ByteSize;
+use tokio::time::{Instant, timeout};
+
+use super::Late;
+use super::hedge::Hedge;
+use super::pace::Pace;
+
+/// The way to one store, shared by all its requests.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    certificates: Vec<Certificate>,
+    pace: Option<Pace>,
+    late: Late,
+    hedge: Mutex<Hedge>,
+    requests: AtomicU64,
+    failed: AtomicU64,
+    hedged: AtomicU64,
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+impl Wire {
+    pub(super) fn new(certificates: Vec<Certificate>, bandwidth: Option<ByteSize>, late: Late) -> Wire {
+        Wire {
+            certificates,
+            pace: bandwidth.map(Pace::new),
+            late,
+            hedge: Mutex::default(),
+            requests: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            hedged: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> WireCounts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        WireCounts {
+            requests: of(&self.requests),
+            failed: of(&self.failed),
+            hedged: of(&self.hedged),
+            sent: of(&self.sent),
+            received: of(&self.received),
+        }
+    }
+
+    fn hedge<T>(&self, ask: impl FnOnce(&mut Hedge) -> T) -> T {
+        ask(&mut self.hedge.lock().expect("no panic while held"))
+    }
+
+    async fn pass(&self, counter: &AtomicU64, bytes: usize) {
+        counter.fetch_add(bytes as u64, Ordering::Relaxed);
+        if let Some(pace) = &self.pace {
+            pace.pass(bytes).await;
+        }
+    }
+}
+
+/// Makes clients whose requests go over a [`Wire`].
+#[derive(Debug)]
+pub(super) struct Connector(pub(super) Arc<Wire>);
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let trusting = |options: ClientOptions, ca: &Certificate| options.with_root_certificate(ca.clone());
+        let options = self.0.certificates.iter().fold(options.clone(), trusting);
+        let client = ReqwestConnector::default().connect(&options)?;
+        Ok(HttpClient::new(Metered { client, wire: self.0.clone() }))
+    }
+}
+
+#[derive(Debug)]
+struct Metered {
+    client: HttpClient,
+    wire: Arc<Wire>,
+}
+
+#[async_trait]
+impl HttpService for Metered {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let is_read =
+            self.wire.late == Late::AskedAgain && ["GET", "HEAD"].contains(&request.method().as_str());
+        let response = if is_read { self.read(request).await? } else { self.ask(request).await? };
+        let (parts, body) = response.into_parts();
+        let wire = self.wire.clone();
+        let frames = body.into_data_stream().then(move |part| {
+            let wire = wire.clone();
+            async move {
+                let part = part?;
+                wire.pass(&wire.received, part.len()).await;
+                Ok(Frame::data(part))
+            }
+        });
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(StreamBody::new(frames))))
+    }
+}
+
+impl Metered {
+    /// Asks, and if the answer is late, asks again and takes the first good answer.
+    async fn read(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let Some(patience) = self.wire.hedge(Hedge::patience) else { return self.ask(request).await };
+        let again = request.clone();
+        let mut first = Box::pin(self.ask(request));
+        if let Ok(answer) = timeout(patience, &mut first).await {
+            return answer;
+        }
+        if !self.wire.hedge(Hedge::take) {
+            return first.await;
+        }
+        self.wire.hedged.fetch_add(1, Ordering::Relaxed);
+        let second = Box::pin(self.ask(again));
+        match select(first, second).await {
+            Either::Left((answer, other)) | Either::Right((answer, other)) if is_bad(&answer) => other.await,
+            Either::Left((answer, _)) | Either::Right((answer, _)) => answer,
+        }
+    }
+
+    async fn ask(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        self.wire.pass(&self.wire.sent, request.body().content_length()).await;
+        self.wire.requests.fetch_add(1, Ordering::Relaxed);
+        let asked = Instant::now();
+        let is_get = request.method().as_str() == "GET";
+        let answer = match self.client.execute(request).await {
+            Ok(answer) if !is_get || is_about_objects(&answer) => complete(answer).await,
+            answer => answer,
+        };
+        if is_bad(&answer) {
+            self.wire.failed.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.wire.hedge(|hedge| hedge.answered(asked.elapsed()));
+        }
+        answer
+    }
+}
+
+/// Whether it is something that the service says, and not what an object holds.
+fn is_about_objects(answer: &HttpResponse) -> bool {
+    let kind = answer.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    !answer.status().is_success() || kind.contains("xml")
+}
+
+/// Waits for all of an answer. One that breaks off is as good as none and is asked for again; once it was handed on, it would
+/// be too late for that.
+async fn complete(answer: HttpResponse) -> Result<HttpResponse, HttpError> {
+    let (parts, body) = answer.into_parts();
+    let body = body.collect().await.map_err(|error| HttpError::new(HttpErrorKind::Interrupted, error))?;
+    Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body.to_bytes())))
+}
+
+/// Whether it is no answer to what was asked, but may be one when it is asked again.
+fn is_bad(answer: &Result<HttpResponse, HttpError>) -> bool {
+    answer
+        .as_ref()
+        .map_or(true, |answer| answer.status().is_server_error() || answer.status().as_u16() == 429)
+}

@@ -1,0 +1,161 @@
+//! How much of a cache a run takes: worked out from plan and manifest before anything is filled. Pure.
+
+use std::collections::BTreeMap;
+
+use shardd_api::node::{NodeId, NodeRecord};
+use shardd_api::protocol::{Placement, Room};
+use shardd_plan::{Plan, Selection};
+use shardfmt::Manifest;
+
+use crate::cache::resting_bytes;
+
+/// The header of a segment, more or less, and how many segments there are of a class that is large.
+const HEADER: u64 = 128;
+const SEGMENTS: u64 = 32;
+/// Grains are apart by up to so many chunks of an epoch, and by as many epochs as it takes until all have left, up to so many.
+const MOST_CHUNKS: u64 = 16;
+const MOST_EPOCHS: u64 = 200;
+
+/// What the grains of a run take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// Of one partition, the most there is at any instant: what it holds, what has come before its epoch, and two chunks that
+    /// have been sent and not acknowledged.
+    pub(crate) partition_bytes: u64,
+    /// Of one partition, what is read in an epoch.
+    pub(crate) read_bytes: u64,
+    /// The same, as rows in the store.
+    row_bytes: u64,
+    /// Of what is kept, the part that leaves its partition with two chunks, in units of 2^-32: while they are on their way they
+    /// lie on both sides.
+    on_its_way: u64,
+    /// Into how many classes it falls that leave one after the other.
+    classes: u64,
+}
+
+impl Needs {
+    pub(crate) fn of(plan: &Plan, manifest: &Manifest) -> Self {
+        let document = plan.document();
+        let grain_rows = document.grain_rows;
+        let resting: u64 = manifest
+            .shards
+            .iter()
+            .map(|shard| resting_bytes(shard.rows, shard.row_bytes, grain_rows))
+            .fold(0, u64::saturating_add);
+        let partitions = u64::from(document.partitions);
+        let read_bytes = resting.div_ceil(partitions);
+        // The share that moves, and two chunks of it more, in units of 2^-32.
+        let moved = u128::from(document.schedule.largest().units());
+        let coming = moved + 2 * moved / u128::from(document.chunks);
+        let extra = (u128::from(read_bytes) * coming) >> 32;
+        let partition_bytes = read_bytes.saturating_add(u64::try_from(extra).unwrap_or(u64::MAX));
+        let on_its_way = match document.selection {
+            Selection::Cyclic => moved.min(2 * moved / u128::from(document.chunks)),
+            // Nobody knows what leaves with which chunk: all of it lies on both sides until its epoch ends.
+            Selection::Independent => coming,
+        };
+        let on_its_way = u64::try_from(on_its_way).unwrap_or(u64::MAX);
+        let row_bytes = manifest.row_bytes().div_ceil(partitions);
+        let epochs =
+            (1_u64 << 32).checked_div(document.schedule.largest().units()).map_or(0, |epochs| epochs + 1);
+        let classes = u64::from(document.chunks).min(MOST_CHUNKS) * epochs.min(MOST_EPOCHS);
+        Needs { partition_bytes: partition_bytes.max(1), read_bytes, row_bytes, on_its_way, classes }
+    }
+
+    /// How much of `hosted` partitions a node keeps in a cache with `free` bytes for them, if that has no room for all of it and
+    /// for what is on its way. `hosts` nodes host the others.
+    pub(crate) fn kept_bytes(&self, hosted: u64, free: u64, hosts: u64) -> Option<u64> {
+        if hosted.saturating_mul(self.partition_bytes) <= free {
+            return None;
+        }
+        // What moves to a partition of the same node stays where it lies.
+        let others = u128::from(hosts.saturating_sub(1));
+        let elsewhere = (u128::from(self.on_its_way) * others).div_ceil(u128::from(hosts.max(1)));
+        // Half of what moves, or a third, moves to a partition of the same node, and leaves it epochs later.
+        let segments = SEGMENTS + if others > 0 { 2 * self.classes } else { 0 };
+        let room = u128::from(free.saturating_sub(segments * HEADER)) << 32;
+        Some(u64::try_from(room / ((1 << 32) + elsewhere)).unwrap_or(u64::MAX))
+    }
+
+    /// How many partitions have room in a cache of `bytes`.
+    pub(crate) fn room_in(&self, bytes: u64) -> usize {
+        usize::try_from(bytes / self.partition_bytes).unwrap_or(usize::MAX)
+    }
+
+    /// Whether the hosts of a placement have room for it, each with the bytes that `free` gives it.
+    pub(crate) fn room(&self, placement: &Placement, free: &BTreeMap<NodeId, u64>) -> Room {
+        let mut room =
+            Room { needed_bytes: 0, cache_bytes: 0, from_store_bytes_per_epoch: 0, by_rows: false };
+        for host in &placement.hosts {
+            let hosted = placement.hosted_by(host).count() as u64;
+            let (needed, free) =
+                (hosted.saturating_mul(self.partition_bytes), free.get(host).copied().unwrap_or(0));
+            room.needed_bytes = room.needed_bytes.saturating_add(needed);
+            room.cache_bytes = room.cache_bytes.saturating_add(free);
+            let Some(kept) = self.kept_bytes(hosted, free, placement.hosts.len() as u64) else { continue };
+            let resting = hosted.saturating_mul(self.read_bytes);
+            let lacking = u128::from(resting.saturating_sub(kept));
+            let read =
+                lacking * u128::from(hosted.saturating_mul(self.row_bytes)) / u128::from(resting.max(1));
+            room.by_rows = true;
+            room.from_store_bytes_per_epoch =
+                room.from_store_bytes_per_epoch.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+        }
+        room
+    }
+}
+
+/// What a run that needs so many bytes has of a cache in which others need some, too.
+pub(crate) fn share(cache_bytes: u64, needed: u64, others: u64) -> u64 {
+    let (all, own) = (u128::from(needed) + u128::from(others), u128::from(cache_bytes) * u128::from(needed));
+    let fair = own.checked_div(all).map_or(cache_bytes, |fair| u64::try_from(fair).unwrap_or(u64::MAX));
+    cache_bytes.saturating_sub(others).max(fair)
+}
+
+/// What each node's cache has left for a run beside what is reserved there for others.
+pub(crate) fn free<'a>(
+    nodes: impl Iterator<Item = &'a NodeRecord>,
+    reserved: &BTreeMap<NodeId, u64>,
+) -> BTreeMap<NodeId, u64> {
+    nodes
+        .map(|node| {
+            let taken = reserved.get(&node.id).copied().unwrap_or(0);
+            (node.id.clone(), node.cache_bytes.saturating_sub(taken))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn two_runs_have_what_they_need_of_a_cache_or_no_more_than_there_is(
+            cache in 0..1u64 << 50, one in 0..1u64 << 50, other in 0..1u64 << 50,
+        ) {
+            let (first, second) = (share(cache, one, other), share(cache, other, one));
+            match one + other <= cache {
+                true => prop_assert!(first >= one && second >= other),
+                false => prop_assert!(first + second <= cache),
+            }
+        }
+
+        #[test]
+        fn what_is_kept_and_what_is_on_its_way_fit_in_the_cache(
+            read_bytes in 1..1u64 << 40, hosted in 1..100u64, hosts in 1..100u64, part in 0..100u64,
+            units in 0..=1u64 << 32, chunks in 1..100u64,
+        ) {
+            let on_its_way = units.min(2 * units / chunks);
+            let partition_bytes = read_bytes + u64::try_from((u128::from(read_bytes) * u128::from(units)) >> 32).expect("less");
+            let needs = Needs { partition_bytes, read_bytes, row_bytes: read_bytes, on_its_way, classes: 0 };
+            let free = hosted * partition_bytes / 100 * part;
+            if let Some(kept) = needs.kept_bytes(hosted, free, hosts) {
+                let coming = (u128::from(kept) * u128::from(on_its_way) / u128::from(hosts) * u128::from(hosts - 1)) >> 32;
+                prop_assert!(u128::from(kept) + coming <= u128::from(free));
+            }
+        }
+    }
+}

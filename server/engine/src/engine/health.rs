@@ -1,0 +1,313 @@
+//! Measures this node's disk and its peers, and exchanges verdicts (slow, silent, wrong) with the other
+//! nodes: each reads the others' measurements now and then, and keeps its verdict on a node under
+//! `troubles/<node>/<itself>` while it holds. Nothing else depends on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use futures::future::join_all;
+use serde::Serialize;
+use shardd_api::health::{Disk, HealthIssue, Lately, Measured, Peer, judge};
+use shardd_api::node::NodeId;
+use shardd_plan::GrainNo;
+use shardd_store::metastore::{Expected, LeaseId, MetaError};
+use tokio::time::{Duration, Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::Engine;
+use super::keys::entries;
+use super::value::parse;
+use crate::peers::{Effort, PEER_PATIENCE};
+
+const DISKS: &str = "disks/";
+const TROUBLES: &str = "troubles/";
+
+/// How often a node looks, and how often all of them together do, a second: large clusters look less often.
+const LOOKS_EVERY: Duration = Duration::from_secs(10);
+const LOOKS_A_SECOND: u32 = 10;
+/// What was said by a node that has gone is gone after so many looks.
+const HOLDS_FOR: u32 = 3;
+/// After how long measurements count half: of what takes how long, of questions without an answer, of wrong bytes.
+const TIMES_HALVE: Duration = Duration::from_secs(60);
+const SILENCES_HALVE: Duration = Duration::from_secs(120);
+const WRONGS_HALVE: Duration = Duration::from_secs(600);
+/// Less than this is nothing.
+const FADED: f64 = 0.01;
+/// Who was given less time to answer is not silent.
+pub(super) const FAIR_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What this node has measured, and what it has heard.
+pub(super) struct Health {
+    started: Instant,
+    measuring: Mutex<Measuring>,
+    /// What nodes say of each other, as of the last look.
+    heard: Mutex<Vec<HealthIssue>>,
+    /// What this one says.
+    says: Mutex<Vec<HealthIssue>>,
+}
+
+struct Measuring {
+    reads: Lately,
+    syncs: Lately,
+    peers: BTreeMap<NodeId, OfPeer>,
+}
+
+struct OfPeer {
+    answers: Lately,
+    silences: Lately,
+    wrong: Lately,
+}
+
+impl Default for OfPeer {
+    fn default() -> OfPeer {
+        let [answers, silences, wrong] = [TIMES_HALVE, SILENCES_HALVE, WRONGS_HALVE].map(Lately::new);
+        OfPeer { answers, silences, wrong }
+    }
+}
+
+impl Default for Health {
+    fn default() -> Health {
+        let [reads, syncs] = [TIMES_HALVE; 2].map(Lately::new);
+        Health {
+            started: Instant::now(),
+            measuring: Mutex::new(Measuring { reads, syncs, peers: BTreeMap::new() }),
+            heard: Mutex::default(),
+            says: Mutex::default(),
+        }
+    }
+}
+
+impl Health {
+    /// A grain was read from the cache.
+    pub(super) fn read_took(&self, took: Duration) {
+        self.measure(|measuring, at| measuring.reads.add(at, micros(took)));
+    }
+
+    /// What was written was made durable.
+    pub(super) fn sync_took(&self, took: Duration) {
+        self.measure(|measuring, at| measuring.syncs.add(at, micros(took)));
+    }
+
+    /// A node has answered, with so many bytes.
+    pub(super) fn answered(&self, node: &NodeId, took: Duration, bytes: usize) {
+        let mib = (bytes as f64 / f64::from(1 << 20)).max(1.0);
+        self.measure_peer(node, |peer, at| peer.answers.add(at, micros(took) / mib));
+    }
+
+    /// A node has not answered in the time that it was given.
+    pub(super) fn unanswered(&self, node: &NodeId, patience: Duration) {
+        if patience >= FAIR_PATIENCE {
+            self.measure_peer(node, |peer, at| peer.silences.add(at, 1.0));
+        }
+    }
+
+    /// A node has given grains with wrong bytes.
+    pub(super) fn gave_wrong(&self, node: &NodeId, grains: usize) {
+        self.measure_peer(node, |peer, at| (0..grains).for_each(|_| peer.wrong.add(at, 1.0)));
+    }
+
+    /// What was measured lately.
+    pub(super) fn measured(&self) -> Measured {
+        let at = self.started.elapsed();
+        let mut measuring = self.measuring.lock().expect("no panic while held");
+        measuring.peers.retain(|_, peer| {
+            [&peer.answers, &peer.silences, &peer.wrong].iter().any(|lately| lately.count(at) > FADED)
+        });
+        let mean = |lately: &Lately| lately.mean(at).map(|micros| micros.round() as u64);
+        let disk = Disk { read_micros: mean(&measuring.reads), sync_micros: mean(&measuring.syncs) };
+        let peer = |(node, peer): (&NodeId, &OfPeer)| Peer {
+            node: node.clone(),
+            answer_micros: mean(&peer.answers),
+            silences: peer.silences.count(at),
+            wrong_grains: peer.wrong.count(at),
+        };
+        Measured { disk, peers: measuring.peers.iter().map(peer).collect() }
+    }
+
+    /// What this node has to say.
+    pub(super) fn says(&self) -> Vec<HealthIssue> {
+        self.says.lock().expect("no panic while held").clone()
+    }
+
+    /// What is said of `node`.
+    pub(super) fn of(&self, node: &NodeId) -> Vec<HealthIssue> {
+        let heard = self.heard.lock().expect("no panic while held");
+        heard.iter().filter(|trouble| trouble.node == *node).cloned().collect()
+    }
+
+    fn measure(&self, measured: impl FnOnce(&mut Measuring, Duration)) {
+        let at = self.started.elapsed();
+        measured(&mut self.measuring.lock().expect("no panic while held"), at);
+    }
+
+    fn measure_peer(&self, node: &NodeId, measured: impl FnOnce(&mut OfPeer, Duration)) {
+        self.measure(|measuring, at| {
+            if !measuring.peers.contains_key(node) {
+                measuring.peers.insert(node.clone(), OfPeer::default());
+            }
+            measured(measuring.peers.get_mut(node).expect("it was put there"), at);
+        });
+    }
+}
+
+fn micros(took: Duration) -> f64 {
+    took.as_secs_f64() * 1e6
+}
+
+/// What the metastore has of what this node said.
+#[derive(Default)]
+struct Told {
+    lease: Option<LeaseId>,
+    disk: Disk,
+    troubles: Vec<HealthIssue>,
+}
+
+impl Engine {
+    /// Looks now and then how this node's disk and peers compare, and says so, until `stop`.
+    pub(super) async fn watch_health(self: Arc<Self>, stop: CancellationToken) {
+        let mut told = Told::default();
+        let watching = async {
+            loop {
+                let every = self.looks_every();
+                sleep(every).await;
+                self.ask_around().await;
+                if let Err(error) = self.look_at_health(&mut told, every * HOLDS_FOR).await {
+                    debug!(%error, "nothing is heard of who is slow while the metastore is away");
+                }
+            }
+        };
+        stop.run_until_cancelled(watching).await;
+    }
+
+    fn looks_every(&self) -> Duration {
+        let nodes = u32::try_from(self.nodes.borrow().len()).unwrap_or(u32::MAX);
+        LOOKS_EVERY.max(Duration::from_secs(u64::from(nodes / LOOKS_A_SECOND)))
+    }
+
+    /// Asks some neighbours something small for a run that is being read: so that there is always somebody to compare with.
+    async fn ask_around(&self) {
+        let Some(run) = self.active_run_states().into_iter().next() else { return };
+        let request = run.request(0, &[GrainNo(0)], Effort::Probe);
+        let asks = self.neighbours().into_iter().map(|node| {
+            let request = request.clone();
+            async move {
+                let began = Instant::now();
+                match timeout(PEER_PATIENCE, self.peers.fetch(&node, request)).await {
+                    Ok(Ok(_)) => self.health.answered(&node, began.elapsed(), 0),
+                    Ok(Err(_)) | Err(_) => self.health.unanswered(&node, PEER_PATIENCE),
+                }
+            }
+        });
+        join_all(asks).await;
+    }
+
+    async fn look_at_health(&self, told: &mut Told, holds_for: Duration) -> Result<(), MetaError> {
+        let live = self.live_nodes();
+        let mut measured = self.health.measured();
+        measured.peers.retain(|peer| live.contains(&peer.node));
+        let disks = self.meta.list(DISKS).await?;
+        let of_others =
+            |(node, disk): (NodeId, Disk)| (node != self.node && live.contains(&node)).then_some(disk);
+        let others: Vec<Disk> = entries(DISKS, &disks).filter_map(of_others).collect();
+        let before = self.health.says();
+        let says = judge(&self.node, &measured, &others, &before);
+        report(&before, &says);
+        self.health.says.lock().expect("no panic while held").clone_from(&says);
+        self.tell(told, measured.disk, says, holds_for).await?;
+        let troubles = self.meta.list(TROUBLES).await?;
+        let heard =
+            troubles.entries.iter().filter_map(|(_, entry)| parse::<Vec<HealthIssue>>(entry)).flatten();
+        let heard: Vec<HealthIssue> = heard.filter(|trouble| live.contains(&trouble.by)).collect();
+        *self.health.heard.lock().expect("no panic while held") = heard;
+        Ok(())
+    }
+
+    /// Lets the others know what they do not know yet.
+    async fn tell(
+        &self,
+        told: &mut Told,
+        disk: Disk,
+        says: Vec<HealthIssue>,
+        holds_for: Duration,
+    ) -> Result<(), MetaError> {
+        if told.lease.is_none() && disk == Disk::default() && says.is_empty() {
+            return Ok(());
+        }
+        let lease = match told.lease {
+            Some(lease) => match self.meta.renew(lease).await {
+                Ok(()) => lease,
+                Err(MetaError::LeaseLost { .. }) => {
+                    *told = Told::default();
+                    self.meta.grant(holds_for).await?
+                }
+                Err(error) => return Err(error),
+            },
+            None => self.meta.grant(holds_for).await?,
+        };
+        told.lease = Some(lease);
+        if !is_near(disk, told.disk) {
+            self.tell_one(&format!("{DISKS}{}", self.node), &disk, lease).await?;
+            told.disk = disk;
+        }
+        let named =
+            |troubles: &[HealthIssue]| troubles.iter().map(|t| t.node.clone()).collect::<BTreeSet<_>>();
+        for node in named(&told.troubles).union(&named(&says)) {
+            let of = |troubles: &[HealthIssue]| {
+                troubles.iter().filter(|t| t.node == *node).cloned().collect::<Vec<_>>()
+            };
+            let (was, is) = (of(&told.troubles), of(&says));
+            let key = format!("{TROUBLES}{node}/{}", self.node);
+            if is.is_empty() {
+                self.meta.delete(&key, Expected::Any).await?;
+            } else if !were_said(&is, &was) {
+                self.tell_one(&key, &is, lease).await?;
+            } else {
+                continue;
+            }
+            told.troubles.retain(|trouble| trouble.node != *node);
+            told.troubles.extend(is);
+        }
+        Ok(())
+    }
+
+    async fn tell_one(&self, key: &str, value: &impl Serialize, lease: LeaseId) -> Result<(), MetaError> {
+        let value = serde_json::to_vec(value).expect("numbers and names are plain data");
+        self.meta.put(key, value, Expected::Any, Some(lease)).await.map(drop)
+    }
+}
+
+/// Says what has begun and what has ended.
+fn report(before: &[HealthIssue], now: &[HealthIssue]) {
+    let is_in = |troubles: &[HealthIssue], one: &HealthIssue| {
+        troubles.iter().any(|other| (&other.node, other.what) == (&one.node, one.what))
+    };
+    for trouble in now.iter().filter(|trouble| !is_in(before, trouble)) {
+        warn!(node = %trouble.node, %trouble, "a node is slow, silent or wrong");
+    }
+    for trouble in before.iter().filter(|trouble| !is_in(now, trouble)) {
+        info!(node = %trouble.node, was = %trouble, "a node is in order again");
+    }
+}
+
+/// Whether what is said was said already, but for the numbers.
+fn were_said(now: &[HealthIssue], before: &[HealthIssue]) -> bool {
+    let what =
+        |troubles: &[HealthIssue]| troubles.iter().map(|trouble| trouble.what).collect::<BTreeSet<_>>();
+    what(now) == what(before)
+        && now.iter().all(|is| {
+            before.iter().any(|was| was.what == is.what && is_close(Some(was.measured), Some(is.measured)))
+        })
+}
+
+fn is_near(one: Disk, other: Disk) -> bool {
+    is_close(one.read_micros, other.read_micros) && is_close(one.sync_micros, other.sync_micros)
+}
+
+/// Whether they differ by less than a factor of two.
+fn is_close(one: Option<u64>, other: Option<u64>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one.max(other) / 2 <= one.min(other),
+        (one, other) => one == other,
+    }
+}

@@ -1,0 +1,288 @@
+//! Answers loaders: where are these grains? It names a segment where loaders may map it, and sends bytes
+//! otherwise; missing grains are fetched first. Every grain's bytes are checked against the manifest the
+//! first time they are asked for in an epoch.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::Bytes;
+use shardd_api::explain::Wanted;
+use shardd_api::local_transport::Transport;
+use shardd_api::protocol::{LocateReply, LocateRequest, Located, MAX_EPOCH, RunId};
+use shardd_plan::GrainNo;
+use shardfmt::GrainKey;
+use tokio::time::{Instant, timeout_at};
+use tracing::warn;
+
+use super::counters::micros;
+use super::obtain::Keep;
+use super::run::RunState;
+use super::{Counters, Engine, EngineError, blocking};
+use crate::cache::{CacheError, Location};
+
+/// How long a grain is waited for that the exchange has yet to bring, while the rank that asks is still in the epoch before.
+const EARLY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long it is waited for once its epoch has begun; then it is a miss like any other.
+const DUE_PATIENCE: Duration = Duration::from_millis(300);
+
+impl Engine {
+    /// Notes how far a rank has come and says where grains are; the second value holds the inline ones' bytes, in order.
+    ///
+    /// # Errors
+    /// [`EngineError::UnknownRun`], a rank outside the world, grain numbers outside the plan, and what reading the store gives.
+    pub async fn locate(
+        self: &Arc<Self>,
+        run: &RunId,
+        request: LocateRequest,
+    ) -> Result<(LocateReply, Vec<Bytes>), EngineError> {
+        let run = self.run(run).await?;
+        run.plan.check_ranks(request.world, run.record.virtual_ranks)?;
+        if request.rank >= request.world {
+            return Err(EngineError::RankOutside { rank: request.rank, world: request.world });
+        }
+        if request.for_epoch > request.epoch.saturating_add(1) || request.for_epoch >= MAX_EPOCH {
+            return Err(EngineError::EpochOutside { epoch: request.for_epoch, reached: request.epoch });
+        }
+        if let Some(grain) = request.grains.iter().find(|grain| **grain >= run.plan.grain_count()) {
+            return Err(EngineError::NoSuchGrain { grain: *grain, grains: run.plan.grain_count() });
+        }
+        self.know_placement(&run, 1).await;
+        run.report(request.rank, request.world, request.epoch, request.position);
+        run.note_transport(request.rank, request.transport);
+
+        let grains: Vec<GrainNo> = request.grains.iter().copied().map(GrainNo).collect();
+        if request.doubted {
+            run.doubt(grains.iter().copied());
+        }
+        let mut passing = self.passing_by(&run, request.for_epoch, &grains, &request.rows);
+        let kept = |passing: &BTreeMap<GrainNo, Vec<u32>>| -> Vec<GrainNo> {
+            grains.iter().copied().filter(|grain| !passing.contains_key(grain)).collect()
+        };
+        self.await_exchange(&run, &request, &kept(&passing)).await;
+        let late = self.bring_late(&run, request.for_epoch, &grains, &request.rows, &mut passing).await;
+        let kept: Vec<GrainNo> =
+            kept(&passing).into_iter().filter(|grain| !late.contains_key(grain)).collect();
+        let (mut loose, sparse) = tokio::try_join!(
+            self.obtain_for(
+                (Wanted::ToRead, Keep::NotOfHosts),
+                &run,
+                request.for_epoch,
+                kept.iter().copied()
+            ),
+            self.read_past(&run, request.for_epoch, &passing),
+        )?;
+        self.check(&run, request.for_epoch, &kept, &mut loose).await?;
+        loose.extend(late);
+
+        let is_lent = request.transport != Transport::Stream;
+        let mut reply = Vec::with_capacity(grains.len());
+        let mut inline = Vec::new();
+        let len = |bytes: &Bytes| u32::try_from(bytes.len()).expect("a grain is smaller than 4 GiB");
+        for grain in grains {
+            if let Some(bytes) = sparse.get(&grain) {
+                inline.push(bytes.clone());
+                reply.push(Located::Rows { len: len(bytes) });
+                continue;
+            }
+            let located = match self.cache.get(&run.key(grain)) {
+                Some(at) if is_lent && let Some(segment) = self.pass(&at.segment) => {
+                    Located::File { segment, offset: at.offset, len: at.len }
+                }
+                _ => {
+                    let bytes = match loose.get(&grain) {
+                        Some(bytes) => bytes.clone(),
+                        // Dropped between the check and now: rare, and one more miss.
+                        None => self.fetch_bytes(&run, request.for_epoch, grain).await?,
+                    };
+                    inline.push(bytes.clone());
+                    Located::Inline { len: len(&bytes) }
+                }
+            };
+            reply.push(located);
+        }
+        let by_rows = self.is_short(&run, request.for_epoch);
+        Ok((LocateReply { generation: run.generation(), grains: reply, by_rows }, inline))
+    }
+
+    /// The bytes of grains, checked against the manifest, for someone who reads along.
+    pub(crate) async fn bytes_of(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        grains: &[GrainNo],
+    ) -> Result<HashMap<GrainNo, Bytes>, EngineError> {
+        let mut all =
+            self.obtain_for((Wanted::ToRead, Keep::All), run, epoch, grains.iter().copied()).await?;
+        self.check(run, epoch, grains, &mut all).await?;
+        for grain in grains {
+            if !all.contains_key(grain) {
+                all.insert(*grain, self.fetch_bytes(run, epoch, *grain).await?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Waits for grains that the exchange is about to bring, within bounds.
+    async fn await_exchange(&self, run: &Arc<RunState>, request: &LocateRequest, grains: &[GrainNo]) {
+        let Some(before) = request.for_epoch.checked_sub(1) else { return };
+        let Some(placement) = run.placement() else { return };
+        let (view, view_before) = (run.epochs.view(request.for_epoch), run.epochs.view(before));
+        let live = self.live_nodes();
+        let coming: Vec<GrainNo> = grains
+            .iter()
+            .copied()
+            .filter(|grain| {
+                let from = placement.host(view_before.partition_of(*grain));
+                let to = placement.host(view.partition_of(*grain));
+                let comes = to == &self.node && from != to && live.contains(from);
+                comes && self.keeps(run, request.for_epoch, *grain) && !self.is_resident(run, *grain)
+            })
+            .collect();
+        if coming.is_empty() {
+            return;
+        }
+        let early = Instant::now() + EARLY_PATIENCE;
+        let mut progress = run.progress.subscribe();
+        let is_due = |progress: &super::run::Progress| {
+            progress.rank(request.rank).is_none_or(|(epoch, _)| epoch >= request.for_epoch)
+        };
+        let began = tokio::select! {
+            () = self.arrival(run, &coming) => return,
+            _ = timeout_at(early, progress.wait_for(is_due)) => Instant::now(),
+        };
+        let _ = timeout_at(began + DUE_PATIENCE, self.arrival(run, &coming)).await;
+        let waited = began.elapsed();
+        Counters::add_time(&self.counters.stalled_micros, waited);
+        self.counters.exchange(run.name(), before, |counts| counts.waited_micros += micros(waited));
+    }
+
+    async fn arrival(&self, run: &RunState, coming: &[GrainNo]) {
+        loop {
+            let mut arrived = std::pin::pin!(run.arrived.notified());
+            arrived.as_mut().enable();
+            if coming.iter().all(|grain| self.is_resident(run, *grain)) {
+                return;
+            }
+            arrived.await;
+        }
+    }
+
+    /// Checks the cached bytes of grains not yet checked in this epoch; what is corrupt is dropped and brought again.
+    async fn check(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        grains: &[GrainNo],
+        loose: &mut HashMap<GrainNo, Bytes>,
+    ) -> Result<(), EngineError> {
+        let unchecked: Vec<GrainNo> = grains
+            .iter()
+            .copied()
+            .filter(|grain| !run.was_checked(*grain, epoch) && !loose.contains_key(grain))
+            .collect();
+        if unchecked.is_empty() {
+            return Ok(());
+        }
+        let corrupt = self.discard_corrupt(run, epoch, unchecked).await;
+        if !corrupt.is_empty() {
+            loose.extend(self.obtain_for((Wanted::ToRead, Keep::All), run, epoch, corrupt).await?);
+        }
+        Ok(())
+    }
+
+    /// Checks the cached bytes of grains that have not been checked in this epoch, and drops those that are corrupt: these are
+    /// returned.
+    pub(crate) async fn discard_corrupt(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        grains: Vec<GrainNo>,
+    ) -> Vec<GrainNo> {
+        let (engine, state) = (Arc::clone(self), Arc::clone(run));
+        let is_bad = move |grain: &GrainNo| {
+            let key = state.key(*grain);
+            if state.was_checked(*grain, epoch) {
+                return false;
+            }
+            let Some((at, read)) = engine.read_now(&key) else { return false };
+            let bad = match read {
+                Ok(bytes) => state.verify(*grain, &bytes).err().map(|error| error.to_string()),
+                Err(error) => Some(error.to_string()),
+            };
+            match bad {
+                None => {
+                    state.mark_checked(*grain, epoch);
+                    engine.cache.mark_verified(&key);
+                    false
+                }
+                Some(reason) => {
+                    warn!(grain = %key, segment = %at.segment.display(), offset = at.offset, reason,
+                          "a cached grain is corrupt; dropped, fetching it again");
+                    engine.cache.discard(&key);
+                    true
+                }
+            }
+        };
+        let corrupt = blocking(move || grains.into_iter().filter(is_bad).collect::<Vec<_>>()).await;
+        Counters::add(&self.counters.corrupt_on_disk, corrupt.len());
+        corrupt
+    }
+
+    async fn fetch_bytes(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        grain: GrainNo,
+    ) -> Result<Bytes, EngineError> {
+        loop {
+            if let Some(bytes) = self.read_cached(run, grain).await {
+                return Ok(bytes);
+            }
+            if let Some(bytes) =
+                self.obtain_for((Wanted::ToRead, Keep::All), run, epoch, [grain]).await?.remove(&grain)
+            {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    /// A grain's bytes from the cache, unverified: whoever gets them verifies.
+    pub(crate) async fn read_cached(self: &Arc<Self>, run: &RunState, grain: GrainNo) -> Option<Bytes> {
+        let key = run.key(grain);
+        let engine = Arc::clone(self);
+        blocking(move || engine.read_or_discard(&key)).await
+    }
+
+    /// Where a grain is and what is there. One that is moved to another segment meanwhile is not gone: it is read there.
+    fn read_now(&self, key: &GrainKey) -> Option<(Location, Result<Bytes, CacheError>)> {
+        loop {
+            let at = self.cache.get(key)?;
+            let began = Instant::now();
+            match self.cache.read(&at) {
+                Err(CacheError::Gone { .. }) if self.cache.get(key).as_ref() != Some(&at) => {}
+                read => {
+                    self.health.read_took(began.elapsed());
+                    return Some((at, read));
+                }
+            }
+        }
+    }
+
+    /// The same, blocking. What cannot be read is no longer here.
+    pub(super) fn read_or_discard(&self, key: &GrainKey) -> Option<Bytes> {
+        let (_, read) = self.read_now(key)?;
+        match read {
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                if !self.cache_trouble.swap(true, Relaxed) {
+                    warn!(grain = %key, %error, "a cached grain could not be read");
+                }
+                self.cache.discard(key);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,743 @@
+//! A node: keeps the grains of the partitions it hosts in its cache, exchanges them as the plan says, and tells loaders where
+//! they are.
+//!
+//! The engine reaches its peers and the metastore through traits and knows nothing of sockets. The plan alone
+//! decides the samples and their order: the engine can change only the speed. A grain that is not here when
+//! it is wanted is a *miss*: slow, never wrong.
+
+mod away;
+mod capacity;
+mod counters;
+mod cursor;
+mod drain;
+mod epochs;
+mod error;
+mod evict;
+mod exchange;
+mod explain;
+mod filled;
+mod forgotten;
+mod gate;
+mod health;
+mod keeping;
+mod kept;
+mod keys;
+mod late;
+mod locate;
+mod lost;
+mod membership;
+mod misses;
+mod obtain;
+mod overrides;
+mod pace;
+mod passes;
+mod past;
+mod plan_reader;
+mod reader;
+mod removal;
+mod rendezvous;
+mod run;
+mod seen;
+mod silence;
+#[cfg(test)]
+mod tests;
+mod timeline;
+mod value;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use shardd_api::duration::now;
+use shardd_api::exchange::ExchangeSettings;
+use shardd_api::explain::MissesExplained;
+use shardd_api::node::{NodeId, NodeRecord};
+use shardd_api::problem::Kind;
+use shardd_api::protocol::{
+    Attach, AuditReport, CreateRun, Placement, RanksRecord, RunId, RunRecord, RunView,
+};
+use shardd_api::status::{NodeStatus, Reader};
+use shardd_api::timeline::Timeline;
+use shardd_plan::{GrainNo, Plan};
+use shardd_store::catalog::{Guard, QUIET_IS_GONE, Reach, StoreOf};
+use shardd_store::metastore::{Expected, MetaError, Metastore, Recalled};
+use shardd_store::origin::{Origin, OriginError};
+use shardfmt::{GrainKey, PlanId};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::warn;
+
+use crate::cache::Cache;
+use crate::peers::{Ack, Effort, FetchRequest, PeerError, PeerService, Peers, SendHeader};
+
+use away::is_away;
+use counters::Counters;
+pub use error::EngineError;
+use gate::Gate;
+use keys::{RANKS, RUNS};
+pub use passes::{PassError, Passes};
+pub use plan_reader::PlanReader;
+pub(crate) use run::RunState;
+use value::{parse, understood};
+
+/// How long a rank waits at attach for the other ranks of its launch.
+const GATHERING: Duration = Duration::from_secs(10);
+
+/// How long a host that asks waits for what this node is just reading in its stead.
+const OWN_READS: Duration = Duration::from_secs(1);
+
+/// How many whole shards may be in memory at once.
+const WHOLE_SHARDS: usize = 4;
+
+/// A node's engine. Create it with [`Engine::new`], keep [`Engine::run_until`] running, and call the rest from anywhere.
+pub struct Engine {
+    node: NodeId,
+    /// By which loaders of this machine ask for segments, if any are lent.
+    passes: OnceLock<Passes>,
+    origin: Arc<Origin>,
+    cache: Arc<Cache>,
+    meta: Arc<dyn Metastore>,
+    /// What was last heard of it, for when it is away...
+    recalled: Arc<Recalled>,
+    /// ...and what it has to be told then.
+    away: away::Away,
+    peers: Arc<dyn Peers>,
+    nodes: watch::Sender<BTreeMap<NodeId, NodeRecord>>,
+    launches: watch::Sender<BTreeMap<RunId, RanksRecord>>,
+    /// Nodes that are to host nothing.
+    draining: watch::Sender<BTreeMap<NodeId, drain::DrainRecord>>,
+    /// The generation up to which nodes have copied what was moved to them.
+    copied: watch::Sender<BTreeMap<(RunId, NodeId), u64>>,
+    placements: watch::Sender<BTreeMap<RunId, Placement>>,
+    runs: Mutex<BTreeMap<RunId, Arc<RunState>>>,
+    /// Counts what may change how much room a run has here: other nodes, other runs, other placements.
+    news: AtomicU64,
+    driven: Mutex<BTreeMap<RunId, CancellationToken>>,
+    whole_shards: Semaphore,
+    counters: Counters,
+    /// Who is slow, silent or wrong.
+    health: health::Health,
+    /// Nodes that are expected and not there.
+    absent: lost::Absent,
+    /// Peers that did not answer in time, and since when; until they do.
+    silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
+    exchange_settings: watch::Sender<ExchangeSettings>,
+    /// How the exchange would go on by itself, and what was said of it.
+    said: Mutex<overrides::Said>,
+    /// Held by whoever clears the cache.
+    clearing: tokio::sync::Mutex<()>,
+    /// What all runs together may send.
+    exchange_gate: Gate,
+    unsynced: Mutex<exchange::Unsynced>,
+    sync_turn: tokio::sync::Mutex<exchange::SyncTurn>,
+    /// Said once, not for every grain.
+    cache_trouble: AtomicBool,
+    /// Runs whose hosted grains are being brought here.
+    filling: AtomicUsize,
+    pub(crate) tasks: TaskTracker,
+    started: tokio::time::Instant,
+    /// Cancelled when the node stops: what the engine started ends soon.
+    pub(crate) stop: CancellationToken,
+}
+
+impl Engine {
+    /// Puts the parts together; nothing runs yet.
+    pub fn new(
+        node: NodeId,
+        origin: Arc<Origin>,
+        cache: Arc<Cache>,
+        meta: Arc<dyn Metastore>,
+        peers: Arc<dyn Peers>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            node,
+            passes: OnceLock::new(),
+            origin,
+            cache,
+            meta,
+            recalled: Arc::new(Recalled::new(away::REMEMBERED)),
+            away: away::Away::default(),
+            peers,
+            nodes: watch::Sender::new(BTreeMap::new()),
+            launches: watch::Sender::new(BTreeMap::new()),
+            draining: watch::Sender::new(BTreeMap::new()),
+            copied: watch::Sender::new(BTreeMap::new()),
+            placements: watch::Sender::new(BTreeMap::new()),
+            runs: Mutex::default(),
+            news: AtomicU64::new(0),
+            driven: Mutex::default(),
+            whole_shards: Semaphore::new(WHOLE_SHARDS),
+            counters: Counters::default(),
+            health: health::Health::default(),
+            absent: lost::Absent::default(),
+            silent: Mutex::default(),
+            exchange_settings: watch::Sender::default(),
+            said: Mutex::default(),
+            clearing: tokio::sync::Mutex::default(),
+            exchange_gate: Gate::new(f64::INFINITY),
+            unsynced: Mutex::default(),
+            sync_turn: tokio::sync::Mutex::default(),
+            cache_trouble: AtomicBool::new(false),
+            filling: AtomicUsize::new(0),
+            tasks: TaskTracker::new(),
+            started: tokio::time::Instant::now(),
+            stop: CancellationToken::new(),
+        })
+    }
+
+    /// Makes a run known under its name. Doing it again is harmless. While the metastore is away, one that is known stays so.
+    ///
+    /// # Errors
+    /// A plan that does not exist, V that the plan does not allow, another run of the same name.
+    pub async fn create_run(&self, create: CreateRun) -> Result<RunRecord, EngineError> {
+        match self.create_run_now(create.clone()).await {
+            // It need not be made known that is known.
+            Err(error) if is_away(&error) => self.recall_run(&create).await.ok_or(error),
+            outcome => outcome,
+        }
+    }
+
+    async fn create_run_now(&self, create: CreateRun) -> Result<RunRecord, EngineError> {
+        // Its plan may be on no list any more: gc is told before it is looked for.
+        let reach = Reach { plan: Some(create.plan), ..Reach::default() };
+        let guard = Guard::announce(&self.meta, &reach, StoreOf::at(&self.origin)).await?;
+        let guard = guard.ok_or_else(|| EngineError::Busy { run: create.id.clone() })?;
+        let outcome = self.create_run_guarded(create, &guard).await;
+        guard.end().await;
+        outcome
+    }
+
+    async fn create_run_guarded(&self, create: CreateRun, guard: &Guard) -> Result<RunRecord, EngineError> {
+        let (plan, _) = self.plan(create.plan).await?;
+        plan.check_ranks(1, create.virtual_ranks)?;
+        let record = RunRecord {
+            id: create.id,
+            plan: create.plan,
+            version: plan.document().version,
+            virtual_ranks: create.virtual_ranks,
+            began: Some(now()),
+            left: None,
+            removing: false,
+        };
+        let key = format!("{RUNS}{}", record.id);
+        let value = serde_json::to_vec(&record).expect("a run record is plain data");
+        guard.renew().await?;
+        match self.meta.put(&key, value, Expected::Absent, None).await {
+            Ok(_) => Ok(record),
+            Err(MetaError::Conflict { .. }) => {
+                let there = match self.record(&record.id).await {
+                    Err(EngineError::UnknownRun { run }) => return Err(EngineError::BeingRemoved { run }),
+                    there => there?,
+                };
+                if there.is_same_run(&RunRecord { began: there.began, ..record }) {
+                    return Ok(there);
+                }
+                Err(EngineError::RunConflict {
+                    run: there.id,
+                    plan: there.plan,
+                    virtual_ranks: there.virtual_ranks,
+                })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A rank attaches here: its partitions will be hosted here as far as the node's even share goes. Returns once all ranks
+    /// of the launch are attached and placed, or after 10 s with those that are.
+    ///
+    /// # Errors
+    /// An unknown run, ranks that do not fit it, a lost metastore.
+    pub async fn attach(
+        self: &Arc<Self>,
+        id: &RunId,
+        rank: u32,
+        attach: Attach,
+    ) -> Result<RunView, EngineError> {
+        let run = self.run_as_recorded(id).await?;
+        run.plan.check_ranks(attach.world, run.record.virtual_ranks)?;
+        if rank >= attach.world {
+            return Err(EngineError::RankOutside { rank, world: attach.world });
+        }
+        match self.change_attached(id, rank, attach).await {
+            // Ranks that go on find each other without it, and so do their grains: the others are told later.
+            Err(error) if is_away(&error) => {
+                warn!(run = %id, rank, "a rank attaches while the metastore is away");
+                self.attached_meanwhile(id, rank, Some(attach));
+                return self.view(id).await;
+            }
+            changed => changed?,
+        }
+        let gathered = tokio::time::timeout(GATHERING, self.gathered(id)).await;
+        let settled = async {
+            let ranks = match gathered {
+                Ok(ranks) => ranks?,
+                Err(_) => self.ranks(id).await?.map(|(ranks, _)| ranks),
+            };
+            if let Some(ranks) = ranks {
+                run.launched(&ranks);
+                self.settle(&run, &ranks, true).await?;
+            }
+            Ok(())
+        };
+        match settled.await {
+            Err(error) if is_away(&error) => {}
+            settled => settled?,
+        }
+        self.view(id).await
+    }
+
+    async fn change_attached(&self, id: &RunId, rank: u32, attach: Attach) -> Result<(), EngineError> {
+        let launch = self.meta.list(RANKS).await?.revision + 1;
+        self.change_ranks(id, |ranks| {
+            let mut ranks = ranks
+                .filter(|r| r.world == attach.world && r.epoch == attach.epoch)
+                // A rank that is there already is one of an earlier launch, which ended without a word.
+                .filter(|r| r.nodes[rank as usize].is_none())
+                .unwrap_or_else(|| RanksRecord {
+                    launch,
+                    world: attach.world,
+                    epoch: attach.epoch,
+                    reached: attach.epoch,
+                    nodes: vec![None; attach.world as usize],
+                    seen: None,
+                });
+            ranks.nodes[rank as usize] = Some(self.node.clone());
+            ranks.seen = Some(now());
+            Some(ranks)
+        })
+        .await?;
+        // Who removes a run marks it, and then looks for ranks: one of the two sees the other.
+        if let Err(error @ EngineError::UnknownRun { .. }) = self.record(id).await {
+            self.leave(id, rank).await?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// A rank leaves: when the last one has, the run is no longer active here or anywhere.
+    ///
+    /// # Errors
+    /// An unknown run, a lost metastore.
+    pub async fn detach(self: &Arc<Self>, id: &RunId, rank: u32) -> Result<(), EngineError> {
+        self.run(id).await?.rank_left(rank);
+        match self.change_left(id, rank).await {
+            Err(error) if is_away(&error) => {
+                self.attached_meanwhile(id, rank, None);
+                Ok(())
+            }
+            changed => changed,
+        }
+    }
+
+    async fn change_left(&self, id: &RunId, rank: u32) -> Result<(), EngineError> {
+        self.leave(id, rank).await?;
+        self.note_left(id).await
+    }
+
+    async fn leave(&self, id: &RunId, rank: u32) -> Result<(), EngineError> {
+        self.change_ranks(id, |ranks| {
+            let mut ranks = ranks?;
+            if let Some(node) = ranks.nodes.get_mut(rank as usize) {
+                *node = None;
+            }
+            ranks.nodes.iter().any(Option::is_some).then_some(ranks)
+        })
+        .await
+    }
+
+    /// What a loader needs to know about a run. Works without the metastore once the run is known here.
+    ///
+    /// # Errors
+    /// An unknown run.
+    pub async fn view(self: &Arc<Self>, id: &RunId) -> Result<RunView, EngineError> {
+        let run = self.run(id).await?;
+        let placement = run.placement().map(|placement| (*placement).clone());
+        let room =
+            placement.as_ref().map(|placement| run.needs.room(placement, &self.share_for(&run, placement)));
+        let attached = self.attached(id);
+        Ok(RunView { run: run.record.clone(), placement, nodes: self.nodes(), room, attached })
+    }
+
+    /// How many ranks are attached to a run, anywhere, as far as this node knows.
+    fn attached(&self, id: &RunId) -> u32 {
+        let launches = self.launches.borrow();
+        let nodes = launches.get(id).map_or(&[][..], |ranks| &ranks.nodes[..]);
+        nodes.iter().flatten().count() as u32
+    }
+
+    /// What of a run was not on this node when it was wanted, and who gave it.
+    ///
+    /// # Errors
+    /// An unknown run.
+    pub async fn misses(&self, id: &RunId) -> Result<MissesExplained, EngineError> {
+        Ok(self.run(id).await?.misses.explained(self.node.clone()))
+    }
+
+    /// What this node did for a run, and when: the last of it, since it started.
+    ///
+    /// # Errors
+    /// An unknown run.
+    pub async fn timeline(&self, id: &RunId) -> Result<Timeline, EngineError> {
+        Ok(self.run(id).await?.stretches.told(self.node.clone()))
+    }
+
+    /// This node.
+    pub fn node(&self) -> &NodeId {
+        &self.node
+    }
+
+    /// The live nodes, as far as this one knows.
+    pub fn nodes(&self) -> Vec<NodeRecord> {
+        self.nodes.borrow().values().cloned().collect()
+    }
+
+    /// What each live node's cache has left for a run beside the other runs that are being read.
+    pub(crate) fn free_for(&self, run: &RunState) -> BTreeMap<NodeId, u64> {
+        capacity::free(self.nodes.borrow().values(), &self.reserved_beside(run))
+    }
+
+    /// What the other runs that are being read need of each node's cache. Those of one plan share.
+    fn reserved_beside(&self, run: &RunState) -> BTreeMap<NodeId, u64> {
+        let mut reserved = BTreeMap::<NodeId, u64>::new();
+        let mut plans = BTreeSet::from([run.record.plan]);
+        for other in self.active_run_states() {
+            let Some(placement) = other.placement() else { continue };
+            if !plans.insert(other.record.plan) {
+                continue;
+            }
+            for host in &placement.hosts {
+                let hosted = placement.hosted_by(host).count() as u64;
+                let taken = reserved.entry(host.clone()).or_default();
+                *taken = taken.saturating_add(hosted.saturating_mul(other.needs.partition_bytes));
+            }
+        }
+        reserved
+    }
+
+    /// The placement of every run, as far as this node knows.
+    pub fn placements(&self) -> BTreeMap<RunId, Placement> {
+        self.placements.borrow().clone()
+    }
+
+    /// All runs ever created.
+    ///
+    /// # Errors
+    /// A lost metastore.
+    pub async fn runs(&self) -> Result<Vec<RunRecord>, EngineError> {
+        let listing = self.meta.list(RUNS).await?;
+        Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
+    }
+
+    /// Keeps what a rank says it read in an epoch; while the metastore is away, here, until it is back. The same again changes nothing.
+    ///
+    /// # Errors
+    /// An unknown run, a rank outside its world, another report of that rank, a lost metastore and a disk that takes nothing.
+    pub async fn keep_audit(self: &Arc<Self>, run: &RunId, report: AuditReport) -> Result<(), EngineError> {
+        match self.put_audit(run, report).await {
+            Err(error) if is_away(&error) => self.report_meanwhile(run, report, error).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn put_audit(&self, run: &RunId, report: AuditReport) -> Result<(), EngineError> {
+        self.record(run).await?;
+        if report.rank >= report.world {
+            return Err(EngineError::RankOutside { rank: report.rank, world: report.world });
+        }
+        let key = format!("audits/{run}/{:06}/{:06}-{:06}", report.epoch, report.world, report.rank);
+        let value = serde_json::to_vec(&report).expect("a report is plain data");
+        match self.meta.put(&key, value, Expected::Absent, None).await {
+            Ok(_) => Ok(()),
+            Err(MetaError::Conflict { .. }) => match self.meta.get(&key).await? {
+                Some(kept) if parse(&kept).is_some_and(|kept: AuditReport| kept == report) => Ok(()),
+                _ => {
+                    Err(EngineError::OtherAudit { run: run.clone(), epoch: report.epoch, rank: report.rank })
+                }
+            },
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What the ranks said they read, by epoch, world and rank: what the metastore has, and what this node keeps for it.
+    ///
+    /// # Errors
+    /// A lost metastore.
+    pub async fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, EngineError> {
+        let listing = self.meta.list(&format!("audits/{run}/")).await?;
+        let told = listing.entries.iter().filter_map(|(_, entry)| parse(entry));
+        let key = |report: &AuditReport| (report.epoch, report.world, report.rank);
+        let all = self.reports_meanwhile(run).into_iter().chain(told);
+        let all: BTreeMap<_, AuditReport> = all.map(|report| (key(&report), report)).collect();
+        Ok(all.into_values().collect())
+    }
+
+    /// This node's counters.
+    pub fn status(&self) -> NodeStatus {
+        NodeStatus {
+            node: self.node.clone(),
+            cache_used_bytes: self.cache.used(),
+            cache_limit_bytes: self.cache.limit(),
+            cache_grains: self.cache.len() as u64,
+            origin_bytes: self.origin.bytes_read(),
+            origin_requests: self.origin.requests(),
+            origin_reread: self.origin.reread(),
+            origin_wire: self.origin.wire(),
+            measured: self.health.measured(),
+            troubles: self.health.says(),
+            exchange_now: self.exchange_now(),
+            readers: self.readers(),
+            metadata: None,
+            counters: self.counters.view(),
+        }
+    }
+
+    /// The ranks that read here, by run.
+    fn readers(&self) -> Vec<Reader> {
+        let mut readers: Vec<Reader> =
+            self.active_run_states().iter().flat_map(|run| run.readers()).collect();
+        readers.sort_by(|one, other| (&one.run, one.rank).cmp(&(&other.run, other.rank)));
+        readers
+    }
+
+    /// What keeps this node from taking new work, if anything does: others do not see it yet, or it is bringing grains that it
+    /// hosts.
+    pub fn unready(&self) -> Option<String> {
+        if !self.nodes.borrow().contains_key(&self.node) {
+            return Some(format!("node {} is not among the nodes of its cluster yet", self.node));
+        }
+        match self.filling.load(Relaxed) {
+            0 => None,
+            runs => Some(format!("node {} is filling its cache for {runs} of its runs", self.node)),
+        }
+    }
+
+    /// Where the durable objects are.
+    pub fn origin(&self) -> &Arc<Origin> {
+        &self.origin
+    }
+
+    /// The metastore this node goes by.
+    pub fn metastore(&self) -> &Arc<dyn Metastore> {
+        &self.meta
+    }
+
+    async fn plan(&self, id: PlanId) -> Result<(Plan, Arc<shardfmt::Manifest>), EngineError> {
+        let document = match self.origin.plan(id).await {
+            Err(OriginError::NotFound { .. }) => return Err(EngineError::UnknownPlan { plan: id }),
+            document => document?,
+        };
+        let manifest = Arc::new(self.origin.manifest(document.version).await?);
+        let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();
+        Ok((Plan::new(document, &shard_rows)?, manifest))
+    }
+
+    async fn record(&self, id: &RunId) -> Result<RunRecord, EngineError> {
+        let entry = match self.meta.get(&format!("{RUNS}{id}")).await {
+            Err(error @ MetaError::Unavailable { .. }) => {
+                return self.recall_record(id).await.ok_or(EngineError::Meta(error));
+            }
+            entry => entry?,
+        };
+        let record = entry.as_ref().and_then(parse).filter(|record: &RunRecord| !record.removing);
+        record.ok_or_else(|| EngineError::UnknownRun { run: id.clone() })
+    }
+
+    /// The run's state on this node, opened on first use.
+    pub(crate) async fn run(&self, id: &RunId) -> Result<Arc<RunState>, EngineError> {
+        if let Some(run) = self.known_run(id) {
+            return Ok(run);
+        }
+        let record = self.record(id).await?;
+        let (plan, manifest) = self.plan(record.plan).await?;
+        let state = Arc::new(RunState::new(record, plan, manifest));
+        if let Some(placement) = self.placements.borrow().get(id) {
+            state.set_placement(placement.clone());
+        }
+        if let Some(ranks) = self.launches.borrow().get(id) {
+            state.launched(ranks);
+        }
+        let mut runs = self.runs.lock().expect("no panic while held");
+        let run = Arc::clone(runs.entry(id.clone()).or_insert(state));
+        self.news.fetch_add(1, Relaxed);
+        Ok(run)
+    }
+
+    pub(crate) fn known_run(&self, id: &RunId) -> Option<Arc<RunState>> {
+        self.runs.lock().expect("no panic while held").get(id).cloned()
+    }
+
+    pub(crate) fn live_nodes(&self) -> BTreeSet<NodeId> {
+        self.nodes.borrow().keys().cloned().collect()
+    }
+
+    /// The names of the runs that are being read, as far as this node has lately heard: their segments are not evicted.
+    pub(crate) fn active_runs(&self) -> BTreeSet<String> {
+        let heard = self.active_run_states().into_iter().filter(|run| run.quiet_for() < QUIET_IS_GONE);
+        heard.map(|run| run.name().to_owned()).collect()
+    }
+
+    pub(crate) fn active_run_states(&self) -> Vec<Arc<RunState>> {
+        let active: Vec<RunId> = self.launches.borrow().keys().cloned().collect();
+        active.iter().filter_map(|run| self.known_run(run)).collect()
+    }
+
+    async fn ranks(&self, id: &RunId) -> Result<Option<(RanksRecord, u64)>, EngineError> {
+        let key = format!("{RANKS}{id}");
+        let Some(entry) = self.meta.get(&key).await? else { return Ok(None) };
+        Ok(Some((understood(&key, &entry)?, entry.revision)))
+    }
+
+    /// Waits until all ranks of the launch are attached; `None` if the launch is gone.
+    async fn gathered(&self, id: &RunId) -> Result<Option<RanksRecord>, EngineError> {
+        let key = format!("{RANKS}{id}");
+        loop {
+            let listing = self.meta.list(&key).await?;
+            let ranks =
+                listing.entries.iter().find(|(name, _)| *name == key).and_then(|(_, entry)| parse(entry));
+            match ranks {
+                None => return Ok(None),
+                Some(ranks) => {
+                    let ranks: RanksRecord = ranks;
+                    if ranks.nodes.iter().all(Option::is_some) {
+                        return Ok(Some(ranks));
+                    }
+                }
+            }
+            self.meta.changed(&key, listing.revision).await?;
+        }
+    }
+
+    /// Compare-and-swap of the launch's document; `None` deletes it.
+    async fn change_ranks(
+        &self,
+        id: &RunId,
+        change: impl Fn(Option<RanksRecord>) -> Option<RanksRecord>,
+    ) -> Result<(), EngineError> {
+        let key = format!("{RANKS}{id}");
+        loop {
+            let there = self.ranks(id).await?;
+            let expected = there.as_ref().map_or(Expected::Absent, |(_, revision)| Expected::At(*revision));
+            let done = match change(there.as_ref().map(|(ranks, _)| ranks.clone())) {
+                Some(next) if there.as_ref().is_some_and(|(ranks, _)| *ranks == next) => return Ok(()),
+                Some(next) => {
+                    let value = value::pack(&next);
+                    self.meta.put(&key, value, expected, None).await
+                }
+                None if there.is_none() => return Ok(()),
+                None => self.meta.delete(&key, expected).await,
+            };
+            match done {
+                Ok(_) => return Ok(()),
+                Err(MetaError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// What this node is just reading for the ranks of a host that was away is worth waiting for when that host asks: the
+    /// store need not be read twice. Only hosts are waited for, so that no two nodes wait for each other.
+    async fn await_own_reads(
+        &self,
+        run: &RunState,
+        from: &NodeId,
+        epoch: u32,
+        missing: &BTreeMap<u32, Vec<(usize, GrainNo)>>,
+    ) {
+        let grains = missing.values().flatten().map(|(_, grain)| *grain);
+        let theirs: Vec<GrainNo> = grains.filter(|grain| run.is_hosted_by(from, *grain, epoch)).collect();
+        // After that the asker goes on without.
+        let _ = tokio::time::timeout(OWN_READS, run.in_flight.landed(&theirs)).await;
+    }
+}
+
+/// Runs blocking work off the async threads.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The runtime is shutting down: nobody will poll this again.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+#[async_trait]
+impl PeerService for Arc<Engine> {
+    async fn fetch(&self, from: &NodeId, request: FetchRequest) -> Vec<Option<Bytes>> {
+        let nothing = vec![None; request.keys.len()];
+        let Ok(run) = self.run(&request.run).await else { return nothing };
+        let mut answer = nothing;
+        let mut missing = BTreeMap::new();
+        if request.effort == Effort::Doubt {
+            let doubted: Vec<GrainNo> = request.keys.iter().filter_map(|key| run.grain(key)).collect();
+            run.doubt(doubted.iter().copied());
+            self.discard_corrupt(&run, request.epoch, doubted).await;
+            return answer;
+        }
+        for (at, key) in request.keys.iter().enumerate() {
+            let Some(grain) = run.grain(key) else { continue };
+            if request.effort == Effort::Probe {
+                answer[at] = self.is_resident(&run, grain).then(Bytes::new);
+            } else {
+                answer[at] = self.read_cached(&run, grain).await;
+                if answer[at].is_none() {
+                    missing.entry(run.shard_of(grain)).or_insert_with(Vec::new).push((at, grain));
+                }
+            }
+        }
+        if request.effort == Effort::Cached {
+            self.await_own_reads(&run, from, request.epoch, &missing).await;
+            for (at, grain) in missing.values().flatten() {
+                if self.is_resident(&run, *grain) {
+                    answer[*at] = self.read_cached(&run, *grain).await;
+                }
+            }
+        }
+        if request.effort == Effort::Read {
+            self.know_placement(&run, request.generation).await;
+            for (shard, grains) in missing {
+                let asked: Vec<_> = grains.iter().map(|(_, grain)| *grain).collect();
+                let Some(whole) = self.read_as_reader(&run, shard, request.epoch, Some((from, &asked))).await
+                else {
+                    continue;
+                };
+                for (at, grain) in grains {
+                    answer[at] = whole.grain(&run, grain).ok();
+                }
+            }
+        }
+        Counters::add(
+            &self.counters.served_grains,
+            answer.iter().flatten().filter(|b| !b.is_empty()).count(),
+        );
+        Counters::add(&self.counters.served_bytes, answer.iter().flatten().map(Bytes::len).sum());
+        answer
+    }
+
+    async fn receive(
+        &self,
+        from: &NodeId,
+        header: SendHeader,
+        grains: mpsc::Receiver<(GrainKey, Bytes)>,
+    ) -> Result<Ack, PeerError> {
+        let run = self.run(&header.run).await.map_err(|error| PeerError::Refused {
+            peer: self.node.clone(),
+            kind: Kind::from(&error),
+            reason: error.to_string(),
+        })?;
+        let RunRecord { plan, version, .. } = &run.record;
+        if (header.plan, header.version) != (*plan, *version) {
+            let reason = format!(
+                "run {} goes by plan {plan} of version {version} on node {}, not by plan {} of version {}",
+                header.run, self.node, header.plan, header.version
+            );
+            return Err(PeerError::Refused { peer: self.node.clone(), kind: Kind::Conflict, reason });
+        }
+        Ok(self.take_grains(from, &run, &header, grains).await)
+    }
+}

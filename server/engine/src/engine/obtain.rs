@@ -1,0 +1,644 @@
+//! Brings grains to this node: from the host of their partition, from the host before, from the shard's reader, from a few
+//! neighbours that may have read them while a host was away, and at last from the store. Each is asked once, the peers for two seconds in all; everything that arrives is verified.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use bytes::Bytes;
+use futures::future::join_all;
+use futures::stream::{self, TryStreamExt};
+use shardd_api::explain::{MissSource, Wanted};
+use shardd_api::node::NodeId;
+use shardd_api::timeline::Work;
+use shardd_plan::GrainNo;
+use shardfmt::{GrainKey, RowCodec};
+use tokio::time::{Duration, Instant, sleep, timeout};
+use tracing::{debug, warn};
+
+use super::health::FAIR_PATIENCE;
+use super::misses::Given;
+use super::run::{Claim, RunState};
+use super::{Counters, Engine, EngineError, blocking};
+use crate::cache::{CacheError, Class};
+use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, PeerError, READER_PATIENCE};
+
+/// The node that may have a grain.
+type Candidate<'a> = Box<dyn Fn(GrainNo) -> Option<NodeId> + Send + 'a>;
+
+/// What came of grains that were verified and offered to the cache.
+#[derive(Debug, Default)]
+pub(crate) struct Absorbed {
+    /// Grains now in the cache.
+    pub(crate) stored: Vec<GrainNo>,
+    /// Good grains for which there was no room.
+    pub(crate) unstored: Vec<(GrainNo, Bytes)>,
+    /// Grains whose bytes do not match the manifest.
+    pub(crate) corrupt: Vec<GrainNo>,
+}
+
+/// What of what other nodes give is kept here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// Whatever there is room for: it will be asked for here again.
+    All,
+    /// What its host in the epoch gives is not: it stays there, and was asked for here because the host was late.
+    NotOfHosts,
+}
+
+impl Engine {
+    /// Brings `grains` into the cache for `epoch`. Returns the bytes of those that the cache has no room for.
+    ///
+    /// Grains that somebody else on this node is already fetching are waited for, not fetched twice.
+    pub(crate) async fn obtain(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        grains: impl IntoIterator<Item = GrainNo>,
+    ) -> Result<HashMap<GrainNo, Bytes>, EngineError> {
+        self.obtain_for((Wanted::ToKeep, Keep::All), run, epoch, grains).await
+    }
+
+    /// The same, and says what for.
+    pub(super) async fn obtain_for(
+        self: &Arc<Self>,
+        (wanted_for, keep): (Wanted, Keep),
+        run: &Arc<RunState>,
+        epoch: u32,
+        grains: impl IntoIterator<Item = GrainNo>,
+    ) -> Result<HashMap<GrainNo, Bytes>, EngineError> {
+        let mut loose = HashMap::new();
+        let mut wanted: Vec<GrainNo> =
+            grains.into_iter().filter(|grain| !self.is_resident(run, *grain)).collect();
+        let (missing, began) = (wanted.len() as u64, Instant::now());
+        while !wanted.is_empty() {
+            let (claim, others) = run.in_flight.claim(wanted);
+            // Between the look into the cache and the claim another fetch may have ended.
+            let mine: BTreeSet<GrainNo> =
+                claim.grains.iter().copied().filter(|grain| !self.is_resident(run, *grain)).collect();
+            if !mine.is_empty() {
+                self.fetch((wanted_for, keep), run, epoch, mine, &mut loose).await?;
+            }
+            drop(claim);
+            run.in_flight.landed(&others).await;
+            wanted = others.into_iter().filter(|grain| !self.is_resident(run, *grain)).collect();
+        }
+        if missing > 0 && wanted_for == Wanted::ToRead {
+            run.stretches.note(Work::Fetch, epoch, None, missing, began);
+        }
+        Ok(loose)
+    }
+
+    async fn fetch(
+        self: &Arc<Self>,
+        (wanted, keep): (Wanted, Keep),
+        run: &Arc<RunState>,
+        epoch: u32,
+        mut left: BTreeSet<GrainNo>,
+        loose: &mut HashMap<GrainNo, Bytes>,
+    ) -> Result<(), EngineError> {
+        let deadline = Instant::now() + PEER_PATIENCE;
+        let is_short = self.is_short(run, epoch);
+        let mut asked: BTreeSet<(NodeId, GrainNo)> = BTreeSet::new();
+        let given = |giver| Given { epoch, wanted, giver, from: None };
+        for (giver, candidates) in self.candidates(run, epoch) {
+            let by_node = group(left.iter().filter_map(|grain| {
+                let node = candidates(*grain)?;
+                (node != self.node && asked.insert((node.clone(), *grain))).then_some((node, *grain))
+            }));
+            if by_node.is_empty() {
+                continue;
+            }
+            let patience = deadline.saturating_duration_since(Instant::now());
+            self.ask(run, given(giver), keep, by_node, Effort::Cached, patience, &mut left, loose).await;
+        }
+
+        // Where there is no room for all, a shard read whole would be read again for what is not kept of it.
+        let for_reader = left.iter().filter(|_| !is_short);
+        let by_shard = group(for_reader.map(|grain| (run.shard_of(*grain), *grain)));
+        let mut by_reader: BTreeMap<NodeId, Vec<GrainNo>> = BTreeMap::new();
+        for (shard, grains) in by_shard {
+            match run.reader(shard, epoch) {
+                Some(reader) if reader == self.node => {
+                    if let Some(whole) = self.read_as_reader(run, shard, epoch, None).await {
+                        let built = grains
+                            .iter()
+                            .map(|grain| Ok((*grain, whole.grain(run, *grain)?)))
+                            .collect::<Result<_, EngineError>>()?;
+                        let absorbed = self.absorb(run, epoch, built).await;
+                        self.note_missed(run, given(MissSource::Store), &absorbed);
+                        settle(absorbed, &mut left, loose);
+                    }
+                }
+                Some(reader) => by_reader.entry(reader).or_default().extend(grains),
+                None => {}
+            }
+        }
+        let reader = given(MissSource::Reader);
+        self.ask(run, reader, keep, by_reader, Effort::Read, READER_PATIENCE, &mut left, loose).await;
+
+        // What was being forwarded while we asked is here now.
+        left.retain(|grain| !self.is_resident(run, *grain));
+        // While a host was away others may have read for its ranks what it lacks now.
+        // Of a run without a placement they know nothing, and what a cache without room lacks they keep no more than this one.
+        let is_of_use = run.generation() > 0 && !(is_short && wanted == Wanted::ToKeep);
+        let neighbours = if is_of_use { self.neighbours() } else { Vec::new() };
+        for neighbour in neighbours {
+            let unasked = left.iter().copied().filter(|grain| asked.insert((neighbour.clone(), *grain)));
+            let by_node = group(unasked.map(|grain| (neighbour.clone(), grain)));
+            let patience = deadline.saturating_duration_since(Instant::now());
+            let neighbour = given(MissSource::Neighbour);
+            self.ask(run, neighbour, keep, by_node, Effort::Cached, patience, &mut left, loose).await;
+        }
+        for (shard, mut grains) in group(left.iter().map(|grain| (run.shard_of(*grain), *grain))) {
+            debug!(run = run.name(), epoch, shard, grains = grains.len(), first = %grains[0], "no node gave grains; reading them from the store");
+            let neighbours = self.claim_neighbours(run, epoch, shard, &grains);
+            grains.extend(&neighbours.grains);
+            Counters::add(&self.counters.misses_from_origin, grains.len());
+            let absorbed = self.read_and_absorb(run, epoch, shard, &grains).await?;
+            if let Some(grain) = absorbed.corrupt.first() {
+                return Err(EngineError::CorruptOrigin { grain: run.key(*grain) });
+            }
+            self.note_missed(run, given(MissSource::Store), &absorbed);
+            settle(absorbed, &mut left, loose);
+        }
+        debug_assert!(left.is_empty(), "the origin has every grain");
+        Ok(())
+    }
+
+    /// A few other live nodes, the next ones by name.
+    pub(super) fn neighbours(&self) -> Vec<NodeId> {
+        let live = self.live_nodes();
+        let (before, after): (Vec<NodeId>, Vec<NodeId>) =
+            live.into_iter().filter(|node| *node != self.node).partition(|node| *node < self.node);
+        after.into_iter().chain(before).take(NEIGHBOURS).collect()
+    }
+
+    /// Claims what else of the shard the wanted grains' partitions hold and this node keeps and lacks: whoever reads one grain of a
+    /// partition here will read them all, and together they cost the store fewer requests and bytes. What there is no room for
+    /// would be read for nothing.
+    fn claim_neighbours<'a>(
+        &self,
+        run: &'a RunState,
+        epoch: u32,
+        shard: u32,
+        grains: &[GrainNo],
+    ) -> Claim<'a> {
+        let view = run.epochs.view(epoch);
+        let partitions: BTreeSet<u32> = grains.iter().map(|grain| view.partition_of(*grain)).collect();
+        let mut room = if run.keeping.is_out_of_room(epoch) { 0 } else { self.cache.free() };
+        let lacking = run.grains_of_shard(shard).filter(|grain| {
+            partitions.contains(&view.partition_of(*grain))
+                && !self.is_resident(run, *grain)
+                && self.keeps(run, epoch, *grain)
+        });
+        let fitting = lacking.take_while(|grain| {
+            let left = room.checked_sub(run.resting_bytes(*grain));
+            room = left.unwrap_or(0);
+            left.is_some()
+        });
+        run.in_flight.claim(fitting).0
+    }
+
+    /// Who may have a grain, in the order in which they are asked.
+    fn candidates<'a>(&self, run: &'a RunState, epoch: u32) -> Vec<(MissSource, Candidate<'a>)> {
+        let placements = run.placement.borrow().clone();
+        let now = run.epochs.view(epoch);
+        let mut candidates: Vec<(MissSource, Candidate<'a>)> = Vec::new();
+        if let Some(placement) = placements.now {
+            if run.keeping.have_some_left(epoch) {
+                let next = run.epochs.view(epoch.saturating_add(1));
+                let placement = Arc::clone(&placement);
+                let host = move |grain| {
+                    let has_left = run.keeping.has_left(epoch, grain);
+                    has_left.then(|| placement.host(next.partition_of(grain)).clone())
+                };
+                candidates.push((MissSource::HostNext, Box::new(host)));
+            }
+            let (now, placement_now) = (Arc::clone(&now), Arc::clone(&placement));
+            let host = move |grain| Some(placement_now.host(now.partition_of(grain)).clone());
+            candidates.push((MissSource::Host, Box::new(host)));
+            if epoch > 0 {
+                let before = run.epochs.view(epoch - 1);
+                let host = move |grain| Some(placement.host(before.partition_of(grain)).clone());
+                candidates.push((MissSource::HostBefore, Box::new(host)));
+            }
+        }
+        if let Some(placement) = placements.before {
+            let host = move |grain| Some(placement.host(now.partition_of(grain)).clone());
+            candidates.push((MissSource::FormerHost, Box::new(host)));
+        }
+        candidates
+    }
+
+    /// Notes what was brought here because it was missed.
+    fn note_missed(&self, run: &RunState, given: Given, absorbed: &Absorbed) {
+        let lies = |grain: &GrainNo| self.cache.get(&run.key(*grain)).map_or(0, |at| at.len as usize);
+        let stored: usize = absorbed.stored.iter().map(lies).sum();
+        let loose: usize = absorbed.unstored.iter().map(|(_, bytes)| bytes.len()).sum();
+        let unstored = absorbed.unstored.iter().map(|(grain, _)| *grain);
+        let grains: Vec<GrainNo> = absorbed.stored.iter().copied().chain(unstored).collect();
+        let view = run.epochs.view(given.epoch);
+        run.misses.note(given, grains.into_iter(), stored + loose, |grain| view.partition_of(grain));
+    }
+
+    /// Asks several nodes at once and takes what they give.
+    #[expect(clippy::too_many_arguments, reason = "one step of `fetch`, which owns all of these")]
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        given_by: Given,
+        keep: Keep,
+        by_node: BTreeMap<NodeId, Vec<GrainNo>>,
+        effort: Effort,
+        patience: Duration,
+        left: &mut BTreeSet<GrainNo>,
+        loose: &mut HashMap<GrainNo, Bytes>,
+    ) {
+        let epoch = given_by.epoch;
+        // Whoever did not answer is asked again when it has said something.
+        let live: BTreeSet<NodeId> = self.live_nodes().into_iter().filter(|node| self.talks(node)).collect();
+        if patience.is_zero() {
+            return;
+        }
+        let asks =
+            by_node.into_iter().filter(|(node, _)| live.contains(node)).map(|(node, grains)| async move {
+                let request = run.request(epoch, &grains, effort);
+                let began = Instant::now();
+                let answer = match timeout(patience, self.fetch_from(&node, request)).await {
+                    Ok(Ok(answer)) => answer,
+                    Ok(Err(error)) => {
+                        self.health.unanswered(&node, began.elapsed());
+                        debug!(peer = %node, %error, "a peer could not be asked for grains");
+                        return (node, Vec::new());
+                    }
+                    Err(_) => {
+                        self.health.unanswered(&node, patience);
+                        if patience >= FAIR_PATIENCE {
+                            self.fell_silent(run, &node);
+                        }
+                        warn!(peer = %node, ?patience, "a peer did not answer in time; asking elsewhere");
+                        return (node, Vec::new());
+                    }
+                };
+                // A reader may have to read the shard first.
+                if effort == Effort::Cached {
+                    let bytes = answer.iter().flatten().map(Bytes::len).sum();
+                    self.health.answered(&node, began.elapsed(), bytes);
+                }
+                let given = grains.into_iter().zip(answer).filter_map(|(grain, bytes)| Some((grain, bytes?)));
+                (node, given.collect::<Vec<_>>())
+            });
+        for (node, given) in join_all(asks).await {
+            let count = given.len();
+            let bytes = given.iter().map(|(_, bytes)| bytes.len()).sum();
+            Counters::add(&self.counters.miss_bytes_from_peers, bytes);
+            let absorbed = match (given_by.giver, keep) {
+                (MissSource::Host, Keep::NotOfHosts) => self.pass_on(run, given).await,
+                _ => self.absorb(run, epoch, given).await,
+            };
+            if !absorbed.corrupt.is_empty() {
+                Counters::add(&self.counters.corrupt_from_peers, absorbed.corrupt.len());
+                self.health.gave_wrong(&node, absorbed.corrupt.len());
+                warn!(peer = %node, grain = %run.key(absorbed.corrupt[0]), count = absorbed.corrupt.len(),
+                      "a peer sent grains that do not match the manifest; asking elsewhere");
+                self.spawn_doubt(run, epoch, node.clone(), &absorbed.corrupt);
+            }
+            Counters::add(&self.counters.misses_from_peers, count - absorbed.corrupt.len());
+            self.note_missed(run, Given { from: Some(node), ..given_by.clone() }, &absorbed);
+            settle(absorbed, left, loose);
+        }
+    }
+
+    /// Tells a node that what it gave was wrong, so that it does not go on giving it. Nobody waits for it.
+    fn spawn_doubt(self: &Arc<Self>, run: &RunState, epoch: u32, node: NodeId, grains: &[GrainNo]) {
+        let request = run.request(epoch, grains, Effort::Doubt);
+        let engine = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let told = timeout(PEER_PATIENCE, engine.peers.fetch(&node, request));
+            if let Some(Ok(Err(error))) = engine.stop.run_until_cancelled(told).await {
+                debug!(peer = %node, %error, "a peer could not be told that what it gave was wrong");
+            }
+        });
+    }
+
+    /// Asks a node; while this one has just started, and may not have met it yet, again and again.
+    async fn fetch_from(
+        &self,
+        node: &NodeId,
+        request: FetchRequest,
+    ) -> Result<Vec<Option<Bytes>>, PeerError> {
+        loop {
+            match self.peers.fetch(node, request.clone()).await {
+                Err(PeerError::Unreachable { .. }) if self.started.elapsed() < MEETING => {}
+                answer => return answer,
+            }
+            tokio::time::sleep(MEET_AGAIN).await;
+        }
+    }
+
+    /// Verifies grains and puts them into the cache, off the async threads.
+    pub(crate) async fn absorb(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        grains: Vec<(GrainNo, Bytes)>,
+    ) -> Absorbed {
+        if grains.is_empty() {
+            return Absorbed::default();
+        }
+        let (engine, run) = (Arc::clone(self), Arc::clone(run));
+        let work = move || {
+            let mut absorbed = Absorbed::default();
+            for (grain, bytes) in grains {
+                if run.verify(grain, &bytes).is_err() {
+                    absorbed.corrupt.push(grain);
+                } else if engine.keep(&run, epoch, grain, &bytes) {
+                    absorbed.stored.push(grain);
+                } else {
+                    absorbed.unstored.push((grain, bytes));
+                }
+            }
+            absorbed
+        };
+        blocking(work).await
+    }
+
+    /// Verifies grains that are not put into the cache, off the async threads.
+    async fn pass_on(&self, run: &Arc<RunState>, grains: Vec<(GrainNo, Bytes)>) -> Absorbed {
+        let run = Arc::clone(run);
+        let verify = move || {
+            let (good, corrupt): (Vec<_>, Vec<_>) =
+                grains.into_iter().partition(|(grain, bytes)| run.verify(*grain, bytes).is_ok());
+            let corrupt = corrupt.into_iter().map(|(grain, _)| grain).collect();
+            Absorbed { stored: Vec::new(), unstored: good, corrupt }
+        };
+        blocking(verify).await
+    }
+
+    /// Puts a verified grain into the cache; makes room from what only runs that nobody reads any more wanted. False: no room.
+    pub(crate) fn keep(&self, run: &RunState, epoch: u32, grain: GrainNo, bytes: &[u8]) -> bool {
+        if !self.keeps(run, epoch, grain) {
+            return false;
+        }
+        let class = self.class(run, grain, epoch);
+        let key = run.key(grain);
+        let is_kept_as_well = |kept: Class| {
+            kept.run == class.run
+                && kept.departs >= class.departs
+                && (class.is_of_guests() || !kept.is_of_guests())
+        };
+        let put = || match self.cache.class_of(&key).is_some_and(|kept| !is_kept_as_well(kept)) {
+            true => self.cache.put_under(key, &class, bytes),
+            false => self.cache.put(key, &class, bytes),
+        };
+        let put = match put() {
+            Err(error) if error.is_full() => {
+                let need = self.room_for(bytes.len() as u64, &error);
+                // Guests make no room for each other: each is read again by whoever wants it next.
+                match class.is_of_guests() {
+                    true => _ = self.cache.evict(&self.active_runs(), need, self.hosted_class(None)),
+                    false => self.make_room(run, need),
+                }
+                put()
+            }
+            put => put,
+        };
+        match put {
+            Ok(_) => true,
+            // Nothing is amiss when guests have no room, or when rows were forgotten.
+            Err(error) if class.is_of_guests() && error.is_full() => false,
+            Err(CacheError::Forgotten { .. }) => false,
+            Err(error) => {
+                // What comes for the next epoch may find room in it.
+                if run.progress.borrow().furthest().is_none_or(|(furthest, _)| epoch <= furthest) {
+                    run.keeping.finds_no_room(epoch, grain);
+                }
+                if !self.cache_trouble.swap(true, Relaxed) {
+                    warn!(%error, "the cache takes no more grains; reading goes on from peers and the store");
+                }
+                false
+            }
+        }
+    }
+
+    /// How many bytes have to be free for `bytes` that found no room. Where the disk is full before the cache is, as many more than now.
+    pub(super) fn room_for(&self, bytes: u64, why: &CacheError) -> u64 {
+        match why {
+            CacheError::Full { .. } => bytes,
+            _ => self.cache.free().saturating_add(bytes),
+        }
+    }
+
+    /// Makes `need` bytes free if it can: evicts grains of runs without readers, then guests, and at last, once for each placement and
+    /// epoch, grains of partitions that other nodes host since.
+    pub(super) fn make_room(&self, run: &RunState, need: u64) {
+        let hosted = self.hosted_class(None);
+        self.cache.evict(&self.active_runs(), need, &hosted);
+        let runs = self.active_run_states();
+        // What the exchange has brought already, for the epoch after.
+        let is_next = |key: &GrainKey| {
+            runs.iter().find_map(|run| {
+                let (grain, (epoch, _)) = (run.grain(key)?, run.progress.borrow().furthest()?);
+                let next = epoch.checked_add(1)?;
+                let stays = run.is_hosted_by(&self.node, grain, next) && self.keeps(run, next, grain);
+                stays.then(|| self.class(run, grain, next))
+            })
+        };
+        let wanted = |key: &GrainKey| hosted(key).or_else(|| is_next(key));
+        self.cache.evict_guests(need, wanted);
+        let epoch = run.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
+        if self.cache.free() < need && run.is_first_tidied(run.generation(), epoch) {
+            match self.is_short(run, epoch) {
+                // To move most of a full cache about would make no room.
+                true => _ = self.cache.clear(|key, _| wanted(key), false),
+                false => _ = self.cache.evict(&BTreeSet::new(), need, wanted),
+            }
+        }
+    }
+
+    /// Single grains from the store, verified and kept. Those that come over a network and are wrong are read a second time.
+    async fn read_and_absorb(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        shard: u32,
+        grains: &[GrainNo],
+    ) -> Result<Absorbed, EngineError> {
+        let read = match self.read_ranges(run, shard, grains).await {
+            Err(EngineError::Origin(error)) => return Err(error.into()),
+            Err(error) if self.origin.may_reread() => {
+                warn!(%error, shard, "grains from the store make no rows; reading them again");
+                self.read_ranges(run, shard, grains).await?
+            }
+            read => read?,
+        };
+        let bytes = read.iter().map(|(_, bytes)| bytes.len()).sum();
+        Counters::add(&self.counters.miss_bytes_from_origin, bytes);
+        let mut absorbed = self.absorb(run, epoch, read).await;
+        if !absorbed.corrupt.is_empty() && self.origin.may_reread() {
+            let wrong = std::mem::take(&mut absorbed.corrupt);
+            warn!(shard, first = %wrong[0], "grains from the store are wrong; reading them again");
+            let read = self.read_ranges(run, shard, &wrong).await?;
+            let Absorbed { stored, unstored, corrupt } = self.absorb(run, epoch, read).await;
+            absorbed.stored.extend(stored);
+            absorbed.unstored.extend(unstored);
+            absorbed.corrupt = corrupt;
+        }
+        Ok(absorbed)
+    }
+
+    /// Single grains from the store: the shard's sidecar once, then only the bytes of the rows wanted.
+    pub(super) async fn read_ranges(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        shard: u32,
+        grains: &[GrainNo],
+    ) -> Result<Vec<(GrainNo, Bytes)>, EngineError> {
+        let known = self.known_shard(run, shard).await?;
+        let entry = run.entry(shard);
+        let rows: Vec<Range<u32>> = grains.iter().map(|grain| rows_of(run, *grain)).collect();
+        let plan = known.sidecar.read_plan(&run.manifest.schema, &rows)?;
+        // Where all of a shard has room, what lies between costs less than another request.
+        let epoch = run.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
+        let fetched = match self.is_short(run, epoch) {
+            true => self.origin.read_ranges_apart(&entry.id, plan.ranges()).await?,
+            false => self.origin.read_ranges(&entry.id, plan.ranges()).await?,
+        };
+        let grains = grains.to_vec();
+        let run = Arc::clone(run);
+        let build = move || {
+            let batches = plan.decode(&fetched)?;
+            let codec = RowCodec::new(Arc::clone(&run.manifest.schema))?;
+            let mut built = Vec::with_capacity(grains.len());
+            for (grain, batches) in grains.into_iter().zip(&batches) {
+                let mut rows = Vec::with_capacity(run.plan.document().grain_rows as usize);
+                for batch in batches {
+                    let encoder = codec.encoder(batch)?;
+                    for row in 0..batch.num_rows() {
+                        let mut bytes = Vec::new();
+                        encoder.encode(row, &mut bytes)?;
+                        rows.push(bytes);
+                    }
+                }
+                let path = known.tree.path(run.plan.locate_grain(grain).index);
+                let bytes = shardfmt::grain::build(rows.iter().map(Vec::as_slice), &path);
+                built.push((grain, Bytes::from(bytes)));
+            }
+            Ok(built)
+        };
+        blocking(build).await
+    }
+
+    pub(crate) fn is_resident(&self, run: &RunState, grain: GrainNo) -> bool {
+        self.cache.get(&run.key(grain)).is_some()
+    }
+
+    /// Fetches every grain that this node hosts in `epoch`, keeps and does not have, a shard's worth at a time.
+    pub(crate) async fn ensure(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32) -> Result<(), EngineError> {
+        let missing: Vec<GrainNo> = run
+            .hosted_grains(&self.node, epoch)
+            .into_iter()
+            .filter(|grain| self.keeps(run, epoch, *grain) && !self.is_resident(run, *grain))
+            .collect();
+        let by_shard = group(missing.iter().map(|grain| (run.shard_of(*grain), *grain)));
+        debug!(run = run.name(), epoch, grains = missing.len(), shards = by_shard.len(), "filling the cache");
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let _filling = Filling::begin(&self.filling);
+        let began = Instant::now();
+        let is_full = AtomicBool::new(false);
+        let resting = |grains: &[GrainNo]| grains.iter().map(|grain| run.resting_bytes(*grain)).sum::<u64>();
+        let filled = stream::iter(by_shard.into_values().map(Ok))
+            .try_for_each_concurrent(SHARDS_AT_ONCE, |grains| async {
+                // What there is no room for is not read twice: it will be a miss when it is its turn.
+                let has_room = || !self.is_short(run, epoch) || self.cache.free() >= resting(&grains);
+                if !is_full.load(Relaxed)
+                    && (!has_room() || !self.obtain(run, epoch, grains).await?.is_empty())
+                {
+                    is_full.store(true, Relaxed);
+                }
+                Ok(())
+            })
+            .await;
+        run.stretches.note(Work::Fill, epoch, None, missing.len() as u64, began);
+        filled
+    }
+
+    /// Checks what this node hosts in `epoch`, little by little while it is being read, and brings again what its disk has
+    /// spoilt: so that it is not missed when it is due. Ends with the epoch; what it has not come to is checked when it is read.
+    pub(crate) async fn scrub(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32) -> Result<(), EngineError> {
+        let hosted = run.hosted_grains(&self.node, epoch);
+        for some in hosted.chunks(SCRUBBED_AT_ONCE) {
+            if run.progress.borrow().furthest().is_none_or(|(furthest, _)| furthest > epoch) {
+                break;
+            }
+            let began = Instant::now();
+            let unchecked = some.iter().copied().filter(|grain| !run.was_checked(*grain, epoch)).collect();
+            let corrupt = self.discard_corrupt(run, epoch, unchecked).await;
+            if !corrupt.is_empty() {
+                self.obtain(run, epoch, corrupt).await?;
+            }
+            sleep((began.elapsed() * SCRUB_REST).max(SCRUB_PAUSE)).await;
+        }
+        Ok(())
+    }
+}
+
+/// Counts one fill for as long as it lives.
+struct Filling<'a>(&'a AtomicUsize);
+
+impl<'a> Filling<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// How long after its start a node may not have met all others yet, and how soon it tries again.
+const MEETING: Duration = Duration::from_secs(3);
+const MEET_AGAIN: Duration = Duration::from_millis(50);
+
+/// How many nodes are asked that need not have a grain, before the store is.
+const NEIGHBOURS: usize = 3;
+
+/// How many shards' grains are fetched at once while a cache is filled.
+const SHARDS_AT_ONCE: usize = 4;
+
+/// How many grains are checked in one go, how many times as long as that took nothing is checked then, and for how long at least.
+const SCRUBBED_AT_ONCE: usize = 64;
+const SCRUB_REST: u32 = 20;
+const SCRUB_PAUSE: Duration = Duration::from_millis(20);
+
+fn rows_of(run: &RunState, grain: GrainNo) -> Range<u32> {
+    let place = run.plan.locate_grain(grain);
+    let first = place.index * run.plan.document().grain_rows;
+    first..first + place.rows
+}
+
+fn settle(absorbed: Absorbed, left: &mut BTreeSet<GrainNo>, loose: &mut HashMap<GrainNo, Bytes>) {
+    for grain in absorbed.stored {
+        left.remove(&grain);
+    }
+    for (grain, bytes) in absorbed.unstored {
+        left.remove(&grain);
+        loose.insert(grain, bytes);
+    }
+}
+
+/// Collects values by key, both in order.
+pub(crate) fn group<K: Ord, V>(pairs: impl IntoIterator<Item = (K, V)>) -> BTreeMap<K, Vec<V>> {
+    let mut groups: BTreeMap<K, Vec<V>> = BTreeMap::new();
+    for (key, value) in pairs {
+        groups.entry(key).or_default().push(value);
+    }
+    groups
+}

@@ -1,0 +1,110 @@
+//! The kinds of input, and the names of their files.
+
+use serde::{Deserialize, Serialize};
+
+/// Endings of the names of images that we read.
+const IMAGE_ENDINGS: &[&str] = &[".png", ".jpg", ".jpeg", ".webp", ".bmp"];
+
+/// A kind of input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Kind {
+    /// Parquet files.
+    Parquet,
+    /// Arrow IPC, as files (Feather) or streams.
+    Arrow,
+    /// Comma-separated values with a header line.
+    Csv,
+    /// Tab-separated values with a header line.
+    Tsv,
+    /// JSON Lines: an object on each line.
+    #[serde(rename = "jsonl")]
+    JsonLines,
+    /// Arrays of NumPy: `.npy`, and `.npz` with several.
+    Numpy,
+    /// libsvm or SVMlight: labels and the features that are not zero.
+    Libsvm,
+    /// Plain text: documents.
+    Text,
+    /// A directory of images, whose folders are the labels.
+    Images,
+    /// Tar archives of images, plain or compressed.
+    Archive,
+    /// Tar archives of samples whose members share a key, plain or compressed.
+    #[serde(rename = "webdataset")]
+    WebDataset,
+    /// A directory of MosaicML shards with its index.
+    Mds,
+}
+
+impl Kind {
+    /// All kinds there are.
+    pub const ALL: &[Kind] = &[
+        Kind::Parquet,
+        Kind::Arrow,
+        Kind::Csv,
+        Kind::Tsv,
+        Kind::JsonLines,
+        Kind::Numpy,
+        Kind::Libsvm,
+        Kind::Text,
+        Kind::Images,
+        Kind::Archive,
+        Kind::WebDataset,
+        Kind::Mds,
+    ];
+
+    /// What it is called.
+    pub fn description(self) -> &'static str {
+        match self {
+            Kind::Parquet => "Parquet",
+            Kind::Arrow => "Arrow",
+            Kind::Csv => "CSV",
+            Kind::Tsv => "TSV",
+            Kind::JsonLines => "JSON Lines",
+            Kind::Numpy => "NumPy",
+            Kind::Libsvm => "libsvm",
+            Kind::Text => "text",
+            Kind::Images => "images",
+            Kind::Archive => "archive of images",
+            Kind::WebDataset => "WebDataset",
+            Kind::Mds => "MDS",
+        }
+    }
+
+    /// The endings of the names of its files, in lower case; text may have `.gz` or `.zst` after it.
+    pub(crate) fn endings(self) -> &'static [&'static str] {
+        match self {
+            Kind::Parquet => &[".parquet", ".parq", ".pq"],
+            Kind::Arrow => &[".arrow", ".feather", ".ipc", ".arrows"],
+            Kind::Csv => &[".csv"],
+            Kind::Tsv => &[".tsv"],
+            Kind::JsonLines => &[".jsonl", ".ndjson"],
+            Kind::Numpy => &[".npy", ".npz"],
+            Kind::Libsvm => &[".libsvm", ".svm", ".svmlight"],
+            Kind::Text => &[".txt"],
+            Kind::Images => IMAGE_ENDINGS,
+            Kind::Archive | Kind::WebDataset => &[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"],
+            Kind::Mds => &[".mds", ".mds.zstd", ".mds.gz"],
+        }
+    }
+
+    /// Whether its files are text, which may be compressed.
+    fn is_text(self) -> bool {
+        matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines | Kind::Libsvm | Kind::Text)
+    }
+
+    /// Whether a file of this name is of this kind.
+    pub(crate) fn names(self, name: &str) -> bool {
+        let stem = [".gz", ".zst"].iter().find_map(|ending| without_ending(name, ending));
+        let name = stem.filter(|_| self.is_text()).unwrap_or(name);
+        self.endings().iter().any(|ending| without_ending(name, ending).is_some())
+    }
+}
+
+/// What comes before the ending, in whatever case it is written.
+fn without_ending<'n>(name: &'n str, ending: &str) -> Option<&'n str> {
+    let (stem, found) = name.split_at_checked(name.len().checked_sub(ending.len())?)?;
+    found.eq_ignore_ascii_case(ending).then_some(stem)
+}

@@ -1,0 +1,350 @@
+//! Parquet files with the same columns.
+//!
+//! A piece is a row group, or some rows of a large one: a reader of flat columns skips to them page by page without
+//! looking inside. Nested columns cannot be skipped without being read, nor can few large pages: large row groups with
+//! such columns are read in order.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ::parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use ::parquet::basic::{PageType, Type};
+use ::parquet::column::page::{Page, PageReader};
+use ::parquet::errors::ParquetError;
+use ::parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
+use ::parquet::file::serialized_reader::SerializedPageReader;
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use arrow::datatypes::{Schema, SchemaRef};
+use shardfmt::manifest::InputDigest;
+
+use super::alike::Alike;
+use super::{About, Feed, Format, MANY_ROWS, MOST_ROWS, PIECE_BYTES, caught, growth};
+use crate::error::one_line;
+use crate::input::{InputFile, OpenInput};
+use crate::inputs::Inputs;
+use crate::kind::Kind;
+use crate::{IngestConfig, IngestError, canonical};
+
+/// What a row takes besides its values.
+const ROW_OVERHEAD: u64 = 32;
+
+#[derive(Debug)]
+pub(super) struct ParquetSource {
+    about: About,
+    files: Alike<ParquetFile>,
+}
+
+#[derive(Debug)]
+struct ParquetFile {
+    file: InputFile,
+    metadata: ArrowReaderMetadata,
+}
+
+impl ParquetSource {
+    /// Reads the footers of those of the files that are Parquet (a single file always is) and compares their columns.
+    pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<ParquetSource, IngestError> {
+        let path = inputs.path.clone();
+        let (files, passed_over) = Kind::Parquet.files(inputs, config);
+        let files = Alike::open(files, config, ParquetFile::open)?;
+        let schema = files.schema.clone().unwrap_or_else(|| Arc::new(Schema::empty()));
+        let rows = files.files.iter().map(ParquetFile::row_count).try_fold(0, u64::checked_add);
+        if rows == Some(0) || schema.fields().is_empty() {
+            let found = "the Parquet has no rows".to_owned();
+            return Err(IngestError::NoSamples { path, found });
+        }
+        Ok(ParquetSource { about: About { schema, rows, passed_over }, files })
+    }
+}
+
+impl Format for ParquetSource {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
+        self.files.pieces(feed, |file, feed| file.pieces(&self.about.schema, feed))
+    }
+}
+
+impl ParquetFile {
+    fn open(file: InputFile) -> Result<(ParquetFile, SchemaRef), IngestError> {
+        let input = file.open()?;
+        let options = ArrowReaderOptions::new().with_encoding_stats_as_mask(false);
+        let metadata = caught(|| ArrowReaderMetadata::load(&input, options))
+            .unwrap_or_else(gave_up)
+            .map_err(|error| damaged(&file, error))?;
+        let schema = canonical::canonical_schema(&file.path, metadata.schema())?;
+        Ok((ParquetFile { file, metadata }, schema))
+    }
+
+    fn row_count(&self) -> u64 {
+        u64::try_from(self.metadata.metadata().file_metadata().num_rows()).unwrap_or(0)
+    }
+
+    fn pieces<'s>(
+        &'s self,
+        schema: &'s SchemaRef,
+        feed: &mut Feed<'_, 's>,
+    ) -> Result<InputDigest, IngestError> {
+        let whole = self.file.open_whole()?;
+        let mut start: u64 = 0;
+        for (index, group) in self.metadata.metadata().row_groups().iter().enumerate() {
+            let rows = match checked_rows(group) {
+                Ok(rows) => rows,
+                Err(reason) => {
+                    feed.fault(
+                        &format!("{}, row group {index}", self.file.name),
+                        damaged(&self.file, reason),
+                    )?;
+                    continue;
+                }
+            };
+            let size = self.rows_per_piece(&whole.input, group, rows);
+            if size < rows && !self.can_skip(group, rows.div_ceil(size)) {
+                self.in_order(&whole.input, index, rows, size, schema, feed)?;
+            } else {
+                for from in (0..rows).step_by(size as usize) {
+                    let part = from..(from + size).min(rows);
+                    let input = whole.input.clone();
+                    let name = format!("{}, rows {}", self.file.name, shown(start, &part));
+                    feed.piece(name, move |_| {
+                        let batch = self.read(input, index, &part)?;
+                        canonical::canonical_batch(&self.file.path, &batch, schema)
+                    })?;
+                }
+            }
+            start = start.saturating_add(rows);
+        }
+        if start != self.row_count() {
+            let reason = format!("its row groups have {start} rows, its footer says {}", self.row_count());
+            feed.fault(&self.file.name, damaged(&self.file, reason))?;
+        }
+        whole.digest()
+    }
+
+    /// How many rows of a row group make a piece.
+    fn rows_per_piece(&self, input: &OpenInput, group: &RowGroupMetaData, rows: u64) -> u64 {
+        let per_row = |bytes: u64| bytes / rows.max(1);
+        let row_bytes = group.columns().iter().map(|column| {
+            let known = per_row(decoded_bytes(column));
+            // Unless even the whole dictionary in every row of a piece would do no harm.
+            let most = u64::try_from(column.uncompressed_size()).unwrap_or(0);
+            match shares_texts(column) && most.saturating_mul(rows.min(MANY_ROWS)) > PIECE_BYTES {
+                true => known.max(self.mean_text(input, column, rows).unwrap_or(0)),
+                false => known,
+            }
+        });
+        let row_bytes = row_bytes.fold(ROW_OVERHEAD, u64::saturating_add);
+        (PIECE_BYTES / row_bytes).clamp(1, MANY_ROWS).min(rows.max(1))
+    }
+
+    /// The mean length of the texts of a dictionary.
+    fn mean_text(&self, input: &OpenInput, column: &ColumnChunkMetaData, rows: u64) -> Option<u64> {
+        let first_page = || {
+            let input = Arc::new(input.clone());
+            SerializedPageReader::new(input, column, rows as usize, None)?.get_next_page()
+        };
+        // A page that cannot be read is found when its rows are.
+        match caught(first_page)?.ok()?? {
+            Page::DictionaryPage { buf, num_values, .. } => {
+                Some(buf.len() as u64 / u64::from(num_values.max(1)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a reader gets to each of so many pieces of a row group without reading much of the others.
+    fn can_skip(&self, group: &RowGroupMetaData, pieces: u64) -> bool {
+        let fields = self.metadata.schema().fields();
+        let is_flat = |column: &ColumnChunkMetaData| column.column_descr().max_rep_level() == 0;
+        let has_pages = |column| pages(column).is_some_and(|pages| pages.saturating_mul(2) >= pieces);
+        // Levels and short values of many rows fit a page: to unpack it for each piece again costs little.
+        let is_small = |column: &ColumnChunkMetaData| decoded_bytes(column) <= PIECE_BYTES;
+        !fields.iter().any(|field| growth::grows(field.data_type()))
+            && group.columns().iter().all(|column| is_flat(column) && (has_pages(column) || is_small(column)))
+    }
+
+    /// Some rows of a row group.
+    fn read(&self, input: OpenInput, group: usize, rows: &Range<u64>) -> Result<RecordBatch, IngestError> {
+        let count = rows.end - rows.start;
+        let read = caught(|| -> Result<RecordBatch, ParquetError> {
+            let batches =
+                self.reader(input, group, rows.start, count, count)?.collect::<Result<Vec<_>, _>>()?;
+            Ok(concat_batches(self.metadata.schema(), &batches)?)
+        });
+        let batch = read.unwrap_or_else(gave_up).map_err(|error| damaged(&self.file, error))?;
+        self.check_rows(batch.num_rows() as u64, count)?;
+        Ok(batch)
+    }
+
+    /// A row group read here and now, as its parts cannot be read by themselves.
+    fn in_order<'s>(
+        &'s self,
+        input: &OpenInput,
+        group: usize,
+        rows: u64,
+        size: u64,
+        schema: &'s SchemaRef,
+        feed: &mut Feed<'_, 's>,
+    ) -> Result<(), IngestError> {
+        let name = format!("{}, row group {group}", self.file.name);
+        let build = caught(|| self.reader(input.clone(), group, 0, rows, size)).unwrap_or_else(gave_up);
+        let mut reader = match build {
+            Ok(reader) => reader,
+            Err(error) => return feed.fault(&name, damaged(&self.file, error)),
+        };
+        let mut found = 0;
+        while let Some(batch) = caught(|| reader.next()).unwrap_or_else(|| Some(gave_up())) {
+            let batch = match batch {
+                Ok(batch) => batch,
+                Err(error) => return feed.fault(&name, damaged(&self.file, error)),
+            };
+            found += batch.num_rows() as u64;
+            let slices = match growth::slices(batch) {
+                Ok(slices) => slices,
+                Err(reason) => return feed.fault(&name, damaged(&self.file, reason)),
+            };
+            for batch in slices {
+                feed.piece(name.clone(), move |_| {
+                    canonical::canonical_batch(&self.file.path, &batch, schema)
+                })?;
+            }
+        }
+        self.check_rows(found, rows).or_else(|error| feed.fault(&name, error))
+    }
+
+    fn reader(
+        &self,
+        input: OpenInput,
+        group: usize,
+        from: u64,
+        count: u64,
+        batch: u64,
+    ) -> Result<ParquetRecordBatchReader, ParquetError> {
+        ParquetRecordBatchReaderBuilder::new_with_metadata(input, self.metadata.clone())
+            .with_row_groups(vec![group])
+            .with_offset(from as usize)
+            .with_limit(count as usize)
+            .with_batch_size(batch as usize)
+            .build()
+    }
+
+    fn check_rows(&self, found: u64, expected: u64) -> Result<(), IngestError> {
+        if found == expected {
+            return Ok(());
+        }
+        Err(damaged(&self.file, format!("{found} rows where its footer says {expected}")))
+    }
+}
+
+/// The rows of a row group, as far as it agrees with itself.
+fn checked_rows(group: &RowGroupMetaData) -> Result<u64, String> {
+    let rows = u64::try_from(group.num_rows()).ok().filter(|rows| *rows <= MOST_ROWS);
+    let rows = rows.ok_or_else(|| format!("a row group cannot have {} rows", group.num_rows()))?;
+    let differs = |column: &&ColumnChunkMetaData| {
+        column.column_descr().max_rep_level() == 0 && column.num_values() != group.num_rows()
+    };
+    match group.columns().iter().find(differs) {
+        None => Ok(rows),
+        Some(column) => {
+            let (path, values) = (column.column_path(), column.num_values());
+            Err(format!("column {path} has {values} values in a row group of {rows} rows"))
+        }
+    }
+}
+
+/// What the values of a column take when they are decoded, as far as its metadata says: a dictionary may stand for more.
+fn decoded_bytes(column: &ColumnChunkMetaData) -> u64 {
+    let positive = |number: i64| u64::try_from(number).unwrap_or(0);
+    let width = match column.column_type() {
+        Type::BOOLEAN => 1,
+        Type::INT32 | Type::FLOAT | Type::BYTE_ARRAY => 4,
+        Type::INT64 | Type::DOUBLE => 8,
+        Type::INT96 => 12,
+        Type::FIXED_LEN_BYTE_ARRAY => positive(column.column_descr().type_length().into()),
+    };
+    let fixed = positive(column.num_values()).saturating_mul(width);
+    let texts = column.unencoded_byte_array_data_bytes().map_or(0, positive);
+    fixed.saturating_add(texts).max(positive(column.uncompressed_size()))
+}
+
+/// Whether a column may have values of different lengths of which many share one place.
+fn shares_texts(column: &ColumnChunkMetaData) -> bool {
+    column.column_type() == Type::BYTE_ARRAY
+        && column.dictionary_page_offset().is_some()
+        && column.unencoded_byte_array_data_bytes().is_none()
+}
+
+/// How many pages the values of a column lie on, if its writer says so.
+fn pages(column: &ColumnChunkMetaData) -> Option<u64> {
+    let is_data = |kind| matches!(kind, PageType::DATA_PAGE | PageType::DATA_PAGE_V2);
+    let stats = column.page_encoding_stats()?.iter().filter(|stats| is_data(stats.page_type));
+    Some(stats.map(|stats| u64::try_from(stats.count).unwrap_or(0)).sum())
+}
+
+fn shown(start: u64, part: &Range<u64>) -> String {
+    format!("{}..{}", start.saturating_add(part.start), start.saturating_add(part.end))
+}
+
+fn damaged(file: &InputFile, reason: impl std::fmt::Display) -> IngestError {
+    IngestError::Parquet { path: file.path.clone(), reason: one_line(reason) }
+}
+
+/// What a reader that panicked has to say.
+fn gave_up<T, E: From<ParquetError>>() -> Result<T, E> {
+    Err(ParquetError::General("its reader gave up".to_owned()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use ::parquet::arrow::ArrowWriter;
+    use ::parquet::file::properties::WriterProperties;
+    use arrow::array::{ArrayRef, FixedSizeBinaryArray, Int64Array, StringArray};
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::config::OnError;
+    use crate::source::{Faults, Piece};
+
+    /// The rows of each piece of a file with this column.
+    fn pieces(column: ArrayRef, properties: WriterProperties) -> Vec<usize> {
+        let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
+        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        let inputs = Inputs::in_memory("a.parquet", Bytes::from(writer.into_inner().unwrap()));
+        let source = ParquetSource::open(inputs, &IngestConfig::default()).unwrap();
+        let mut rows = Vec::new();
+        let mut push = |piece: Piece<'_>| {
+            let mut faults = Faults::new(OnError::Fail, "a piece".to_owned());
+            rows.push((piece.read)(&mut faults)?.unwrap().num_rows());
+            Ok(())
+        };
+        let largest_row = crate::Resources::threads(1).largest_row();
+        source.pieces(&mut Feed { push: &mut push, on_error: OnError::Fail, largest_row }).unwrap();
+        rows
+    }
+
+    #[test]
+    fn narrow_rows_make_large_pieces() {
+        let column = Arc::new(Int64Array::from_iter_values(0..300_000));
+        assert_eq!(pieces(column, WriterProperties::default()).len(), 3);
+    }
+
+    #[test]
+    fn texts_that_share_a_place_weigh_as_much_as_others() {
+        let texts = ["a", "b", "c"].map(|text| text.repeat(50_000));
+        let column: ArrayRef = Arc::new(StringArray::from_iter_values((0..2000).map(|row| &texts[row % 3])));
+        let rows = pieces(column, WriterProperties::default());
+        assert_eq!(rows.iter().sum::<usize>(), 2000);
+        assert!(rows.iter().all(|rows| *rows <= 84), "{rows:?}");
+    }
+
+    #[test]
+    fn nulls_of_a_wide_type_weigh_as_much_as_values() {
+        let column: ArrayRef = Arc::new(FixedSizeBinaryArray::new_null(1 << 20, 50));
+        assert!(pieces(column, WriterProperties::default()).iter().all(|rows| *rows <= 4));
+    }
+}

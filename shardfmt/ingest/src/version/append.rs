@@ -1,0 +1,248 @@
+//! More samples for a version: they are ingested as the version was, and their shards follow its own, which stay as they
+//! are.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use arrow::datatypes::{DataType, Field, SchemaRef};
+use shardfmt::digest::{Digest, ShardId};
+use shardfmt::manifest::{InputDigest, Manifest, SKIPPED_LISTED, ShardEntry};
+use shardfmt::shard::{Compression, FinishedShard, Shard, ShardError, ShardWriter};
+
+use super::schema::{SchemaChange, changes};
+use super::store::one_line;
+use super::{Base, settings};
+use crate::{IngestConfig, IngestError, Progress, Resources, Sink, Source};
+
+/// Why nothing was appended.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum AppendError {
+    /// The samples have other columns. Bring them to those of the dataset, or make another dataset.
+    #[error("{}: {change}; samples can be appended to those of the same columns only", .path.display())]
+    Schema { path: PathBuf, change: SchemaChange },
+    /// A null in a column that the dataset's shards promise never to be null.
+    #[error("{}: {reason}; the shards there are say that this column is never null, so fill the gaps or make another dataset", .path.display())]
+    Null { path: PathBuf, reason: String },
+    /// The input is part of the version already. Say so if its samples shall be there twice.
+    #[error(
+        "{name} is in the version already, as {there}; if these are not the samples that are there, or to have them twice, append it --again"
+    )]
+    Known { name: String, there: String },
+    /// It would make other tokens than those that are there. Give the tokenizer that made them.
+    #[error("{} is not the tokenizer that the version was made with{}", .path.display(), tokenizer_named(recorded))]
+    Tokenizer { path: PathBuf, recorded: Option<PathBuf> },
+    /// The input could not be ingested.
+    #[error(transparent)]
+    Ingest(#[from] IngestError),
+}
+
+fn tokenizer_named(recorded: &Option<PathBuf>) -> String {
+    match recorded {
+        Some(name) => format!(": give the {} whose digest is among its inputs", name.display()),
+        None => ", which has none: leave it out".to_owned(),
+    }
+}
+
+/// The version with the samples of `source` after its own, ingested with `config`: the settings of
+/// [`appending`](super::appending), or others, with the tokenizer, if there is one, where it lies now. Only new shards are
+/// written. Unless `again`, an input that the version has already is refused.
+///
+/// # Errors
+///
+/// When the source has other columns, cannot be ingested, or is known, or the tokenizer is not that of the version.
+pub fn append(
+    base: Base<'_>,
+    source: Source,
+    config: IngestConfig,
+    again: bool,
+    resources: &Resources,
+    sink: &dyn Sink,
+    progress: &dyn Progress,
+) -> Result<Manifest, AppendError> {
+    let mut manifest = base.manifest.clone();
+    let tokenizer = tokenizer_of(base, &config)?;
+    check_columns(&manifest.schema, &source)?;
+    let mut added = ingest_as(&manifest.schema, source, &config, resources, sink, progress)?;
+    // It is among the inputs of the version, and no samples are made of it.
+    added.inputs.retain(|input| Some(input.digest) != tokenizer);
+    if !again && !is_another_folder(base, config.under.as_deref()) {
+        added.inputs.iter().try_for_each(|input| refuse(&manifest.inputs, input))?;
+    }
+    manifest.config = settings::appended(base, settings::settings(&added).unwrap_or(config));
+    manifest.shards.extend(added.shards);
+    manifest.inputs.extend(added.inputs);
+    manifest.skipped.extend(added.skipped);
+    manifest.skipped.truncate(SKIPPED_LISTED);
+    manifest.skipped_count = manifest.skipped_count.saturating_add(added.skipped_count);
+    Ok(manifest)
+}
+
+/// The digest of the tokenizer, which has to be one of the version.
+fn tokenizer_of(base: Base<'_>, config: &IngestConfig) -> Result<Option<Digest>, AppendError> {
+    let Some(path) = &config.tokenizer else { return Ok(None) };
+    let bytes = fs::read(path).map_err(|source| IngestError::Read { path: path.clone(), source })?;
+    let digest = Digest::of(&bytes);
+    match base.manifest.inputs.iter().any(|input| input.digest == digest) {
+        true => Ok(Some(digest)),
+        false => {
+            let recorded = settings::settings(base.manifest).and_then(|settings| settings.tokenizer);
+            Err(AppendError::Tokenizer { path: path.clone(), recorded })
+        }
+    }
+}
+
+/// Opens what is to be appended. Where types are inferred from what is there, such as in CSV, and come out otherwise than the
+/// dataset has them, they are set to those of the dataset: `open` is asked again, and the settings say so.
+///
+/// # Errors
+///
+/// When there is nothing that can be ingested.
+pub fn open_to_append<E>(
+    base: Base<'_>,
+    config: IngestConfig,
+    open: impl Fn(&IngestConfig) -> Result<Source, E>,
+) -> Result<(Source, IngestConfig), E> {
+    let source = open(&config)?;
+    let schema = &base.manifest.schema;
+    if check_columns(schema, &source).is_ok() {
+        return Ok((source, config));
+    }
+    let is_written_so =
+        |text: &str, field: &Field| text.parse::<DataType>().ok().as_ref() == Some(field.data_type());
+    let types = schema.fields().iter().map(|field| (field, field.data_type().to_string()));
+    let types = types.filter(|(field, text)| is_written_so(text, field));
+    let types = types.map(|(field, text)| (field.name().clone(), text)).collect();
+    let typed = IngestConfig { types, ..config.clone() };
+    match open(&typed) {
+        Ok(again) if check_columns(schema, &again).is_ok() => Ok((again, typed)),
+        _ => Ok((source, config)),
+    }
+}
+
+/// Refuses samples that have other columns. That some are never null here, or there, is no matter.
+fn check_columns(schema: &SchemaRef, source: &Source) -> Result<(), AppendError> {
+    let mut changes = changes(schema, source.schema()).into_iter();
+    match changes.find(|change| !matches!(change, SchemaChange::Nullable { .. })) {
+        None => Ok(()),
+        Some(change) => Err(AppendError::Schema { path: source.path().to_owned(), change }),
+    }
+}
+
+/// Whether `under` is certainly a folder of which the version has nothing: then the same file may hold other samples. Of a
+/// version that has grown, only the last folder is known.
+fn is_another_folder(base: Base<'_>, under: Option<&str>) -> bool {
+    let there = settings::settings(base.manifest).filter(|_| settings::made_of(base.manifest).is_none());
+    let there = there.and_then(|settings| settings.under);
+    there.zip(under).is_some_and(|(there, under)| {
+        let (there, under) = (Path::new(there.trim_matches('/')), Path::new(under.trim_matches('/')));
+        !there.starts_with(under) && !under.starts_with(there)
+    })
+}
+
+/// Refuses a file of this machine that the version has already, before anything is read but the file; it is hashed only
+/// when an input is as long. Of anything else nothing is known yet. `under` is the folder of it that is to be read.
+///
+/// # Errors
+///
+/// [`AppendError::Known`] when it is there.
+pub fn refuse_file(base: Base<'_>, path: &Path, under: Option<&str>) -> Result<(), AppendError> {
+    if is_another_folder(base, under) {
+        return Ok(());
+    }
+    let inputs = &base.manifest.inputs;
+    let Some(length) = path.metadata().ok().filter(|found| found.is_file()).map(|found| found.len()) else {
+        return Ok(());
+    };
+    if !inputs.iter().any(|input| input.bytes == length) {
+        return Ok(());
+    }
+    let mut hasher = blake3::Hasher::new();
+    let read = hasher.update_mmap_rayon(path).map(|hasher| hasher.finalize());
+    let digest = read.map_err(|source| IngestError::Read { path: path.to_owned(), source })?;
+    let name = path.display().to_string();
+    refuse(inputs, &InputDigest { name, bytes: length, digest: Digest(digest.into()) })
+}
+
+fn refuse(inputs: &[InputDigest], input: &InputDigest) -> Result<(), AppendError> {
+    match inputs.iter().find(|there| there.digest == input.digest) {
+        None => Ok(()),
+        Some(there) => {
+            Err(AppendError::Known { name: input.name.clone(), there: format!("{:?}", there.name) })
+        }
+    }
+}
+
+/// A version of the samples under `schema`, which differs from the source's at most in what may be null.
+fn ingest_as(
+    schema: &SchemaRef,
+    source: Source,
+    config: &IngestConfig,
+    resources: &Resources,
+    sink: &dyn Sink,
+    progress: &dyn Progress,
+) -> Result<Manifest, AppendError> {
+    if source.schema().fields() == schema.fields() {
+        return Ok(crate::ingest(source, config, resources, sink, progress)?);
+    }
+    let path = source.path().to_owned();
+    let (fitted, misfit) = Default::default();
+    let fit = Fit { schema: schema.clone(), compression: config.compression, sink, fitted, misfit };
+    let mut added = crate::ingest(source, config, resources, &fit, progress).map_err(|error| {
+        let misfit = fit.misfit.lock().unwrap_or_else(PoisonError::into_inner).take();
+        misfit.map_or(AppendError::Ingest(error), |reason| AppendError::Null { path, reason })
+    })?;
+    let fitted = fit.fitted.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for entry in &mut added.shards {
+        *entry = fitted.get(&entry.id).expect("every shard went through the sink").clone();
+    }
+    Ok(added)
+}
+
+/// Writes shards anew under a schema that says other things of what may be null. A canonical row does not: it stays.
+struct Fit<'a> {
+    schema: SchemaRef,
+    compression: Compression,
+    sink: &'a dyn Sink,
+    fitted: Mutex<BTreeMap<ShardId, ShardEntry>>,
+    /// Why a shard has no place under the schema.
+    misfit: Mutex<Option<String>>,
+}
+
+impl Sink for Fit<'_> {
+    fn put_shard(&self, shard: FinishedShard) -> io::Result<()> {
+        let id = shard.id;
+        let fitted = self.fit(shard).map_err(|error| {
+            if let ShardError::Row { source, .. } = &error {
+                *self.misfit.lock().unwrap_or_else(PoisonError::into_inner) = Some(one_line(source));
+            }
+            io::Error::other(error)
+        })?;
+        let entry = fitted.entry.clone();
+        self.sink.put_shard(fitted)?;
+        self.fitted.lock().unwrap_or_else(PoisonError::into_inner).insert(id, entry);
+        Ok(())
+    }
+
+    /// Of no shard it is known what it became when it was stored: all are made again.
+    fn has_shard(&self, _: &ShardId) -> io::Result<bool> {
+        Ok(false)
+    }
+}
+
+impl Fit<'_> {
+    fn fit(&self, shard: FinishedShard) -> Result<FinishedShard, ShardError> {
+        let read = Shard::from_bytes(shard.bytes)?;
+        let mut writer = ShardWriter::with_compression(self.schema.clone(), self.compression)?;
+        let mut row = Vec::new();
+        for number in 0..read.rows() {
+            row.clear();
+            read.encode_row(number, &mut row)?;
+            writer.push_row(&row)?;
+        }
+        writer.finish()
+    }
+}

@@ -1,0 +1,63 @@
+//! Operations on whole versions: compare two, add to one, leave samples out of one, cut one into other shards, check and mend
+//! one, take one elsewhere.
+//!
+//! Each reads shards through a [`Store`], verifies all that it reads, and gives new shards to a
+//! [`Sink`](crate::Sink); committing the manifest that comes out is up to the caller. The result depends on
+//! the input alone: not on threads, memory or the clock. Knows nothing of networks, names of datasets and
+//! commits; `docs/OPERATIONS.md` says what each operation promises.
+
+mod append;
+mod damage;
+mod diff;
+mod drift;
+mod error;
+mod export;
+mod forget;
+mod matcher;
+mod repair;
+mod reshard;
+mod rewrite;
+mod schema;
+mod settings;
+mod store;
+mod stretch;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use shardfmt::digest::VersionId;
+use shardfmt::manifest::Manifest;
+
+pub use append::{AppendError, append, open_to_append, refuse_file};
+pub use damage::{Damage, File};
+pub use diff::{Change, Diff, diff};
+pub use drift::{ColumnDrift, Drift, LabelShare, Numbers, drift};
+pub use error::VersionError;
+pub use export::{ExportError, ExportFormat, ExportOptions, Exported, export};
+pub use forget::{find_rows, forget};
+pub use matcher::{Condition, ConditionError, Matcher};
+pub use repair::{Lost, Mended, Repair};
+pub use reshard::reshard;
+pub use schema::SchemaChange;
+pub use settings::{appending, made_of, settings};
+pub use shardfmt::store::Store;
+pub use store::{read_shard, read_sidecar};
+pub use verify::{Confidence, Finding, check, sample, verify};
+
+/// A version that an operation starts from.
+#[derive(Debug, Clone, Copy)]
+pub struct Base<'a> {
+    /// Its name.
+    pub id: VersionId,
+    /// What it lists.
+    pub manifest: &'a Manifest,
+}
+
+/// A pool of `threads` threads for one operation.
+fn pool(threads: usize) -> Result<rayon::ThreadPool, VersionError> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads.max(1))
+        .thread_name(|index| format!("version-{index}"))
+        .build()
+        .map_err(VersionError::Threads)
+}

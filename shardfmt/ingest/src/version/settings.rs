@@ -1,0 +1,75 @@
+//! The settings that made a version, and those for appending to it. Written as the manifest's configuration:
+//! that of an ingest as it is, and for a version that was made from another one `{"operation": "append" |
+//! "forget" | "reshard", "base": VERSION, "ingest": SETTINGS}`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use shardfmt::digest::VersionId;
+use shardfmt::manifest::Manifest;
+use shardfmt::shard::Compression;
+use shardfmt::size::ByteSize;
+
+use super::Base;
+use crate::IngestConfig;
+
+/// The configuration of a version that was made of another.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Derived {
+    operation: Operation,
+    base: VersionId,
+    /// Those of what was appended, or what resharding left of them: what the version goes on with.
+    ingest: IngestConfig,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Operation {
+    Append,
+    Forget,
+    Reshard,
+}
+
+/// The settings that a version was ingested with, last in time: those of its own ingest, its last append, or what its last
+/// reshard left of them. `None` when something else made it.
+pub fn settings(manifest: &Manifest) -> Option<IngestConfig> {
+    if let Ok(derived) = serde_json::from_value::<Derived>(manifest.config.clone()) {
+        return Some(derived.ingest);
+    }
+    serde_json::from_value(manifest.config.clone()).ok()
+}
+
+/// The version that a version was made of, if it was: some of its shards may have other settings.
+pub fn made_of(manifest: &Manifest) -> Option<VersionId> {
+    serde_json::from_value::<Derived>(manifest.config.clone()).ok().map(|derived| derived.base)
+}
+
+/// Settings for an append: those of the base, but for the seed, which follows from the base, and the folder
+/// and kind of the files, which were those of another input.
+pub fn appending(base: Base<'_>) -> IngestConfig {
+    let key = blake3::derive_key("shardfmt 2026 append seed v1", &base.id.0.0);
+    let seed = u64::from_le_bytes(key[..8].try_into().expect("8 of 32 bytes"));
+    IngestConfig { seed, under: None, format: None, ..settings(base.manifest).unwrap_or_default() }
+}
+
+/// The configuration of a version with samples appended that were ingested so.
+pub(super) fn appended(base: Base<'_>, ingest: IngestConfig) -> Value {
+    value(&Derived { operation: Operation::Append, base: base.id, ingest })
+}
+
+/// The configuration of a version that lacks samples of its base. It grows with the settings of that.
+pub(super) fn without(base: Base<'_>) -> Value {
+    let ingest = settings(base.manifest).unwrap_or_default();
+    value(&Derived { operation: Operation::Forget, base: base.id, ingest })
+}
+
+/// The configuration of a version cut anew.
+pub(super) fn resharded(base: Base<'_>, size: ByteSize, compression: Compression) -> Value {
+    let settings = settings(base.manifest).unwrap_or_default();
+    let ingest = IngestConfig { shard_size: Some(size), compression, ..settings };
+    value(&Derived { operation: Operation::Reshard, base: base.id, ingest })
+}
+
+fn value(derived: &Derived) -> Value {
+    serde_json::to_value(derived).expect("settings are plain values")
+}

@@ -1,0 +1,60 @@
+//! Rows that cannot be trained on.
+
+use arrow::datatypes::DataType;
+use arrow::error::ArrowError;
+use thiserror::Error;
+
+/// Why rows cannot be trained on.
+#[derive(Debug, Error)]
+#[expect(missing_docs, reason = "each message names its fields")]
+pub enum InputError {
+    /// Name the right column.
+    #[error("the data set has no column {label:?} to learn (its columns: {columns}); name it with --label")]
+    NoLabel { label: String, columns: String },
+    /// Labels must be numbers.
+    #[error("label column {label:?} has type {found}; classes must be whole numbers from 0")]
+    LabelType { label: String, found: DataType },
+    /// Nothing says how many classes there are.
+    #[error("nothing says how many classes column {label:?} has; give --classes")]
+    Classes { label: String },
+    /// There is nothing to learn from.
+    #[error(
+        "no column to learn from: need an image, a fixed-shape tensor or numeric columns (columns: {columns})"
+    )]
+    NoInput { columns: String },
+    /// The tensor does not have the shape of an image or a vector.
+    #[error(
+        "tensor column {column:?} has shape {shape:?}; [height, width], [channels, height, width] and [features] are understood"
+    )]
+    TensorShape { column: String, shape: Vec<usize> },
+    /// The tensors lie in memory in another order than they are meant to be read in.
+    #[error(
+        "tensor column {column:?} has its dimensions permuted ({permutation}); write it in the order of its shape"
+    )]
+    TensorOrder { column: String, permutation: String },
+    /// Nothing says how many tokens there are.
+    #[error("nothing says how many tokens the vocabulary of column {column:?} has; give --classes")]
+    Vocabulary { column: String },
+    /// A sequence of which no token follows another, or of a vocabulary that is too large.
+    #[error(
+        "sequences of {width} tokens out of {vocabulary} cannot be learnt: at least 2, out of at most 16,777,216"
+    )]
+    Sequence { width: usize, vocabulary: usize },
+    /// A sample has a class that does not exist.
+    #[error("label {label} of the sample at position {position} is not one of the {classes} classes (0 to {})", classes - 1)]
+    Label { label: i64, position: u64, classes: usize },
+    /// A sample lacks a value.
+    #[error(
+        "column {column:?} is null in the sample at position {position}; fill or drop such rows before ingest"
+    )]
+    Null { column: String, position: u64 },
+    /// An image's bytes are no image.
+    #[error("the image at position {position} cannot be decoded")]
+    Image { position: u64, source: image::ImageError },
+    /// Rows do not have the columns of the schema.
+    #[error("rows lack the column {column:?} of the schema")]
+    Column { column: String },
+    /// A column's numbers do not convert.
+    #[error("column {column:?} cannot be read as numbers")]
+    Numbers { column: String, source: ArrowError },
+}

@@ -1,0 +1,44 @@
+//! The progress of a training, as checkpoints keep it. Pure.
+
+use serde::{Deserialize, Serialize};
+use shardd_client::loader::Deliveries;
+
+use crate::exact::Exact;
+use crate::scaling::LossScale;
+
+/// What a checkpoint keeps of a training besides its numbers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProgressSoFar {
+    /// Steps, those that were skipped among them.
+    pub steps: u64,
+    /// Those that were skipped.
+    pub skipped: u64,
+    /// All ranks' samples, all epochs.
+    pub samples: u64,
+    /// By epoch: its number, the sum of its losses, and of how many samples (of sequences: tokens) these are.
+    pub epochs: Vec<(u32, Exact, u64)>,
+    /// Losses of the last steps that were taken, which say what is usual.
+    pub usual: Vec<Exact>,
+    /// Steps that were skipped since.
+    pub skipped_in_a_row: u32,
+    /// Steps that were undone, when the weights became those of an earlier checkpoint.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub undone: u64,
+    /// How often they became those of the checkpoint before this one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rolled_back: u32,
+    /// Steps whose gradients were too large for 16 bits; they are among those that were skipped.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub overflows: u64,
+    /// What the gradients of the next step are multiplied by, where they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
+    /// What virtual ranks were given of the epoch under way and of the one before, if that is counted.
+    #[serde(default, skip_serializing_if = "Deliveries::is_empty")]
+    pub delivered: Deliveries,
+}
+
+fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
+}

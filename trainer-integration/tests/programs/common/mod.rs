@@ -1,0 +1,61 @@
+//! A store with the demo's digits, as `shardctl --store` would make it.
+
+use std::io;
+use std::path::Path;
+
+use shardd_ingest::{IngestConfig, NoProgress, Resources, Sink, Source, ingest};
+use shardd_plan::{PlanDocument, PlanOptions, Shape};
+use shardd_store::catalog::{Catalog, CommitNote, LocalCatalog};
+use shardfmt::{FinishedShard, Manifest, Operation, PlanId, ShardId};
+use tempfile::TempDir;
+
+/// Data sets `digits` and `digits-test`, and a plan of 12 partitions for the first.
+pub(crate) struct DigitsStore {
+    pub(crate) directory: TempDir,
+    pub(crate) manifest: Manifest,
+    pub(crate) plan: PlanId,
+}
+
+impl DigitsStore {
+    pub(crate) fn new() -> DigitsStore {
+        let directory = tempfile::tempdir().unwrap();
+        let catalog = LocalCatalog::open(directory.path()).unwrap();
+        let manifest = add(&catalog, "digits", "train.parquet");
+        add(&catalog, "digits-test", "test.parquet");
+        let shape = Shape {
+            shard_rows: manifest.shards.iter().map(|shard| shard.rows).collect(),
+            row_bytes: manifest.row_bytes(),
+        };
+        let options = PlanOptions { partitions: Some(12), ..PlanOptions::default() };
+        let document = PlanDocument::with_defaults(manifest.id(), &shape, options).unwrap();
+        let plan = catalog.put_plan(&document).unwrap();
+        DigitsStore { directory, manifest, plan }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+struct CheckpointStore<'a>(&'a LocalCatalog);
+
+impl Sink for CheckpointStore<'_> {
+    fn put_shard(&self, shard: FinishedShard) -> io::Result<()> {
+        self.0.put_shard(&shard).map_err(io::Error::other)
+    }
+
+    fn has_shard(&self, id: &ShardId) -> io::Result<bool> {
+        self.0.has_shard(id).map_err(io::Error::other)
+    }
+}
+
+fn add(catalog: &LocalCatalog, name: &str, file: &str) -> Manifest {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/data/digits").join(file);
+    let config = IngestConfig::default();
+    let source = Source::open(&path, &config).unwrap();
+    let manifest =
+        ingest(source, &config, &Resources::threads(1), &CheckpointStore(catalog), &NoProgress).unwrap();
+    let note = CommitNote::of(Operation::INGEST);
+    catalog.commit(&name.parse().unwrap(), None, &manifest, &note).unwrap();
+    manifest
+}
