@@ -1,6 +1,6 @@
 """Reads shards and manifests with pyarrow, DuckDB and polars, and compares every value with what was put in.
 
-  compat.py shard FILE        the rows of tests/tests/compat.rs, in one shard
+  compat.py shard FILE        the rows of tests/tests/stories/compat.rs, in one shard
   compat.py manifest FOLDER   manifest.arrow, and the shards that it lists: 0.arrow, 1.arrow, ...
   compat.py table FILE        a manifest without its shards
 """

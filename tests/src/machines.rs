@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
@@ -37,7 +38,8 @@ pub struct Machine {
 impl Lan {
     /// A switch without machines. `None`, and a line that says so, where this process may not make one.
     pub fn new() -> Option<Lan> {
-        let prefix = format!("sh{}", std::process::id());
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("sh{}-{}", std::process::id(), MADE.fetch_add(1, Relaxed));
         let switch = format!("{prefix}-sw");
         let made = Command::new("ip").args(["netns", "add", &switch]).output();
         if !made.as_ref().is_ok_and(|made| made.status.success()) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Mutex;
 
-use shardfmt::ingest::{
+use shardd_ingest::{
     Documents, IngestConfig, IngestError, Inputs, Kind, NoProgress, OnError, Resources, Sink, Source,
 };
 use shardfmt::{FinishedShard, Manifest, Shard, ShardId};
@@ -32,7 +32,7 @@ fn directory(files: &[(&str, &[u8])]) -> Inputs {
 fn version(inputs: Inputs, config: &IngestConfig) -> Result<Manifest, IngestError> {
     let source = Source::new(inputs, config)?;
     let (shards, resources) = (Shards::default(), Resources::threads(1));
-    let manifest = shardfmt::ingest::ingest(source, config, &resources, &shards, &NoProgress)?;
+    let manifest = shardd_ingest::ingest(source, config, &resources, &shards, &NoProgress)?;
     let mut made = shards.0.into_inner().expect("no thread panicked");
     for entry in &manifest.shards {
         let at = made.iter().position(|shard| shard.id == entry.id).expect("every shard was put");

@@ -1,5 +1,6 @@
-//! What is fuzzed: functions that take any bytes at all. They must not panic, hang or take memory without end, and they
-//! state what holds for bytes that are accepted. Knows nothing of the fuzzer, so that tests can run them, too.
+//! The fuzzed functions: those that take any bytes at all. They must not panic, hang or take memory without
+//! end, and they state what holds for bytes that are accepted. Knows nothing of the fuzzer, so that tests can
+//! run them, too.
 //!
 //! A new target is a function, a line in [`TARGETS`], and seeds in `corpus/NAME`.
 

@@ -1,6 +1,6 @@
 //! Plan documents, as they are.
 
-use shardfmt::plan::{Epoch, Plan, PlanDocument, SlotTable};
+use shardd_plan::{Epoch, Plan, PlanDocument, SlotTable};
 
 /// Rows of the shards that plans are made for.
 const SHARDS: [&[u32]; 3] = [&[1], &[64, 64, 64, 37], &[3, 1000, 8, 17, 512]];

@@ -1,4 +1,5 @@
-//! Sidecars: a schema, which rows are asked for, then a sidecar without the digest at its end, which nobody would guess.
+//! Sidecars: a schema, the requested rows, then a sidecar without the digest at its end, which a fuzzer would
+//! not guess.
 
 use arrow::array::RecordBatch;
 use shardfmt::Sidecar;

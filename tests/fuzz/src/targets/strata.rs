@@ -1,6 +1,6 @@
 //! Strata, as they are.
 
-use shardfmt::plan::{SampleNo, Strata};
+use shardd_plan::{SampleNo, Strata};
 
 /// What is accepted as strata has one encoding, and puts every sample into one of them.
 pub(crate) fn strata(data: &[u8]) -> bool {

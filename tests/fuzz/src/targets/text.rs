@@ -1,9 +1,9 @@
-//! What people write: names of versions, sizes, what is exchanged.
+//! Texts from people: names of versions, sizes, schedules of Q.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-use shardfmt::plan::Schedule;
+use shardd_plan::Schedule;
 use shardfmt::{ByteSize, DatasetRef};
 
 /// What is accepted and written again is accepted as the same.

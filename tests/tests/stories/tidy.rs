@@ -1,11 +1,12 @@
-//! The repository's own rules, as far as a program can check them: who may depend on whom, which licences are welcome, where
-//! what may be named, and that documents point at things that exist. `docs/STYLE.md` says why.
+//! The repository's own rules that a program can check: dependencies between crates, cycles between modules,
+//! licences, the places that may name a crate, and the links and the English of documents. `docs/STYLE.md`
+//! says why.
 //!
 //! A rule that fails lists every offence, each with the file to open.
 
-#[path = "tidy/licence.rs"]
+mod english;
 mod licence;
-#[path = "tidy/repository.rs"]
+mod modules;
 mod repository;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use modules::Modules;
 use repository::{calls, code_paths, files, links, names_crate, read, root, sources};
 
 /// What lies at the top of the repository; files that begin with a dot are welcome, too.
@@ -37,33 +39,92 @@ const TOP_LEVEL: &[&str] = &[
 
 /// Which of our packages each of them may depend on. Tests and benches see everything.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("shardfmt", &[]),
-    ("shardd-client", &["shardfmt"]),
-    ("shardd", &["shardfmt", "shardd-client"]),
-    ("shardd-trainer", &["shardfmt", "shardd-client"]),
+    ("shardd-plan", &[]),
+    ("shardd-strategies", &[]),
+    ("shardfmt", &["shardd-plan", "shardd-strategies"]),
+    ("shardd-ingest", &["shardd-plan", "shardd-strategies", "shardfmt"]),
+    ("shardd-api", &["shardd-plan", "shardfmt"]),
+    // Its tests ingest.
+    ("shardd-store", &["shardd-api", "shardd-ingest", "shardd-plan", "shardfmt"]),
+    ("shardd-inputs", &["shardd-ingest", "shardd-store"]),
+    ("shardd-client", &["shardd-api", "shardd-plan", "shardd-store", "shardfmt"]),
+    ("shardd-certificates", &["shardd-api", "shardfmt"]),
+    ("shardd-engine", &["shardd-api", "shardd-plan", "shardd-store", "shardfmt"]),
+    (
+        "shardd",
+        &[
+            "shardd-api",
+            "shardd-certificates",
+            "shardd-client",
+            "shardd-engine",
+            "shardd-plan",
+            "shardd-store",
+            "shardfmt",
+        ],
+    ),
+    (
+        "shardctl",
+        &[
+            "shardd-api",
+            "shardd-certificates",
+            "shardd-client",
+            "shardd-ingest",
+            "shardd-inputs",
+            "shardd-plan",
+            "shardd-store",
+            "shardfmt",
+        ],
+    ),
+    (
+        "shardd-python",
+        &[
+            "shardd-api",
+            "shardd-client",
+            "shardd-ingest",
+            "shardd-inputs",
+            "shardd-plan",
+            "shardd-store",
+            "shardfmt",
+        ],
+    ),
+    (
+        "shardd-trainer",
+        &["shardd-api", "shardd-client", "shardd-ingest", "shardd-plan", "shardd-store", "shardfmt"],
+    ),
+];
+
+/// Crates with which bytes are sent, waited for and served.
+const INPUT_AND_OUTPUT: &[&str] = &[
+    "async-trait",
+    "axum",
+    "futures",
+    "hyper",
+    "object_store",
+    "quinn",
+    "reqwest",
+    "rustls",
+    "sled",
+    "tokio",
+    "ureq",
 ];
 
 /// Crates that a package must not even reach through others.
 const OUT_OF_REACH: &[(&str, &[&str])] = &[
-    (
-        "shardfmt",
-        &[
-            "async-trait",
-            "axum",
-            "futures",
-            "hyper",
-            "object_store",
-            "quinn",
-            "rustls",
-            "sled",
-            "tokio",
-            "ureq",
-        ],
-    ),
-    ("shardd-client", &["axum", "burn", "etcd-client", "quinn", "sled"]),
+    // A plan is computed from numbers alone.
+    ("shardd-plan", &["arrow", "parquet"]),
+    ("shardd-plan", INPUT_AND_OUTPUT),
+    ("shardfmt", &["image", "parquet", "tar"]),
+    ("shardfmt", INPUT_AND_OUTPUT),
+    ("shardd-ingest", INPUT_AND_OUTPUT),
+    ("shardd-api", INPUT_AND_OUTPUT),
+    // Loaders and nodes read what others ingested.
+    ("shardd-store", &["axum", "burn", "etcd-client", "image", "parquet", "quinn", "sled", "tar"]),
+    ("shardd-client", &["axum", "burn", "etcd-client", "image", "parquet", "quinn", "rcgen", "sled", "tar"]),
+    ("shardd-engine", &["axum", "burn", "etcd-client", "quinn", "sled"]),
+    ("shardctl", &["axum", "burn", "etcd-client", "quinn", "sled"]),
     ("shardd-trainer", &["axum", "etcd-client", "quinn", "sled"]),
     // etcd-client's build script needs protoc, which the first command of the README must not.
-    ("shardd", &["burn", "etcd-client"]),
+    ("shardd", &["burn", "etcd-client", "image", "parquet"]),
 ];
 
 /// Crates that are an implementation's own business: only files under the path name them.
@@ -76,15 +137,21 @@ const BEHIND: &[(&str, &str)] = &[
 
 /// Modules that decide and do not act.
 const PURE: &[&str] = &[
-    "shardfmt/src/plan",
-    "client/src/placement",
-    "client/src/health.rs",
-    "client/src/lend.rs",
-    "client/src/engine/kept.rs",
-    "client/src/engine/pace.rs",
-    "client/src/record/compare.rs",
-    "client/src/record/document.rs",
-    "client/src/record/steps.rs",
+    "shardfmt/plan/src",
+    "client/api/src/drain.rs",
+    "client/api/src/evict.rs",
+    "client/api/src/exchange.rs",
+    "client/api/src/explain.rs",
+    "client/api/src/health.rs",
+    "client/api/src/local_transport.rs",
+    "client/api/src/lookup.rs",
+    "client/api/src/placement",
+    "client/api/src/timeline.rs",
+    "server/engine/src/engine/kept.rs",
+    "server/engine/src/engine/pace.rs",
+    "client/store/src/record/compare.rs",
+    "client/store/src/record/document.rs",
+    "client/store/src/record/steps.rs",
     "client/src/loader/columns.rs",
     "client/src/loader/order.rs",
     "client/src/loader/ranks.rs",
@@ -94,18 +161,42 @@ const PURE: &[&str] = &[
     "trainer-integration/src/bin/shardtrain/launch/verdict.rs",
     "trainer-integration/src/bin/shardtrain/status.rs",
     "trainer-integration/src/checkpoint/manifest.rs",
+    "trainer-integration/src/checkpoint/codec.rs",
+    "trainer-integration/src/checkpoint/layout.rs",
+    "trainer-integration/src/checkpoint/objects.rs",
     "trainer-integration/src/checkpoint/part.rs",
     "trainer-integration/src/checkpoint/pieces.rs",
     "trainer-integration/src/checkpoint/plan.rs",
     "trainer-integration/src/checkpoint/state.rs",
-    "trainer-integration/src/engine/buckets.rs",
-    "trainer-integration/src/engine/scaling.rs",
+    "trainer-integration/src/buckets.rs",
+    "trainer-integration/src/scaling.rs",
     "trainer-integration/src/engine/segments.rs",
     "trainer-integration/src/train/account.rs",
     "trainer-integration/src/collective/pieces.rs",
     "trainer-integration/src/collective/sums/choose.rs",
     "trainer-integration/src/zero",
 ];
+
+/// The roots of the crates whose modules form no cycle.
+const CRATE_ROOTS: &[&str] = &[
+    "shardfmt/plan/src/lib.rs",
+    "shardfmt/src/lib.rs",
+    "shardfmt/ingest/src/lib.rs",
+    "client/api/src/lib.rs",
+    "client/store/src/lib.rs",
+    "client/inputs/src/lib.rs",
+    "client/src/lib.rs",
+    "client/cli/src/main.rs",
+    "client/python/src/lib.rs",
+    "server/certificates/src/lib.rs",
+    "server/engine/src/lib.rs",
+    "server/src/lib.rs",
+    "trainer-integration/src/lib.rs",
+    "trainer-integration/src/bin/shardtrain/main.rs",
+];
+
+/// The widest line of a document's prose, in characters. Rows of tables may be wider.
+const WIDEST: usize = 110;
 
 /// Longest Rust file, in lines.
 const LONGEST: usize = 900;
@@ -131,6 +222,20 @@ fn crates_depend_on_each_other_in_one_direction_only() {
         }
     }
     none("arrows between crates point one way", offences);
+}
+
+#[test]
+fn the_modules_of_a_crate_form_no_cycle() {
+    let mut offences = Vec::new();
+    for crate_root in CRATE_ROOTS {
+        for (parent, cycles) in Modules::read(&root().join(crate_root)).cycles() {
+            for cycle in cycles {
+                offences.push(format!("{crate_root} {parent}: {}", cycle.modules.join(", ")));
+                offences.extend(cycle.arrows.into_iter().map(|arrow| format!("    {arrow}")));
+            }
+        }
+    }
+    none("modules need each other one way only", offences);
 }
 
 #[test]
@@ -372,6 +477,36 @@ fn documents_point_at_what_exists() {
         }
     }
     none("documents keep up with the code", offences);
+}
+
+#[test]
+fn documents_are_in_plain_english_and_no_wider_than_a_screen() {
+    let mut offences = Vec::new();
+    for file in files().iter().filter(|file| file.ends_with(".md")) {
+        let text = read(file);
+        let count = english::count(&text);
+        if !count.is_plain() {
+            let places = count.markers.iter().map(|(line, marker)| format!("{file}:{line} says {marker:?}"));
+            offences.extend(places);
+        }
+        // Code, and what programs print, stays as it is.
+        for (number, line) in english::prose(&text) {
+            if line.chars().count() > WIDEST && !line.starts_with('|') && line.trim_start().contains(' ') {
+                offences.push(format!("{file}:{number} is wider than {WIDEST} characters"));
+            }
+        }
+    }
+    none("name the thing; the active voice; the field's noun", offences);
+}
+
+#[test]
+fn module_documentation_is_in_plain_english() {
+    let mut offences = Vec::new();
+    for file in files().iter().filter(|file| file.ends_with(".rs")) {
+        let count = english::count(&english::module_docs(&read(file)));
+        offences.extend(count.markers.iter().map(|(line, marker)| format!("{file}:{line} says {marker:?}")));
+    }
+    none("name the thing; the active voice; the field's noun", offences);
 }
 
 #[test]

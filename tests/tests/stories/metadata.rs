@@ -1,13 +1,13 @@
-//! The first node, which keeps the metadata: its disk refuses, its files are damaged or gone, its clock was wrong, and it is lost
-//! for ever. Real processes, SIGKILL, and the commands that the documents name.
+//! The first node, which keeps the metadata: its disk refuses, its files are damaged or gone, its clock was
+//! wrong, and it is lost for good. Real processes, SIGKILL, and the commands that the documents name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use shardd_client::certificates::{Authority, CertificateInfo, LIFETIME, read_certificate, read_key};
-use shardd_client::span::now;
+use shardd_api::duration::now;
+use shardd_certificates::{Authority, CertificateInfo, LIFETIME, read_certificate, read_key};
 use shardd_tests::s3::S3;
 use shardd_tests::{Cluster, Node, binary, ended, error_line, run, wait_until};
 use tempfile::TempDir;

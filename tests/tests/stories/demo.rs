@@ -1,4 +1,4 @@
-//! The main job: whatever the number of trainers and nodes, and whoever dies on the way, the same weights come out.
+//! The main job: for any number of trainers and nodes, and any deaths on the way, the weights are the same.
 
 use std::process::Command;
 

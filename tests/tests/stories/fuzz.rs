@@ -1,8 +1,7 @@
-//! What the fuzzer starts from and what it ever found, run through its targets without it.
+//! The fuzzer's seeds and findings, run through its targets without it.
 
-#[path = "fuzz/seeds.rs"]
 mod seeds;
-#[path = "../fuzz/src/targets/mod.rs"]
+#[path = "../../fuzz/src/targets/mod.rs"]
 mod targets;
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! Ids do not change: what was ingested, planned and read yesterday has the same version, the same objects, the same plan and the same
-//! order today, for every kind of source and every option of a plan.
+//! Ids do not change: an input has the same version, the same objects, the same plan and the same order as
+//! before, for every kind of source and every option of a plan.
 //!
 //! `golden/inputs` holds the sources, which `golden/make.py` made, and `golden/table.jsonl` the ids. When this test fails, every id that
 //! users have noted is another one. A change that is meant replaces the line, and says why in its `note`.

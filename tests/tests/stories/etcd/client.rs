@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shardd::metastore::{MetastoreUrl, open_etcd};
-use shardd_client::metastore::{Expected, MetaError, Metastore, conformance};
+use shardd_store::metastore::{Expected, MetaError, Metastore, conformance};
 use shardd_tests::{Etcd, wait_until};
 use tokio::time::timeout;
 

@@ -1,5 +1,5 @@
-//! How a loader gets the bytes of a node on its own machine: by descriptors of the node's files, by a ring of memory, or as a
-//! stream; whichever it is, and whoever the loader is, the batches are the same.
+//! The transport of bytes from a node to a loader on its machine: descriptors of the node's files, a ring of
+//! memory, or a stream; the batches are the same for all of them.
 
 use std::fs::{File, Permissions};
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use serde_json::{Value, json};
-use shardd_client::lend::{self, Answer, Ask, Hello, MAGIC, Piece, RING_BYTES};
+use shardd_api::local_transport::{self, Answer, Ask, Hello, MAGIC, Piece, RING_BYTES};
 use shardd_tests::{Node, RankProcess, Reading, binary, run, wait_until};
 use tempfile::TempDir;
 
@@ -193,15 +193,15 @@ impl Stranger {
         let mut magic = [0; 8];
         stranger.stream.read_exact(&mut magic).expect("it says what it is");
         assert_eq!(magic, MAGIC);
-        let hello: Hello = lend::parse(&stranger.hear().0).expect("understood");
+        let hello: Hello = local_transport::parse(&stranger.hear().0).expect("understood");
         assert_eq!(hello.node.as_str(), "n1");
         stranger
     }
 
     fn ask(&mut self, ask: &Ask) -> (Answer, Option<OwnedFd>) {
-        self.stream.write_all(&lend::frame(ask)).expect("it is taken");
+        self.stream.write_all(&local_transport::frame(ask)).expect("it is taken");
         let (body, descriptor) = self.hear();
-        (lend::parse(&body).expect("understood"), descriptor)
+        (local_transport::parse(&body).expect("understood"), descriptor)
     }
 
     fn hear(&mut self) -> (Vec<u8>, Option<OwnedFd>) {
@@ -223,7 +223,7 @@ impl Stranger {
             }
         }
         assert!(descriptors.len() <= 1);
-        let mut body = vec![0; lend::frame_len(head).expect("no longer than may be")];
+        let mut body = vec![0; local_transport::frame_len(head).expect("no longer than may be")];
         self.stream.read_exact(&mut body).expect("all of it");
         (body, descriptors.pop())
     }

@@ -230,7 +230,7 @@ fn a_run_is_seen_by_who_may_read_its_dataset_and_spoken_for_by_who_began_it() {
     let get = |path: &str, token: &str| house.ask("GET", path, Some(&format!("Bearer {token}")));
 
     // What is told of a run leads to the digests of its data: that is for who may read them.
-    for path in ["", "/placement", "/audit", "/cursor", "/meeting", "/filled", "/misses", "/timeline"] {
+    for path in ["", "/placement", "/audit", "/cursor", "/rendezvous", "/filled", "/misses", "/timeline"] {
         let (status, problem, _) = get(&format!("/v1/runs/r{path}"), &theirs);
         assert_eq!((status, &problem["type"]), (403, &json!("urn:shardd:problem:forbidden")), "{path}");
         assert_ne!(get(&format!("/v1/runs/r{path}"), &stranger).0, 403, "{path}");

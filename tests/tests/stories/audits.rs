@@ -1,4 +1,5 @@
-//! What ranks read is accounted for over deaths: a training that is killed and goes on, on another number of ranks, reports whole epochs.
+//! Audits survive deaths: a training that is killed and resumed, on another number of ranks, reports whole
+//! epochs.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
-use shardd_client::catalog::StorePlace;
-use shardd_client::http::Credentials;
-use shardd_client::lend::Transport;
+use shardd_api::local_transport::Transport;
 use shardd_client::loader::{Cursor, LastBatch, Loader, LoaderConfig, LoaderSource};
+use shardd_store::catalog::StorePlace;
+use shardd_store::http::Credentials;
 use shardd_tests::{Cluster, binary, is_quick, run};
 use shardfmt::{PlanId, RowCodec, RowDigest};
 use tempfile::TempDir;

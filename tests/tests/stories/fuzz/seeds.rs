@@ -7,10 +7,10 @@ use std::path::Path;
 use arrow::array::RecordBatch;
 use arrow::json::ReaderBuilder;
 use serde_json::{Value, json};
-use shardfmt::plan::Strata;
+use shardd_plan::Strata;
 use shardfmt::{Commit, InputDigest, Manifest, Message, Operation, RowCodec, ShardWriter, VersionId};
 
-use crate::targets::Draw;
+use super::targets::Draw;
 
 /// A schema as drawn from bytes, and rows of it.
 const TABLES: &[(&str, &[u8], &str)] = &[

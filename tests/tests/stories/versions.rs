@@ -1,4 +1,5 @@
-//! Versions in a running cluster: told by any node, read on while their names change, collected beside a run that needs them.
+//! Versions in a running cluster: listed by any node, readable while their names change, garbage-collected
+//! beside a run that needs them.
 
 use std::process::Command;
 

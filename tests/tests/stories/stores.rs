@@ -6,10 +6,10 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use serde_json::Value;
-use shardd_client::catalog::{LocalCatalog, conformance as catalog_conformance};
-use shardd_client::metastore::{BucketMetastore, Metastore, conformance as metastore_conformance};
-use shardd_client::origin::{Origin, conformance};
-use shardd_client::stores::StoreOptions;
+use shardd_store::catalog::{LocalCatalog, conformance as catalog_conformance};
+use shardd_store::metastore::{BucketMetastore, Metastore, conformance as metastore_conformance};
+use shardd_store::origin::{Origin, conformance};
+use shardd_store::stores::StoreOptions;
 use shardd_tests::faults::{FAULTS, FaultyProxy};
 use shardd_tests::s3::{FOREIGN, S3};
 use shardd_tests::{Cluster, Delivered, Node, Reading, binary, error_line, is_quick, run, shared_data};
@@ -21,7 +21,7 @@ const BUCKET: &str = "SHARDD_TESTS_BUCKET";
 fn keeps_the_promises(s3: &S3, suite: &str) {
     let this = std::env::current_exe().expect("a test knows its own path");
     let mut command = Command::new(this);
-    command.args(["--exact", suite, "--ignored", "--nocapture"]);
+    command.args(["--exact", &format!("stores::{suite}"), "--ignored", "--nocapture"]);
     FOREIGN.iter().for_each(|variable| _ = command.env_remove(variable));
     let printed = run(command.envs(s3.variables()).env(BUCKET, "s3://data"));
     assert!(printed.contains("1 passed"), "{printed}");

@@ -1,9 +1,9 @@
-//! Two of the processes that a training consists of die at random moments: the first node (with the metadata), another node, a rank,
-//! the launcher. What is trained does not change by a bit.
+//! Two of the processes that a training consists of die at random moments: the first node (with the
+//! metadata), another node, a rank, the launcher. The weights do not change by a bit.
 //!
 //! Nodes that die stay dead. A launcher that dies takes its ranks along, and is started again with the same arguments, as a service
 //! manager would; so is one that ends with an error. Each pair of victims is tried once with each seed;
-//! `SHARDD_DEATHS=20 cargo test --release --test deaths -- --nocapture` tries twenty and prints a table.
+//! `SHARDD_DEATHS=20 cargo test --release --test stories deaths -- --nocapture` tries twenty and prints a table.
 
 use std::fmt;
 use std::io::{BufRead, BufReader};

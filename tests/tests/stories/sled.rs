@@ -1,5 +1,5 @@
-//! Metadata in sled: what a writer was told is there is there, whenever the process is killed; since every change is
-//! synced to the disk before anyone hears of it.
+//! Metadata in sled: acknowledged changes survive a kill at any moment, since every change is synced to the
+//! disk before it is acknowledged.
 //!
 //! The writer is this very test binary, started again as a process of its own: it writes, says so, and is killed.
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shardd::metastore::SledMetastore;
-use shardd_client::metastore::{Expected, Listing, Metastore};
+use shardd_store::metastore::{Expected, Listing, Metastore};
 use shardd_tests::is_quick;
 use shardfmt::Digest;
 use tempfile::TempDir;
@@ -67,7 +67,7 @@ fn say(line: &str) {
 /// The command that runs the writer over `directory`.
 fn writing(mut command: Command, directory: &Path, starts: &[u64]) -> Command {
     let starts: Vec<String> = starts.iter().map(u64::to_string).collect();
-    command.args(["writer", "--exact", "--nocapture", "--test-threads=1"]);
+    command.args(["sled::writer", "--exact", "--nocapture", "--test-threads=1"]);
     command.env(TASK, format!("{} {}", directory.display(), starts.join(" ")));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     command

@@ -473,9 +473,9 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
     };
     calls.iter().for_each(|(verb, words)| call(&["--store", "s"], verb, words));
     elsewhere.iter().for_each(|(verb, words)| call(&[], verb, words));
-    // With --json, too: the demo by tests/tests/demo.rs, tokens by tests/tests/access.rs, the rest of certificates by
-    // tests/tests/certificates.rs, nodes that come and go by tests/tests/drains.rs, what else operators do by tests/tests/operator.rs,
-    // proofs by tests/tests/replay.rs, the first node's death by tests/tests/metadata.rs and first_node.rs, records of trainings by client/tests/records.rs.
+    // With --json, too: the demo by tests/tests/stories/demo.rs, tokens by tests/tests/stories/access.rs, the rest of certificates by
+    // tests/tests/stories/certificates.rs, nodes that come and go by tests/tests/stories/drains.rs, what else operators do by tests/tests/stories/operator.rs,
+    // proofs by tests/tests/stories/replay.rs, the first node's death by tests/tests/stories/metadata.rs and first_node.rs, records of trainings by client/cli/tests/commands/records.rs.
     let others = ["demo", "token create", "token ls", "token revoke", "drain", "join", "leave"];
     let others = others.iter().chain(&["certs ls", "certs rotate", "certs revoke", "certs authority"]);
     let others = others.chain(&["exchange show", "exchange pause", "exchange resume", "exchange rate"]);

@@ -1,5 +1,5 @@
-//! A year later: what a rank was given is given again, every use of a sample is found, and what was read is proved. With the
-//! real programs, on a directory and through a node.
+//! A year later: a rank's samples are read again, every use of a sample is found, and the reading is proved.
+//! With the real programs, on a directory and through a node.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -10,13 +10,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde_json::Value;
-use shardd_client::catalog::{Catalog, HttpCatalog};
-use shardd_client::protocol::Placement;
+use shardd_api::protocol::Placement;
+use shardd_plan::{Epoch, Partition, Plan, SlotTable};
+use shardd_store::catalog::{Catalog, HttpCatalog};
 use shardd_tests::{
     Cluster, Delivered, Node, RankProcess, Reading, binary, is_quick, python, run, shared_data, wait_until,
 };
 use shardfmt::GrainKey;
-use shardfmt::plan::{Epoch, Partition, Plan, SlotTable};
 
 const VIRTUAL_RANKS: u32 = 4;
 const BATCH_SIZE: u32 = 64;
@@ -325,7 +325,7 @@ fn hosted(cluster: &Cluster, plan: &str, run: &str, epoch: u32) -> Vec<BTreeSet<
 
 /// The grains in a node's cache directory, read from the files themselves.
 fn residents(node: &Node) -> BTreeSet<GrainKey> {
-    let found = shardd_client::cache::scan(node.data.join("cache")).expect("a cache directory can be read");
+    let found = shardd_engine::cache::scan(node.data.join("cache")).expect("a cache directory can be read");
     found.into_iter().map(|(key, _, _)| key).collect()
 }
 

@@ -4,9 +4,7 @@
 //! S3 is moto, which checks signatures and policies and is a process of its own; Azure is Azurite where it is installed
 //! (`SHARDD_AZURITE`: the path of `azurite-blob`, from `npm install azurite`); web servers are in `inputs/web.rs`.
 
-#[path = "inputs/tree.rs"]
 mod tree;
-#[path = "inputs/web.rs"]
 mod web;
 
 use std::io::{BufRead, BufReader};
@@ -17,6 +15,7 @@ use serde_json::Value;
 use shardd_tests::s3::{FOREIGN, S3};
 use shardd_tests::{binary, error_line, python, run};
 use tempfile::TempDir;
+
 use tree::Tree;
 use web::Web;
 

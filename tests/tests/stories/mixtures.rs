@@ -8,12 +8,12 @@ use std::process::Command;
 
 use serde_json::Value;
 use shardd_client::audit::row_digests;
-use shardd_client::catalog::{Catalog, LocalCatalog, StorePlace};
 use shardd_client::loader::{
     Cursor, EpochAudit, LastBatch, Loader, LoaderConfig, MixedSource, OrderId, Part, Spans, Steps,
 };
+use shardd_plan::{Mixture, MixtureDocument, MixtureSource, Plan, SampleNo, SourceNo, Take};
+use shardd_store::catalog::{Catalog, LocalCatalog, StorePlace};
 use shardd_tests::{binary, run};
-use shardfmt::plan::{Mixture, MixtureDocument, MixtureSource, Plan, SampleNo, SourceNo, Take};
 use shardfmt::{DigestSum, PlanId, RowCodec, RowDigest};
 use tempfile::TempDir;
 

@@ -171,7 +171,7 @@ fn certificates_are_renewed_while_nodes_serve() {
             && listed.iter().zip(&before).all(|(now, before)| {
                 now["key"] == before["key"] && now["expires_at"].as_u64() > before["expires_at"].as_u64()
             })
-            && shardd_client::span::now() > first_end
+            && shardd_api::duration::now() > first_end
     });
     wait_until("both are nodes still", || {
         let status = house.admin().arg("status").output().expect("shardctl starts");

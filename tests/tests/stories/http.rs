@@ -1,5 +1,5 @@
-//! The HTTP API of real nodes, as others use it: curl, pyarrow and DuckDB read a version and a stream of batches,
-//! schemathesis tries what the description allows and what it does not.
+//! The HTTP API of real nodes, as others use it: curl, pyarrow and DuckDB read a version and a stream of
+//! batches, schemathesis sends requests that the description allows and others.
 
 use std::process::Command;
 
@@ -90,7 +90,7 @@ fn the_examples_of_the_documentation_are_answered() {
     let info: Value = serde_json::from_str(&info).expect("JSON");
     let create = serde_json::json!({ "id": "mine", "plan": plan, "virtual_ranks": 4 });
     ureq::post(&format!("{server}/v1/runs")).send_json(&create).expect("a run");
-    let page = include_str!("../../docs/API.md").replace("\\\n", " ");
+    let page = include_str!("../../../docs/API.md").replace("\\\n", " ");
     let examples: Vec<&str> = page.lines().map(str::trim).filter(|line| line.starts_with("curl ")).collect();
     assert!(examples.len() >= 7, "{examples:?}");
     for example in examples {

@@ -1,5 +1,5 @@
-//! Plans from the command line to the order of samples: stratified ones, advice, warnings; and the second implementation in
-//! Python, which must say the same. A node is needed for what is said at attach alone.
+//! Plans from the command line to the order of samples: stratified ones, advice, warnings; and the second
+//! implementation in Python, which must say the same. Only the warning at attach needs a node.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -22,6 +22,7 @@ impl Source {
         self.path.contains("/src/")
             && !self.path.contains("/src/bin/")
             && !self.path.ends_with("/src/main.rs")
+            && !self.is_under("client/cli")
             && !self.is_under("tests")
             && !self.is_under("benches")
     }

@@ -1,5 +1,6 @@
-//! A training on CIFAR-10 over five machines, and everything that goes wrong in its ten epochs: a node is killed, one is cut off,
-//! one is drained, one joins, a segment's bytes flip, a disk is full. What is trained does not change by a bit.
+//! A training on CIFAR-10 over five machines, and everything that goes wrong in its ten epochs: a node is
+//! killed, one is cut off, one is drained, one joins, a segment's bytes flip, a disk is full. The weights do
+//! not change by a bit.
 //!
 //! The machines are network namespaces (`shardd_tests::machines`), the store is s3s-fs. By default the ten thousand test images
 //! are trained on, at 16 x 16; with SHARDD_WHOLE=1 the fifty thousand training images as they are.

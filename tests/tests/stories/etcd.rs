@@ -1,13 +1,11 @@
-//! Metadata in a real etcd: it keeps the promises of a metastore, outlives its own leader and every node of ours, and
-//! when it is away itself only changes wait for it.
+//! Metadata in a real etcd: it keeps the promises of a metastore, outlives its own leader and every node of
+//! ours, and while it is unreachable only changes wait for it.
 //!
 //! Skipped where etcd is not installed, and in builds without the feature `cluster-etcd`.
 
 #[cfg(feature = "cluster-etcd")]
-#[path = "etcd/client.rs"]
 mod client;
 #[cfg(feature = "cluster-etcd")]
-#[path = "etcd/nodes.rs"]
 mod nodes;
 
 #[cfg(not(feature = "cluster-etcd"))]
