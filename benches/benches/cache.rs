@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use shardd_client::cache::{Cache, CacheConfig, Class};
+use shardd_engine::cache::{Cache, CacheConfig, Class};
 use shardfmt::{ByteSize, GrainKey, ShardId};
 use tempfile::TempDir;
 

@@ -1,5 +1,6 @@
-//! One side of the comparison with PyTorch: trains a small convolutional network on one batch, again and again, and says what it cost.
-//! `benches/peers/cnn/run` runs it; by itself: `cargo bench -p shardd-benches --bench cnn -- --side engine|plain [--seconds S]`.
+//! One side of the comparison with PyTorch: trains a small convolutional network on one batch, again and
+//! again, and prints the cost. `benches/peers/cnn/run` runs it; by itself: `cargo bench -p shardd-benches
+//! --bench cnn -- --side engine|plain [--seconds S]`.
 //!
 //! Threads are those of `RAYON_NUM_THREADS`. "plain" is the loop of burn's book over the same layers, so that the difference of the two is ours.
 

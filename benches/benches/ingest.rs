@@ -1,6 +1,6 @@
-//! `shardctl ingest` of fixed-size samples from Parquet, beside a plain loop that reads, hashes and writes the same bytes;
-//! with one thread and with two; and what it holds in memory at most. Prints ratios, as all benches do: figures of
-//! one run belong together.
+//! `shardctl ingest` of fixed-size samples from Parquet, beside a plain loop that reads, hashes and writes
+//! the same bytes; with one thread and with two; and its peak memory. Prints ratios, as all benches do:
+//! figures of one run belong together.
 //!
 //! `cargo bench -p shardd-benches --bench ingest -- --help` lists what can be set. Takes three times the space of the
 //! largest input in the directory for temporary files (`TMPDIR`).
@@ -105,7 +105,7 @@ fn main() -> Result<()> {
     };
     ensure!(
         shardctl.is_file(),
-        "no {}: build it with `cargo build --release -p shardd-client --bin shardctl`",
+        "no {}: build it with `cargo build --release -p shardctl`",
         shardctl.display()
     );
     let bench = Bench { shardctl, memory: options.memory.clone(), home: tempfile::tempdir()? };

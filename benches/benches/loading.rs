@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use burn::data::dataloader::DataLoader;
 use burn::tensor::{Device, Tensor};
 use shardd_benches::turns::median;
-use shardd_client::catalog::{Catalog, CommitNote, LocalCatalog, StorePlace};
 use shardd_client::loader::{LoaderConfig, LoaderSource};
+use shardd_plan::{PlanDocument, PlanOptions, Shape};
+use shardd_store::catalog::{Catalog, CommitNote, LocalCatalog, StorePlace};
 use shardd_trainer::collective::threads;
 use shardd_trainer::data::InputOptions;
 use shardd_trainer::dataloader::{BurnLoader, TensorBatch};
 use shardd_trainer::models::{Mlp, Norm, conv_net};
 use shardd_trainer::testkit::pattern_images;
 use shardd_trainer::{Chain, CrossEntropy, Flow, Optimizer, Trainer};
-use shardfmt::plan::{PlanDocument, PlanOptions, Shape};
 use shardfmt::{Manifest, Operation, ShardWriter};
 
 /// As in `shardtrain`.

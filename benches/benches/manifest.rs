@@ -1,6 +1,6 @@
-//! What statistics cost when a shard is written, and a version of a million shards: what it takes to open its manifest,
-//! to ask it things, and to read it whole.
-//! `cargo bench -p shardd-benches --bench manifest` prints one table. Needs 2 GiB of memory and 0.4 GB of temporary disk.
+//! The cost of statistics for a written shard, and of a version of a million shards: opening its manifest,
+//! looking up entries, and reading it whole. `cargo bench -p shardd-benches --bench manifest` prints one
+//! table. Needs 2 GiB of memory and 0.4 GB of temporary disk.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -10,8 +10,8 @@ use std::time::Instant;
 use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
 use shardd_benches::{picks, seconds};
+use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
 use shardfmt::manifest::{LocalManifest, tree_of};
-use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
 use shardfmt::row::DigestSum;
 use shardfmt::statistics::{ColumnStatistics, Gatherer, Quantiles, Spread, Statistics};
 use shardfmt::{

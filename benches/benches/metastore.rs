@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use shardd::metastore::SledMetastore;
-use shardd_client::metastore::{Expected, FilesMetastore, MemoryMetastore, Metastore};
+use shardd_store::metastore::{Expected, FilesMetastore, MemoryMetastore, Metastore};
 use tempfile::TempDir;
 
 /// How long each figure is measured.

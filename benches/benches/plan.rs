@@ -5,8 +5,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use shardd_plan::{Epoch, Partition, Plan, PlanDocument, PlanOptions, SampleNo, Shape, SlotTable};
 use shardfmt::VersionId;
-use shardfmt::plan::{Epoch, Partition, Plan, PlanDocument, PlanOptions, SampleNo, Shape, SlotTable};
 
 const PARTITIONS: u32 = 4096;
 /// ImageNet, and a thousand million.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, FixedSizeListArray, Int64Array, RecordBatch, UInt8Array};
 use arrow::datatypes::{DataType, Field, Schema};
 use shardd_benches::{noise, picks, seconds};
+use shardd_plan::{Epoch, Permutation, Plan, PlanDocument, PlanOptions, Shape, SlotTable};
 use shardfmt::grain::{self, Grain};
-use shardfmt::plan::{Epoch, Permutation, Plan, PlanDocument, PlanOptions, Shape, SlotTable};
 use shardfmt::{GrainKey, GrainTree, RowCodec, RowDigest, ShardId, VersionId};
 
 /// More than any cache of the processor holds.

@@ -1,6 +1,7 @@
-//! What it takes to resume in the middle of an epoch of 10^8 samples: from opening a loader to its first step, with the slot
-//! table kept on the machine, without it, and how long it would take to wait for the table.
-//! `cargo bench -p shardd-benches --bench resume [-- EPOCH]` prints one table. Needs 2 GiB of memory and of temporary disk.
+//! The cost of resuming in the middle of an epoch of 10^8 samples: from opening a loader to its first step,
+//! with the slot table kept on the machine, without it, and the time of waiting for the table. `cargo bench
+//! -p shardd-benches --bench resume [-- EPOCH]` prints one table. Needs 2 GiB of memory and of temporary
+//! disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,10 +9,10 @@ use std::time::Instant;
 
 use arrow::array::{Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
-use shardd_client::catalog::{Catalog, CommitNote, LocalCatalog};
 use shardd_client::loader::{CacheChoice, Loader, LoaderConfig, LoaderSource};
 use shardd_client::shared_cache::SlotTables;
-use shardfmt::plan::{Epoch, Plan, PlanDocument, PlanOptions, Shape, SlotTable};
+use shardd_plan::{Epoch, Plan, PlanDocument, PlanOptions, Shape, SlotTable};
+use shardd_store::catalog::{Catalog, CommitNote, LocalCatalog};
 use shardfmt::{Manifest, Operation, ShardEntry, ShardWriter};
 
 const SHARDS: usize = 5_000;

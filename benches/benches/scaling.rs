@@ -12,10 +12,11 @@ use shardd_benches::link::{self, LinkSpeed, Links, Usage};
 use shardd_benches::timed::TimedModel;
 use shardd_benches::turns::{StepFigures, Way, growth, in_turns, medians};
 use shardd_trainer::Optimizer;
+use shardd_trainer::buckets::BucketSizes;
 use shardd_trainer::collective::Collective;
 use shardd_trainer::collective::tcp::{TcpOptions, connect};
 use shardd_trainer::compress::Compression;
-use shardd_trainer::engine::{BucketSizes, Engine, EngineError, Share, StepPlan};
+use shardd_trainer::engine::{Engine, EngineError, Share, StepPlan};
 use shardd_trainer::random::Key;
 use shardd_trainer::reduce::{Comm, Reduction, VirtualRanks};
 

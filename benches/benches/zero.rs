@@ -12,8 +12,8 @@ use shardd_benches::stepper::Stepper;
 use shardd_benches::timed::TimedModel;
 use shardd_benches::turns::{StepFigures, Way, in_turns, medians};
 use shardd_trainer::Zero;
+use shardd_trainer::buckets::BucketSizes;
 use shardd_trainer::collective::{slice_of, threads};
-use shardd_trainer::engine::BucketSizes;
 
 /// As in `shardtrain`.
 #[global_allocator]

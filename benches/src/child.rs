@@ -1,4 +1,4 @@
-//! Runs a program and tells what it used. Linux keeps these figures, for as long as the process lives.
+//! Runs a program and measures its resources. Linux keeps these figures, for as long as the process lives.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

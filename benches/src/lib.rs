@@ -1,7 +1,7 @@
 //! What the benches share: a stopwatch that takes the best of several rounds, and chance that is the same every time.
 //!
-//! Machines differ, and a shared one differs from minute to minute. So figures are only compared within one run, as
-//! ratios; what a bench prints first is what it divides by.
+//! Machines differ, and a shared one differs from minute to minute. So figures are only compared within one
+//! run, as ratios; the first figure of a bench is the divisor.
 
 pub mod child;
 pub mod link;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use burn::tensor::Device;
+use shardd_trainer::buckets::BucketSizes;
 use shardd_trainer::collective::Collective;
-use shardd_trainer::engine::{BucketSizes, Engine, EngineError, MicroBatch, StepPlan};
+use shardd_trainer::engine::{Engine, EngineError, MicroBatch, StepPlan};
 use shardd_trainer::model::Model;
 use shardd_trainer::random::Key;
 use shardd_trainer::reduce::{Comm, VirtualRanks};

@@ -7,10 +7,10 @@ use anyhow::Result;
 use arrow::array::{BinaryArray, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
 use serde::{Deserialize, Serialize};
-use shardd_client::certificates::{Authority, LIFETIME, issue};
-use shardd_client::node::NodeId;
-use shardd_client::origin::Origin;
-use shardfmt::plan::{Plan, PlanDocument, PlanOptions, Shape};
+use shardd_api::node::NodeId;
+use shardd_certificates::{Authority, LIFETIME, issue};
+use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+use shardd_store::origin::Origin;
 use shardfmt::{Manifest, ShardWriter};
 
 /// Bytes of samples in a shard.
@@ -32,7 +32,7 @@ impl Set {
     pub(crate) fn make(home: &Path, sample: usize, bytes: u64) -> Result<Set> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let authority = home.join("ca");
-        shardd_client::certificates::private_directory(&authority)?;
+        shardd_certificates::private_directory(&authority)?;
         Authority::found(&authority)?;
         for number in 0..2 {
             let hosts = ["127.0.0.1".parse()?];

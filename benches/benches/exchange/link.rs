@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use shardd_client::engine::{ExchangeRate, ExchangeSettings};
-use shardd_client::peers::{Effort, FetchRequest, Peers};
+use shardd_api::exchange::{ExchangeRate, ExchangeSettings};
+use shardd_engine::peers::{Effort, FetchRequest, Peers};
 use shardfmt::GrainKey;
 use tokio::net::UdpSocket;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -122,7 +122,7 @@ async fn run(settings: ExchangeSettings, bytes: u64) -> Result<(Vec<Duration>, u
     for node in nodes {
         Arc::into_inner(node).context("its rank has ended")?.end().await?;
     }
-    let sum = |count: fn(&shardd_client::engine::EpochExchange) -> u64| counts.iter().map(count).sum();
+    let sum = |count: fn(&shardd_api::exchange::EpochExchange) -> u64| counts.iter().map(count).sum();
     Ok((steps, sum(|counts| counts.sent_bytes), sum(|counts| counts.unsent_grains)))
 }
 

@@ -1,5 +1,5 @@
-//! A node, with everything that a node has but the HTTP API; and one of two as a process, which fills its cache, and once told to
-//! go says that its rank has read the whole epoch. All chunks are due then.
+//! A node without the HTTP API; and one of two as a process, which fills its cache, and on a signal reports
+//! that its rank has read the whole epoch. All chunks are due then.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use shardd::desk::Revoked;
-use shardd::identity::{Identity, Standing};
+use shardd::identity::{Identity, Revoked, Standing};
 use shardd::transport::{Services, Transport};
-use shardd_client::cache::{Cache, CacheConfig};
-use shardd_client::engine::{Engine, EpochExchange, ExchangeRate, ExchangeSettings};
-use shardd_client::lend;
-use shardd_client::metastore::{Expected, FilesMetastore, Metastore};
-use shardd_client::node::NodeRecord;
-use shardd_client::origin::Origin;
-use shardd_client::protocol::{Attach, CreateRun, LocateRequest, RunId};
-use shardfmt::plan::{Epoch, Partition, Plan, SlotTable};
+use shardd_api::exchange::{EpochExchange, ExchangeRate, ExchangeSettings};
+use shardd_api::local_transport;
+use shardd_api::node::NodeRecord;
+use shardd_api::protocol::{Attach, CreateRun, LocateRequest, RunId};
+use shardd_engine::cache::{Cache, CacheConfig};
+use shardd_engine::engine::Engine;
+use shardd_plan::{Epoch, Partition, Plan, SlotTable};
+use shardd_store::metastore::{Expected, FilesMetastore, Metastore};
+use shardd_store::origin::Origin;
 use shardfmt::{GrainKey, Manifest};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -72,7 +72,7 @@ impl Node {
         };
         metastore.put(&NodeRecord::key(&name), serde_json::to_vec(&record)?, Expected::Any, None).await?;
         let engine = Engine::new(name.clone(), origin, cache, metastore, transport.clone());
-        let services = Services { peers: Arc::new(Arc::clone(&engine)), metastore: None, desk: None };
+        let services = Services { peers: Arc::new(Arc::clone(&engine)), metastore: None, issuer: None };
         let tasks = vec![
             tokio::spawn(Arc::clone(&transport).serve(services, stop.clone())),
             tokio::spawn(Arc::clone(&engine).run_until(stop.clone())),
@@ -107,7 +107,7 @@ impl Node {
             position,
             for_epoch: epoch,
             grains: Vec::new(),
-            transport: lend::Transport::Stream,
+            transport: local_transport::Transport::Stream,
             doubted: false,
             rows: Vec::new(),
         };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use rustls::pki_types::PrivatePkcs8KeyDer;
-use shardd_client::certificates::{
+use shardd_certificates::{
     CA_CERTIFICATE, NODE_CERTIFICATE, NODE_KEY, certificate_name, read_certificate, read_key,
 };
 
