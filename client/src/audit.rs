@@ -17,7 +17,7 @@ const SHARDS: u64 = 1024;
 /// Why the digests of a version cannot be had.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-#[expect(missing_docs, reason = "each says what it is")]
+#[expect(missing_docs, reason = "each has its kind")]
 pub enum DigestsError {
     Manifest(#[from] ManifestError),
     Catalog(#[from] CatalogError),

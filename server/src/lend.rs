@@ -144,7 +144,7 @@ impl Drop for LocalListener {
     fn drop(&mut self) {
         // While it listens, no other file gets the number of its own, not even when that was removed.
         let removed = match device_and_inode(&self.path) {
-            Ok(file) if file != self.file => Err(io::Error::other("it is somebody else's now")),
+            Ok(file) if file != self.file => Err(io::Error::other("the place has another owner now")),
             Ok(_) => std::fs::remove_file(&self.path),
             Err(error) => Err(error),
         };

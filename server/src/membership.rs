@@ -163,7 +163,11 @@ impl Membership {
                 Err(error) => {
                     let error = error.to_string();
                     if trouble.is_none() {
-                        warn!(error, "not registered with the metastore; going on without and trying again");
+                        warn!(
+                            error,
+                            "not registered with the metastore; continuing without it and trying \
+                            again"
+                        );
                     }
                     trouble = Some(error);
                     if let Some(finder) = &finder {

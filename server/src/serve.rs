@@ -283,7 +283,8 @@ async fn serve_locked(
     );
     let reports = config.data.join("reports");
     if let Err(error) = engine.keep_reports_in(&reports) {
-        warn!(path = %reports.display(), %error, "what ranks report while the metadata is away cannot be kept on disk");
+        warn!(path = %reports.display(), %error, "the reports of ranks during an outage of the metadata \
+            cannot be kept on disk");
     }
     engine.set_exchange(ExchangeSettings { rate: config.exchange_rate, ..ExchangeSettings::default() });
     let (tasks, inner) = (TaskTracker::new(), CancellationToken::new());
@@ -414,7 +415,7 @@ async fn shutdown_requested(
     };
     match tokio::time::timeout(grace, drained).await {
         Ok(Ok(())) => info!("drained"),
-        Ok(Err(error)) => warn!(%error, "nobody takes over what this node hosts"),
+        Ok(Err(error)) => warn!(%error, "no node takes over the partitions of this node"),
         Err(_) => warn!(
             ?grace,
             "not all that this node hosts was taken over in time; it will be missed, and read again"
@@ -627,7 +628,8 @@ fn open_store(config: &Config, role: &NodeRole) -> Result<Origin, OriginError> {
 async fn probe(origin: &Origin) -> Result<(), OriginError> {
     match tokio::time::timeout(STORE_PATIENCE, origin.probe()).await {
         Ok(Err(error @ OriginError::Unavailable { .. })) => {
-            warn!(error = %format!("{:#}", anyhow::Error::from(error)), "the store is away; starting without it");
+            warn!(error = %format!("{:#}", anyhow::Error::from(error)), "the store is unreachable; starting \
+                without it");
             Ok(())
         }
         Err(_) => {

@@ -156,7 +156,8 @@ pub enum RefError {
     Tag(#[from] TagNameError),
     /// Not a number of commits.
     #[error(
-        "{text:?} is no number of commits: use ~1 for the version before the present one, ~2 for the one before that"
+        "{text:?} is not a number of commits: use ~1 for the version before the present one, ~2 for the one \
+        before that"
     )]
     Back { text: String },
     /// Not the beginning of an id.

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Four ranks train from two shardd nodes; one is killed (SIGKILL) on the way, and later another one.
 
-The training goes on with three ranks, then with two, each time as new processes from the checkpoint before (stay.py shows
-processes that stay). In the end its weights are compared with those of a training that nothing happened to, and both losses
-are drawn.
+The training continues with three ranks, then with two, each time as new processes from the checkpoint before
+(stay.py shows processes that stay). In the end its weights are compared with those of a training that nothing
+happened to, and both losses are drawn.
 
     cargo build --release --bins
     trainer-integration/examples/elastic.py --train DIR --test DIR --out DIR -- --image-size 16 --batch-size 8 --epochs 4
 
-What follows `--` is told shardtrain. Needs nothing but Python. The exit status is 0 if both trainings gave the same bits.
+The arguments after `--` go to shardtrain. Needs nothing but Python. The exit status is 0 if both trainings
+gave the same bits.
 """
 
 import argparse
@@ -55,7 +56,7 @@ def lines(path: Path) -> int:
 
 
 def train(arguments: list, kill_after: list[int], out: Path, name: str, to_end: list) -> dict:
-    """Trains with four ranks; after so many steps of each world its last rank is killed."""
+    """Trains with four ranks; after a number of steps of each world its last rank is killed."""
     progress, report = out / f"{name}.jsonl", out / f"{name}.json"
     command = [BINARIES / "shardtrain", "run", "--nproc", "4", "--", *arguments]
     command += ["--run", name, "--progress", progress, "--report", report]

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Four ranks learn a text from two shardd nodes, each with its slices (ZeRO-2); one is killed (SIGKILL), and later another one comes.
 
-The processes of the others stay: the training goes on with three ranks from the checkpoint before, and with four from the step at which
-the new one came. In the end its weights are compared with those of a training that nothing happened to, and both losses are drawn. What it
-takes to go on is measured beside what it takes when all ranks are started anew.
+The processes of the others stay: the training continues with three ranks from the checkpoint before, and with
+four from the step at which the new one came. In the end its weights are compared with those of a training
+that nothing happened to, and both losses are drawn. The script measures the time to continue beside the time
+when all ranks are restarted.
 
     cargo build --release --bins
     trainer-integration/examples/stay.py --text tinyshakespeare.txt --out DIR
 
-What follows `--` is told shardtrain. Needs nothing but Python. The exit status is 0 if both trainings gave the same bits.
+The arguments after `--` go to shardtrain. Needs nothing but Python. The exit status is 0 if both trainings
+gave the same bits.
 """
 
 import argparse
@@ -27,7 +29,7 @@ SETTINGS += ["--clip-grad-norm", "1", "--warmup-epochs", "0.1", "--virtual-ranks
 
 
 class Launch:
-    """A launcher of four ranks, and what it writes."""
+    """A launcher of four ranks, and its output."""
 
     def __init__(self, launch: list, arguments: list, out: Path, name: str, to_end: list):
         self.progress, self.report, self.log = out / f"{name}.jsonl", out / f"{name}.json", out / f"{name}.log"
@@ -70,7 +72,8 @@ class Launch:
 
 
 def stay(arguments: list, kill_after: int, return_after: int, out: Path, to_end: list) -> tuple[dict, list, float]:
-    """The training in which one is killed and one comes: its report, what was told of its steps, and the seconds from the kill to the next step."""
+    """The training in which one is killed and one comes: its report, the events of its steps, and the seconds
+    from the kill to the next step."""
     launch = Launch(["--elastic"], arguments, out, "stay", to_end)
     launch.steps(kill_after)
     killed = launch.kill_one()
@@ -83,7 +86,7 @@ def stay(arguments: list, kill_after: int, return_after: int, out: Path, to_end:
 
 
 def start_anew(arguments: list, kill_after: int, out: Path, to_end: list) -> float:
-    """The seconds from a kill to the next step where all ranks are started anew."""
+    """The seconds from a kill to the next step where all ranks are restarted."""
     launch = Launch([], arguments, out, "anew", to_end)
     launch.steps(kill_after)
     before = launch.progress.stat().st_ino
@@ -143,9 +146,9 @@ def main() -> None:
     for pids, world in zip(groups(out / "stay.log"), worlds):
         print(f"processes {pids}: steps {world[0][0]} to {world[-1][0]}")
     for it in stayed["reformings"]:
-        print(f"group {it['generation']}: {it['world_before']} ranks became {it['world']} after step {it['from_step']}, went on after "
-              f"{it['to_step']} (from: {it['state']}), {it['seconds']:.2f} s between two steps")
-    print(f"from the kill to the end of the next step: {seconds:.2f} s; all ranks started anew: {anew:.2f} s")
+        print(f"group {it['generation']}: {it['world_before']} ranks became {it['world']} after step {it['from_step']}, "
+              f"continued after {it['to_step']} (from: {it['state']}), {it['seconds']:.2f} s between two steps")
+    print(f"from the kill to the end of the next step: {seconds:.2f} s; all ranks restarted: {anew:.2f} s")
     for name, it in [("undisturbed", report), ("stayed", stayed)]:
         print(f"{name}: {it['world']} ranks at the end, {it['steps']} steps, loss {it['loss_per_epoch'][-1]:.6f}, weights {it['weights_digest']}")
     same = dict(undisturbed)

@@ -261,7 +261,7 @@ pub fn train(
 ) -> Result<Trained, TrainError> {
     match train_with(config, Persistence::default(), collective, source, test, observe)? {
         Outcome::Trained(trained) => Ok(*trained),
-        Outcome::Stopped(_) | Outcome::Paused(_) => unreachable!("nobody has the flags"),
+        Outcome::Stopped(_) | Outcome::Paused(_) => unreachable!("no other thread has the flags"),
     }
 }
 

@@ -161,7 +161,7 @@ fn init(dir: PathBuf, json: bool) -> Result<(), Failure> {
     let text = facts(&[
         ("authority", digest.to_string()),
         ("certificate", format!("{}, for everybody", dir.join(CA_CERTIFICATE).display())),
-        ("key", format!("{}: whoever has it can make nodes", dir.join(CA_KEY).display())),
+        ("key", format!("{}: its owner can make nodes; keep it secret", dir.join(CA_KEY).display())),
     ]);
     say(json, json!({ "authority": digest, "directory": dir }), &text);
     Ok(())

@@ -153,7 +153,8 @@ impl Cluster {
             }
             if Instant::now() > until {
                 return Err(Failure::failed(format!(
-                    "node {node} still hosts partitions after {:?}; it goes on, `shardctl status` shows how far",
+                    "node {node} still hosts partitions after {:?}; the drain continues; `shardctl status` \
+                    shows its progress",
                     waiting.timeout
                 )));
             }

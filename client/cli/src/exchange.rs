@@ -80,7 +80,7 @@ impl Exchange {
                 say(&ChangeExchange { paused: Some(true), ..of(whose) }, "is paused")
             }
             ExchangeCommand::Resume(whose) => {
-                say(&ChangeExchange { paused: Some(false), ..of(whose) }, "goes on")
+                say(&ChangeExchange { paused: Some(false), ..of(whose) }, "continues")
             }
             ExchangeCommand::Rate(Rate { rate, whose }) => {
                 say(&ChangeExchange { rate: Some(rate), ..of(whose) }, &format!("has the rate {rate}"))
@@ -152,7 +152,7 @@ impl From<NodePicture> for OfNode {
 }
 
 fn render(shown: &Shown) -> String {
-    let mut table = Table::new(&["node", "rate", "said of", "state", "waiting", "sent", "received"]);
+    let mut table = Table::new(&["node", "rate", "set for", "state", "waiting", "sent", "received"]);
     for of in &shown.nodes {
         let mut cells = vec![of.node.to_string()];
         match &of.now {

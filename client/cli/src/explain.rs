@@ -214,7 +214,7 @@ fn because(because: Because) -> &'static str {
         Because::HostGone => "its host is gone",
         Because::HostDrains => "its host is to host nothing",
         Because::ItsRank => "its rank reads there",
-        Because::HostFull => "its host has no room for what it hosts",
+        Because::HostFull => "its host has no room for its partitions",
         Because::EvenShares => "all nodes host the same number",
     }
 }

@@ -120,7 +120,8 @@ fn describe(report: &GcReport) -> String {
     page.push_str(&format!("; {} reached, and kept\n", tallied(report.reached)));
     if report.young.objects > 0 {
         page.push_str(&format!(
-            "{} that nothing reaches are too young; see --older-than (a node keeps for an hour what was never committed)\n",
+            "{} that nothing reaches are too young; see --older-than (a node keeps uncommitted objects for \
+            an hour)\n",
             tallied(report.young)
         ));
     }

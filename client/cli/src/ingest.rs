@@ -47,7 +47,7 @@ pub(crate) struct Ingest {
     settings: Settings,
 
     /// Follow symbolic links that lead out of a folder given
-    #[arg(long, help_heading = "What is read")]
+    #[arg(long, help_heading = "Input")]
     follow_symlinks: bool,
 
     #[command(flatten)]
@@ -79,60 +79,60 @@ pub(crate) struct Settings {
     compression: Compression,
 
     /// Read the files as this kind, whatever they look like
-    #[arg(long, value_name = "KIND", value_parser = parse_kind, help_heading = "What is read")]
+    #[arg(long, value_name = "KIND", value_parser = parse_kind, help_heading = "Input")]
     format: Option<Kind>,
 
     /// Read only this folder of PATH
-    #[arg(long, value_name = "DIR", help_heading = "What is read")]
+    #[arg(long, value_name = "DIR", help_heading = "Input")]
     under: Option<String>,
 
     /// Keep only these columns, in this order
-    #[arg(long, value_name = "A,B,...", value_delimiter = ',', help_heading = "What is read")]
+    #[arg(long, value_name = "A,B,...", value_delimiter = ',', help_heading = "Input")]
     columns: Option<Vec<String>>,
 
     /// Type of a column of CSV or JSON Lines, as Arrow writes it: `id=Utf8`, `score=Float32` [default: what all of its
     /// values look like]
-    #[arg(long = "type", value_name = "COLUMN=TYPE", value_parser = parse_type, help_heading = "What is read")]
+    #[arg(long = "type", value_name = "COLUMN=TYPE", value_parser = parse_type, help_heading = "Input")]
     types: Vec<(String, String)>,
 
     /// What separates the fields of CSV files [default: tabs in .tsv, else commas]
-    #[arg(long, value_enum, help_heading = "What is read")]
+    #[arg(long, value_enum, help_heading = "Input")]
     delimiter: Option<DelimiterArg>,
 
     /// Make tokens of text with this tokenizer.json of Hugging Face
-    #[arg(long, value_name = "FILE", help_heading = "What is read")]
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
     tokenizer: Option<PathBuf>,
 
     /// Pack text into samples of exactly so many tokens (without --tokenizer: bytes)
-    #[arg(long, value_name = "TOKENS", help_heading = "What is read")]
+    #[arg(long, value_name = "TOKENS", help_heading = "Input")]
     sequence_length: Option<u32>,
 
     /// What a document is in text files
-    #[arg(long, value_enum, default_value = "file", help_heading = "What is read")]
+    #[arg(long, value_enum, default_value = "file", help_heading = "Input")]
     documents: DocumentsArg,
 
     /// Keep a part of the samples, chosen by their content: `0..8/10` to train, `8..10/10` to test
-    #[arg(long, value_name = "FROM..TO/OF", value_parser = parse_take, help_heading = "What is read")]
+    #[arg(long, value_name = "FROM..TO/OF", value_parser = parse_take, help_heading = "Input")]
     take: Option<HashRange>,
 
     /// Make several datasets of one reading, by content: `train:0.9,test:0.1` makes NAME-train and NAME-test
-    #[arg(long, value_name = "NAME:FRACTION,...", conflicts_with = "take", help_heading = "What is read")]
+    #[arg(long, value_name = "NAME:FRACTION,...", conflicts_with = "take", help_heading = "Input")]
     split: Option<Split>,
 
     /// Decode images, to tensors of height x width x 3 bytes (RGB)
-    #[arg(long, help_heading = "What is read")]
+    #[arg(long, help_heading = "Input")]
     decode: bool,
 
     /// Bring decoded images to this size
-    #[arg(long, value_name = "WIDTHxHEIGHT", requires = "decode", help_heading = "What is read")]
+    #[arg(long, value_name = "WIDTHxHEIGHT", requires = "decode", help_heading = "Input")]
     resize: Option<ImageSize>,
 
     /// Let samples of a WebDataset lack members that others have, as nulls
-    #[arg(long, help_heading = "What is read")]
+    #[arg(long, help_heading = "Input")]
     allow_missing: bool,
 
     /// What to do about files, members and lines that cannot be read: stop, or leave them out and list them
-    #[arg(long, value_enum, default_value = "fail", help_heading = "What is read")]
+    #[arg(long, value_enum, default_value = "fail", help_heading = "Input")]
     on_error: OnErrorArg,
 }
 

@@ -70,8 +70,8 @@ use failure::{Failure, usage_line};
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// What stands below the help, and at the end of the manual page.
-const ENDING: &str = "Exit codes: 0 done, 1 failed, 2 asked wrongly or ambiguously; of `diff` and `runs diff`: 0 the same, 1 \
-different, 2 not compared.
+const ENDING: &str = "Exit codes: 0 done, 1 failed, 2 invalid or ambiguous request; of `diff` and `runs \
+diff`: 0 the same, 1 different, 2 not compared.
 
 A command works on what --server, --store or --context says, else SHARDD_SERVER, else the context of SHARDCTL_CONTEXT or \
 the current one (see `shardctl context`), else http://127.0.0.1:7700. Contexts are kept in $SHARDCTL_CONFIG, else in \

@@ -227,7 +227,7 @@ fn describe(dataset: &DatasetName, row_bytes: u64, plan: &Plan, begins: Option<&
         .collect();
     let per_epoch = |values: &[String]| match values {
         [one] => format!("{one} per epoch"),
-        several => format!("{} after the first epochs, the last for ever", several.join(", ")),
+        several => format!("{} after the first epochs, the last from then on", several.join(", ")),
     };
     let strata = document.strata.as_ref().and_then(|strata| strata.get());
     let mut lines = vec![
@@ -267,7 +267,7 @@ fn describe(dataset: &DatasetName, row_bytes: u64, plan: &Plan, begins: Option<&
 fn selection_name(selection: Selection) -> &'static str {
     match selection {
         Selection::Cyclic => "every sample in turn",
-        Selection::Independent => "drawn anew after each epoch",
+        Selection::Independent => "drawn again after each epoch",
     }
 }
 

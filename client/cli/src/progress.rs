@@ -76,7 +76,7 @@ impl IngestProgress {
         let progress = self.clone();
         signals::end_with(move |exit| {
             progress.finish();
-            let words = "interrupted: the same command goes on where this one stopped";
+            let words = "interrupted: the same command continues where this one stopped";
             match progress.show {
                 Show::Lines(_) => output::error(true, words, exit),
                 Show::Nothing | Show::Bar { .. } => eprintln!("{words}"),
@@ -106,7 +106,7 @@ impl IngestProgress {
 impl Progress for IngestProgress {
     fn resumed(&self, rows: u64, shards: u64) {
         let (read, stored) = (plural(rows, "sample"), plural(shards, "shard"));
-        self.note(&format!("going on where an earlier attempt stopped: {read} read, {stored} stored"));
+        self.note(&format!("continuing where an earlier attempt stopped: {read} read, {stored} stored"));
     }
 
     fn advanced(&self, rows: u64, bytes: u64, phase: &str) {

@@ -70,7 +70,8 @@ impl Rebalance {
             }
             if Instant::now() > until {
                 return Err(Failure::failed(format!(
-                    "run {} still has {} to move after {:?}; it goes on, `shardctl rebalance {} --dry-run` shows how far",
+                    "run {} still has {} to move after {:?}; the move continues; `shardctl rebalance {} \
+                    --dry-run` shows its progress",
                     self.run,
                     plural(explained.moves.len() as u64, "partition"),
                     self.timeout,

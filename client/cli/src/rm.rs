@@ -34,7 +34,8 @@ impl Rm {
             }
             At::Present => self.remove_dataset(&*catalog, &find_version(&*catalog, &self.dataset)?, json),
             At::Version(_) | At::Back(_) => Err(Failure::usage(format!(
-                "single versions are not removed: `shardctl prune {name}` cuts off the older part of a history, `shardctl rm {name}` removes all of it; tag first what is to stay",
+                "single versions are not removed: `shardctl prune {name}` cuts off the older part of a \
+                history, `shardctl rm {name}` removes all of it; first tag the versions to keep",
                 name = self.dataset.dataset
             ))),
         }

@@ -130,7 +130,7 @@ pub(crate) fn render(report: &Report) -> String {
 fn summary(report: &Report) -> Vec<(&'static str, String)> {
     let whole = &report.summary;
     let size = |bytes: u64| ByteSize(bytes).to_string();
-    let time = |seconds: f64| Duration::try_from_secs_f64(seconds).map_or("for ever".to_owned(), duration);
+    let time = |seconds: f64| Duration::try_from_secs_f64(seconds).map_or("without end".to_owned(), duration);
     let counted = match whole.counted_epochs == whole.epochs {
         true => "of all epochs, move by move".to_owned(),
         false => format!(

@@ -66,7 +66,7 @@ impl Status {
         let nodes = NodePicture::all(server, &servers.http_within(SAYS_WITHIN))?;
         let (runs, metadata) = match http.get_aged_list::<RunInfo>(&format!("{server}/v1/runs"), usize::MAX) {
             Ok((runs, age)) => {
-                let heard = |age| format!("what is listed was heard {} ago", plural(age, "second"));
+                let heard = |age| format!("this list is from {} ago", plural(age, "second"));
                 (runs, age.map(heard))
             }
             // The node has heard nothing since it started.
@@ -169,8 +169,8 @@ fn notes(picture: &Picture) -> Vec<String> {
     }));
     if let Some(why) = &picture.metadata {
         notes.push(format!(
-            "metadata is away ({why}): what is being read, exchanged and trained goes on, while new datasets, plans, runs and nodes \
-             wait until it is back"
+            "the metadata is unavailable ({why}): reading, exchange and training continue; new datasets, \
+             plans, runs and nodes wait until it is back"
         ));
     }
     notes

@@ -88,7 +88,8 @@ impl Token {
             Target::Servers(servers) => servers,
             Target::Store(_) => {
                 return Err(Failure::usage(
-                    "a directory or bucket has no tokens: whoever can read it reads it; name a node with --server",
+                    "a directory or bucket has no tokens: file permissions decide who reads it; name a node \
+                    with --server",
                 ));
             }
         };

@@ -73,7 +73,7 @@ impl Warm {
         let leaving = ranks.clone();
         signals::at_first(move || {
             leaving.detach();
-            output::error(json, "interrupted; what has come stays", 130);
+            output::error(json, "interrupted; the fetched grains stay", 130);
             std::process::exit(130);
         })?;
         let warmed = ranks.attach(epoch).and_then(|()| self.follow(server, &http, &run.id, json));
@@ -135,7 +135,8 @@ impl Warm {
             }
             if Instant::now() > until {
                 return Err(Failure::failed(format!(
-                    "not all nodes have what they host of run {run} after {:?}; what has come stays: warm again to go on",
+                    "not all nodes have their grains of run {run} after {:?}; the fetched grains stay: warm \
+                    again to continue",
                     self.timeout
                 )));
             }

@@ -42,7 +42,7 @@ pub enum InputsError {
     #[error("{given}: {reason}")]
     Malformed { given: String, reason: String },
     /// A pattern without a match.
-    #[error("{pattern}: matches no file; look at what is in {folder}")]
+    #[error("{pattern}: matches no file; list the files of {folder}")]
     NoMatch { pattern: String, folder: String },
     /// The store or server did not list or give it.
     #[error("{url}: {reason}")]

@@ -90,9 +90,10 @@ fn take(kind: &str, amount: &str) -> PyResult<Take> {
         "repeat" => Ok(Take::Repeat(decimal()?)),
         "choose" => match amount.parse() {
             Ok(samples) => Ok(Take::Choose(samples)),
-            Err(_) => {
-                Err(PyValueError::new_err(format!("choose={amount} is no number of samples: use 1 or more")))
-            }
+            Err(_) => Err(PyValueError::new_err(format!(
+                "choose={amount} is not a number of samples: use 1 or \
+                    more"
+            ))),
         },
         other => Err(PyValueError::new_err(format!("{other:?}: use proportion, repeat or choose"))),
     }

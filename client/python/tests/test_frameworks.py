@@ -78,7 +78,7 @@ def test_a_sharded_dataset_of_accelerate_is_refused_without_its_loader(dataset):
 
 
 def test_a_distributed_sampler_over_a_dataset_is_refused(dataset):
-    with pytest.raises(RuntimeError, match=f"a DistributedSampler would shard what is sharded already.*{FIX}"):
+    with pytest.raises(RuntimeError, match=f"a DistributedSampler would shard the shares once more.*{FIX}"):
         list(DistributedSampler(dataset, num_replicas=2, rank=0))
 
 
@@ -87,7 +87,7 @@ def test_the_loader_of_deepspeed_is_refused(dataset):
     deepspeed = types.ModuleType("deepspeed.runtime.dataloader")
     exec("def deepspeed_io(dataset): return len(dataset)\ndef iterate(dataset): return iter(dataset)", deepspeed.__dict__)
     for function in (deepspeed.deepspeed_io, deepspeed.iterate):
-        with pytest.raises(RuntimeError, match=f"DeepSpeed would shard what is sharded already.*{FIX}"):
+        with pytest.raises(RuntimeError, match=f"DeepSpeed would shard the shares once more.*{FIX}"):
             function(dataset)
 
 

@@ -50,7 +50,8 @@ pub enum LoadError {
     NoServers,
     /// The nodes answer, but what they give does not match the manifest.
     #[error(
-        "no node gave the right bytes of some grains within {waited:?}; `shardctl verify` finds what is damaged"
+        "no node gave the right bytes of some grains within {waited:?}; `shardctl verify` finds the damaged \
+        shards"
     )]
     NotGenuine { waited: Duration },
     /// The numbers make no sense together.
@@ -122,8 +123,8 @@ impl From<MixtureError> for LoadError {
 /// A source that has other columns than the first.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{other} {difference} in {first}: what is read together has the same columns, in name, order and type; ingest one of the two \
-     again with the columns of the other"
+    "{other} {difference} in {first}: datasets that are read together need the same columns, in name, order \
+     and type; ingest one of the two again with the columns of the other"
 )]
 pub struct OtherColumns {
     pub(super) other: String,

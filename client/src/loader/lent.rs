@@ -39,7 +39,7 @@ enum LendError {
     #[error(transparent)]
     Frame(#[from] BadFrame),
     /// Its process is stopped, or cannot keep up.
-    #[error("nobody is let in, and too many wait already")]
+    #[error("no client is admitted, and too many wait already")]
     Full,
     /// Somebody who may have put himself between us and the node.
     #[error(

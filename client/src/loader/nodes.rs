@@ -130,7 +130,7 @@ impl Nodes {
             let told = ask(&self.asking.quick, &self.run, &server, &question);
             self.asking.said(&server, &told);
             if let Err(error) = told {
-                debug!(server, %error, "a node could not be told how far this rank is");
+                debug!(server, %error, "this rank could not report its progress to a node");
             }
         }
     }
@@ -322,8 +322,8 @@ fn warn_of_room(view: &RunView) {
     warn!(
         run = %view.run.id, needed = size(room.needed_bytes), caches = size(room.cache_bytes),
         from_store_per_epoch = size(room.from_store_bytes_per_epoch),
-        "the nodes' caches are too small for this run: what does not fit is read from the store in every epoch; raise \
-         --cache-size, or add nodes"
+        "the nodes' caches are too small for this run: the grains that do not fit are read from the store \
+         in every epoch; raise --cache-size, or add nodes"
     );
 }
 
@@ -630,10 +630,10 @@ impl NodeRows {
         let is_known = lost.iter().any(|segment| self.in_vain.contains(segment));
         self.just_lost.extend(lost);
         if is_nonsense {
-            self.lenders.stream(server, &"what it names cannot be a segment, or a grain in one");
+            self.lenders.stream(server, &"the reply names no valid segment or grain");
         }
         if is_known {
-            self.lenders.stream(server, &"what it names is not to be had, time and again");
+            self.lenders.stream(server, &"the segment that it names could not be had, several times");
         }
         if strange {
             warn!(server, "what the node lends does not match the manifest");

@@ -48,7 +48,7 @@ fn drop_forgotten(catalog: &LocalCatalog, cache: &CacheChoice) {
     };
     match cache.open().and_then(|cache| cache.forget(&forgotten)) {
         Ok(0) => {}
-        Ok(files) => info!(files, "rows were forgotten, and what was kept here of their shards"),
-        Err(error) => warn!(%error, "what is kept here of shards with forgotten rows could not be removed"),
+        Ok(files) => info!(files, "rows were forgotten, and the local copies of their shards"),
+        Err(error) => warn!(%error, "the local copies of shards with forgotten rows could not be removed"),
     }
 }

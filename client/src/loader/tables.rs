@@ -83,7 +83,7 @@ impl Tables {
         let is_dear = work(&self.plan, None, epoch) > self.quick;
         if !is_dear || work(&self.plan, base.as_ref(), epoch) <= self.quick {
             let table = worked_out(&self.plan, base, epoch, &CancellationToken::new());
-            let table = table.expect("nobody stops it");
+            let table = table.expect("there is no stop signal");
             if is_dear && self.coming.is_none() && self.kept().is_some() {
                 self.start(Some(table.clone()), epoch);
             }

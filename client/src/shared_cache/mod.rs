@@ -301,7 +301,8 @@ impl SharedCache {
         match written.and_then(|()| fs::rename(&part.path, path)) {
             Ok(()) => Ok(Fetched::Here(path.to_owned())),
             Err(error) if is_full(&error) => {
-                warn!(dir = %self.dir.display(), "the disk of the cache is full; what does not fit is fetched each time");
+                warn!(dir = %self.dir.display(), "the disk of the cache is full; the grains that do not fit \
+                    are fetched each time");
                 Ok(Fetched::NoRoom)
             }
             // Somebody who had waited a lease long has taken it away.

@@ -44,7 +44,7 @@ impl Verified {
         }
         match OpenOptions::new().create(true).append(true).open(&path) {
             Ok(log) => found.log = Some(log),
-            Err(error) => debug!(path = %path.display(), %error, "what is checked cannot be noted"),
+            Err(error) => debug!(path = %path.display(), %error, "the checked segments cannot be noted"),
         }
         found
     }
@@ -61,7 +61,7 @@ impl Verified {
             let entry = [id.0.0.as_slice(), &traits].concat();
             // In one piece: others append to it as well.
             if let Err(error) = log.write_all(&entry) {
-                debug!(%error, "what is checked cannot be noted any more");
+                debug!(%error, "the checked segments can no longer be noted");
                 self.log = None;
             }
         }

@@ -83,7 +83,7 @@ pub fn fetch(url: &str, pinned: Option<Digest>, within: Duration) -> Result<Fetc
 pub fn digest_of(pem: &str) -> Result<Digest, FetchError> {
     let certificate = CertificateDer::from_pem_slice(pem.as_bytes());
     certificate.map(|certificate| Digest::of(&certificate)).map_err(|_| {
-        let reason = "what it calls its authority is no certificate".to_owned();
+        let reason = "the authority that it sent is not a certificate".to_owned();
         FetchError::NoAuthority { reason }
     })
 }

@@ -147,7 +147,7 @@ impl CertificateIssuer {
         check_number(hosts.len())?;
         let given = self.sign(node, hosts, &request)?;
         self.register().note(&given.info).await?;
-        tracing::info!(%node, "certificate signed anew");
+        tracing::info!(%node, "certificate renewed");
         Ok(given.pem)
     }
 

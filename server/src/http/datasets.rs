@@ -120,7 +120,7 @@ pub(super) struct Before {
 /// What tags, plans and runs name stays. The rest goes with the next garbage collection.
 #[utoipa::path(delete, path = "/v1/datasets/{name}/log", tag = "datasets", operation_id = "prune",
     params(("name" = schema::DatasetName, Path, description = "The dataset"), Before),
-    responses((status = 200, description = "What was cut off", body = Pruned), (status = 404)))]
+    responses((status = 200, description = "The commits that were cut off", body = Pruned), (status = 404)))]
 pub(super) async fn prune(
     state: State,
     PathParam(name): PathParam<DatasetName>,

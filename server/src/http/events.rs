@@ -244,8 +244,10 @@ pub(super) async fn events(state: State, seen: Datasets, method: Method, headers
                 }
                 Err(broadcast::error::RecvError::Closed) => None,
                 Err(broadcast::error::RecvError::Lagged(_)) => {
-                    let lagged =
-                        Event::default().event("lagged").data("too slow: list what is there, then follow");
+                    let lagged = Event::default().event("lagged").data(
+                        "too slow: list the entries, then follow the \
+                            changes",
+                    );
                     Some((vec![lagged], None))
                 }
             }

@@ -8,7 +8,7 @@ use super::{Answer, State, ValidJson, json};
 ///
 /// How it goes on at a node, and what waits there, is in the node's state (`exchange_now`).
 #[utoipa::path(get, path = "/v1/exchange", tag = "cluster", operation_id = "get_exchange",
-    responses((status = 200, description = "As far as this node knows", body = ExchangeOverrides)))]
+    responses((status = 200, description = "The state known to this node", body = ExchangeOverrides)))]
 pub(super) async fn show(state: State) -> Answer {
     json(&state.api.engine.exchange_overrides())
 }
@@ -17,7 +17,7 @@ pub(super) async fn show(state: State) -> Answer {
 ///
 /// It holds until something else is said, also for nodes that start again. A word about all takes back those about one.
 #[utoipa::path(put, path = "/v1/exchange", tag = "cluster", operation_id = "put_exchange", request_body = ChangeExchange,
-    responses((status = 200, description = "What is said now", body = ExchangeOverrides), (status = 404)))]
+    responses((status = 200, description = "The current rates", body = ExchangeOverrides), (status = 404)))]
 pub(super) async fn change(state: State, ValidJson(change): ValidJson<ChangeExchange>) -> Answer {
     json(&state.api.engine.change_exchange(&change).await?)
 }

@@ -10,7 +10,7 @@ use super::{Answer, State, ValidJson, json};
 /// No dataset's present version may have them any more: commit versions without them first. Histories are cut, and tags, plans and runs over
 /// versions that have them are removed. Nodes drop what their caches have of the shards, and the store does not take these again.
 #[utoipa::path(post, path = "/v1/forget", tag = "cluster", operation_id = "forget", request_body = Forget,
-    responses((status = 200, description = "What held the rows, and what was deleted", body = ForgetReport),
+    responses((status = 200, description = "The holders of the rows, and the deleted objects", body = ForgetReport),
         (status = 409), (status = 422)))]
 pub(super) async fn forget(state: State, ValidJson(forget): ValidJson<Forget>) -> Answer {
     if forget.rows.len() > Forget::MOST_ROWS {

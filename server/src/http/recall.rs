@@ -13,7 +13,7 @@ use super::{Answer, State};
 
 /// What RFC 9111 calls a response that is older than it should be.
 const IS_STALE: HeaderValue =
-    HeaderValue::from_static("110 shardd \"the metadata is away: this is what was last heard\"");
+    HeaderValue::from_static("110 shardd \"the metadata is unavailable: this is the last known state\"");
 
 /// One of a list, and whether it is what was last heard.
 #[derive(Serialize)]

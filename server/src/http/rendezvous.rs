@@ -23,7 +23,7 @@ pub(super) async fn show(state: State, Seen(run): Seen) -> Answer {
 #[utoipa::path(put, path = "/v1/runs/{id}/rendezvous", tag = "runs", operation_id = "put_rendezvous",
     params(("id" = RunId, Path, description = "The run")),
     request_body = Rendezvous,
-    responses((status = 204, description = "Said")))]
+    responses((status = 204, description = "The value is kept")))]
 pub(super) async fn put(state: State, Own(run): Own, ValidJson(rendezvous): ValidJson<Rendezvous>) -> Answer {
     state.api.engine.put_rendezvous(&run, &rendezvous).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -32,7 +32,7 @@ pub(super) async fn put(state: State, Own(run): Own, ValidJson(rendezvous): Vali
 /// Remove the rendezvous address, once all ranks have met
 #[utoipa::path(delete, path = "/v1/runs/{id}/rendezvous", tag = "runs", operation_id = "delete_rendezvous",
     params(("id" = RunId, Path, description = "The run")),
-    responses((status = 204, description = "Nobody is waited for")))]
+    responses((status = 204, description = "The group is complete")))]
 pub(super) async fn remove(state: State, Own(run): Own) -> Answer {
     state.api.engine.remove_rendezvous(&run).await?;
     Ok(StatusCode::NO_CONTENT.into_response())

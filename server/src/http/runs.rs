@@ -148,7 +148,8 @@ pub(super) struct WhatIf {
 /// The hosts of a run's partitions, the reasons, and the planned moves
 #[utoipa::path(get, path = "/v1/runs/{id}/placement", tag = "runs", operation_id = "explain_placement",
     params(("id" = RunId, Path, description = "The run"), WhatIf),
-    responses((status = 200, description = "As far as this node knows", body = PlacementExplained), (status = 404), (status = 409)))]
+    responses((status = 200, description = "The state known to this node", body = PlacementExplained),
+        (status = 404), (status = 409)))]
 pub(super) async fn placement(
     state: State,
     Seen(run): Seen,

@@ -383,7 +383,7 @@ fn versions_are_named_told_tagged_and_removed_over_http() {
     assert_eq!(tag(&json!({ "commit": first.commit, "expected": { "at": second.version } })).0, 200);
 
     for (path, status, word) in [
-        ("datasets/d@~x", 400, "no number of commits"),
+        ("datasets/d@~x", 400, "not a number of commits"),
         ("datasets/d@~2", 404, "d has 2 in all"),
         ("datasets/d/log?limit=many", 400, "limit"),
         ("datasets/e/log", 404, "dataset e"),

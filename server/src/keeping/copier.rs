@@ -149,7 +149,7 @@ impl Keeping {
             }
             Replaced::Lost => {
                 self.look().await?;
-                Err(Trouble::Store("what lay there was not what was put last".to_owned()))
+                Err(Trouble::Store("the object there was not the last one written".to_owned()))
             }
             Replaced::Refused(reason) => Err(Trouble::Store(reason)),
             Replaced::Unknown(reason) => {

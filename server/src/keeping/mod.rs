@@ -35,12 +35,15 @@ pub enum KeepError {
     Fenced { keeper: NodeId, http: String },
     /// The copy may lack the last changes.
     #[error(
-        "{what}; the copy of it in the store, {age} old, may lack the last changes before this node stopped: start it once with --recover to go on from the copy, or restore {path} from a backup"
+        "{what}; the copy of it in the store, {age} old, may lack the last changes before this node \
+        stopped: start it once with --recover to continue from the copy, or restore {path} from a backup"
     )]
     Behind { what: String, path: PathBuf, age: Span },
     /// An older state was put in its place.
     #[error(
-        "metadata {path} is older than its copy in the store (change {own} and {copied}): start this node once with --recover to go on from the copy, or delete {object} from the store to go on from {path}"
+        "metadata {path} is older than its copy in the store (change {own} and {copied}): start this node \
+        once with --recover to continue from the copy, or delete {object} from the store to continue from \
+        {path}"
     )]
     Older { path: PathBuf, own: u64, copied: u64, object: String },
     /// It cannot be known whether there is a copy.
@@ -61,7 +64,8 @@ pub enum KeepError {
     NoCopy { reason: String },
     /// The node that would be replaced lives.
     #[error(
-        "--promote: node {keeper} keeps the metadata and answers at {http}; stop it first, or go on with it"
+        "--promote: node {keeper} keeps the metadata and answers at {http}; stop it first, or continue with \
+        that node"
     )]
     Alive { keeper: NodeId, http: String },
     /// Nobody needs to be replaced.

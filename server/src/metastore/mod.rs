@@ -32,8 +32,8 @@ pub enum OpenError {
     /// sled cannot open it.
     #[error(
         "metadata {path} cannot be opened: {reason}; if no other shardd uses it, restore it from a backup, or start this node once \
-         with --recover, which sets it aside and goes on from the copy in the store, or empty where there is none: then \
-         `shardctl recover` brings names and plans back from the store"
+         with --recover, which sets it aside and continues from the copy in the store, or empty where there \
+         is none: then `shardctl recover` brings names and plans back from the store"
     )]
     Sled { path: PathBuf, reason: String },
     /// A newer release wrote it.

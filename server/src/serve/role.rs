@@ -125,7 +125,8 @@ pub(super) async fn take_role(config: &Config) -> Result<NodeRole, ServeError> {
                 Some(token) => come_back(token)?,
                 None => {
                     if let Some(ahead) = identity.is_early() {
-                        warn!(%ahead, "the certificate of this node begins in the future, as its clock was ahead when it was made: it is signed anew");
+                        warn!(%ahead, "the certificate of this node begins in the future, as its clock was \
+                            ahead when it was made: a new one is signed");
                     }
                     if identity.is_due(&term.hosts) {
                         identity.renew(&authority, &term)?;

@@ -230,7 +230,7 @@ impl Story {
             if let Ok(Ok((_, inline))) = located
                 && let Some(bytes) = inline.first()
             {
-                assert!(self.is_good(grain, bytes), "a node gives what it has not verified");
+                assert!(self.is_good(grain, bytes), "a node sends grains that it has not verified");
                 return bytes.to_vec();
             }
         }
@@ -367,7 +367,7 @@ impl Watchdog {
                     Err(mpsc::RecvTimeoutError::Timeout) => break,
                 }
             }
-            let seed = seed.expect("the first one is told at once");
+            let seed = seed.expect("the first one is reported at once");
             eprintln!("seed {seed} takes no end: {}", replay(seed));
             std::process::exit(1);
         });
@@ -477,7 +477,7 @@ fn named(goes_wrong: fn(&World)) -> BTreeMap<String, BTreeSet<Ailment>> {
         assert_eq!(troubles(&story, 3), found, "all nodes know the same");
         story.world.heal();
         tokio::time::sleep(Duration::from_secs(5400)).await;
-        assert_eq!(troubles(&story, 0), BTreeMap::new(), "what is over is over");
+        assert_eq!(troubles(&story, 0), BTreeMap::new(), "an ended fault stays ended");
         story.world.end().await;
         found
     })

@@ -313,7 +313,7 @@ impl World {
             tokio::spawn(Arc::clone(&engine).run_until(stop.clone())),
             tokio::spawn(addresses),
             tokio::spawn(async move {
-                kept.await.expect("nobody else has its name");
+                kept.await.expect("no other node has its name");
             }),
         ];
         node.process = Some(Process { engine, origin, transport, stop, tasks });

@@ -57,7 +57,7 @@ pub enum Documents {
 /// What separates the fields of a CSV file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "they are what they are called")]
+#[expect(missing_docs, reason = "each name is its format")]
 pub enum Delimiter {
     Comma,
     Semicolon,

@@ -35,7 +35,8 @@ pub enum IngestError {
     Special { path: PathBuf, what: &'static str },
     /// A link out of the folder that was given: perhaps to what was not meant to be published.
     #[error(
-        "{path}: is a link that leads out of the input, to {target}; copy what it leads to, or follow such links (`follow_symlinks`)"
+        "{path}: is a link that leads out of the input, to {target}; copy its target, or follow such links \
+        (`follow_symlinks`)"
     )]
     LeadsOut { path: PathBuf, target: PathBuf },
     /// A store or server did not give a file; the source says why, and the way out.
@@ -56,7 +57,7 @@ pub enum IngestError {
     #[error("{path}: has no column {column:?}; its columns are {there}")]
     NoColumn { path: PathBuf, column: String, there: String },
     /// Nothing to ingest.
-    #[error("{path}: no samples found, {found}; give what has some")]
+    #[error("{path}: no samples found, {found}; give an input with samples")]
     NoSamples { path: PathBuf, found: String },
     /// `take` kept no row.
     #[error("{path}: `take` keeps none of its {rows} rows; widen the range or use another seed")]
@@ -90,7 +91,8 @@ pub enum IngestError {
     Line { path: PathBuf, line: u64, reason: String },
     /// Not of the kind it is taken for, or damaged.
     #[error(
-        "{path}: not a readable {kind} file ({reason}); make or copy it again, or say what it is with `format`"
+        "{path}: not a readable {kind} file ({reason}); make or copy it again, or name its format with \
+        `format`"
     )]
     Damaged { path: PathBuf, kind: &'static str, reason: String },
     /// A column of a type that shards do not hold.
@@ -100,7 +102,7 @@ pub enum IngestError {
     #[error("{path}: unpacks from {bytes} to more than {most}; unpack it yourself if you trust it")]
     Expands { path: PathBuf, bytes: ByteSize, most: ByteSize },
     /// A MosaicML shard or index that is damaged, or of a kind that is not read.
-    #[error("{path}: not a readable MDS file ({reason}); copy it again, or write it anew")]
+    #[error("{path}: not a readable MDS file ({reason}); copy it again, or write it again")]
     Mds { path: PathBuf, reason: String },
     /// A member of an archive, or a sample of a shard, that makes no row.
     #[error("{path}: {entry:?} {reason}; correct it, or leave such samples out (`on_error`: skip)")]
@@ -136,7 +138,7 @@ pub enum IngestError {
     #[error("temporary file in {directory}: {}", unkept(source))]
     Spill { directory: PathBuf, source: io::Error },
     /// What was kept on disk is not what was written.
-    #[error("temporary file in {directory}: is damaged; run again, it starts anew")]
+    #[error("temporary file in {directory}: is damaged; run again, and it starts from the beginning")]
     Spoiled { directory: PathBuf, source: io::Error },
     /// A shard could not be made.
     #[error("shard {index} cannot be written; choose a smaller shard size")]

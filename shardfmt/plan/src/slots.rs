@@ -149,7 +149,7 @@ impl SlotTable {
     pub fn advance(&mut self, plan: &Plan) {
         assert_eq!(self.plan, plan.id(), "the table is of another plan");
         let going_on = self.advance_while(plan, || true);
-        debug_assert!(going_on, "nobody stopped it");
+        debug_assert!(going_on, "there is no stop signal");
     }
 
     /// As [`advance`](Self::advance), as long as `goes_on` says so, which is asked now and then; whether it did to the end. If

@@ -292,7 +292,7 @@ impl<'a> Rest<'a> {
         }
         let number = self.number()?;
         let value = number.parse::<F>().ok().filter(|value| (*value).into().is_finite());
-        value.map(bits).ok_or_else(|| format!("has {number:?}, which is no number of its width"))
+        value.map(bits).ok_or_else(|| format!("has {number:?}, which is not a number of its width"))
     }
 
     /// `open`, values with commas between them, `close`.

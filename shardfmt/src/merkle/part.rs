@@ -92,7 +92,7 @@ pub fn path_among(leaves: impl IntoIterator<Item = NodeHash>, index: u64, count:
         (0..levels).map(|height| Part::at(((index >> height) ^ 1) << height)).collect();
     let mut leaves = leaves.into_iter();
     for at in 0..count {
-        let leaf = leaves.next().expect("there are as many as was said");
+        let leaf = leaves.next().expect("their count is the declared one");
         if at != index {
             // Where their numbers first differ, the two part.
             beside[(at ^ index).ilog2() as usize].push(leaf);

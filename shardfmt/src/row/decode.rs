@@ -259,7 +259,7 @@ impl<'s> Builder<'s> {
                 if padding > 0
                     && bitmap[bitmap.len() - 1].leading_zeros() < u32::try_from(padding).unwrap_or(8)
                 {
-                    return Err("has a bitmap that goes on after its last value".to_owned());
+                    return Err("has a bitmap that is longer than its values".to_owned());
                 }
                 let null: Vec<bool> = (0..count).map(|at| bitmap[at / 8] >> (at % 8) & 1 == 0).collect();
                 if is_null_type && null.contains(&false) || !null.contains(&true) {
@@ -390,7 +390,7 @@ impl<'s> Builder<'s> {
                 array.child_data(children)
             }
         };
-        array.build().map_err(|error| format!("does not hold what it should: {error}"))
+        array.build().map_err(|error| format!("does not have the expected content: {error}"))
     }
 }
 

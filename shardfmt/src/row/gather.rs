@@ -346,7 +346,7 @@ fn lend(memory: &dyn Memory, len: usize) -> Result<Lent, String> {
 }
 
 fn finish(array: Result<ArrayData, ArrowError>) -> Result<ArrayRef, String> {
-    array.map(make_array).map_err(|error| format!("does not hold what it should: {error}"))
+    array.map(make_array).map_err(|error| format!("does not have the expected content: {error}"))
 }
 
 /// Values that fit a register.

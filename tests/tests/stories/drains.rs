@@ -87,7 +87,7 @@ fn status_says_which_node_cannot_be_asked_and_what_goes_on_without_the_first() {
     assert!(shown.lines().any(|line| line.starts_with("n1") && line.contains("no answer")), "{shown}");
     let notes: Vec<&str> = notes.lines().collect();
     assert!(notes.len() == 2 && notes[0].contains("node n1 cannot be asked"), "{notes:?}");
-    assert!(notes[1].contains("metadata is away") && notes[1].contains("goes on"), "{notes:?}");
+    assert!(notes[1].contains("metadata is unavailable") && notes[1].contains("continue"), "{notes:?}");
     let [shown, _] = status(&["--json"]);
     let shown: Value = serde_json::from_str(&shown).expect("JSON");
     assert!(shown["nodes"][0]["silent"].is_string() && shown["metadata"].is_string(), "{shown}");

@@ -132,12 +132,12 @@ fn an_ingest_that_is_interrupted_says_how_to_go_on_and_going_on_says_from_where(
     let said = String::from_utf8_lossy(&interrupted.stderr);
     assert_eq!((interrupted.status.code(), desk.datasets("interrupted")), (Some(130), 0), "{said}");
     let last: Value = serde_json::from_str(said.trim_end()).expect("with --json, one object of JSON");
-    let words = "interrupted: the same command goes on where this one stopped";
+    let words = "interrupted: the same command continues where this one stopped";
     assert_eq!(last, json!({ "error": words, "exit": 130 }));
     let resumed = desk.ingest_from_disk("interrupted", &[]).output().expect("shardctl starts");
     assert_eq!(done(&resumed)["version"], undisturbed["version"]);
     let said = String::from_utf8_lossy(&resumed.stdout);
-    assert!(said.contains("going on where an earlier attempt stopped: 300,000 samples read"), "{said}");
+    assert!(said.contains("continuing where an earlier attempt stopped: 300,000 samples read"), "{said}");
 }
 
 #[test]

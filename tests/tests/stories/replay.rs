@@ -381,7 +381,7 @@ fn a_run_is_audited_and_a_rank_that_is_missing_repeats_or_alters_is_named() {
     assert!(page.contains(text(&plan["version"])), "{page}");
     let (lines, said) = node.fails("audit verify --run r --epochs 3");
     assert!(said.contains("epoch 2 is not"), "{said}");
-    assert_eq!(lines[0]["epochs"][2]["said"], "nobody reported anything");
+    assert_eq!(lines[0]["epochs"][2]["said"], "no rank reported a sum");
 
     let told = |run: &str, report: &Value| {
         let url = format!("{}/v1/runs/{run}/audit", cluster.nodes[0].http);

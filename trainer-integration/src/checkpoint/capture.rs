@@ -122,6 +122,6 @@ fn copy_run(held: &[Held<'_>], piece: &[Stretch], run: std::ops::Range<usize>, i
             into[place..place + to - from].copy_from_slice(&it.numbers[from - it.start..to - it.start]);
             copied += to - from;
         }
-        assert_eq!(copied, range.len(), "this rank has what it is said to have of {kind:?} of block {block}");
+        assert_eq!(copied, range.len(), "this rank has its part of {kind:?} of block {block}");
     }
 }

@@ -157,7 +157,8 @@ pub fn hand_over(
         // It can be gone on without what is there, but not gone back.
         Some(Err(error)) if every.is_none() => {
             if collective.rank() == 0 {
-                warn!(%error, "the checkpoints cannot be listed; the training goes on from what its ranks have");
+                warn!(%error, "the checkpoints cannot be listed; the training continues from the state of \
+                    its ranks");
             }
             Vec::new()
         }
@@ -231,7 +232,7 @@ fn give(
     for Gift { from, what, .. } in arriving {
         let place = places
             .remove(&(what.block, what.kind, what.range.start))
-            .expect("it is needed, and nobody else gives it");
+            .expect("it is needed, and no other rank gives it");
         incoming.push(Incoming { from: *from, into: Destination::Slice(bytemuck::cast_slice_mut(place)) });
     }
     let arrives = |(of, from): &&(u32, u32)| hosts(*of) == rank && *from != rank;

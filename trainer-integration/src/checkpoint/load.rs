@@ -393,7 +393,7 @@ fn pack(read: Result<(), CheckpointError>) -> Vec<u8> {
         Ok(()) => (WHOLE, String::new()),
         Err(error) => match said_of::<()>(&error) {
             Said::Damaged(reason) => (DAMAGED, reason),
-            Said::This(()) => unreachable!("an error is not what was asked for"),
+            Said::This(()) => unreachable!("the caller asked for no error"),
             Said::Failed(reason) => (FAILED, reason),
         },
     };

@@ -386,7 +386,7 @@ impl CheckpointManager {
         let (shelf, slicing) = (checkpoints.shelf.clone(), self.slicing);
         let found =
             self.comm.run(move |collective| Ok(load(collective, &shelf, &Resume::Step(step), slicing)))??;
-        Ok(found.expect("what is asked for by its step is found or an error"))
+        Ok(found.expect("a checkpoint named by its step is found, or it is an error"))
     }
 
     /// Writes what the training is at its end, `step` steps from its beginning, and waits until it is there. A training that has
@@ -552,7 +552,7 @@ impl CheckpointManager {
             {
                 warn!(
                     step = under_way.manifest.step,
-                    reason, "a checkpoint could not be written; training goes on"
+                    reason, "a checkpoint could not be written; training continues"
                 );
             }
             let (step, (put, there)) = (under_way.manifest.step, under_way.bytes());

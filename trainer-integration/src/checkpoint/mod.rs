@@ -84,7 +84,8 @@ pub enum CheckpointError {
     NoSuch { wanted: String, run: String, store: String, present: String },
     /// The run is to begin, but has begun before.
     #[error(
-        "run {run} has checkpoints in {store} already, the newest {newest}; go on from it (--resume auto), or give another --run"
+        "run {run} has checkpoints in {store} already, the newest {newest}; resume from it (--resume auto), \
+        or give another --run"
     )]
     HasBegun { run: String, store: String, newest: String },
     /// The training was another one.
@@ -94,7 +95,8 @@ pub enum CheckpointError {
     Settings { id: String, differences: String },
     /// Its running numbers have no names, which the file needs.
     #[error(
-        "checkpoint {id} has format {format}, which does not say what its running statistics are called; go on from it with this program (shardtrain --resume) and export the checkpoint that it writes"
+        "checkpoint {id} has format {format}, which does not say what its running statistics are called; \
+        resume from it with this program (shardtrain --resume) and export the checkpoint that it writes"
     )]
     Unnamed { id: String, format: u32 },
     /// The weights do not fit into a file.

@@ -315,9 +315,9 @@ impl Writer {
             }
             Ok(Err(error)) => {
                 let error = crate::causes::chain(&error);
-                warn!(%run, error, "the record could not be written; training goes on");
+                warn!(%run, error, "the record could not be written; training continues");
             }
-            Err(error) => warn!(%run, %error, "the record could not be written; training goes on"),
+            Err(error) => warn!(%run, %error, "the record could not be written; training continues"),
         }
     }
 }

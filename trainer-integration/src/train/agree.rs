@@ -121,7 +121,12 @@ pub(crate) fn same_training(
     }
     let changed = differences(&settings, theirs);
     if !changed.is_empty() && comm.rank() == 0 {
-        warn!(checkpoint = id, changed, "the training goes on with other settings than it began with");
+        warn!(
+            checkpoint = id,
+            changed,
+            "the training continues with settings other than those of its \
+            beginning"
+        );
     }
     Ok(())
 }

@@ -234,7 +234,7 @@ impl<'scope, 'env> Feed<'scope, 'env> {
         let (batches, digests) = match (prepared.0, &self.way) {
             (Some(batches), _) => batches,
             (None, Way::Here(_, preparer)) => preparer.prepare(step)?,
-            (None, _) => unreachable!("another thread prepares what it reads"),
+            (None, _) => unreachable!("another thread prepares the samples it reads"),
         };
         Ok((batches.into_iter().map(share).collect(), digests))
     }

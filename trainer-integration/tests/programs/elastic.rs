@@ -178,7 +178,7 @@ fn ranks_that_stay_stop_well_and_go_on_when_launched_again() {
     launcher.train(5);
     launcher.signal(Signal::TERM);
     let (code, said) = launcher.end();
-    assert!(code == Some(143) && said.contains("as it was asked to"), "{code:?}: {said}");
+    assert!(code == Some(143) && said.contains("as requested"), "{code:?}: {said}");
 }
 
 #[test]

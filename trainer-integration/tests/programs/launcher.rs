@@ -124,7 +124,7 @@ fn a_second_signal_ends_everything_at_once() {
     launcher.train(5);
     launcher.signal(Signal::TERM);
     let (code, said) = launcher.end();
-    assert!(code == Some(143) && said.contains("as it was asked to"), "{code:?}: {said}");
+    assert!(code == Some(143) && said.contains("as requested"), "{code:?}: {said}");
 
     let kept = store.path().join("kept");
     let arguments = ["--epochs", "100000", "--checkpoints", kept.to_str().unwrap()];

@@ -24,7 +24,7 @@ pub fn without(current: &Placement, leaving: &BTreeSet<NodeId>, staying: &[NodeI
     let mut at: Vec<NodeId> = Vec::with_capacity(partitions as usize);
     for partition in 0..partitions {
         let host = kept(partition).unwrap_or_else(|| {
-            let least = takers.iter().min_by_key(|node| loads.get(**node)).expect("somebody stays");
+            let least = takers.iter().min_by_key(|node| loads.get(**node)).expect("one node stays");
             *loads.entry(least).or_default() += 1;
             least
         });
@@ -73,7 +73,7 @@ mod tests {
             let loads: Vec<usize> = (all.iter().filter(|node| !leaving.contains(*node)))
                 .map(|node| next.hosted_by(node).count()).collect();
             let (least, most) = (loads.iter().min(), loads.iter().max());
-            prop_assert!(most.expect("somebody stays") - least.expect("somebody stays") <= 1, "{:?}", loads);
+            prop_assert!(most.expect("one node stays") - least.expect("one node stays") <= 1, "{:?}", loads);
             prop_assert_eq!(without(&next, &leaving, &all), None, "once is enough");
         }
     }

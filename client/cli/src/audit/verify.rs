@@ -203,7 +203,7 @@ fn read_reports(path: &Path, reports: &mut Vec<ConsumedReport>) -> Result<(), Fa
 /// What speaks for or against an epoch.
 fn in_words(exactly_once: bool, ranks: &[RankFinding]) -> String {
     if ranks.is_empty() {
-        return "nobody reported anything".to_owned();
+        return "no rank reported a sum".to_owned();
     }
     let is_off = |rank: &&RankFinding| !matches!(rank.finding, Finding::Exact | Finding::Together);
     if !exactly_once {

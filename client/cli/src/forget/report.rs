@@ -153,7 +153,8 @@ impl Outcome {
     fn done(&self) -> String {
         if self.dry_run {
             return format!(
-                "nothing was changed: --delete commits a version of {} without them, and --delete --everywhere removes also what is listed here\n",
+                "nothing was changed: --delete commits a version of {} without them, and --delete \
+                --everywhere also removes the objects listed here\n",
                 self.dataset
             );
         }
@@ -174,7 +175,10 @@ impl Outcome {
         }
         if !self.everywhere {
             if !self.report.shards.is_empty() {
-                said.push_str("what is listed here still holds them: --delete --everywhere removes that\n");
+                said.push_str(
+                    "the objects listed here still hold them: --delete --everywhere removes these \
+                    objects\n",
+                );
             }
             return said;
         }

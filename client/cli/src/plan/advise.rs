@@ -116,7 +116,7 @@ fn assumptions(plan: &Plan, advice: &Advice, nodes: Option<u32>) -> Vec<String> 
     };
     let selection = match document.selection {
         Selection::Cyclic => "every sample is exchanged in turn (cyclic)",
-        Selection::Independent => "what is exchanged is drawn anew each time (independent)",
+        Selection::Independent => "the exchanged grains are drawn again each time (independent)",
     };
     let among = match nodes {
         Some(nodes) => format!("{nodes} nodes"),

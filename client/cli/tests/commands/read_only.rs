@@ -132,7 +132,7 @@ fn what_needs_to_write_says_where_it_may_not_and_changes_nothing() {
         let line = reader.refused(command);
         assert!(line.contains(&reader.store().display().to_string()), "{command:?}: {line}");
         assert!(
-            line.contains("Permission denied") && !line.contains("nothing can be begun"),
+            line.contains("Permission denied") && !line.contains("you cannot begin"),
             "{command:?}: {line}"
         );
     }

@@ -175,7 +175,7 @@ fn what_cannot_be_named_tagged_or_removed_is_refused_in_one_line_with_a_way_out(
         (1, &["info", "digits@v2"], "there is digits@v1"),
         (1, &["info", "digits@0123456789"], "shardctl log digits"),
         (1, &["log", "nothing"], "there is digits"),
-        (2, &["info", "digits@~x"], "no number of commits"),
+        (2, &["info", "digits@~x"], "not a number of commits"),
         (2, &["tag", "digits", "20261001"], "could begin a version"),
         (2, &["tag", "digits", "V1"], "cannot be a tag"),
         (2, &["tag", "digits@~1"], "name the tag"),

@@ -1,8 +1,8 @@
 """Shuffled, exactly resumable, elastic training data.
 
 A dataset lies in a directory or a bucket (``shardctl ingest``, or :func:`from_iter` and its like), or on nodes
-(``shardd serve``). A plan fixes the order of every epoch; which rank reads what is a pure function of it, so training goes
-on at the very sample with any number of ranks.
+(``shardd serve``). A plan fixes the order of every epoch; which rank reads what is a pure function of it, so
+training continues at the very sample with any number of ranks.
 
 Nothing is started when this is imported or when a dataset or loader is made: threads begin with the first batch.
 """

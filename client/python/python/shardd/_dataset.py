@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ._loader import DataLoader
 
 _FOREIGN = {
-    "accelerate.data_loader": "Accelerate would shard what is sharded already, and each rank would see 1/W of its part",
-    "deepspeed.runtime.dataloader": "DeepSpeed would shard what is sharded already",
-    "torch.utils.data.distributed": "a DistributedSampler would shard what is sharded already",
+    "accelerate.data_loader": "Accelerate would shard the shares once more, and each rank would see 1/W of its part",
+    "deepspeed.runtime.dataloader": "DeepSpeed would shard the shares once more",
+    "torch.utils.data.distributed": "a DistributedSampler would shard the shares once more",
 }
 
 
@@ -30,16 +30,17 @@ class StreamingDataset:
     HTTP addresses of nodes as ``servers``. ``dataset`` names one of its datasets (``NAME``, ``NAME@TAG``), and may be left
     out if there is only one; ``split`` reads ``NAME-SPLIT``.
 
-    Ranks that read the same, as tensor- and pipeline-parallel peers do, are told by ``replication``, if they follow each other, or by
-    ``mesh``: the index along the data-parallel dimension and its size, or that part of a ``DeviceMesh`` of PyTorch's.
+    Ranks that read the same, as tensor- and pipeline-parallel peers do, are given by ``replication``, if they
+    follow each other, or by ``mesh``: the index along the data-parallel dimension and its size, or that part
+    of a ``DeviceMesh`` of PyTorch's.
 
     ``q`` is the share of samples that partitions exchange after each epoch, or a list of shares for the first epochs, of
     which the last one holds on. ``partitions`` and ``shuffle_seed`` belong to the plan: another value is another order.
-    ``shuffle=False`` reads the samples as they are stored, for evaluation. ``limit`` ends every epoch after so many samples of
-    its order, however many ranks share them: for a quick try.
+    ``shuffle=False`` reads the samples as they are stored, for evaluation. ``limit`` ends every epoch after
+    this number of samples of its order, however many ranks share them: for a quick try.
 
     ``streams`` reads several datasets as one, in place of ``remote``: see :class:`shardd.Stream`. An epoch has ``epoch_size``
-    samples if the streams have proportions. Each stream has a plan of its own, made as said here.
+    samples if the streams have proportions. Each stream has a plan of its own, made in the same way.
 
     Iterating gives micro-batches if there is a ``batch_size``, and samples otherwise; :class:`shardd.DataLoader` reads
     ahead, and is what training wants. Inside a ``torch.utils.data.DataLoader`` (``batch_size=None``) each worker reads its
@@ -168,8 +169,8 @@ class StreamingDataset:
 
     @property
     def num_samples(self) -> int:
-        """Samples that all ranks together read in an epoch: all of the version, or what the streams' shares come to; or as many as
-        ``limit`` allows."""
+        """Samples that all ranks together read in an epoch: all of the version, or the sum of the streams'
+        shares; or as many as ``limit`` allows."""
         return self._samples if self._limit is None else self._limit
 
     @property
@@ -260,8 +261,9 @@ class StreamingDataset:
         return State(self._order, epoch, position, loader.virtual_ranks, self.run, worker, self._limit).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
-        """The next iteration goes on where the state says. A state of a loader is for whoever iterates next, with as many
-        workers as there may be; the state of a worker only for the same one of as many."""
+        """The next iteration continues at the position in the state. A state of a loader is for the next
+        iteration, with as many workers as there may be; the state of a worker only for the same one of as
+        many."""
         read = State.of(state)
         if not force:
             read.check(self._order, repr(self), self._limit)
@@ -319,7 +321,7 @@ class StreamingDataset:
         return _native.Loader(self._mixture.native if self._mixture is not None else (self._store, self.plan), **where, **how)
 
     def _default_virtual_ranks(self, world: int, global_batch: int | None = None) -> int:
-        """V, if nothing is said of it: for steps of a size, whatever the world; else for the world. A mixture has no partitions
+        """The default V: for steps of one size in any world, or for the world. A mixture has no partitions
         that must be divided."""
         if self._mixture is None:
             return self._store.describe_plan(self.plan, world, global_batch)[3]
@@ -361,7 +363,7 @@ def _worker() -> tuple[int, int, int] | None:
 
 
 def _refuse_foreign(what: str) -> None:
-    """A library that shards a dataset on top of this one's own shares would lose samples without a word."""
+    """A library that shards the shares of this dataset once more would lose samples without a word."""
     frame = sys._getframe(1)
     while frame is not None:
         reason = _FOREIGN.get(frame.f_globals.get("__name__", ""))

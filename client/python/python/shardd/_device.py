@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Pinned:
-    """Pinned memory. PyTorch allocates it, for it alone knows until when a copy to a device reads what nobody refers to any more."""
+    """Pinned memory. PyTorch allocates it, for it alone knows how long a copy to a device reads memory
+    without references."""
 
     def allocate(self, bytes: int) -> torch.Tensor:
         import torch
@@ -83,8 +84,9 @@ def to_device(loader: DataLoader, device: Any) -> ToDevice | DataLoader:
     """Gives what ``loader`` gives, with all tensors on ``device``.
 
     A batch is copied to the device while the one before it is worked on, on a stream of its own; with
-    ``DataLoader(pin_memory=True)`` nobody waits for that. :meth:`~ToDevice.state_dict` and what is told of a micro-batch are those of
-    the batch that was handed out, not of the one on its way. Tensors stay where they are if ``device`` is the processor.
+    ``DataLoader(pin_memory=True)`` the training does not wait for that. :meth:`~ToDevice.state_dict` and the
+    facts of a micro-batch are those of the returned batch, not of the one on its way. Tensors stay where they
+    are if ``device`` is the processor.
     """
     import torch
 
@@ -141,13 +143,13 @@ class ToDevice:
         return getattr(self.loader, name)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was handed out; see :meth:`DataLoader.state_dict`."""
+        """The position after the returned batches; see :meth:`DataLoader.state_dict`."""
         state = self.loader._state() if self._state is None else self._state
         state.warn()
         return state.as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
-        """Goes on where the state says; see :meth:`DataLoader.load_state_dict`."""
+        """Continues at the position in the state; see :meth:`DataLoader.load_state_dict`."""
         self._told = self._state = None
         self.loader.load_state_dict(state, force=force)
 

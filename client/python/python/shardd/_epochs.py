@@ -20,9 +20,9 @@ _BEGUN = b"1"
 class SharedEpoch:
     """An epoch on which a process and its workers, forked or spawned, agree.
 
-    PyTorch starts workers anew for every iteration, each with a copy of a dataset that was never iterated. So what the present
-    iteration is, and where in which epoch it began, stands in memory that all copies share; it has no name, and is gone with
-    the last process that has it.
+    PyTorch starts new workers for every iteration, each with a copy of a dataset that was never iterated. So
+    what the present iteration is, and where in which epoch it began, stands in memory that all copies share;
+    it has no name, and is gone with the last process that has it.
     """
 
     def __init__(self) -> None:
@@ -30,13 +30,14 @@ class SharedEpoch:
         self.set(0, 0)
 
     def set(self, epoch: int, position: int) -> None:
-        """Whoever iterates next begins there."""
+        """The next iteration begins there."""
         with self._locked():
             self._write(_NOBODY, epoch, position)
 
     def begin(self, iteration: tuple[int, int], worker: int = 0) -> tuple[int, int]:
-        """Where ``worker`` begins ``iteration``: where others of its workers did, if they were here; else where was said, or with
-        the next epoch. Who comes again has begun another one, whatever it is known by."""
+        """Where ``worker`` begins ``iteration``: where others of its workers did, if they were here; else at
+        the given place, or with the next epoch. Who comes again has begun another one, whatever it is known
+        by."""
         with self._locked():
             present, epoch, position = self._read()
             if present != iteration or os.pread(self._file.fileno(), 1, _RECORD.size + worker) == _BEGUN:
@@ -46,7 +47,7 @@ class SharedEpoch:
             return epoch, position
 
     def agree(self, iteration: tuple[int, int], epoch: int) -> None:
-        """One worker of ``iteration`` knows where it goes on in ``epoch``."""
+        """One worker of ``iteration`` knows its place in ``epoch``."""
         with self._locked():
             if self._read()[:2] != (iteration, epoch):
                 self._write(iteration, epoch, 0)

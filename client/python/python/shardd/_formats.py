@@ -17,8 +17,8 @@ def default_format() -> str:
 
 
 def converter(name: str) -> Callable[[_native.Column], Any]:
-    """What makes a column a tensor of the library, without a copy. Values that differ in length become :class:`shardd.Ragged`, and
-    what is no number a list."""
+    """Makes a column a tensor of the library, without a copy. Values that differ in length become
+    :class:`shardd.Ragged`, and columns without numbers become lists."""
     if name not in FORMATS:
         raise ValueError(f"format={name!r}: use one of {', '.join(FORMATS)}")
     convert = _CONVERTERS[name]()
@@ -103,8 +103,8 @@ def image_spec(shape: Sequence[int], number: str, layout: str | None, dtype: str
 
 
 def image(layout: str | None, dtype: str | None) -> Callable[[Any], Any] | None:
-    """What is done to tensors of images, ``[n, height, width, channels]`` of uint8: ``layout="chw"`` puts the channels first,
-    ``dtype="float32"`` (or another floating type) makes them 0 to 1."""
+    """The normalisation of tensors of images, ``[n, height, width, channels]`` of uint8: ``layout="chw"``
+    puts the channels first, ``dtype="float32"`` (or another floating type) makes them 0 to 1."""
     if layout not in (None, "hwc", "chw"):
         raise ValueError(f'image_layout={layout!r}: use "hwc" or "chw"')
     if layout in (None, "hwc") and dtype is None:

@@ -25,10 +25,11 @@ class DataLoader:
 
     ``batch_size`` is what a virtual rank reads in a step: with as many virtual ranks as ranks, which is the default then, the
     micro-batch of a rank. Or give ``global_batch_size``, what all ranks read: then how many virtual ranks there are follows from
-    it and the plan, whatever the number of ranks, and so does what is trained. With fewer ranks than virtual ranks a step has several micro-batches, told by :attr:`accumulation` and :attr:`is_last_micro`. The mean loss of a micro-batch times its
-    :attr:`weight`, summed over the step and averaged over ranks (as DDP does), has the gradient of the mean over all samples of
-    the step, however unequal the shares are. A weight of 0 marks a stand-in: one sample for a rank that has nothing to read in
-    a short last step.
+    it and the plan, whatever the number of ranks, and so does the trained model. With fewer ranks than
+    virtual ranks a step has several micro-batches; see :attr:`accumulation` and :attr:`is_last_micro`. The
+    mean loss of a micro-batch times its :attr:`weight`, summed over the step and averaged over ranks (as DDP
+    does), has the gradient of the mean over all samples of the step, however unequal the shares are. A weight
+    of 0 marks a stand-in: one sample for a rank that has nothing to read in a short last step.
 
     ``num_workers`` counts threads that gather batches, outside the interpreter's lock; processes are used for Python alone:
     ``transform_processes`` of them call ``transform``, which sees single samples, and ``collate_fn``, which sees a micro-batch of
@@ -42,8 +43,8 @@ class DataLoader:
 
     Each iteration reads an epoch, and the next iteration the next one. A loader is in one place: an iteration that continues after
     another has begun (a loop within a loop, ``zip(loader, loader)``) raises ``RuntimeError``; for loops side by side make a loader
-    each. ``state_dict`` says what was handed out so far,
-    exactly, whatever was read ahead; ``load_state_dict`` goes on there with any number of ranks.
+    each. ``state_dict`` is the exact position of the returned
+    batches, without those read ahead; ``load_state_dict`` continues there with any number of ranks.
     """
 
     def __init__(
@@ -181,8 +182,9 @@ class DataLoader:
             self._unfinished = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What was handed out, in whole steps: less than 300 bytes as JSON, the same on every rank. Between two micro-batches of a
-        step it is where that step begins: ``unfinished_step`` says how many of them, of how many, come again, and a warning does."""
+        """The position after the returned batches, in whole steps: less than 300 bytes as JSON, the same on
+        every rank. Between two micro-batches of a step it is where that step begins: ``unfinished_step`` says
+        how many of them, of how many, come again, and a warning does."""
         state = self._state()
         state.warn()
         return state.as_dict()
@@ -199,8 +201,8 @@ class DataLoader:
         )
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
-        """Goes on where the state says, with any number of ranks. A state of other data or another plan is refused, unless
-        ``force`` says otherwise."""
+        """Continues at the position in the state, with any number of ranks. A state of other data or another
+        plan is refused, unless ``force`` says otherwise."""
         read = State.of(state)
         if not force:
             read.check(self.dataset._order, repr(self.dataset), self.dataset._limit)
@@ -332,7 +334,7 @@ class DataLoader:
         return self._processes
 
     def _reached(self, step: _native.Step) -> None:
-        """Notes what is handed out."""
+        """Notes a returned batch."""
         turn, turns = self._turn
         epoch, position = step.next
         self._inside = epoch == step.epoch
@@ -425,12 +427,13 @@ class DataLoader:
         return _stats.told(self._times.told(self._native.stats() if own else None), since)
 
     def exchange_stats(self) -> dict[str, Any]:
-        """What was exchanged after the epochs before this one.
+        """The volume of the exchanges after the epochs before this one.
 
-        With nodes (``"nodes"`` says how many answered, ``"silent"`` which did not) what they have counted of the run since they were
-        started: for each epoch the grains due, received and not sent, bytes, seconds of sending and which part of these was hidden
-        behind reading; and over all runs what had to be brought otherwise (``"misses_from_peers"``, ``"misses_from_origin"``,
-        ``"miss_bytes"``), bytes read from the store, and seconds that loaders were kept waiting.
+        With nodes (``"nodes"`` says how many answered, ``"silent"`` which did not) their counts for the run
+        since they were started: for each epoch the grains due, received and not sent, bytes, seconds of
+        sending and which part of these was hidden behind reading; and over all runs the grains that arrived
+        in another way (``"misses_from_peers"``, ``"misses_from_origin"``, ``"miss_bytes"``), bytes read from
+        the store, and seconds that loaders were kept waiting.
 
         Without (``"nodes": 0``) nothing is sent anywhere: what the plan moves to another partition, for the last few epochs, and the
         ``"share"`` of all samples that this is; of a mixture that of each of its ``"streams"``.

@@ -16,8 +16,8 @@ class Ragged:
     :attr:`values`, value ``i`` from ``offsets[i]`` up to ``offsets[i + 1]``. Both are tensors of the library that was asked for, without a copy.
 
     Taken one at a time, by an index or in a loop, binaries are ``bytes`` and lists are views of :attr:`values`; a value that is missing
-    (a null) is ``None``. It is no ``Sequence``, and has what tensors have to be moved, because libraries that move batches make sequences
-    anew from their items.
+    (a null) is ``None``. It is no ``Sequence``, and has the methods with which tensors are moved, because
+    libraries that move batches rebuild sequences from their items.
     """
 
     __slots__ = ("is_bytes", "nulls", "offsets", "values")

@@ -12,7 +12,8 @@ from ._state import State, StateMismatch
 
 class Sampler:
     """Gives a rank the indices of its samples: where ``DistributedSampler`` stands, but with an order that exchanges a share
-    ``q`` of the samples between partitions after each epoch, and a state that any number of ranks can go on from.
+    ``q`` of the samples between partitions after each epoch, and a state from which any number of ranks can
+    resume.
 
     Every sample is given exactly once in an epoch. Of every step each virtual rank has ``batch_size`` indices; in a short last
     step, virtual ranks differ by one, so ranks may differ by a batch. Where all must make equally many steps, as with
@@ -104,7 +105,7 @@ class Sampler:
         return State(self.plan, epoch, position, self.virtual_ranks).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
-        """Goes on where the state says, with any number of ranks."""
+        """Continues at the position in the state, with any number of ranks."""
         read = State.of(state)
         if not force:
             read.check(self.plan, f"this sampler of {self.num_samples} samples")

@@ -57,8 +57,8 @@ class State:
         if self.unfinished_step is not None:
             done, of = self.unfinished_step
             warnings.warn(
-                f"the state is taken after {done} of {of} micro-batches of a step: reading goes on at the start of the step, epoch "
-                f"{self.epoch} position {self.position}, and {self.given_again} samples that this rank was given come again. Take it when "
+                f"the state is taken after {done} of {of} micro-batches of a step: reading continues at the start "
+                f"of the step, epoch {self.epoch} position {self.position}, and {self.given_again} samples that this rank was given come again. Take it when "
                 "is_last_micro is true, and nothing does",
                 stacklevel=3,
             )
@@ -92,13 +92,13 @@ class State:
         if self.plan != plan:
             raise StateMismatch(
                 f"the state is of {_told(self.plan)}, and {what} follows {_told(plan)}: another version of the data, seed, "
-                "q or number of partitions, or other streams or shares of them. Open what the state was saved with, or say force=True to go on at its epoch and "
-                "position all the same"
+                "q or number of partitions, or other streams or shares of them. Open the data of the state, or pass "
+                "force=True to continue at its epoch and position all the same"
             )
         if self.limit != limit:
             raise StateMismatch(
                 f"the state was saved with limit={self.limit}, and {what} has limit={limit}: epochs would end elsewhere. Give the limit "
-                "that the state was saved with, or say force=True to go on at its epoch and position all the same"
+                "that the state was saved with, or pass force=True to continue at its epoch and position all the same"
             )
 
 

@@ -20,7 +20,7 @@ ADVICE = {
     "disk": "it waits for files of this machine: a faster disk or more memory for them helps, and of small rows that the memory does not "
     "hold an order in blocks (grain_rows, block_slots); further read-ahead (prefetch_factor) evens out a disk that is slow now and then",
     "decode": "it waits for batches to be gathered: give it more threads (num_workers)",
-    "python": "it waits for transform and collate_fn: give them processes (transform_processes), or do once what they do, at ingest",
+    "python": "it waits for transform and collate_fn: give them processes (transform_processes), or do it once, at ingest",
     "nothing": "batches lie ready before they are asked for: what takes the time is done with them",
 }
 
@@ -49,7 +49,7 @@ class Times:
 
 
 def told(now: Mapping[str, float], since: Mapping[str, Any] | None) -> dict[str, Any]:
-    """``now``, less what had been counted before, and what follows from it."""
+    """``now``, less the counts before, and the rates that follow."""
     counts: dict[str, Any] = {name: value - (since[name] if since else 0) for name, value in now.items()}
     counts["waits_for"] = waits_for(counts)
     counts["advice"] = ADVICE[counts["waits_for"]]

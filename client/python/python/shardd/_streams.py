@@ -20,12 +20,12 @@ class Stream:
         this much, relative to what the other streams say; an epoch has ``epoch_size`` samples, by default as many as the
         streams together.
     ``repeat``
-        its samples this many times, rounded down: 1 if nothing is said. An epoch has what the streams add up to.
+        its samples this many times, rounded down: the default is 1. An epoch has what the streams add up to.
     ``choose``
         this many samples.
 
-    Either all streams have a proportion or none has. A stream goes on in the next epoch where it was: its own epochs are read
-    whole and once, each in another order.
+    Either all streams have a proportion or none has. A stream continues in the next epoch where it was: its
+    own epochs are read whole and once, each in another order.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ def classes_of(columns: Sequence[Mapping[str, Any]]) -> list[str] | None:
 
 
 def refuse_beside_streams(**given: Any) -> None:
-    """What says which dataset to read cannot be said twice."""
+    """A dataset cannot be named twice."""
     for name, value in given.items():
         if value is None:
             continue

@@ -83,21 +83,21 @@ class Processes:
         return not self._were_killed and self._owner == os.getpid()
 
     def begin(self, batch: Any) -> Future[Any]:
-        """What comes of a batch."""
+        """The result of a batch."""
         try:
             return self._executor.submit(_run, batch)
         except BrokenProcessPool as error:
             raise self._died() from error
 
     def result(self, begun: Future[Any]) -> Any:
-        """What has come of it."""
+        """The result."""
         try:
             return begun.result()
         except BrokenProcessPool as error:
             raise self._died() from error
 
     def _died(self) -> TransformDied:
-        """What has ended, now that the rest is of no use either."""
+        """The finished results, now that the rest is of no use either."""
         # The executor's own thread asks for exit codes, too, and each can be read once: who comes second is told 255.
         waiting = threading.Thread(target=self._executor.shutdown, daemon=True)
         waiting.start()
@@ -144,9 +144,10 @@ class _Started:
 def in_order(
     processes: Callable[[], Processes], items: Iterator[tuple[T, Any]]
 ) -> Iterator[tuple[T, Callable[[], Any] | None]]:
-    """For each item, in order, how to get what comes of its batch, of which several are being worked on; `None` if it has none.
+    """For each item, in order, how to get the result of its batch, of which several are being worked on;
+    `None` if it has none.
 
-    ``processes`` gives the same ones, or others if those were ended meanwhile, by whom what is left is done.
+    ``processes`` gives the same ones, or others if those were ended meanwhile, and these do the rest.
     """
     begun: deque[tuple[T, Any, Future[Any] | None]] = deque()
     doing = processes()

@@ -20,10 +20,10 @@ from ._state import StateMismatch
 
 class ShardTrainerMixin:
     """Lets a ``Trainer`` whose ``train_dataset`` is a :class:`shardd.StreamingDataset` read it through :class:`shardd.DataLoader`,
-    past Accelerate, and go on exactly where a checkpoint was made, with any number of processes.
+    past Accelerate, and continue exactly where a checkpoint was made, with any number of processes.
 
     ``per_device_train_batch_size`` is the batch size, ``dataloader_num_workers`` counts threads, and ``dataloader_drop_last`` and
-    ``data_collator`` mean what they say, the latter if it is given.
+    ``data_collator`` keep their meanings, the latter if it is given.
     """
 
     def __init__(self, *args: Any, data_collator: Any = None, **kwargs: Any) -> None:
@@ -65,7 +65,7 @@ class LoaderState(TrainerCallback, ExportableState):
         if saved is None:
             raise StateMismatch(
                 f"the checkpoint of step {state.global_step} has no state of a shardd loader; it was made without "
-                "shardd.hf.ShardTrainerMixin, and what it has read is not known"
+                "shardd.hf.ShardTrainerMixin, and its position is not known"
             )
         train_dataloader.load_state_dict(saved)
 

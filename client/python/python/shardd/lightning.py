@@ -17,7 +17,8 @@ from ._loader import DataLoader
 
 
 class LoaderState(Callback):
-    """Keeps the state of ``loader`` with every checkpoint, and goes on there: ``Trainer(callbacks=[LoaderState(loader)])``."""
+    """Keeps the state of ``loader`` with every checkpoint, and resumes there:
+    ``Trainer(callbacks=[LoaderState(loader)])``."""
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader

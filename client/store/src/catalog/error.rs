@@ -81,7 +81,8 @@ pub enum CatalogError {
     Busy { what: String },
     /// The store takes too long to delete, so that no one knows what is gone. Nothing of it was reached: go on later.
     #[error(
-        "{store} has not confirmed within {} s that it deleted some objects: run gc again in two minutes, it goes on where this one stopped",
+        "{store} has not confirmed within {} s that it deleted some objects: run gc again in two minutes; \
+        it continues where this one stopped",
         SLICE_TAKES.as_secs()
     )]
     Slow { store: String },

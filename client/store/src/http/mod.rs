@@ -268,12 +268,12 @@ fn untrusted(url: &str, bad: &CertificateError) -> HttpError {
             ("it names others".to_owned(), "ask by a name or address that stands in it")
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            ("it has expired".to_owned(), "whoever runs the node has to renew it")
+            ("it has expired".to_owned(), "the operator of the node has to renew it")
         }
         bad => (
             match bad {
                 CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                    "whoever issued it is unknown".to_owned()
+                    "its issuer is unknown".to_owned()
                 }
                 bad => bad.to_string(),
             },

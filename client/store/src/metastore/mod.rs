@@ -177,7 +177,8 @@ fn unavailable(store: &str, reason: &str) -> String {
     match is_place {
         true => format!("{store} cannot be used: {reason}"),
         false => format!(
-            "metastore {store} is unavailable ({reason}); runs go on, but nothing can be begun or changed before it is back"
+            "metastore {store} is unavailable ({reason}); runs continue, but you cannot begin or change \
+            anything before it is back"
         ),
     }
 }

@@ -65,7 +65,7 @@ impl Recalled {
     }
 
     fn nothing<T>(&self) -> Result<T, MetaError> {
-        let reason = "the metadata is away, and what was last heard of it says nothing of this".to_owned();
+        let reason = "the metadata is unavailable, and the last copy of it has no such key".to_owned();
         Err(MetaError::Unavailable { store: "as this node remembers it".to_owned(), reason })
     }
 }

@@ -169,7 +169,7 @@ impl Object {
         if !key.starts_with("runs/") {
             "restore the object or re-ingest"
         } else if key.contains("/checkpoints/") || key.contains("/parts/") {
-            "restore the object from a copy, or go on from another checkpoint (--resume)"
+            "restore the object from a copy, or resume from another checkpoint (--resume)"
         } else {
             "restore the object from a copy"
         }

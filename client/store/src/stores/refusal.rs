@@ -111,7 +111,7 @@ pub enum Refusal {
         way_out: &'static str,
     },
     /// Its bytes are not those that were listed, or it is gone.
-    #[error("it is no longer what was listed")]
+    #[error("it differs from the listed object")]
     Changed,
     /// Something else.
     #[error("{reason}")]

@@ -212,7 +212,7 @@ fn take_up(state: &mut State, number: u32, path: &Path, marker: Option<&Marker>)
             // A bad place on the disk costs what lay there.
             warn!(
                 error = &error as &dyn std::error::Error,
-                "a segment of the cache cannot be read; going on without it"
+                "a segment of the cache cannot be read; continuing without it"
             );
             if unlink(path).is_err() {
                 state.doomed.push(Doomed { path: path.into(), bytes: 0 });
@@ -245,7 +245,7 @@ fn unlink_if_spent(state: &mut State, number: u32) -> Result<(), CacheError> {
 /// A limit lowered since the last opening holds at once: the oldest segments go.
 fn shrink_to_limit(state: &mut State) -> Result<(), CacheError> {
     while state.used > state.limit {
-        let (oldest, segment) = state.segments.iter().next().expect("what is used lies in segments");
+        let (oldest, segment) = state.segments.iter().next().expect("each used byte is in a segment");
         warn!(segment = %segment.path.display(), limit = state.limit, "cache above its limit, dropping its oldest segment");
         unlink_segment(state, *oldest)?;
     }

@@ -167,7 +167,7 @@ impl Engine {
                 if let Err(error) = self.tell_once().await
                     && !is_away(&error)
                 {
-                    warn!(%error, "what happened while the metastore was away cannot be told; trying again");
+                    warn!(%error, "the events of the metastore's outage cannot be published; trying again");
                 }
             }
         };

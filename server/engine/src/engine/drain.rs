@@ -237,7 +237,7 @@ impl Engine {
         let value = generation.to_string().into_bytes();
         // The next fill tells it again.
         if let Err(error) = self.meta.put(&key, value, Expected::Any, None).await {
-            debug!(run = run.name(), generation, %error, "what was copied could not be made known");
+            debug!(run = run.name(), generation, %error, "the copied partitions could not be published");
         }
     }
 

@@ -27,8 +27,8 @@ pub enum EngineError {
     BeingRemoved { run: RunId },
     /// What was reported stays.
     #[error(
-        "rank {rank} of run {run} has reported another sum for epoch {epoch}, and what was reported is never replaced; another \
-         training needs a run name of its own"
+        "rank {rank} of run {run} has reported another sum for epoch {epoch}, and a reported sum is never \
+         replaced; another training needs a run name of its own"
     )]
     OtherAudit { run: RunId, epoch: u32, rank: u32 },
     /// Garbage is being deleted, and with it perhaps the plan. Ask again.
@@ -83,7 +83,8 @@ pub enum EngineError {
     Row(#[from] shardfmt::RowError),
     /// The store gives wrong bytes.
     #[error(
-        "grain {grain} read from the store does not match the manifest; `shardctl verify` finds what is damaged"
+        "grain {grain} read from the store does not match the manifest; `shardctl verify` finds the damaged \
+        shards"
     )]
     CorruptOrigin { grain: GrainKey },
 }

@@ -173,7 +173,7 @@ impl Engine {
                 sleep(every).await;
                 self.ask_around().await;
                 if let Err(error) = self.look_at_health(&mut told, every * HOLDS_FOR).await {
-                    debug!(%error, "nothing is heard of who is slow while the metastore is away");
+                    debug!(%error, "no reports of slow nodes arrive while the metastore is unavailable");
                 }
             }
         };

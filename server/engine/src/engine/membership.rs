@@ -55,7 +55,8 @@ impl Engine {
         self.tasks.wait().await;
         let engine = Arc::clone(&self);
         if let Err(error) = blocking(move || engine.cache.close()).await {
-            warn!(%error, "the cache was not closed in order; what is in it will be verified when it is next read");
+            warn!(%error, "the cache was not closed in order; its grains will be verified at their next \
+                reading");
         }
     }
 
@@ -79,7 +80,8 @@ impl Engine {
                     }
                     Err(error) => {
                         if !lost {
-                            warn!(prefix, %error, "the metastore does not answer; going on with what is known");
+                            warn!(prefix, %error, "the metastore does not answer; continuing with the last \
+                                known state");
                             lost = true;
                         }
                     }

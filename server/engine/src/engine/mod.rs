@@ -265,7 +265,7 @@ impl Engine {
         match self.change_attached(id, rank, attach).await {
             // Ranks that go on find each other without it, and so do their grains: the others are told later.
             Err(error) if is_away(&error) => {
-                warn!(run = %id, rank, "a rank attaches while the metastore is away");
+                warn!(run = %id, rank, "a rank attaches while the metastore is unavailable");
                 self.attached_meanwhile(id, rank, Some(attach));
                 return self.view(id).await;
             }

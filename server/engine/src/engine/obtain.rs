@@ -318,7 +318,7 @@ impl Engine {
         self.tasks.spawn(async move {
             let told = timeout(PEER_PATIENCE, engine.peers.fetch(&node, request));
             if let Some(Ok(Err(error))) = engine.stop.run_until_cancelled(told).await {
-                debug!(peer = %node, %error, "a peer could not be told that what it gave was wrong");
+                debug!(peer = %node, %error, "a peer could not be notified that it sent a wrong grain");
             }
         });
     }
@@ -416,7 +416,8 @@ impl Engine {
                     run.keeping.finds_no_room(epoch, grain);
                 }
                 if !self.cache_trouble.swap(true, Relaxed) {
-                    warn!(%error, "the cache takes no more grains; reading goes on from peers and the store");
+                    warn!(%error, "the cache takes no more grains; reading continues from peers and the \
+                        store");
                 }
                 false
             }

@@ -261,7 +261,7 @@ impl Row {
             }
         }
         if let Some(query) = words.peek().and_then(|word| word.strip_prefix("qid:")) {
-            self.query = Some(query.parse().map_err(|_| format!("{query:?} is no number of a query"))?);
+            self.query = Some(query.parse().map_err(|_| format!("{query:?} is not the number of a query"))?);
             words.next();
         }
         for word in words {

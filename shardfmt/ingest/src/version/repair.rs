@@ -118,7 +118,7 @@ impl<'a> Repair<'a> {
                 }
             }
         }
-        repair.assemble("what was left of it")?;
+        repair.assemble("the rest of the shard")?;
         Ok(repair)
     }
 
@@ -195,8 +195,8 @@ impl<'a> Repair<'a> {
         let lost = needs.into_values().map(|need| {
             let shard = need.entry.id;
             let reason = failed.remove(&shard).unwrap_or_else(|| match &need.digests {
-                None => "its sidecar is lost too, so only a copy of it or its source can tell what was in it; \
-                         give another store, a node or the source with --from"
+                None => "its sidecar is lost too, so only a copy of it or its source can restore its \
+                         samples; give another store, a node or the source with --from"
                     .to_owned(),
                 Some(digests) => {
                     let is_found = |digest: &&RowDigest| rows.get(*digest).is_some_and(Option::is_some);

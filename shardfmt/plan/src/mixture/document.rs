@@ -101,7 +101,7 @@ pub enum MixtureError {
     #[error("an epoch of {samples} samples is longer than 2^40: take less of each source")]
     EpochTooLong { samples: u128 },
     /// Proportions that are too far apart.
-    #[error("proportions as far apart as these cannot be kept exactly: use fewer digits")]
+    #[error("proportions that differ by this factor cannot be kept exactly: use fewer digits")]
     TooFine,
     /// The plan is not the one that the document means.
     #[error(

@@ -406,7 +406,12 @@ fn device(text: &str) -> Result<DeviceName, String> {
     let local = || std::env::var("LOCAL_RANK").ok().filter(|value| !value.is_empty());
     match (text, local()) {
         ("cuda", Some(local)) => {
-            let number = local.parse().map_err(|_| format!("LOCAL_RANK is {local:?}, which is no number"))?;
+            let number = local.parse().map_err(|_| {
+                format!(
+                    "LOCAL_RANK is {local:?}, which is not a \
+                number"
+                )
+            })?;
             Ok(DeviceName::Cuda(number))
         }
         _ => text.parse().map_err(|error: DeviceError| error.to_string()),

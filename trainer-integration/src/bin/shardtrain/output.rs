@@ -264,7 +264,7 @@ impl Observer {
         line.push(b'\n');
         // Whole lines only: someone may be reading along.
         if let Err(error) = lines.write_all(&line).and_then(|()| lines.flush()) {
-            warn!(%error, "progress can no longer be written, training goes on");
+            warn!(%error, "progress can no longer be written; training continues");
             self.lines = None;
         }
     }
@@ -306,8 +306,10 @@ pub(crate) fn tell_stopped(args: &Args, steps: u64, of: u64) {
         return;
     }
     let place = args.checkpoints.as_deref().unwrap_or(Path::new("")).display();
-    let line =
-        format!("stopped after step {steps} of {of}, with a checkpoint in {place}; start again to go on\n");
+    let line = format!(
+        "stopped after step {steps} of {of}, with a checkpoint in {place}; start again to \
+            continue\n"
+    );
     // The checkpoint is there: a reader that has gone away misses this, and nothing is wrong.
     let mut out = io::stdout().lock();
     let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());

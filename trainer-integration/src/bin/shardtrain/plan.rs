@@ -535,7 +535,7 @@ impl PlanArgs {
             text.push('\n');
         }
         text += "\nBytes are those of each rank; a micro-batch of 2 x 4 is two virtual ranks for each rank, of 4 samples each. Activations are an estimate (Korthikanti et al., 2023).\n";
-        text += "A step takes what is computed, ";
+        text += "A step takes the compute time, ";
         text += match (self.measure, self.flops) {
             (true, _) => "as a few steps of this model did on this machine just now, ",
             (false, Some(_)) => "6 operations for each parameter and token (8 at stage 3), ",

@@ -46,9 +46,7 @@ pub enum NcclError {
     )]
     NoCuda,
     /// It connects GPUs.
-    #[error(
-        "NCCL adds up what is on GPUs, and --device is {0}; give --device cuda, or leave --transport out"
-    )]
+    #[error("NCCL adds up values on GPUs, and --device is {0}; give --device cuda, or leave --transport out")]
     Device(DeviceName),
     /// Its order of additions is its own.
     #[error(

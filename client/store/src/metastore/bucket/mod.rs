@@ -197,7 +197,7 @@ impl BucketMetastore {
         if let Some(read) = self.read().await? {
             return match read.tag {
                 Some(_) => Ok(read),
-                None => Err(self.unchangeable("what it holds has no ETag, so that it cannot be compared")),
+                None => Err(self.unchangeable("its objects have no ETag, so that they cannot be compared")),
             };
         }
         self.origin.probe().await.map_err(|error| self.unavailable(&error))?;
@@ -248,7 +248,7 @@ impl BucketMetastore {
         }
         Err(match unknown {
             Some(error) => self.undecided(&said(&error)),
-            None => self.unchangeable("it refuses to replace what is there, although that is unchanged"),
+            None => self.unchangeable("it refuses to replace an object that is unchanged"),
         })
     }
 

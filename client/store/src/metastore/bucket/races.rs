@@ -22,7 +22,7 @@ pub(super) async fn check(metastore: &BucketMetastore) -> Result<(), MetaError> 
     let object = format!("race-{:016x}", unlikely_twice());
     let raced = race(metastore, &object).await;
     if let Err(error) = metastore.origin.remove_swappable(&object).await {
-        tracing::debug!(%error, object, "what was raced for stays");
+        tracing::debug!(%error, object, "the object of the race stays");
     }
     raced
 }
@@ -62,7 +62,9 @@ async fn race(metastore: &BucketMetastore, object: &str) -> Result<(), MetaError
             (1, _, _) => return Err(metastore.unchangeable("it gives no ETags, so nothing can be compared")),
             (winners, _, _) => {
                 let reason = format!(
-                    "its conditional puts do not hold: of {RACERS} that raced to replace the same object, {winners} were told that they had; use a store that does If-Match and If-None-Match properly, or let a node keep the names (`shardd serve --store`)"
+                    "its conditional puts do not hold: of {RACERS} that raced to replace the same object, \
+                    {winners} were granted it; use a store that does If-Match and If-None-Match properly, \
+                    or let a node keep the names (`shardd serve --store`)"
                 );
                 return Err(metastore.unchangeable(&reason));
             }

@@ -118,7 +118,7 @@ async fn a_store_that_breaks_its_conditions_is_refused() {
         assert!(matches!(error, MetaError::Unchangeable { .. }), "{conditions:?}: {error}");
         let said = error.to_string();
         let expected = match conditions {
-            Conditions::Ignored => "of 8 that raced to replace the same object, 8 were told",
+            Conditions::Ignored => "of 8 that raced to replace the same object, 8 were granted",
             Conditions::LookedAtBefore => "do not hold",
             Conditions::Unknown => "a conditional put fails",
             Conditions::NoTags => "no ETag",

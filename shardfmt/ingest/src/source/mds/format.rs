@@ -106,10 +106,7 @@ impl Bounds {
     pub(super) fn next(&mut self, end: [u8; 4]) -> Result<(u64, u64, u64), Reason> {
         let (number, start, end) = (self.next, self.last, u64::from(u32::from_le_bytes(end)));
         if end < start || end > self.bytes {
-            return Err(format!(
-                "sample {number} is said to lie at bytes {start} to {end} of {}",
-                self.bytes
-            ));
+            return Err(format!("sample {number} is listed at bytes {start} to {end} of {}", self.bytes));
         }
         (self.next, self.last) = (number + 1, end);
         Ok((number, start, end - start))

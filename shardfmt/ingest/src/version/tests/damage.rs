@@ -135,7 +135,7 @@ fn what_is_left_of_a_shard_counts() {
     });
     assert_eq!(story.findings().len(), 1);
     let (mended, _) = story.repair().finish();
-    assert_eq!(mended, [Mended { shard: story.id(0), from: "what was left of it".to_owned() }]);
+    assert_eq!(mended, [Mended { shard: story.id(0), from: "the rest of the shard".to_owned() }]);
     assert_eq!(story.findings(), []);
 }
 

@@ -195,7 +195,7 @@ fn take_turns(collective: &mut dyn Collective, time: Duration) -> Result<(), Fai
         let asked = lines.as_mut().and_then(Iterator::next).transpose()?;
         let bytes: u64 = match asked {
             Some(line) => {
-                line.trim().parse().map_err(|_| UsageError(format!("{line:?} is no number of bytes")))?
+                line.trim().parse().map_err(|_| UsageError(format!("{line:?} is not a number of bytes")))?
             }
             None => 0,
         };

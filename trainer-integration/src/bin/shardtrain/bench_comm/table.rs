@@ -38,7 +38,7 @@ pub(super) fn crossovers(rows: &[Row], collective: &dyn Collective) -> io::Resul
     if chosen.is_empty() || collective.world() == 1 {
         return Ok(());
     }
-    writeln!(out, "\ncrossovers: what is chosen, and what was the fastest here")?;
+    writeln!(out, "\ncrossovers: the chosen algorithm, and the fastest one here")?;
     for chosen in chosen {
         let same = |row: &&Row| (row.operation, row.bytes) == (chosen.operation, chosen.bytes);
         // What sums in another way is not an alternative.

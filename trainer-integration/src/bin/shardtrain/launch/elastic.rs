@@ -278,7 +278,7 @@ impl<'a> Launcher<'a> {
         };
         let world = members.len() as u32;
         if generation > 1 {
-            eprintln!("shardtrain: {cause}; going on with {world} ranks");
+            eprintln!("shardtrain: {cause}; continuing with {world} ranks");
         }
         let pids: Vec<String> =
             members.iter().filter_map(|number| Some(self.members.get(number)?.pid.to_string())).collect();
@@ -312,7 +312,7 @@ impl<'a> Launcher<'a> {
         }
         let mut code = code;
         if code == SIGNALLED {
-            eprintln!("shardtrain: ended as it was asked to; what was not in a checkpoint is lost");
+            eprintln!("shardtrain: ended as requested; the steps after the last checkpoint are lost");
             code += self.signals.stopped.and_then(|signal| u8::try_from(signal).ok()).unwrap_or(0);
         }
         self.code = Some(code);

@@ -96,11 +96,13 @@ pub(crate) fn run(launch: &Launch) -> Result<u8, Failure> {
         None => RankSettings::training(launch)?,
     };
     if launch.elastic && settings.resumes_at_step {
-        let complaint = "--elastic goes on from the newest checkpoint whenever a rank has died: go back with --resume STEP without it first";
+        let complaint = "--elastic resumes from the newest checkpoint whenever a rank has died: go back \
+            with --resume STEP without it first";
         return Err(UsageError(complaint.to_owned()).into());
     }
     if launch.elastic && launch.nodes > 1 {
-        let complaint = "--elastic is for the ranks of one machine; leave it out, and every launcher starts its ranks anew when one has died";
+        let complaint = "--elastic is for the ranks of one machine; leave it out, and every launcher \
+            restarts its ranks when one has died";
         return Err(UsageError(complaint.to_owned()).into());
     }
     // All of it on this thread: ranks end with the thread that started them.
@@ -200,7 +202,7 @@ async fn supervise(launch: &Launch, settings: &RankSettings) -> Result<u8, Failu
         match rules.judge(first, &ends, restarts, signals.stopped.is_some()) {
             Verdict::Done => return Ok(0),
             Verdict::Ended => {
-                eprintln!("shardtrain: ended as it was asked to; what was not in a checkpoint is lost");
+                eprintln!("shardtrain: ended as requested; the steps after the last checkpoint are lost");
                 let signal = signals.stopped.and_then(|signal| u8::try_from(signal).ok());
                 return Ok(128 + signal.unwrap_or(0));
             }
@@ -210,7 +212,7 @@ async fn supervise(launch: &Launch, settings: &RankSettings) -> Result<u8, Failu
             }
             Verdict::Again { ranks: left, cause } => {
                 restarts += 1;
-                eprintln!("shardtrain: {cause}; going on with {left} ranks{}", settings.goes_on);
+                eprintln!("shardtrain: {cause}; continuing with {left} ranks{}", settings.goes_on);
                 ranks = left;
             }
         }

@@ -283,7 +283,7 @@ impl Roster {
             }
             let why = if cause.is_empty() { String::new() } else { format!("{cause}; ") };
             let said =
-                format!("{why}{} of the ranks are left, too few to go on (--min-ranks)", members.len());
+                format!("{why}{} of the ranks are left, too few to continue (--min-ranks)", members.len());
             return self.end(1, Some(said));
         }
         self.restarts += u32::from(!is_unharmed);

@@ -90,12 +90,9 @@ impl Rules {
             over(1, ", while the training was being stopped")
         } else if restarts >= self.max_restarts {
             let times = if restarts == 1 { "once".to_owned() } else { format!("{restarts} times") };
-            over(
-                1,
-                &format!("; the training has been started anew {times} and is not again (--max-restarts)"),
-            )
+            over(1, &format!("; the training has been restarted {times} and is not again (--max-restarts)"))
         } else if left < self.min_ranks {
-            over(1, &format!("; {left} of the ranks are left, too few to go on (--min-ranks)"))
+            over(1, &format!("; {left} of the ranks are left, too few to continue (--min-ranks)"))
         } else {
             Verdict::Again { ranks: left, cause }
         }
@@ -156,7 +153,7 @@ mod tests {
         let (code, cause) = over(RULES, &[End::Signal(9), NOTICED, NOTICED], 0, true);
         assert!(code == 1 && cause.contains("being stopped"), "{cause}");
         for ends in [[End::Signal(15), NOTICED], [End::Killed, End::Code(0)]] {
-            assert_eq!(RULES.judge(2, &ends, 0, true), Verdict::Ended, "as it was asked to");
+            assert_eq!(RULES.judge(2, &ends, 0, true), Verdict::Ended, "as requested");
             assert_ne!(RULES.judge(2, &ends, 0, false), Verdict::Ended);
         }
         let (all, one) = ([End::Code(1), End::Code(1)], Rules { min_ranks: 1, ..RULES });
