@@ -39,23 +39,23 @@ pub fn row_digests(catalog: &dyn Catalog, manifest: &ManifestFile) -> Result<Vec
     Ok(digests)
 }
 
-/// What is to be said of what one rank reported.
+/// The result of the check of one rank's report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RankFinding {
     /// The rank.
     pub rank: u32,
     /// Of how many.
     pub world: u32,
-    /// How many samples it said it read; none if it said nothing.
+    /// How many samples it reported; `None` without a report.
     pub samples: Option<u64>,
     /// How many are its share.
     pub share: u64,
-    /// What that comes to.
+    /// The verdict.
     #[serde(flatten)]
     pub finding: Finding,
 }
 
-/// What a report comes to.
+/// The verdict on a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "finding", rename_all = "snake_case")]
 pub enum Finding {
@@ -87,7 +87,7 @@ pub enum Finding {
     Other,
 }
 
-/// What is to be said of an epoch.
+/// The result of the check of an epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EpochFinding {
     /// The epoch.
@@ -98,8 +98,8 @@ pub struct EpochFinding {
     pub ranks: Vec<RankFinding>,
 }
 
-/// Compares what ranks reported of the epoch of `table` with what they had to read. `rows` are the digests of all samples by
-/// their numbers; reports of other epochs are passed over.
+/// Compares the reports of ranks on the epoch of `table` with their expected reads. `rows` are the digests of
+/// all samples by their numbers; reports of other epochs are passed over.
 pub fn compare(
     plan: &Plan,
     table: &SlotTable,

@@ -12,7 +12,7 @@ static COUNTED: Once = Once::new();
 /// process it is never used again.
 pub fn generation() -> u32 {
     COUNTED.call_once(|| {
-        // SAFETY: what is called in the child only adds to a number.
+        // SAFETY: the function that the child calls only adds to a number.
         let counted = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         assert_eq!(counted, 0, "no memory");
     });

@@ -9,15 +9,15 @@ use shardd_plan::{Epoch, InitialPlacement, Partition, Plan, Schedule, VirtualRan
 use shardfmt::Manifest;
 use shardfmt::manifest::Labels;
 
-/// Slots of a stratified plan that are looked at; of more, every so many.
+/// Slots of a stratified plan that are counted; of more, one in every few.
 const MOST_LOOKED_AT: u64 = 1 << 22;
-/// Counts of labels that all shards together may have where nobody has asked for them to be looked at: 30 ms.
+/// Counts of labels that all shards together may have where no setting asks for the count: 30 ms.
 const MOST_COUNTS: usize = 1 << 18;
 /// Where a virtual rank's micro-batches have less than this part of the classes that they would have of all samples, batch
 /// normalisation is at risk.
 const FEW: f64 = 0.67;
 
-/// What is told apart in samples, and how often each shard has it.
+/// The groups of samples, and how often each shard has them.
 #[derive(Clone, Debug)]
 pub struct Origins {
     by: OriginsBy,
@@ -28,7 +28,7 @@ pub struct Origins {
     of_all: Vec<f64>,
 }
 
-/// What is told apart.
+/// The kind of group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OriginsBy {
@@ -41,7 +41,7 @@ pub enum OriginsBy {
 /// How a plan begins, in the mean over virtual ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// What is told apart.
+    /// The kind of group.
     pub by: OriginsBy,
     /// How many kinds there are.
     pub kinds: usize,
@@ -148,7 +148,7 @@ impl Origins {
         }
     }
 
-    /// The distance of so many samples drawn at random, grain by grain, from all.
+    /// The distance of this number of samples drawn at random, grain by grain, from all.
     fn floor(&self, plan: &Plan, virtual_ranks: u32) -> f64 {
         let all = plan.full_grain_count() as f64;
         let some = all / f64::from(virtual_ranks);

@@ -16,7 +16,7 @@ use super::whom::Standing;
 /// How long one node may take to answer; it may have to ask others, and the store, first.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// How long one may take that only has to say something; it may find out first that the metadata is away.
+/// The limit of a request that only reports; the node may find out first that the metadata is unavailable.
 const SAYS_WITHIN: Duration = Duration::from_secs(5);
 
 /// How soon it is looked whether the answers are still wanted, and again for one to ask besides.
@@ -33,7 +33,7 @@ pub struct Asked {
     pub unanswered: u64,
 }
 
-/// The servers that are asked, and what is known of them. Shared by its clones.
+/// The servers, and their known states. Shared by its clones.
 #[derive(Clone)]
 pub(crate) struct Asking {
     /// For questions that take a node a while.
@@ -113,8 +113,9 @@ impl Asking {
         self.shared.asked().clone()
     }
 
-    /// Asks each question of its server, one after the other of each. One that is late is asked no more; what it has not answered, another is
-    /// asked whom `instead` names. `None` once `is_over` says that nobody wants the answers.
+    /// Asks each question of its server, one after the other of each. One that is late is asked no more; the
+    /// unanswered questions go to another one, which `instead` names. `None` once `is_over` says that no
+    /// caller wants the answers.
     pub(crate) fn ask_all<Q: Send + Sync + 'static, A: Send + 'static>(
         &self,
         questions: Vec<(String, Q)>,
@@ -200,7 +201,7 @@ struct Round<Q, A, F> {
 /// A server that is asked one question after the other.
 struct Asker<Q> {
     server: String,
-    /// What it has yet to answer; the first is being asked.
+    /// The questions without an answer yet; the first is being asked.
     left: Vec<(usize, Arc<Q>)>,
     /// Since when.
     since: Instant,
@@ -235,7 +236,7 @@ where
                     Err(error) => shared.note_error(&to, error),
                 }
                 let is_last = answer.is_err() || over.load(Relaxed);
-                // Nobody may be left who wants to know.
+                // The caller may be gone.
                 if tell.send(Told { asker, answer }).is_err() || is_last {
                     return;
                 }
@@ -252,7 +253,7 @@ where
     fn take(&mut self, Told { asker, answer }: Told<A>) {
         let it = &mut self.askers[asker];
         if it.left.is_empty() {
-            return; // it was given up, and what it says now came too late
+            return; // it was given up, and its answer arrived too late
         }
         match answer {
             Ok(answer) => {
@@ -274,7 +275,7 @@ where
         }
     }
 
-    /// What is left of an asker is not asked any more, the first for this reason.
+    /// The other questions of an asker are given up, the first for this reason.
     fn give_up(&mut self, asker: usize, error: Option<HttpError>) {
         let it = &mut self.askers[asker];
         it.is_given_up.store(true, Relaxed);
@@ -315,7 +316,7 @@ where
             let it = &mut self.askers[asker];
             it.is_late = true;
             it.is_given_up.store(true, Relaxed);
-            // What it is being asked may still come; the rest is for others alone.
+            // The answer to the present question may still come; the rest is for others alone.
             for (number, _) in it.left.split_off(1) {
                 self.asked_of[number] -= 1;
             }

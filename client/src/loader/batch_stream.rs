@@ -170,7 +170,7 @@ struct StepSize {
     samples: u64,
     /// The mean size of a row.
     row_bytes: u64,
-    /// Rows of a grain: what is brought as one.
+    /// Rows of a grain: the unit of a transfer.
     grain_rows: u32,
 }
 
@@ -181,8 +181,8 @@ impl StepSize {
         u64::try_from(rows.div_ceil(u128::from(self.virtual_ranks.max(1)))).unwrap_or(u64::MAX)
     }
 
-    /// What is held at once with a window of so many steps: the grains in which their rows lie, as rows that are read one after
-    /// the other lie in different ones, and the steps that are built.
+    /// The bytes held at once with a window of this number of steps: the grains in which their rows lie, as
+    /// rows that are read one after the other lie in different ones, and the steps that are built.
     fn held(&self, window: u64) -> u64 {
         let rows = self.rows();
         let in_window = rows.saturating_mul(window).min(self.samples);

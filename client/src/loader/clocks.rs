@@ -14,7 +14,7 @@ pub(crate) struct Clocks {
 /// What time is spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum On {
-    /// Asking the store or nodes, and waiting for what they send.
+    /// Asking the store or nodes, and waiting for their data.
     Network,
     /// Opening, reading and checking files of this machine.
     Disk,

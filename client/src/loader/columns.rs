@@ -7,7 +7,8 @@ use super::error::{LoadError, OtherColumns};
 /// What says how the values of tensors, and of other extensions, are to be understood.
 const MEANING: [&str; 2] = ["ARROW:extension:name", "ARROW:extension:metadata"];
 
-/// The columns of several sources, each with what it is called in messages: those of the first, nullable where they are in any.
+/// The columns of several sources, each with its name in messages: those of the first, nullable where they
+/// are in any.
 ///
 /// # Errors
 /// [`LoadError::Columns`] for the first source that has other columns, by name, order, type or shape of a tensor. What else

@@ -50,8 +50,9 @@ impl EpochDelivered {
     }
 }
 
-/// What was given of the epoch under way, and of the one before, of which a report may still be on its way. Of an epoch that was not
-/// counted from its beginning there is nothing: half a count would be taken for a fault of what was read.
+/// The samples given of the epoch under way, and of the one before, of which a report may still be on its
+/// way. Of an epoch that was not counted from its beginning there is nothing: half a count would be taken for
+/// a fault of the reading.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Deliveries(Vec<EpochDelivered>);
@@ -60,7 +61,8 @@ pub struct Deliveries(Vec<EpochDelivered>);
 const KEPT: usize = 2;
 
 impl Deliveries {
-    /// Counts what each of V virtual ranks was given of a step that begins at `position` of `epoch`; `None` if somebody has not counted.
+    /// Counts the samples that each of V virtual ranks got of a step that begins at `position` of `epoch`;
+    /// `None` if one count is missing.
     pub fn add(&mut self, epoch: u32, position: u64, given: Option<&[Delivered]>) {
         let Some(given) = given else {
             self.0.retain(|it| it.epoch != epoch);
@@ -78,7 +80,7 @@ impl Deliveries {
         }
     }
 
-    /// What was given of an epoch, if it was counted from its beginning.
+    /// The samples given of an epoch, if it was counted from its beginning.
     pub fn of(&self, epoch: u32) -> Option<&EpochDelivered> {
         self.0.iter().find(|it| it.epoch == epoch)
     }
@@ -88,7 +90,8 @@ impl Deliveries {
         self.0.is_empty()
     }
 
-    /// Whether these can be counts of `virtual_ranks` virtual ranks: of few epochs, all of so many.
+    /// Whether these can be counts of `virtual_ranks` virtual ranks: of few epochs, all of this number of
+    /// virtual ranks.
     pub fn fits(&self, virtual_ranks: u32) -> bool {
         self.0.len() <= KEPT && self.0.iter().all(|it| it.virtual_ranks.len() == virtual_ranks as usize)
     }

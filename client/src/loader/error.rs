@@ -11,7 +11,7 @@ use shardd_store::origin::OriginError;
 
 use crate::shared_cache::SharedCacheError;
 
-/// Why a loader cannot go on.
+/// Why a loader cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum LoadError {
@@ -48,7 +48,7 @@ pub enum LoadError {
     /// No address to ask.
     #[error("no node to ask: name at least one with --server")]
     NoServers,
-    /// The nodes answer, but what they give does not match the manifest.
+    /// The nodes answer, but their grains do not match the manifest.
     #[error(
         "no node gave the right bytes of some grains within {waited:?}; `shardctl verify` finds the damaged \
         shards"
@@ -63,7 +63,7 @@ pub enum LoadError {
     /// Where shards are kept on this machine.
     #[error(transparent)]
     Cache(#[from] SharedCacheError),
-    /// It has failed before, was told to stop, or there is a bug in it.
+    /// It has failed before, got a stop signal, or there is a bug in it.
     #[error("the loader has stopped; open another one")]
     Stopped,
 }

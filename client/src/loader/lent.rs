@@ -23,7 +23,7 @@ use shardd_api::local_transport::{
 use shardd_api::node::{LocalSocket, NodeId, NodeRecord};
 use tracing::{debug, info};
 
-/// How long a node may take for a word. What it is asked for lies on its disk, and is checked lately.
+/// How long a node may take for a message. The requested grains lie on its disk, and were checked lately.
 const WORD_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long it may take to let us in. Only where very many wait already, as at a process that is stopped, does it take any time.
@@ -35,18 +35,18 @@ enum LendError {
     /// The connection.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// What comes is not what nodes say.
+    /// The bytes are not a node's message.
     #[error(transparent)]
     Frame(#[from] BadFrame),
     /// Its process is stopped, or cannot keep up.
     #[error("no client is admitted, and too many wait already")]
     Full,
-    /// Somebody who may have put himself between us and the node.
+    /// A program that may stand between us and the node.
     #[error(
         "who listens there is user {0}, and neither root, nor ourselves, nor the owner of the socket's file"
     )]
     OtherUser(u32),
-    /// Somebody else's socket.
+    /// The socket of another node.
     #[error("what listens there is not node {0}")]
     OtherNode(NodeId),
     /// Another release.
@@ -58,19 +58,19 @@ enum LendError {
     /// It was to come with an answer.
     #[error("no descriptor arrived, as where a sandbox keeps them away")]
     NoDescriptor,
-    /// It said something else.
+    /// It sent something else.
     #[error("the answer is none to the question")]
     Unexpected,
 }
 
 impl LendError {
-    /// Whether the connection has ended, as when nobody had said anything for long: another one may be better.
+    /// Whether the connection has ended, as after a long silence: another one may be better.
     fn is_lost(&self) -> bool {
         matches!(self, Self::Io(error) if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut))
     }
 }
 
-/// Where a grain lies, by what a node has said.
+/// Where a grain lies, by a node's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     /// The segment's pass.
@@ -89,7 +89,7 @@ pub(super) struct Lenders {
 struct Link {
     node: NodeId,
     socket: LocalSocket,
-    /// Tells the node from what it is after a restart: then all is tried again.
+    /// Distinguishes the node from the same one after a restart: then all is tried again.
     started_at: u64,
     way: Way,
 }
@@ -137,7 +137,7 @@ impl Lenders {
         self.links.get(server).is_some_and(|link| matches!(link.way, Way::Ring(..)))
     }
 
-    /// What was in vain may be tried again.
+    /// Failed requests may be tried again.
     pub(super) fn forgive(&mut self) {
         self.links.retain(|_, link| !matches!(link.way, Way::Stream));
     }
@@ -214,7 +214,7 @@ impl Link {
     }
 }
 
-/// Connects to a node: what it lends decides what comes.
+/// Connects to a node: its first answer decides the transport.
 fn open(socket: &LocalSocket, node: &NodeId) -> Result<Way, LendError> {
     let (connection, share) = Connection::open(socket, node)?;
     match share {
@@ -273,8 +273,8 @@ impl Connection {
         }
     }
 
-    /// Fills the ring, takes out what is in it, and so on. What is taken out is verified by whoever gets it: the memory is the
-    /// node's as much as ours, so that only a copy stays what it is.
+    /// Fills the ring, takes the grains out, and so on. The receiver verifies each grain: the memory is the
+    /// node's as much as ours, so that only a copy stays unchanged.
     fn copies(&mut self, ring: &File, places: &[Place]) -> Result<Vec<Option<Vec<u8>>>, LendError> {
         let mut copies: Vec<Option<Vec<u8>>> = places.iter().map(|_| Some(Vec::new())).collect();
         for load in loads(places) {
@@ -336,7 +336,7 @@ impl Connection {
     }
 }
 
-/// Connects; waits for a little while, but not for ever, where others wait already.
+/// Connects; waits for a little while, but not without limit, where others wait already.
 fn connect(path: &str) -> Result<UnixStream, LendError> {
     let address = SocketAddrUnix::new(path).map_err(io::Error::from)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
@@ -374,7 +374,7 @@ fn listener_user(stream: &UnixStream) -> io::Result<u32> {
 /// Cuts places into loads of a ring, each piece with the number of its place, in order. Pure.
 fn loads(places: &[Place]) -> Vec<Vec<(usize, Piece)>> {
     let mut loads: Vec<Vec<(usize, Piece)>> = Vec::new();
-    let mut used = RING_BYTES; // nothing fits behind what is not there
+    let mut used = RING_BYTES; // nothing fits behind a missing grain
     for (number, place) in places.iter().enumerate() {
         let mut taken = 0;
         while taken < place.len {

@@ -123,7 +123,7 @@ pub enum Follow {
     },
     /// That of several plans mixed, read from their stores: nodes work on one plan a run. They have the same columns.
     Mixture {
-        /// What is mixed. Their order counts.
+        /// The mixed sources. Their order counts.
         sources: Vec<MixedSource>,
         /// Samples of an epoch, with proportions: see
         /// [`MixtureDocument::new`](shardd_plan::MixtureDocument::new).
@@ -173,12 +173,12 @@ pub struct LoaderConfig {
     pub cache: CacheChoice,
 }
 
-/// Where shards of a store elsewhere are kept on this machine, and what is known of files.
+/// Where shards of a store elsewhere are kept on this machine, and the known facts about files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CacheChoice {
     /// The directory. `None`: [`default_cache_dir`].
     pub dir: Option<PathBuf>,
-    /// How many bytes of shards are kept there. `None`: nine tenths of what is there and what is free on that disk.
+    /// How many bytes of shards are kept there. `None`: nine tenths of the used and free bytes on that disk.
     pub limit: Option<ByteSize>,
 }
 
@@ -204,7 +204,7 @@ impl LoaderConfig {
         Self::following(Follow::Mixture { sources, epoch_size }, batch)
     }
 
-    /// What is said of it, and otherwise as [`new`](Self::new).
+    /// The followed run gives the settings, and otherwise as [`new`](Self::new).
     pub fn following(follow: Follow, batch: impl Into<BatchSize>) -> Self {
         Self {
             follow,
@@ -330,7 +330,7 @@ pub struct LoaderStats {
     pub waited_s: f64,
     /// Time that the next step lay finished before the user asked for it, in seconds.
     pub kept_s: f64,
-    /// Time that was spent on asking the store or nodes and waiting for what they send, in seconds.
+    /// Time that was spent on asking the store or nodes and waiting for their data, in seconds.
     pub network_s: f64,
     /// Time that was spent on opening, reading and checking files of this machine, in seconds.
     pub disk_s: f64,
@@ -394,7 +394,7 @@ impl Loader {
     /// # Errors
     /// A plan that does not exist, ranks that do not fit it, a start outside it, no node that answers, a damaged store.
     pub fn open(config: LoaderConfig) -> Result<Self, LoadError> {
-        // What is on its way, and what the user has and has just let go of.
+        // The pending batches, and those that the user has or has just dropped.
         let memory = Pool::new(config.read_ahead + config.threads + 2);
         Self::open_into(config, Box::new(memory))
     }
@@ -547,12 +547,12 @@ impl Loader {
         Ok(Next::Step(step))
     }
 
-    /// What was read so far, by epoch; digest sums are zero unless the audit is on.
+    /// The samples read so far, by epoch; digest sums are zero unless the audit is on.
     pub fn audits(&self) -> &[EpochAudit] {
         &self.audits
     }
 
-    /// Whether digests are summed up of what is read.
+    /// Whether digests of the read samples are summed up.
     pub fn is_audited(&self) -> bool {
         self.config.audit
     }
@@ -568,7 +568,8 @@ impl Loader {
         }
     }
 
-    /// How the grains of each node are got, by the nodes' addresses, as far as any were; without nodes there are none.
+    /// How the grains of each node are got, by the nodes' addresses, for those already got; empty without
+    /// nodes.
     pub fn transports(&self) -> BTreeMap<String, Transport> {
         self.nodes.as_ref().map(|nodes| nodes.transports()).unwrap_or_default()
     }
@@ -583,7 +584,7 @@ impl Loader {
         &self.schema
     }
 
-    /// What is read: the version and the plan of each source. At least one; a mixture may have several.
+    /// The data to read: the version and the plan of each source. At least one; a mixture may have several.
     pub fn sources(&self) -> &[Source] {
         &self.sources
     }
@@ -679,13 +680,13 @@ impl Loader {
 }
 
 impl Loader {
-    /// The addresses of the nodes of its run, as far as they are known; without nodes there are none.
+    /// The addresses of the nodes of its run, the known ones; without nodes there are none.
     pub fn nodes(&self) -> Vec<String> {
         self.nodes.as_ref().map(|nodes| nodes.known()).unwrap_or_default()
     }
 
-    /// Stops reading ahead, tells the nodes how far this rank came, and leaves the run. What is returned no node has taken: it is to be sent
-    /// later, or the audit of those epochs is lost.
+    /// Stops reading ahead, tells the nodes how far this rank came, and leaves the run. No node has taken the
+    /// returned reports: it is to be sent later, or the audit of those epochs is lost.
     #[must_use = "what no node has taken is lost"]
     pub fn close(mut self) -> Vec<AuditReport> {
         self.end()
@@ -693,7 +694,7 @@ impl Loader {
 
     fn end(&mut self) -> Vec<AuditReport> {
         self.ahead = None;
-        self.reports = None; // the reporter tells what is left and leaves the run
+        self.reports = None; // the reporter sends the rest and leaves the run
         self.reporter.take().and_then(|reporter| reporter.join().ok()).unwrap_or_default()
     }
 }
@@ -794,7 +795,8 @@ fn check(config: &LoaderConfig, order: &Order, virtual_ranks: u32) -> Result<(),
     Err(LoadError::Config(complaint))
 }
 
-/// What batch normalisation would suffer from, said once for all ranks. A run that has exchanged before has mixed.
+/// What batch normalisation would suffer from, logged once for all ranks. A run that has exchanged before has
+/// mixed.
 fn batch_norm_risk(
     config: &LoaderConfig,
     sources: &[Source],
@@ -823,7 +825,7 @@ fn spawn<T: Send + 'static>(
 const LAST_OFFERS: Duration = Duration::from_secs(10);
 const OFFER_EVERY: Duration = Duration::from_millis(500);
 
-/// Tells the nodes what it is told, until it is told no more. Returns what no node has taken.
+/// Passes messages on to the nodes, until no more arrive. Returns those that no node has taken.
 fn report_all(nodes: &Nodes, partitions: &Range<u32>, told: &Receiver<Report>) -> Vec<AuditReport> {
     let mut unsent: Vec<AuditReport> = Vec::new();
     loop {
@@ -839,7 +841,7 @@ fn report_all(nodes: &Nodes, partitions: &Range<u32>, told: &Receiver<Report>) -
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        // Where the rank is by now is what is told, and once is enough.
+        // Only the present place of the rank is sent, and once is enough.
         while let Ok(newer) = told.try_recv() {
             match newer {
                 Report::Position => is_moved = true,

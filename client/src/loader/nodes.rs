@@ -28,10 +28,10 @@ use super::lent::{Lenders, Place};
 use super::order::SourceRead;
 use super::source::{Reads, Ready, RowSource};
 
-/// How long a loader goes on trying all nodes before it gives up on a grain.
+/// How long a loader keeps trying all nodes before it gives up on a grain.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long to wait before asking again for what nobody gave.
+/// How long to wait before asking again for the missing grains.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// No question asks for more grains than this...
@@ -55,11 +55,11 @@ pub(crate) struct Nodes {
     run: RunId,
     rank: u32,
     world: u32,
-    /// Where the user said nodes are; the first is the rank's own.
+    /// The addresses of nodes that the user gave; the first is the rank's own.
     servers: Vec<String>,
     /// This machine; `None` if nothing is to be borrowed from nodes.
     host: Option<String>,
-    /// How each node's grains are got, as far as any were.
+    /// The transport of each node's grains, of those already got.
     transports: Mutex<BTreeMap<String, Transport>>,
     view: Mutex<RunView>,
     /// A node has reported that its room is short: it is asked for rows.
@@ -135,7 +135,7 @@ impl Nodes {
         }
     }
 
-    /// Tells what was read in an epoch; whether a node has taken it, or refuses to for good.
+    /// Reports the samples read in an epoch; whether a node has taken it, or refuses to for good.
     pub(crate) fn report_audit(&self, report: &AuditReport) -> bool {
         let path = format!("/v1/runs/{}/audit", self.run);
         self.addresses().iter().any(|server| {
@@ -236,7 +236,7 @@ impl Nodes {
         self.asking.asked()
     }
 
-    /// How each node's grains are got, by the nodes' addresses, as far as any were.
+    /// The transport of each node's grains, by the nodes' addresses, of those already got.
     pub(crate) fn transports(&self) -> BTreeMap<String, Transport> {
         self.transports.lock().expect("no panic while held").clone()
     }
@@ -268,7 +268,8 @@ fn ask(
 }
 
 /// The nodes that a rank reports to: the hosts of its partitions, and every node that it has asked for anything, whether that has
-/// answered or was too late. A node that has heard of a rank holds what has left until this rank has passed the epoch.
+/// answered or was too late. A node that has heard of a rank holds the moved grains until this rank has
+/// passed the epoch.
 fn reported_to(mut hosts: Vec<String>, asked: &BTreeMap<String, Asked>) -> Vec<String> {
     hosts.sort();
     hosts.dedup();
@@ -301,7 +302,7 @@ impl Wanted {
     }
 }
 
-/// What is asked of a node at once.
+/// The grains asked of a node at once.
 struct Question {
     transport: Transport,
     wanted: Vec<Wanted>,
@@ -346,7 +347,7 @@ pub(crate) struct NodeRows {
     /// The rows that the window wants of each grain, and those of them that came by themselves.
     rows: HashMap<GrainNo, Vec<u32>>,
     sparse: HashMap<GrainNo, Bytes>,
-    /// A node gave wrong bytes: it is told so when it is asked again.
+    /// A node gave wrong bytes: the next request says so.
     doubts: bool,
     /// By the segments' passes.
     maps: HashMap<String, Arc<Mmap>>,
@@ -356,7 +357,7 @@ pub(crate) struct NodeRows {
     /// ...and after them: several answers may name a segment that was dropped since they were given.
     just_lost: HashSet<String>,
     clocks: Arc<Clocks>,
-    /// What is asked for is not wanted any more.
+    /// The grains are not wanted any more.
     stop: CancellationToken,
 }
 
@@ -430,7 +431,7 @@ impl NodeRows {
             .max(1)
     }
 
-    /// Asks for grains until all are here: first the hosts, then, for what is left, any node.
+    /// Asks for grains until all are here: first the hosts, then, for the rest, any node.
     fn bring(&mut self, wanted: Vec<Wanted>) -> Result<(), LoadError> {
         let began = Instant::now();
         let mut left = wanted;
@@ -559,8 +560,8 @@ impl NodeRows {
         }
     }
 
-    /// Takes an answer's grains, to a question that `doubted` what was given before or did not; returns those that must be asked
-    /// for again, and how those came that were lent, if any were.
+    /// Takes an answer's grains, to a question that `doubted` the grains given before or did not; returns
+    /// those that must be asked for again, and how those came that were lent, if any were.
     fn take(
         &mut self,
         server: &str,
@@ -614,7 +615,8 @@ impl NodeRows {
                     self.known.insert(wanted.grain, bytes);
                 }
                 Some(_) => {
-                    // Damaged since it was checked. Where that was checked again, what is lent is not what the node reads.
+                    // Damaged since it was checked. Where that was checked again, the lent bytes are not
+                    // those that the node reads.
                     strange |= doubted && number >= sent;
                     self.doubts = true;
                     again.push(wanted);
@@ -652,7 +654,7 @@ impl NodeRows {
         places.iter().map(|place| self.map(server, place)).collect()
     }
 
-    /// Lets go of what came over the network when it has become too much, but not of what is wanted now.
+    /// Drops grains from the network when they take too much memory, but not those wanted now.
     fn trim(&mut self, wanted: &BTreeSet<Wanted>) {
         let owned = |bytes: &GrainBytes| if let GrainBytes::Owned(bytes) = bytes { bytes.len() } else { 0 };
         if self.known.values().map(owned).sum::<usize>() > KEPT_BYTES {
@@ -673,7 +675,7 @@ impl NodeRows {
             _ => {
                 let file = self.lenders.file(server, segment)?;
                 // SAFETY: a segment is only ever appended to, never truncated or rewritten (docs/ARCHITECTURE.md), so the
-                // mapped bytes stay what they are for as long as the map lives, also when the file is unlinked.
+                // mapped bytes stay unchanged as long as the map lives, also when the file is unlinked.
                 let map = match unsafe { Mmap::map(&file) } {
                     Ok(map) => Arc::new(map),
                     Err(error) => {
@@ -732,7 +734,7 @@ impl RowSource for NodeRows {
     }
 }
 
-/// The grains of a window, or what is wanted of them.
+/// The grains of a window, or the wanted ones.
 struct Grains {
     whole: HashMap<GrainNo, GrainBytes>,
     sparse: HashMap<GrainNo, Bytes>,

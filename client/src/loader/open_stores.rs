@@ -35,9 +35,10 @@ impl<'a> Stores<'a> {
     }
 }
 
-/// Removes from the shards that this machine keeps those that a store has marked. Reading goes on where that cannot be done.
+/// Removes from the shards that this machine keeps those that a store has marked. Reading continues where
+/// that cannot be done.
 fn drop_forgotten(catalog: &LocalCatalog, cache: &CacheChoice) {
-    // A web server does not list what it has.
+    // A web server does not list its files.
     if catalog.origin().is_read_only() || !cache.place().exists() {
         return;
     }

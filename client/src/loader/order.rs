@@ -13,7 +13,7 @@ use super::{BatchSize, LoadError};
 /// Of a plan that says nothing of them and has enough samples.
 const USUAL_PARTITIONS: u32 = 96;
 
-/// V of a mixture read in steps of `global_batch`, if nothing is said of it.
+/// V of a mixture read in steps of `global_batch`, by default.
 pub fn mixture_virtual_ranks(global_batch: u64) -> u32 {
     default_virtual_ranks(USUAL_PARTITIONS, global_batch)
 }
@@ -104,9 +104,9 @@ impl Order {
         u32::try_from(epochs).unwrap_or(u32::MAX)
     }
 
-    /// V, if nothing is said of it: for steps of a given size a function of that size and the plan alone, so that what is trained
-    /// does not depend on the world; where a rank's micro-batch is given, one for each rank. A mixture has no partitions of its own
-    /// to be divided, and as many as a plan of the usual number of them.
+    /// The default V: for steps of a given size a function of that size and the plan alone, so that the
+    /// trained model does not depend on the world; where a rank's micro-batch is given, one for each rank. A
+    /// mixture has no partitions of its own to be divided, and as many as a plan of the usual number of them.
     pub(crate) fn default_virtual_ranks(&self, batch: BatchSize, world: u32) -> u32 {
         match (batch, &self.mixture) {
             (BatchSize::Global(size), None) => self.plans[0].default_virtual_ranks(size),
@@ -151,8 +151,8 @@ impl Order {
         &self.plans[source.0 as usize]
     }
 
-    /// The virtual rank that owns what is read: that of its partition. What is not shuffled belongs to nobody, and is dealt
-    /// in equal stretches.
+    /// The virtual rank that owns the samples: that of their partition. Unshuffled samples have no owner, and
+    /// are dealt in equal stretches.
     pub(super) fn owner(&self, turn: &Turn, virtual_ranks: u32) -> u32 {
         let plan = self.plan(turn.source);
         let owner = || plan.virtual_rank_of(plan.at_position(turn.position).0, virtual_ranks).0;

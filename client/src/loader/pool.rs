@@ -27,14 +27,14 @@ pub(crate) struct Pool {
 
 #[derive(Debug)]
 struct Kept {
-    /// Blocks that nobody has, the last one to come back last.
+    /// Free blocks, the last one to come back last.
     blocks: Mutex<Vec<MmapMut>>,
     /// How many blocks are kept at most.
     most: usize,
 }
 
 impl Pool {
-    /// Keeps at most `most` blocks that nobody has.
+    /// Keeps at most `most` free blocks.
     pub(crate) fn new(most: usize) -> Self {
         Self { kept: Arc::new(Kept { blocks: Mutex::default(), most }) }
     }
@@ -91,7 +91,7 @@ fn fresh(len: usize) -> io::Result<MmapMut> {
     Ok(block)
 }
 
-/// A block that somebody has.
+/// A block in use.
 #[derive(Debug)]
 struct Lease {
     /// Taken when it is dropped.
@@ -110,7 +110,7 @@ impl Deref for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // In a process that was forked meanwhile the blocks may be locked for ever, and nobody takes any.
+        // In a process that was forked meanwhile the blocks may stay locked, and no reader takes any.
         if self.generation == fork::generation()
             && let (Some(block), Some(home)) = (self.block.take(), self.home.upgrade())
         {

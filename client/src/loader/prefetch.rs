@@ -49,16 +49,16 @@ struct Builder {
     audit: bool,
 }
 
-/// A step whose rows lie ready: what is left is to gather them, on any thread.
+/// A step whose rows lie ready: all that remains is to gather them, on any thread.
 pub(crate) struct Task {
     span: StepSpan,
-    /// What is read of each part of the step, and where it lies.
+    /// The reads of each part of the step, and their places.
     pieces: Vec<(Reads, Arc<dyn Ready>)>,
     surplus: u64,
     builder: Arc<Builder>,
 }
 
-/// A step, what is read of each of its parts, and how many of those reads are of other ranks' partitions.
+/// A step, the reads of each of its parts, and how many of those reads are of other ranks' partitions.
 struct Planned {
     span: StepSpan,
     reads: Vec<Reads>,
@@ -89,14 +89,15 @@ impl Prefetch {
         Ok(Self { shares, rows, start, end_epoch, stride, window, builder: Arc::new(builder) })
     }
 
-    /// Gives tasks until all epochs are read or nobody takes them any more (`false`); an error is the last thing given.
+    /// Gives tasks until all epochs are read or no thread takes them any more (`false`); an error is the last
+    /// thing given.
     pub(crate) fn run(mut self, mut give: impl FnMut(Result<Task, LoadError>) -> bool) {
         if let Err(Some(error)) = self.read_all(&mut give) {
             give(Err(error));
         }
     }
 
-    /// `Err(None)`: nobody takes the tasks any more.
+    /// `Err(None)`: no thread takes the tasks any more.
     fn read_all(
         &mut self,
         give: &mut impl FnMut(Result<Task, LoadError>) -> bool,
@@ -110,9 +111,9 @@ impl Prefetch {
             let surplus = shares.surplus(&reads);
             Some(Planned { span, reads, surplus })
         };
-        // What the source was told of.
+        // The steps announced to the source.
         let mut ahead: VecDeque<Planned> = VecDeque::new();
-        // Somebody waits for the first step: it is not kept waiting for others.
+        // A reader waits for the first step: it is not kept waiting for others.
         let mut length = 1;
         while let Some(first) = ahead.pop_front().or_else(|| planned(&mut self.shares, None)) {
             // A window never crosses into the next epoch, whose grains are still on their way; but for a step that does. Nor

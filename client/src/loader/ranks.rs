@@ -50,7 +50,7 @@ pub enum Layout {
     },
 }
 
-/// A process as far as data is concerned: those with the same index read the same.
+/// A process in its role as a reader of data: those with the same index read the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataRank {
     /// Its number, from 0: what the plan calls a rank.
@@ -117,7 +117,7 @@ pub enum RankError {
         "global_batch_size {global_batch_size} leaves some of {virtual_ranks} virtual ranks without samples: use {virtual_ranks} or more, or fewer virtual ranks"
     )]
     BatchTooSmall { global_batch_size: u64, virtual_ranks: u32 },
-    /// A variable that is no number.
+    /// A variable that is not a number.
     #[error(
         "{name}={value:?} in the environment is not a whole number from 0 to 4294967295: correct or unset it"
     )]
@@ -220,7 +220,8 @@ impl WorldRank {
     /// `variable` looks one up.
     ///
     /// # Errors
-    /// [`RankError`] for one without the other, for what is no number, and for a rank that is not there.
+    /// [`RankError`] for one without the other, for a value that is not a number, and for a rank that is not
+    /// there.
     pub fn from_env(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, RankError> {
         let number = |name: &'static str| {
             let Some(value) = variable(name) else { return Ok(None) };
@@ -287,7 +288,7 @@ impl DataRank {
 
 impl RankShare {
     /// What a data rank reads of a run over `plan` in steps of `batch`, with V virtual ranks: by default the plan's for a global
-    /// batch, and the fewest that so many data ranks can share where a virtual rank's micro-batch is given.
+    /// batch, and the fewest that all data ranks can share where a virtual rank's micro-batch is given.
     ///
     /// # Errors
     /// [`RankError`] if the ranks do not fit the plan, or the batch not the ranks.

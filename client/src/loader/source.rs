@@ -7,7 +7,7 @@ use shardfmt::row::Rows;
 use super::LoadError;
 use super::order::SourceRead;
 
-/// Brings rows to where they can be gathered. What it gives has been verified against the manifests.
+/// Brings rows to where they can be gathered. Its rows have been verified against the manifests.
 pub(crate) trait RowSource: Send {
     /// Makes ready what is read in a window of steps of one epoch; blocks until it is. What earlier windows read may be let
     /// go of, but for what their own [`Ready`] holds.
@@ -18,7 +18,7 @@ pub(crate) trait RowSource: Send {
         0
     }
 
-    /// What a step reads that will be prepared some time after those that it was told of before. Does not wait for it.
+    /// What a step reads that will be prepared some time after those announced before. Does not wait for it.
     fn expect(&mut self, _epoch: u32, _reads: &Reads) {}
 }
 

@@ -129,7 +129,8 @@ impl Spans {
         }
     }
 
-    /// How many steps the run has from `position` of `epoch` on. So many that they cannot be counted are the largest number.
+    /// How many steps the run has from `position` of `epoch` on. A count that does not fit is the largest
+    /// number.
     pub fn left(&self, epoch: u32, position: u64) -> u64 {
         let Some(following) = self.end_epoch.checked_sub(epoch).and_then(|epochs| epochs.checked_sub(1))
         else {

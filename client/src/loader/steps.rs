@@ -15,8 +15,8 @@ pub enum LastBatch {
     Drop,
     /// Their step is filled up with the first samples of the same epoch's order; the audit counts these repeats apart.
     Wrap,
-    /// They open the first step of the next epoch, which goes on with that epoch's first samples. Nothing is left out or
-    /// repeated, and only the last step of the last epoch may be smaller.
+    /// They open the first step of the next epoch, which continues with that epoch's first samples. Nothing
+    /// is left out or repeated, and only the last step of the last epoch may be smaller.
     Carry,
 }
 

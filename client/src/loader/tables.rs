@@ -18,7 +18,8 @@ use tracing::{debug, warn};
 use super::spawn;
 use crate::shared_cache::SlotTables;
 
-/// So many grains are moved in some hundredths of a second: a table that takes no more is worked out on the spot.
+/// This number of grains is moved in some hundredths of a second: a table that takes no more is worked out on
+/// the spot.
 const QUICK: u128 = 1 << 20;
 
 /// How often it is looked whether another process has worked a table out.
@@ -32,7 +33,7 @@ pub(crate) struct Tables {
     plan: Arc<Plan>,
     /// The cache directory of this machine, if there is one.
     cache_dir: Option<PathBuf>,
-    /// What is kept there, once there was something to keep.
+    /// The kept tables, once there are any.
     kept: OnceCell<Option<SlotTables>>,
     quick: u128,
     now: Option<SlotTable>,
@@ -109,7 +110,7 @@ impl Tables {
         self.kept.get_or_init(open).as_ref()
     }
 
-    /// A table in which damage was met is worked out again by whoever wants it next.
+    /// A table in which damage was met is worked out again by the next reader.
     fn let_go(&self, table: &SlotTable) {
         if table.is_damaged()
             && let Some(kept) = self.kept()

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How many answers of a server are remembered, and how many there must be before they say what is usual.
+/// How many answers of a server are remembered, and how many there must be before they show the usual time.
 const REMEMBERED: usize = 64;
 const AT_LEAST: usize = 16;
 

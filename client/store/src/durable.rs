@@ -7,8 +7,8 @@ use std::path::Path;
 /// Begins the names of files being written; one left behind by a crash is overwritten by the next write.
 pub const UNFINISHED: char = '~';
 
-/// Makes `bytes` the content of `dir/name`, durably: whoever reads sees the content before or after, never a mixture.
-/// Callers exclude each other per name.
+/// Makes `bytes` the content of `dir/name`, durably: a reader sees the content before or after, never a
+/// mixture. Callers exclude each other per name.
 pub fn replace(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let unfinished = dir.join(format!("{UNFINISHED}{name}"));
     let mut file = File::create(&unfinished)?;

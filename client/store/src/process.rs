@@ -18,7 +18,7 @@ pub(crate) struct ProcessName {
     began: u64,
 }
 
-/// What is known of a process.
+/// The known state of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Life {
     Lives,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The most that is kept free unless a setting says otherwise.
 const MOST: u64 = 1 << 30;
-/// Of a smaller disk, one part in so many.
+/// Of a smaller disk, one part in this number.
 const SHARE: u64 = 20;
 
 /// What a disk has.
@@ -32,7 +32,8 @@ impl Disk {
         })
     }
 
-    /// What is kept free of it where no setting says how much: 1 GiB, or a twentieth of a disk below 20 GiB.
+    /// The bytes kept free on it where no setting says how much: 1 GiB, or a twentieth of a disk below 20
+    /// GiB.
     #[must_use]
     pub fn default_reserve(self) -> u64 {
         MOST.min(self.size / SHARE)
@@ -45,17 +46,17 @@ impl Disk {
     }
 }
 
-/// Bytes that whoever writes leaves free on the disk it writes to. None until it is set.
+/// Bytes that a writer leaves free on the disk it writes to. None until it is set.
 #[derive(Debug, Default)]
 pub struct Reserve(AtomicU64);
 
 impl Reserve {
-    /// From now on so many bytes stay free.
+    /// From now on this number of bytes stays free.
     pub fn set(&self, bytes: u64) {
         self.0.store(bytes, Relaxed);
     }
 
-    /// Whether `bytes` more may be written below `directory`. A disk that does not say what it has is written to.
+    /// Whether `bytes` more may be written below `directory`. A disk of unknown size is written to.
     #[must_use]
     pub fn admits(&self, directory: &Path, bytes: u64) -> bool {
         match self.0.load(Relaxed) {

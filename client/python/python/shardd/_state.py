@@ -58,7 +58,8 @@ class State:
             done, of = self.unfinished_step
             warnings.warn(
                 f"the state is taken after {done} of {of} micro-batches of a step: reading continues at the start "
-                f"of the step, epoch {self.epoch} position {self.position}, and {self.given_again} samples that this rank was given come again. Take it when "
+                f"of the step, epoch {self.epoch} position {self.position}, and {self.given_again} samples that "
+                "this rank was given come again. Take it when "
                 "is_last_micro is true, and nothing does",
                 stacklevel=3,
             )

@@ -33,16 +33,17 @@ impl Bringer {
         self.cache.get(entry.id, entry.bytes, || self.go_on(), || self.fetch(origin, entry))
     }
 
-    /// A shard from its store, whole; not, once nobody wants it any more. Blocks.
+    /// A shard from its store, whole; not, once no reader wants it any more. Blocks.
     pub(super) fn fetch(&self, origin: &Origin, entry: &ShardEntry) -> Result<Bytes, LoadError> {
         self.unless_stopped(async { Ok(origin.shard(entry).await?) })
     }
 
-    /// Reads a file from its begin to its end, and notes that it is the shard; not, once nobody wants that any more. Blocks. What was
-    /// read makes room in memory for what others wait for, unless all of it `fits`.
+    /// Reads a file from its begin to its end, and notes that it is the shard; not, once no reader wants that
+    /// any more. Blocks. The read shard makes room in memory for those that others wait for, unless all of it
+    /// `fits`.
     pub(super) fn verify(&self, shard: ShardId, path: &Path, fits: bool) -> Result<(), LoadError> {
         if self.cache.is_verified(shard, path) {
-            return Ok(()); // by another process, or somebody who could not wait
+            return Ok(()); // by another process, or a reader that could not wait
         }
         let failed = |source| ShardError::Io { shard: path.display().to_string(), source };
         let seen = Seen::now(path);
@@ -67,7 +68,7 @@ impl Bringer {
         Ok(())
     }
 
-    /// What comes of `work`, unless nobody wants it any more. Blocks.
+    /// The result of `work`, unless no reader wants it any more. Blocks.
     pub(super) fn unless_stopped<T>(
         &self,
         work: impl Future<Output = Result<T, LoadError>>,

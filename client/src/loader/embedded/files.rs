@@ -32,8 +32,8 @@ use super::singles::{Singles, Size, Spent, Taken, Wanted};
 use super::units::Met;
 use crate::shared_cache::{Fetched, Seen, SharedCache};
 
-/// Rows of at least so many bytes are read from a disk one by one; of smaller ones the whole shard, since a disk takes as
-/// long for a row as for many in a row.
+/// Rows of at least this number of bytes are read from a disk one by one; of smaller ones the whole shard,
+/// since a disk takes as long for a row as for many in a row.
 const LARGE_ROW: u64 = 16 << 10;
 
 /// Where the footer of a shard lies, and more: at its end.
@@ -91,7 +91,7 @@ pub(crate) struct ShardFiles {
     singles: Singles,
     spent: Spent,
     /// Shards that are brought while single rows of them are read; `None` if that would be for nothing: the cache does not hold all
-    /// of them, or nobody reads them to the end.
+    /// of them, or no reader reads them to the end.
     coming: Option<HashMap<u32, JoinHandle<()>>>,
     /// How many of them are brought at once.
     at_once: Arc<Semaphore>,
@@ -189,7 +189,8 @@ impl ShardFiles {
             there: Met::default(),
             room,
             horizon,
-            // Not the loader's own: whoever has given all rows lets go of what is on its way, and batches are still gathered.
+            // Not the loader's own: a source that has given all rows drops its pending reads, and batches are
+            // still gathered.
             bringer: Bringer { cache, runtime: runtime.handle().clone(), stop: stop.child_token() },
             at_once: Arc::new(Semaphore::new(AT_ONCE)),
             numbers: Arc::new(numbers),
@@ -206,14 +207,14 @@ impl ShardFiles {
         })
     }
 
-    /// Of whoever asks for some samples and perhaps never for others: what is not asked for is not brought.
+    /// For a reader that asks for some samples and perhaps never for others: only these are fetched.
     pub(crate) fn for_some_samples(mut self) -> Self {
         self.coming = None;
         self
     }
 
-    /// Of rows that are asked for one by one, so many are read together of each version, since its order uses them soon after each
-    /// other, if the memory has room for twice as many as `stay` until then.
+    /// Of rows that are asked for one by one, this number is read together of each version, since its order
+    /// uses them soon after each other, if the memory has room for twice as many as `stay` until then.
     pub(crate) fn in_units(mut self, units: impl IntoIterator<Item = Unit>) -> Self {
         let fits = |(Unit { rows, stay }, stored): (Unit, &Stored)| {
             if stay.saturating_mul(stored.row_bytes()) <= self.room / 2 { rows } else { 1 }
@@ -232,14 +233,15 @@ impl ShardFiles {
         Arc::clone(&self.numbers)
     }
 
-    /// The store of a shard, and what is known of it.
+    /// The store of a shard, and its known state.
     fn entry(&self, number: u32) -> (&Arc<Origin>, &ShardEntry) {
         let (version, shard) = self.listed[number as usize];
         let Stored { origin, manifest } = &self.stored[version as usize];
         (origin, &manifest.shards[shard as usize])
     }
 
-    /// Opens shards, or asks for the rows of them alone that are wanted, whichever is less; these are what is given.
+    /// Opens shards, or asks for the rows of them alone that are wanted, whichever is less; these are the
+    /// ones given.
     fn obtain(
         &mut self,
         missing: Vec<u32>,
@@ -301,7 +303,8 @@ impl ShardFiles {
         origin.local_path(&entry.id)
     }
 
-    /// Whether a shard of this machine is being checked, or is about to be. If that has failed, who wants it next is told why.
+    /// Whether a shard of this machine is being checked, or is about to be. If that has failed, the next
+    /// reader gets the reason.
     fn is_being_checked(&self, number: u32) -> bool {
         let goes_on = |coming: &HashMap<u32, JoinHandle<()>>| {
             coming.get(&number).is_none_or(|check| !check.is_finished())
@@ -320,7 +323,8 @@ impl ShardFiles {
         }
     }
 
-    /// Has shards brought, or checked, while somebody reads rows of them, if it is known that others will be wanted, too.
+    /// Has shards brought, or checked, while a reader takes rows of them, if it is known that others will be
+    /// wanted, too.
     fn begin_to_bring<'a>(&mut self, numbers: impl Iterator<Item = &'a u32>) {
         let Some(mut coming) = self.coming.take() else { return };
         for number in numbers {
@@ -341,7 +345,7 @@ impl ShardFiles {
                         Some(path) => bringer.verify(entry.id, &path, fits),
                         None => bringer.bring(&origin, &entry).map(|_| ()),
                     });
-                    // Whoever wants it next tries again, and says what is wrong.
+                    // The next reader tries again, and reports the error.
                     if let Ok(Err(error)) = brought.await
                         && !matches!(error, LoadError::Stopped)
                     {
@@ -476,8 +480,8 @@ impl ShardFiles {
         !old.is_empty()
     }
 
-    /// Makes rows ready, by the numbers of their shards and in these; blocks until they are. What earlier calls made ready may
-    /// be let go of, but for what they have given.
+    /// Makes rows ready, by the numbers of their shards and in these; blocks until they are. The rows made
+    /// ready by earlier calls may be dropped, except those already given.
     pub(crate) fn prepare(
         &mut self,
         epoch: u32,
@@ -497,7 +501,7 @@ impl ShardFiles {
         while self.open.heap_bytes() > HEAP && self.make_room() {}
         if self.some_by_row {
             let began = Instant::now();
-            // Somebody waits for the first rows, and they are few.
+            // A reader waits for the first rows, and they are few.
             if self.window > FIRST {
                 self.look(&wanted);
             }
@@ -512,14 +516,14 @@ impl ShardFiles {
 }
 
 impl Drop for ShardFiles {
-    /// What is on its way is given up. That is waited for, which takes a moment: nothing may be left that works on a runtime which
-    /// ends.
+    /// Pending reads are given up. That is waited for, which takes a moment: nothing may be left that works
+    /// on a runtime which ends.
     fn drop(&mut self) {
         self.bringer.stop.cancel();
         let coming = self.coming.take().unwrap_or_default();
         self.runtime.block_on(async {
             for task in coming.into_values() {
-                let _ = task.await; // it has told what went wrong
+                let _ = task.await; // it has reported the error
             }
         });
     }

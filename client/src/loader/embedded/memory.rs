@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that the kernel can still give, by what it says of the machine, and what the control groups around this process, of either
-/// version, have left; any number, if it says nothing.
+/// Bytes that the kernel can still give, by its figures for the machine, and the bytes that the control
+/// groups around this process, of either version, have left; any number, if it says nothing.
 pub(crate) fn room() -> u64 {
     let read = |path: &Path| fs::read_to_string(path).ok();
     let machine = read(Path::new("/proc/meminfo")).and_then(|text| of_machine(&text));

@@ -18,16 +18,17 @@ use shardfmt::{RowCodec, RowDigest, ShardEntry, ShardError};
 
 use super::super::LoadError;
 
-/// A request takes as long as so many bytes, more or less; and stores' clients ask for what lies closer together in one.
+/// A request takes as long as this number of bytes, more or less; and stores' clients ask for what lies
+/// closer together in one.
 const REQUEST: u64 = 1 << 20;
 
-/// Of a sidecar: what it has for each row, more or less.
+/// Of a sidecar: its bytes for each row, more or less.
 const SIDECAR_ROW: u64 = 24;
 
 /// How many shards are asked for rows at once.
 const AT_ONCE: usize = 32;
 
-/// Sidecars of shards of so many rows together are kept.
+/// Sidecars of shards of this number of rows together are kept.
 const ROWS_KEPT: u64 = 4 << 20;
 
 /// How large a shard is.
@@ -39,7 +40,7 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// What it costs to ask for all of it.
+    /// The cost of asking for all of it.
     fn cost(self) -> u64 {
         self.bytes.saturating_add(REQUEST)
     }
@@ -58,12 +59,12 @@ impl From<&ShardEntry> for Size {
 pub(super) struct Spent(Vec<u64>);
 
 impl Spent {
-    /// Nothing, for so many shards.
+    /// Nothing, for this number of shards.
     pub(super) fn none(shards: usize) -> Self {
         Self(vec![0; shards])
     }
 
-    /// Whether to ask for `rows` rows of a shard one by one, and not for all of it. Counts what it will cost.
+    /// Whether to ask for `rows` rows of a shard one by one, and not for all of it. Counts the cost.
     pub(super) fn is_worthwhile(&mut self, number: u32, shard: Size, rows: u64) -> bool {
         let spent = &mut self.0[number as usize];
         let sidecar = if *spent == 0 { REQUEST + u64::from(shard.rows) * SIDECAR_ROW } else { 0 };
@@ -188,7 +189,7 @@ async fn rows_of(
     Ok((sidecar, Some(encoders)))
 }
 
-/// What was fetched as rows, each of which is the one that the sidecar names.
+/// The fetched rows, each of which is the one that the sidecar names.
 fn genuine(
     codec: &RowCodec,
     entry: &ShardEntry,

@@ -9,7 +9,7 @@ use std::ops::Range;
 pub(super) type Rows = (u32, Range<u32>);
 
 /// Which units have been met. Each row is met once in an epoch, more or less, so a unit is forgotten when as many were met as it
-/// has; and what is left of an epoch, when the next one begins.
+/// has; and the rest of an epoch, when the next one begins.
 #[derive(Debug, Default)]
 pub(super) struct Met {
     epoch: u32,

@@ -428,7 +428,7 @@ impl ManifestBytes for ServedManifest {
 fn refused(error: HttpError, what: &str) -> CatalogError {
     match error {
         HttpError::Problem { status: 404, kind, detail, .. } => {
-            // A server of ours says what is missing; anything else in its place did not know the path.
+            // A server of ours names the missing thing; anything else in its place did not know the path.
             let what = if kind.parse() == Ok(Kind::NotFound) {
                 what.to_owned()
             } else {

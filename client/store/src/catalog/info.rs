@@ -45,7 +45,7 @@ impl DatasetInfo {
     }
 }
 
-/// What whoever commits says about it.
+/// The committer's note on a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitNote {
     /// What made the version.
@@ -74,7 +74,7 @@ pub struct LogEntry {
     pub commit: Commit,
 }
 
-/// A tag, and what it is on.
+/// A tag, and its commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TagInfo {
@@ -94,7 +94,7 @@ pub struct TagInfo {
     pub tagged_at: u64,
 }
 
-/// What is expected of a tag that is to be set.
+/// The expected state of a tag that is to be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TagExpected {
@@ -116,7 +116,7 @@ impl TagExpected {
     }
 }
 
-/// What is known of a plan without reading it.
+/// The facts about a plan that need no reading of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PlanInfo {
@@ -141,7 +141,7 @@ pub struct Pruned {
     pub commits: u64,
 }
 
-/// A version: what is in it, and how its dataset came to it.
+/// A version: its content, and how its dataset reached it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct VersionInfo {
@@ -151,7 +151,7 @@ pub struct VersionInfo {
     /// The dataset it was first committed to; null if it never was.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<shardd_api::schema::DatasetName>))]
     pub dataset: Option<DatasetName>,
-    /// The commits of that dataset that came to it, with their parents, the newest first.
+    /// The commits of that dataset that led to it, with their parents, the newest first.
     pub commits: Vec<LogEntry>,
     /// Samples.
     pub samples: u64,

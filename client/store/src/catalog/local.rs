@@ -331,7 +331,7 @@ impl Catalog for LocalCatalog {
     }
 }
 
-/// Connections go on while nobody asks, and uploads of several threads side by side.
+/// Connections stay open between requests, and uploads of several threads side by side.
 fn networked() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }

@@ -57,8 +57,8 @@ pub use shelf::Shelf;
 
 /// Looks up, adds and removes datasets, versions, tags and plans. Blocks; not to be called from async tasks.
 ///
-/// Everything that comes out is verified against its name. What goes in is content-addressed, and what changes says what
-/// it replaces, so repeating a call is harmless.
+/// Everything that comes out is verified against its name. New objects are content-addressed, and each change
+/// names the state it replaces, so repeating a call is harmless.
 pub trait Catalog: Send + Sync {
     /// All datasets, ordered by name.
     fn datasets(&self) -> Result<Vec<DatasetInfo>, CatalogError>;
@@ -89,7 +89,7 @@ pub trait Catalog: Send + Sync {
     /// The manifest of a version.
     fn manifest(&self, version: VersionId) -> Result<Manifest, CatalogError>;
 
-    /// The manifest of a version, to be read as far as is asked.
+    /// The manifest of a version, to be read in part, on request.
     fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError>;
 
     /// The file of a shard.
@@ -117,8 +117,8 @@ pub trait Catalog: Send + Sync {
     fn has_shard(&self, id: &ShardId) -> Result<bool, CatalogError>;
 
     /// Stores the manifest, then makes it the present version of `name`, in a commit whose parent is the one before: if
-    /// the present version still is `expected` (`None`: if there is no such dataset). Committing what is the present
-    /// version already changes nothing.
+    /// the present version still is `expected` (`None`: if there is no such dataset). Committing the present
+    /// version again changes nothing.
     ///
     /// # Errors
     ///
@@ -146,16 +146,17 @@ pub trait Catalog: Send + Sync {
         message: &Message,
     ) -> Result<DatasetInfo, CatalogError>;
 
-    /// Removes a name with its history, if its present version is `expected`. Its tags and plans stay, and keep what
-    /// they name; the rest goes with the next [`gc`](Self::gc).
+    /// Removes a name with its history, if its present version is `expected`. Its tags and plans stay, and
+    /// keep the objects they name; the rest goes with the next [`gc`](Self::gc).
     ///
     /// # Errors
     ///
     /// [`CatalogError::NotFound`] when there is no such dataset, [`CatalogError::Conflict`] when it is elsewhere.
     fn remove_dataset(&self, name: &DatasetName, expected: VersionId) -> Result<(), CatalogError>;
 
-    /// Cuts off what was before the commit `oldest` in the history of `name`. Tags, plans and runs keep the versions that they name; the
-    /// rest goes with the next [`gc`](Self::gc). Returns how many commits were cut off: none if `oldest` is the oldest already.
+    /// Cuts off the commits before `oldest` in the history of `name`. Tags, plans and runs keep the versions
+    /// that they name; the rest goes with the next [`gc`](Self::gc). Returns how many commits were cut off:
+    /// none if `oldest` is the oldest already.
     ///
     /// # Errors
     ///
@@ -243,7 +244,7 @@ pub trait Catalog: Send + Sync {
     /// [`CatalogError::NotFound`] when there is no such run, [`CatalogError::Running`] when its ranks were heard of lately.
     fn remove_run(&self, id: &RunId, options: RemoveRun) -> Result<RunInfo, CatalogError>;
 
-    /// What the ranks of a run said they have read, by epoch, world and rank.
+    /// The samples that the ranks of a run reported as read, by epoch, world and rank.
     fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, CatalogError>;
 
     /// Deletes from the store what nothing reaches: no version in the history of a dataset, no tag, no plan, no run, and
@@ -251,14 +252,15 @@ pub trait Catalog: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Nothing is deleted when it cannot be known what is reached: [`CatalogError::Unreadable`],
-    /// [`CatalogError::SharedStore`]. What was deleted before another error was reached by nothing.
+    /// Nothing is deleted when the reachable objects cannot be known: [`CatalogError::Unreadable`],
+    /// [`CatalogError::SharedStore`]. Objects deleted before another error were unreachable.
     fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError>;
 
-    /// Takes rows out of the store, as far as no present version of a dataset has them: marks the shards with such rows, so that they are
-    /// not stored again and caches drop them; cuts the histories that lead to them, removes tags, runs and plans over their versions; and
-    /// deletes these shards and versions at once. Of what an earlier forget has marked it does the rest. With [`Forget::dry_run`] only
-    /// says what holds the rows.
+    /// Takes rows out of the store, if no present version of a dataset has them: marks the shards with such
+    /// rows, so that they are not stored again and caches drop them; cuts the histories that lead to them,
+    /// removes tags, runs and plans over their versions; and deletes these shards and versions at once. Of
+    /// what an earlier forget has marked it does the rest. With [`Forget::dry_run`] only says what holds the
+    /// rows.
     ///
     /// # Errors
     ///
@@ -267,7 +269,7 @@ pub trait Catalog: Send + Sync {
     fn forget(&self, forget: &Forget) -> Result<ForgetReport, CatalogError>;
 
     /// Brings back the names, tags and plans that are missing here and that the store knows of: from a copy of the metadata
-    /// and from its commits. What is here stays as it is.
+    /// and from its commits. Existing objects stay unchanged.
     fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError>;
 }
 

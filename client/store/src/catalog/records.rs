@@ -65,8 +65,8 @@ impl RefRecord {
         }
     }
 
-    /// The commit that a record from before there were commits stands for: the first of its dataset, the same whoever asks.
-    /// `None` for later records, whose commit is in the store.
+    /// The commit that a record from before there were commits stands for: the first of its dataset, the same
+    /// for each caller. `None` for later records, whose commit is in the store.
     pub(super) fn implied_commit(&self, name: &DatasetName) -> Option<Commit> {
         match self.commit {
             Some(_) => None,

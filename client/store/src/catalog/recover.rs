@@ -91,7 +91,7 @@ pub struct RecoveredDataset {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LostName {
-    /// What it is, such as `refs/digits`.
+    /// Its key, such as `refs/digits`.
     pub key: String,
     /// Why.
     pub reason: String,
@@ -212,7 +212,7 @@ impl CatalogBackend {
         Ok(())
     }
 
-    /// Writes a name that is not there, if what it leads to is.
+    /// Writes a name that is not there, if its target is.
     async fn bring_back(
         &self,
         prefix: &str,
@@ -274,7 +274,7 @@ impl CatalogBackend {
         Ok(())
     }
 
-    /// Goes on as the only catalog that has left its mark in the store, which is the one that was lost.
+    /// Continues as the only catalog that has left its mark in the store, which is the one that was lost.
     async fn take_mark(&self) -> Result<(), CatalogError> {
         if let [only] = &self.origin().catalogs().await?[..] {
             self.put_once(CATALOG_ID, only).await?;
@@ -285,7 +285,7 @@ impl CatalogBackend {
     /// Whether the metastore knows no dataset, and the store has commits of some: the metadata was lost, or is another's.
     ///
     /// # Errors
-    /// When it cannot be known, as the store or the metastore is away.
+    /// When it cannot be known, as the store or the metastore is unavailable.
     pub async fn has_lost_its_names(&self) -> Result<bool, CatalogError> {
         if !self.metastore().list(REFS).await?.entries.is_empty() {
             return Ok(false);
@@ -324,7 +324,7 @@ impl RecoverReport {
     }
 }
 
-/// Where a dataset was, as far as commits say.
+/// Where a dataset was, by its commits.
 #[derive(Debug, PartialEq, Eq)]
 struct History {
     head: CommitId,
@@ -351,8 +351,8 @@ fn histories(commits: &BTreeMap<CommitId, Commit>) -> BTreeMap<DatasetName, Hist
     ends.into_iter().map(history).collect()
 }
 
-/// The number of the oldest commit from which the history leads to `last` without a gap. What is before a gap was pruned, or is
-/// damaged.
+/// The number of the oldest commit from which the history leads to `last` without a gap. The commits before a
+/// gap were pruned, or are damaged.
 fn oldest(commits: &BTreeMap<CommitId, Commit>, last: &Commit) -> u64 {
     let before = |commit: &&Commit| {
         let parent = commits.get(&commit.parent?)?;

@@ -9,7 +9,8 @@ use shardfmt::{DatasetName, PlanId, VersionId};
 
 use crate::record::{Ending, StoredRun};
 
-/// A run whose ranks were not heard of for so long is taken for interrupted: the same time after which nodes may evict what it kept.
+/// A run whose ranks were silent for this time is taken for interrupted: the same time after which nodes may
+/// evict its objects.
 pub const QUIET_IS_GONE: Duration = Duration::from_secs(15 * 60);
 
 /// Whether a run is being trained, and how it ended if not.
@@ -27,7 +28,7 @@ pub enum RunState {
     Finished,
     /// Its record says that it was asked to stop.
     Stopped,
-    /// Its record says that it could not go on.
+    /// Its record says that it could not continue.
     Failed,
     /// Its removal has begun and not ended: remove it again.
     Removing,
@@ -104,7 +105,7 @@ pub struct RunDetails {
     pub epochs: u32,
     /// These reports.
     pub audits: u64,
-    /// What it has in the store.
+    /// Its objects in the store.
     #[serde(flatten)]
     pub stored: StoredRun,
 }
@@ -112,13 +113,13 @@ pub struct RunDetails {
 /// How a run is removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RemoveRun {
-    /// Also if its ranks were heard of lately: they were killed, as whoever asks knows.
+    /// Also if its ranks were heard of lately: they were killed, as the caller knows.
     pub force: bool,
     /// Its checkpoints, too.
     pub checkpoints: bool,
 }
 
-/// What is known of a run.
+/// The known facts about a run.
 pub(super) struct Signs<'a> {
     /// As nodes know it.
     pub(super) record: Option<&'a RunRecord>,

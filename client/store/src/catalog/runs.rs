@@ -106,7 +106,7 @@ impl CatalogBackend {
         Records::new(self.trainings().clone())
     }
 
-    /// What is known of one run or of all; of the store only with `details`.
+    /// The known facts about one run or all; of the store only with `details`.
     async fn known_runs(&self, only: Option<&RunId>, details: bool) -> Result<Known, CatalogError> {
         let under = |prefix: &str| only.map_or_else(|| prefix.to_owned(), |id| format!("{prefix}{id}"));
         let is_meant = |id: &RunId| only.is_none_or(|only| only == id);
@@ -146,7 +146,7 @@ impl CatalogBackend {
         Ok(known)
     }
 
-    /// The datasets of the versions that runs read, as far as they were committed.
+    /// The datasets of the versions that runs read, if they were committed.
     async fn datasets_of(&self, known: &Known) -> Result<BTreeMap<VersionId, DatasetName>, CatalogError> {
         let mut datasets = BTreeMap::new();
         let versions: BTreeSet<VersionId> = known.records.values().map(|record| record.version).collect();

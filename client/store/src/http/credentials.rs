@@ -28,7 +28,7 @@ pub enum BadCredentials {
     Ca {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// The file of the token.
@@ -36,7 +36,7 @@ pub enum BadCredentials {
     TokenFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// A token that everybody on the way could read.
@@ -44,7 +44,7 @@ pub enum BadCredentials {
         "{url}: a token is not sent over http, where others can read it; use https, or leave the token out"
     )]
     Readable {
-        /// What was to be asked.
+        /// The address of the request.
         url: String,
     },
     /// A token that cannot stand in a header.
@@ -98,7 +98,7 @@ impl Credentials {
     ) -> Result<ConfigBuilder<AgentScope>, BadCredentials> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = TlsConfig::builder().unversioned_rustls_crypto_provider(provider).root_certs(self.roots()?);
-        // A token is for who was asked, and for nobody else it points to.
+        // A token is for the addressed server only, and not for a server it redirects to.
         let config = config.tls_config(tls.build()).max_redirects(0);
         let Some(token) = &self.token else { return Ok(config) };
         let header = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| BadCredentials::Token)?;
@@ -144,7 +144,7 @@ fn token_in(path: PathBuf) -> Result<String, BadCredentials> {
     }
 }
 
-/// A token is shown where nobody on the way can read it: behind TLS, and on this machine.
+/// A token is shown where no third party can read it: behind TLS, and on this machine.
 fn may_be_shown_to(uri: &ureq::http::Uri) -> bool {
     let host = uri.host().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();

@@ -19,7 +19,7 @@ pub fn living_first(servers: &[String], credentials: &Credentials) -> (Vec<Strin
         let (tell, http) = (tell.clone(), HttpClient::with(WITHIN, credentials));
         let url = format!("{}/v1/health", server.trim_end_matches('/'));
         let look = move || {
-            // Nobody may wait for it any more.
+            // The receiver may be gone.
             let _ = tell.send((number, http.get(&url).is_ok()));
         };
         if std::thread::Builder::new().name("shardd-look".to_owned()).spawn(look).is_err() {

@@ -24,16 +24,16 @@ pub struct HttpClient {
     agent: Result<ureq::Agent, BadCredentials>,
 }
 
-/// Why a node's HTTP API did not give what was asked.
+/// Why a node's HTTP API did not answer a request.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum HttpError {
-    /// Nobody there, or not in time. Another node may answer.
+    /// No answer, or not in time. Another node may answer.
     #[error(
         "no shardd answers at {url} ({reason}); start one with `shardd serve`, or name another with --server"
     )]
     Unreachable { url: String, reason: String },
-    /// Somebody is there, but cannot show that it is the one that was asked for.
+    /// A server answers, but cannot show that it is the right one.
     #[error("{url} shows a certificate that is not trusted ({reason}); {way_out}")]
     Untrusted { url: String, reason: String, way_out: &'static str },
     /// It cannot be asked with the token or authority given.
@@ -78,7 +78,7 @@ impl HttpClient {
     pub fn with(within: Duration, credentials: &Credentials) -> Self {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
-            // Nodes are near; a proxy of the environment is for what is far, and would read the token.
+            // Nodes are near; a proxy of the environment is for distant servers, and would read the token.
             .proxy(None)
             .timeout_connect(Some(Duration::from_secs(2)))
             .timeout_global(Some(within));
@@ -105,7 +105,7 @@ impl HttpClient {
         self.get_aged_list(url, most).map(|(all, _)| all)
     }
 
-    /// The same, and for how many seconds it has been what the server remembers, if it cannot say what is so now.
+    /// The same, and the age in seconds of the server's copy, if it cannot give the present state.
     ///
     /// # Errors
     /// As [`get_json`](Self::get_json).
@@ -122,7 +122,7 @@ impl HttpClient {
             let told = answer.as_ref().ok().and_then(|answer| answer.headers().get("age"));
             age = age.or(told.and_then(|age| age.to_str().ok()?.parse().ok()));
             let page: Vec<T> = parse(&url, &read(&url, answer)?)?;
-            // A server that gives nothing and yet more would be asked for ever.
+            // A server that gives nothing and yet more would be asked without end.
             next = link.filter(|_| !page.is_empty());
             all.extend(page);
         }
@@ -207,7 +207,7 @@ impl HttpClient {
     }
 }
 
-/// Where a list goes on, if it does (RFC 8288): only at the server that was asked.
+/// The address of the next part of a list, if there is one (RFC 8288): only at the server that was asked.
 fn next_page(url: &str, headers: &ureq::http::HeaderMap) -> Option<String> {
     let link = headers.get("link")?.to_str().ok()?;
     let (target, parameters) = link.strip_prefix('<')?.split_once('>')?;
@@ -249,7 +249,7 @@ fn read(
     Err(HttpError::Problem { url: url.into(), status: status.as_u16(), kind, detail })
 }
 
-/// What is wrong with the certificate of the other side, if that is why it was not asked.
+/// The fault of the certificate of the other side, if that is why it was not asked.
 fn bad_certificate(error: &ureq::Error) -> Option<&CertificateError> {
     let error = match error {
         ureq::Error::Rustls(error) => error,

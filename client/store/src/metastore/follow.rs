@@ -6,7 +6,7 @@ use tokio::time::sleep;
 
 use super::{Listing, MetaError, Metastore};
 
-/// What is under a prefix, now and after every change.
+/// The entries under a prefix, now and after every change.
 pub struct Following<'a> {
     metastore: &'a dyn Metastore,
     prefix: &'a str,
@@ -14,23 +14,23 @@ pub struct Following<'a> {
     since: Since,
 }
 
-/// What was heard last.
+/// The last news.
 enum Since {
     /// Nothing yet.
     Beginning,
     /// All up to this revision.
     Revision(u64),
-    /// That the metastore is away.
+    /// The metastore is unavailable.
     Away,
 }
 
 impl<'a> Following<'a> {
-    /// Begins with what is there now. After a failure the metastore is left alone for so long.
+    /// Begins with the present entries. After a failure it waits this long before the next request.
     pub fn new(metastore: &'a dyn Metastore, prefix: &'a str, again_after: Duration) -> Self {
         Self { metastore, prefix, again_after, since: Since::Beginning }
     }
 
-    /// What is there after the next change, or why it cannot be known. Dropping the future misses nothing.
+    /// The entries after the next change, or why they cannot be known. Dropping the future misses nothing.
     ///
     /// # Errors
     /// Those of the metastore; the next call asks again.

@@ -168,7 +168,7 @@ impl State {
         self.entries.range(prefix.to_owned()..).take_while(move |(key, _)| key.starts_with(prefix))
     }
 
-    /// The newest revision of a change under `prefix`, as far as changes after `since` are concerned.
+    /// The newest revision of a change under `prefix`, among changes after `since`.
     fn newest_under(&self, prefix: &str, since: u64) -> u64 {
         if self.deletions.have_forgotten(since) {
             return self.revision;

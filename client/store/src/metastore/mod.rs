@@ -84,8 +84,8 @@ pub trait Metastore: Send + Sync {
         lease: Option<LeaseId>,
     ) -> Result<u64, MetaError>;
 
-    /// Removes `key` if it is as `expected`; returns the revision of the deletion. Removing what is not there (with
-    /// [`Expected::Any`] or [`Expected::Absent`]) changes nothing and returns the present revision.
+    /// Removes `key` if it is as `expected`; returns the revision of the deletion. Removing a missing key
+    /// (with [`Expected::Any`] or [`Expected::Absent`]) changes nothing and returns the present revision.
     async fn delete(&self, key: &str, expected: Expected) -> Result<u64, MetaError>;
 
     /// All entries whose key starts with `prefix`, ordered by key, and the revision at which they were read.
@@ -183,7 +183,7 @@ fn unavailable(store: &str, reason: &str) -> String {
     }
 }
 
-/// Why a metastore did not do what it was asked. Crosses the wire as it is.
+/// Why a metastore did not carry out a request. Crosses the wire as it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "error", rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "each message names its fields")]
@@ -205,7 +205,7 @@ pub enum MetaError {
     /// The lease lapsed or was revoked. Grant a new one and put its keys again.
     #[error("lease {lease} has lapsed or was revoked")]
     LeaseLost { lease: LeaseId },
-    /// The metastore cannot be reached or cannot write. Retry later; reading and training go on.
+    /// The metastore cannot be reached or cannot write. Retry later; reading and training continue.
     #[error("{}", unavailable(store, reason))]
     Unavailable { store: String, reason: String },
     /// Nothing can be changed there, now or later: it is only read, or cannot compare and swap.

@@ -28,7 +28,8 @@ impl Recalled {
         Self { prefixes, heard: Mutex::default(), away_since: Mutex::default() }
     }
 
-    /// Hears what changes in `metastore`, until `stop`. While it is away it is asked again after so long each time.
+    /// Follows the changes of `metastore`, until `stop`. While it is unavailable, it is asked again after
+    /// this time.
     pub async fn follow(
         &self,
         metastore: &Arc<dyn Metastore>,
@@ -50,7 +51,7 @@ impl Recalled {
         stop.run_until_cancelled(join_all(self.prefixes.iter().map(follow))).await;
     }
 
-    /// How long ago this was so, if the metastore is away.
+    /// How long ago this was so, if the metastore is unavailable.
     pub fn age(&self) -> Option<Duration> {
         self.away().map(|since| since.elapsed())
     }

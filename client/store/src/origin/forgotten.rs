@@ -36,8 +36,8 @@ impl Origin {
         shards.try_collect().await.map_err(|error| self.failed_listing(error))
     }
 
-    /// Stores a shard that bears no mark, and takes it back should it have got one meanwhile: whoever puts a mark looks afterwards what
-    /// is in the store, and may have looked before the shard was there.
+    /// Stores a shard that bears no mark, and takes it back should it have got one meanwhile: the writer of a
+    /// mark lists the store afterwards, and may have looked before the shard was there.
     pub(super) async fn put_unless_forgotten(&self, id: ShardId, bytes: Bytes) -> Result<(), OriginError> {
         self.refuse_forgotten(id).await?;
         let object = Object::shard(id);

@@ -14,8 +14,9 @@ use shardfmt::Digest;
 use super::{Object, ObjectKind, Origin, OriginError, StoreTime, StoredObject, blocking, check_digest};
 
 impl Origin {
-    /// Makes `bytes` the content at `key`, durably and at once: whoever reads sees all of it or nothing. `what` is what people call
-    /// it. The same key comes with the same bytes, so twice does no harm, and a damaged copy is replaced.
+    /// Makes `bytes` the content at `key`, durably and at once: a reader sees all of it or nothing. `what` is
+    /// what people call it. The same key comes with the same bytes, so twice does no harm, and a damaged copy
+    /// is replaced.
     ///
     /// # Errors
     ///
@@ -28,8 +29,8 @@ impl Origin {
     ///
     /// # Errors
     ///
-    /// [`OriginError::NotFound`] and [`OriginError::Corrupt`] when it is not what was put, [`OriginError::Unavailable`] when the
-    /// store cannot be asked.
+    /// [`OriginError::NotFound`] and [`OriginError::Corrupt`] when its bytes are not those that were put,
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn keyed(&self, key: String, what: &str, digest: Digest) -> Result<Bytes, OriginError> {
         self.read_as(&Object::new(key, what), &self.metadata, move |bytes| {
             check_digest(digest, Digest::of(bytes))?;
@@ -87,7 +88,7 @@ fn clear(directory: &FilePath, age: Duration, now: StoreTime) -> io::Result<usiz
     let mut count = 0;
     for entry in entries {
         let entry = entry?;
-        // How a directory names what is not yet an object: its key, `#` and a number.
+        // How a directory names an unfinished object: its key, `#` and a number.
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.rsplit_once('#')).map(|(_, number)| number);
         let is_leftover =

@@ -90,9 +90,9 @@ impl Origin {
         self.read(&Object::tree(id), &self.metadata).await
     }
 
-    /// Opens the manifest of a version, to be read as far as is asked.
+    /// Opens the manifest of a version, to be read in part, on request.
     ///
-    /// What it is asked later reads, and blocks: not to be done in async tasks. Unless the store is a directory, it waits
+    /// Later calls read, and block: not to be done in async tasks. Unless the store is a directory, it waits
     /// for the runtime that this was called in, which has to be running then.
     pub async fn open_manifest(&self, id: VersionId) -> Result<ManifestFile, OriginError> {
         self.ask_manifest(id, Ok).await
@@ -149,7 +149,7 @@ struct StoredManifest {
     tree: Path,
     runtime: Handle,
     traffic: Arc<Traffic>,
-    /// Counts what was read a second time, if it comes over a network.
+    /// Counts second reads, if it comes over a network.
     reread: Option<Arc<AtomicU64>>,
 }
 
@@ -182,7 +182,7 @@ impl ManifestBytes for StoredManifest {
         };
         let bytes = read()?;
         match &self.reread {
-            // What comes over a network is read a second time before it counts as corrupt.
+            // Bytes from a network are read a second time before it counts as corrupt.
             Some(reread) if VersionId::of(&bytes) != self.id => {
                 warn!(manifest = %self.id, "its bytes are wrong; reading it again");
                 reread.fetch_add(1, Ordering::Relaxed);

@@ -44,10 +44,10 @@ pub use objects::{ObjectKind, StoreTime, StoredObject};
 pub(crate) use swap::{Swap, Swappable, Tag};
 
 /// How old an object may become before a repeated put makes it young again: half of what garbage is given before it is
-/// deleted. Whoever puts something that is there already will soon need it.
+/// deleted. A writer of an existing object will soon need it.
 const YOUNG: Duration = Duration::from_secs(30 * 60);
 
-/// What is sent to a service as a whole; longer objects go in parts.
+/// The largest object sent to a service as a whole; longer objects go in parts.
 const LONGEST_PART: usize = 16 << 20;
 /// How long the parts of an object are.
 const PART: usize = 8 << 20;
@@ -67,7 +67,7 @@ pub struct Origin {
     reserve: Reserve,
 }
 
-/// What is known of a store that is somewhere else.
+/// The known facts about a remote store.
 #[derive(Debug)]
 struct Remote {
     service: Service,
@@ -126,7 +126,7 @@ pub enum OriginError {
         store: String,
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The disk of the directory is full but for what is kept free on it.
+    /// The disk of the directory is full except for its reserve.
     #[error(
         "{what} of {bytes} has no room in {store}: its disk is full but for its reserve; make room there, or see --disk-reserve"
     )]
@@ -163,7 +163,7 @@ impl Object {
         Self { path: Path::from(key), what: what.to_string() }
     }
 
-    /// What helps when it is damaged: data can be made again of what it was made of, and a training's own objects cannot.
+    /// The way out of damage: data can be made again from its sources, and a training's own objects cannot.
     fn way_out(&self) -> &'static str {
         let key = self.path.as_ref();
         if !key.starts_with("runs/") {
@@ -214,7 +214,7 @@ impl Origin {
 
     /// Opens the store at a path, or a URL: `file://`; a folder of a bucket, `s3://BUCKET/FOLDER`, `gs://`, `az://`; of a web
     /// server, `https://HOST/FOLDER`, which is only read; `memory://` (empty, gone with this value). A directory is created
-    /// when missing; what is put into it is fsynced. Of a service elsewhere nothing is asked yet.
+    /// when missing; its new files are fsynced. Of a service elsewhere nothing is asked yet.
     ///
     /// # Errors
     ///
@@ -315,7 +315,7 @@ impl Origin {
         let clock = self.clock_object();
         let asked = match self.is_read_only() {
             true => self.store.head(&clock.path).await.map(drop),
-            // Its answers have bodies, which say what is wrong.
+            // Its answers have bodies, which name the error.
             false => self.store.list(Some(&clock.path)).next().await.transpose().map(drop),
         };
         match asked {
@@ -459,7 +459,8 @@ impl Origin {
         .await
     }
 
-    /// The stored bytes of a shard, as they are: whoever checks or mends the store verifies them. Not counted.
+    /// The stored bytes of a shard, as they are: the caller, who checks or mends the store, verifies them.
+    /// Not counted.
     pub async fn shard_file(&self, id: ShardId) -> Result<Bytes, OriginError> {
         self.read(&Object::shard(id), &Traffic::default()).await
     }
@@ -480,7 +481,7 @@ impl Origin {
         .await
     }
 
-    /// The stored bytes of a shard's sidecar, as they are: whoever has the manifest verifies them.
+    /// The stored bytes of a shard's sidecar, as they are: the caller, who has the manifest, verifies them.
     pub async fn sidecar_bytes(&self, id: ShardId) -> Result<Bytes, OriginError> {
         self.read(&Object::sidecar(id), &self.metadata).await
     }
@@ -630,8 +631,8 @@ impl Origin {
         Ok(())
     }
 
-    /// What the object's bytes are to `check`, which refuses those that were not put. What comes over a network is read a
-    /// second time before it counts as corrupt.
+    /// The verdict of `check` on the object's bytes; it refuses those that were not put. Bytes from a network
+    /// are read a second time before it counts as corrupt.
     async fn read_as<T: Send + 'static>(
         &self,
         object: &Object,
@@ -674,8 +675,8 @@ impl Origin {
         }
     }
 
-    /// Dates an object anew that was written long ago: gc spares what is young. If it has just been deleted, it is put
-    /// again.
+    /// Renews the date of an object that was written long ago: gc spares young objects. If it has just been
+    /// deleted, it is put again.
     async fn make_young(&self, object: &Object, present: Present) -> Result<(), OriginError> {
         let now = SystemTime::now();
         if now.duration_since(present.written).map_or(true, |age| age < YOUNG) {

@@ -100,7 +100,7 @@ pub enum ObjectKind {
     Forgotten(ShardId),
     /// Names that are kept beside the objects they lead to.
     Pointers,
-    /// What was put to learn the store's time.
+    /// The object that was put to learn the store's time.
     Clock,
     /// Nothing that this program puts.
     Unknown,
@@ -231,7 +231,7 @@ impl Origin {
         looked_at.buffered(LOOKED_AT_ONCE).try_filter_map(async |key| Ok(key)).try_collect().await
     }
 
-    /// Deletes objects. What is not there any more is passed over. They go in no order, some perhaps even after this was
+    /// Deletes objects. Missing ones are passed over. They go in no order, some perhaps even after this was
     /// dropped or has failed.
     pub async fn delete(&self, keys: Vec<String>) -> Result<(), OriginError> {
         self.check_writable("delete", &Object::new(String::new(), "objects"))?;
@@ -249,7 +249,7 @@ impl Origin {
     }
 
     /// The bytes of each file that an upload left which was killed halfway, at least `age` before `now`; a store in a
-    /// directory does not list them. Deletes them, if told so.
+    /// directory does not list them. Deletes them, if requested.
     pub(crate) async fn leftovers(
         &self,
         age: Duration,
@@ -301,7 +301,7 @@ fn leftovers(root: &FilePath, age: Duration, now: StoreTime, delete: bool) -> io
     Ok(found)
 }
 
-/// Whether it is how a directory names what is not yet an object: its key, `#` and a number.
+/// Whether it is how a directory names an unfinished object: its key, `#` and a number.
 fn is_leftover(key: &str) -> bool {
     key.rsplit_once('#').is_some_and(|(key, number)| {
         let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());

@@ -12,7 +12,7 @@ use shardfmt::ShardId;
 
 use super::{Object, Origin, OriginError};
 
-/// Of what is wanted, one part in so many may be read beside it to save requests.
+/// Of the wanted bytes, one part in this number may be read beside it to save requests.
 const SPARE: u64 = 50;
 
 /// How many ranges of a shard are asked for at once.

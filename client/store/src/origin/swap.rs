@@ -22,7 +22,7 @@ pub(super) const META: &str = "meta/";
 /// Ends the name of the file that who swaps in a directory locks.
 const LOCK: &str = ".lock";
 
-/// How often an object is read anew that is replaced while it is read.
+/// How often an object is read again that is replaced while it is read.
 const READINGS: usize = 8;
 
 /// Tells one state of an object from all others.
@@ -58,7 +58,8 @@ pub(crate) enum Swappable {
 pub(crate) enum Swap {
     /// It was done, and the object bears this tag now, if the store says so.
     Done(Option<Tag>),
-    /// The object did not bear the tag, at least when it was asked last: an answer that got lost may have said otherwise.
+    /// The object did not bear the tag, at least when it was asked last: an answer that got lost may have
+    /// been another one.
     Lost,
     /// The store will not do such a thing.
     Refused(OriginError),
@@ -106,7 +107,7 @@ impl Origin {
         }
     }
 
-    /// Puts `bytes` there, if what is there bears the tag `base`; without one, if nothing is there.
+    /// Puts `bytes` there, if the present object bears the tag `base`; without one, if nothing is there.
     pub(crate) async fn swap(&self, name: &str, bytes: Bytes, base: Option<&Tag>) -> Swap {
         let object = object(name);
         if let Err(error) = self.check_writable("write", &object) {
@@ -148,7 +149,7 @@ impl Origin {
             Ok(_) => return Swap::Lost,
             Err(error) => return Swap::Unknown(self.failed("look for", object, error)),
         }
-        // The lock is held until the file is there, even if nobody waits for that any more.
+        // The lock is held until the file is there, even if no caller waits for that any more.
         let written = blocking(move || replace(&path, &bytes).map(|()| locked)).await;
         let _locked = match written {
             Ok(locked) => locked,

@@ -70,7 +70,7 @@ pub struct StepDifference {
     pub epoch: u32,
     /// What of it.
     pub what: Differing,
-    /// The virtual ranks of which that differs; none where it is said of the step as a whole.
+    /// The virtual ranks of which that differs; none where the step differs as a whole.
     pub virtual_ranks: Vec<u32>,
     /// Mean loss of the step, of both.
     pub loss: [f64; 2],
@@ -116,7 +116,7 @@ impl Comparison {
             && self.ended_differently != Some(true)
     }
 
-    /// What can be said without the steps.
+    /// The differences that show without the steps.
     pub(super) fn of_documents(a: &Record, b: &Record, first: Option<StepDifference>) -> Comparison {
         let both = a.weights.zip(b.weights);
         let (start, end) = (a.steps.first.max(b.steps.first), a.steps.end.min(b.steps.end));

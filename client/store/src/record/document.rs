@@ -41,7 +41,7 @@ impl FromStr for RecordId {
     }
 }
 
-/// What was trained on. All of it is content-addressed, so these are the very samples in the very order.
+/// The data of the training. All of it is content-addressed, so these are the very samples in the very order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Data {
@@ -59,13 +59,14 @@ pub struct Data {
     pub samples: u64,
 }
 
-/// Where the steps of a record are told.
+/// The place of a record's steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepsTable {
-    /// The first step that is told: not 0 where a training went on from a checkpoint whose record is not there.
+    /// The first step in the table: not 0 where a training resumed from a checkpoint whose record is not
+    /// there.
     pub first: u64,
-    /// The step after the last that is told.
+    /// The step after the last one in the table.
     pub end: u64,
     /// Steps of the whole training.
     pub of: u64,
@@ -84,7 +85,7 @@ impl StepsTable {
         }
     }
 
-    /// The steps of part `number`, as far as they are told.
+    /// The steps of part `number`, those in the table.
     pub fn steps_of(&self, number: u64) -> Range<u64> {
         let (start, end) = (number * STEPS_PER_PART, (number + 1) * STEPS_PER_PART);
         start.max(self.first)..end.min(self.end)
@@ -96,7 +97,7 @@ impl StepsTable {
         self.parts.get(usize::try_from(index).ok()?).copied()
     }
 
-    /// One digest of all that is told, the same for the same steps whoever computed them.
+    /// One digest of the whole table, the same for the same steps whoever computed them.
     pub fn digest(&self) -> Digest {
         let mut bytes = Vec::from(self.first.to_le_bytes());
         self.parts.iter().for_each(|part| bytes.extend(part.0));
@@ -104,7 +105,7 @@ impl StepsTable {
     }
 }
 
-/// A start of the training's processes: the first, or one that went on from a checkpoint.
+/// A start of the training's processes: the first, or one that resumed from a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
@@ -130,13 +131,13 @@ pub struct Launch {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "how", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Ending {
-    /// It had not when this was written; if nobody trains any more, it was killed after that.
+    /// It had not when this was written; if no process trains any more, it was killed after that.
     Underway,
     /// All steps were trained.
     Trained,
     /// It was asked to stop.
     Stopped,
-    /// It could not go on.
+    /// It could not continue.
     Failed {
         /// Why.
         reason: String,
@@ -162,17 +163,18 @@ pub struct Record {
     pub format: u32,
     /// The run.
     pub run: RunId,
-    /// What was trained on.
+    /// The data of the training.
     pub data: Data,
     /// V: how many shares a step has.
     pub virtual_ranks: u32,
-    /// What the trainer was told, beside data, virtual ranks, and where everything is: with these, enough to train again.
+    /// The trainer's settings, beside data, virtual ranks, and where everything is: with these, enough to
+    /// train again.
     pub arguments: Vec<String>,
     /// All that the ranks had in common, by name; values as JSON text.
     pub settings: BTreeMap<String, String>,
     /// Whether the same training gives the same bits.
     pub is_exact: bool,
-    /// What the steps came to.
+    /// The outcome of the steps.
     pub steps: StepsTable,
     /// The weights before step `first`.
     pub first_weights: Digest,

@@ -37,7 +37,7 @@ pub use stored::StoredRun;
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum RecordError {
-    /// The store cannot be asked, does not take what it is given, or has other bytes than were put.
+    /// The store cannot be asked, does not take new bytes, or has other bytes than were put.
     #[error(transparent)]
     Store(#[from] OriginError),
     /// The bytes are no record of this program.

@@ -15,7 +15,7 @@ use super::document::{Record, RecordId, StepsTable};
 use super::steps::{StepRow, decode_part};
 use crate::origin::{Origin, StoredObject};
 
-/// So many records are named where one is wanted that is not there.
+/// This number of records is named where one is wanted that is not there.
 const NAMED: usize = 10;
 
 /// The records of a store. Its futures run on a tokio runtime; one that is dropped leaves at most a part that no record names.

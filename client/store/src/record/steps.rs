@@ -20,7 +20,7 @@ use shardfmt::{Digest, Shard, ShardWriter};
 
 use super::RecordError;
 
-/// So many steps are a part of the table; the last one may have fewer.
+/// The number of steps in a part of the table; the last one may have fewer.
 pub const STEPS_PER_PART: u64 = 1024;
 
 /// The format of a part, which its schema says.
@@ -32,7 +32,7 @@ const FORMAT_KEY: &str = "shardd.steps";
 pub struct Digest128(pub [u8; 16]);
 
 impl Digest128 {
-    /// Of what was hashed.
+    /// Of the hashed bytes.
     pub fn of(hasher: &blake3::Hasher) -> Digest128 {
         let mut first = [0; 16];
         first.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
@@ -52,7 +52,7 @@ impl fmt::Debug for Digest128 {
     }
 }
 
-/// What a step came to.
+/// The outcome of a step.
 #[derive(Clone, Debug)]
 pub struct StepRow {
     /// How many steps of the training came before it.
@@ -177,7 +177,7 @@ fn batch_of(rows: &[StepRow], width: usize) -> RecordBatch {
     RecordBatch::try_new(schema, columns).expect("columns are those of the schema")
 }
 
-/// The rows of a part, which tells these steps of a training with so many virtual ranks.
+/// The rows of a part, which has these steps of a training with this number of virtual ranks.
 ///
 /// # Errors
 /// [`RecordError::Damaged`] when it is not that; `what` is what people call it.

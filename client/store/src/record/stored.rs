@@ -58,8 +58,8 @@ impl Records {
         Ok(newest)
     }
 
-    /// Deletes what a run has here: its records and their steps, and its checkpoints only if told so. Records first: a crash in between
-    /// leaves parts that no record names, which the next removal finds.
+    /// Deletes what a run has here: its records and their steps, and its checkpoints only if requested.
+    /// Records first: a crash in between leaves parts that no record names, which the next removal finds.
     pub(crate) async fn remove_run(&self, kept: Kept, with_checkpoints: bool) -> Result<(), RecordError> {
         let Kept { record_keys, checkpoint_keys, .. } = kept;
         let (documents, steps) = record_keys.into_iter().partition(|key| listed_as(key).is_some());

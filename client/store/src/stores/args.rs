@@ -58,7 +58,7 @@ impl StoreOptions {
     /// `SHARDD_STORE_ANONYMOUS`, `SHARDD_STORE_BANDWIDTH`.
     ///
     /// # Errors
-    /// When one of them is not what it should be.
+    /// When one of them is invalid.
     pub fn of_env() -> Result<StoreOptions, BadVariable> {
         let set = |name| env::var(name).ok().filter(|value| !value.is_empty());
         let anonymous = set("SHARDD_STORE_ANONYMOUS").map(truth).transpose()?.unwrap_or_default();

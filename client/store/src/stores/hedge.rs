@@ -7,16 +7,17 @@ use std::time::Duration;
 
 /// Answers that are remembered.
 const REMEMBERED: usize = 64;
-/// As many must be known before anything is said.
+/// The least number of known reads before it decides.
 const LEAST: usize = 16;
 /// No answer is late before this.
 const SOONEST: Duration = Duration::from_millis(50);
-/// Of a hundred reads, so many may be asked twice in the long run: a store that is slow altogether needs no more requests.
+/// Of a hundred reads, this number may be asked twice in the long run: a store that is slow altogether needs
+/// no more requests.
 const PERCENT: u32 = 5;
-/// So many may be asked twice at once, after a time in which none was.
+/// This number may be asked twice at once, after a time in which none was.
 const MOST_SAVED: u32 = 10;
 
-/// What is known of the latency of a store.
+/// The known latency of a store.
 #[derive(Debug, Default)]
 pub(super) struct Hedge {
     /// The last latencies, the oldest at `next`.

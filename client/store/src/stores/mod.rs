@@ -47,7 +47,7 @@ pub struct StoreOptions {
     /// Ask without credentials, as anybody: for public buckets.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub anonymous: bool,
-    /// The most bytes a second, of what is sent and received together.
+    /// The most bytes a second, sent and received together.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub bandwidth: Option<ByteSize>,
@@ -87,10 +87,10 @@ const ASKED_AGAIN_FOR: Duration = Duration::from_secs(40);
 /// Before it is asked again for the first time.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 
-/// What is done about a read whose answer is late.
+/// The reaction to a read whose answer is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
-    /// It is asked a second time: somebody waits for it.
+    /// It is asked a second time: a caller waits for it.
     AskedAgain,
     /// It is waited for: there is enough else to do.
     WaitedFor,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use shardfmt::ByteSize;
 use tokio::time::{Instant, sleep_until};
 
-/// What was not used for so long may be made up for.
+/// Unused bandwidth of this time may be made up for.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// Lets bytes through at a rate; those who wait are served in turn.
@@ -22,7 +22,7 @@ impl Pace {
         Pace { rate: rate.0.max(1) as f64, free: Mutex::new(Instant::now()) }
     }
 
-    /// Waits until so many bytes may pass.
+    /// Waits until this number of bytes may pass.
     pub(super) async fn pass(&self, bytes: usize) {
         let begin = {
             let mut free = self.free.lock().expect("no panic while held");

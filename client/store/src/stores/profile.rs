@@ -90,7 +90,7 @@ impl Profile {
         let files = [file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), file("AWS_CONFIG_FILE", "config")];
         let name = chosen.clone().unwrap_or_else(|| "default".to_owned());
         match Profile::open(name, files) {
-            // Nobody has asked for it.
+            // No setting asks for it.
             Err(ProfileError::Missing { .. } | ProfileError::NoKeys { .. }) if chosen.is_none() => None,
             opened => Some(opened),
         }
@@ -165,7 +165,7 @@ impl Profile {
         if !output.status.success() {
             return Err(failed(format!("has failed ({})", output.status)));
         }
-        // What it has printed is secret: an error says no more than where.
+        // Its output is secret: an error names only the place.
         let printed: Printed = serde_json::from_slice(&output.stdout)
             .map_err(|error| failed(format!("prints no credentials (line {})", error.line())))?;
         if printed.version != 1 {

@@ -10,7 +10,7 @@ use object_store::client::HttpError;
 /// Who is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Amazon S3, or what is compatible with it.
+    /// Amazon S3, or a compatible service.
     S3,
     /// Google Cloud Storage.
     Google,
@@ -61,14 +61,14 @@ impl Service {
     }
 }
 
-/// Why a store or server did not give what was asked. Each message has the way out.
+/// Why a store or server refused or failed a request. Each message has the way out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// Not the URL of a store.
     #[error("{reason}")]
     Unnamed {
-        /// What it lacks.
+        /// The missing right.
         reason: String,
     },
     /// The certificates that are to be trusted cannot be read.
@@ -76,7 +76,7 @@ pub enum Refusal {
     Ca {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// No bucket or container of that name.
@@ -102,7 +102,7 @@ pub enum Refusal {
         /// What the service says.
         reason: String,
     },
-    /// Nobody there, or not in time.
+    /// No answer, or not in time.
     #[error("cannot be reached ({reason}); {way_out}")]
     Unreachable {
         /// What the system says.
@@ -185,7 +185,7 @@ impl Refusal {
         }
     }
 
-    /// What it means that a web server was not reached, or fell silent.
+    /// The meaning of a web server that was not reached, or fell silent.
     pub fn of_request(error: &reqwest::Error) -> Refusal {
         Refusal::Unreachable { reason: last_cause(error), way_out: Service::Web.address() }
     }

@@ -165,7 +165,7 @@ async fn complete(answer: HttpResponse) -> Result<HttpResponse, HttpError> {
     Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body.to_bytes())))
 }
 
-/// Whether it is no answer to what was asked, but may be one when it is asked again.
+/// Whether it is no answer to the request, but may be one when it is asked again.
 fn is_bad(answer: &Result<HttpResponse, HttpError>) -> bool {
     answer
         .as_ref()

@@ -10,11 +10,12 @@ use super::super::super::clocks::On;
 use super::super::units::{Met, Rows};
 use super::ShardFiles;
 
-/// Of shards that the memory does not hold, no more than so much is read ahead of its use, nor than this part of the memory.
+/// Of shards that the memory does not hold, at most this many bytes are read ahead of its use, nor than this
+/// part of the memory.
 const AHEAD: u64 = 64 << 20;
 const AHEAD_OF_MEMORY: u64 = 8;
 
-/// Nor more than so many rows, which have to be planned first.
+/// Nor more than this number of rows, which have to be planned first.
 const ROWS_AHEAD: u64 = 32 << 10;
 
 /// After how many windows it is looked again whether a shard is in memory.

@@ -31,7 +31,7 @@ struct Stored {
     value: Value,
 }
 
-/// A value: text where it is text, for whoever looks at the object.
+/// A value: text where it is text, for a person who looks at the object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Value {
@@ -81,8 +81,8 @@ impl Document {
         self
     }
 
-    /// Whether the write with this mark led here; `None` if that cannot be said, when it was made to what had been written
-    /// `base` times.
+    /// Whether the write with this mark led here; `None` if that cannot be known, when it was made to an
+    /// object that had been written `base` times.
     pub(super) fn descends_from(&self, mark: u64, base: u64) -> Option<bool> {
         let is_remembered = self.writes.saturating_sub(base) <= MARKS_REMEMBERED as u64;
         match self.marks.contains(&mark) {
@@ -105,7 +105,7 @@ impl Document {
         Listing { entries, revision: self.counter.revision }
     }
 
-    /// The newest revision of a change under `prefix`, as far as changes after `since` are concerned.
+    /// The newest revision of a change under `prefix`, among changes after `since`.
     pub(super) fn newest_under(&self, prefix: &str, since: u64) -> u64 {
         if since < self.counter.forgotten {
             return self.counter.revision;

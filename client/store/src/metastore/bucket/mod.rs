@@ -54,7 +54,7 @@ pub struct BucketMetastore {
     clock: SystemClock,
     /// How much longer than asked for a lease lives.
     grace: Duration,
-    /// What was last read or written.
+    /// The state last read or written.
     known: Mutex<Known>,
     /// Held by the one of this process that changes something: the others would only lose.
     changing: tokio::sync::Mutex<()>,
@@ -157,7 +157,7 @@ impl BucketMetastore {
             return Err(self.unchangeable("a web server is only read; give the store that it shows"));
         }
         let _changing = self.changing.lock().await;
-        // What is known may be old. If it is, the put says so.
+        // The known state may be old. If it is, the put fails.
         let mut base = self.known();
         let mut is_now = false;
         let mut lost = 0;
@@ -192,7 +192,7 @@ impl BucketMetastore {
         }
     }
 
-    /// What is to be changed. If there is nothing yet, the store first shows that it can be trusted with it.
+    /// The state to change. If there is nothing yet, the store first shows that it can be trusted with it.
     async fn read_to_change(&self) -> Result<Known, MetaError> {
         if let Some(read) = self.read().await? {
             return match read.tag {
@@ -205,7 +205,7 @@ impl BucketMetastore {
         Ok(Known::default())
     }
 
-    /// Replaces `base`; `None` if it is not what is there any more. Is sure of what it says.
+    /// Replaces `base`; `None` if it is no longer the stored object. The answer is certain.
     async fn write(&self, base: &Known, next: Document) -> Result<Option<Known>, MetaError> {
         let mark = unlikely_twice();
         let next = next.marked(mark);
@@ -240,7 +240,7 @@ impl BucketMetastore {
             match now.document.descends_from(mark, base.document.writes()) {
                 Some(true) => return Ok(Some(now)),
                 Some(false) if now.tag != base.tag => return Ok(None),
-                // What was sent may still arrive.
+                // The sent bytes may still arrive.
                 Some(false) if unknowns < UNKNOWN => {}
                 Some(false) => break,
                 None => return Err(self.undecided("it was changed too often since")),

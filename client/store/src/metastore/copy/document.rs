@@ -11,7 +11,7 @@ pub struct MetadataCopy {
     pub epoch: u64,
     /// The node that keeps it in this epoch.
     pub keeper: Keeper,
-    /// The revision of the last change to what is copied.
+    /// The revision of the last change to the copied keys.
     pub settled: u64,
     /// The revision of the metadata then.
     pub revision: u64,
@@ -23,7 +23,7 @@ pub struct MetadataCopy {
     pub entries: Vec<CopiedEntry>,
 }
 
-/// A key, and what was put there.
+/// A key, and its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopiedEntry {
     /// The key.

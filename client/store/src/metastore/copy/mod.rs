@@ -138,7 +138,7 @@ async fn read(origin: &Origin, name: &str, known: Option<&CopyTag>) -> Result<Fo
         };
         match decode::<MetadataCopy>(&bytes) {
             Ok(copy) => return Ok(Found::Copy(copy, tag)),
-            // What comes over a network may be right the second time.
+            // A second read over a network may be right.
             Err(_) if is_first && origin.may_reread() => is_first = false,
             Err(reason) => return Ok(Found::Damaged(reason, tag)),
         }

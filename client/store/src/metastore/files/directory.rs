@@ -196,7 +196,7 @@ impl Locked<'_> {
         Ok(Listing { entries, revision: self.counter.revision })
     }
 
-    /// The newest revision of a change under `prefix`, as far as changes after `since` are concerned.
+    /// The newest revision of a change under `prefix`, among changes after `since`.
     pub(super) fn newest_under(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
         if since >= self.counter.revision {
             return Ok(0);
