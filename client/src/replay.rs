@@ -21,8 +21,8 @@ use shardfmt::{
 /// What a request costs besides what it brings, in bytes: a shard of which much is needed in many pieces is read whole.
 const REQUEST: u64 = 16 << 10;
 
-/// Gives steps of one plan again. Keeps the sidecars it has read: 16 bytes for each row of the shards that were met, and what
-/// is small of their files.
+/// Gives steps of one plan again. Keeps the sidecars it has read: 16 bytes for each row of the shards that
+/// were met, and the small parts of their files.
 pub struct Replay<'a> {
     catalog: &'a dyn Catalog,
     plan: &'a Plan,

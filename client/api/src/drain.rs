@@ -10,7 +10,7 @@ use crate::node::NodeRecord;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Drain {
-    /// Somebody said so; it lasts until somebody says otherwise.
+    /// An operator asked for it; it lasts until an operator ends it.
     Asked,
     /// It is about to stop, and hosts again when it is back.
     Stopping,
@@ -35,17 +35,17 @@ impl Drained {
     }
 }
 
-/// A node, and what is asked of it.
+/// A node, and the requests to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodeState {
-    /// What it says of itself.
+    /// Its own record.
     #[serde(flatten)]
     pub record: NodeRecord,
     /// Whether it is to host nothing, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draining: Option<Drain>,
-    /// What it hosts, and what is being copied in its cluster.
+    /// Its partitions, and the copies under way in its cluster.
     #[serde(flatten)]
     pub drained: Drained,
     /// What nodes say is wrong with it.

@@ -32,7 +32,7 @@ pub struct Evicted {
     pub used_bytes: u64,
 }
 
-/// What was cleared, or would be.
+/// The cleared grains, or those that would be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Cleared {

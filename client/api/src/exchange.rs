@@ -46,7 +46,7 @@ impl EpochExchange {
         self.sent_bytes += node.sent_bytes;
         self.unsent_grains += node.unsent_grains;
         self.sending_micros += node.sending_micros;
-        // What was waited for longer than it was sent was not waiting for the sending.
+        // A wait that is longer than the sending had another cause.
         self.waited_micros += node.waited_micros.min(node.sending_micros);
     }
 
@@ -76,7 +76,7 @@ pub enum ExchangeRate {
     /// As fast as it must, by how fast the ranks read.
     #[default]
     Auto,
-    /// The same, and never more than so many bytes a second.
+    /// The same, and at most this number of bytes a second.
     Most(ByteSize),
     /// As fast as it goes.
     Unlimited,
@@ -111,12 +111,12 @@ impl fmt::Display for ExchangeRate {
 
 as_text!(ExchangeRate);
 
-/// How the exchange of a node goes on.
+/// The pace of a node's exchange.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExchangeSettings {
     /// How fast.
     pub rate: ExchangeRate,
-    /// Nothing is sent until this is lifted. What is due meanwhile and overdue then is asked for, as a miss.
+    /// Nothing is sent until this is lifted. Grains that become overdue meanwhile are requested, as misses.
     pub paused: bool,
 }
 
@@ -131,11 +131,11 @@ impl ExchangeSettings {
     }
 }
 
-/// What is wanted of the exchange; what is not said is left to others.
+/// An override for the exchange; absent fields stay as they are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExchangeOverride {
-    /// How fast: `auto`, `unlimited`, or so many bytes a second at most.
+    /// How fast: `auto`, `unlimited`, or at most a number of bytes a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, nullable = false))]
     pub rate: Option<ExchangeRate>,
@@ -145,20 +145,20 @@ pub struct ExchangeOverride {
     pub paused: Option<bool>,
 }
 
-/// All that was said, as the metastore keeps it under `exchange/overrides`.
+/// All overrides, as the metastore keeps it under `exchange/overrides`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExchangeOverrides {
     /// Of all nodes.
     #[serde(default)]
     pub all: ExchangeOverride,
-    /// Of single ones, since something was last said of all.
+    /// Of single ones, since the last override for all.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nodes: BTreeMap<NodeId, ExchangeOverride>,
 }
 
 impl ExchangeOverrides {
-    /// How the exchange of `node` goes on if it would go on like `own` by itself.
+    /// The settings of `node`, whose settings without an override are `own`.
     pub fn settings_of(&self, node: &NodeId, own: ExchangeSettings) -> ExchangeSettings {
         let wanted = self.nodes.get(node).copied().unwrap_or_default();
         ExchangeSettings {
@@ -167,7 +167,7 @@ impl ExchangeOverrides {
         }
     }
 
-    /// Something else is said.
+    /// Changes an override.
     pub fn say(&mut self, change: &ChangeExchange) {
         let wanted = match &change.node {
             Some(node) => self.nodes.entry(node.clone()).or_default(),
@@ -189,7 +189,7 @@ impl ExchangeOverrides {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum RateOverride {
-    /// What holds if nothing is said: of a node, what is said of all; of all, what each was started with.
+    /// The setting without an override: for a node, that for all; for all, the start-up setting of each.
     Default,
     /// This one.
     Rate(ExchangeRate),
@@ -226,7 +226,7 @@ impl From<RateOverride> for Option<ExchangeRate> {
 
 as_text!(RateOverride);
 
-/// Says how the exchange goes on.
+/// Changes the pace of the exchange.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -243,7 +243,7 @@ pub struct ChangeExchange {
     pub paused: Option<bool>,
 }
 
-/// How the exchange of a node goes on, and what waits for it.
+/// The pace of a node's exchange, and its queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExchangeNow {
@@ -252,7 +252,7 @@ pub struct ExchangeNow {
     pub rate: ExchangeRate,
     /// Whether it sends nothing.
     pub paused: bool,
-    /// What has yet to be sent, by run.
+    /// The queue, by run.
     pub waiting: Vec<ExchangeWaiting>,
 }
 

@@ -19,7 +19,7 @@ pub struct PlacementExplained {
     pub plan: PlanId,
     /// The placement's generation; 0: there is none yet.
     pub generation: u64,
-    /// The epoch that the ranks have reached, as far as this node knows.
+    /// The epoch that the ranks have reached, as this node knows it.
     pub epoch: u32,
     /// Bytes of one partition, about, with what caches keep beside them.
     pub partition_bytes: u64,
@@ -31,7 +31,7 @@ pub struct PlacementExplained {
     pub nodes: Vec<NodeExplained>,
     /// Each partition.
     pub partitions: Vec<PartitionExplained>,
-    /// What is still to move.
+    /// The moves still to come.
     pub moves: Vec<MoveExplained>,
     /// What the moves wait for; `None`: their turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,7 +44,7 @@ pub struct PlacementExplained {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Waits {
-    /// No rank is attached: nobody would notice.
+    /// No rank is attached: no reader would notice.
     NoRanks,
     /// Not all ranks of the launch are attached yet.
     Gathering,

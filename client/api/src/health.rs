@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::node::NodeId;
 
-/// What counts as slow: so many times what others take...
+/// What counts as slow: this many times the time of others...
 const BEGINS: u64 = 8;
-/// ...and no more when it takes less than so many times that.
+/// ...and no longer when it takes less than this many times that.
 const ENDS: u64 = 4;
 /// However much faster others are, a disk that reads a grain in less is not slow,
 const SLOW_READ: Duration = Duration::from_millis(20);
@@ -21,7 +21,8 @@ const SLOW_SYNC: Duration = Duration::from_millis(200);
 const SLOW_ANSWER: Duration = Duration::from_millis(250);
 /// As many questions lately without an answer make a node silent, and as few no more.
 const SILENT: (f64, f64) = (3.0, 1.0);
-/// As many grains lately with wrong bytes are said, and as few no more: one is, for half an hour.
+/// The number of recent grains with wrong bytes that begins a report, and that ends it: one, for half an
+/// hour.
 const WRONG: (f64, f64) = (0.5, 0.1);
 /// Fewer measurements than this are no mean.
 const FEWEST: f64 = 4.0;
@@ -72,7 +73,7 @@ pub struct Disk {
     /// To read a grain from the cache, in millionths of a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_micros: Option<u64>,
-    /// To make durable what was written, in millionths of a second.
+    /// To make written bytes durable, in millionths of a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync_micros: Option<u64>,
 }
@@ -102,7 +103,7 @@ pub struct Measured {
     pub peers: Vec<Peer>,
 }
 
-/// What is wrong with a node.
+/// The fault of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -115,7 +116,7 @@ pub enum Ailment {
     SlowAnswers,
     /// It does not answer.
     Silence,
-    /// What it gives is not what it should be: its disk, its memory or its network spoils it.
+    /// It sends wrong bytes: its disk, its memory or its network spoils it.
     WrongGrains,
 }
 
@@ -138,13 +139,13 @@ impl Ailment {
 pub struct HealthIssue {
     /// The node.
     pub node: NodeId,
-    /// What is wrong with it.
+    /// The fault.
     pub what: Ailment,
     /// The node that has measured it.
     pub by: NodeId,
-    /// Millionths of a second in the mean, of what is slow; else how often, lately.
+    /// Millionths of a second in the mean, of the slow operation; else how often, lately.
     pub measured: u64,
-    /// What others take for what is slow: the median of them; else 0.
+    /// The time of others for the slow operation: the median of them; else 0.
     pub others: u64,
 }
 
@@ -176,8 +177,8 @@ impl fmt::Display for HealthIssue {
     }
 }
 
-/// What a node has to say of itself and of those that it asks: `before` is what it said last, `others` are the disks of the
-/// other nodes. What has begun goes on until it is clearly over.
+/// What a node has to say of itself and of those that it asks: `before` is its last report, `others` are the
+/// disks of the other nodes. A fault lasts until it is clearly over.
 pub fn judge(own: &NodeId, measured: &Measured, others: &[Disk], before: &[HealthIssue]) -> Vec<HealthIssue> {
     let was = |node: &NodeId, what| before.iter().any(|trouble| trouble.is_same(node, what));
     let mut found = Vec::new();
@@ -224,7 +225,7 @@ pub fn judge(own: &NodeId, measured: &Measured, others: &[Disk], before: &[Healt
             }
         }
     }
-    found.sort_by_key(|trouble| std::cmp::Reverse(trouble.what)); // what is wrong before what is slow
+    found.sort_by_key(|trouble| std::cmp::Reverse(trouble.what)); // faults before slowness
     found.truncate(MOST_SAID);
     found
 }

@@ -18,8 +18,8 @@ pub const FORMAT: u32 = 1;
 pub const MAX_FRAME: usize = 256 << 10;
 /// No question asks for more pieces.
 pub const MAX_PIECES: usize = 512;
-/// The size of a ring in bytes. What is copied through it is taken out again at once: one that fits into a processor's cache is
-/// faster than a large one.
+/// The size of a ring in bytes. Grains copied through it are taken out again at once: one that fits into a
+/// processor's cache is faster than a large one.
 pub const RING_BYTES: u64 = 16 << 20;
 
 /// What a node lends to loaders of its machine.
@@ -68,7 +68,7 @@ pub struct Hello {
     pub format: u32,
     /// Which node it is.
     pub node: NodeId,
-    /// What it lends.
+    /// The lent share.
     pub share: Share,
 }
 
@@ -83,7 +83,8 @@ pub enum Ask {
     },
     /// A ring, whose descriptor comes with [`Answer::Ring`]. A connection has one.
     Ring,
-    /// That these be copied into the connection's ring. Where there, is for the asker to say, who knows what it has read.
+    /// That these be copied into the connection's ring. Where there, is for the asker to say, who knows the
+    /// grains it has read.
     Copy {
         /// At most [`MAX_PIECES`], and no more bytes of them together than [`RING_BYTES`].
         pieces: Vec<Piece>,
@@ -115,7 +116,7 @@ impl Piece {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Answer {
-    /// The segment's descriptor comes with this. It can be read, and what was there stays.
+    /// The segment's descriptor comes with this. It can be read, and its bytes stay.
     File,
     /// The segment has been dropped: ask over HTTP again where the grain is.
     Gone,
@@ -139,10 +140,10 @@ pub enum Answer {
 /// Bytes that are no frame, or not one that was expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadFrame {
-    /// Nobody of us says so much.
+    /// No frame of ours is that long.
     #[error("a frame of {0} bytes is announced, and {MAX_FRAME} is the most")]
     TooLong(usize),
-    /// Not what is said here.
+    /// Not a frame of this protocol.
     #[error("a frame is not understood: {0}")]
     Garbage(String),
 }
@@ -150,7 +151,7 @@ pub enum BadFrame {
 /// The bytes of a frame.
 ///
 /// # Panics
-/// When what is said is longer than anything that may be.
+/// When the message is longer than the limit.
 pub fn frame(said: &impl Serialize) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, said).expect("plain data");

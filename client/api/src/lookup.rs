@@ -49,7 +49,7 @@ pub struct Stop {
     pub leaves: Option<Leave>,
 }
 
-/// Who reads, as far as it is known.
+/// The readers, where known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Readers {
     /// Positions in a step.
@@ -146,7 +146,7 @@ impl From<&LookupError> for Kind {
     }
 }
 
-/// What is read at the positions of `step`, in their order.
+/// The samples at the positions of `step`, in their order.
 ///
 /// # Errors
 /// [`LookupError`], when the question does not fit the plan or would take too long.
@@ -239,7 +239,7 @@ fn rank_of(virtual_rank: u32, world: u32, virtual_ranks: u32) -> u32 {
     u32::try_from(before / u64::from(virtual_ranks)).expect("less than the world")
 }
 
-/// Where a sample is in each of some epochs, and how it goes on from there.
+/// Where a sample is in each of some epochs, and its path from there.
 ///
 /// # Errors
 /// As [`find`].

@@ -74,7 +74,7 @@ pub struct NodeRecord {
     pub cache_bytes: u64,
     /// When this process of the node started, in seconds since 1970: tells a restarted node from the one before.
     pub started_at: u64,
-    /// Where it lends to loaders of its machine what is in its cache, if it does.
+    /// Where it lends the grains of its cache to loaders of its machine, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub socket: Option<LocalSocket>,

@@ -57,9 +57,9 @@ pub struct KindInfo {
     pub status: u16,
     /// The `title`.
     pub title: &'static str,
-    /// What has happened.
+    /// The event.
     pub meaning: &'static str,
-    /// What whoever asked can do.
+    /// The caller's way out.
     pub way_out: &'static str,
 }
 
@@ -316,7 +316,7 @@ impl FromStr for Kind {
     }
 }
 
-/// What is said when something is not done: an RFC 9457 problem document.
+/// The answer to a refused request: an RFC 9457 problem document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {

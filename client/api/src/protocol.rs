@@ -177,8 +177,8 @@ pub struct Placement {
     /// The partitions that have another host than in the placement before, ascending: what nodes are copying.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved: Vec<u32>,
-    /// Of hosts that have gone, the partitions that nobody hosted after them but those who do now: should one come back, its
-    /// disk may still have them.
+    /// Of hosts that have gone, the partitions that went from them straight to the present hosts: should one
+    /// come back, its disk may still have them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub departed: BTreeMap<NodeId, Vec<u32>>,
 }
@@ -209,7 +209,7 @@ pub struct Room {
     pub cache_bytes: u64,
     /// Bytes that are read from the store in every epoch after the first because they fit nowhere.
     pub from_store_bytes_per_epoch: u64,
-    /// Some cache has no room for all that its node hosts: what it does not keep is read row by row.
+    /// Some cache has no room for all that its node hosts: the rest is read row by row.
     #[serde(default)]
     pub by_rows: bool,
 }
@@ -227,7 +227,7 @@ pub struct RunView {
     /// Whether their caches hold it, once there is a placement.
     #[serde(default)]
     pub room: Option<Room>,
-    /// How many ranks are attached, as far as the asked node knows.
+    /// How many ranks are attached, as the asked node knows it.
     #[serde(default)]
     pub attached: u32,
 }
@@ -249,14 +249,15 @@ pub struct LocateRequest {
     pub for_epoch: u32,
     /// Grain numbers of the plan. Empty: only a report.
     pub grains: Vec<u64>,
-    /// How the asker gets grains from this node: to all but a stream, passes for segments are told instead of bytes sent.
+    /// How the asker gets grains from this node: to all but a stream, the reply has passes for segments
+    /// instead of bytes.
     #[serde(default)]
     pub transport: Transport,
-    /// What was given before was wrong: whatever was checked lately has to be checked again.
+    /// The grains given before were wrong: grains checked lately have to be checked again.
     #[serde(default)]
     pub doubted: bool,
-    /// For each grain the rows that are wanted of it, of nodes whose room is short (`by_rows`): what they do not keep they read
-    /// from the store, and no more than is wanted. Empty: all rows of all grains.
+    /// For each grain the rows that are wanted of it, of nodes whose room is short (`by_rows`): they read the
+    /// rest from the store, and only the wanted rows. Empty: all rows of all grains.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rows: Vec<Vec<u32>>,
 }
@@ -329,7 +330,7 @@ pub struct DrainRequest {
 #[serde(deny_unknown_fields)]
 pub struct PromoteRequest {}
 
-/// What a rank says at the end of an epoch about what it read.
+/// A rank's report at the end of an epoch on its reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]

@@ -97,7 +97,7 @@ pub struct Commit {
     /// The dataset whose step it is.
     #[cfg_attr(feature = "openapi", schema(value_type = DatasetName))]
     pub dataset: String,
-    /// The version it came to.
+    /// The resulting version.
     #[cfg_attr(feature = "openapi", schema(value_type = Digest))]
     pub version: String,
     /// The commit before; null for the first.
@@ -132,7 +132,8 @@ pub struct PlanDocument {
     pub version: String,
     /// Chooses among all plans that are otherwise equal.
     pub seed: u64,
-    /// What part of its grains each partition exchanges after each epoch, in units of 2^-32; the last holds on for ever.
+    /// What part of its grains each partition exchanges after each epoch, in units of 2^-32; the last holds
+    /// from then on.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 65536, value_type = Vec<Share>))]
     pub schedule: Vec<u64>,
     /// How many partitions the samples are held in.
@@ -163,7 +164,7 @@ pub struct PlanDocument {
 pub enum Selection {
     /// Every slot in turn.
     Cyclic,
-    /// Chosen anew after each epoch.
+    /// Chosen again after each epoch.
     Independent,
 }
 
@@ -205,7 +206,7 @@ impl ToSchema for Order {
     }
 }
 
-/// What is expected of a tag that is to be set.
+/// The expected state of a tag that is to be set.
 #[derive(Debug, ToSchema)]
 #[cfg_attr(feature = "openapi", schema(rename_all = "snake_case"))]
 pub enum TagExpected {

@@ -30,16 +30,16 @@ pub struct NodeStatus {
     /// What went over the wire, if the store is a service elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_wire: Option<WireCounts>,
-    /// What it measured lately of its disk and its peers.
+    /// Its recent measurements of its disk and its peers.
     #[serde(default)]
     pub measured: Measured,
-    /// What it has to say of itself and of them.
+    /// Its findings on itself and on them.
     #[serde(default)]
     pub troubles: Vec<HealthIssue>,
-    /// How its exchange goes on.
+    /// The pace of its exchange.
     #[serde(default)]
     pub exchange_now: ExchangeNow,
-    /// The ranks that read here, and how they get what they read.
+    /// The ranks that read here, and their transports.
     #[serde(default)]
     pub readers: Vec<Reader>,
     /// Of the node that keeps the metadata: how that is, and its copy.
@@ -64,7 +64,8 @@ pub struct CounterView {
     pub misses_from_peers: u64,
     /// Grains that were not here when wanted and came from the store by range.
     pub misses_from_origin: u64,
-    /// Bytes of the misses that came from other nodes, proofs included: what was read remotely, apart from the exchange.
+    /// Bytes of the misses that came from other nodes, proofs included: the remote reads, apart from the
+    /// exchange.
     #[serde(default)]
     pub miss_bytes_from_peers: u64,
     /// Bytes of the misses that came from the store.
@@ -101,7 +102,7 @@ pub struct Filled {
     pub hosted_grains: u64,
     /// Those of them that are in its cache.
     pub held_grains: u64,
-    /// Whether it has brought what it could: what is missing then has no room, or could not be read.
+    /// Whether it has fetched all it could: the missing grains have no room, or could not be read.
     pub is_done: bool,
 }
 
@@ -109,7 +110,7 @@ pub struct Filled {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lost {
-    /// What it said of itself.
+    /// Its own record.
     #[serde(flatten)]
     pub record: NodeRecord,
     /// When the node that is asked last saw it live, in seconds since 1970; `None` if it has not since it started itself.
@@ -126,7 +127,7 @@ pub struct Reader {
     pub run: RunId,
     /// The rank.
     pub rank: u32,
-    /// The epoch that it has come to.
+    /// The epoch that it has reached.
     pub epoch: u32,
     /// How it gets this node's grains.
     pub transport: Transport,

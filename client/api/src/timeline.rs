@@ -9,7 +9,7 @@ use crate::node::NodeId;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
-    /// It brings what it hosts and does not have.
+    /// It fetches the missing grains of its partitions.
     Fill,
     /// It sends grains to their next host.
     Send,
@@ -25,7 +25,7 @@ pub enum Work {
 pub struct Stretch {
     /// What.
     pub work: Work,
-    /// The epoch that it was done for; of what is sent and received, that in which the grains leave.
+    /// The epoch that it was done for; for grains sent and received, the one in which the grains leave.
     pub epoch: u32,
     /// The node at the other end, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,6 +45,6 @@ pub struct Stretch {
 pub struct Timeline {
     /// The node.
     pub node: NodeId,
-    /// What it did.
+    /// Its activities.
     pub stretches: Vec<Stretch>,
 }

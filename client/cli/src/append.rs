@@ -28,7 +28,7 @@ pub(crate) struct Append {
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
 
-    /// Append also what is in the dataset already, so that its samples are there twice
+    /// Append samples that are in the dataset already, too, so that it has them twice
     #[arg(long)]
     again: bool,
 
@@ -48,7 +48,7 @@ pub(crate) struct Append {
     #[arg(long)]
     follow_symlinks: bool,
 
-    /// What is new, and why: kept in the history
+    /// The change, and its reason: kept in the history
     #[arg(long, short, default_value = "")]
     message: Message,
 
@@ -56,7 +56,7 @@ pub(crate) struct Append {
     effort: Effort,
 }
 
-/// A version made of another by what is appended.
+/// A version made of another by appending.
 struct Grown {
     before: (VersionId, Manifest),
     after: Manifest,
@@ -135,7 +135,7 @@ impl Append {
         let mut config = appending(base);
         config.shard_size = self.shard_size.or(config.shard_size);
         config.under = self.under.clone();
-        // On record is only what it was called.
+        // Only its name is on record.
         if let (Some(recorded), None) = (&config.tokenizer, &self.tokenizer) {
             return Err(Failure::usage(format!(
                 "{} has tokens made with {}: say where that lies with --tokenizer FILE",

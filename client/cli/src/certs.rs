@@ -58,7 +58,7 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         authority: PathBuf,
 
-        /// The directory to make, or to renew: what is in it belongs into tls/ in the node's data directory
+        /// The directory to make, or to renew: its files belong into tls/ in the node's data directory
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
 
@@ -79,7 +79,7 @@ enum Command {
         #[arg(value_name = "NODE")]
         nodes: Vec<NodeId>,
     },
-    /// Revoke what was signed for a node: from now on the others do not talk to whoever has its keys
+    /// Revoke the certificates of a node: from now on the others refuse the holder of its keys
     Revoke {
         /// The node
         #[arg(value_name = "NODE")]
@@ -95,7 +95,8 @@ enum Command {
     },
     /// Print the certificate of the cluster's authority, for --ca, or write it to a file
     ///
-    /// Whoever answers is asked, believed or not: compare the digest with what the administrator says, or give it.
+    /// The node is asked without proof of its identity: compare the digest with what the administrator says,
+    /// or give it.
     Authority {
         /// The digest that it must have
         #[arg(long, value_name = "DIGEST")]
@@ -117,7 +118,7 @@ struct Listed {
     expires_at: u64,
 }
 
-/// What a node answers to whoever wants certificates renewed.
+/// A node's answer to a request to renew certificates.
 #[derive(Deserialize)]
 struct Rotation {
     issued_until: u64,

@@ -13,7 +13,7 @@ use shardfmt::Digest;
 /// A checkpoint takes no longer to write: parts that are younger may be of one that is not finished.
 pub(crate) const WRITTEN_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
-/// Where runs keep what is theirs.
+/// Where runs keep their objects.
 const RUNS: &str = "runs";
 
 /// Parts of a run that no checkpoint of it names.
@@ -29,7 +29,7 @@ pub(crate) struct Unnamed {
     pub unread: Option<String>,
 }
 
-/// What is read of a checkpoint's manifest: of every format that there was.
+/// The needed part of a checkpoint's manifest, in every format so far.
 #[derive(Deserialize)]
 struct Named {
     #[serde(default)]

@@ -28,7 +28,7 @@ pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long a node may take to say how it is: one that hangs does not keep the others from being asked.
 pub(crate) const SAYS_WITHIN: Duration = Duration::from_secs(3);
-/// Where a node listens unless told otherwise.
+/// Where a node listens by default.
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7700";
 
 /// The choice between nodes and a store, and how to enter it.
@@ -59,7 +59,7 @@ pub(crate) struct Connect {
     options: StoreArgs,
 }
 
-/// What was chosen.
+/// The chosen target.
 pub(crate) enum Target {
     Servers(Servers),
     Store(StorePlace),
@@ -403,7 +403,7 @@ pub(crate) fn live_nodes(http: &HttpClient, server: &str) -> Result<Vec<NodeStat
     http.get_list(&format!("{server}/v1/nodes"), usize::MAX)
 }
 
-/// What is said of a node that is not among them.
+/// The error for a node that is not among them.
 pub(crate) fn not_live(node: &NodeId) -> Failure {
     Failure::failed(format!("node {node} is not among the live nodes; `shardctl status` lists them"))
 }

@@ -31,12 +31,12 @@ enum ContextCommand {
         /// Its name: up to 64 of A-Z, a-z, 0-9, '.', '_' and '-'
         name: ContextName,
     },
-    /// Make a context the current one, which holds unless something else is said
+    /// Make a context the current one, which is the default for all commands
     Use {
         /// The context
         name: String,
     },
-    /// Forget a context; what is in its place stays there
+    /// Forget a context; its store or cluster stays unchanged
     Rm {
         /// The context
         name: String,

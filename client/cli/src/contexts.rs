@@ -18,14 +18,14 @@ use shardd_store::stores::StoreOptions;
 
 use crate::failure::{Failure, no_such};
 
-/// Stands above what is written. Comments of the user's own do not survive a change.
+/// Stands above the contexts in the file. Comments of the user's own do not survive a change.
 const HEADING: &str = "# Contexts of shardctl, written by `shardctl context`.\n\n";
 
 /// All contexts of a user.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Contexts {
-    /// The one that holds unless told otherwise.
+    /// The one that holds by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) current: Option<ContextName>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -79,7 +79,7 @@ impl Place {
         Place::Server { urls: urls.to_owned(), token_file: None, ca: None }
     }
 
-    /// What it is called, and how it is entered: as people read it.
+    /// Its name, and its target: as people read them.
     pub(crate) fn facts(&self) -> Vec<(&'static str, String)> {
         let shown = |path: &PathBuf| path.display().to_string();
         match self {
@@ -112,7 +112,7 @@ impl Contexts {
         path().map_or_else(|| Ok(Contexts::default()), |path| read(&path))
     }
 
-    /// Reads the file, lets `change` change what it says, and writes it again; one process at a time.
+    /// Reads the file, lets `change` change its contents, and writes it again; one process at a time.
     pub(crate) fn change<T>(change: impl FnOnce(&mut Contexts) -> Result<T, Failure>) -> Result<T, Failure> {
         let path = path().ok_or_else(|| {
             Failure::failed("there is no home directory to keep contexts in: name a file in SHARDCTL_CONFIG")

@@ -18,9 +18,9 @@ use crate::output;
 /// How often it is looked how far a node is.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Let a node host nothing: others take over its partitions, a few at a time, and then nobody misses it
+/// Let a node host nothing: others take over its partitions, a few at a time, and then no reader misses it
 ///
-/// Training goes on meanwhile. It lasts, also over restarts, until `shardctl join`.
+/// Training continues meanwhile. It lasts, also over restarts, until `shardctl join`.
 #[derive(Args)]
 pub(crate) struct Drain {
     /// The node
@@ -37,7 +37,7 @@ pub(crate) struct Join {
     node: NodeId,
 }
 
-/// Let a node go for good: others take over what it hosts, then it stops
+/// Let a node go for good: others take over its partitions, then it stops
 #[derive(Args)]
 pub(crate) struct Leave {
     /// The node
@@ -53,7 +53,7 @@ struct Waiting {
     #[arg(long)]
     no_wait: bool,
 
-    /// Wait for so long at most, such as 90s, 10m or 1h; it goes on all the same
+    /// Wait at most this time, such as 90s, 10m or 1h; the drain continues in any case
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_duration, conflicts_with = "no_wait")]
     timeout: Duration,
 }
@@ -88,7 +88,7 @@ impl Join {
 impl Leave {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let mut cluster = Cluster::of(connect)?;
-        // Whoever leaves cannot say that it has left.
+        // A node that leaves cannot report that it has left.
         let others = cluster.states()?.into_iter().filter(|state| state.record.id != self.node);
         cluster.others = others.map(|state| state.record.http).collect();
         cluster.drain(&self.node, true)?;
@@ -163,7 +163,7 @@ impl Cluster {
     }
 }
 
-/// What was said of a node.
+/// The progress shown for a node.
 struct Progress<'n> {
     node: &'n NodeId,
     json: bool,

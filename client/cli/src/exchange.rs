@@ -13,9 +13,10 @@ use crate::output;
 use crate::status::{Exchanged, NodePicture, exchanged};
 use crate::table::Table;
 
-/// Show how the exchange goes on, pause it, let it go on, or limit it
+/// Show, pause, resume or limit the exchange
 ///
-/// Only how long reading takes depends on it, never what is read: what is not sent in time is asked for, as a miss.
+/// Only how long reading takes depends on it, never the samples: grains that are not sent in time are
+/// requested, as misses.
 #[derive(Args)]
 pub(crate) struct Exchange {
     #[command(subcommand)]
@@ -24,11 +25,11 @@ pub(crate) struct Exchange {
 
 #[derive(Subcommand)]
 enum ExchangeCommand {
-    /// Show what holds at each node, what waits there, and what was sent by run and epoch
+    /// Show the settings and the queue of each node, and the sent grains by run and epoch
     Show(Show),
     /// Send nothing until `resume`, at one node or at all; it lasts, also over restarts
     Pause(Whose),
-    /// Send again what is due
+    /// Send due grains again
     Resume(Whose),
     /// Limit how fast nodes send, from now on and also over restarts
     Rate(Rate),
@@ -45,7 +46,7 @@ struct Show {
 
 #[derive(Args)]
 struct Whose {
-    /// Only at this node [default: all; what is said of all takes back what was said of one]
+    /// Only at this node [default: all; a setting for all replaces those for one]
     #[arg(long, value_name = "NODE")]
     node: Option<NodeId>,
 }
@@ -53,7 +54,7 @@ struct Whose {
 #[derive(Args)]
 struct Rate {
     /// `auto`: as fast as the ranks read; a size such as 50MiB: the same, and no more a second; `unlimited`: at once;
-    /// `default`: as nodes were started, or of one node as is said of all
+    /// `default`: the start-up setting, or for one node the setting for all
     rate: RateOverride,
 
     #[command(flatten)]
@@ -92,7 +93,7 @@ impl Exchange {
 /// Everything that is shown.
 #[derive(Serialize)]
 struct Shown {
-    /// What was said.
+    /// The overrides.
     overrides: ExchangeOverrides,
     nodes: Vec<OfNode>,
     /// By run and epoch, added up over the nodes.

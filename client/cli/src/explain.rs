@@ -24,7 +24,7 @@ use crate::table::{Table, facts};
 /// Lines of a table that people are shown.
 const LISTED: usize = 64;
 
-/// Explain where what is of a run, and why
+/// Explain where the parts of a run are, and why
 #[derive(Args)]
 pub(crate) struct Explain {
     #[command(subcommand)]
@@ -33,11 +33,11 @@ pub(crate) struct Explain {
 
 #[derive(Subcommand)]
 enum ExplainCommand {
-    /// Which node hosts which partition and why, what that costs in each epoch, and what is to move
+    /// Which node hosts which partition and why, what that costs in each epoch, and the moves to come
     Placement(Placement),
     /// Where a sample was, is and will be, by plan and present placement, and which node sends it to which
     Move(Move),
-    /// What was not there when it was wanted, and who gave it: since each node started
+    /// The missing grains, and the nodes that sent them: since each node started
     Misses(Misses),
 }
 
@@ -55,11 +55,11 @@ struct Move {
     /// Number of the sample in the order of the dataset, from 0
     sample: u64,
 
-    /// First epoch that is told [default: the one before the present one]
+    /// First epoch to show [default: the one before the present one]
     #[arg(long, value_name = "EPOCH")]
     from: Option<u32>,
 
-    /// How many epochs are told
+    /// How many epochs to show
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
     epochs: u32,
 }
@@ -159,7 +159,7 @@ fn more(lines: usize) -> String {
     }
 }
 
-/// What is to move, what that costs once, and what it saves from then on.
+/// The moves to come, their cost once, and their saving from then on.
 pub(crate) fn moves(explained: &PlacementExplained) -> String {
     let PlacementExplained { moves, remote_bytes_per_epoch: now, remote_bytes_per_epoch_then: then, .. } =
         explained;

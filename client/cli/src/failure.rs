@@ -11,7 +11,7 @@ pub(crate) enum Failure {
     Failed(String),
     /// The question was wrong or ambiguous: exit code 2.
     Usage(String),
-    /// Two things that were compared are not the same, as was said already: exit code 1.
+    /// Two things that were compared are not the same, as reported already: exit code 1.
     Differs,
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn usage_line(rendered: &str, help: &str) -> String {
     }
 }
 
-/// So many names are listed.
+/// The limit of listed names.
 const NAMED: usize = 20;
 
 /// There is no `what`, asked for as `wrong`: says what there is instead, and which of it may be meant.

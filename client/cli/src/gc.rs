@@ -22,8 +22,8 @@ pub(crate) struct Gc {
     #[arg(long)]
     delete: bool,
 
-    /// Spare what was written since, such as 30m, 12h or 7d: someone may be about to commit it. Longer than the longest
-    /// ingest takes
+    /// Spare objects written since then, such as 30m, 12h or 7d: someone may be about to commit it. Longer
+    /// than the longest ingest takes
     #[arg(long, value_name = "AGE", default_value = "1h", value_parser = parse_duration)]
     older_than: Duration,
 

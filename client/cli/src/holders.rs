@@ -7,7 +7,7 @@ use shardfmt::{DatasetName, ShardId, VersionId};
 
 use crate::failure::Failure;
 
-/// For each version that anything keeps, what does.
+/// For each kept version, its holders.
 pub(crate) struct Holders(BTreeMap<VersionId, Vec<String>>);
 
 impl Holders {

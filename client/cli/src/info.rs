@@ -78,7 +78,7 @@ fn lengths(quantiles: &Quantiles) -> String {
     format!("{min} to {max}, half of them {p25} to {p75}, the median {p50}, 99 % up to {p99}")
 }
 
-/// The columns, and what is known of their values.
+/// The columns, and the known facts about their values.
 fn columns(manifest: &ManifestFile) -> Table {
     let schema = manifest.schema();
     let Some(statistics) = &manifest.totals().statistics else {

@@ -103,7 +103,7 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     tokenizer: Option<PathBuf>,
 
-    /// Pack text into samples of exactly so many tokens (without --tokenizer: bytes)
+    /// Pack text into samples of exactly this number of tokens (without --tokenizer: bytes)
     #[arg(long, value_name = "TOKENS", help_heading = "Input")]
     sequence_length: Option<u32>,
 
@@ -136,7 +136,7 @@ pub(crate) struct Settings {
     on_error: OnErrorArg,
 }
 
-/// What does not change the version.
+/// The options that do not change the version.
 #[derive(Args, Clone)]
 pub(crate) struct Effort {
     /// Threads to work with; the result does not depend on it [default: one per processor]
@@ -147,8 +147,8 @@ pub(crate) struct Effort {
     #[arg(long, value_name = "SIZE", default_value = "2GiB", help_heading = "Effort")]
     memory: ByteSize,
 
-    /// Where to keep what does not fit memory, and what is done so far: run again after an interruption, the ingest goes
-    /// on [default: a directory of yours in $TMPDIR or, if that is not set, /var/tmp]
+    /// Where to keep data that does not fit memory, and the progress: run again after an interruption, the
+    /// ingest continues [default: a directory of yours in $TMPDIR or, if that is not set, /var/tmp]
     #[arg(long, value_name = "DIR", help_heading = "Effort")]
     work: Option<PathBuf>,
 }
@@ -359,13 +359,13 @@ pub(crate) fn into_dataset(
 struct How<'a> {
     config: &'a IngestConfig,
     resources: &'a Resources,
-    /// Chooses the size of shards for so many bytes.
+    /// Chooses the size of shards for this number of bytes.
     size: &'a dyn Fn(u64) -> Result<Option<ByteSize>, Failure>,
     message: Message,
 }
 
 /// Ingests the source into datasets, each with its range of rows, and when every shard is stored, gives the new versions
-/// their names: unless somebody else changed what a name stands for in the meantime.
+/// their names: unless another writer changed the target of a name in the meantime.
 fn into_datasets(
     catalog: &dyn Catalog,
     targets: &[(DatasetName, Option<HashRange>)],

@@ -60,7 +60,7 @@ impl Log {
     }
 }
 
-/// The tags of a dataset by what they are on.
+/// The tags of a dataset by their commits.
 fn tags_of(
     catalog: &dyn Catalog,
     dataset: &DatasetName,

@@ -37,7 +37,7 @@ pub(crate) fn error(json: bool, message: &str, exit: u8) {
     }
 }
 
-/// Says what is worth knowing beside the result.
+/// Prints a note beside the result.
 pub(crate) fn note(json: bool, text: &str) {
     match json {
         true => eprintln!("{}", line(&json!({ "note": text }))),

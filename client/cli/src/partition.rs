@@ -21,7 +21,7 @@ use crate::progress::style;
 use crate::table::facts;
 use crate::{output, strata};
 
-/// Samples of a micro-batch, where nobody has said yet how many there will be.
+/// Samples of a micro-batch, where the number is not known yet.
 pub(crate) const MICRO_BATCH: u32 = 32;
 /// Shards whose labels are still looked at.
 const MOST_SHARDS: u64 = 1 << 14;
@@ -36,8 +36,9 @@ pub(crate) struct Partition {
     #[command(flatten)]
     choices: PlanChoices,
 
-    /// Keep as many samples of each label, or of each size, in every partition for ever: label, size or size:BUCKETS. Samples
-    /// then move one by one. Reads the samples, unless each shard has but one label or size
+    /// Keep as many samples of each label, or of each size, in every partition in all epochs: label, size or
+    /// size:BUCKETS. Samples then move one by one. Reads the samples, unless each shard has but one label or
+    /// size
     #[arg(long, value_name = "label|size[:BUCKETS]")]
     stratify: Option<Stratify>,
 
@@ -71,7 +72,7 @@ pub(crate) struct PlanChoices {
     #[arg(long, default_value_t = 0)]
     seed: u64,
 
-    /// Exchange every sample in turn, or choose anew after each epoch
+    /// Exchange every sample in turn, or choose again after each epoch
     #[arg(long, value_enum, default_value = "cyclic")]
     selection: SelectionArg,
 
@@ -189,7 +190,7 @@ impl PlanChoices {
     }
 }
 
-/// The labels of the samples, as far as the manifest knows them and has not too many shards to look at.
+/// The labels of the samples, if the manifest knows them and has few enough shards to look at.
 pub(crate) fn origins(manifest: &ManifestFile) -> Result<Option<Origins>, Failure> {
     let shards = manifest.totals().shards;
     if shards > MOST_SHARDS || manifest.labels()?.is_none() {
@@ -205,7 +206,8 @@ pub(crate) fn make_plan(version: VersionId, shape: &Shape, options: PlanOptions)
     Ok(Plan::new(document, &shape.shard_rows)?)
 }
 
-/// The part of all grains that changes its partition in an exchange of `share`: what is drawn may be drawn for itself.
+/// The part of all grains that changes its partition in an exchange of `share`: a drawn grain may be drawn
+/// for its own place.
 pub(crate) fn moved_share(share: Share, partitions: u32) -> f64 {
     as_fraction(share) * (1.0 - 1.0 / f64::from(partitions))
 }

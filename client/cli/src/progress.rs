@@ -19,7 +19,7 @@ const READING: &str = "reading";
 /// Between two JSON lines.
 const JSON_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Shows what it is told; may be told by several threads.
+/// Shows the progress; several threads may report to it.
 pub(crate) struct IngestProgress {
     show: Show,
     started: Instant,

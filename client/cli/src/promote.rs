@@ -20,8 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Let a node take over the metadata from the first node, which is lost, from its copy in the store
 ///
-/// The node starts again as the one that keeps the metadata; the others find it by themselves, and training goes on. The node
-/// before is fenced: should it come back, it refuses to serve and says how it joins. Refused while that node answers.
+/// The node starts again as the one that keeps the metadata; the others find it by themselves, and training
+/// continues. The node before is fenced: should it come back, it refuses to serve and says how it joins.
+/// Refused while that node answers.
 #[derive(Args)]
 pub(crate) struct Promote {
     /// The node that is to keep the metadata

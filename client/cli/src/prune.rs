@@ -15,7 +15,7 @@ use crate::holders::Holders;
 use crate::human::{date, parse_duration, plural};
 use crate::output;
 
-/// Cut off the older part of a dataset's history; shows what that is unless told to delete
+/// Cut off the older part of a dataset's history; shows them unless you give --delete
 ///
 /// Tags, plans and runs keep the versions that they name. What nothing keeps any more goes with `shardctl gc`.
 #[derive(Args)]
@@ -27,7 +27,7 @@ pub(crate) struct Prune {
     #[arg(long, value_name = "N", required_unless_present = "older_than", value_parser = clap::value_parser!(u64).range(1..))]
     keep: Option<u64>,
 
-    /// Cut off what was committed before that, such as 90d; the present version stays
+    /// Cut off commits older than this, such as 90d; the present version stays
     #[arg(long, value_name = "AGE", value_parser = parse_duration)]
     older_than: Option<Duration>,
 

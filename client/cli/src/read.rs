@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::human::{count, duration, plural};
 use crate::output;
 
-/// Read epochs as a rank would, without training, and print digests of what was delivered
+/// Read epochs as a rank would, without training, and print digests of the delivered samples
 #[derive(Args)]
 pub(crate) struct Read {
     /// Id of the plan or the beginning of it, or its dataset or version (NAME, NAME@TAG); may be left out if there is only
@@ -76,7 +76,7 @@ pub(crate) struct Read {
     #[arg(long)]
     quiet: bool,
 
-    /// Write to this file what was delivered of each epoch, as hashes, for `audit verify`
+    /// Write the delivered samples of each epoch to this file, as hashes, for `audit verify`
     #[arg(long, value_name = "FILE")]
     consumed: Option<PathBuf>,
 }
@@ -89,7 +89,7 @@ enum LastBatchArg {
     Carry,
 }
 
-/// What was delivered in one step.
+/// The samples delivered in one step.
 #[derive(Debug, Serialize)]
 struct Delivered {
     epoch: u32,

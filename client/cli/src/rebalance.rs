@@ -21,13 +21,14 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Move partitions of a run to where its ranks read and shares are even, a few at a time, and wait until that is done
 ///
-/// Nodes do so by themselves whenever ranks or nodes come or go: this is to look, and to be sure. Training goes on meanwhile.
+/// Nodes do so by themselves whenever ranks or nodes come or go: this is to look, and to be sure. Training
+/// continues meanwhile.
 #[derive(Args)]
 pub(crate) struct Rebalance {
     /// The run
     run: RunId,
 
-    /// Only say what would move, what has to be copied for it, and what it saves
+    /// Only show the moves, the copies they need, and their saving
     #[arg(long)]
     dry_run: bool,
 
@@ -35,7 +36,7 @@ pub(crate) struct Rebalance {
     #[arg(long, value_name = "NODE", requires = "dry_run")]
     without: Option<NodeId>,
 
-    /// Wait for so long at most, such as 90s, 10m or 1h; it goes on all the same
+    /// Wait at most this time, such as 90s, 10m or 1h; the moves continue in any case
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_duration, conflicts_with = "dry_run")]
     timeout: Duration,
 }

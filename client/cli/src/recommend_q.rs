@@ -16,12 +16,12 @@ const STEPS: f64 = 10_000.0;
 /// Epochs that are still added up.
 const MOST_EPOCHS: u32 = 100_000;
 
-/// What is asked.
+/// The question.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question {
     /// How the plan begins.
     pub spread: Spread,
-    /// How it selects what is exchanged.
+    /// How it selects the exchanged grains.
     pub selection: Selection,
     /// Epochs that are trained; an exchange is made after each.
     pub epochs: u32,
@@ -49,7 +49,7 @@ pub(crate) enum AdviceError {
     /// A part that cannot be.
     #[error("{within} of the epochs is not above 0 and at most 1: use --within 0.25")]
     Within { within: f64 },
-    /// Nobody there.
+    /// No nodes.
     #[error("a cluster needs at least 1 node")]
     NoNodes,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Advice {
     pub spread: Spread,
     /// Epochs that are trained.
     pub epochs: u32,
-    /// The epoch from which the skew is to be below what was asked.
+    /// The epoch from which the skew is to be below the requested limit.
     pub from_epoch: u32,
     /// The skew that was asked for.
     pub skew: f64,
@@ -71,7 +71,7 @@ pub(crate) struct Advice {
     pub two_parts: Option<Choice>,
 }
 
-/// A schedule and what it does.
+/// A schedule and its effects.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Choice {
     /// As for `--q`.
@@ -88,7 +88,7 @@ pub(crate) struct Choice {
     pub seconds_at_most: f64,
 }
 
-/// What is enough.
+/// The smallest sufficient schedules.
 ///
 /// # Errors
 /// [`AdviceError`], if the question makes no sense.

@@ -25,7 +25,7 @@ use crate::plan::PlanOrRun;
 use crate::read::digest_of;
 use crate::table::Table;
 
-/// Give a rank's rows of a step again, byte for byte, and print what they are
+/// Give a rank's rows of a step again, byte for byte, and print their facts
 ///
 /// Nothing of the training is needed but its plan and sizes: rows come from the store, and each is compared with the manifest.
 #[derive(Args)]
@@ -67,7 +67,8 @@ pub(crate) struct Replay {
     #[arg(long, default_value = "1")]
     steps: NonZeroU64,
 
-    /// Write the rows to this Arrow IPC file, a record batch for each micro-batch, with columns that say what they are
+    /// Write the rows to this Arrow IPC file, a record batch for each micro-batch, with columns that identify
+    /// them
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -261,7 +262,7 @@ impl StepsFile {
 
     fn finish(self) -> Result<(), Failure> {
         let StepsFile { path, writer, .. } = self;
-        // What was written so far goes if this fails.
+        // The file written so far is removed if this fails.
         let buffered = writer.into_inner().map_err(|error| unwritten(&path, &error))?;
         let unfinished = buffered.into_inner().map_err(|error| unwritten(&path, error.error()))?;
         unfinished.persist(&path).map_err(|error| unwritten(&path, &error.error))?;

@@ -28,8 +28,8 @@ pub(crate) fn at_first(act: impl FnOnce() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends the process at the first such signal, with `last_words`, which are told the exit code. For work that nothing is
-/// lost of.
+/// Ends the process at the first such signal, with `last_words`, which get the exit code. For work that loses
+/// nothing.
 pub(crate) fn end_with(last_words: impl FnOnce(u8) + Send + 'static) -> io::Result<()> {
     at_first(move || {
         last_words(INTERRUPTED);

@@ -92,7 +92,7 @@ impl Simulate {
             return Err(Failure::usage(format!("{said}: use fewer nodes")));
         }
         let shape = simulate_plan::shape(self.samples, self.sample_bytes).map_err(Failure::wrong)?;
-        // A name for samples that nobody has, so that equal questions are about equal plans.
+        // A name for imaginary samples, so that equal questions are about equal plans.
         let version = VersionId(Digest::of(format!("{} of {}", self.samples, self.sample_bytes).as_bytes()));
         let mut options = self.choices.options();
         if options.partitions.is_none() {

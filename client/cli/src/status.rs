@@ -21,7 +21,7 @@ use crate::table::Table;
 /// From when on a copy that lags is worth a note: changes are gathered for a second.
 const LATE_S: u64 = 10;
 
-/// Show nodes, runs, placement, caches, exchange and what was read from the store
+/// Show nodes, runs, placement, caches, exchange and reads from the store
 #[derive(Args)]
 pub(crate) struct Status {
     /// Show every run that ever began, not only those that are read and the last few that ended
@@ -145,7 +145,7 @@ impl NodePicture {
     }
 }
 
-/// What is not as it should be, and what that means.
+/// The faults, and their meaning.
 fn notes(picture: &Picture) -> Vec<String> {
     let mut notes = Vec::new();
     for NodePicture { record: NodeState { record, troubles, .. }, silent, status } in &picture.nodes {
@@ -176,7 +176,7 @@ fn notes(picture: &Picture) -> Vec<String> {
     notes
 }
 
-/// What is not as it should be with the metadata that a node keeps.
+/// The faults of the metadata that a node keeps.
 fn of_metadata(metadata: &MetadataStatus) -> impl Iterator<Item = String> {
     let trouble = metadata.trouble.as_ref().map(|why| format!("the metadata takes no changes: {why}"));
     let copy = metadata
@@ -202,7 +202,7 @@ fn metadata(picture: &Picture) -> Option<String> {
     Some(format!("metadata: kept by {node}, {copy}\n"))
 }
 
-/// Without nodes there is only what was stored.
+/// Without nodes there is only the stored state.
 fn of_store(connect: &Connect, json: bool) -> Result<(), Failure> {
     let catalog = connect.catalog()?;
     let (datasets, plans) = (catalog.datasets()?, catalog.plans()?);
@@ -308,7 +308,7 @@ fn runs(picture: &Picture) -> Table {
     table
 }
 
-/// How each rank gets what it reads at each node.
+/// The transport of each rank at each node.
 fn readers(nodes: &[NodePicture]) -> Option<Table> {
     let mut table = Table::new(&["run", "rank", "reads at", "epoch", "by"]);
     let mut readers: Vec<_> = nodes

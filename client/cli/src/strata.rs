@@ -42,8 +42,8 @@ pub(crate) enum StrataError {
     Plan(#[from] PlanError),
 }
 
-/// A stratum for each label, in the order of their names. `progress` is told how many shards are done, and how many there
-/// are.
+/// A stratum for each label, in the order of their names. `progress` gets the number of finished shards, and
+/// of all shards.
 ///
 /// # Errors
 /// [`StrataError`], if samples have no labels or too many different ones, or a shard cannot be read.
@@ -100,7 +100,7 @@ fn only_label(entry: &ShardEntry) -> Option<&str> {
 }
 
 /// About as many samples in each of at most `buckets` strata, by the length of their canonical rows; equal lengths are in one
-/// stratum. `progress` is told as by [`by_label`].
+/// stratum. `progress` is called as by [`by_label`].
 ///
 /// # Errors
 /// [`StrataError`], if the number is out of range or a shard cannot be read.

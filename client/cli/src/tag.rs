@@ -50,7 +50,7 @@ impl Tag {
     fn list(&self, catalog: &dyn Catalog, json: bool) -> Result<(), Failure> {
         let tags = catalog.tags(Some(&self.dataset.dataset))?;
         if self.dataset.at != At::Present || tags.is_empty() {
-            // Says what is wrong with the name, if anything is.
+            // Reports an error in the name.
             find_version(catalog, &self.dataset)?;
         }
         if self.dataset.at != At::Present {

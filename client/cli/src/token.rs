@@ -29,7 +29,7 @@ pub(crate) struct Token {
 enum Command {
     /// Make a token; it is printed once, and cannot be found out later
     Create {
-        /// Whom or what it is for
+        /// The person or program that gets it
         #[arg(value_name = "NAME", required_unless_present = "join", conflicts_with = "join")]
         name: Option<String>,
 
@@ -131,7 +131,7 @@ impl Token {
     }
 }
 
-/// Gives the token to whoever asked for it, and to nobody else.
+/// Gives the token only to the caller.
 fn hand_out(mut made: Value, file: Option<(File, PathBuf)>, usage: &str, json: bool) -> Result<(), Failure> {
     let token = made["token"].as_str().unwrap_or_default().to_owned();
     let Some((mut file, path)) = file else {

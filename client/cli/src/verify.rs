@@ -22,13 +22,13 @@ use crate::ingest::processors;
 use crate::output;
 use crate::work::WorkProgress;
 
-/// Read the shards of a version and check them against the manifest; with --repair, mend what is damaged
+/// Read the shards of a version and check them against the manifest; with --repair, mend the damaged ones
 #[derive(Args)]
 pub(crate) struct Verify {
     /// The version: NAME, NAME@TAG, NAME@ID or NAME@~1; may be left out if there is only one dataset
     dataset: Option<DatasetRef>,
 
-    /// Check so many shards, chosen at random
+    /// Check this many shards, chosen at random
     #[arg(long, value_name = "N")]
     sample: Option<NonZeroUsize>,
 
@@ -36,12 +36,12 @@ pub(crate) struct Verify {
     #[arg(long, requires = "sample")]
     seed: Option<u64>,
 
-    /// Mend what is damaged: from what is left of it, from other versions, and from what --from names
+    /// Mend damaged shards: from their undamaged rest, from other versions, and from the places of --from
     #[arg(long)]
     repair: bool,
 
-    /// Where to look for what is damaged: another store or its directory, the address of a node, or the source of the
-    /// dataset. May be given several times
+    /// Where to look for copies of damaged shards: another store or its directory, the address of a node, or
+    /// the source of the dataset. May be given several times
     #[arg(long, value_name = "PLACE", requires = "repair")]
     from: Vec<String>,
 

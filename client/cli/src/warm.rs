@@ -19,15 +19,17 @@ use crate::{output, signals};
 /// How often it is looked how far it is, at most.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Fill the nodes' caches before the trainers come: they find on local disks what they read
+/// Fill the nodes' caches before the trainers come: they find their samples on local disks
 ///
 /// Attaches a rank to each node that is not drained, in the order of their names, as a trainer would; waits until each node has
-/// what it hosts; and detaches. Each shard is read from the store by one node, once. Trainers whose ranks read at the same nodes
-/// find everything there; others have partitions moved, from node to node. What was brought may be evicted when a run that is
-/// being read needs the room. The run that is made stays, as every run does, and the plan and the version with it.
+/// its partitions; and detaches. Each shard is read from the store by one node, once. Trainers whose ranks
+/// read at the same nodes find everything there; others have partitions moved, from node to node. The fetched
+/// grains may be evicted when a run that is being read needs the room. The run that is made stays, as every
+/// run does, and the plan and the version with it.
 #[derive(Args)]
 pub(crate) struct Warm {
-    /// A run that nobody reads just now; or a dataset, version or plan, as `plan show --plan` takes it: then a run is made
+    /// A run without readers; or a dataset, version or plan, as `plan show --plan` takes it: then a run is
+    /// made
     #[arg(value_name = "RUN|DATASET|PLAN")]
     target: String,
 
@@ -44,7 +46,7 @@ pub(crate) struct Warm {
     #[arg(long)]
     epoch: Option<u32>,
 
-    /// Wait for so long at most, such as 90s, 10m or 1h; what is there then stays
+    /// Wait at most this time, such as 90s, 10m or 1h; the fetched grains stay
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_duration)]
     timeout: Duration,
 }
@@ -106,14 +108,14 @@ impl Warm {
         };
         let create = CreateRun { id, plan, virtual_ranks };
         let run: RunRecord = http.post_json(&format!("{server}/v1/runs"), &create)?;
-        // Whoever has the run's own name has it for this: an earlier one that was cut off is no trainer.
+        // A holder of the run's own name has it for this: an earlier one that was cut off is no trainer.
         if self.run.is_some() {
             refuse_if_read(server, http, &run.id)?;
         }
         Ok(run)
     }
 
-    /// Waits until all hosts have what they host.
+    /// Waits until all hosts have their partitions.
     fn follow(&self, server: &str, http: &HttpClient, run: &RunId, json: bool) -> Result<(), Failure> {
         let until = Instant::now() + self.timeout;
         let mut last = Vec::new();
@@ -180,7 +182,7 @@ impl Ranks {
         Ok(attached.into_iter().collect::<Result<(), HttpError>>()?)
     }
 
-    /// Whoever cannot be told finds out by itself, as with a trainer that was killed.
+    /// A node that cannot be notified finds out by itself, as with a trainer that was killed.
     fn detach(&self) {
         for rank in 0..self.nodes.len() {
             let _ = self.http.delete(&self.url(rank));

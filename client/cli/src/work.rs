@@ -16,7 +16,7 @@ use crate::progress::style;
 /// Between two JSON lines.
 const JSON_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Counts samples in one pass over them; may be told by several threads.
+/// Counts samples in one pass over them; several threads may report to it.
 pub(crate) struct WorkProgress {
     show: Show,
     started: Instant,
@@ -31,7 +31,8 @@ enum Show {
 }
 
 impl WorkProgress {
-    /// JSON lines if `json`, else a bar if standard error is a terminal. `verb` says what is done to how many samples.
+    /// JSON lines if `json`, else a bar if standard error is a terminal. `verb` names the work that is
+    /// counted in samples.
     pub(crate) fn new(json: bool, verb: &str, samples: u64) -> WorkProgress {
         let show = match (json, std::io::stderr().is_terminal()) {
             (true, _) => Show::Lines(Mutex::new(None)),

@@ -22,7 +22,7 @@ const BLOCKS_AHEAD: usize = 2;
 const FILES_AHEAD: usize = 64;
 /// Files that are read one after the other are not further apart than this: others may lie between them.
 const NEAR: usize = 16;
-/// After so many other files, nobody will come for what was fetched ahead.
+/// After this number of other files, no reader will want the file fetched ahead.
 const PATIENCE: u64 = 512;
 
 /// Files of one listing, in the order of their names.
@@ -52,7 +52,7 @@ impl Listing {
         })
     }
 
-    /// All files; `describe` says where each lies, for messages, and what it is called.
+    /// All files; `describe` gives each one's place, for messages, and its name.
     pub(super) fn files(self: &Arc<Self>, describe: impl Fn(&Object) -> (String, String)) -> Vec<InputFile> {
         let file = |(index, object): (usize, &Arc<Object>)| {
             let (path, name) = describe(object);
@@ -79,7 +79,8 @@ impl Listing {
 }
 
 impl Window {
-    /// What is there of this file, or on its way. If files near before it were read as often, the next ones are fetched.
+    /// The part of this file that is here, or pending. If files near before it were read as often, the next
+    /// ones are fetched.
     fn take(
         &mut self,
         index: usize,
@@ -112,7 +113,7 @@ impl Window {
     }
 }
 
-/// What comes after the last dot: files that are read together have it in common.
+/// The part after the last dot: files that are read together have it in common.
 fn ending(object: &Object) -> Option<&str> {
     object.path().extension()
 }
@@ -212,7 +213,7 @@ impl Place {
         self.start + self.bytes.len() as u64
     }
 
-    /// What is here from `offset` on.
+    /// The bytes here from `offset` on.
     fn here(&self, offset: u64) -> &[u8] {
         let skipped = offset.checked_sub(self.start).and_then(|skipped| usize::try_from(skipped).ok());
         skipped.and_then(|skipped| self.bytes.get(skipped..)).unwrap_or_default()

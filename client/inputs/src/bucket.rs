@@ -32,7 +32,7 @@ struct Bucket<'u> {
     scheme: &'u str,
     /// The bucket, and for Azure perhaps its account.
     name: &'u str,
-    /// What comes after it, as it is: keys are not encoded.
+    /// The part after it, unchanged: keys are not encoded.
     key: &'u str,
 }
 
@@ -59,7 +59,7 @@ impl<'u> Bucket<'u> {
         if key.ends_with('/') || folder.is_root() {
             return self.found(&folder, self.some(listed?)?, true);
         }
-        // Whoever may read a file need not be allowed to list its folder.
+        // A reader of a file need not be allowed to list its folder.
         match listed {
             Ok(listed) if !listed.is_empty() => self.found(&folder, listed, true),
             listed => {
@@ -110,7 +110,7 @@ impl<'u> Bucket<'u> {
     fn list(&self, folder: &Path) -> Result<Vec<ObjectMeta>, InputsError> {
         let listed = self.network.wait(self.store.list(Some(folder)).try_collect());
         let mut objects: Vec<ObjectMeta> = listed.map_err(|error| self.refused(&error))?;
-        // As on a disk, hidden files and folders are for nobody.
+        // As on a disk, hidden files and folders are left out.
         let name = |object: &ObjectMeta| relative(folder, &object.location).to_owned();
         objects.retain(|object| !name(object).is_empty() && !name(object).split('/').any(is_hidden));
         objects.sort_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));

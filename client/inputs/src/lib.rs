@@ -28,10 +28,10 @@ use shardd_store::stores::Refusal;
 
 use self::network::Network;
 
-/// What the schemes are that we read, as told to someone who used another.
+/// The schemes that we read, for the error about another one.
 const ACCEPTED: &str = "file://, s3://, gs://, az://, abfs://, http:// or https://";
 
-/// Why what was given does not lead to files.
+/// Why the given paths do not lead to files.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum InputsError {
@@ -159,7 +159,7 @@ fn split_last(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
-/// What was given, for messages.
+/// The given paths, for messages.
 fn shown(given: &[PathBuf]) -> String {
     let shown: Vec<String> =
         given.iter().take(3).map(|given| web::without_query(&given.to_string_lossy())).collect();

@@ -56,7 +56,8 @@ struct Search {
 }
 
 impl Search {
-    /// Takes what is in `folder`, called `prefix` so far, and fits. Returns whether a folder was among it.
+    /// Takes the matching entries of `folder`, called `prefix` up to here. Returns whether a folder was among
+    /// it.
     fn expand(
         &mut self,
         folder: &Path,
@@ -84,7 +85,7 @@ impl Search {
         };
         for entry in fs::read_dir(folder).map_err(refused)? {
             let entry = entry.map_err(refused)?;
-            // What is not UTF-8 fits no pattern; hidden files are for nobody.
+            // A name that is not UTF-8 fits no pattern; hidden files are left out.
             let Ok(name) = entry.file_name().into_string() else { continue };
             if is_hidden(&name) || !step.fits(&name) {
                 continue;

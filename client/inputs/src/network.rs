@@ -11,10 +11,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::InputsError;
 
-/// What may be held that nobody has asked for yet, in KiB.
+/// The limit of bytes held before a reader asks for them, in KiB.
 const BUDGET_KIB: u32 = 48 << 10;
-/// What is counted for a small file at least: so many of them are under way at once that latency does not matter, and
-/// not so many that a store would mind.
+/// The least count for a small file: enough of them are under way at once to hide latency, and few enough for
+/// the store.
 const LEAST_KIB: u32 = 768;
 
 /// Started when something far away is first spoken of.
@@ -63,7 +63,7 @@ impl Network {
         self.handle().block_on(work)
     }
 
-    /// Starts something that will give so many bytes, if there is room for them.
+    /// Starts something that will give this number of bytes, if there is room for them.
     pub(super) fn early<T: Send + 'static>(
         &self,
         bytes: u64,
@@ -74,14 +74,15 @@ impl Network {
         Some(Early { task: AbortOnDropHandle::new(self.handle().spawn(work)), _share: share })
     }
 
-    /// Waits for what was started.
+    /// Waits for the started work.
     pub(super) fn finish<T>(&self, early: Early<io::Result<T>>) -> io::Result<T> {
         self.wait(early.task).map_err(io::Error::other)?
     }
 }
 
 impl Drop for Running {
-    /// Nothing is under way any more that has to be finished, and whoever drops this may not be allowed to wait.
+    /// Nothing is under way any more that has to be finished, and the code that drops this may not be allowed
+    /// to wait.
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();

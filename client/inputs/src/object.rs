@@ -9,7 +9,7 @@ use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore};
 use shardd_store::stores::{Refusal, Service};
 
-/// What is read of whenever it is read: the same bytes or an error.
+/// A file, each read of which gives the same bytes or an error.
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) service: Service,
@@ -50,7 +50,7 @@ impl Object {
         };
         let refused = |error| io::Error::from(Refusal::of(self.service, &error));
         let answer = self.store.get_opts(self.path(), options).await.map_err(refused)?;
-        // Not all servers look at conditions, but all say what they send.
+        // Not all servers look at conditions, but all identify their bytes.
         if !self.is(&answer.meta) {
             return Err(Refusal::Changed.into());
         }
@@ -62,7 +62,7 @@ impl Object {
         Ok(bytes)
     }
 
-    /// Whether it is the same as far as this tells. Times are compared in seconds, the least that servers give.
+    /// Whether it is the same by this evidence. Times are compared in seconds, the least that servers give.
     fn is(&self, other: &ObjectMeta) -> bool {
         let is_same = match (&self.meta.e_tag, &other.e_tag) {
             (Some(listed), Some(now)) => listed.trim_matches('"') == now.trim_matches('"'),

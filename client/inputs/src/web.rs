@@ -47,7 +47,8 @@ pub(super) fn find(text: &str, network: &Network) -> Result<Found, InputsError> 
     Ok(Found { root: Root::new("http", steps), files, is_folder: false })
 }
 
-/// The URL without its query, where secrets are: for messages, and to recognise the file when it is signed anew.
+/// The URL without its query, where secrets are: for messages, and to recognise the file when it has a new
+/// signature.
 pub(super) fn without_query(url: &str) -> String {
     match url.split_once('?') {
         Some((shown, _)) if url.contains("://") => shown.to_owned(),
@@ -105,7 +106,7 @@ async fn download(url: &Url, shown: &str) -> Result<(u64, String, Arc<dyn Conten
     Ok((hasher.count(), hasher.finalize().to_string(), Arc::new(Downloaded(Arc::new(file)))))
 }
 
-/// What is here already.
+/// The bytes already here.
 #[derive(Debug)]
 struct Downloaded(Arc<File>);
 

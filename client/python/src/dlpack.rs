@@ -86,12 +86,12 @@ pub(crate) fn capsule<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'
     // SAFETY: as above.
     unsafe { (*managed).context = handed.cast() };
     let pointer = NonNull::new(managed).expect("part of a box").cast();
-    // SAFETY: the pointer is valid until the deleter is called: by whoever takes the tensor, and renames the capsule, or by the
-    // capsule's destructor.
+    // SAFETY: the pointer is valid until the deleter is called: by the consumer, who takes the tensor and
+    // renames the capsule, or by the capsule's destructor.
     unsafe { PyCapsule::new_with_pointer_and_destructor(py, pointer, NAME, Some(destroy)) }
 }
 
-/// Called by whoever has taken the tensor, on any thread.
+/// Called by the consumer of the tensor, on any thread.
 unsafe extern "C" fn delete(managed: *mut DlManagedTensor) {
     // SAFETY: the context is the box that the tensor is part of, and this is called once.
     let handed = unsafe { (*managed).context.cast::<Handed>() };
@@ -103,7 +103,7 @@ unsafe extern "C" fn delete(managed: *mut DlManagedTensor) {
 unsafe extern "C" fn destroy(capsule: *mut PyObject) {
     // SAFETY: called by the interpreter with a capsule.
     if unsafe { PyCapsule_IsValid(capsule, NAME.as_ptr()) } == 1 {
-        // SAFETY: it is of that name, and so has a tensor that nobody took.
+        // SAFETY: it is of that name, and so has a tensor that no consumer took.
         let managed = unsafe { PyCapsule_GetPointer(capsule, NAME.as_ptr()) };
         // SAFETY: as above.
         unsafe { delete(managed.cast()) };

@@ -8,7 +8,7 @@ use shardd_api::problem::Kind;
 use shardd_client::loader::LoadError;
 use shardd_store::catalog::CatalogError;
 
-/// The error and what it came from, in one line.
+/// The error and its sources, in one line.
 pub(crate) fn message(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -45,7 +45,7 @@ pub(crate) fn moves(
     })
 }
 
-/// What the nodes have counted of a run's exchange, by epoch and added up, and of what had to be brought otherwise, as JSON.
+/// The nodes' counts of a run's exchange, by epoch and in total, and of the misses, as JSON.
 #[pyfunction]
 pub(crate) fn exchanged(py: Python<'_>, store: &Store, run: &str) -> PyResult<String> {
     let Place::Nodes { servers, credentials } = &store.place else {

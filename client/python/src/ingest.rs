@@ -36,7 +36,7 @@ type ColumnOf = (String, String, Option<Vec<usize>>, Option<Vec<String>>);
 enum Kind {
     Bytes,
     Text,
-    /// Numbers, so many to the row.
+    /// Numbers, a fixed count to the row.
     Tensor {
         item: DataType,
         width: Option<usize>,

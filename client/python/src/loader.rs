@@ -23,7 +23,7 @@ use crate::memory::TorchMemory;
 use crate::mixture::Mixture;
 use crate::store::{Place, Store, parse};
 
-/// How long the interpreter is kept from looking whether somebody interrupts.
+/// How long the interpreter is kept from checks for an interrupt.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Reads a rank's share of a plan, or of a mixture.
@@ -159,7 +159,7 @@ impl Loader {
         }
     }
 
-    /// Ends its threads. What it has given stays.
+    /// Ends its threads. The returned batches stay.
     fn close(&self, py: Python<'_>) {
         if let Some(inner) = self.inner.get() {
             py.detach(|| drop(inner.lock().expect("no panic while held").take()));
@@ -220,7 +220,7 @@ pub(crate) fn cache(dir: Option<PathBuf>, limit: Option<&str>) -> PyResult<Cache
 fn open(py: Python<'_>, config: LoaderConfig, memory: Option<TorchMemory>) -> PyResult<loader::Loader> {
     let (give, opened) = sync_channel(1);
     let opened = Mutex::new(opened);
-    // Nobody takes it after an interruption.
+    // No caller takes it after an interruption.
     let work = move || {
         drop(give.send(match memory {
             Some(memory) => loader::Loader::open_into(config, Box::new(memory)),
@@ -284,7 +284,7 @@ impl Step {
         self.step.global_samples()
     }
 
-    /// Where to go on: epoch and position.
+    /// The place of the next step: epoch and position.
     #[getter]
     fn next(&self) -> (u32, u64) {
         (self.step.cursor.epoch, self.step.cursor.position)

@@ -22,11 +22,11 @@ use shardfmt::row::{Lent, Memory};
 pub(crate) struct TorchMemory(Arc<Blocks>);
 
 struct Blocks {
-    /// Gives a one-dimensional tensor of so many bytes.
+    /// Gives a one-dimensional tensor of a number of bytes.
     allocate: Py<PyAny>,
-    /// Blocks that nobody has.
+    /// Free blocks.
     stock: Mutex<Vec<Block>>,
-    /// What was lent since the stock was last filled, in bytes.
+    /// The blocks lent since the stock was last filled, in bytes.
     wanted: Mutex<Vec<usize>>,
     /// The tensors of blocks that batches lie in, by their addresses.
     lent: Mutex<HashMap<usize, Py<PyAny>>>,
@@ -107,7 +107,8 @@ impl Memory for TorchMemory {
         let start = NonNull::new(ptr::with_exposed_provenance_mut(address)).expect("looked at above");
         let owner = Lease { home: Arc::clone(&self.0), address, bytes, generation: fork::generation() };
         // SAFETY: PyTorch has allocated these bytes, begins them at a multiple of 64, and keeps them for as long as the tensor
-        // is referred to: by `lent`, until the lease is dropped. Nobody has seen the tensor before the batch is handed out.
+        // is referred to: by `lent`, until the lease is dropped. No caller has seen the tensor before the
+        // batch is handed out.
         Ok(unsafe { Lent::new(start, bytes, Arc::new(owner)) })
     }
 }
@@ -135,7 +136,7 @@ impl Deref for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // In a process that was forked meanwhile the map may be locked for ever, and the memory is the parent's.
+        // In a process that was forked meanwhile the map may stay locked, and the memory is the parent's.
         if self.generation == fork::generation() {
             let tensor = self.home.lent.lock().expect("no panic while held").remove(&self.address);
             drop(tensor); // not under the lock: it may run Python

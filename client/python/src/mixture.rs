@@ -11,8 +11,8 @@ use shardfmt::{PlanId, VersionId};
 use crate::errors;
 use crate::store::{Place, Store, describe, parse};
 
-/// A source as Python says it: its store, version and plan, what it is called, and which of proportion, repeat and choose it
-/// says, and how much.
+/// A source as Python gives it: its store, version and plan, its name, and which of proportion, repeat and
+/// choose it sets, and the value.
 type Said = (Py<Store>, String, String, String, String, String);
 
 /// Plans of several stores, and how much of each.

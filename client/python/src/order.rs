@@ -26,7 +26,7 @@ impl Order {
     fn new(samples: u64, q: Vec<f64>, seed: u64, partitions: Option<u32>, grain_rows: u32) -> PyResult<Self> {
         let parts = (0..samples.div_ceil(PART)).map(|part| (samples - part * PART).min(PART) as u32);
         let shape = Shape { shard_rows: parts.collect(), row_bytes: 0 };
-        // What is numbered is named by how many there are.
+        // Numbered samples are named by their count.
         let version = VersionId::of(format!("{samples} samples by number").as_bytes());
         let options = PlanOptions {
             q: schedule(&q)?,

@@ -5,14 +5,14 @@ use shardd_client::loader::{DataRank, Layout, WorldRank};
 
 use crate::errors;
 
-/// V of a mixture that is read in steps of `global_batch`, if nothing is said of it.
+/// V of a mixture that is read in steps of `global_batch`, by default.
 #[pyfunction]
 pub(crate) fn mixture_virtual_ranks(global_batch: u64) -> u32 {
     shardd_client::loader::mixture_virtual_ranks(global_batch)
 }
 
-/// The process as far as data is concerned, and of how many: by its rank, else by what `variable` says of the environment, and by
-/// `replication` or `mesh`, which say who reads the same.
+/// The process in its role as a reader of data, and of how many: by its rank, else by what `variable` says of
+/// the environment, and by `replication` or `mesh`, which say who reads the same.
 #[pyfunction]
 #[pyo3(signature = (variable, *, rank=None, world=None, replication=None, mesh=None))]
 pub(crate) fn data_rank(

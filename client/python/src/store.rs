@@ -136,7 +136,7 @@ impl Store {
     }
 
     /// The columns of a version: name, type, shape and type of number of a value if it is a tensor, the type of its items if it is
-    /// a list of numbers, and what was noted with it.
+    /// a list of numbers, and its notes.
     fn columns<'py>(&self, py: Python<'py>, version: &str) -> PyResult<Bound<'py, PyList>> {
         let version = parse(version)?;
         let manifest = py.detach(|| self.manifest(VersionId(version)))?;
@@ -185,7 +185,7 @@ impl Store {
                 && let Err(error) = catalog.put_plan(&document)
                 && matches!(self.place, Place::Nodes { .. })
             {
-                // Whoever reads a store that others fill may follow plans of their own; nodes must know theirs.
+                // A reader of a store that others fill may follow plans of their own; nodes must know theirs.
                 return Err(errors::catalog(&error));
             }
             self.plans.lock().expect("no panic while held").insert(id, document);

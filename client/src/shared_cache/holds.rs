@@ -16,7 +16,7 @@ const ENTRY: usize = 33;
 const HELD: u8 = 1;
 const RELEASED: u8 = 0;
 
-/// A file of more entries than this is written anew, with those that still hold.
+/// A file of more entries than this is rewritten, with those that still hold.
 const LONG: u64 = 1 << 15;
 
 /// A name that no other process gives, not even one of the same number elsewhere.
@@ -44,7 +44,7 @@ impl Holds {
         self.is_own() && self.held.contains(&id)
     }
 
-    /// To be called under the lock of whoever makes room.
+    /// To be called under the lock of the process that makes room.
     pub(super) fn hold(&mut self, id: ShardId) -> io::Result<()> {
         self.held.insert(id);
         let told = if !self.is_own() || self.entries > LONG { self.rewrite() } else { self.append(HELD, id) };
@@ -98,7 +98,7 @@ impl Drop for Holds {
         if self.is_own()
             && let Some((_, path, _)) = &self.file
         {
-            let _ = fs::remove_file(path); // whoever makes room removes it otherwise
+            let _ = fs::remove_file(path); // otherwise the process that makes room removes it
         }
     }
 }

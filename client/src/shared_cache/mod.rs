@@ -81,7 +81,7 @@ pub enum SharedCacheError {
 
 impl SharedCache {
     /// Opens the cache in `dir`, which is made when missing; all its shards together have at most `limit` bytes, or, if that
-    /// is `None`, nine tenths of what they have now and what else the disk has free.
+    /// is `None`, nine tenths of their present bytes and the free bytes of the disk.
     ///
     /// # Errors
     /// When the directory cannot be made, read or written.
@@ -166,10 +166,11 @@ impl SharedCache {
         self.dir.join("shards").join(id.to_string())
     }
 
-    /// Removes a file that was found not to be the shard it should be. Who has it mapped keeps what is mapped.
+    /// Removes a file that was found not to be the shard it should be. A process that has it mapped keeps its
+    /// map.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Those of the disk.
     pub fn discard(&self, path: &Path) -> Result<(), SharedCacheError> {
         let _changing = self.lock()?;
         match fs::remove_file(path) {
@@ -179,7 +180,8 @@ impl SharedCache {
         }
     }
 
-    /// Removes shards, whole or half fetched, also those that processes read: these keep what they have mapped. How many files there were.
+    /// Removes shards, whole or half fetched, also those that processes read: these keep their maps. How many
+    /// files there were.
     ///
     /// # Errors
     /// What the disk says.
@@ -235,7 +237,8 @@ impl SharedCache {
         if holds.has(id) {
             return Ok(());
         }
-        // Whoever makes room reads all holds under the same lock, so it sees this one or has removed the shard before.
+        // A process that makes room reads all holds under the same lock, so it sees this one or has removed
+        // the shard before.
         let _changing = self.lock()?;
         holds.hold(id).map_err(|source| self.failed("holds", source))
     }
@@ -249,7 +252,7 @@ impl SharedCache {
         there
     }
 
-    /// What was last changed when the shard was last asked for.
+    /// The file whose date is that of the last request for the shard.
     fn used_of(&self, path: &Path) -> PathBuf {
         self.dir.join("used").join(path.file_name().unwrap_or_default())
     }
@@ -276,7 +279,7 @@ impl SharedCache {
             }
             if began.elapsed() > LEASE {
                 warn!(shard = %path.display(), "another process takes too long to fetch a shard; fetching it here");
-                // Nobody else has a part of that name.
+                // No other process has a part of that name.
                 return Ok(Part::lock(path.with_extension(format!("{}.part", holds::name())))?);
             }
             go_on()?;
@@ -296,7 +299,7 @@ impl SharedCache {
         }
         let shard = fetch()?;
         let written = (&part.file.file).write_all(&shard);
-        // Whoever counts what is there would else find it under neither name.
+        // A process that counts the files would otherwise find it under neither name.
         let _changing = self.lock()?;
         match written.and_then(|()| fs::rename(&part.path, path)) {
             Ok(()) => Ok(Fetched::Here(path.to_owned())),
@@ -305,14 +308,14 @@ impl SharedCache {
                     are fetched each time");
                 Ok(Fetched::NoRoom)
             }
-            // Somebody who had waited a lease long has taken it away.
+            // A process that had waited for a whole lease has taken it away.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Fetched::NoRoom),
             Err(source) => Err(SharedCacheError::Io { path: part.path.clone(), source }.into()),
         }
     }
 
-    /// Makes the file as long as the shard will be, if that leaves the limit as it is; removes what nobody reads where it
-    /// must, what was used longest ago first.
+    /// Makes the file as long as the shard will be, if that leaves the limit as it is; removes unread shards
+    /// where it must, the least recently used first.
     fn reserve(&self, part: &Part, bytes: u64) -> Result<bool, SharedCacheError> {
         let _changing = self.lock()?;
         let mut files = self.files()?;
@@ -325,7 +328,7 @@ impl SharedCache {
                 if used.saturating_add(bytes) <= self.limit.0 {
                     break;
                 }
-                // While this one has the lock of what a dead process was fetching, nobody else begins to.
+                // While this one has the lock of a dead process's download, no other process begins it.
                 let abandoned = match file.name.parse::<ShardId>() {
                     Ok(id) if held.contains(&id) => continue,
                     Ok(_) => None,
@@ -366,7 +369,7 @@ impl SharedCache {
         Ok(files)
     }
 
-    /// The lock of whoever changes what is there, which takes a moment; who does not get it within a lease gives up.
+    /// The lock for changes of the files, which takes a moment; who does not get it within a lease gives up.
     fn lock(&self) -> Result<Locked, SharedCacheError> {
         let path = self.dir.join("lock");
         let failed = |source| SharedCacheError::Io { path: path.clone(), source };
@@ -421,7 +424,7 @@ impl Part {
 }
 
 /// A file that this process has locked. A lock is the opened file's: a process that is forked meanwhile has it, too, and would
-/// keep it after this one has closed the file. So it is given up in so many words.
+/// keep it after this one has closed the file. So it is given up explicitly.
 #[derive(Debug)]
 struct Locked {
     file: File,

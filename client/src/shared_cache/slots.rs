@@ -64,8 +64,8 @@ impl SlotTables {
         Self { limit, ..self }
     }
 
-    /// The table of an epoch, if somebody has worked it out: mapped, and checked as far as it is read. One that is not what it
-    /// should be is removed.
+    /// The table of an epoch, if a process has worked it out: mapped, and checked where it is read. A wrong
+    /// one is removed.
     pub fn get(&self, plan: &Plan, epoch: Epoch) -> Option<SlotTable> {
         let path = self.path(plan.id(), epoch);
         let file = File::open(&path).ok()?;
@@ -73,7 +73,7 @@ impl SlotTables {
         let mapped = unsafe { Mmap::map(&file) }.ok()?;
         match SlotBytes::open(plan, epoch, Bytes::from_owner(mapped)) {
             Ok(bytes) => {
-                // Says that it was used; of no consequence if it is somebody else's.
+                // Marks it as used; harmless if it belongs to another user.
                 let _ = file.set_modified(SystemTime::now());
                 Some(SlotTable::read(plan, bytes))
             }
@@ -85,7 +85,7 @@ impl SlotTables {
         }
     }
 
-    /// The table of the last epoch before `epoch` that somebody has worked out.
+    /// The table of the last epoch before `epoch` that a process has worked out.
     pub fn before(&self, plan: &Plan, epoch: Epoch) -> Option<SlotTable> {
         let begin = format!("{}-", plan.id());
         let names = fs::read_dir(&self.dir).ok()?.flatten().map(|entry| entry.file_name());
@@ -114,7 +114,8 @@ impl SlotTables {
         self.dir.join(format!("{plan}-{epoch}"))
     }
 
-    /// Removes what was used longest ago, until `bytes` more find room, and what a process that died had begun.
+    /// Removes the least recently used tables, until `bytes` more find room, and the unfinished ones of dead
+    /// processes.
     fn make_room(&self, plan: PlanId, part: &Path, bytes: u64) -> io::Result<bool> {
         if bytes > self.limit.0 {
             return Ok(false);
@@ -127,7 +128,7 @@ impl SlotTables {
                 continue;
             }
             let is_part = name.ends_with(".part");
-            // Held until it is removed, so that nobody begins meanwhile.
+            // Held until it is removed, so that no process begins meanwhile.
             let abandoned = if is_part { Part::lock(path.clone()).ok().flatten() } else { None };
             if abandoned.is_some() {
                 let _ = fs::remove_file(&path);
@@ -162,7 +163,7 @@ impl Turn {
         let bytes = table.written_bytes(plan);
         let lock = self.tables.dir.join("lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(lock)?;
-        // Somebody else makes room: the next table may be kept.
+        // Another process makes room: the next table may be kept.
         let Some(changing) = Locked::new(lock) else { return Ok(false) };
         if !self.tables.make_room(plan.id(), &self.part.path, bytes)? {
             return Ok(false);
@@ -180,7 +181,7 @@ impl Turn {
 }
 
 impl Drop for Turn {
-    /// Whoever waits for it has the next turn.
+    /// The process that waits for it has the next turn.
     fn drop(&mut self) {
         // Once it is kept, a part of this name is another process's.
         if self.part.is_at_path() {

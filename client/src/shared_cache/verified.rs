@@ -79,7 +79,7 @@ impl Seen {
     }
 }
 
-/// Removes what was noted before the machine was started.
+/// Removes the notes from before the machine was started.
 fn forget(dir: &Path, but: &Path) {
     for file in fs::read_dir(dir).into_iter().flatten().flatten() {
         if file.path() != but {

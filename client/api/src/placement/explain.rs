@@ -26,8 +26,9 @@ pub enum Why {
     RankDraining,
     /// Its rank reads at a node whose cache has no room for more.
     RankFull,
-    /// Its rank reads at a node that hosts its even share of what is read there. Another would have to leave it for this one:
-    /// two copies, and as many bytes read elsewhere as before. That costs more than it saves, and is not done.
+    /// Its rank reads at a node that hosts its even share of the partitions read there. Another would have to
+    /// leave it for this one: two copies, and as many bytes read elsewhere as before. That costs more than it
+    /// saves, and is not done.
     RankShare,
 }
 
@@ -42,7 +43,7 @@ pub enum Because {
     HostDrains,
     /// To where its rank reads.
     ItsRank,
-    /// Its host has no room for what it hosts.
+    /// Its host has no room for its partitions.
     HostFull,
     /// So that all nodes host the same number.
     EvenShares,
@@ -85,7 +86,7 @@ impl<'a> Facts<'a> {
         self.target.host(partition)
     }
 
-    /// Whether a node hosts at least so many, now (0) or then (1).
+    /// Whether a node hosts at least this number, now (0) or then (1).
     fn hosts_at_least(&self, when: usize, node: &NodeId, count: usize) -> bool {
         self.loads[when].get(node).copied().unwrap_or(0) >= count
     }

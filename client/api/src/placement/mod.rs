@@ -96,7 +96,7 @@ fn departed(current: &Placement, nodes: &[NodeId]) -> BTreeMap<NodeId, Vec<u32>>
     let is_away = |node: &&NodeId| nodes.binary_search(node).is_err();
     let mut departed = BTreeMap::<NodeId, Vec<u32>>::new();
     for partition in 0..current.of_partition.len() as u32 {
-        // Whoever was lost last has the fresher copy.
+        // The node lost last has the fresher copy.
         let candidates = [Some(current.host(partition)), before.get(&partition).copied()];
         if let Some(former) = candidates.into_iter().flatten().find(is_away) {
             departed.entry(former.clone()).or_default().push(partition);
@@ -137,7 +137,7 @@ impl Placing {
         }
     }
 
-    /// Gives hosts that were away what they hosted then, as long as whoever hosts it `now` has too much.
+    /// Gives returned hosts their former partitions, as long as the host `now` has too many.
     fn give_back(&mut self, now: &[Option<usize>], formerly: impl Iterator<Item = (usize, Option<usize>)>) {
         let mut loads = BTreeMap::<usize, usize>::new();
         for host in now.iter().flatten() {
@@ -153,7 +153,8 @@ impl Placing {
         }
     }
 
-    /// Gives what is left to the hosts in runs, so that neighbouring partitions (one virtual rank's) stay together.
+    /// Gives the rest to the hosts in runs, so that neighbouring partitions (one virtual rank's) stay
+    /// together.
     fn spread(&mut self, hosts: usize) {
         let left: Vec<usize> = (0..self.at.len()).filter(|partition| self.at[*partition].is_none()).collect();
         let mut left = left.into_iter();

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::node::NodeId;
 use crate::protocol::Placement;
 
-/// `current` without the `leaving` nodes: what they host goes to those of the `staying` that host least. `None` if it names none of
-/// them, or nobody stays.
+/// `current` without the `leaving` nodes: their partitions go to those of the `staying` that host least.
+/// `None` if it names none of them, or no node stays.
 pub fn without(current: &Placement, leaving: &BTreeSet<NodeId>, staying: &[NodeId]) -> Option<Placement> {
     let partitions = current.of_partition.len() as u32;
     let is_named = current.hosts.iter().chain(current.departed.keys()).any(|node| leaving.contains(node));

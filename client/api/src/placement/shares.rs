@@ -10,8 +10,9 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Of `partitions`, to nodes that have room for so many each. Where there is too little room altogether, each is given
-    /// more than fits in proportion to what fits: what its cache cannot hold will be missed, wherever it is hosted.
+    /// Of `partitions`, to nodes that each have room for a number of them. Where there is too little room
+    /// altogether, each is given more than fits in proportion to what fits: what its cache cannot hold will
+    /// be missed, wherever it is hosted.
     pub(super) fn of(partitions: usize, rooms: &[usize]) -> Self {
         // A room beyond all partitions is no more room.
         let rooms: Vec<usize> = rooms.iter().map(|room| (*room).min(partitions)).collect();

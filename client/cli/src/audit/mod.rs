@@ -38,11 +38,11 @@ pub(crate) struct Audit {
 enum AuditCommand {
     /// The root of an epoch in which each sample is read once: one hash for all of them, with positions and bytes
     Root(Root),
-    /// Compare a root, what the ranks of a run reported, or what they consumed with plan and manifest
+    /// Compare a root, the reports of a run's ranks, or the samples they consumed with plan and manifest
     Verify(verify::Verify),
     /// Send what ranks had to report when no node could be reached
     Send(send::Send),
-    /// Prove that an epoch reads a sample, to whoever knows the root
+    /// Prove that an epoch reads a sample, to a person who knows the root
     Prove(Prove),
     /// Check a proof: needs the root and nothing else
     Check(Check),

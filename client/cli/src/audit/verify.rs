@@ -40,7 +40,7 @@ pub(super) struct Verify {
     consumed: Vec<PathBuf>,
 }
 
-/// What was found.
+/// The findings.
 #[derive(Serialize)]
 struct Verdict {
     plan: PlanId,
@@ -50,7 +50,7 @@ struct Verdict {
     epochs: Vec<EpochVerdict>,
 }
 
-/// What was found of an epoch.
+/// The findings on an epoch.
 #[derive(Serialize)]
 struct EpochVerdict {
     epoch: u32,
@@ -212,7 +212,8 @@ fn in_words(exactly_once: bool, ranks: &[RankFinding]) -> String {
             off.map(|rank| format!("rank {} of {} {}", rank.rank, rank.world, told(rank))).collect();
         return off.join("; ");
     }
-    // Ranks of a world that ended within the epoch have reported less, or nothing; those that went on, all of it.
+    // Ranks of a world that ended within the epoch have reported less, or nothing; those that continued, all
+    // of it.
     let incomplete: BTreeSet<u32> = ranks.iter().filter(is_off).map(|rank| rank.world).collect();
     let complete: Vec<&RankFinding> = ranks.iter().filter(|rank| !incomplete.contains(&rank.world)).collect();
     let of_one_world = complete.iter().filter(|rank| rank.world == complete[0].world);

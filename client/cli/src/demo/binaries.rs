@@ -78,7 +78,7 @@ fn is_stale(binary: &Path) -> bool {
 }
 
 fn is_older(built: SystemTime, sources: impl IntoIterator<Item = Option<SystemTime>>) -> bool {
-    // A source that is gone changes what is built as much as a new one.
+    // A source that is gone changes the program as much as a new one.
     sources.into_iter().any(|source| source.is_none_or(|changed| changed > built))
 }
 

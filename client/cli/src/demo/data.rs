@@ -24,7 +24,7 @@ const DIGITS_LARGEST: u32 = 16;
 /// Small enough that the few digits fill several shards.
 const DIGITS_SHARD: ByteSize = ByteSize(16 << 10);
 
-/// What is trained on and what is held out, both ingested through the first node.
+/// The training set and the test set, both ingested through the first node.
 pub(crate) struct Datasets {
     catalog: HttpCatalog,
     pub(crate) train_name: DatasetName,
@@ -106,7 +106,7 @@ fn split(path: &Path) -> Result<(Part, Part), Failure> {
     }
     let fifths =
         |from, to| IngestConfig { take: Some(HashRange::parts(0, from, to, 5)), ..IngestConfig::default() };
-    // What is wrong with the source is said here, by the source.
+    // The source reports its own errors here.
     Source::open(path, &fifths(0, 4))?;
     Ok((part(fifths(0, 4)), part(fifths(4, 5))))
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::failure::Failure;
 use crate::signals;
 
-/// Whether somebody wants the demo to stop.
+/// Whether the user wants the demo to stop.
 #[derive(Clone)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
@@ -21,7 +21,7 @@ impl Interrupt {
         Ok(Interrupt(raised))
     }
 
-    /// Fails once somebody does.
+    /// Fails once the user does.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         match self.0.load(Ordering::Acquire) {
             true => Err(Failure::failed("interrupted; all processes were stopped")),

@@ -18,7 +18,7 @@ pub(crate) struct Planned {
     pub(crate) epoch: f64,
 }
 
-/// What is wrong with a `--kill`.
+/// The error in a `--kill`.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub(crate) enum KillError {
     #[error(
@@ -55,7 +55,8 @@ impl FromStr for Kill {
 }
 
 impl Kill {
-    /// Fills in what was left open: the second node (the only one dies never), in the middle of the middle epoch.
+    /// Fills in the missing parts: the second node (the only one dies never), in the middle of the middle
+    /// epoch.
     pub(crate) fn plan(self, nodes: u32, epochs: u32) -> Result<Planned, KillError> {
         let node = self.node.unwrap_or(2.min(nodes));
         let epoch = self.epoch.unwrap_or(f64::from(epochs / 2) + 0.5);

@@ -61,7 +61,7 @@ impl Live {
         }
     }
 
-    /// What is going on just now; shown only where a line can be overwritten.
+    /// The present activity; shown only where a line can be overwritten.
     pub(crate) fn doing(&self, text: &str) {
         if let Mode::Bar(bar) = &self.mode {
             bar.set_message(text.to_owned());

@@ -19,11 +19,11 @@ pub(crate) struct Measured {
     pub(crate) origin_bytes: u64,
     pub(crate) moved: MovedFacts,
     pub(crate) exchange: ExchangeFacts,
-    /// What was added up.
+    /// The summed states.
     pub(crate) nodes: Vec<NodeStatus>,
 }
 
-/// The demo's nodes ask nobody for anything.
+/// The demo's nodes need no credentials.
 fn http() -> HttpClient {
     HttpClient::with(ANSWERED_WITHIN, &Credentials::default())
 }
@@ -39,7 +39,7 @@ pub(crate) fn placement(url: &str) -> Result<Option<Placement>, Failure> {
 }
 
 impl Measured {
-    /// Asks the nodes that live, and takes what the killed ones said last.
+    /// Asks the nodes that live, and takes the last states of the killed ones.
     pub(crate) fn read(
         nodes: &[Node],
         killed: &BTreeMap<String, NodeStatus>,

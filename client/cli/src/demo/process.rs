@@ -25,7 +25,7 @@ struct Process {
     ended: Option<ExitStatus>,
 }
 
-/// A process that ended although nobody asked it to.
+/// A process that ended without a request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProcessError {
     /// The executable could not be started.

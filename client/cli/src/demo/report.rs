@@ -32,7 +32,7 @@ pub(crate) struct Report {
     pub(crate) total_s: f64,
 }
 
-/// What was trained on.
+/// The data of the training.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct DatasetFacts {
     pub(crate) name: String,

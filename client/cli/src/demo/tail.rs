@@ -19,7 +19,7 @@ impl Tail {
         Tail { path, read_bytes: 0, partial: Vec::new() }
     }
 
-    /// What was written since the last call, in whole lines. Lines of another shape are passed over: progress is a
+    /// The output since the last call, in whole lines. Lines of another shape are passed over: progress is a
     /// courtesy and must not stop the work it tells of.
     pub(crate) fn lines<T: DeserializeOwned>(&mut self) -> Vec<T> {
         let Ok(mut file) = File::open(&self.path) else { return Vec::new() };

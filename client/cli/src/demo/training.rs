@@ -27,7 +27,7 @@ use super::tail::Tail;
 use crate::failure::Failure;
 use crate::ingest::processors;
 
-/// Trainers that say nothing for so long are stuck.
+/// Trainers that are silent for this time are stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// All that the trainers need to know.
@@ -291,7 +291,7 @@ impl Training<'_> {
     }
 }
 
-/// What was seen while the trainers ran.
+/// The observations of the training.
 #[derive(Default)]
 struct Followed {
     /// The nodes killed, and when.
@@ -312,7 +312,7 @@ fn slowest(latest: &[Option<TrainerLine>]) -> Option<TrainerLine> {
     all?.into_iter().min_by_key(|line| (line.epoch, line.step))
 }
 
-/// A port of loopback that nobody listens at. Rank 0 takes it a moment later; should another process be faster, rank 0
+/// A free port of loopback. Rank 0 takes it a moment later; should another process be faster, rank 0
 /// says so and the demo ends with its words.
 fn free_port() -> Result<u16, Failure> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())

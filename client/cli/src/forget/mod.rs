@@ -67,7 +67,7 @@ pub(crate) struct Forget {
     threads: Option<NonZeroUsize>,
 }
 
-/// What was found of the rows.
+/// The findings on the rows.
 enum Look {
     /// They, their digests, and what holds them.
     Rows(Box<(Found, Vec<RowDigest>, ForgetReport)>),

@@ -17,7 +17,7 @@ use crate::work::WorkProgress;
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) rows: BTreeSet<RowDigest>,
-    /// How many samples of the version that was named they are, as far as that is known.
+    /// How many samples of the version that was named they are, where known.
     pub(super) matching: Option<u64>,
     /// What meant them, in words.
     pub(super) meant: String,
@@ -117,7 +117,7 @@ pub(super) fn fitting(
     let matching = search(&named, &matcher)?;
     for other in versions_of(catalog, &version.name)?.into_iter().filter(|id| *id != version.version) {
         let manifest = match catalog.manifest(other) {
-            // Records of trainings may name what is gone.
+            // Records of trainings may name deleted versions.
             Err(CatalogError::NotFound { .. }) => continue,
             manifest => manifest?,
         };
@@ -231,7 +231,7 @@ pub(super) fn named(
     Ok(found)
 }
 
-/// The lines that name rows, with their numbers from 1; else what is wrong with the first that does not.
+/// The lines that name rows, with their numbers from 1; else the error in the first that does not.
 fn parse(text: &str) -> Result<Vec<(usize, Named)>, String> {
     let lines = (1..).zip(text.lines().map(str::trim)).filter(|(_, line)| !line.is_empty());
     let named: Vec<(usize, Named)> = lines

@@ -11,7 +11,7 @@ use shardfmt::{ByteSize, FinishedShard, ShardWriter};
 use crate::failure::Failure;
 
 const MIB: u64 = 1 << 20;
-/// What is written to the store and read back.
+/// The bytes written to the store and read back.
 const PROBE_BYTES: usize = 4 << 20;
 /// Small reads, of which the middle one counts.
 const SMALL_READS: usize = 5;
@@ -67,7 +67,7 @@ fn decide(store: Store, data: u64, resources: &Resources) -> Choice {
     Choice { size, reasons }
 }
 
-/// Writes a shard that nobody needs, always the same one, and reads it back.
+/// Writes a throw-away shard, always the same one, and reads it back.
 fn measure(catalog: &dyn Catalog) -> Result<Store, Failure> {
     let probe = probe()?;
     catalog.put_shard(&probe)?;

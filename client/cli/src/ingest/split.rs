@@ -33,7 +33,8 @@ impl Split {
 impl FromStr for Split {
     type Err = String;
 
-    /// `train:0.9,test:0.1`; what is left of the whole goes to `rest`, unless the last has no fraction and takes it.
+    /// `train:0.9,test:0.1`; the rest of the whole goes to `rest`, unless the last has no fraction and takes
+    /// it.
     fn from_str(text: &str) -> Result<Split, String> {
         let refused = || {
             format!("`{text}`: give names and fractions that make up at most 1, such as train:0.9,test:0.1")

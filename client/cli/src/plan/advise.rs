@@ -22,7 +22,8 @@ use crate::table::{Table, facts};
 /// What `plan advise` asks.
 #[derive(Args)]
 pub(super) struct Advise {
-    /// The dataset, or a version of it such as NAME@TAG, to be planned anew; may be left out if there is only one
+    /// The dataset, or a version of it such as NAME@TAG, to be planned again; may be left out if there is
+    /// only one
     #[arg(value_name = "NAME[@VERSION]", conflicts_with = "plan")]
     dataset: Option<DatasetRef>,
 
@@ -33,7 +34,7 @@ pub(super) struct Advise {
     #[arg(long, conflicts_with = "plan")]
     partitions: Option<u32>,
 
-    /// How the plan to be selects what is exchanged
+    /// How the future plan selects the exchanged grains
     #[arg(long, value_enum, default_value = "cyclic", conflicts_with = "plan")]
     selection: SelectionArg,
 

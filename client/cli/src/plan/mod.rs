@@ -19,7 +19,7 @@ use crate::table::{Table, facts};
 
 pub(crate) use lookup::EpochRange;
 
-/// List plans, show one, or ask one what is read where and when
+/// List plans, show one, or ask one which samples are read where and when
 #[derive(Args)]
 pub(crate) struct Plan {
     #[command(subcommand)]
@@ -36,7 +36,7 @@ enum PlanCommand {
     At(lookup::At),
     /// Where a sample is in an epoch or in each of several, and when it is read by whom
     Where(lookup::Where),
-    /// What the plan's exchanges cost on so many nodes, found out by playing them
+    /// What the plan's exchanges cost on a number of nodes, found out by playing them
     Cost(cost::Cost),
     /// How much to exchange so that every partition soon has all labels, and what that costs
     Advise(advise::Advise),

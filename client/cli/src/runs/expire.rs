@@ -81,8 +81,8 @@ impl Expire {
     }
 }
 
-/// The runs that go, the oldest first. What is not over stays; so does what was only just made known, whose ranks may be about to
-/// attach. A run of which no time is known is older than any.
+/// The runs that go, the oldest first. Unfinished runs stay; so do newly registered ones, whose ranks may be
+/// about to attach. A run of which no time is known is older than any.
 fn expired(
     mut runs: Vec<RunInfo>,
     keep: Option<usize>,

@@ -40,7 +40,7 @@ pub(super) fn show(
     let Ok(name) = asked.parse::<RunId>() else { return place()?.show(asked, steps, json) };
     let info = match catalog.run_info(&name) {
         Err(missing @ CatalogError::NotFound { .. }) => {
-            // What is no run may be a record; where records are elsewhere, it is neither.
+            // A name of no run may be a record; where records are elsewhere, it is neither.
             let Ok(place) = place() else { return Err(missing.into()) };
             return place.show(asked, steps, json);
         }

@@ -29,7 +29,7 @@ pub(crate) struct Runs {
 
 #[derive(Subcommand)]
 enum RunsCommand {
-    /// List the runs: which are trained, which are over, and what they left
+    /// List the runs: those in training, those that are over, and their objects
     Ls {
         /// This run only
         run: Option<RunId>,
@@ -40,7 +40,7 @@ enum RunsCommand {
         #[arg(value_name = "RUN|RECORD")]
         id: String,
 
-        /// What each step of the record came to, a line for each
+        /// The outcome of each step of the record, a line for each
         #[arg(long)]
         steps: bool,
     },
@@ -54,7 +54,7 @@ enum RunsCommand {
     },
     /// Remove a run with its cursor, audits and records; its plan can be removed then
     Rm(remove::Remove),
-    /// Remove runs that are over, the oldest first; shows them unless told to delete
+    /// Remove runs that are over, the oldest first; shows them unless you give --delete
     Expire(expire::Expire),
 }
 

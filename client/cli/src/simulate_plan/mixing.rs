@@ -16,7 +16,7 @@ pub(crate) struct Mixing {
     pub predicted: f64,
     /// As counted...
     pub counted: f64,
-    /// ...over so many grains.
+    /// ...over this number of grains.
     pub of_grains: u64,
 }
 
@@ -117,7 +117,7 @@ impl Arrivals {
     }
 }
 
-/// What has not been exchanged before `epoch` is at home, and of the rest what came back by chance.
+/// Grains not exchanged before `epoch` are at home, and of the rest those that came back by chance.
 pub(super) fn predicted(plan: &Plan, epoch: Epoch) -> f64 {
     let document = plan.document();
     let stayed = unexchanged(&document.schedule, document.selection, epoch);

@@ -27,11 +27,12 @@ pub(crate) use report::{EpochReport, Report};
 pub(crate) use scenario::{Event, EventKind, LinkRate, Scenario, ScenarioError, shape};
 use traffic::Traffic;
 
-/// Moves that are counted at most; a core counts some millions in a second. Of what has more, some epochs are left out.
+/// Moves that are counted at most; a core counts some millions in a second. Of a larger plan, some epochs are
+/// left out.
 pub(crate) const MOST_MOVES: u64 = 1 << 29;
 
-/// Plays `scenario` over `plan`, whose samples have `row_bytes` canonical bytes in all. `progress` is told, by any thread,
-/// how many moves were counted and how many there will be.
+/// Plays `scenario` over `plan`, whose samples have `row_bytes` canonical bytes in all. `progress` gets, from
+/// any thread, how many moves were counted and how many there will be.
 ///
 /// # Errors
 /// [`ScenarioError`] if the scenario does not fit the plan or itself; the message says what would.

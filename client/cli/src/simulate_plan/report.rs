@@ -68,13 +68,15 @@ pub(crate) struct Summary {
     pub most_peers: u32,
     /// Bytes of the dataset over the nodes, where they are fewest.
     pub mean_held_bytes: u64,
-    /// The most that is on one node's disk at a time: what it hosts, what has arrived, what it keeps until others have it.
+    /// The most that is on one node's disk at a time: the grains it hosts, those that have arrived, those it
+    /// keeps until others have them.
     pub peak_node_bytes: u64,
     /// The same in samples.
     pub peak_node_samples: u64,
     /// The longest time that a node's part of one exchange takes at the full rate of the link.
     pub slowest_exchange_seconds: f64,
-    /// A step at least so long hides every exchange: an exchange is made while nine tenths of an epoch are read.
+    /// A step of at least this time hides every exchange: an exchange is made while nine tenths of an epoch
+    /// are read.
     pub hiding_step_seconds: f64,
     /// The least part of an exchange that is hidden, if the time of a step is known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,7 +89,7 @@ pub(crate) struct Summary {
     pub refetched_from_store: u64,
 }
 
-/// One epoch and the exchange after it. What is `None` was not counted.
+/// One epoch and the exchange after it. A field that is `None` was not counted.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct EpochReport {
     /// The epoch.
@@ -361,7 +363,7 @@ impl<'p> Recorder<'p> {
     }
 }
 
-/// What so many samples of mean size have.
+/// The bytes of a number of samples of mean size.
 fn bytes(plan: &Plan, row_bytes: u64, samples: u64) -> u64 {
     let bytes = u128::from(row_bytes) * u128::from(samples) / u128::from(plan.sample_count());
     u64::try_from(bytes).unwrap_or(u64::MAX)

@@ -40,7 +40,7 @@ pub(crate) struct Scenario {
 /// Nodes come or go before an epoch. Written `join:EPOCH:NODES`, `leave:...` or `death:...`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
-    /// What they do.
+    /// The kind of change.
     pub kind: EventKind,
     /// The epoch before which they do it.
     pub epoch: u32,
@@ -53,9 +53,9 @@ pub(crate) struct Event {
 pub(crate) enum EventKind {
     /// New ones come, with empty disks; the first of them take the ranks of those that are gone.
     Join,
-    /// Some are drained: they stay until others have what they held.
+    /// Some are drained: they stay until others have their grains.
     Leave,
-    /// Some are lost, and what they held with them.
+    /// Some are lost, with their grains.
     Death,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct LinkRate(ByteSize);
 /// Why a scenario cannot be played.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ScenarioError {
-    /// Nobody there.
+    /// No nodes.
     #[error("a cluster needs at least 1 node")]
     NoNodes,
     /// Nothing to do.
@@ -77,7 +77,7 @@ pub(crate) enum ScenarioError {
         "{nodes} nodes cannot share {partitions} partitions: make the plan with --partitions {nodes} or more"
     )]
     TooManyNodes { nodes: u64, partitions: u32 },
-    /// More than can be told apart.
+    /// Too many to distinguish.
     #[error("{nodes} nodes are more than a placement can number: use at most {MOST_NODES}")]
     Nodes { nodes: u64 },
     /// An event outside the run.
@@ -85,7 +85,7 @@ pub(crate) enum ScenarioError {
         "{event}: nodes come and go before epochs from 1 on that are trained, and there are {epochs} epochs"
     )]
     EventEpoch { event: Event, epochs: u32 },
-    /// An event that leaves nobody.
+    /// An event that leaves no node.
     #[error("{event}: there are {nodes} nodes then, and one has to stay")]
     EventNodes { event: Event, nodes: u64 },
     /// A text that is no event.
@@ -115,7 +115,8 @@ pub(crate) enum ScenarioError {
     TooManyMoves { grains: u64 },
 }
 
-/// The shape that `samples` samples of `sample_bytes` bytes have when they are ingested with nothing said about shards.
+/// The shape that `samples` samples of `sample_bytes` bytes have when they are ingested with the default
+/// shards.
 ///
 /// # Errors
 /// [`ScenarioError`] if there are none, or more than fit into some memory.
@@ -222,7 +223,7 @@ impl fmt::Display for Event {
 }
 
 impl LinkRate {
-    /// How long so many bytes take.
+    /// The time that a number of bytes takes.
     pub(crate) fn time_of(self, bytes: u64) -> Duration {
         Duration::try_from_secs_f64(bytes as f64 / self.0.0 as f64).unwrap_or(Duration::MAX)
     }

@@ -13,11 +13,11 @@ use super::mixing::Homes;
 pub(super) struct Traffic {
     /// Grains whose turn it was.
     pub(super) exchanged: u64,
-    /// Those that came to another partition.
+    /// Those that moved to another partition.
     pub(super) moved: u64,
     /// Those that left each node for another...
     pub(super) sent: Vec<u64>,
-    /// ...and those that came to it from another.
+    /// ...and those that arrived from another.
     pub(super) received: Vec<u64>,
     /// How many other nodes each one sends to or receives from.
     pub(super) peers: Vec<u32>,

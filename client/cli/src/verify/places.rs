@@ -31,7 +31,7 @@ pub(super) struct Directory {
 }
 
 impl Place {
-    /// What is at the place that `text` names: if nothing else, something to ingest.
+    /// The kind of place that `text` names: if nothing else, something to ingest.
     pub(super) fn parse(text: &str, connect: &Connect) -> Result<Place, Failure> {
         let named = PathBuf::from(text);
         if text.starts_with("http://") || text.starts_with("https://") {

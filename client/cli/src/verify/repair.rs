@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::work::WorkProgress;
 
-/// Mends what was found, as far as it goes. A place that fails is named, and the next one asked.
+/// Mends the damaged shards, where it can. A place that fails is named, and the next one asked.
 pub(super) fn repair(
     catalog: &dyn Catalog,
     manifest: &Manifest,
@@ -85,7 +85,7 @@ impl Search<'_> {
             if self.repair.is_done() {
                 break;
             }
-            // What is read is held against digests: where it lies does not matter.
+            // Digests check all reads: where it lies does not matter.
             let files =
                 shardd_inputs::open(std::slice::from_ref(given), config.under.as_deref(), Links::Followed)?;
             let source = Source::new(files, &config)?;

@@ -129,7 +129,7 @@ class StreamingDataset:
         self._samples_by_number: _native.Samples | None = None
         self._epoch = SharedEpoch()
         self._iterations = 0
-        # Of a worker: where it goes on.
+        # Of a worker: where it continues.
         self._resumed: tuple[int, int] | None = None
         # The epoch that was last begun, and what reads it.
         self._reading: tuple[int, DataLoader] | None = None
@@ -147,7 +147,8 @@ class StreamingDataset:
             data.IterableDataset.register(StreamingDataset)
         return type(self)
 
-    # --- what it is ---------------------------------------------------------------------------------------------------
+    # --- properties
+    # ---------------------------------------------------------------------------------------------------
 
     @property
     def columns(self) -> list[str]:
@@ -204,7 +205,8 @@ class StreamingDataset:
         batch = self._reader()(self._samples_by_number.take(found))
         return {name: values[0] for name, values in batch.items()} if is_one else batch
 
-    # --- for whoever iterates it without a loader of ours ---------------------------------------------------------------
+    # --- for iteration without a loader of ours
+    # ---------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next iteration reads, which is otherwise the one after the last. Of an epoch that a loaded state is

@@ -66,7 +66,7 @@ class SharedEpoch:
         return (present[0], present[1]), epoch, position
 
     def _write(self, iteration: tuple[int, int], epoch: int, position: int) -> None:
-        os.ftruncate(self._file.fileno(), 0)  # nobody has begun it
+        os.ftruncate(self._file.fileno(), 0)  # no worker has begun it
         os.pwrite(self._file.fileno(), _RECORD.pack(*iteration, epoch, position), 0)
 
     @contextmanager

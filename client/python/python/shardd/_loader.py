@@ -96,7 +96,7 @@ class DataLoader:
         self._threads = max(num_workers, 1)
         self._ahead = prefetch_factor * self._threads
         self._virtual_ranks = virtual_ranks if virtual_ranks is not None else dataset.virtual_ranks
-        # For a world, if nothing is said of it.
+        # For a world, by default.
         self._default_virtual_ranks: tuple[int, int] | None = None
         self._check_ranks = check_ranks
         self._turn = _turn
@@ -275,7 +275,7 @@ class DataLoader:
                 self._check_latest(iteration)
                 if index + 1 == count and self._cursor[0] != epoch:
                     break
-        # The epoch is over, if nobody went elsewhere meanwhile.
+        # The epoch is over, if no call moved it meanwhile.
         if self._cursor[0] == epoch:
             self._cursor = (epoch + 1, 0)
         self._inside = False
@@ -296,7 +296,7 @@ class DataLoader:
 
         def stand_in() -> Any:
             # In a short last step a virtual rank may have nothing to read; but its peers wait for its gradient, and a mean over
-            # nothing is no number. One sample, of weight 0, takes the place.
+            # nothing is not a number. One sample, of weight 0, takes the place.
             batch = self._last
             if batch is None:
                 batch = self.dataset[:1] if work is None else work(self.dataset[:1])
@@ -398,7 +398,7 @@ class DataLoader:
             return
         self._check_ranks = False
         group = torch.distributed
-        # Whoever gives ranks has groups of their own.
+        # A user who gives ranks has their own groups.
         if not group.is_initialized() or group.get_world_size() == 1 or self.dataset._given_ranks[0] is not None:
             return
         own = (self.dataset._order, self.virtual_ranks, self.global_batch_size, self._last_batch, self._cursor, self.dataset._limit)

@@ -73,7 +73,7 @@ def waits_for(counts: Mapping[str, float]) -> str:
     return "network" if network > disk else "disk"
 
 
-# How many exchanges without nodes are told of, the last ones: each is worked out from the plan.
+# How many exchanges without nodes are listed, the last ones: each is worked out from the plan.
 _EXCHANGES = 4
 
 

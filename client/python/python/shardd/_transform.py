@@ -21,7 +21,7 @@ T = TypeVar("T")
 # How many micro-batches each process has before it.
 _AHEAD = 2
 
-# Seconds that processes have to end when one of them has died, before it is said which.
+# Seconds that processes have to end when one of them has died, before the error names it.
 _PATIENCE = 5
 
 
@@ -98,12 +98,13 @@ class Processes:
 
     def _died(self) -> TransformDied:
         """The finished results, now that the rest is of no use either."""
-        # The executor's own thread asks for exit codes, too, and each can be read once: who comes second is told 255.
+        # The executor's own thread asks for exit codes, too, and each can be read once: the second caller
+        # gets 255.
         waiting = threading.Thread(target=self._executor.shutdown, daemon=True)
         waiting.start()
         waiting.join(_PATIENCE)
         ends = [(process.pid, process.exitcode) for process in self._started.processes if process.exitcode]
-        # When one dies, the others are told to end.
+        # When one dies, the others are asked to end.
         first = [end for end in ends if end[1] != -signal.SIGTERM] or ends
         self.kill()
         return TransformDied("; ".join(_ended(pid, code) for pid, code in first) or "the processes of transform could not be started")
@@ -173,7 +174,7 @@ def in_order(
                 yield item, partial(_take, begun, doing)
     finally:
         if begun:
-            # What is being done is not wanted any more, and may take long.
+            # The work is not wanted any more, and may take long.
             doing.kill()
 
 
@@ -214,7 +215,7 @@ def _kill_all() -> None:
         processes.kill()
 
 
-# Executors wait at exit for what is being done, in a function that is registered in this way; functions are called from the
-# last one on.
+# Executors wait at exit for their work, in a function that is registered in this way; functions are called
+# from the last one on.
 if hasattr(threading, "_register_atexit"):
     threading._register_atexit(_kill_all)

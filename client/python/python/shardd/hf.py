@@ -29,7 +29,7 @@ class ShardTrainerMixin:
     def __init__(self, *args: Any, data_collator: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, data_collator=data_collator, **kwargs)
         self._collate_fn = data_collator
-        # The loader goes on by itself; the Trainer would read what was used once more, to throw it away.
+        # The loader resumes by itself; the Trainer would read the used samples once more, to throw it away.
         self.args.ignore_data_skip = True
         self.add_callback(LoaderState())
 

@@ -135,7 +135,7 @@ impl CatalogBackend {
         }
     }
 
-    /// Writes what leads to the commit, then the pointer to it, if that is still what is `present`.
+    /// Writes the objects that lead to the commit, then the pointer to it, if that is still `present`.
     async fn commit_guarded(
         &self,
         manifest: &Manifest,
@@ -151,7 +151,7 @@ impl CatalogBackend {
             return Err(no_version(version));
         }
         self.check_complete(version, &manifest.shards).await?;
-        // What was marked before this was announced is refused; a forget that marks it later finds the commit.
+        // A shard marked before this announcement is refused; a forget that marks it later finds the commit.
         let forgotten = self.origin.forgotten().await?;
         if let Some(shard) = manifest.shards.iter().find(|shard| forgotten.contains(&shard.id)) {
             return Err(self.origin.forgotten_shard(shard.id).into());
@@ -295,7 +295,7 @@ impl CatalogBackend {
     /// Whether the store is one that this catalog keeps objects in; a catalog that has none yet takes any.
     ///
     /// # Errors
-    /// When it is another; when it cannot be known, as the store or the metastore is away.
+    /// When it is another; when it cannot be known, as the store or the metastore is unavailable.
     pub async fn check_store(&self) -> Result<(), CatalogError> {
         let Some((name, _)) = self.record::<String>(CATALOG_ID).await? else { return Ok(()) };
         match self.origin.catalogs().await?.contains(&name) {
@@ -329,7 +329,7 @@ impl CatalogBackend {
     }
 }
 
-/// What the store said of the manifest of a version.
+/// The store's error about the manifest of a version.
 fn missing_version(version: VersionId, error: OriginError) -> CatalogError {
     match error {
         OriginError::NotFound { .. } => no_version(version),

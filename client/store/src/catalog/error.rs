@@ -15,7 +15,7 @@ use crate::record::RecordError;
 /// The longest that the store may take to delete a slice.
 pub(super) const SLICE_TAKES: Duration = Duration::from_secs(30);
 
-/// Why a catalog did not do what it was asked.
+/// Why a catalog did not carry out a request.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum CatalogError {
@@ -25,14 +25,14 @@ pub enum CatalogError {
     /// Several versions fit. Give more of the id.
     #[error("{reference} fits {}: give more digits", versions(.fitting))]
     Ambiguous { reference: DatasetRef, fitting: Vec<VersionId> },
-    /// Someone else changed the dataset first. Look at what is there now, then commit on top of it.
+    /// Someone else changed the dataset first. Look at the present version, then commit on top of it.
     #[error(
         "dataset {dataset} was expected at {}, but is at {}: someone else changed it meanwhile; see `shardctl log {dataset}`, and run again to put yours on top",
         version(expected),
         version(actual)
     )]
     Conflict { dataset: DatasetName, expected: Option<VersionId>, actual: Option<VersionId> },
-    /// The tag is elsewhere. Look at what it is on, then say that it is to be moved from there.
+    /// The tag is elsewhere. Look at its commit, then ask to move it from there.
     #[error("tag {tag} of {dataset} was expected at {}, but is at {}", version(expected), version(actual))]
     TagConflict { dataset: DatasetName, tag: TagName, expected: Option<VersionId>, actual: Option<VersionId> },
     /// The version names shards that the store does not have. Put them, then commit again.
@@ -71,7 +71,8 @@ pub enum CatalogError {
     /// What the names here point at is in another store.
     #[error("the data sets of this cluster are not in {store}: give the store that they are in")]
     OtherStore { store: String },
-    /// Others keep data in the store, and only they know what they reach. Collect garbage with them, not here.
+    /// Others keep data in the store, and only they know their reachable objects. Collect garbage with them,
+    /// not here.
     #[error(
         "nothing is deleted: {store} is also that of catalog {other}, whose names are not here; if that one is gone for good, delete catalogs/{other} from the store"
     )]
@@ -79,7 +80,8 @@ pub enum CatalogError {
     /// Garbage is being deleted. Ask again in a minute.
     #[error("{what} has to wait for a gc that is deleting objects: try again in a minute")]
     Busy { what: String },
-    /// The store takes too long to delete, so that no one knows what is gone. Nothing of it was reached: go on later.
+    /// The store takes too long to delete, so that the deleted objects are not known. None of them was
+    /// reachable: continue later.
     #[error(
         "{store} has not confirmed within {} s that it deleted some objects: run gc again in two minutes; \
         it continues where this one stopped",
@@ -89,16 +91,16 @@ pub enum CatalogError {
     /// A server sent bytes that do not hash to the name asked for. Ask another.
     #[error("{what} from {server} is corrupt")]
     Corrupt { what: String, server: String },
-    /// A server refused, and said why.
+    /// A server refused, with a reason.
     #[error("{detail}")]
     Refused { status: u16, detail: String },
-    /// A directory whose names a node keeps: what is written there by another hand it would never show.
+    /// A directory whose names a node keeps: it would never show objects written there by another program.
     #[error("{} is the data directory of a shardd node; talk to the node with --server, or use another directory", .dir.display())]
     NodesData { dir: std::path::PathBuf },
     /// The store failed.
     #[error(transparent)]
     Origin(#[from] OriginError),
-    /// What trainings left in the store cannot be told.
+    /// The objects of trainings in the store cannot be listed.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The metastore failed.

@@ -34,7 +34,7 @@ pub const FORGOTTEN: &str = "gc/forgotten";
 
 /// How many objects are read at once.
 const READ_AT_ONCE: usize = 16;
-/// How long to wait for those who have begun to point at what is to go, and how often to look.
+/// How long to wait for those who have begun to point at an object that is to go, and how often to look.
 const PATIENCE: Duration = Duration::from_secs(90);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -56,7 +56,7 @@ impl CatalogBackend {
             let (found, by_shard) = self.shards_with(&stored, rows).await?;
             (report.rows, holding) = (found, by_shard);
         }
-        // What an earlier forget has not come to.
+        // The shards that an earlier forget did not reach.
         for shard in marked.into_iter().filter(|shard| stored.shards.contains(shard)) {
             holding.entry(shard).or_insert(0);
         }
@@ -157,7 +157,7 @@ impl CatalogBackend {
                 return Ok(listed);
             }
         }
-        // Without the shard nothing says what is in it, and nothing of it is here.
+        // Without the shard its samples are unknown, and nothing of it is here.
         let Some(bytes) = if_there(self.origin().shard_bytes(id).await)? else { return Ok(Vec::new()) };
         let read = move || Ok::<_, ShardError>(among(Shard::from_bytes(bytes)?.row_digests()?, &wanted));
         blocking(read).await.map_err(|error| {
@@ -197,7 +197,7 @@ impl CatalogBackend {
         Ok(holders)
     }
 
-    /// What of a history came to some versions; `None` if nothing has.
+    /// The commits of a history that led to some versions; `None` if nothing has.
     async fn held_history(
         &self,
         name: DatasetName,
@@ -339,7 +339,7 @@ impl CatalogBackend {
         Ok((plans, strata))
     }
 
-    /// The commits that came to versions that hold rows, in a history or not.
+    /// The commits that led to versions that hold rows, in a history or not.
     async fn commits_of(
         &self,
         stored: &Stored,
@@ -450,7 +450,7 @@ fn among(rows: Vec<RowDigest>, wanted: &HashSet<RowDigest>) -> Vec<RowDigest> {
     rows.into_iter().filter(|row| wanted.contains(row)).collect()
 }
 
-/// What is damaged leads nowhere.
+/// A damaged object leads nowhere.
 fn readable<T>(found: Result<T, OriginError>) -> Result<Option<T>, OriginError> {
     match if_there(found) {
         Err(OriginError::Corrupt { .. }) => Ok(None),

@@ -33,7 +33,7 @@ impl Default for Forget {
     }
 }
 
-/// What held the rows, and what was removed of it, or would be.
+/// The objects that held the rows, and those removed, or to be removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ForgetReport {
@@ -98,7 +98,7 @@ pub struct HoldingDataset {
     pub version: VersionId,
     /// Whether the present version has such rows.
     pub is_present: bool,
-    /// How many commits of its history came to such versions.
+    /// How many commits of its history led to such versions.
     pub commits: u64,
     /// How many commits are cut off with them: those and all before the last of them.
     pub cut: u64,

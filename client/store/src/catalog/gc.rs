@@ -44,8 +44,9 @@ const NAMED: usize = 100;
 pub struct GcOptions {
     /// Delete nothing, only say what would be. Default: true.
     pub dry_run: bool,
-    /// Spare what was written in the last so many seconds: someone may be about to commit it. Should be longer than the
-    /// longest ingest takes, whose commit would else find its first shards gone and be refused. Default: an hour.
+    /// Spare objects written in this number of seconds before: someone may be about to commit it. Should be
+    /// longer than the longest ingest takes, whose commit would else find its first shards gone and be
+    /// refused. Default: an hour.
     pub older_than_s: u64,
 }
 
@@ -78,11 +79,11 @@ pub struct GcReport {
     pub leftovers: Tally,
     /// The versions whose manifests these are, the first hundred.
     pub versions: Vec<LostVersion>,
-    /// What is reached, and stays.
+    /// Reachable objects, which stay.
     pub reached: Tally,
     /// What nothing reaches, but is too young to go.
     pub young: Tally,
-    /// What is not of shardd, and stays.
+    /// Objects of other programs, which stay.
     pub unknown: Tally,
     /// The keys of some of these, the first hundred, in order.
     pub unknown_keys: Vec<String>,
@@ -135,8 +136,8 @@ impl CatalogBackend {
         self.gc_sparing(options, Duration::ZERO).await
     }
 
-    /// The same, but whatever the options say, what was written in the last `uploads` and was never committed stays: someone
-    /// may be about to.
+    /// The same, but whatever the options say, objects written in the last `uploads` and never committed
+    /// stay: someone may be about to.
     ///
     /// # Errors
     ///
@@ -295,7 +296,7 @@ impl CatalogBackend {
 
 /// How old an object has to be to go.
 struct Ages {
-    /// What was asked for.
+    /// The requested age.
     age: Duration,
     /// At least so old if it was never committed.
     uploads: Duration,
@@ -312,11 +313,13 @@ impl Ages {
     }
 }
 
-/// What belongs to versions that were committed once, and to plans: nobody is about to commit it for the first time.
+/// Objects of versions that were committed once, and of plans: no writer is about to commit them for the
+/// first time.
 #[derive(Default)]
 struct OnceCommitted {
     versions: HashSet<VersionId>,
-    /// With the time of the last manifest that names them: what was put again after it may be on its way into another one.
+    /// With the time of the last manifest that names them: an object put again after it may be on its way
+    /// into another one.
     shards: HashMap<ShardId, StoreTime>,
     strata: HashSet<StrataId>,
 }
@@ -357,7 +360,7 @@ impl OnceCommitted {
             }
             ObjectKind::Manifest(id) | ObjectKind::Tree(id) => self.versions.contains(&id),
             ObjectKind::Strata(id) => self.strata.contains(&id),
-            // Whoever writes a commit or a plan has announced it.
+            // A writer of a commit or a plan has announced it.
             _ => true,
         }
     }
@@ -404,7 +407,8 @@ impl Kind {
     }
 }
 
-/// What has been found to be reached so far. Only grows: a name that is removed meanwhile frees nothing in this gc.
+/// The objects found reachable up to now. Only grows: a name that is removed meanwhile frees nothing in this
+/// gc.
 pub(super) struct Reached<'a> {
     catalog: &'a CatalogBackend,
     /// Keys that have been followed, at which revision.
@@ -510,7 +514,7 @@ impl<'a> Reached<'a> {
         Ok(())
     }
 
-    /// An intent reaches what is there: what is not, its owner will miss, too.
+    /// An intent reaches the existing objects: its owner will miss the others, too.
     async fn add_intent(&mut self, reach: &Reach) -> Result<(), CatalogError> {
         let origin = self.catalog.origin();
         let Reach { commit, version, plan } = reach;

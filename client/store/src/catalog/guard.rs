@@ -51,15 +51,17 @@ pub struct Reach {
     pub plan: Option<PlanId>,
 }
 
-/// While this stands, gc spares what was announced. It ends with [`end`](Self::end), or an hour after it was dropped.
+/// While this stands, gc spares the announced objects. It ends with [`end`](Self::end), or an hour after it
+/// was dropped.
 pub struct Guard {
     metastore: Arc<dyn Metastore>,
     lease: LeaseId,
 }
 
 impl Guard {
-    /// Announces what a pointer will reach, and waits for deletions that began before; `None` when they do not end. What is
-    /// found in the store from here on stays there. A sweep of a dead process is taken back, as a gc does when it begins.
+    /// Announces what a pointer will reach, and waits for deletions that began before; `None` when they do
+    /// not end. Objects found in the store from here on stay there. A sweep of a dead process is taken back,
+    /// as a gc does when it begins.
     pub async fn announce(
         metastore: &Arc<dyn Metastore>,
         reach: &Reach,

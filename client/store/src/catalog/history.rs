@@ -13,7 +13,7 @@ const MOST_WALKED: usize = 10_000;
 pub(super) struct History<'a> {
     origin: &'a Origin,
     dataset: &'a DatasetName,
-    /// The number of the last commit to come: what was before was pruned.
+    /// The number of the last commit to come: those before it were pruned.
     oldest: u64,
     next: Option<Step>,
 }
@@ -112,7 +112,7 @@ impl CatalogBackend {
         Ok(entries)
     }
 
-    /// What is known of a version without its name: what is in it, and the commits that came to it.
+    /// The facts about a version without its name: its content, and the commits that led to it.
     ///
     /// # Errors
     ///
