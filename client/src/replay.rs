@@ -18,7 +18,8 @@ use shardfmt::{
     ShardId, Sidecar,
 };
 
-/// What a request costs besides what it brings, in bytes: a shard of which much is needed in many pieces is read whole.
+/// The cost of a request besides its payload, in bytes: a shard of which much is needed in many pieces is
+/// read whole.
 const REQUEST: u64 = 16 << 10;
 
 /// Gives steps of one plan again. Keeps the sidecars it has read: 16 bytes for each row of the shards that

@@ -28,13 +28,13 @@ use crate::metastore::MetastoreUrl;
 
 pub use page::{effective, template};
 
-/// Where the data directory is unless told otherwise.
+/// The default data directory.
 pub const DEFAULT_DATA: &str = "shardd-data";
-/// Where HTTP listens unless told otherwise.
+/// The default address of HTTP.
 pub const DEFAULT_HTTP: &str = "127.0.0.1:7700";
-/// Where QUIC listens unless told otherwise: any free port of loopback.
+/// The default address of QUIC: any free port of loopback.
 pub const DEFAULT_QUIC: &str = "127.0.0.1:0";
-/// Space the cache may use unless told otherwise.
+/// The default space of the cache.
 pub const DEFAULT_CACHE_SIZE: ByteSize = ByteSize(64 << 30);
 /// How long a node that drains may take.
 const GRACE: Duration = Duration::from_secs(90);
@@ -111,18 +111,19 @@ pub struct Settings {
     #[arg(long, value_name = "SIZE", env = "SHARDD_DISK_RESERVE")]
     pub disk_reserve: Option<ByteSize>,
 
-    /// Where loaders of this machine connect to be lent what is in the cache: a Unix-domain socket, made when the node starts.
-    /// Name a place that containers mount for those in them [default: shardd.sock in the data directory]
+    /// Where loaders of this machine connect to borrow grains of the cache: a Unix-domain socket, made when
+    /// the node starts. Name a place that containers mount for those in them [default: shardd.sock in the
+    /// data directory]
     #[arg(long, value_name = "FILE", env = "SHARDD_SOCKET")]
     pub socket: Option<PathBuf>,
 
-    /// What loaders of this machine are lent: the files of the cache, to be read; a ring of memory into which what they ask
-    /// for is copied; or nothing, so that they are sent bytes over HTTP [default: files]
+    /// What loaders of this machine are lent: the files of the cache, to be read; a ring of memory into which
+    /// the requested grains are copied; or nothing, so that they are sent bytes over HTTP [default: files]
     #[arg(long, value_name = "files|ring|none", env = "SHARDD_SHARE")]
     pub share: Option<Share>,
 
     /// How fast the exchange may send: `auto` is as fast as the ranks read and no faster, a size such as 50MiB the same and at
-    /// most so many bytes a second, `unlimited` as fast as it goes [default: auto]
+    /// most this many bytes a second, `unlimited` without a limit [default: auto]
     #[arg(long, value_name = "auto|SIZE|unlimited", env = "SHARDD_EXCHANGE_RATE")]
     pub exchange_rate: Option<ExchangeRate>,
 
@@ -207,7 +208,7 @@ pub struct Settings {
 pub enum LogLevel {
     /// What a person should look at.
     Error,
-    /// Also what was unexpected and survived.
+    /// Also survived surprises.
     Warn,
     /// Also changes of state.
     #[default]
@@ -222,7 +223,7 @@ pub enum LogLevel {
 pub enum Auth {
     /// Anyone who reaches the address.
     None,
-    /// Who shows a token that is good for what is asked.
+    /// Holders of a token that is good for the request.
     Tokens,
 }
 
@@ -265,14 +266,14 @@ pub enum LogFormat {
     Json,
 }
 
-/// What a node does when it is told to terminate.
+/// A node's reaction to a request to terminate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnSigterm {
     /// It stops.
     #[default]
     Stop,
-    /// It lets others take over what it hosts, and then stops.
+    /// It lets others take over its partitions, and then stops.
     Drain,
 }
 

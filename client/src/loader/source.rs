@@ -9,8 +9,8 @@ use super::order::SourceRead;
 
 /// Brings rows to where they can be gathered. Its rows have been verified against the manifests.
 pub(crate) trait RowSource: Send {
-    /// Makes ready what is read in a window of steps of one epoch; blocks until it is. What earlier windows read may be let
-    /// go of, but for what their own [`Ready`] holds.
+    /// Makes ready the samples of a window of steps of one epoch; blocks until it is. What earlier windows
+    /// read may be let go of, but for what their own [`Ready`] holds.
     fn prepare(&mut self, epoch: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError>;
 
     /// How many rows it wants to know of beyond those that are prepared: none, if it would do nothing about them.

@@ -19,7 +19,7 @@ pub(crate) const UNKNOWN: Duration = Duration::from_secs(2);
 const LEAST: Duration = Duration::from_millis(500);
 const MOST: Duration = Duration::from_secs(10);
 
-/// One question in so many may be asked twice, besides a few at any time.
+/// One question in this number may be asked twice, besides a few at any time.
 const ONE_IN: f64 = 20.0;
 const BESIDES: f64 = 4.0;
 
@@ -29,7 +29,7 @@ const UNABLE_FOR: Duration = Duration::from_secs(3);
 /// How long to wait before it is looked again whether a silent server is back.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What is known of the servers that were asked.
+/// The known state of the asked servers.
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
     servers: BTreeMap<String, Server>,
@@ -46,7 +46,7 @@ struct Server {
 }
 
 impl Standing {
-    /// It has answered, after so long.
+    /// It has answered, after this time.
     pub(crate) fn answered(&mut self, server: &str, took: Duration) {
         let known = self.server(server);
         known.is_silent = false;
@@ -87,7 +87,7 @@ impl Standing {
         servers
     }
 
-    /// The silent servers at which it is to be looked now whether they are back. Whoever asks looks.
+    /// The silent servers to probe now, to see whether they are back. The caller probes.
     pub(crate) fn due_for_a_look(&mut self, at: Duration) -> Vec<String> {
         let is_due = |known: &Server| {
             known.is_silent && known.looked_at.is_none_or(|before| at >= before + LOOK_AGAIN)

@@ -11,12 +11,12 @@ use super::clocks::{Clocks, On};
 use super::prefetch::{Prefetch, Task};
 use super::{LoadError, Next, Step, spawn};
 
-/// What comes of a step, and when it did.
+/// The result of a step, and its time.
 type Built = (Result<Step, LoadError>, Instant);
 
 /// Steps on their way, in order. Dropping it ends the threads, which are waited for.
 pub(crate) struct Ahead {
-    /// Taken when it is dropped: that nobody takes steps any more is what ends the threads.
+    /// Taken when it is dropped: this ends the threads when no reader takes steps any more.
     steps: Option<Receiver<Receiver<Built>>>,
     /// The first of them, once it is taken.
     next: Option<Receiver<Built>>,
@@ -25,13 +25,13 @@ pub(crate) struct Ahead {
     taken: Instant,
     /// How long steps lay finished before they were asked for, counted once however many of them.
     kept: Duration,
-    /// What is on its way is not wanted any more.
+    /// Pending steps are not wanted any more.
     stop: CancellationToken,
 }
 
 impl Ahead {
     /// Begins to read `depth` steps ahead, which `threads` threads gather.
-    /// When nobody takes them any more, `stop` says so to whoever brings their rows.
+    /// When no reader takes them any more, `stop` ends the source of their rows.
     pub(crate) fn start(
         prefetch: Prefetch,
         depth: usize,
@@ -136,7 +136,7 @@ fn gather(tasks: &Mutex<Receiver<(Task, SyncSender<Built>)>>, clocks: &Clocks, s
             return;
         }
         let built = clocks.time(On::Gathering, || task.build());
-        // Nobody may want it any more.
+        // The reader may be gone.
         let _ = done.send((built, Instant::now()));
     }
 }

@@ -111,7 +111,7 @@ impl Authority {
         parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         parameters.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        // Strict readers (Python 3.13) want to be told whose signature it is.
+        // Strict readers (Python 3.13) require the signer's key identifier.
         parameters.use_authority_key_identifier_extension = true;
         parameters.signed_by(key, self.issuer.as_ref())
     }

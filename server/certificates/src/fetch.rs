@@ -16,7 +16,7 @@ const LONGEST: u64 = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum FetchError {
-    /// Nobody answers.
+    /// No answer.
     #[error("{reason}")]
     Unreachable { reason: String },
     /// What answers is no node.
@@ -34,12 +34,12 @@ pub struct Fetched {
     pub pem: String,
     /// The digest of that.
     pub digest: Digest,
-    /// What time it is there, in seconds since 1970, as whoever answers says.
+    /// What time it is there, in seconds since 1970, by the answering server.
     pub now: Option<u64>,
 }
 
-/// Asks the node at `url`. Whoever answers there is believed only if the digest is `pinned`; without one the caller has to
-/// compare it. Nothing is told to whoever answers.
+/// Asks the node at `url`. The server that answers there is believed only if the digest is `pinned`; without
+/// one the caller has to compare it. Nothing is sent to the server that answers.
 ///
 /// # Errors
 /// [`FetchError`].

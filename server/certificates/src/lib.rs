@@ -35,7 +35,7 @@ pub const NODE_KEY: &str = "node.key";
 /// A node's certificate.
 pub const NODE_CERTIFICATE: &str = "node.pem";
 
-/// How long a certificate is good, unless told otherwise.
+/// The default lifetime of a certificate.
 pub const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How far behind the clock of one who looks at a new certificate may be.
 pub const SKEW: Duration = Duration::from_secs(3600);
@@ -47,7 +47,7 @@ pub enum CertificateError {
     /// A file cannot be read or written.
     #[error("cannot read or write {path}")]
     Io { path: PathBuf, source: std::io::Error },
-    /// A file does not hold what it should.
+    /// A file has wrong contents.
     #[error("{path} is damaged ({reason}); restore it, or start this node in a new --data directory")]
     Damaged { path: PathBuf, reason: String },
     /// Half of an authority.
@@ -79,7 +79,7 @@ pub struct CertificateInfo {
 }
 
 impl CertificateInfo {
-    /// Reads a certificate, or says what is wrong with it. Who signed it is not looked at.
+    /// Reads a certificate, or reports the error in it. Who signed it is not looked at.
     ///
     /// # Errors
     /// One line.
@@ -157,7 +157,8 @@ pub fn key_digest(key: &impl PublicKeyData) -> Digest {
     Digest::of(&key.subject_public_key_info())
 }
 
-/// Checks that `ca` signed `certificate` for this `key`, or says what is wrong. Whether it is still good is not looked at.
+/// Checks that `ca` signed `certificate` for this `key`, or reports the error. Whether it is still good is
+/// not looked at.
 ///
 /// # Errors
 /// One line.

@@ -46,7 +46,7 @@ pub enum Effort {
     Probe,
     /// Give what its cache holds.
     Cached,
-    /// Give nothing: what was given before was wrong, so check what the cache holds, and drop what is corrupt.
+    /// Give nothing: the grains sent before were wrong, so check the cache, and drop corrupt grains.
     Doubt,
     /// The asked node is the shard's reader: if the shard is new to the cluster, read it from the store and forward it.
     Read,
@@ -87,7 +87,7 @@ pub enum Purpose {
     },
 }
 
-/// The receiver's word that what it stored is durable.
+/// The receiver's promise that its stored grains are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {
     /// Grains that are on the receiver's disk, synced (those it already had included).
@@ -100,7 +100,7 @@ pub struct Ack {
 #[derive(Debug, Clone, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum PeerError {
-    /// Not reachable now. Ask somebody else; the miss costs time, never data.
+    /// Not reachable now. Ask another node; the miss costs time, never data.
     #[error("node {peer} is not reachable: {reason}")]
     Unreachable { peer: NodeId, reason: String },
     /// It answered something that is no answer.
@@ -133,8 +133,8 @@ pub trait Peers: Send + Sync {
     /// Grains in the order asked for; `None` where the peer has none to give.
     async fn fetch(&self, to: &NodeId, request: FetchRequest) -> Result<Vec<Option<Bytes>>, PeerError>;
 
-    /// Sends all grains that come out of `grains`, until it is closed, and waits for the receiver's acknowledgement. What has
-    /// a pace keeps it, and lets whatever has none go first.
+    /// Sends all grains that come out of `grains`, until it is closed, and waits for the receiver's
+    /// acknowledgement. Grains with a pace keep it, and let those without one go first.
     async fn send(
         &self,
         to: &NodeId,
@@ -144,10 +144,10 @@ pub trait Peers: Send + Sync {
     ) -> Result<Ack, PeerError>;
 }
 
-/// When what is sent may go on.
+/// The times at which a sender may continue.
 #[async_trait]
 pub trait Pace: Send + Sync {
-    /// Waits until so many bytes more may be sent. May be dropped: then nothing has passed.
+    /// Waits until a number of further bytes may be sent. May be dropped: then nothing has passed.
     async fn pass(&self, bytes: u64);
 }
 
@@ -157,7 +157,7 @@ pub trait PeerService: Send + Sync {
     /// Answers a [`FetchRequest`]; unknown runs are answered with nothing.
     async fn fetch(&self, from: &NodeId, request: FetchRequest) -> Vec<Option<Bytes>>;
 
-    /// Takes a stream of grains; returns when what was taken is durable.
+    /// Takes a stream of grains; returns when the taken grains are durable.
     async fn receive(
         &self,
         from: &NodeId,

@@ -11,7 +11,7 @@ use super::private;
 
 /// The file's name in the data directory.
 const NAME: &str = "asks-tokens";
-/// What it says to people.
+/// Its text for people.
 const TEXT: &str =
     "There are tokens: this node answers who shows one, also while its metadata is lost or unreachable.\n";
 

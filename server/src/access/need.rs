@@ -14,7 +14,8 @@ pub enum Need {
     Token {
         /// At least.
         role: Role,
-        /// The dataset that the path names. Objects named by their digest belong to whoever knows the digest.
+        /// The dataset that the path names. Objects named by their digest belong to those who know the
+        /// digest.
         dataset: Option<DatasetName>,
     },
 }

@@ -32,7 +32,7 @@ pub enum OwnerError {
     Meta(#[from] MetaError),
 }
 
-/// What is in a file.
+/// The contents of a file.
 #[derive(Debug, PartialEq, Eq)]
 enum Content {
     /// Nothing: someone asks for a token.
@@ -41,7 +41,7 @@ enum Content {
     Other,
 }
 
-/// What is to be done.
+/// The next action.
 #[derive(Debug, PartialEq, Eq)]
 enum Step<'a> {
     Nothing,

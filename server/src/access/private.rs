@@ -6,7 +6,8 @@ use std::path::Path;
 
 use tracing::warn;
 
-/// Closes a data directory to other users of the machine. One that is not this user's stays as it is, and that is said.
+/// Closes a data directory to other users of the machine. One that is not this user's stays unchanged, with a
+/// warning.
 pub fn close(data: &Path) {
     if let Err(error) = try_close(data) {
         warn!(path = %data.display(), %error,

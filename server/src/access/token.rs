@@ -143,7 +143,7 @@ impl FromStr for Token {
     }
 }
 
-/// What is kept of a token.
+/// The stored form of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRecord {
@@ -166,7 +166,7 @@ pub struct TokenRecord {
 /// Why a token allows nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// Never made, revoked, or not the secret of that name: whoever guesses learns no more.
+    /// Never made, revoked, or not the secret of that name: a guesser learns no more.
     #[error(
         "the token is not valid: it was revoked, is of another cluster, or was cut; make one with `shardctl token create`"
     )]
@@ -206,10 +206,11 @@ impl TokenRecord {
         }
     }
 
-    /// Whether this is what is kept of the token, at this time. Takes the same time for every wrong secret.
+    /// Whether this is the stored form of the token, at this time. Takes the same time for every wrong
+    /// secret.
     ///
     /// # Errors
-    /// [`Denied`], for whoever showed it.
+    /// [`Denied`], for its holder.
     pub fn check(&self, token: &Token, now: u64) -> Result<(), Denied> {
         // In constant time: of equal length, and compared as hashes are.
         if blake3::Hash::from_bytes(self.digest.0) != blake3::Hash::from_bytes(token.digest().0) {

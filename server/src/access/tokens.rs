@@ -31,13 +31,13 @@ pub struct Tokens {
 pub struct Grant {
     /// Which one: for logs.
     pub id: TokenId,
-    /// What it is kept as.
+    /// Its stored form.
     pub record: Arc<TokenRecord>,
 }
 
 impl Tokens {
-    /// The tokens that are kept in a metastore. While that is away none is known, and none is good. With a mark it is remembered
-    /// over restarts whether there are any.
+    /// The tokens that are kept in a metastore. While that is unavailable no token is known, and none is
+    /// good. With a mark it is remembered over restarts whether there are any.
     pub async fn open(metastore: Arc<dyn Metastore>, mark: Option<Mark>) -> Arc<Tokens> {
         let tokens = Arc::new(Tokens { metastore, mark, known: RwLock::default() });
         if let Err(error) = tokens.load().await {
@@ -46,7 +46,7 @@ impl Tokens {
         tokens
     }
 
-    /// Whether there are any; by what was so when the node last ran, while the metastore has not been read yet.
+    /// Whether there are any; by the state at the node's last run, while the metastore has not been read yet.
     #[must_use]
     pub fn any(&self) -> bool {
         match self.known.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
@@ -128,7 +128,7 @@ impl Tokens {
         Ok(Grant { id: token.id, record: record.clone() })
     }
 
-    /// Makes a token. It is shown once: nobody can find it out from what is kept.
+    /// Makes a token. It is shown once: it cannot be computed from the stored form.
     ///
     /// # Errors
     /// When the metastore cannot keep it; then there is no such token.
@@ -164,7 +164,7 @@ impl Tokens {
     /// Ends a token. False: there is none of that name.
     ///
     /// # Errors
-    /// When the metastore cannot be changed; then it goes on to be good.
+    /// When the metastore cannot be changed; then it stays good.
     pub async fn revoke(&self, id: TokenId) -> Result<bool, MetaError> {
         let was_there = self.metastore.get(&key(id)).await?.is_some();
         self.metastore.delete(&key(id), Expected::Any).await?;

@@ -54,10 +54,10 @@ pub enum IssueError {
     /// The key was revoked.
     #[error(transparent)]
     Revoked(#[from] KeyRevoked),
-    /// What was sent is no certificate, and no request for one.
+    /// The request is neither a certificate nor a request for one.
     #[error("the certificate request: {0}")]
     BadRequest(String),
-    /// It is to be reached under what is no host.
+    /// One of its addresses is not a host.
     #[error("hosts: {0}")]
     BadHosts(String),
     /// The name is another's.
@@ -180,7 +180,7 @@ impl CertificateIssuer {
     }
 }
 
-/// A certificate, and what it says.
+/// A certificate, and its contents.
 struct Given {
     pem: String,
     info: CertificateInfo,

@@ -45,7 +45,7 @@ impl CertificateRecord {
     }
 }
 
-/// A wish that certificates be renewed. All times are those of whoever signs, so that no clocks are compared.
+/// A wish that certificates be renewed. All times are those of the signer, so that no clocks are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Rotation {
     /// Those that were made then or before, in seconds since 1970.
@@ -69,7 +69,7 @@ impl Register {
     pub async fn note(&self, info: &CertificateInfo) -> Result<(), MetaError> {
         let value = serde_json::to_vec(&CertificateRecord::of(info)).expect("a record is plain data");
         let key = record_key(&info.node, info.key);
-        // A node notes its certificate at every start: what is there already is no change.
+        // A node notes its certificate at every start: a certificate already there is no change.
         if self.0.get(&key).await?.is_none_or(|noted| noted.value != value) {
             self.0.put(&key, value, Expected::Any, None).await?;
         }
@@ -111,7 +111,7 @@ impl Register {
         Ok(Some(rotation))
     }
 
-    /// What was last asked of a node.
+    /// The last request to a node.
     ///
     /// # Errors
     /// When the metastore cannot.
@@ -128,7 +128,7 @@ impl Register {
     }
 }
 
-/// Where it is kept what is asked of a node.
+/// The key of the request to a node.
 pub(crate) fn rotation_key(node: &NodeId) -> String {
     format!("{ROTATIONS}{node}")
 }

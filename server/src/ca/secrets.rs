@@ -14,13 +14,13 @@ use crate::identity::Secret;
 
 /// Where they are kept.
 const PREFIX: &str = "joins/";
-/// How long it is remembered that one was used or lapsed, so that whoever comes with it hears which.
+/// How long it is remembered that one was used or lapsed, so that its holder learns which.
 const REMEMBERED: u64 = 7 * 24 * 3600;
 
 /// The join secrets of a cluster.
 pub struct JoinSecrets(Arc<dyn Metastore>);
 
-/// What is known of a secret.
+/// The record of a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     made_at: u64,
@@ -37,7 +37,7 @@ struct Used {
     at: u64,
 }
 
-/// Why a secret lets nobody join.
+/// Why a secret lets no node join.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Spent {
     /// There is none like it.
@@ -68,7 +68,7 @@ impl JoinSecrets {
         JoinSecrets(metastore)
     }
 
-    /// Makes one, good for so long. Says when it ends, in seconds since 1970.
+    /// Makes one, with a lifetime. Returns its end, in seconds since 1970.
     ///
     /// # Errors
     /// When the metastore cannot keep it; then there is none.
@@ -90,8 +90,8 @@ impl JoinSecrets {
         self.find(secret).await.map(drop)
     }
 
-    /// Uses a secret, for ever: from now on it is good for this node with this key alone, which may not have heard that it
-    /// was let in.
+    /// Uses a secret up: from now on it is good for this node with this key alone, which may not have heard
+    /// that it was let in.
     ///
     /// # Errors
     /// [`Spent`].
@@ -134,7 +134,7 @@ impl JoinSecrets {
     }
 }
 
-/// Where a secret is, by its digest: what is kept lets nobody join.
+/// Where a secret is, by its digest: the stored form lets no node join.
 fn key(secret: &str) -> String {
     format!("{PREFIX}{}", Digest::of(secret.as_bytes()))
 }

@@ -97,7 +97,7 @@ impl StepsTable {
         self.parts.get(usize::try_from(index).ok()?).copied()
     }
 
-    /// One digest of the whole table, the same for the same steps whoever computed them.
+    /// One digest of the whole table, the same for the same steps in every computation.
     pub fn digest(&self) -> Digest {
         let mut bytes = Vec::from(self.first.to_le_bytes());
         self.parts.iter().for_each(|part| bytes.extend(part.0));

@@ -22,9 +22,9 @@ struct Worth {
 }
 
 impl Cache {
-    /// Drops grains for which `stays` gives no class; it is told under which each is kept now. A segment of which more than
-    /// half stays is left as it is, and so is one for whose rest there is no room: nothing that stays is lost. A `dry_run`
-    /// only says what would go.
+    /// Drops grains for which `stays` gives no class; it gets the class under which each is kept now. A
+    /// segment of which more than half stays is left as it is, and so is one for whose rest there is no room:
+    /// nothing that stays is lost. A `dry_run` only says what would go.
     pub fn clear(&self, stays: impl Fn(&GrainKey, &Class) -> Option<Class>, dry_run: bool) -> Cleared {
         let mut worth: Vec<Worth> = self
             .segments_where(|_| true)

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use shardfmt::{ByteSize, GrainKey};
 
-/// Why a cache did not do what it was asked. Nothing that was findable before is lost or wrong afterwards.
+/// Why a cache did not carry out a request. Nothing that was findable before is lost or wrong afterwards.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum CacheError {
     /// No room. Drop or evict something, or go without the grain.
     #[error("cache {} is full: {needed} bytes needed, {} of {limit} used", .dir.display(), used)]
     Full { dir: PathBuf, needed: u64, used: ByteSize, limit: ByteSize },
-    /// The disk has no more room than what is kept free on it. Make room there, or go without the grain.
+    /// The disk has no more room than its reserve. Make room there, or go without the grain.
     #[error("the disk of cache {} has no {needed} bytes left beside its reserve", .dir.display())]
     DiskFull { dir: PathBuf, needed: u64 },
     /// The grain cannot lie in a segment.
@@ -49,7 +49,7 @@ impl CacheError {
         Self::Io { action, path: path.into(), source }
     }
 
-    /// Whether space is what is missing, under the cache's limit or on the disk.
+    /// Whether space is missing, under the cache's limit or on the disk.
     pub fn is_full(&self) -> bool {
         match self {
             Self::Full { .. } | Self::DiskFull { .. } => true,

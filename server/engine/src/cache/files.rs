@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::{CacheError, Location};
 
 /// Reads grains by [`Location`], keeping a bounded number of files open: for processes that share a machine with the
-/// cache and are told where grains lie. An unlinked segment stays readable as long as it is open here.
+/// cache and know the places of grains. An unlinked segment stays readable as long as it is open here.
 pub struct SegmentReader {
     files: OpenFiles,
 }

@@ -13,14 +13,14 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// When a segment cannot be unlinked, now or earlier, or what was moved cannot be made durable. Later segments are left. Call it
-    /// again.
+    /// When a segment cannot be unlinked, now or earlier, or moved grains cannot be made durable. Later
+    /// segments are left. Call it again.
     pub fn forget(&self, shards: &BTreeSet<ShardId>) -> Result<Dropped, CacheError> {
         self.state().forgotten.extend(shards);
         let mut dropped = Dropped::default();
         for number in self.segments_where(|_| true) {
             let is_written_to = self.state().segments.get(&number).is_some_and(|segment| segment.writing > 0);
-            // What was let in before is known when it is written.
+            // A grain admitted before is known when it is written.
             let state = if is_written_to { self.seal(number) } else { self.state() };
             let class = match state.segments.get(&number) {
                 Some(segment) if state.may_hold(segment, shards) => segment.class.clone(),

@@ -53,7 +53,7 @@ pub(super) fn later_segment_header(class: &Class, format: u16) -> Vec<u8> {
     bytes
 }
 
-/// Whether a segment can be told to hold `class`: its run's name must not be absurdly long.
+/// Whether a segment can hold `class`: its run's name must not be absurdly long.
 pub(super) fn class_fits(class: &Class) -> bool {
     class_json(class).len() <= MAX_CLASS_BYTES
 }
@@ -122,7 +122,8 @@ pub(super) fn read_contents(file: &File) -> io::Result<Contents> {
     if prefix[16..32] != segment_check(&prefix[..16], &json) {
         return Ok(Contents::Torn);
     }
-    // Looked at when it is known to be what was written: a bit that flipped on the disk is no later release.
+    // Checked when its bytes are known to be those written: a bit that flipped on the disk is no later
+    // release.
     let format = u16::from_le_bytes([prefix[8], prefix[9]]);
     if format > FORMAT {
         return Ok(Contents::TooNew(format));

@@ -15,8 +15,8 @@ pub(super) struct ShortKey {
 }
 
 impl ShortKey {
-    /// Its bits, mixed (the finaliser of splitmix64; Steele, Lea and Flood, OOPSLA 2014). Nobody chooses keys to collide: they
-    /// are those of a manifest.
+    /// Its bits, mixed (the finaliser of splitmix64; Steele, Lea and Flood, OOPSLA 2014). No user chooses
+    /// keys to collide: they are those of a manifest.
     fn mixed(self) -> u64 {
         let mut z = (u64::from(self.shard) << 32) ^ (u64::from(self.rows) << 20) ^ u64::from(self.index);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

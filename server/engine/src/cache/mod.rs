@@ -72,7 +72,7 @@ impl CacheConfig {
     }
 }
 
-/// A segment is replaced if what it gives back is at least such a part of what has to be written again.
+/// A segment is replaced if the freed bytes are at least such a part of the bytes to write again.
 const LEAST_GAIN: u64 = 8;
 
 /// What leaves together: grains of one class share segments.
@@ -168,7 +168,7 @@ pub struct Cache {
     /// Signalled when a write ends.
     write_ended: Condvar,
     files: OpenFiles,
-    /// One fsync round at a time, so that whoever finds nothing left to sync knows it is done.
+    /// One fsync round at a time, so that a caller who finds nothing left to sync knows it is done.
     syncing: Mutex<()>,
     unclean: bool,
     reserve: Reserve,
@@ -289,7 +289,7 @@ impl Cache {
     }
 
     /// Drops what leaves with or before `epoch` in `run`: every grain of its classes departing then. Grains for which
-    /// `still_wanted` gives a class are first copied to segments of that class, durably, as far as there is room.
+    /// `still_wanted` gives a class are first copied to segments of that class, durably, while there is room.
     pub fn drop_through(
         &self,
         run: &str,
@@ -298,7 +298,7 @@ impl Cache {
     ) -> Result<Dropped, CacheError> {
         let departing = self.segments_where(|class| class.run == run && class.departs <= epoch);
         let mut dropped = Dropped::default();
-        // First those that are wanted no more: they make room for what has to be copied.
+        // First those that are wanted no more: they make room for the copies.
         let (wanted, unwanted): (Vec<u32>, Vec<u32>) = departing.into_iter().partition(|number| {
             let live = self.seal(*number).live_in(*number);
             live.iter().any(|(key, _)| still_wanted(key).is_some())
@@ -310,8 +310,8 @@ impl Cache {
     }
 
     /// Makes room of what leaves with `epoch` in `run`. Drops the segments of which every grain `may_go`. Then, until `need` bytes are
-    /// free, replaces others by what has not left of them, beginning with those that have the least of it: only where a good part
-    /// `has_left`.
+    /// free, replaces others by their remaining grains, beginning with those that have the least of it: only
+    /// where a good part `has_left`.
     pub fn drop_left(
         &self,
         run: &str,
@@ -396,8 +396,8 @@ impl Cache {
         dropped
     }
 
-    /// Makes everything durable and leaves the directory in order: the next opening trusts what was verified. Puts
-    /// are refused from here on; reads go on.
+    /// Makes everything durable and leaves the directory in order: the next opening trusts verified grains.
+    /// Puts are refused from here on; reads continue.
     pub fn close(&self) -> Result<(), CacheError> {
         let mut state = self.state();
         state.closed = true;
@@ -465,7 +465,7 @@ impl Cache {
         keys
     }
 
-    /// What is here of each class.
+    /// The cached grains of each class.
     pub fn classes(&self) -> BTreeMap<Class, ClassUse> {
         let state = self.state();
         let mut classes = BTreeMap::<Class, ClassUse>::new();
@@ -529,7 +529,7 @@ impl Cache {
                     state.publish(key, segment, offset, len, false)
                 }
                 (Source::Unlinked, None) => state.publish(key, segment, offset, len, true),
-                // Someone else was faster, or has discarded what was to be moved.
+                // Someone else was faster, or has discarded the grain to be moved.
                 _ => state.note_dead(key, segment, offset),
             }
         }
@@ -557,8 +557,8 @@ impl Cache {
         state.reserve(class, len).map_err(|no_room| full(no_room.needed))
     }
 
-    /// Writes the header and the grain behind it. Whoever is killed on the way leaves a header whose grain is not whole; after an
-    /// unclean stop no grain is taken for what its header says.
+    /// Writes the header and the grain behind it. A process that is killed on the way leaves a header whose
+    /// grain is not whole; after an unclean stop no grain is taken for what its header says.
     fn write_record(
         &self,
         reservation: &Reservation,
@@ -568,7 +568,7 @@ impl Cache {
         bytes: &[u8],
     ) -> Result<(), CacheError> {
         let write = || {
-            // Others may write to a new segment before whoever opened it has written its header.
+            // Others may write to a new segment before its opener has written its header.
             let file = self.files.file_or_create(&reservation.path)?;
             if let Some(header) = &reservation.segment_header {
                 file.write_all_at(header, 0)?;
@@ -588,7 +588,7 @@ impl Cache {
         let mut dirty = Vec::new();
         for (number, segment) in &mut self.state().segments {
             if segment.dirty && wanted(&segment.class) {
-                // What is written while the fsync runs makes it dirty again.
+                // A write while the fsync runs makes it dirty again.
                 segment.dirty = false;
                 dirty.push((*number, segment.path.clone()));
             }
@@ -628,7 +628,8 @@ impl Cache {
             .collect()
     }
 
-    /// Moves what is still wanted out of a segment, then unlinks it; where not all can be moved, only if it `may_lose` the rest.
+    /// Moves the wanted grains out of a segment, then unlinks it; where not all can be moved, only if it
+    /// `may_lose` the rest.
     fn empty_segment(
         &self,
         number: u32,

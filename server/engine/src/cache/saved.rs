@@ -33,7 +33,7 @@ const RECORD: usize = 24;
 /// Bytes that are hashed and written together.
 const WRITTEN_AT_ONCE: usize = 1 << 20;
 
-/// What was saved.
+/// The saved state.
 #[derive(Default)]
 pub(super) struct Saved {
     pub(super) shards: Vec<ShardId>,
@@ -79,7 +79,7 @@ impl Saved {
     }
 }
 
-/// Saves what is known of the segments of a cache that takes no more grains; gives the digest of the file.
+/// Saves the index of the segments of a cache that takes no more grains; gives the digest of the file.
 pub(super) fn write(dir: &Path, state: &State) -> io::Result<Digest> {
     let unfinished = unfinished(dir);
     let written = write_all(&unfinished, state).and_then(|digest| {
@@ -127,7 +127,7 @@ fn write_all(path: &Path, state: &State) -> io::Result<Digest> {
     Ok(Digest(*hasher.finalize().as_bytes()))
 }
 
-/// Takes what was saved, if it is what `digest` says: the file is gone then.
+/// Takes the saved state, if its digest is `digest`: the file is gone then.
 pub(super) fn take(dir: &Path, digest: Option<Digest>) -> io::Result<Option<Saved>> {
     // Of who was stopped while it wrote.
     durable::remove(&unfinished(dir))?;

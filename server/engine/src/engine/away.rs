@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::value::parse;
 use super::{Engine, EngineError, blocking};
 
-/// Below which keys a node remembers what it heard last.
+/// Below which keys a node remembers the last news.
 pub(super) const REMEMBERED: &[&str] = &["refs/", "tags/", "versions/", "plans/", "runs/", "ranks/"];
 
 /// How often it is looked whether the metastore is back, when there is something to tell it.
@@ -80,18 +80,19 @@ impl Reports {
     }
 }
 
-/// Whether what failed did so because the metastore is away.
+/// Whether the failure is an outage of the metastore.
 pub(super) fn is_away(error: &EngineError) -> bool {
     matches!(error, EngineError::Meta(MetaError::Unavailable { .. }))
 }
 
 impl Engine {
-    /// What was last heard of datasets, plans and runs.
+    /// The last news of datasets, plans and runs.
     pub fn recalled(&self) -> &Arc<Recalled> {
         &self.recalled
     }
 
-    /// Keeps in `directory` what ranks report while the metastore is away, and takes up what is there.
+    /// Keeps in `directory` the reports of ranks during an outage of the metastore, and loads the existing
+    /// ones.
     ///
     /// # Errors
     /// A directory that cannot be made or read.
@@ -114,7 +115,7 @@ impl Engine {
         parse(&entry)
     }
 
-    /// A rank has attached here, or left, though nobody else can be told.
+    /// A rank has attached here, or left, though no other node can know.
     pub(super) fn attached_meanwhile(&self, run: &RunId, rank: u32, attach: Option<Attach>) {
         let mut ranks = self.away.ranks.lock().expect("no panic while held");
         ranks.insert((run.clone(), rank), attach);
@@ -153,13 +154,13 @@ impl Engine {
         }
     }
 
-    /// What ranks of a run have reported here that the metastore has not been told.
+    /// The reports of a run's ranks to this node that the metastore does not have.
     pub(super) fn reports_meanwhile(&self, run: &RunId) -> Vec<AuditReport> {
         let reports = self.away.reports.lock().expect("no panic while held");
         reports.kept.values().filter(|(of, _)| of == run).map(|(_, report)| *report).collect()
     }
 
-    /// Tells the metastore what it missed, once it is back, until `stop`.
+    /// Sends the missed events to the metastore, once it is back, until `stop`.
     pub(super) async fn tell_what_was_missed(self: Arc<Self>, stop: CancellationToken) {
         let telling = async {
             loop {
@@ -187,7 +188,7 @@ impl Engine {
                 Err(error) => return Err(error),
             }
             let mut ranks = self.away.ranks.lock().expect("no panic while held");
-            // What has changed meanwhile is told the next time.
+            // Later changes are sent the next time.
             if ranks.get(&(run.clone(), rank)) == Some(&attach) {
                 ranks.remove(&(run, rank));
             }

@@ -12,22 +12,23 @@ use crate::cache::resting_bytes;
 /// The header of a segment, more or less, and how many segments there are of a class that is large.
 const HEADER: u64 = 128;
 const SEGMENTS: u64 = 32;
-/// Grains are apart by up to so many chunks of an epoch, and by as many epochs as it takes until all have left, up to so many.
+/// Grains are apart by up to this number of chunks of an epoch, and by as many epochs as it takes until all
+/// have left, up to this number.
 const MOST_CHUNKS: u64 = 16;
 const MOST_EPOCHS: u64 = 200;
 
 /// What the grains of a run take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Needs {
-    /// Of one partition, the most there is at any instant: what it holds, what has come before its epoch, and two chunks that
-    /// have been sent and not acknowledged.
+    /// Of one partition, the most there is at any instant: its grains, those that have arrived before their
+    /// epoch, and two chunks that have been sent and not acknowledged.
     pub(crate) partition_bytes: u64,
-    /// Of one partition, what is read in an epoch.
+    /// Of one partition, the bytes read in an epoch.
     pub(crate) read_bytes: u64,
     /// The same, as rows in the store.
     row_bytes: u64,
-    /// Of what is kept, the part that leaves its partition with two chunks, in units of 2^-32: while they are on their way they
-    /// lie on both sides.
+    /// Of the kept grains, the part that leaves its partition with two chunks, in units of 2^-32: while they
+    /// are on their way they lie on both sides.
     on_its_way: u64,
     /// Into how many classes it falls that leave one after the other.
     classes: u64,
@@ -51,7 +52,8 @@ impl Needs {
         let partition_bytes = read_bytes.saturating_add(u64::try_from(extra).unwrap_or(u64::MAX));
         let on_its_way = match document.selection {
             Selection::Cyclic => moved.min(2 * moved / u128::from(document.chunks)),
-            // Nobody knows what leaves with which chunk: all of it lies on both sides until its epoch ends.
+            // It is not known which grain leaves with which chunk: all of it lies on both sides until its
+            // epoch ends.
             Selection::Independent => coming,
         };
         let on_its_way = u64::try_from(on_its_way).unwrap_or(u64::MAX);
@@ -63,7 +65,7 @@ impl Needs {
     }
 
     /// How much of `hosted` partitions a node keeps in a cache with `free` bytes for them, if that has no room for all of it and
-    /// for what is on its way. `hosts` nodes host the others.
+    /// for grains on their way. `hosts` nodes host the others.
     pub(crate) fn kept_bytes(&self, hosted: u64, free: u64, hosts: u64) -> Option<u64> {
         if hosted.saturating_mul(self.partition_bytes) <= free {
             return None;
@@ -105,14 +107,14 @@ impl Needs {
     }
 }
 
-/// What a run that needs so many bytes has of a cache in which others need some, too.
+/// The share of a run that needs a number of bytes of a cache in which others need some, too.
 pub(crate) fn share(cache_bytes: u64, needed: u64, others: u64) -> u64 {
     let (all, own) = (u128::from(needed) + u128::from(others), u128::from(cache_bytes) * u128::from(needed));
     let fair = own.checked_div(all).map_or(cache_bytes, |fair| u64::try_from(fair).unwrap_or(u64::MAX));
     cache_bytes.saturating_sub(others).max(fair)
 }
 
-/// What each node's cache has left for a run beside what is reserved there for others.
+/// The room of each node's cache for a run, beside the room reserved for others.
 pub(crate) fn free<'a>(
     nodes: impl Iterator<Item = &'a NodeRecord>,
     reserved: &BTreeMap<NodeId, u64>,

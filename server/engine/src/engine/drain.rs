@@ -17,7 +17,7 @@ use super::run::RunState;
 use super::value::{pack, understood};
 use super::{Engine, EngineError};
 
-/// What is asked of a node, as the metastore keeps it under `draining/<node>`.
+/// The request to a node, as the metastore keeps it under `draining/<node>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DrainRecord {
     why: Drain,
@@ -26,7 +26,7 @@ pub(super) struct DrainRecord {
 }
 
 impl Engine {
-    /// The live nodes, what is asked of them and what they host, as far as this one knows.
+    /// The live nodes, the requests to them and their partitions, as this one knows them.
     pub fn node_states(&self) -> Vec<NodeState> {
         let (draining, placed, copying) = (self.draining(), self.placed(), self.copying());
         let state = |record: NodeRecord| NodeState {
@@ -59,7 +59,7 @@ impl Engine {
         let record = DrainRecord { why, started_at };
         let value = serde_json::to_vec(&record).expect("a record is plain data");
         self.meta.put(&key, value, Expected::Any, None).await?;
-        // Whoever looks here next sees it; the others are told by the metastore.
+        // The next reader here sees it; the others hear of it from the metastore.
         self.draining.send_if_modified(|draining| draining.insert(node.clone(), record) != Some(record));
         Ok(())
     }
@@ -76,7 +76,7 @@ impl Engine {
         in_force.map(|(node, record)| (node.clone(), record.why)).collect()
     }
 
-    /// How far `node` is from hosting nothing, as far as this one knows.
+    /// How far `node` is from hosting nothing, as this one knows it.
     pub fn drained(&self, node: &NodeId) -> Drained {
         Drained { hosted: hosted(&self.placed(), node), copying: self.copying() }
     }
@@ -145,8 +145,8 @@ impl Engine {
         if staying.is_empty() { live.iter().map(host).collect() } else { staying }
     }
 
-    /// Lets the placements of runs that nobody reads name no node that is drained: it hosts nothing of them any more, and when they are
-    /// gone on with they are placed on others.
+    /// Lets the placements of runs without readers name no node that is drained: it hosts nothing of them any
+    /// more, and when they are gone on with they are placed on others.
     pub(super) async fn rid_finished_runs(&self) {
         let (live, active) = (self.live_nodes(), self.launches.borrow().clone());
         let leaves = |node: &NodeId, record: &DrainRecord| match record.why {
@@ -226,7 +226,7 @@ impl Engine {
         })
     }
 
-    /// Lets the others know that what `generation` moved here is here. Nobody waits for it but the next step.
+    /// Publishes that the partitions moved here by `generation` are here. Only the next step waits for it.
     pub(super) async fn tell_copied(self: &Arc<Self>, run: &RunState, generation: u64) {
         let Some(placement) = run.placement() else { return };
         let was_given = placement.moved.iter().any(|partition| *placement.host(*partition) == self.node);
@@ -241,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// What was said about a run that has ended is of no use to anybody.
+    /// The notes about an ended run have no further use.
     pub(super) fn spawn_forget_copied(self: &Arc<Self>, run: &RunId) {
         if !self.copied.borrow().contains_key(&(run.clone(), self.node.clone())) {
             return;
@@ -264,7 +264,7 @@ impl Engine {
         });
     }
 
-    /// What was copied, of one run or of all.
+    /// The copied partitions, of one run or of all.
     pub(super) fn take_copied(&self, listing: &Listing, of: Option<&RunId>) {
         let pair = |key: &str| {
             let (run, node) = key.strip_prefix(COPIED)?.split_once('/')?;

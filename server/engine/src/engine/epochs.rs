@@ -20,7 +20,7 @@ pub(crate) struct EpochView {
 
 const NO_SLOT: u32 = u32::MAX;
 
-/// A grain that stays on a node for so many moves is not followed further.
+/// A grain that stays on a node for this number of moves is not followed further.
 const MOVES_FOLLOWED: usize = 8;
 
 impl EpochView {
@@ -53,7 +53,7 @@ impl EpochView {
     }
 
     /// How `grain` next moves to a partition that is not one of those that `is_here`: none if the plan does not say, or only
-    /// after it has moved so often among these that nobody follows it.
+    /// after it has moved so often among these that it is not followed.
     pub(crate) fn leaves(
         &self,
         plan: &Plan,

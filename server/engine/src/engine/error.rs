@@ -25,7 +25,7 @@ pub enum EngineError {
         "run {run} is being removed; choose another run name, or wait until `shardctl runs rm {run}` has ended"
     )]
     BeingRemoved { run: RunId },
-    /// What was reported stays.
+    /// The report stays.
     #[error(
         "rank {rank} of run {run} has reported another sum for epoch {epoch}, and a reported sum is never \
          replaced; another training needs a run name of its own"
@@ -40,7 +40,7 @@ pub enum EngineError {
     /// No such node lives.
     #[error("node {node} is not among the live nodes; `shardctl status` lists them")]
     UnknownNode { node: NodeId },
-    /// Nobody is left to take over.
+    /// No node is left to take over.
     #[error("node {node} is the only one that hosts anything; start another, or stop this one as it is")]
     OnlyNode { node: NodeId },
     /// Ranks count from 0.
@@ -60,7 +60,7 @@ pub enum EngineError {
     /// The numbers do not fit the plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Changes wait until the metastore is back; reading goes on.
+    /// Changes wait until the metastore is back; reading continues.
     #[error(transparent)]
     Meta(#[from] MetaError),
     /// Something in the metastore was written by a later release.

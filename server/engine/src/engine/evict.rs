@@ -16,11 +16,13 @@ use super::{Engine, EngineError, blocking};
 use crate::cache::Class;
 
 impl Engine {
-    /// Drops from this node's cache what no run wants here that ranks are attached to: not what it hosts, nor what it has been
-    /// brought for the next epoch, nor what it has yet to give to others. Files that loaders have mapped stay readable to them.
+    /// Drops from this node's cache what no run wants here that ranks are attached to: not the grains it
+    /// hosts, nor those that arrived for the next epoch, nor those it has yet to send. Files that loaders
+    /// have mapped stay readable to them.
     ///
     /// # Errors
-    /// A version that the store does not have; a store or a metastore that does not answer, so that nobody knows what is wanted.
+    /// A version that the store does not have; a store or a metastore that does not answer, so that the
+    /// wanted grains are not known.
     pub async fn evict(self: &Arc<Self>, evict: Evict) -> Result<Evicted, EngineError> {
         let shards: Option<HashSet<ShardId>> = match evict.version {
             None => None,
@@ -59,7 +61,8 @@ impl Engine {
         Ok(runs)
     }
 
-    /// The class under which one of `runs` wants a grain kept here, for whatever reason. It is told under which it is.
+    /// The class under which one of `runs` wants a grain kept here, for whatever reason. Its argument is the
+    /// present class.
     pub(super) fn wanted_class<'a>(
         &'a self,
         runs: &'a [(Arc<RunState>, RangeInclusive<u32>)],

@@ -37,7 +37,7 @@ struct Due {
 
 impl Engine {
     /// Follows a run until it has `ended`, and then once more, so that the caches are left as the next epoch wants them; or
-    /// until `stop`. Fills, sends what is due, forgets what has left.
+    /// until `stop`. Fills, sends due grains, forgets those that have left.
     pub(crate) async fn drive(
         self: Arc<Self>,
         run: Arc<RunState>,
@@ -85,7 +85,7 @@ impl Engine {
                         place(&run.plan, next.epoch, run.plan.chunk_due(next.chunk)),
                         run.plan.chunk_due(1),
                     ),
-                    // Nobody minds, or somebody waits for it, or nobody reads any more.
+                    // No reader is slowed, or one waits for it, or none reads any more.
                     false => f64::INFINITY,
                 };
                 outbox.set_rate(rate, due != Some(next));
@@ -103,7 +103,7 @@ impl Engine {
                 }
                 let slowest = run.progress.borrow().slowest_epoch().unwrap_or(epoch);
                 let mut through = slowest.min(next.epoch).checked_sub(1);
-                // What is on its way stays here until it is there, if that does not take an epoch.
+                // Grains on their way stay here until they arrive, if that does not take an epoch.
                 if let Some(oldest) = *oldest.borrow_and_update()
                     && epoch <= oldest + 1
                 {
@@ -164,7 +164,8 @@ impl Engine {
         });
     }
 
-    /// Lets the metastore know that the run has reached `epoch`, for nodes that come back later. Nobody waits for it.
+    /// Lets the metastore know that the run has reached `epoch`, for nodes that come back later. No caller
+    /// waits for it.
     fn spawn_publish(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32, stop: &CancellationToken) {
         let (engine, run, stop) = (Arc::clone(self), Arc::clone(run), stop.clone());
         self.tasks.spawn(async move {
@@ -193,11 +194,12 @@ impl Engine {
         let mut next = match due {
             Some(due) if due.epoch <= epoch && epoch - due.epoch <= 1 => due,
             Some(due) if due.epoch < epoch => {
-                // Training is faster than the exchange: what is overdue will be missed, and asked for, where it belongs.
+                // Training is faster than the exchange: overdue grains will be misses at their hosts, which
+                // request them.
                 self.keep_for_those_who_ask(run, due, epoch);
                 Due { epoch, chunk: 0 }
             }
-            // The first report, or a launch that begins anew at an earlier epoch.
+            // The first report, or a launch that starts again at an earlier epoch.
             _ => Due { epoch, chunk: 0 },
         };
         outbox.drop_before(epoch.saturating_sub(1));
@@ -255,7 +257,8 @@ impl Engine {
     ) -> (BTreeMap<NodeId, Vec<GrainNo>>, u64) {
         let view = run.epochs.view(due.epoch);
         let exchange = run.plan.exchange(Epoch(due.epoch));
-        // Where room is short, nobody has what its host does not keep, and nobody sends what its next host does not.
+        // Where room is short, no node has grains that their host does not keep, and none sends those that
+        // their next host does not.
         let (kept, kept_next) = (self.kept(run, due.epoch), self.kept(run, due.epoch.saturating_add(1)));
         let grain_in = |(partition, slot)| view.table.grain(&run.plan, partition, slot);
         let mut out: BTreeMap<NodeId, Vec<GrainNo>> = BTreeMap::new();
@@ -280,7 +283,7 @@ impl Engine {
         (out, expected)
     }
 
-    /// The bytes of those of `grains` that are in `loose` or in the cache, unverified: whoever gets them verifies.
+    /// The bytes of those of `grains` that are in `loose` or in the cache, unverified: the receiver verifies.
     pub(super) async fn read_all_cached(
         self: &Arc<Self>,
         run: &RunState,
@@ -299,7 +302,7 @@ impl Engine {
         blocking(read).await
     }
 
-    /// Takes a stream of grains from a peer; the answer promises that what was stored is durable.
+    /// Takes a stream of grains from a peer; the answer promises that the stored grains are durable.
     pub(crate) async fn take_grains(
         self: &Arc<Self>,
         from: &NodeId,
@@ -312,7 +315,7 @@ impl Engine {
             Purpose::Fill { epoch, generation } => (epoch, generation),
         };
         self.know_placement(run, generation).await;
-        // Of a run without a placement nobody knows who hosts what.
+        // Of a run without a placement the hosts are not known.
         let placement = run.placement();
         let view = run.epochs.view(held_in);
         let is_hosted = |grain: &GrainNo| {
@@ -327,7 +330,8 @@ impl Engine {
             let mut taken = Vec::new();
             for (key, bytes) in batch.drain(..) {
                 match run.grain(&key) {
-                    // A copy that would leave before its next epoch is no answer: it is written anew, to leave later.
+                    // A copy that would leave before its next epoch is no answer: it is written again, to
+                    // leave later.
                     Some(_) if let Some(class) = self.stays_until(run, &key, held_in) => {
                         classes.insert(class); // perhaps another stream's, not synced yet
                         ack.stored += 1;
@@ -404,8 +408,8 @@ impl Engine {
         self.cache.class_of(key).filter(stays)
     }
 
-    /// Syncs the segments of `classes`: whoever comes while others are being synced shares the next turn, so that many
-    /// small streams cost few syncs. False: the disk does not promise.
+    /// Syncs the segments of `classes`: a caller that arrives while others are being synced shares the next
+    /// turn, so that many small streams cost few syncs. False: the disk does not promise.
     async fn make_durable(self: &Arc<Self>, classes: impl Iterator<Item = Class>) -> bool {
         let ticket = {
             let mut waiting = self.unsynced.lock().expect("no panic while held");
@@ -442,7 +446,7 @@ impl Engine {
         !turn.failed
     }
 
-    /// Drops the segments whose grains have left after `through`, keeping what somebody still needs.
+    /// Drops the segments whose grains have left after `through`, keeping grains that a reader still needs.
     async fn forget(self: &Arc<Self>, run: &Arc<RunState>, through: u32) {
         let (engine, run) = (Arc::clone(self), Arc::clone(run));
         let drop_segments = move || {
@@ -470,7 +474,7 @@ pub(super) struct Unsynced {
     round: u64,
 }
 
-/// Held by whoever syncs.
+/// Held by the caller that syncs.
 #[derive(Debug, Default)]
 pub(super) struct SyncTurn {
     /// Rounds up to here are on disk.
@@ -484,8 +488,8 @@ fn place(plan: &Plan, epoch: u32, position: u64) -> u64 {
     u64::from(epoch).saturating_mul(plan.sample_count()).saturating_add(position)
 }
 
-/// The epochs that a run is being read in, from its slowest rank's to its furthest's; `None`: nobody has said. What the exchange has
-/// brought for later ones is kept under classes that leave later.
+/// The epochs that a run is being read in, from its slowest rank's to its furthest's; `None`: no rank has
+/// reported. What the exchange has brought for later ones is kept under classes that leave later.
 pub(super) fn epochs_in_use(run: &RunState) -> Option<RangeInclusive<u32>> {
     let progress = run.progress.borrow();
     let (furthest, _) = progress.furthest()?;

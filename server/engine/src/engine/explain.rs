@@ -14,7 +14,8 @@ use super::run::RunState;
 use super::{Engine, EngineError};
 
 impl Engine {
-    /// Who hosts what of a run, why, and what is to move: now, or if `without` were drained.
+    /// The hosts of a run's partitions, the reasons, and the moves to come: now, or if `without` were
+    /// drained.
     ///
     /// # Errors
     /// An unknown run or node, a node without which there is none.
@@ -27,7 +28,7 @@ impl Engine {
         self.know_placement(&run, 1).await;
         let ranks = match self.ranks(id).await {
             Ok(ranks) => ranks.map(|(ranks, _)| ranks),
-            // What was last heard will do.
+            // The last news will do.
             Err(_) => self.launches.borrow().get(id).cloned(),
         };
         let live: Vec<NodeId> = self.live_nodes().into_iter().collect();
@@ -62,7 +63,7 @@ impl Engine {
             waits: ranks.is_none().then_some(Waits::NoRanks),
         };
         let Some(current) = run.placement() else { return Ok(explained) };
-        // Of a run that nobody reads nothing moves.
+        // No partition of a run without readers moves.
         let target = match (&ranks, hosts.as_slice()) {
             (Some(_), [_, ..]) => place(&hosts, &preferred, Some(&current)),
             _ => None,
@@ -100,7 +101,7 @@ impl Engine {
         Ok(explained)
     }
 
-    /// Decides anew who hosts what of a run, by what the metastore says now, and makes the first step.
+    /// Decides the placement of a run again, from the metastore's present state, and makes the first step.
     ///
     /// # Errors
     /// An unknown run, a lost metastore.

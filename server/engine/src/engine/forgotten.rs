@@ -14,9 +14,9 @@ use crate::cache::Dropped;
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 impl Engine {
-    /// Looks which shards are marked in the store, and drops what is here of them.
+    /// Looks which shards are marked in the store, and drops their grains here.
     pub(super) fn take_forgotten(self: &Arc<Self>, stop: &CancellationToken) {
-        // A web server does not list what it has.
+        // A web server does not list its files.
         if self.origin.is_read_only() {
             return;
         }

@@ -18,7 +18,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// A gate for so many bytes a second; infinite: nobody waits; 0: everybody does.
+    /// A gate for a number of bytes a second; infinite: no caller waits; 0: all do.
     pub(super) fn new(rate: f64) -> Self {
         Self {
             began: Instant::now(),

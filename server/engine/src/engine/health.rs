@@ -26,7 +26,7 @@ const TROUBLES: &str = "troubles/";
 /// How often a node looks, and how often all of them together do, a second: large clusters look less often.
 const LOOKS_EVERY: Duration = Duration::from_secs(10);
 const LOOKS_A_SECOND: u32 = 10;
-/// What was said by a node that has gone is gone after so many looks.
+/// The reports of a node that has gone are dropped after this number of looks.
 const HOLDS_FOR: u32 = 3;
 /// After how long measurements count half: of what takes how long, of questions without an answer, of wrong bytes.
 const TIMES_HALVE: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ const FADED: f64 = 0.01;
 /// Who was given less time to answer is not silent.
 pub(super) const FAIR_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What this node has measured, and what it has heard.
+/// The measurements of this node, and the reports of others.
 pub(super) struct Health {
     started: Instant,
     measuring: Mutex<Measuring>,
@@ -84,12 +84,12 @@ impl Health {
         self.measure(|measuring, at| measuring.reads.add(at, micros(took)));
     }
 
-    /// What was written was made durable.
+    /// Written bytes were made durable.
     pub(super) fn sync_took(&self, took: Duration) {
         self.measure(|measuring, at| measuring.syncs.add(at, micros(took)));
     }
 
-    /// A node has answered, with so many bytes.
+    /// A node has answered, with a number of bytes.
     pub(super) fn answered(&self, node: &NodeId, took: Duration, bytes: usize) {
         let mib = (bytes as f64 / f64::from(1 << 20)).max(1.0);
         self.measure_peer(node, |peer, at| peer.answers.add(at, micros(took) / mib));
@@ -107,7 +107,7 @@ impl Health {
         self.measure_peer(node, |peer, at| (0..grains).for_each(|_| peer.wrong.add(at, 1.0)));
     }
 
-    /// What was measured lately.
+    /// The recent measurements.
     pub(super) fn measured(&self) -> Measured {
         let at = self.started.elapsed();
         let mut measuring = self.measuring.lock().expect("no panic while held");
@@ -130,7 +130,7 @@ impl Health {
         self.says.lock().expect("no panic while held").clone()
     }
 
-    /// What is said of `node`.
+    /// The reports on `node`.
     pub(super) fn of(&self, node: &NodeId) -> Vec<HealthIssue> {
         let heard = self.heard.lock().expect("no panic while held");
         heard.iter().filter(|trouble| trouble.node == *node).cloned().collect()
@@ -155,7 +155,7 @@ fn micros(took: Duration) -> f64 {
     took.as_secs_f64() * 1e6
 }
 
-/// What the metastore has of what this node said.
+/// The metastore's copy of this node's reports.
 #[derive(Default)]
 struct Told {
     lease: Option<LeaseId>,
@@ -185,7 +185,8 @@ impl Engine {
         LOOKS_EVERY.max(Duration::from_secs(u64::from(nodes / LOOKS_A_SECOND)))
     }
 
-    /// Asks some neighbours something small for a run that is being read: so that there is always somebody to compare with.
+    /// Asks some neighbours something small for a run that is being read: so that there is always a node to
+    /// compare with.
     async fn ask_around(&self) {
         let Some(run) = self.active_run_states().into_iter().next() else { return };
         let request = run.request(0, &[GrainNo(0)], Effort::Probe);
@@ -223,7 +224,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets the others know what they do not know yet.
+    /// Publishes the news.
     async fn tell(
         &self,
         told: &mut Told,
@@ -277,7 +278,7 @@ impl Engine {
     }
 }
 
-/// Says what has begun and what has ended.
+/// Logs the faults that began and those that ended.
 fn report(before: &[HealthIssue], now: &[HealthIssue]) {
     let is_in = |troubles: &[HealthIssue], one: &HealthIssue| {
         troubles.iter().any(|other| (&other.node, other.what) == (&one.node, one.what))
@@ -290,7 +291,7 @@ fn report(before: &[HealthIssue], now: &[HealthIssue]) {
     }
 }
 
-/// Whether what is said was said already, but for the numbers.
+/// Whether the reports differ from the earlier ones in their numbers only.
 fn were_said(now: &[HealthIssue], before: &[HealthIssue]) -> bool {
     let what =
         |troubles: &[HealthIssue]| troubles.iter().map(|trouble| trouble.what).collect::<BTreeSet<_>>();

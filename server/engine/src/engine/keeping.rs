@@ -19,14 +19,15 @@ use super::run::RunState;
 use super::{Engine, blocking, capacity};
 use crate::cache::Class;
 
-/// How long what comes waits for room. Whoever sends it may be waiting for the same.
+/// How long arriving grains wait for room. Their sender may be waiting for the same.
 const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a cache has for what is on its way is enough for so many streams.
+/// A cache's room for grains on their way is enough for this number of streams.
 const STREAMS_A_SPARE: u64 = 16;
 
-/// A part of it is kept free: while less is, grains that have yet to leave are moved together. Room that is taken up by what has
-/// left already would in the end keep every node from taking what the others wait to send.
+/// A part of it is kept free: while less is, grains that have yet to leave are moved together. Room that is
+/// taken up by grains that have left already would in the end keep every node from taking the grains that the
+/// others wait to send.
 const SPARES_A_MOVE: u64 = 4;
 
 impl Engine {
@@ -68,8 +69,8 @@ impl Engine {
         kept.with_spare(spare.unwrap_or(u64::MAX))
     }
 
-    /// What each live node's cache has for a run, by its placement: what other runs leave, and where there is not enough for all of
-    /// them, as much as the others have for what they need.
+    /// What each live node's cache has for a run, by its placement: the rest that other runs leave, and where
+    /// there is not enough for all of them, as much as the others have for their needs.
     pub(super) fn share_for(&self, run: &RunState, placement: &Placement) -> BTreeMap<NodeId, u64> {
         let (reserved, nodes) = (self.reserved_beside(run), self.nodes());
         let share = |node: NodeRecord| {
@@ -103,14 +104,14 @@ impl Engine {
             && run.is_hosted_by(&self.node, grain, epoch)
     }
 
-    /// The most that is sent in one stream, in bytes: where room is short, little beside what the others have for it, so that what
-    /// has arrived soon makes room here.
+    /// The most that is sent in one stream, in bytes: where room is short, little beside the others' room for
+    /// it, so that grains that have arrived soon make room here.
     pub(super) fn stream_bytes(&self, run: &RunState, epoch: u32, most: u64) -> u64 {
         most.min(self.kept(run, epoch).spare_bytes / STREAMS_A_SPARE)
     }
 
-    /// Puts grains for the epoch after this one into the cache. Where room is short, what comes may be a little ahead of what
-    /// goes: it waits for that, within bounds.
+    /// Puts grains for the epoch after this one into the cache. Where room is short, arriving grains may be a
+    /// little ahead of leaving ones: they wait for them, within bounds.
     pub(super) async fn absorb_coming(
         self: &Arc<Self>,
         run: &Arc<RunState>,
@@ -142,8 +143,8 @@ impl Engine {
         }
     }
 
-    /// Their next hosts have these grains. Where room is short they make room at once for what comes: whoever still reads them in
-    /// `epoch` gets them from there.
+    /// Their next hosts have these grains. Where room is short they make room at once for arriving grains: a
+    /// rank that still reads them in `epoch` gets them from there.
     pub(super) async fn let_go(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32, grains: &[GrainNo]) {
         if !self.is_short(run, epoch) {
             return;

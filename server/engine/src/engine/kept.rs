@@ -12,16 +12,17 @@ use std::cmp::Ordering;
 
 use shardd_plan::{GrainNo, Plan};
 
-/// Of so many grains of a shard that follow each other, the first are kept: together they are a range worth a request, and so are
-/// those that are not. Small beside a partition, so that all partitions have about as many firsts.
+/// Of this number of grains of a shard that follow each other, the first are kept: together they are a range
+/// worth a request, and so are those that are not. Small beside a partition, so that all partitions have
+/// about as many firsts.
 const STRIPE: u32 = 16;
 
 /// Which grains are kept by the nodes that host them, and whether one of these nodes keeps all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Kept {
-    /// Of the node that asks: there is no room for some of what it hosts.
+    /// Of the node that asks: there is no room for some of its partitions.
     is_short: bool,
-    /// What its cache has beside them, for what is on its way, in bytes.
+    /// The rest of its cache, for grains on their way, in bytes.
     pub(crate) spare_bytes: u64,
     /// `None`: all are.
     grains: Option<Grains>,
@@ -31,7 +32,7 @@ pub(crate) struct Kept {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Grains(Vec<u64>);
 
-/// Up to where a node keeps what it hosts.
+/// The border up to which a node keeps its hosted grains.
 struct Border {
     /// The first place in a stripe of which it does not keep all grains...
     in_stripe: usize,
@@ -81,7 +82,7 @@ impl Kept {
         Self { is_short, spare_bytes: 0, grains: Some(grains) }
     }
 
-    /// The same, of a node whose cache has so many bytes beside what it keeps.
+    /// The same, of a node whose cache has a number of bytes beside its kept grains.
     pub(crate) fn with_spare(self, spare_bytes: u64) -> Self {
         Self { spare_bytes, ..self }
     }
@@ -91,14 +92,14 @@ impl Kept {
         self.grains.as_ref().is_none_or(|grains| grains.has(grain))
     }
 
-    /// Whether the node that asks has no room for some of what it hosts.
+    /// Whether the node that asks has no room for some of its partitions.
     pub(crate) fn is_short(&self) -> bool {
         self.is_short
     }
 }
 
 impl Border {
-    /// With so many bytes at each place in a stripe.
+    /// With a number of bytes at each place in a stripe.
     fn of(room: Option<u64>, bytes: &[u64]) -> Self {
         let mut left = room.unwrap_or(u64::MAX);
         for (in_stripe, bytes) in bytes.iter().enumerate() {

@@ -17,7 +17,7 @@ use crate::peers::{Effort, PEER_PATIENCE};
 impl Engine {
     /// Asks the hosts of the epoch before for those of the `grains` that this node keeps in `epoch` and lacks. Returns the bytes
     /// of what there is no room for. Grains that no host has, and that there is no room for, pass by the cache: they are added to
-    /// `passing`, as far as `rows` says which of their rows are wanted.
+    /// `passing`, if `rows` names their wanted rows.
     pub(super) async fn bring_late(
         self: &Arc<Self>,
         run: &Arc<RunState>,

@@ -170,7 +170,8 @@ impl Engine {
         }
     }
 
-    /// Checks the cached bytes of grains not yet checked in this epoch; what is corrupt is dropped and brought again.
+    /// Checks the cached bytes of grains not yet checked in this epoch; corrupt ones are dropped and fetched
+    /// again.
     async fn check(
         self: &Arc<Self>,
         run: &Arc<RunState>,
@@ -249,14 +250,15 @@ impl Engine {
         }
     }
 
-    /// A grain's bytes from the cache, unverified: whoever gets them verifies.
+    /// A grain's bytes from the cache, unverified: the receiver verifies.
     pub(crate) async fn read_cached(self: &Arc<Self>, run: &RunState, grain: GrainNo) -> Option<Bytes> {
         let key = run.key(grain);
         let engine = Arc::clone(self);
         blocking(move || engine.read_or_discard(&key)).await
     }
 
-    /// Where a grain is and what is there. One that is moved to another segment meanwhile is not gone: it is read there.
+    /// The place of a grain and its bytes. One that is moved to another segment meanwhile is not gone: it is
+    /// read there.
     fn read_now(&self, key: &GrainKey) -> Option<(Location, Result<Bytes, CacheError>)> {
         loop {
             let at = self.cache.get(key)?;

@@ -11,7 +11,7 @@ use shardd_store::metastore::Listing;
 use super::Engine;
 use super::keys::{MEMBERS, entries};
 
-/// What is remembered of nodes that are not there.
+/// The notes on absent nodes.
 #[derive(Debug, Default)]
 pub(super) struct Absent {
     members: Mutex<BTreeMap<NodeId, NodeRecord>>,
@@ -30,7 +30,7 @@ impl Absent {
 }
 
 impl Engine {
-    /// Nodes that are expected and not live, by name, as far as this one knows.
+    /// Nodes that are expected and not live, by name, as this one knows them.
     pub fn lost_nodes(&self) -> Vec<Lost> {
         let live = self.live_nodes();
         let last_seen = self.absent.last_seen.lock().expect("no panic while held").clone();

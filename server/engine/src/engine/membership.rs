@@ -173,8 +173,8 @@ impl Engine {
         self.news.fetch_add(1, Relaxed);
     }
 
-    /// Looks up the placement if this node goes by an older one than `generation`. A lost metastore leaves it at that: what is
-    /// hosted elsewhere is then a miss.
+    /// Looks up the placement if this node goes by an older one than `generation`. Without the metastore it
+    /// stays with that: grains hosted elsewhere are then misses.
     pub(crate) async fn know_placement(&self, run: &RunState, generation: u64) {
         if let Err(error) = self.look_up_placement(run, generation).await {
             debug!(run = run.name(), generation, %error, "the placement could not be looked up");
@@ -231,8 +231,9 @@ impl Engine {
     /// Makes the next step towards the placement that fits nodes and ranks, unless that is in force already, nodes are still
     /// copying what the last step moved, or the launch is still gathering its ranks (`even_if_gathering` places what there is).
     ///
-    /// What was last heard may be old, while others decide by newer news: two nodes that believe different things would undo each
-    /// other's placements without end. So a step is decided again by what the metastore says now.
+    /// The last news may be old, while others decide by newer news: two nodes that believe different things
+    /// would undo each other's placements without end. So a step is decided again by what the metastore says
+    /// now.
     pub(crate) async fn settle(
         &self,
         run: &RunState,
@@ -261,7 +262,7 @@ impl Engine {
                     run.set_placement(next);
                     return Ok(());
                 }
-                // Another node was faster: look at what it decided.
+                // Another node was faster: look at its decision.
                 Err(MetaError::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }

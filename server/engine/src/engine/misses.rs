@@ -25,7 +25,7 @@ struct Kept {
     latest: VecDeque<MissedGrain>,
 }
 
-/// Somebody gives what was missed.
+/// A source sends the missed grains.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Given {
     pub(super) epoch: u32,

@@ -101,7 +101,7 @@ pub struct Engine {
     origin: Arc<Origin>,
     cache: Arc<Cache>,
     meta: Arc<dyn Metastore>,
-    /// What was last heard of it, for when it is away...
+    /// The last news of it, for outages...
     recalled: Arc<Recalled>,
     /// ...and what it has to be told then.
     away: away::Away,
@@ -189,7 +189,8 @@ impl Engine {
         })
     }
 
-    /// Makes a run known under its name. Doing it again is harmless. While the metastore is away, one that is known stays so.
+    /// Makes a run known under its name. Doing it again is harmless. While the metastore is unavailable, a
+    /// known run stays known.
     ///
     /// # Errors
     /// A plan that does not exist, V that the plan does not allow, another run of the same name.
@@ -202,7 +203,7 @@ impl Engine {
     }
 
     async fn create_run_now(&self, create: CreateRun) -> Result<RunRecord, EngineError> {
-        // Its plan may be on no list any more: gc is told before it is looked for.
+        // Its plan may be on no list any more: gc is notified before the search for it.
         let reach = Reach { plan: Some(create.plan), ..Reach::default() };
         let guard = Guard::announce(&self.meta, &reach, StoreOf::at(&self.origin)).await?;
         let guard = guard.ok_or_else(|| EngineError::Busy { run: create.id.clone() })?;
@@ -246,8 +247,8 @@ impl Engine {
         }
     }
 
-    /// A rank attaches here: its partitions will be hosted here as far as the node's even share goes. Returns once all ranks
-    /// of the launch are attached and placed, or after 10 s with those that are.
+    /// A rank attaches here: its partitions will be hosted here up to the node's even share. Returns once all
+    /// ranks of the launch are attached and placed, or after 10 s with those that are.
     ///
     /// # Errors
     /// An unknown run, ranks that do not fit it, a lost metastore.
@@ -263,7 +264,8 @@ impl Engine {
             return Err(EngineError::RankOutside { rank, world: attach.world });
         }
         match self.change_attached(id, rank, attach).await {
-            // Ranks that go on find each other without it, and so do their grains: the others are told later.
+            // Ranks that continue find each other without it, and so do their grains: the others hear of it
+            // later.
             Err(error) if is_away(&error) => {
                 warn!(run = %id, rank, "a rank attaches while the metastore is unavailable");
                 self.attached_meanwhile(id, rank, Some(attach));
@@ -362,7 +364,7 @@ impl Engine {
         Ok(RunView { run: run.record.clone(), placement, nodes: self.nodes(), room, attached })
     }
 
-    /// How many ranks are attached to a run, anywhere, as far as this node knows.
+    /// How many ranks are attached to a run, anywhere, as this node knows it.
     fn attached(&self, id: &RunId) -> u32 {
         let launches = self.launches.borrow();
         let nodes = launches.get(id).map_or(&[][..], |ranks| &ranks.nodes[..]);
@@ -390,7 +392,7 @@ impl Engine {
         &self.node
     }
 
-    /// The live nodes, as far as this one knows.
+    /// The live nodes, as this one knows them.
     pub fn nodes(&self) -> Vec<NodeRecord> {
         self.nodes.borrow().values().cloned().collect()
     }
@@ -418,7 +420,7 @@ impl Engine {
         reserved
     }
 
-    /// The placement of every run, as far as this node knows.
+    /// The placement of every run, as this node knows it.
     pub fn placements(&self) -> BTreeMap<RunId, Placement> {
         self.placements.borrow().clone()
     }
@@ -432,7 +434,8 @@ impl Engine {
         Ok(listing.entries.iter().filter_map(|(_, entry)| parse(entry)).collect())
     }
 
-    /// Keeps what a rank says it read in an epoch; while the metastore is away, here, until it is back. The same again changes nothing.
+    /// Keeps what a rank says it read in an epoch; while the metastore is unavailable, here, until it is
+    /// back. The same again changes nothing.
     ///
     /// # Errors
     /// An unknown run, a rank outside its world, another report of that rank, a lost metastore and a disk that takes nothing.
@@ -462,7 +465,8 @@ impl Engine {
         }
     }
 
-    /// What the ranks said they read, by epoch, world and rank: what the metastore has, and what this node keeps for it.
+    /// The reports of the ranks on their reads, by epoch, world and rank: those in the metastore, and those
+    /// that this node keeps for it.
     ///
     /// # Errors
     /// A lost metastore.
@@ -574,7 +578,8 @@ impl Engine {
         self.nodes.borrow().keys().cloned().collect()
     }
 
-    /// The names of the runs that are being read, as far as this node has lately heard: their segments are not evicted.
+    /// The names of the runs that are being read, by the latest news of this node: their segments are not
+    /// evicted.
     pub(crate) fn active_runs(&self) -> BTreeSet<String> {
         let heard = self.active_run_states().into_iter().filter(|run| run.quiet_for() < QUIET_IS_GONE);
         heard.map(|run| run.name().to_owned()).collect()
@@ -651,7 +656,7 @@ impl Engine {
     ) {
         let grains = missing.values().flatten().map(|(_, grain)| *grain);
         let theirs: Vec<GrainNo> = grains.filter(|grain| run.is_hosted_by(from, *grain, epoch)).collect();
-        // After that the asker goes on without.
+        // After that the asker continues without.
         let _ = tokio::time::timeout(OWN_READS, run.in_flight.landed(&theirs)).await;
     }
 }
@@ -661,7 +666,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The runtime is shutting down: nobody will poll this again.
+        // The runtime is shutting down: no task will poll this again.
         Err(_) => std::future::pending().await,
     }
 }

@@ -50,7 +50,7 @@ pub(super) enum Keep {
 impl Engine {
     /// Brings `grains` into the cache for `epoch`. Returns the bytes of those that the cache has no room for.
     ///
-    /// Grains that somebody else on this node is already fetching are waited for, not fetched twice.
+    /// Grains that another task on this node is already fetching are waited for, not fetched twice.
     pub(crate) async fn obtain(
         self: &Arc<Self>,
         run: &Arc<RunState>,
@@ -114,7 +114,8 @@ impl Engine {
             self.ask(run, given(giver), keep, by_node, Effort::Cached, patience, &mut left, loose).await;
         }
 
-        // Where there is no room for all, a shard read whole would be read again for what is not kept of it.
+        // Where there is no room for all, a shard read whole would be read again for the grains not kept of
+        // it.
         let for_reader = left.iter().filter(|_| !is_short);
         let by_shard = group(for_reader.map(|grain| (run.shard_of(*grain), *grain)));
         let mut by_reader: BTreeMap<NodeId, Vec<GrainNo>> = BTreeMap::new();
@@ -138,9 +139,9 @@ impl Engine {
         let reader = given(MissSource::Reader);
         self.ask(run, reader, keep, by_reader, Effort::Read, READER_PATIENCE, &mut left, loose).await;
 
-        // What was being forwarded while we asked is here now.
+        // The grains forwarded during our request are here now.
         left.retain(|grain| !self.is_resident(run, *grain));
-        // While a host was away others may have read for its ranks what it lacks now.
+        // During a host's absence others may have read the grains it lacks now, for its ranks.
         // Of a run without a placement they know nothing, and what a cache without room lacks they keep no more than this one.
         let is_of_use = run.generation() > 0 && !(is_short && wanted == Wanted::ToKeep);
         let neighbours = if is_of_use { self.neighbours() } else { Vec::new() };
@@ -175,9 +176,9 @@ impl Engine {
         after.into_iter().chain(before).take(NEIGHBOURS).collect()
     }
 
-    /// Claims what else of the shard the wanted grains' partitions hold and this node keeps and lacks: whoever reads one grain of a
-    /// partition here will read them all, and together they cost the store fewer requests and bytes. What there is no room for
-    /// would be read for nothing.
+    /// Claims what else of the shard the wanted grains' partitions hold and this node keeps and lacks: a rank
+    /// that reads one grain of a partition here will read them all, and together they cost the store fewer
+    /// requests and bytes. What there is no room for would be read for nothing.
     fn claim_neighbours<'a>(
         &self,
         run: &'a RunState,
@@ -232,7 +233,7 @@ impl Engine {
         candidates
     }
 
-    /// Notes what was brought here because it was missed.
+    /// Notes the grains fetched here as misses.
     fn note_missed(&self, run: &RunState, given: Given, absorbed: &Absorbed) {
         let lies = |grain: &GrainNo| self.cache.get(&run.key(*grain)).map_or(0, |at| at.len as usize);
         let stored: usize = absorbed.stored.iter().map(lies).sum();
@@ -243,7 +244,7 @@ impl Engine {
         run.misses.note(given, grains.into_iter(), stored + loose, |grain| view.partition_of(grain));
     }
 
-    /// Asks several nodes at once and takes what they give.
+    /// Asks several nodes at once and takes their grains.
     #[expect(clippy::too_many_arguments, reason = "one step of `fetch`, which owns all of these")]
     pub(super) async fn ask(
         self: &Arc<Self>,
@@ -257,7 +258,7 @@ impl Engine {
         loose: &mut HashMap<GrainNo, Bytes>,
     ) {
         let epoch = given_by.epoch;
-        // Whoever did not answer is asked again when it has said something.
+        // A node that did not answer is asked again when it has sent something.
         let live: BTreeSet<NodeId> = self.live_nodes().into_iter().filter(|node| self.talks(node)).collect();
         if patience.is_zero() {
             return;
@@ -311,7 +312,7 @@ impl Engine {
         }
     }
 
-    /// Tells a node that what it gave was wrong, so that it does not go on giving it. Nobody waits for it.
+    /// Reports a wrong grain to the node that sent it, so that it stops sending it. No caller waits for it.
     fn spawn_doubt(self: &Arc<Self>, run: &RunState, epoch: u32, node: NodeId, grains: &[GrainNo]) {
         let request = run.request(epoch, grains, Effort::Doubt);
         let engine = Arc::clone(self);
@@ -377,7 +378,8 @@ impl Engine {
         blocking(verify).await
     }
 
-    /// Puts a verified grain into the cache; makes room from what only runs that nobody reads any more wanted. False: no room.
+    /// Puts a verified grain into the cache; makes room from grains that only runs without readers wanted.
+    /// False: no room.
     pub(crate) fn keep(&self, run: &RunState, epoch: u32, grain: GrainNo, bytes: &[u8]) -> bool {
         if !self.keeps(run, epoch, grain) {
             return false;
@@ -396,7 +398,7 @@ impl Engine {
         let put = match put() {
             Err(error) if error.is_full() => {
                 let need = self.room_for(bytes.len() as u64, &error);
-                // Guests make no room for each other: each is read again by whoever wants it next.
+                // Guests make no room for each other: each is read again by its next reader.
                 match class.is_of_guests() {
                     true => _ = self.cache.evict(&self.active_runs(), need, self.hosted_class(None)),
                     false => self.make_room(run, need),
@@ -411,7 +413,7 @@ impl Engine {
             Err(error) if class.is_of_guests() && error.is_full() => false,
             Err(CacheError::Forgotten { .. }) => false,
             Err(error) => {
-                // What comes for the next epoch may find room in it.
+                // A grain that comes for the next epoch may find room in it.
                 if run.progress.borrow().furthest().is_none_or(|(furthest, _)| epoch <= furthest) {
                     run.keeping.finds_no_room(epoch, grain);
                 }
@@ -569,7 +571,8 @@ impl Engine {
     }
 
     /// Checks what this node hosts in `epoch`, little by little while it is being read, and brings again what its disk has
-    /// spoilt: so that it is not missed when it is due. Ends with the epoch; what it has not come to is checked when it is read.
+    /// spoilt: so that it is not missed when it is due. Ends with the epoch; the unreached grains are checked
+    /// when they are read.
     pub(crate) async fn scrub(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32) -> Result<(), EngineError> {
         let hosted = run.hosted_grains(&self.node, epoch);
         for some in hosted.chunks(SCRUBBED_AT_ONCE) {

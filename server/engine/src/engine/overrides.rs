@@ -19,7 +19,7 @@ const KEY: &str = "exchange/overrides";
 /// What a node's exchange goes by.
 #[derive(Debug, Default)]
 pub(super) struct Said {
-    /// What it would do by itself.
+    /// Its settings without overrides.
     own: ExchangeSettings,
     overrides: ExchangeOverrides,
     /// The metastore's, of the overrides.
@@ -27,12 +27,12 @@ pub(super) struct Said {
 }
 
 impl Engine {
-    /// What was said of the exchange, as far as this node knows.
+    /// The overrides of the exchange, as this node knows them.
     pub fn exchange_overrides(&self) -> ExchangeOverrides {
         self.said.lock().expect("no panic while held").overrides.clone()
     }
 
-    /// Says how the exchange goes on, on one node or on all. Returns what holds then.
+    /// Overrides the pace of the exchange, on one node or on all. Returns what holds then.
     ///
     /// # Errors
     /// A node that is not there; what only a later release understands; a lost metastore.
@@ -60,19 +60,19 @@ impl Engine {
                     self.take_overrides(next.clone(), revision);
                     return Ok(next);
                 }
-                // Somebody else said something: look at what.
+                // Another caller changed the overrides: read them again.
                 Err(MetaError::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// How the exchange of this node goes on where nothing else is said.
+    /// Sets the pace of this node's exchange without overrides.
     pub fn set_exchange(&self, own: ExchangeSettings) {
         self.go_by(|said| said.own = own);
     }
 
-    /// How the exchange of this node goes on.
+    /// The pace of this node's exchange.
     pub fn exchange_now(&self) -> ExchangeNow {
         let ExchangeSettings { rate, paused } = *self.exchange_settings.borrow();
         let waiting = self.active_run_states().into_iter().filter_map(|run| {
@@ -84,13 +84,13 @@ impl Engine {
 
     pub(super) fn list_overrides(&self, listing: &Listing) {
         let Some((_, entry)) = listing.entries.iter().find(|(key, _)| key == KEY) else { return };
-        // What a later release says is not understood: what was understood last goes on.
+        // Overrides of a later release are not understood: the last understood ones hold on.
         if let Some(overrides) = parse(entry) {
             self.take_overrides(overrides, entry.revision);
         }
     }
 
-    /// What was said before what is known already is news no more.
+    /// Overrides older than the known ones are no news.
     fn take_overrides(&self, overrides: ExchangeOverrides, revision: u64) {
         self.go_by(|said| {
             if revision >= said.revision {

@@ -9,20 +9,20 @@ use std::time::Duration;
 
 /// How much faster than it must be: ranks speed up, and grains are not all of one size.
 const HEADROOM: f64 = 1.25;
-/// Nobody feels less than this, in bytes a second; it holds also until it is known how fast ranks read.
+/// No reader feels less than this, in bytes a second; it holds also until it is known how fast ranks read.
 pub(super) const LEAST: f64 = 1024.0 * 1024.0;
-/// What was seen longer ago than this hardly counts...
+/// A sample older than this hardly counts...
 const MEMORY: f64 = 10.0;
-/// ...what is seen counts for no longer than this, so that an evaluation between epochs is no tempo...
+/// ...a sample counts for no longer than this, so that an evaluation between epochs is no tempo...
 const LONGEST: f64 = 2.0;
 /// ...and reports that come sooner are taken together.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// What was not sent for so long may be made up for at once.
+/// Unused sending time of this length may be made up for at once.
 const SLACK: f64 = 0.005;
-/// Nobody waits for longer without looking again.
+/// No caller waits for longer without looking again.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Lets bytes through at a rate. Whoever comes while it is not in debt passes, and leaves it in debt.
+/// Lets bytes through at a rate. A caller that comes while it is not in debt passes, and leaves it in debt.
 #[derive(Debug, Clone)]
 pub(super) struct Bucket {
     /// Bytes a second; infinite: all of it at once; 0: nothing.
@@ -55,7 +55,7 @@ impl Bucket {
             return Ok(());
         }
         if self.rate <= 0.0 || self.level < 0.0 {
-            // Rounded up: whoever wakes finds it so.
+            // Rounded up: a caller that wakes finds it so.
             let seconds = (-self.level).max(0.0) / self.rate;
             let wait = Duration::try_from_secs_f64(seconds).unwrap_or(LONG).min(LONG);
             return Err(wait + Duration::from_nanos(1));
@@ -82,7 +82,8 @@ pub(super) struct Tempo {
 }
 
 impl Tempo {
-    /// The rank that is ahead has come to `place`, in positions since the run's beginning. One that goes back begins anew.
+    /// The rank that is ahead has reached `place`, in positions since the run's beginning. One that goes back
+    /// starts again.
     pub(super) fn note(&mut self, now: Duration, place: u64) {
         let Some((at, before)) = self.seen else {
             self.seen = Some((now, place));
@@ -99,8 +100,8 @@ impl Tempo {
         }
     }
 
-    /// The rate, in bytes a second, at which `backlog` bytes have gone when the clock reaches `due`. What is late has
-    /// half the time that `interval` positions take.
+    /// The rate, in bytes a second, at which `backlog` bytes have gone when the clock reaches `due`. A late
+    /// backlog has half the time that `interval` positions take.
     pub(super) fn rate_for(&self, now: Duration, backlog: u64, due: u64, interval: u64) -> f64 {
         let (Some((at, place)), Some(speed)) = (self.seen, self.speed) else { return LEAST };
         let until_due = due.saturating_sub(place) as f64 / speed - now.saturating_sub(at).as_secs_f64();

@@ -29,7 +29,7 @@ pub enum PassError {
 }
 
 impl Passes {
-    /// Of a key that nobody else knows.
+    /// Of a secret key.
     pub fn new(key: [u8; 32]) -> Self {
         Self { key }
     }
@@ -53,7 +53,7 @@ impl Passes {
 }
 
 impl Engine {
-    /// From now on loaders that can take segments are told passes for them. Once only: later calls change nothing.
+    /// From now on loaders that can take segments get passes for them. Once only: later calls change nothing.
     pub fn lend(&self, passes: Passes) {
         let _ = self.passes.set(passes);
     }

@@ -23,7 +23,8 @@ const PROBE_AGAIN: Duration = Duration::from_millis(50);
 
 impl Engine {
     /// Reads a shard whole if it is new to the cluster, and forwards it; `None` if other nodes already have their parts of it,
-    /// so that what is missing is better read by range. `asker` is a peer and the grains that it gets as the answer.
+    /// so that the missing grains are better read by range. `asker` is a peer and the grains that it gets as
+    /// the answer.
     pub(crate) async fn read_as_reader(
         self: &Arc<Self>,
         run: &Arc<RunState>,
@@ -72,8 +73,8 @@ impl Engine {
         }
     }
 
-    /// Reads the shard if it is new to the cluster, keeps what is hosted here and forwards the rest. Until that is done the
-    /// shard answers from memory whoever asks for what has not reached it yet.
+    /// Reads the shard if it is new to the cluster, keeps the grains hosted here and forwards the rest. Until
+    /// that is done the shard in memory serves the hosts that its grains have not reached yet.
     async fn read_and_forward(
         self: &Arc<Self>,
         run: &Arc<RunState>,
@@ -231,7 +232,7 @@ impl Engine {
         let (give, take) = mpsc::channel(16);
         let feed = async {
             for grain in grains {
-                let Ok(bytes) = whole.grain(run, *grain) else { break }; // its host will ask, and be told why
+                let Ok(bytes) = whole.grain(run, *grain) else { break }; // its host will ask, and get the reason
                 if give.send((run.key(*grain), bytes)).await.is_err() {
                     break; // the connection is gone; `send` says why
                 }

@@ -11,7 +11,7 @@ impl Engine {
     /// Where the ranks of a run meet, if rank 0 waits for them.
     ///
     /// # Errors
-    /// A metastore that is damaged or refuses; one that is away is done without.
+    /// A metastore that is damaged or refuses; an unavailable one is no error.
     pub async fn rendezvous(&self, run: &RunId) -> Result<Option<Rendezvous>, EngineError> {
         let known = match self.meta.get(&key(run)).await {
             Ok(entry) => entry.and_then(|entry| parse(&entry)),
@@ -21,12 +21,12 @@ impl Engine {
         Ok(known.or_else(|| self.kept_rendezvous(run)))
     }
 
-    /// Says where they meet, in place of what was said before.
+    /// Sets the meeting place, in place of an earlier one.
     ///
     /// # Errors
-    /// A metastore that is damaged or refuses; one that is away is done without.
+    /// A metastore that is damaged or refuses; an unavailable one is no error.
     pub async fn put_rendezvous(&self, run: &RunId, rendezvous: &Rendezvous) -> Result<(), EngineError> {
-        // Whoever asks here is told by this node itself, whether or not the others can be.
+        // This node answers requests here itself, whether or not the others can know.
         self.keep_rendezvous(run, Some(rendezvous.clone()));
         let value = serde_json::to_vec(rendezvous).expect("a rendezvous is plain data");
         match self.meta.put(&key(run), value, Expected::Any, None).await {
@@ -35,10 +35,10 @@ impl Engine {
         }
     }
 
-    /// Says that all have met: whoever comes later is to wait for the next time.
+    /// Notes that all have met: a later rank waits for the next time.
     ///
     /// # Errors
-    /// A metastore that is damaged or refuses; one that is away is done without.
+    /// A metastore that is damaged or refuses; an unavailable one is no error.
     pub async fn remove_rendezvous(&self, run: &RunId) -> Result<(), EngineError> {
         self.keep_rendezvous(run, None);
         match self.meta.delete(&key(run), Expected::Any).await {

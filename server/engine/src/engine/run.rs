@@ -39,12 +39,12 @@ pub(crate) struct RunState {
     pub(crate) epochs: Epochs,
     pub(crate) needs: Needs,
     shard_numbers: HashMap<ShardId, u32>,
-    /// The placement in force and the one before it, whose hosts may still have what they hosted.
+    /// The placement in force and the one before it, whose hosts may still have their grains.
     pub(crate) placement: watch::Sender<Placements>,
     /// When a rank was last heard of on this node.
     heard: Mutex<Instant>,
     pub(crate) progress: watch::Sender<Progress>,
-    /// Grains being fetched, so that nobody fetches them twice.
+    /// Grains being fetched, so that no grain is fetched twice.
     pub(crate) in_flight: InFlight,
     /// Woken whenever peers brought grains.
     pub(crate) arrived: Notify,
@@ -58,26 +58,27 @@ pub(crate) struct RunState {
     tidied: Mutex<Option<(u64, u32)>>,
     /// Grains that left by plan but whose new host has not acknowledged them, by the epoch after which they left.
     unacknowledged: Mutex<BTreeMap<u32, BTreeSet<GrainNo>>>,
-    /// What is being brought here, while the run is being driven.
+    /// The fill under way, while the run is being driven.
     filling: Mutex<Filling>,
-    /// What was not here when it was wanted.
+    /// The grains that were not here when wanted.
     pub(crate) misses: Misses,
-    /// What was done for it, and when.
+    /// The work done for it, with its times.
     pub(crate) stretches: Stretches,
-    /// What has yet to be sent, while the run is being driven.
+    /// The queue of grains to send, while the run is being driven.
     outbox: Mutex<Weak<Outbox>>,
     /// Cancelled when it was removed: nothing more is brought here for it.
     pub(super) removed: CancellationToken,
     /// How the ranks that read here get their grains.
     transports: Mutex<BTreeMap<u32, Transport>>,
-    /// What is kept here of it, where there is no room for all.
+    /// The grains kept here, where there is no room for all.
     pub(super) keeping: Keeping,
 }
 
-/// Grains that leave with so many parts of an exchange lie apart.
+/// Grains that leave with this number of parts of an exchange lie apart.
 const MOST_CLASSES: u32 = 16;
 
-/// The epoch and the generation for which what is hosted here is brought, and whether the last attempt at it has ended.
+/// The epoch and the generation for which the hosted grains are fetched, and whether the last attempt at it
+/// has ended.
 #[derive(Debug, Default)]
 struct Filling {
     attempt: u64,
@@ -240,14 +241,14 @@ impl RunState {
         all.values().any(|grains| grains.contains(&grain))
     }
 
-    /// Takes what was not acknowledged of the epochs up to `through`.
+    /// Takes the unacknowledged grains of the epochs up to `through`.
     pub(crate) fn take_unacknowledged(&self, through: u32) -> BTreeSet<GrainNo> {
         let mut all = self.unacknowledged.lock().expect("no panic while held");
         let later = all.split_off(&(through + 1));
         std::mem::replace(&mut *all, later).into_values().flatten().collect()
     }
 
-    /// What is hosted here is being brought for an epoch and a generation: the number of this attempt.
+    /// The hosted grains are being fetched for an epoch and a generation: the number of this attempt.
     pub(crate) fn begins_to_fill(&self, epoch: u32, generation: u64) -> u64 {
         let mut filling = self.filling.lock().expect("no panic while held");
         filling.attempt += 1;
@@ -255,20 +256,20 @@ impl RunState {
         filling.attempt
     }
 
-    /// An attempt has brought what it could. It says nothing of what has begun since.
+    /// An attempt has fetched all it could. It does not count for attempts begun since.
     pub(crate) fn has_brought(&self, attempt: u64) {
         let mut filling = self.filling.lock().expect("no panic while held");
         filling.is_done |= filling.attempt == attempt;
     }
 
-    /// Nobody brings anything any more.
+    /// No task fetches any more.
     pub(crate) fn fills_no_more(&self) {
         let mut filling = self.filling.lock().expect("no panic while held");
         filling.attempt += 1;
         (filling.goal, filling.is_done) = (None, false);
     }
 
-    /// Whether what is hosted in an epoch of a generation was brought, as far as it could.
+    /// Whether the hosted grains of an epoch and generation were fetched, where possible.
     pub(crate) fn has_filled(&self, epoch: u32, generation: u64) -> bool {
         let filling = self.filling.lock().expect("no panic while held");
         filling.is_done && filling.goal == Some((epoch, generation))
@@ -364,7 +365,7 @@ impl RunState {
         !self.progress.borrow().ranks.is_empty() && self.quiet_for() < time
     }
 
-    /// A rank has gone: nobody waits for it any more.
+    /// A rank has gone: no node waits for it any more.
     pub(crate) fn rank_left(&self, rank: u32) {
         self.progress.send_if_modified(|progress| progress.ranks.remove(&rank).is_some());
     }
@@ -383,8 +384,8 @@ impl RunState {
     }
 
     /// The same on a node that has no room for all that it hosts: grains that leave the node together share segments, down to the
-    /// chunk, so that what has left makes room for what comes while the epoch is still being read. What moves from one of its
-    /// partitions to another stays where it lies.
+    /// chunk, so that grains that have left make room for arriving ones while the epoch is still being read.
+    /// What moves from one of its partitions to another stays where it lies.
     pub(crate) fn class_on(&self, node: &NodeId, grain: GrainNo, epoch: u32) -> Class {
         let view = self.epochs.view(epoch);
         let Some(placement) = self.placement() else { return self.class(grain, epoch) };
@@ -463,7 +464,7 @@ impl RunState {
     }
 }
 
-/// The set of grains that somebody on this node is fetching.
+/// The set of grains that tasks on this node are fetching.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     grains: Mutex<HashSet<GrainNo>>,
@@ -471,7 +472,7 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Claims those of `wanted` that nobody fetches yet; the others are returned beside the claim.
+    /// Claims those of `wanted` that no task fetches yet; the others are returned beside the claim.
     pub(crate) fn claim(&self, wanted: impl IntoIterator<Item = GrainNo>) -> (Claim<'_>, Vec<GrainNo>) {
         let mut grains = self.grains.lock().expect("no panic while held");
         let (mine, others) = wanted.into_iter().partition(|grain| grains.insert(*grain));

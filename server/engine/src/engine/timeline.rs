@@ -15,7 +15,7 @@ use super::counters::micros;
 /// How much of a run is kept: some 10 MB/s of exchange in streams of 4 MiB for an hour.
 const KEPT: usize = 8192;
 
-/// What is kept of a run's.
+/// The kept part of a run's timeline.
 #[derive(Debug, Default)]
 pub(crate) struct Stretches(Mutex<VecDeque<Kept>>);
 
@@ -30,7 +30,7 @@ struct Kept {
 }
 
 impl Stretches {
-    /// Notes what has just ended.
+    /// Notes work that has just ended.
     pub(super) fn note(&self, work: Work, epoch: u32, peer: Option<NodeId>, grains: u64, began: Instant) {
         let mut kept = self.0.lock().expect("no panic while held");
         if kept.len() == KEPT {

@@ -14,25 +14,25 @@ const CHOICES: usize = 4;
 /// What a choice was made by: the number of the node's news, and the generation of the run's placement.
 pub(crate) type News = (u64, u64);
 
-/// What is kept of a run, by epoch, and what is not although it was chosen.
+/// The kept grains of a run, by epoch, and those not kept although chosen.
 #[derive(Debug, Default)]
 pub(crate) struct Keeping {
     state: Mutex<State>,
-    /// Held while segments of what has left are dropped or replaced.
+    /// Held while segments of departed grains are dropped or replaced.
     pub(crate) letting_go: Mutex<()>,
-    /// Woken when something has made room for what comes.
+    /// Woken when something has made room for arriving grains.
     pub(crate) freed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By epoch, each with what it was chosen by.
+    /// By epoch, each with the reason of the choice.
     chosen: BTreeMap<u32, (News, Arc<Kept>)>,
     /// What left this node with the exchange before its epoch had ended.
     left: BTreeMap<u32, HashSet<GrainNo>>,
     /// What makes room before its epoch has ended, as its next host does not keep it.
     ends: BTreeMap<u32, HashSet<GrainNo>>,
-    /// What was to be kept and found no room.
+    /// Grains that were to be kept and found no room.
     no_room: BTreeMap<u32, HashSet<GrainNo>>,
 }
 
@@ -103,7 +103,7 @@ impl Keeping {
     }
 }
 
-/// Notes grains of an epoch; what was noted of epochs long before it is forgotten.
+/// Notes grains of an epoch; notes on epochs long before it are dropped.
 fn note(noted: &mut BTreeMap<u32, HashSet<GrainNo>>, epoch: u32, grains: &[GrainNo]) {
     noted.entry(epoch).or_default().extend(grains);
     noted.retain(|noted, _| noted.abs_diff(epoch) < CHOICES as u32);

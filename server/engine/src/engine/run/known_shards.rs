@@ -6,7 +6,8 @@ use std::sync::Arc;
 use shardfmt::Sidecar;
 use shardfmt::merkle::GrainTree;
 
-/// Sidecars of so many rows together are kept for single reads: 16 bytes a row each, and what proves its grains.
+/// Sidecars of this number of rows together are kept for single reads: 16 bytes a row each, and the proofs of
+/// its grains.
 const ROWS_KNOWN: u64 = 16 << 20;
 
 /// What knows where the rows of a shard lie, and proves them.
@@ -16,7 +17,7 @@ pub(crate) struct Known {
     pub(crate) tree: GrainTree,
 }
 
-/// What is known of shards of which single rows were read.
+/// The known facts about shards of which single rows were read.
 #[derive(Debug, Default)]
 pub(crate) struct KnownShards {
     shards: HashMap<u32, Arc<Known>>,

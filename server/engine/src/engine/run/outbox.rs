@@ -35,9 +35,9 @@ const STREAMS: usize = 8;
 const MOST_TRIES: u32 = 8;
 /// Chunks share a stream up to this size.
 const STREAM_BYTES: u64 = 4 << 20;
-/// Grains are read so many bytes at once...
+/// Grains are read in this number of bytes at once...
 const PIECE_BYTES: u64 = 256 << 10;
-/// ...and so many, or so many bytes, wait for the stream.
+/// ...and at most this number, or this number of bytes, waits for the stream.
 const GRAINS_READ: u64 = 64;
 const BYTES_READ: u64 = 1 << 20;
 
@@ -54,8 +54,8 @@ pub(crate) struct Parcel {
     pub(crate) tries: u32,
 }
 
-/// The queues of one run, while the run is being driven. What is in them counts as not acknowledged from the start, so that it
-/// may be forgotten about at any time.
+/// The queues of one run, while the run is being driven. Queued grains count as unacknowledged from the
+/// start, so that it may be forgotten about at any time.
 pub(crate) struct Outbox {
     engine: Arc<Engine>,
     run: Arc<RunState>,
@@ -87,7 +87,7 @@ struct Lane {
     queue: VecDeque<Parcel>,
     /// It has a sender...
     is_served: bool,
-    /// ...which is told when there is more.
+    /// ...which is woken when there is more.
     more: Arc<Notify>,
 }
 
@@ -135,7 +135,7 @@ impl Outbox {
         state.lanes.entry(to.clone()).or_default().queue.push_back(parcel);
     }
 
-    /// Gives up what is queued of epochs before `epoch`: it will be asked for, or has been.
+    /// Drops the queued grains of epochs before `epoch`: hosts will request them, or have done so.
     pub(crate) fn drop_before(&self, epoch: u32) {
         if self.oldest.borrow().is_none_or(|oldest| oldest >= epoch) {
             return;
@@ -156,7 +156,8 @@ impl Outbox {
         self.state().backlog.values().sum()
     }
 
-    /// Whether bytes of epochs before `epoch` have yet to be sent. What is sent and waits for its acknowledgement is not meant.
+    /// Whether bytes of epochs before `epoch` have yet to be sent. Sent bytes that wait for their
+    /// acknowledgement do not count.
     pub(crate) fn is_overdue(&self, epoch: u32) -> bool {
         self.state().backlog.first_key_value().is_some_and(|(oldest, _)| *oldest < epoch)
     }
@@ -173,7 +174,7 @@ impl Outbox {
         let (turn, more) = (Arc::new(tokio::sync::Mutex::new(())), self.more(to));
         let mut under_way = FuturesUnordered::new();
         loop {
-            // One after the other is read and written; what is queued meanwhile goes together.
+            // One after the other is read and written; grains queued meanwhile go together.
             while under_way.len() < STREAMS
                 && let Ok(turn) = Arc::clone(&turn).try_lock_owned()
                 && let Some(parcel) = self.next(to)
@@ -191,7 +192,7 @@ impl Outbox {
         }
     }
 
-    /// Told when something is queued for a node.
+    /// Woken when something is queued for a node.
     fn more(&self, to: &NodeId) -> Arc<Notify> {
         Arc::clone(&self.state().lanes.entry(to.clone()).or_default().more)
     }
@@ -234,7 +235,8 @@ impl Outbox {
         let (run, count) = (&self.run, parcel.grains.len() as u64);
         self.begin(parcel.epoch);
         let began = Instant::now();
-        // What is not here yet, because the cache is still being filled, is brought here first: it is hosted here anyway.
+        // Missing grains, while the cache is still being filled, are fetched first: they are hosted here
+        // anyway.
         let leaving = parcel.grains.iter().copied();
         let loose = self.engine.obtain(run, parcel.epoch, leaving).await.unwrap_or_else(|error| {
             debug!(peer = %to, epoch = parcel.epoch, chunk = parcel.chunk, %error, "not all of a chunk could be brought here");
@@ -288,7 +290,7 @@ impl Outbox {
         }
     }
 
-    /// Whether what was refused may find room later: while somebody reads, and by the placement that it was addressed by.
+    /// Whether refused grains may find room later: while a rank reads, and by the placement of their address.
     fn may_send_again(&self, parcel: &Parcel) -> bool {
         self.engine.is_short(&self.run, parcel.epoch)
             && parcel.generation == self.run.generation()
@@ -309,7 +311,7 @@ impl Outbox {
     ) -> (u64, u64) {
         let (mut given, mut bytes_out) = (0, 0);
         for piece in grains.chunks((PIECE_BYTES / self.grain_bytes).max(1) as usize) {
-            // A grain that could not be had is missed by its next host, which then asks whoever has it.
+            // A grain that could not be had is missed by its next host, which then asks a node that has it.
             for (grain, bytes) in self.engine.read_all_cached(&self.run, piece, loose).await {
                 bytes_out += bytes.len() as u64;
                 if give.send((self.run.key(grain), bytes)).await.is_err() {
@@ -338,7 +340,7 @@ impl Outbox {
         self.look(&state);
     }
 
-    /// What a parcel weighs, as far as is known before its grains are read.
+    /// The weight of a parcel, estimated before its grains are read.
     fn bytes_of(&self, parcel: &Parcel) -> u64 {
         (parcel.grains.len() as u64).saturating_mul(self.grain_bytes)
     }
@@ -364,7 +366,7 @@ impl Outbox {
         self.look(&state);
     }
 
-    /// Tells those who wait what is left.
+    /// Publishes the rest to the waiting tasks.
     fn look(&self, state: &State) {
         let oldest = state.left.keys().next().copied();
         self.oldest.send_if_modified(|known| std::mem::replace(known, oldest) != oldest);
@@ -375,8 +377,8 @@ impl Outbox {
     }
 }
 
-/// What a parcel passes on its way out: the run's gate and the node's. What has passed waits no more, and nor does what is left
-/// when the parcel's sending ends.
+/// The gates of a parcel on its way out: the run's and the node's. Bytes that have passed wait no more, and
+/// nor does the rest when the parcel's sending ends.
 struct Gates<'a> {
     outbox: &'a Outbox,
     epoch: u32,
@@ -404,7 +406,7 @@ impl Drop for Gates<'_> {
 }
 
 impl State {
-    /// So many bytes wait no more.
+    /// A number of bytes waits no more.
     fn passed(&mut self, epoch: u32, bytes: u64) {
         if let Entry::Occupied(mut backlog) = self.backlog.entry(epoch) {
             *backlog.get_mut() -= bytes;

@@ -12,13 +12,13 @@ use tokio::sync::watch;
 
 use super::RunState;
 
-/// A shard in memory, verified, with what is needed to cut grains from it.
+/// A shard in memory, verified, with the data needed to cut grains from it.
 pub(crate) struct WholeShard {
     pub(crate) shard: Shard,
     pub(crate) tree: GrainTree,
 }
 
-/// One reading of a shard that several may wait for. It is a task of its own: whoever asked first may give up.
+/// One reading of a shard that several may wait for. It is a task of its own: the first caller may give up.
 pub(crate) struct Reading {
     pub(crate) outcome: watch::Sender<Outcome>,
     /// Grains that go to a node as the answer to its question and need no forwarding.
