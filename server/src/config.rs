@@ -296,11 +296,11 @@ pub struct Config {
     pub metastore: Option<MetastoreUrl>,
     /// Space the cache may use.
     pub cache_size: ByteSize,
-    /// What is left free on the disks of cache and store; without it what the disk's size says.
+    /// The bytes left free on the disks of cache and store; by default they follow from the disk's size.
     pub disk_reserve: Option<ByteSize>,
     /// Where loaders of this machine are to connect; without it in the data directory.
     pub socket: Option<PathBuf>,
-    /// What they are lent.
+    /// The lent share.
     pub share: Share,
     /// How fast the exchange may send.
     pub exchange_rate: ExchangeRate,
@@ -330,15 +330,15 @@ pub struct Config {
     pub auth: Option<Auth>,
     /// Whether other machines are served whatever the protection.
     pub allow_insecure_http: bool,
-    /// What is done with the metadata at this start.
+    /// The action on the metadata at this start.
     pub metadata: AtStart,
 }
 
-/// What is done with the metadata at a start. It is said for one start, and so no setting.
+/// The action on the metadata at a start. It holds for one start, and so is no setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct AtStart {
-    /// Go on from the copy of the metadata in the store, where meta/ is gone or cannot be opened: even if the copy lacks the
-    /// last changes. What is there is set aside
+    /// Continue from the copy of the metadata in the store, where meta/ is gone or cannot be opened: even if
+    /// the copy lacks the last changes. The present metadata is set aside
     #[arg(long)]
     pub recover: bool,
 
@@ -378,7 +378,7 @@ pub enum ConfigError {
         "--http {http} would serve other machines {without}; say {flags} too, or --allow-insecure-http on a network you trust"
     )]
     InsecureHttp { http: SocketAddr, without: &'static str, flags: &'static str },
-    /// What others are told is the address of QUIC, where that of HTTP is a wildcard.
+    /// Others get the address of QUIC, where that of HTTP is a wildcard.
     #[error(
         "--http {0} is every address of this machine; name by --quic the one that others reach it under, or by --http itself"
     )]
@@ -438,7 +438,7 @@ impl Settings {
         toml::from_str(text).map_err(wrong)
     }
 
-    /// What holds where nobody says anything, as far as that is the same everywhere.
+    /// The defaults that are the same everywhere.
     #[must_use]
     pub fn defaults() -> Settings {
         let address = |text: &str| Some(text.parse().expect("a constant address"));
@@ -465,7 +465,7 @@ impl Settings {
         self.to_table().len()
     }
 
-    /// What is said, by the names of the settings file.
+    /// The given settings, by the names of the settings file.
     fn to_table(&self) -> toml::Table {
         toml::Table::try_from(self).expect("a setting is text, a number or a truth value")
     }

@@ -69,7 +69,8 @@ impl Followed {
         Arc::clone(&self.resolver)
     }
 
-    /// Looks again and again whether they have changed, until `stop`. While they do not fit, what they were is shown.
+    /// Looks again and again whether they have changed, until `stop`. While they do not fit, the earlier ones
+    /// are shown.
     pub async fn follow(mut self, stop: CancellationToken) {
         let following = async {
             let mut trouble = None;

@@ -88,7 +88,7 @@ impl LocalListener {
         }
         let listener = UnixListener::bind(&path)?;
         let listener = Self { listener, file: device_and_inode(&path)?, path };
-        // Other users may connect: the passes that they send decide what they get.
+        // Other users may connect: the passes that they send decide their grains.
         std::fs::set_permissions(&listener.path, std::fs::Permissions::from_mode(0o666))?;
         Ok(listener)
     }
@@ -302,7 +302,7 @@ impl Lender {
                     let Some(mut mine) = copier.take() else {
                         return Err(Ended::Refused("there is no ring to copy into".to_owned()));
                     };
-                    // More than a ring at once can only be copied over what was copied before.
+                    // More than a ring at once can only be copied over earlier copies.
                     let bytes: u64 = pieces.iter().map(|piece| u64::from(piece.len)).sum();
                     let is_too_much = pieces.len() > MAX_PIECES || bytes > RING_BYTES;
                     if is_too_much || !pieces.iter().all(Piece::fits) {
@@ -372,7 +372,7 @@ fn send(stream: &UnixStream, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Re
     Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
-/// Memory of a size that nobody can change, so that whoever maps it can touch all of it.
+/// Memory of a fixed size, so that a process that maps it can touch all of it.
 fn make_ring() -> io::Result<File> {
     let ring = rustix::fs::memfd_create("shardd-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&ring, RING_BYTES)?;
@@ -413,7 +413,7 @@ impl Copier {
         };
         let done = self.copy_from(&file, piece);
         self.last = Some((pass, file));
-        // Nothing is wrong with the disk if there is nothing where somebody wants to read.
+        // Nothing is wrong with the disk if there is nothing at the place of a read.
         let is_elsewhere =
             |error: &io::Error| matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidInput);
         if let Some(error) = done.as_ref().err().filter(|error| !is_elsewhere(error)) {

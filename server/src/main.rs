@@ -57,7 +57,7 @@ enum ConfigCommand {
     },
 }
 
-/// What flags and environment say, and where more is said.
+/// The settings of flags and environment, and the files with further ones.
 #[derive(Args)]
 struct Given {
     /// TOML file of settings, each by the name of its flag; flags and environment win over it
@@ -139,7 +139,7 @@ fn run(config: Config) -> ExitCode {
                 _ = interrupt.recv() => return told.stop.cancel(),
                 _ = terminate.recv() => told.terminate.cancel(),
             }
-            // Whoever says it twice does not want to wait.
+            // A second signal means that the user does not want to wait.
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
@@ -147,7 +147,7 @@ fn run(config: Config) -> ExitCode {
             told.stop.cancel();
         });
         let ready = |ready: &shardd::serve::Ready| {
-            // Whoever started the node may have closed its output; it serves all the same.
+            // The parent of the node may have closed its output; it serves all the same.
             let _ = writeln!(std::io::stdout(), "{ready}");
         };
         let mut config = config;

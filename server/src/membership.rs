@@ -33,7 +33,7 @@ const STORE_PATIENCE: Duration = Duration::from_secs(2);
 /// Limit for releasing the name at shutdown.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The node's membership: what it registers, and where.
+/// The node's membership: its record, and the metastore.
 pub(crate) struct Membership {
     /// Where names are held.
     pub(crate) metastore: Arc<dyn Metastore>,
@@ -41,7 +41,7 @@ pub(crate) struct Membership {
     pub(crate) record: NodeRecord,
     /// Digest of the key that the name belongs to.
     pub(crate) key: Digest,
-    /// The keys that belong to nobody any more.
+    /// The revoked keys.
     pub(crate) revoked: Arc<Revoked>,
     /// The node that holds the metadata, if it is another one. It closes connections of nodes with a revoked
     /// key, so that they cannot read the revocation from the metastore.
@@ -107,7 +107,7 @@ impl Membership {
             let expected = Expected::unchanged(held.map(|entry| entry.revision));
             match self.metastore.put(&name, self.key.to_string().into(), expected, Some(lease)).await {
                 Ok(_) => break,
-                // Somebody was faster, or the old record lapsed: look again.
+                // Another node was faster, or the old record lapsed: look again.
                 Err(MetaError::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -119,7 +119,8 @@ impl Membership {
         Ok(())
     }
 
-    /// Renews `lease` until `stop`, then gives the name back. Registers anew when the lease was lost, or was never had.
+    /// Renews `lease` until `stop`, then gives the name back. Registers again when the lease was lost, or was
+    /// never had.
     ///
     /// # Errors
     /// [`MembershipError::Taken`] when a node that has never been a member finds its name taken,
@@ -239,7 +240,8 @@ impl Finder {
         self.metastore_node.set(node);
     }
 
-    /// Asks the first node's HTTP where its QUIC is by now. Whoever answers has to show the right certificate there.
+    /// Asks the first node's HTTP where its QUIC is by now. The server that answers has to show the right
+    /// certificate there.
     async fn ask_first(&self) {
         let known = self.known();
         let url = format!("{}/v1/health", known.site());
@@ -293,7 +295,7 @@ pub(crate) async fn follow_addresses(
     let following = async {
         let mut listings = Following::new(metastore.as_ref(), NodeRecord::PREFIX, HEARTBEAT_INTERVAL);
         loop {
-            // Where there is none, membership says that the metastore is away.
+            // Where there is none, membership says that the metastore is unavailable.
             for record in listings.next().await.iter().flat_map(records) {
                 transport.learn(&record.id, record.quic);
                 if let Some(finder) = &finder {
@@ -309,7 +311,7 @@ fn records(listing: &Listing) -> impl Iterator<Item = NodeRecord> {
     listing.entries.iter().filter_map(|(_, entry)| serde_json::from_slice(&entry.value).ok())
 }
 
-/// Takes the name from whoever holds it.
+/// Takes the name from its holder.
 pub(crate) async fn expel(metastore: &dyn Metastore, id: &NodeId) -> Result<(), MetaError> {
     metastore.delete(&NodeRecord::key(id), Expected::Any).await?;
     metastore.delete(&NodeRecord::member_key(id), Expected::Any).await?;

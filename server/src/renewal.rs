@@ -31,7 +31,7 @@ pub(crate) enum Signer {
     First(Arc<Transport>, Arc<MetastoreNode>),
 }
 
-/// What it takes to keep a certificate fresh.
+/// The means to keep a certificate fresh.
 pub(crate) struct Renewal {
     pub(crate) identity: Arc<Identity>,
     pub(crate) hosts: Vec<Host>,
@@ -89,7 +89,7 @@ impl Renewal {
         stop.run_until_cancelled(keeping).await;
     }
 
-    /// An eighth of what is left of the certificate's time, within limits.
+    /// An eighth of the rest of the certificate's time, within limits.
     fn pause(&self) -> Duration {
         let left = Duration::from_secs(self.identity.info().not_after.saturating_sub(now()));
         (left / 8).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
@@ -99,7 +99,7 @@ impl Renewal {
         Register::in_metastore(Arc::clone(&self.metastore))
     }
 
-    /// Files are read and written where that holds up nobody.
+    /// Files are read and written where that holds up no other task.
     async fn on_a_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Identity) -> Result<T, String> + Send + 'static,

@@ -110,7 +110,7 @@ pub enum ServeError {
     /// Loaders of this machine cannot connect.
     #[error("--socket {path} cannot be used; name a place of at most 107 bytes where a socket can be made")]
     Socket { path: PathBuf, source: io::Error },
-    /// The node's name is somebody else's.
+    /// Another node has the node's name.
     #[error(transparent)]
     Membership(#[from] MembershipError),
     /// The ready file cannot be written.
@@ -138,7 +138,7 @@ impl std::fmt::Display for Ready {
     }
 }
 
-/// What a process is told from outside.
+/// The signals to a process from outside.
 #[derive(Clone, Debug, Default)]
 pub struct Signals {
     /// Stop now.
@@ -150,7 +150,7 @@ pub struct Signals {
 /// How a node has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was told to stop, or asked to leave.
+    /// It got a stop signal, or a request to leave.
     Stopped,
     /// It shall start again at this address and take over the metadata.
     ToPromote {
@@ -159,7 +159,7 @@ pub enum Ended {
     },
 }
 
-/// Runs a node until it is told to stop; tells `ready` once it serves.
+/// Runs a node until it gets a stop signal; tells `ready` once it serves.
 ///
 /// # Errors
 /// [`ServeError`] when it cannot start, or finds its name taken. A data directory that was made for a node which then had
@@ -238,7 +238,7 @@ async fn serve_locked(
             .filter(|_| role.has_metastore_node())
             .map(|node| (Arc::clone(&transport), node)),
     };
-    // Before anybody is talked to; without the metastore by what was known at the last stop.
+    // Before any connection; without the metastore by the state known at the last stop.
     let known = tokio::time::timeout(STORE_PATIENCE, revoked.load(metastore.as_ref())).await;
     if !matches!(known, Ok(Ok(_))) {
         warn!("which keys were revoked lately is not known yet");
@@ -246,7 +246,7 @@ async fn serve_locked(
     let lease = match membership.register().await {
         Ok(lease) => Some(lease),
         Err(error @ (MembershipError::Taken(_) | MembershipError::Revoked(_))) => return Err(error.into()),
-        // It serves what it has and registers when the metastore is back.
+        // It serves its objects and registers when the metastore is back.
         Err(MembershipError::Meta(_)) => None,
     };
     let finder = match (&role, &metastore_node) {
@@ -423,15 +423,15 @@ async fn shutdown_requested(
     }
 }
 
-/// Refuses settings by which a node would serve other machines without protection, as far as its data directory says what it
-/// is.
+/// Refuses settings by which a node would serve other machines without protection, if its data directory
+/// shows its role.
 ///
 /// # Errors
 /// [`ConfigError::InsecureHttp`].
 pub fn check_protection(config: &Config) -> Result<(), ConfigError> {
     match Cluster::kept(&config.data.join("tls")) {
         Some(cluster) => config.check_protection(cluster.tls, cluster.asks_tokens),
-        // The first node says what holds: whoever joins is told.
+        // The first node decides: a joining node gets the rule.
         None if config.join.is_some() => Ok(()),
         None => config.check_protection(false, false),
     }
@@ -455,7 +455,7 @@ fn open_local_listener(config: &Config) -> Result<Option<LocalListener>, ServeEr
     }
 }
 
-/// The passes of this process: of a key that nobody else has.
+/// The passes of this process: of a secret key.
 fn passes() -> Passes {
     let mut key = [0; 32];
     let random = rustls::crypto::ring::default_provider().secure_random;
@@ -482,7 +482,7 @@ fn remove_unused(data: &Path, _locked: &File) {
     let is_unused = std::fs::read_dir(data)
         .is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| entry.path() == lock)));
     if is_unused {
-        // Whoever comes now finds the lock held or no directory, and says so.
+        // A process that comes now finds the lock held or no directory, and reports it.
         let _ = std::fs::remove_file(&lock).and_then(|()| std::fs::remove_dir(data));
     }
 }
@@ -536,9 +536,10 @@ fn bind_quic(
 
 /// A node's way to the metadata.
 struct Opened {
-    /// What it goes by.
+    /// Its source of facts.
     metastore: Arc<dyn Metastore>,
-    /// What it keeps for others: those that joined with a release that asks the first node, wherever that has it from.
+    /// Its cache for others: those that joined with a release that asks the first node, wherever that has it
+    /// from.
     kept: Option<Arc<dyn Metastore>>,
     /// Where it is kept in sled: that, and its copy.
     keeping: Option<Arc<Keeping>>,
@@ -624,7 +625,7 @@ fn open_store(config: &Config, role: &NodeRole) -> Result<Origin, OriginError> {
     }
 }
 
-/// Refuses a store that does not let this node in. One that is away may come back: until then caches do.
+/// Refuses a store that does not let this node in. An unreachable one may come back: until then caches do.
 async fn probe(origin: &Origin) -> Result<(), OriginError> {
     match tokio::time::timeout(STORE_PATIENCE, origin.probe()).await {
         Ok(Err(error @ OriginError::Unavailable { .. })) => {

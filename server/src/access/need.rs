@@ -53,10 +53,10 @@ impl Need {
         }
     }
 
-    /// Whether a token of this role and scope is enough; if not, what is missing.
+    /// Whether a token of this role and scope is enough; if not, the missing right.
     ///
     /// # Errors
-    /// One line for whoever showed the token.
+    /// One line for the holder of the token.
     pub fn met_by(&self, role: Role, scope: &Scope) -> Result<(), String> {
         match self {
             Need::Nothing => Ok(()),

@@ -17,13 +17,13 @@ const HEADING: &str = "\
 # with / is looked for where the node is started.
 ";
 
-/// What is known of a setting.
+/// The facts about a setting.
 pub(super) struct Known {
     /// Its key in the file, and with `--` before it, its flag.
     pub(super) key: String,
     id: String,
     about: String,
-    /// What is the case when nobody says anything, in words or as a value; empty if the help does not say.
+    /// The default, in words or as a value; empty if the help does not give it.
     default: String,
     /// What a value is, or its unit.
     value: String,

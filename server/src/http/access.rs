@@ -117,12 +117,12 @@ fn unauthorized(challenge: &'static str, detail: impl ToString) -> Box<Response>
     Box::new(([(WWW_AUTHENTICATE, challenge)], Refusal::of(Kind::Unauthorized, detail)).into_response())
 }
 
-/// The datasets that whoever asks may see.
+/// The datasets that the client may see.
 #[derive(Clone, Default)]
 pub(super) struct Datasets(pub(super) Scope);
 
 impl Datasets {
-    /// Refuses what is about all of them.
+    /// Refuses requests about all of them.
     pub(super) fn check_all(&self) -> Result<(), Refusal> {
         match self.0.is_all() {
             true => Ok(()),
@@ -130,7 +130,7 @@ impl Datasets {
         }
     }
 
-    /// Refuses what is about another dataset.
+    /// Refuses requests about another dataset.
     pub(super) fn check(&self, dataset: &DatasetName) -> Result<(), Refusal> {
         match self.0.holds(dataset) {
             true => Ok(()),
@@ -191,7 +191,7 @@ impl TokenInfo {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewToken {
-    /// Its name for people: whom or what it is for.
+    /// Its name for people: the person or program that gets it.
     #[schema(min_length = 1, max_length = 100)]
     name: String,
     /// What its bearer may do.
@@ -209,9 +209,9 @@ pub(super) struct NewToken {
 /// A token that was just made.
 #[derive(Serialize, ToSchema)]
 pub(super) struct MadeToken {
-    /// What its bearer shows. It is said here, and never again.
+    /// The secret that its bearer shows. It appears here, and never again.
     token: String,
-    /// What is known of it from now on.
+    /// Its facts from now on.
     #[serde(flatten)]
     info: TokenInfo,
 }

@@ -59,7 +59,7 @@ pub(super) struct Wanted {
     /// How many virtual ranks there are; by default as many as the plan has for steps of global_batch_size.
     #[param(minimum = 1, nullable = false)]
     virtual_ranks: Option<u32>,
-    /// How many steps; to the end of the epoch unless told otherwise.
+    /// How many steps; by default to the end of the epoch.
     #[param(minimum = 1, nullable = false)]
     steps: Option<u64>,
 }
@@ -125,7 +125,7 @@ impl GrainReader for EngineGrains {
     }
 }
 
-/// Lends a stream what it holds, or advises to come back.
+/// Lends a stream its memory, or advises to come back.
 fn memory(shared: &Shared, client: Client, bytes: u64) -> Result<Loan, Refusal> {
     shared.stream_bytes.lend(client, bytes).map_err(|short| {
         let (whose, most) = match short {

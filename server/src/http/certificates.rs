@@ -20,7 +20,7 @@ use crate::ca::{CertificateIssuer, CertificateRecord, IssueError, JoinSecrets, R
 use crate::identity::{self, Cluster, JoinReply, JoinRequest, JoinToken, Revoked, Site};
 use crate::membership;
 
-/// How long a join token is good unless told otherwise.
+/// The default lifetime of a join token.
 const JOIN_LIFETIME: u64 = 3600;
 /// The longest that one may be good: a month.
 const LONGEST_JOIN: u64 = 31 * 24 * 3600;
@@ -39,7 +39,7 @@ pub struct Bootstrap {
 
 /// The certificate (PEM) of the cluster's authority
 ///
-/// Nobody needs a token for it, and nobody should believe it before having compared its digest.
+/// It needs no token. Compare its digest before you trust it.
 #[utoipa::path(get, path = "/v1/authority", tag = "access", operation_id = "authority",
     responses((status = 200, description = "It", body = String, content_type = "application/x-pem-file")))]
 pub(super) async fn authority(state: State) -> Answer {
@@ -66,7 +66,7 @@ pub(super) async fn join(state: State, ValidJson(request): ValidJson<JoinRequest
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewJoinToken {
-    /// After how many seconds it ends; an hour, unless told otherwise.
+    /// After how many seconds it ends; an hour by default.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 2_678_400)]
     lifetime_seconds: Option<u64>,
@@ -75,7 +75,7 @@ pub(super) struct NewJoinToken {
 /// A join token that was just made.
 #[derive(Serialize, ToSchema)]
 pub(super) struct MadeJoinToken {
-    /// The line that one new node is started with. It is said here, and never again.
+    /// The line that one new node is started with. It appears here, and never again.
     token: String,
     /// When it ends, in seconds since 1970.
     expires_at: u64,
@@ -136,7 +136,7 @@ pub(super) async fn rotate(state: State, PathParam(node): PathParam<NodeId>) -> 
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WhichKey {
-    /// Only this one; all that were signed for it, unless told otherwise.
+    /// Only this one; all that were signed for it by default.
     #[param(value_type = Option<shardd_api::schema::Digest>)]
     key: Option<Digest>,
 }

@@ -42,7 +42,7 @@ fn ingest() -> Operation {
     Operation::INGEST
 }
 
-/// What is to be removed is at this version.
+/// The dataset to remove is at this version.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]

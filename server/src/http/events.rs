@@ -26,7 +26,7 @@ use super::access::Datasets;
 use super::problem::bad_request;
 use super::{Answer, FOLLOWERS, State, place};
 
-/// What is told of, and where the metastore keeps it.
+/// The kinds of events, and their keys in the metastore.
 const KINDS: [(&str, &str); 7] = [
     ("dataset", "refs/"),
     ("tag", "tags/"),
@@ -36,7 +36,7 @@ const KINDS: [(&str, &str); 7] = [
     ("placement", "placements/"),
     ("trouble", "troubles/"),
 ];
-/// Changes that are kept for whoever comes back.
+/// Changes that are kept for clients that come back.
 const KEPT: usize = 4096;
 /// Changes that may wait for a slow reader.
 const WAITING: usize = 1024;
@@ -61,7 +61,7 @@ pub(super) struct Change {
     revision: u64,
 }
 
-/// Changes that were found together, and the revision up to which all are told once these are.
+/// Changes that were found together, and the revision up to which all have been sent once these are.
 #[derive(Debug, Clone)]
 struct Found {
     changes: Arc<[Change]>,
@@ -76,13 +76,13 @@ pub(super) struct Hub {
     kept: Mutex<Kept>,
 }
 
-/// What has been told lately.
+/// The changes sent lately.
 #[derive(Debug, Default)]
 struct Kept {
     changes: VecDeque<Change>,
     /// Nothing after this revision is missing.
     since: Option<u64>,
-    /// All up to this revision is told.
+    /// All changes up to this revision are sent.
     told: u64,
 }
 
@@ -96,7 +96,7 @@ impl Kept {
         }
     }
 
-    /// What has changed after `revision`; `None` if that is not known any more, or not yet.
+    /// The changes after `revision`; `None` if they are not known any more, or not yet.
     fn after(&self, revision: u64) -> Option<Vec<Change>> {
         let known = self.since.is_some_and(|since| since <= revision) && revision <= self.told;
         known.then(|| self.changes.iter().filter(|change| change.revision > revision).cloned().collect())
@@ -135,7 +135,7 @@ impl Hub {
         }
     }
 
-    /// Waits for a change since what was `seen`, and tells it. The first look only notes what there is.
+    /// Waits for a change since the state `seen`, and sends it. The first look only notes what there is.
     async fn look(&self, seen: &mut Option<Seen>) -> Result<(), MetaError> {
         if let Some(seen) = seen {
             let waits = KINDS.iter().map(|(_, prefix)| self.metastore.changed(prefix, seen.revision));
@@ -161,7 +161,7 @@ impl Hub {
                 let changes = changes(seen, &next, latest);
                 let found = Found { changes: changes.into(), told: next.revision };
                 kept.add(&found);
-                // Nobody may be following just now.
+                // There may be no follower just now.
                 let _ = self.sender.send(found);
             }
         }
@@ -187,7 +187,8 @@ struct Seen {
     entries: BTreeMap<(&'static str, String), u64>,
 }
 
-/// What differs, in the order of revisions. What is gone has no revision of its own: it gets that of the look.
+/// The differences, in the order of revisions. A removed key has no revision of its own: it gets that of the
+/// look.
 fn changes(before: &Seen, after: &Seen, latest: u64) -> Vec<Change> {
     let put = after.entries.iter().filter(|(key, revision)| before.entries.get(key) != Some(revision));
     let put = put.map(|((kind, name), revision)| (*kind, name, false, *revision));
@@ -203,10 +204,10 @@ fn changes(before: &Seen, after: &Seen, latest: u64) -> Vec<Change> {
 
 /// Follow changes of datasets, tags, plans, runs, nodes, placements and the health of nodes
 ///
-/// Each event is named after the kind of thing and says which one. An `id` comes with an event when all up to it has been
-/// told; with it as `Last-Event-ID` a later request goes on from there. The event `reset` says that what happened since
-/// that id is not known any more, `lagged` that this reader was too slow, and ends the stream: list what is there, then follow
-/// again.
+/// Each event is named after the kind of thing and says which one. An `id` comes with an event when all
+/// changes up to it have been sent; with it as `Last-Event-ID` a later request continues from there. The
+/// event `reset` says that what happened since that id is not known any more, `lagged` that this reader was
+/// too slow, and ends the stream: list the entries, then follow again.
 #[utoipa::path(get, path = "/v1/events", tag = "cluster", operation_id = "events",
     params(("last-event-id" = Option<String>, Header, description = "The last id that was seen", nullable = false,
         pattern = "^[0-9]{1,19}$")),
@@ -259,7 +260,7 @@ pub(super) async fn events(state: State, seen: Datasets, method: Method, headers
     Ok(Sse::new(events).keep_alive(beat).into_response())
 }
 
-/// Events; the last one says up to where all has been told.
+/// Events; the last one has the revision up to which all have been sent.
 fn written(changes: &[Change], told: u64) -> Vec<Event> {
     let last = changes.len().saturating_sub(1);
     let event = |(at, change): (usize, &Change)| {

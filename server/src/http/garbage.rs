@@ -6,12 +6,13 @@ use shardd_store::catalog::{GcOptions, GcReport};
 
 use super::{Answer, State, ValidJson, json};
 
-/// What was put in this time and never committed stays, whatever is asked: an ingest may be under way.
+/// Objects put in this time and never committed stay in any case: an ingest may be under way.
 const UPLOADS_LAST: Duration = Duration::from_secs(3600);
 
 /// Delete unreachable objects, or list them
 ///
-/// What was put within the last hour and was never committed stays, whatever `older_than_s` says: an ingest may be about to.
+/// Objects put within the last hour and never committed stay, whatever the value of `older_than_s`: an ingest
+/// may be about to.
 #[utoipa::path(post, path = "/v1/gc", tag = "cluster", operation_id = "gc", request_body = GcOptions,
     responses((status = 200, description = "What went, or would go", body = GcReport), (status = 409)))]
 pub(super) async fn collect(state: State, ValidJson(options): ValidJson<GcOptions>) -> Answer {

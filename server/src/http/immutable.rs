@@ -23,9 +23,9 @@ use super::range::{Wanted, wanted};
 
 /// How much is in memory at once while it is sent.
 const PIECE: u64 = 1 << 20;
-/// What never changes may be kept for ever.
+/// Clients may cache immutable objects without limit.
 const FOREVER: &str = "public, max-age=31536000, immutable";
-/// What may be made anew is asked for again.
+/// Clients ask again for objects that may be remade.
 const ASK_AGAIN: &str = "no-cache";
 
 /// The media type of Arrow files.
@@ -49,17 +49,17 @@ pub(super) struct Conditions {
 
 /// Where bytes come from.
 pub(super) enum Source {
-    /// A shard in the store; whoever asks verifies it.
+    /// A shard in the store; the client verifies it.
     Shard(Arc<Origin>, ShardId),
-    /// A manifest: the whole is verified here, a part by whoever asked for it, with the tree.
+    /// A manifest: the whole is verified here, a part by the client, with the tree.
     Manifest(Arc<Origin>, VersionId),
-    /// What is in memory.
+    /// Bytes in memory.
     Bytes(Bytes),
 }
 
 /// Something that can be asked for by range.
 pub(super) struct Content {
-    /// What it is, for people.
+    /// Its description, for people.
     pub(super) what: String,
     /// Its media type.
     pub(super) kind: &'static str,
@@ -74,7 +74,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// What was made of something named by a digest, and could be made a little differently another time.
+    /// An object made of something named by a digest, and could be made a little differently another time.
     pub(super) fn derived(what: String, bytes: Bytes) -> Self {
         let etag = shardfmt::Digest::of(&bytes).to_string();
         let size = bytes.len() as u64;
@@ -166,8 +166,8 @@ impl Source {
         }
     }
 
-    /// One part, piece by piece. Files are read directly: what is served to others is not what this node's caches read from
-    /// the store.
+    /// One part, piece by piece. Files are read directly: bytes served to others do not count as this node's
+    /// reads from the store.
     async fn part(
         &self,
         part: Range<u64>,

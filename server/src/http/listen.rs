@@ -34,7 +34,7 @@ const MAX_CONNECTIONS: usize = 8192;
 const MAX_HEAD: usize = 64 << 10;
 /// ...and the most headers.
 const MAX_HEADERS: usize = 100;
-/// How long a node that stops still takes connections, so that whoever asks hears that it is not ready any more.
+/// How long a node that stops still takes connections, so that clients hear that it is not ready any more.
 const NOTICE: Duration = Duration::from_millis(500);
 /// How long requests under way may take to end from then on.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -123,7 +123,8 @@ async fn listen(
     }
 }
 
-/// Begins TLS with a client, which has as long for it as for a head. One that speaks plain HTTP is told, in its own words.
+/// Begins TLS with a client, which has as long for it as for a head. A client that speaks plain HTTP gets an
+/// answer in plain HTTP.
 async fn shake_hands(
     acceptor: TlsAcceptor,
     mut stream: TcpStream,

@@ -238,7 +238,7 @@ fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
     write_health(page, status);
 }
 
-/// What is slow, silent or wrong.
+/// The slow, silent or faulty nodes.
 fn write_health(page: &mut Page, status: &NodeStatus) {
     let seconds = |micros: u64| micros as f64 / 1e6;
     let (disk, peers) = (status.measured.disk, &status.measured.peers);

@@ -96,12 +96,12 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long clients may take. A node has the defaults; tests have no time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// To say what they want. A connection that is kept for later counts as such a client: this is longer than clients keep
-    /// them (ureq: 15 s), so that none is cut off as it asks again. 60 s.
+    /// To send the head of a request. A connection that is kept for later counts as such a client: this is
+    /// longer than clients keep them (ureq: 15 s), so that none is cut off as it asks again. 60 s.
     pub head: Duration,
     /// To send a body, before its speed is looked at. 10 s.
     pub body: Duration,
-    /// Without taking anything of what they asked for. 30 s.
+    /// Without taking anything of the answer. 30 s.
     pub stall: Duration,
 }
 
@@ -236,7 +236,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(metrics::metrics))
 }
 
-/// All routes over what they work on, with what every request passes.
+/// All routes with their state, and the layers that every request passes.
 fn router(api: Api, draining: CancellationToken) -> (Router, Arc<Shared>) {
     let (router, document) = routes().split_for_parts();
     let shared = Arc::new(Shared::new(api, openapi::finish(document), draining));
@@ -325,7 +325,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for ValidJson<T> {
 }
 
 /// Reads a body of at most `limit` bytes; a longer one is refused at its first word, if it says how long it is, and one that
-/// crawls once it has had its time: whoever sends it holds up others.
+/// crawls once it has had its time: its sender holds up others.
 async fn read(limits: &Limits, headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
     read_at(|| BODY_BYTES_A_SECOND, limits, headers, body, limit).await
 }
@@ -389,7 +389,7 @@ fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
     })
 }
 
-/// Makes integers of the numbers that are, as far as they are exact.
+/// Makes integers of the numbers that are, where they are exact.
 fn make_whole(value: &mut serde_json::Value) {
     const EXACT: f64 = (1u64 << 53) as f64;
     match value {

@@ -59,8 +59,8 @@ pub(super) async fn lost(state: State, uri: Uri, ValidQuery(paged): ValidQuery<P
 
 /// Drain a node: its partitions move to others, a few at a time
 ///
-/// `hosted` and `copying` of the node in the list of nodes say how far it is: at 0 nobody misses it. A node that was asked to
-/// leave stops then.
+/// `hosted` and `copying` of the node in the list of nodes say how far it is: at 0 no reader misses it. A
+/// node that was asked to leave stops then.
 #[utoipa::path(put, path = "/v1/nodes/{id}/drain", tag = "cluster", operation_id = "drain",
     params(("id" = NodeId, Path, description = "The node")), request_body = DrainRequest,
     responses((status = 204, description = "It drains"), (status = 404), (status = 409)))]

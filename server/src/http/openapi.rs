@@ -103,7 +103,7 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().flatten()
 }
 
-/// HEAD as GET, without what it does not send.
+/// HEAD as GET, without the body.
 fn head(get: &Operation) -> Operation {
     let mut head = get.clone();
     head.operation_id = get.operation_id.as_ref().map(|id| format!("{id}_head"));
@@ -116,7 +116,7 @@ fn head(get: &Operation) -> Operation {
     head
 }
 
-/// Says of each refusal what it means, and adds those that any operation may give.
+/// Describes each refusal, and adds those that any operation may give.
 fn describe_problems(operation: &mut Operation) {
     let body: &[&str] = if operation.request_body.is_some() { &WITH_BODY } else { &[] };
     let responses = &mut operation.responses.responses;

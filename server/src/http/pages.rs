@@ -10,7 +10,7 @@ use utoipa::IntoParams;
 use super::problem::{Refusal, bad_request, invalid};
 use super::{Answer, json};
 
-/// Elements of a page unless told otherwise.
+/// The default number of elements of a page.
 const USUAL: usize = 1000;
 /// Elements of the longest page.
 const MOST: usize = 10_000;
@@ -20,10 +20,10 @@ const MOST: usize = 10_000;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Paged {
-    /// Elements of a page, 1000 unless told otherwise.
+    /// Elements of a page, 1000 by default.
     #[param(minimum = 1, maximum = 10_000, nullable = false)]
     limit: Option<usize>,
-    /// Where to go on: the token in the `link` header of the page before. Means nothing to anybody else.
+    /// The start of this page: the token in the `link` header of the page before. Only the server reads it.
     #[param(pattern = "^([0-9a-f]{2})+$", nullable = false)]
     page: Option<String>,
 }
@@ -75,7 +75,7 @@ pub(super) fn page<T: Serialize>(
     answer(uri, limit, &all, next)
 }
 
-/// A page, and where to go on after it.
+/// A page, and the start of the next one.
 pub(super) fn answer(uri: &Uri, limit: usize, page: &[impl Serialize], next: Option<String>) -> Answer {
     let Some(next) = next else { return json(&page) };
     let token: String = next.bytes().map(|byte| format!("{byte:02x}")).collect();

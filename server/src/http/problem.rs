@@ -14,7 +14,7 @@ use shardd_store::origin::OriginError;
 
 use crate::ca::IssueError;
 
-/// What is told to whoever was refused for the moment, in seconds.
+/// The `Retry-After` of a temporary refusal, in seconds.
 const COME_BACK_AFTER: &str = "1";
 
 /// A problem as an answer. The error of every route. It becomes a document where the request's id is known.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::client::Client;
 
-/// What is lent, and to whom.
+/// The lent memory, and its borrowers.
 #[derive(Clone, Debug)]
 pub(super) struct Quota {
     most: u64,
@@ -27,7 +27,7 @@ pub(super) struct Loan {
     quota: Quota,
 }
 
-/// There is not so much left.
+/// There is too little left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Short {
     /// Others have the rest.

@@ -37,7 +37,7 @@ pub(crate) fn wanted(headers: &HeaderMap, etag: &str, size: u64) -> Wanted {
     parse(range, size)
 }
 
-/// The most ranges that are looked at. Whoever wants more gets all.
+/// The most ranges that are looked at. A client that wants more gets all.
 const MAX_RANGES: usize = 16;
 
 /// Ranges of bytes. Other units, what cannot be read, and many or overlapping ranges are ignored, as the standard allows: an

@@ -15,7 +15,7 @@ use super::{Answer, State};
 const IS_STALE: HeaderValue =
     HeaderValue::from_static("110 shardd \"the metadata is unavailable: this is the last known state\"");
 
-/// One of a list, and whether it is what was last heard.
+/// One of a list, and whether it is the last known state.
 #[derive(Serialize)]
 pub(super) struct Told<T> {
     #[serde(flatten)]
@@ -29,7 +29,7 @@ fn is_fresh(stale: &bool) -> bool {
     !stale
 }
 
-/// What the catalog says, or else, while the metadata is away, what this node remembers of it, and how old that is.
+/// The catalog's answer, or else, while the metadata is unavailable, this node's copy of it, and its age.
 pub(super) async fn or_recalled<T, F>(
     state: &State,
     ask: impl Fn(CatalogBackend) -> F,

@@ -41,7 +41,7 @@ pub(super) async fn observed(State(shared): State<Arc<Shared>>, request: Request
         if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
             let headers = std::mem::take(response.headers_mut());
             response = refusal.document(&id);
-            // What the route or the router said beside it: `allow`, `content-range`, `etag`.
+            // The further headers of the route or the router: `allow`, `content-range`, `etag`.
             for (name, value) in &headers {
                 if !response.headers().contains_key(name) && name != axum::http::header::CONTENT_LENGTH {
                     response.headers_mut().insert(name, value.clone());

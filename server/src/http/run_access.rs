@@ -33,7 +33,7 @@ struct OwnerRecord {
     token: String,
 }
 
-/// What is known of a run.
+/// The known facts about a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
     /// The dataset that it is over.
@@ -42,7 +42,7 @@ pub(super) struct Standing {
     owner: Option<String>,
 }
 
-/// What was known of runs a moment ago.
+/// The facts about runs a moment ago.
 #[derive(Default)]
 pub(super) struct Standings(Mutex<HashMap<RunId, (Standing, Instant)>>);
 
@@ -114,7 +114,7 @@ pub(super) async fn may_create(
     create: &CreateRun,
 ) -> Result<(), Refusal> {
     let Some(grant) = grant else { return Ok(()) };
-    // What is there under that name is not told to others, not even by what conflicts with it.
+    // The run under that name stays hidden from others, even in conflicts.
     if let Some(standing) = standing(shared, &create.id).await? {
         return may_speak(grant, &create.id, &standing);
     }
@@ -177,7 +177,8 @@ fn may_speak(grant: &Grant, run: &RunId, standing: &Standing) -> Result<(), Refu
     }
 }
 
-/// What is known of a run; `None` if there is none. While the metastore is away, what was known last.
+/// The known facts about a run; `None` if there is none. While the metastore is unavailable, the last known
+/// ones.
 async fn standing(shared: &Shared, run: &RunId) -> Result<Option<Standing>, Refusal> {
     let known = shared.standings.get(run);
     if let Some((standing, at)) = &known

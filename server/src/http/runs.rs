@@ -32,7 +32,7 @@ use super::{Answer, PathParam, State, ValidJson, ValidQuery, json};
 pub(super) struct Placed {
     /// The run.
     run: RunId,
-    /// Its placement, as far as this node knows.
+    /// Its placement, as this node knows it.
     placement: Placement,
 }
 
@@ -41,13 +41,14 @@ pub(super) struct Placed {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WhichRuns {
-    /// Elements of a page, 1000 unless told otherwise.
+    /// Elements of a page, 1000 by default.
     #[param(minimum = 1, maximum = 10_000, nullable = false)]
     limit: Option<usize>,
-    /// Where to go on: the token in the `link` header of the page before. Means nothing to anybody else.
+    /// The start of this page: the token in the `link` header of the page before. Only the server reads it.
     #[param(pattern = "^([0-9a-f]{2})+$", nullable = false)]
     page: Option<String>,
-    /// Also runs of which only records or checkpoints in the store tell, and of each what it has left. The store is asked for that.
+    /// Also runs known only from records or checkpoints in the store, and the objects that each has left.
+    /// This reads the store.
     #[serde(default)]
     #[param(default = false, required = false)]
     details: bool,
@@ -76,7 +77,7 @@ pub(super) async fn list(
     aged(pages::page(&uri, &paged, told(all, age), |run| run.what.id.to_string()), age)
 }
 
-/// Whether a run is over a dataset that whoever asks may see; of one whose dataset is not known, all must be.
+/// Whether a run is over a dataset that the client may see; of one whose dataset is not known, all must be.
 fn may_see(seen: &Datasets, run: &RunInfo) -> bool {
     seen.0.is_all() || run.dataset.as_ref().is_some_and(|dataset| seen.0.holds(dataset))
 }
@@ -98,7 +99,7 @@ pub(super) struct HowRemoved {
 
 /// Remove a run with its cursor, its audits and its training records
 ///
-/// Its plan can be removed then. Nodes drop what their caches have for it alone. Checkpoints stay unless told otherwise.
+/// Its plan can be removed then. Nodes drop what their caches have for it alone. Checkpoints stay by default.
 #[utoipa::path(delete, path = "/v1/runs/{id}", tag = "runs", operation_id = "remove_run",
     params(("id" = RunId, Path, description = "The run"), HowRemoved),
     responses((status = 200, description = "What there was of it", body = RunInfo), (status = 404), (status = 409)))]
@@ -160,7 +161,8 @@ pub(super) async fn placement(
 
 /// Compute the placement of a run again, and make the first move
 ///
-/// Nodes do so by themselves whenever something changes. The answer says what is still to move: a few partitions at a time.
+/// Nodes do so by themselves whenever something changes. The answer lists the moves to come: a few partitions
+/// at a time.
 #[utoipa::path(post, path = "/v1/runs/{id}/rebalance", tag = "runs", operation_id = "rebalance",
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "What holds then", body = PlacementExplained), (status = 404)))]
@@ -186,7 +188,8 @@ pub(super) async fn misses(state: State, Seen(run): Seen) -> Answer {
 
 /// The timeline of a run on this node
 ///
-/// The last of it, since the node started: what it filled, sent, received, and fetched for loaders that waited.
+/// The last of it, since the node started: the grains it filled, sent, received, and fetched for loaders that
+/// waited.
 #[utoipa::path(get, path = "/v1/runs/{id}/timeline", tag = "runs", operation_id = "timeline",
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "In the order in which it ended", body = Timeline), (status = 404)))]
@@ -217,7 +220,8 @@ pub(super) async fn detach(state: State, OwnRank(run, rank): OwnRank) -> Answer 
 
 /// Report the progress of a rank, and locate grains
 ///
-/// The answer is a 32-bit little-endian length, so many bytes of JSON, and the grains that it says are inline.
+/// The answer is a 32-bit little-endian length, that number of bytes of JSON, and the grains that it marks as
+/// inline.
 #[utoipa::path(post, path = "/v1/runs/{id}/locate", tag = "runs", operation_id = "locate",
     params(("id" = RunId, Path, description = "The run")), request_body = LocateRequest,
     responses((status = 200, description = "Places and grains", body = Binary, content_type = "application/octet-stream"),
@@ -233,7 +237,7 @@ pub(super) async fn locate(
 
 /// Report the samples that a rank has read in an epoch
 ///
-/// What was said stays: the same again is harmless, anything else is refused.
+/// A report stays: the same again is harmless, anything else is refused.
 #[utoipa::path(post, path = "/v1/runs/{id}/audit", tag = "runs", operation_id = "put_audit",
     params(("id" = RunId, Path, description = "The run")), request_body = AuditReport,
     responses((status = 204, description = "Kept"), (status = 404), (status = 409), (status = 422)))]

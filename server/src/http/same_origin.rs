@@ -28,7 +28,7 @@ const REPEATED: usize = 80;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CameInAt(pub(super) IpAddr);
 
-/// Lets through what is for this node, and from no page of another site.
+/// Lets through requests for this node that come from no page of another site.
 pub(super) async fn ours(Extract(shared): Extract<Arc<Shared>>, request: Request, next: Next) -> Response {
     let access = &shared.api.access;
     let own = Own {
@@ -54,7 +54,7 @@ pub(super) async fn ours(Extract(shared): Extract<Arc<Shared>>, request: Request
 enum Said<'a> {
     Nothing,
     Once(&'a str),
-    /// More than once, or what is no text.
+    /// More than once, or not text.
     Unclear,
 }
 
@@ -189,7 +189,7 @@ fn parsed(text: &str) -> Option<(Host, Option<u16>)> {
     Some((host, port))
 }
 
-/// Whether an origin is the one that is asked: the same host, and the same port, be it said or the usual one.
+/// Whether an origin is that of this server: the same host, and the same port, explicit or the usual one.
 fn is_same(origin: &str, named: Option<&(Host, Option<u16>)>) -> bool {
     let (Some((scheme, rest)), Some((host, port))) = (origin.split_once("://"), named) else { return false };
     let usual = match scheme {

@@ -17,9 +17,9 @@ use super::{BODY_BYTES_A_SECOND, Limits, read_at};
 const PLACES: usize = 8;
 /// Of one client: what one ingest sends at once.
 const PLACES_A_CLIENT: usize = 4;
-/// The least speed of an upload doubles whenever another has waited for so long...
+/// The least speed of an upload doubles whenever another has waited for this time...
 const DOUBLES_EVERY: Duration = Duration::from_secs(5);
-/// ...so many times at most: 1 MiB/s is always enough.
+/// ...at most this number of times: 1 MiB/s is always enough.
 const DOUBLINGS: u32 = 6;
 
 /// The places for uploads, and who waits for one.
@@ -56,7 +56,7 @@ impl Default for Uploads {
 }
 
 impl Uploads {
-    /// Waits for room for so many uploads of usual size: first among the client's own, then among all.
+    /// Waits for room for a number of uploads of usual size: first among the client's own, then among all.
     pub(super) async fn place(&self, client: Client, room: u32) -> Place<'_> {
         let own = self.own(client);
         let of_client = own.acquire_many_owned(room).await.expect("never closed");
@@ -112,7 +112,7 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// The least speed of uploads when the one that waits longest has waited for so long.
+/// The least speed of uploads when the one that waits longest has waited for this time.
 fn least_speed(waited: Duration) -> u64 {
     let doublings = (waited.as_secs() / DOUBLES_EVERY.as_secs()).min(u64::from(DOUBLINGS));
     BODY_BYTES_A_SECOND << doublings

@@ -40,7 +40,7 @@ pub struct JoinRequest {
     pub hosts: Vec<String>,
 }
 
-/// What it gets.
+/// The answer.
 #[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct JoinReply {
     /// The node's certificate (PEM).
@@ -105,7 +105,7 @@ pub fn join(
     Ok((identity, reply.cluster))
 }
 
-/// The authority's certificate (PEM), from whoever answers: it is the one that the token pins, or nothing goes on.
+/// The authority's certificate (PEM), from any server that answers: it must be the one that the token pins.
 fn authority(token: &JoinToken) -> Result<Fetched, IdentityError> {
     let fetched = shardd_certificates::fetch(&token.site.to_string(), Some(token.authority), TIMEOUT);
     fetched.map_err(|error| wrong(token, error))
@@ -127,8 +127,8 @@ fn wrong(token: &JoinToken, error: FetchError) -> IdentityError {
     }
 }
 
-/// Asks the first node at `url`: whoever shows a certificate of the authority in `ca`; or, where it was given one of its own,
-/// one of an authority that this machine trusts.
+/// Asks the first node at `url`: a server that shows a certificate of the authority in `ca`; or, where it was
+/// given one of its own, one of an authority that this machine trusts.
 pub(crate) fn ask<T>(
     url: &str,
     ca: &Path,

@@ -67,13 +67,13 @@ pub struct Cluster {
     /// Where the first node speaks HTTP.
     #[schema(value_type = String)]
     pub http: SocketAddr,
-    /// Whether it does so behind TLS, as the others do unless they are told otherwise.
+    /// Whether it does so behind TLS, as the others do by default.
     #[serde(default, skip_serializing_if = "is_default")]
     pub tls: bool,
     /// Where the first node was last seen speaking QUIC.
     #[schema(value_type = String)]
     pub quic: SocketAddr,
-    /// Whether nodes ask for a token over HTTP, unless they are told otherwise.
+    /// Whether nodes ask for a token over HTTP, by default.
     #[serde(default, skip_serializing_if = "is_default")]
     pub asks_tokens: bool,
     /// The etcd that keeps the metadata; without one the first node does, and so it was before there was a choice.
@@ -86,8 +86,8 @@ pub struct Cluster {
 pub enum Standing {
     /// Nothing yet: found a cluster or join one.
     New,
-    /// Somebody with the authority has put a certificate there: it may found a cluster, whose authority is elsewhere, or
-    /// join one.
+    /// The holder of the authority has put a certificate there: it may found a cluster, whose authority is
+    /// elsewhere, or join one.
     Issued(Identity),
     /// It founded the cluster and keeps its authority.
     First(Identity, Authority),
@@ -112,7 +112,7 @@ pub enum IdentityError {
         "data directory already belongs to another cluster; drop --join, or use another --data directory"
     )]
     OtherCluster,
-    /// The certificate has lapsed: without one nobody renews it.
+    /// The certificate has lapsed: without one no node renews it.
     #[error(
         "the certificate of node {node} lapsed {ago} ago, as the first node could not renew it in time; join again: start it \
          with --join and what `shardctl token create --join` prints, or give it one of `shardctl certs issue` (if it did not lapse, set this machine's clock right)"
@@ -121,10 +121,10 @@ pub enum IdentityError {
     /// The first node cannot be reached.
     #[error("cannot join at {site}: {reason}; is the first node running?")]
     JoinUnreachable { site: Site, reason: String },
-    /// The first node said no.
+    /// The first node refused.
     #[error("cannot join at {site}: {reason}")]
     JoinRefused { site: Site, reason: String },
-    /// Whoever answered is not the node that wrote the token.
+    /// The answering server is not the node that wrote the token.
     #[error(
         "cannot join at {site}: its authority {found} is not {pinned}, which the token pins; someone else answers there, or \
          the token is of an older cluster"
@@ -176,7 +176,7 @@ impl Identity {
         Ok((identity, authority))
     }
 
-    /// Checks that everything fits together, or says what does not.
+    /// Checks that everything fits together, or reports the misfit.
     fn of(
         tls: &Path,
         ca: CertificateDer<'static>,
@@ -306,7 +306,8 @@ impl Identity {
         Ok(())
     }
 
-    /// Looks whether somebody has put another certificate of this node in the place of the one it has, and shows that.
+    /// Looks whether the operator has put another certificate of this node in the place of the one it has,
+    /// and shows that.
     ///
     /// # Errors
     /// One line: it is not this node's. Then the one before is shown.
@@ -337,7 +338,7 @@ impl Identity {
     }
 }
 
-/// What is asked of a certificate.
+/// The requested term of a certificate.
 #[derive(Clone, Debug)]
 pub struct Term {
     /// The hosts it is to be good for.
@@ -355,7 +356,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Cluster {
-    /// What is kept in `tls`, if anything can be read there.
+    /// The cluster kept in `tls`, if anything can be read there.
     #[must_use]
     pub fn kept(tls: &Path) -> Option<Cluster> {
         serde_json::from_slice(&std::fs::read(tls.join(CLUSTER)).ok()?).ok()

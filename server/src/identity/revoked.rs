@@ -33,12 +33,12 @@ impl Default for Revoked {
     }
 }
 
-/// A key belongs to nobody any more.
+/// A key is revoked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the key of node {0} was revoked; start it with an empty --data directory, and a new join token")]
 pub struct KeyRevoked(pub NodeId);
 
-/// What is written down for a key.
+/// The record of a key.
 #[derive(Serialize, Deserialize)]
 struct Record {
     node: NodeId,
@@ -46,7 +46,7 @@ struct Record {
 }
 
 impl Revoked {
-    /// Those that `file` remembers, which will remember what is learnt.
+    /// The revoked keys in `file`, which will keep later ones, too.
     #[must_use]
     pub fn remembered(file: &Path) -> Revoked {
         let kept = std::fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok());
@@ -112,7 +112,7 @@ impl Revoked {
         Ok(metastore.get(&format!("{PREFIX}{key}")).await?.is_some())
     }
 
-    /// Revokes the key of a node, for ever.
+    /// Revokes the key of a node for good.
     ///
     /// # Errors
     /// When the metastore cannot keep it; then it is as good as before.

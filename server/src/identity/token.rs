@@ -13,7 +13,7 @@ use shardfmt::digest::Digest;
 pub struct JoinToken {
     /// Where the first node speaks HTTP.
     pub site: Site,
-    /// Digest of the authority's certificate; whoever shows another one is not the cluster.
+    /// Digest of the authority's certificate; a server that shows another one is not the cluster.
     pub authority: Digest,
     /// What the first node asks of those who join.
     pub secret: Secret,

@@ -35,7 +35,7 @@ pub struct Keeping {
 }
 
 struct Copying {
-    /// What lies in the store, as far as is known.
+    /// The copy in the store, where known.
     base: Option<CopyTag>,
     /// The change up to which it is copied.
     settled: Option<u64>,
@@ -153,7 +153,7 @@ impl Keeping {
             }
             Replaced::Refused(reason) => Err(Trouble::Store(reason)),
             Replaced::Unknown(reason) => {
-                // It may have been written, or will be: what is there decides.
+                // It may have been written, or will be: the present object decides.
                 self.look().await?;
                 Err(Trouble::Store(reason))
             }
@@ -200,7 +200,7 @@ impl Keeping {
         }
     }
 
-    /// Something else lies there than what was copied last: it is copied again on top of that.
+    /// The object there is not the last copy: it is copied again on top of that.
     fn take(&self, tag: Option<CopyTag>) {
         let mut copying = self.copying();
         if copying.base != tag {
@@ -221,7 +221,7 @@ impl Keeping {
         }
     }
 
-    /// Says once what is wrong, and that it is over.
+    /// Logs a trouble once, and its end.
     fn tell(&self, trouble: Option<String>) {
         let before = std::mem::replace(&mut self.copying().trouble, trouble.clone());
         match (before, trouble) {

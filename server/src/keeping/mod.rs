@@ -68,7 +68,7 @@ pub enum KeepError {
         that node"
     )]
     Alive { keeper: NodeId, http: String },
-    /// Nobody needs to be replaced.
+    /// No node needs to be replaced.
     #[error(
         "--promote: the metadata of this cluster is in etcd, which outlives any node; start this one without --promote"
     )]
@@ -79,7 +79,7 @@ pub enum KeepError {
     /// It belongs to no cluster.
     #[error("--promote: this node has joined no cluster; start it without --promote")]
     NoMember,
-    /// Somebody else has just written the copy.
+    /// Another node has just written the copy.
     #[error(
         "--promote: the copy of the metadata has just been written by another node; is the one that keeps it still running? stop it, and promote again"
     )]

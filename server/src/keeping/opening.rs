@@ -30,7 +30,7 @@ pub(crate) struct Opened {
     pub(crate) base: Option<CopyTag>,
 }
 
-/// What is found at the start.
+/// The state found at the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Own {
     /// Metadata, up to this change.
@@ -52,7 +52,7 @@ enum Shelf {
     Away,
 }
 
-/// What is done.
+/// The chosen action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     AsItIs,
@@ -70,18 +70,19 @@ enum Refused {
     Damaged,
 }
 
-/// What is known beside that.
+/// The other known facts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Circumstances {
     /// The cluster was founded just now.
     is_new: bool,
     /// The copy lacks something, or may.
     is_behind: bool,
-    /// The user said `--recover`.
+    /// The user gave `--recover`.
     is_told: bool,
 }
 
-/// Decides. Nothing of this node's is given up without being told to, and nothing is begun empty where there was something.
+/// Decides. No data of this node is given up without `--recover`, and nothing is begun empty where there was
+/// something.
 fn decide(me: &NodeId, own: &Own, shelf: &Shelf, known: Circumstances) -> Result<Way, Refused> {
     match (own, shelf) {
         (_, Shelf::Copy { keeper, .. }) if keeper != me => Err(Refused::Fenced),
@@ -247,7 +248,7 @@ async fn open_sled(meta: &Path, ahead: &Path) -> Result<Arc<SledMetastore>, Open
     opened.unwrap_or_else(|error| Err(OpenError::Sled { path, reason: error.to_string() })).map(Arc::new)
 }
 
-/// Moves a file or directory, if it is there, to a name that says what it is and when it was moved.
+/// Moves a file or directory, if it is there, to a name with its kind and the time of the move.
 pub(crate) fn set_aside(path: &Path, why: &str) -> Result<Option<PathBuf>, KeepError> {
     if !path.exists() {
         return Ok(None);

@@ -35,7 +35,7 @@ impl Promotion {
     /// Looks whether it can be done, and begins.
     ///
     /// # Errors
-    /// [`KeepError`], with what is in the way.
+    /// [`KeepError`], with the obstacle.
     pub(crate) async fn ask(&self) -> Result<(), KeepError> {
         check(&self.shelf, &self.node, &self.tls).await?;
         self.asked.cancel();
@@ -43,7 +43,7 @@ impl Promotion {
     }
 }
 
-/// The copy to go on from, if nobody keeps the metadata.
+/// The copy to continue from, if no node keeps the metadata.
 async fn check(shelf: &CopyShelf, me: &NodeId, tls: &Path) -> Result<(MetadataCopy, CopyTag), KeepError> {
     let none = |reason: String| KeepError::NoCopy { reason };
     let (copy, tag) = match shelf.read(None).await {

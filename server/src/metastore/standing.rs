@@ -53,7 +53,7 @@ fn settle(kept: Option<&MetastoreUrl>, asked: Option<&MetastoreUrl>) -> Result<M
     }
 }
 
-/// Whether both name the same metadata, as far as names can tell: members of an etcd come and go.
+/// Whether both name the same metadata, by their names: members of an etcd come and go.
 fn is_same_place(a: &MetastoreUrl, b: &MetastoreUrl) -> bool {
     match (a, b) {
         (MetastoreUrl::Sled, MetastoreUrl::Sled) => true,

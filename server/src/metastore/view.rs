@@ -9,8 +9,8 @@ use shardd_store::metastore::Entry;
 /// The most that keys and values may take together.
 const MOST_BYTES: usize = 16 << 20;
 
-/// Entries as they are in the metastore. Whoever changes an entry there has it forgotten here before anybody hears of the
-/// change; whoever keeps one keeps what no change is under way of.
+/// Entries as they are in the metastore. The writer of an entry removes it here before the change is
+/// announced; a reader adds only entries without a change under way.
 #[derive(Default)]
 pub(super) struct View(Mutex<Known>);
 

@@ -67,7 +67,7 @@ const FAULTS: [Fault; 16] = [
     Fault::Healing,
 ];
 
-/// What a story came to.
+/// The outcome of a story.
 #[derive(Debug, Default)]
 struct Told {
     faults: BTreeMap<Fault, u32>,
@@ -155,7 +155,7 @@ impl Story {
                 }
             }
             position = end;
-            // A step takes its time: meanwhile the exchange goes on.
+            // A step takes its time: meanwhile the exchange continues.
             tokio::time::sleep(Duration::from_millis(50 + self.dice.next() % 400)).await;
         }
         assert_eq!(seen.len() as u64, samples, "epoch {epoch}");
@@ -179,7 +179,8 @@ impl Story {
             let request = self.request(rank, at, grain, Transport::Files);
             let located = timeout(PATIENCE, engine.locate(&self.run, request)).await;
             let located = located.unwrap_or_else(|_| panic!("grain {} hangs at {at:?}", grain.0));
-            // A node that came while the metastore is away does not know the run yet: another one does, or it will.
+            // A node that came during an outage of the metastore does not know the run yet: another one does,
+            // or it will.
             let (reply, inline) = match located {
                 Ok(located) => located,
                 Err(error) => {
@@ -269,7 +270,7 @@ impl Story {
             Fault::Crash => self.world.kill(one).await,
             Fault::DiskLost => self.restart(one, |disk, _| lose(disk)).await,
             Fault::DiskSpoilt => self.restart(one, spoil).await,
-            // It had said that it would keep what it lost.
+            // It had promised to keep the lost grains.
             Fault::DiskTorn => self.restart(one, tear).await,
             Fault::AllDisksLost => {
                 for number in running {
@@ -298,7 +299,7 @@ impl Story {
     }
 
     /// Kills a node, lets something happen to its disk, and starts it again. What happens has dice of its own: how often they
-    /// are thrown is a matter of what lies there, and what comes later is not to depend on it.
+    /// are thrown depends on the files there, and later steps are not to depend on it.
     async fn restart(&mut self, number: usize, happens: fn(&Path, &mut Dice)) {
         self.world.kill(number).await;
         let mut dice = Dice::new(self.dice.next());
@@ -349,7 +350,8 @@ fn harm(disk: &Path, dice: &mut Dice, harm: impl Fn(&mut Vec<u8>, &mut Dice)) {
     }
 }
 
-/// Ends the process if a seed takes no end: under a clock that jumps, whoever waits for nothing stands still.
+/// Ends the process if a seed takes no end: under a clock that jumps, a task that waits for nothing stands
+/// still.
 struct Watchdog(mpsc::SyncSender<u64>);
 
 impl Watchdog {
@@ -388,8 +390,8 @@ fn replay(seed: u64) -> String {
     )
 }
 
-/// How often each seed is told: what goes wrong when is the same each time, but which of several tasks and threads is ahead is
-/// not up to the seed.
+/// How often each seed is played: the faults and their times are the same each time, but which of several
+/// tasks and threads is ahead is not up to the seed.
 fn times() -> u32 {
     let Ok(text) = std::env::var("SHARDD_SIM_TIMES") else { return 1 };
     text.parse().expect("SHARDD_SIM_TIMES=NUMBER")
@@ -451,8 +453,8 @@ fn whatever_goes_wrong_every_sample_is_read_once_and_right() {
     );
 }
 
-/// Reads some epochs of a cluster of four with something wrong with the third node; says who is then said to be in trouble,
-/// and that it was said no more when nothing was wrong any more.
+/// Reads some epochs of a cluster of four with something wrong with the third node; checks which node is then
+/// reported, and that the report ended with the fault.
 fn named(goes_wrong: fn(&World)) -> BTreeMap<String, BTreeSet<Ailment>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime").block_on(async {

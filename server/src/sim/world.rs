@@ -69,7 +69,7 @@ impl Data {
         let manifest = Manifest::new(schema, entries, serde_json::json!({}), Vec::new());
         let path = store.path().to_owned();
         let written = manifest.clone();
-        // In a runtime of its own: whoever needs the data may be in one already.
+        // In a runtime of its own: the caller may be in one already.
         let version = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -214,7 +214,7 @@ pub(super) struct Node {
     gate: Arc<AtomicBool>,
     /// How often it was started.
     started: u64,
-    /// Whether it gives wrong bytes to whoever asks.
+    /// Whether it sends wrong bytes.
     lies: Arc<AtomicBool>,
 }
 
@@ -340,7 +340,7 @@ impl World {
         self.nodes[number].lies.store(lies, Ordering::Relaxed);
     }
 
-    /// Nothing gets to a node or from it, and the metastore is away for it.
+    /// Nothing gets to a node or from it, and it cannot reach the metastore.
     pub(super) fn isolate(&self, number: usize) {
         let own = self.nodes[number].address;
         for other in self.nodes.iter().map(|node| node.address).filter(|other| *other != own) {
@@ -350,7 +350,7 @@ impl World {
         self.nodes[number].gate.store(false, Ordering::Relaxed);
     }
 
-    /// The metastore is away for a node, and nothing else.
+    /// A node cannot reach the metastore, and nothing else.
     pub(super) fn lose_metastore(&self, number: usize) {
         self.nodes[number].gate.store(false, Ordering::Relaxed);
     }
@@ -360,7 +360,7 @@ impl World {
         self.nodes[number].gate.store(true, Ordering::Relaxed);
     }
 
-    /// Nothing is cut, nothing away, and nobody lies.
+    /// No node is cut off, none unreachable, and none lies.
     pub(super) fn heal(&self) {
         self.net.heal();
         for node in &self.nodes {

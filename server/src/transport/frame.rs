@@ -60,7 +60,7 @@ fn reasons(error: &io::Error) -> String {
     said
 }
 
-/// A head as it goes on the stream.
+/// A head as the stream carries it.
 pub(super) fn head(value: &impl Serialize) -> Bytes {
     let json = serde_json::to_vec(value).expect("heads are plain data");
     let mut bytes = BytesMut::with_capacity(4 + json.len());
@@ -80,7 +80,7 @@ pub(super) async fn read_head<T: DeserializeOwned>(
     serde_json::from_slice(&bytes).map_err(FrameError::BadHead)
 }
 
-/// Keys as they go on the stream.
+/// Keys as the stream carries them.
 pub(super) fn keys<'a>(keys: impl ExactSizeIterator<Item = &'a GrainKey>) -> Bytes {
     let mut bytes = BytesMut::with_capacity(keys.len() * KEY_BYTES);
     keys.for_each(|key| put_key(&mut bytes, key));

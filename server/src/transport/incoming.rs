@@ -25,7 +25,7 @@ use super::{
 };
 use crate::identity::Revoked;
 
-/// How long a peer may take for the handshake, and to say what it wants.
+/// How long a peer may take for the handshake, and to send its request.
 const OPENING_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a peer that asked may take nothing of the answer.
 const STALL: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ const STALL: Duration = Duration::from_secs(30);
 const MAX_CONNECTIONS: usize = 8192;
 
 impl Transport {
-    /// Answers other nodes until `stop`; then ends what is under way and waits for it.
+    /// Answers other nodes until `stop`; then ends pending answers and waits for them.
     pub async fn serve(self: Arc<Self>, services: Services, stop: CancellationToken) {
         let services = Arc::new(services);
         let tasks = TaskTracker::new();
@@ -155,7 +155,7 @@ async fn answer(
                 write(&mut send, &mut [frame::grain_prefix(key, &bytes), bytes]).await?;
             }
             let _ = send.finish();
-            // What was written is on its way until it is there.
+            // Written bytes are on their way until they arrive.
             let _ = timeout(STALL, send.stopped()).await;
         }
         Request::Send { header } => {

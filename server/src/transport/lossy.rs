@@ -41,7 +41,7 @@ impl Dice {
     }
 }
 
-/// All sockets, and what befalls what they send.
+/// All sockets, and the faults of their packets.
 #[derive(Clone)]
 pub(crate) struct Net(Arc<Mutex<State>>);
 
@@ -52,7 +52,7 @@ struct State {
     loss: f64,
     /// The longest that one is on its way.
     delay: Duration,
-    /// How much longer what comes from there or goes there is on its way.
+    /// The extra delay of packets from there and to there.
     slow: BTreeMap<SocketAddr, Duration>,
     /// Longer ones do not fit.
     mtu: usize,
@@ -106,7 +106,7 @@ impl Net {
         self.state().cuts.insert((from, to));
     }
 
-    /// From now on all that comes from there or goes there is on its way so much longer.
+    /// From now on all packets from there and to there have this extra delay.
     pub(crate) fn slow_down(&self, address: SocketAddr, longer: Duration) {
         self.state().slow.insert(address, longer);
     }

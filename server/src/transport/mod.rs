@@ -41,10 +41,10 @@ pub use remote_metastore::RemoteMetastore;
 
 /// How long a connection may take to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a peer that could not be reached is not looked for again. Meanwhile, and while it is looked for in the
-/// background, whoever wants it is told so at once.
+/// The time before the next attempt to reach an unreachable peer. Meanwhile, and during an attempt in the
+/// background, callers get the error at once.
 const BREAKER: Duration = Duration::from_secs(2);
-/// A connection over which nothing comes for so long is dead.
+/// A connection without traffic for this time is dead.
 const IDLE: Duration = Duration::from_secs(3);
 /// How often a quiet connection proves that it is not dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
@@ -54,17 +54,18 @@ const LARGEST_DATAGRAM: u16 = 6500;
 const SAFE_DATAGRAM: u16 = 1452;
 /// Grains that wait between stream and receiver; the stream stops when they are not taken.
 const GRAINS_IN_FLIGHT: usize = 16;
-/// What is read of a stream at once beside grains: heads, and small grains. The rest of a large one goes to its place directly.
+/// The bytes read of a stream at once beside grains: heads, and small grains. The rest of a large one goes to
+/// its place directly.
 const READ_BUFFER: usize = 4 << 10;
-/// After so many bytes of the exchange it is seen whether anybody waits for an answer...
+/// After this number of bytes the exchange checks whether a peer waits for an answer...
 const TURN: usize = 32 << 10;
-/// ...and if so, how long the exchange lets them pass: never so long that it stands still.
+/// ...and if so, how long the exchange lets them pass: but the exchange never stands still.
 const YIELD: Duration = Duration::from_millis(25);
-/// How urgent streams are beside others of their connection, which have 0: what the exchange moves can wait, what is asked for
-/// cannot.
+/// How urgent streams are beside others of their connection, which have 0: moved grains can wait, requested
+/// ones cannot.
 const EXCHANGE_PRIORITY: i32 = -1;
 const ANSWER_PRIORITY: i32 = 1;
-/// Said to a peer whose connection is closed because its key was revoked.
+/// Sent to a peer whose connection is closed because its key was revoked.
 const REVOKED: quinn::VarInt = quinn::VarInt::from_u32(2);
 /// Socket buffers asked for; the system may give less.
 const SOCKET_BUFFER: usize = 4 << 20;
@@ -90,7 +91,7 @@ pub struct Transport {
     /// The peers that have ended a connection because this node's own key was revoked.
     expelled_by: Arc<Mutex<BTreeSet<NodeId>>>,
     probes: TaskTracker,
-    /// Answers with grains that are under way: somebody waits for them.
+    /// Answers with grains that are under way: a peer waits for them.
     answering: Arc<watch::Sender<usize>>,
 }
 
@@ -126,8 +127,8 @@ pub enum TransportError {
 }
 
 impl Transport {
-    /// Binds `address` (port 0: a free one) for the node of `identity`, whatever certificate that shows by then. Whoever
-    /// has one of the `revoked` keys is no peer. Needs a tokio runtime.
+    /// Binds `address` (port 0: a free one) for the node of `identity`, whatever certificate that shows by
+    /// then. The holder of one of the `revoked` keys is no peer. Needs a tokio runtime.
     ///
     /// # Errors
     /// [`TransportError::Bind`] when the address is taken or not of this machine.
@@ -191,7 +192,8 @@ impl Transport {
         self.address
     }
 
-    /// Remembers where `node` can be reached, until told otherwise: a lapsed record is no reason to forget it.
+    /// Remembers where `node` can be reached, until the next address: a lapsed record is no reason to forget
+    /// it.
     pub fn learn(&self, node: &NodeId, address: SocketAddr) {
         lock(&self.addresses).insert(node.clone(), address);
     }

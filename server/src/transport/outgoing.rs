@@ -33,11 +33,11 @@ use crate::identity::Revoked;
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a begun answer, or a peer that takes grains, may stand still.
 const STALL: Duration = Duration::from_secs(30);
-/// How long a peer may take to make durable what it was sent.
+/// How long a peer may take to make the sent grains durable.
 const ACK_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is known of the way to one other node. The lock is held while connecting: whoever else wants the peer waits for
-/// the one attempt instead of making another.
+/// The state of the way to one other node. The lock is held while connecting: other callers for the peer wait
+/// for the one attempt instead of making another.
 #[derive(Default)]
 pub(super) struct Peer(Mutex<Way>);
 
@@ -48,7 +48,8 @@ struct Way {
     failed: Option<Failure>,
 }
 
-/// A peer that could not be reached: nobody waits for it again until an attempt in the background has found it.
+/// A peer that could not be reached: no caller waits for it again until an attempt in the background has
+/// found it.
 struct Failure {
     since: Instant,
     reason: String,
@@ -172,7 +173,7 @@ impl Transport {
         });
     }
 
-    /// Writes chunks, but does not wait for ever for a peer that takes nothing.
+    /// Writes chunks, but does not wait without limit for a peer that takes nothing.
     async fn write(&self, to: &NodeId, send: &mut SendStream, chunks: &mut [Bytes]) -> Result<(), PeerError> {
         match timeout(STALL, send.write_all_chunks(chunks)).await {
             Ok(Ok(())) => Ok(()),
@@ -214,7 +215,7 @@ impl Transport {
 impl Peers for Transport {
     async fn fetch(&self, to: &NodeId, request: FetchRequest) -> Result<Vec<Option<Bytes>>, PeerError> {
         let FetchRequest { run, version, epoch, generation, keys, effort } = request;
-        // Only what is asked for is taken, and once.
+        // Only requested grains are taken, and once.
         let mut wanted: BTreeMap<GrainKey, Option<Bytes>> = keys.iter().map(|key| (*key, None)).collect();
         let count = u32::try_from(wanted.len()).ok().filter(|count| *count <= frame::MAX_KEYS);
         let count = count.ok_or_else(|| {
@@ -277,7 +278,7 @@ impl Peers for Transport {
                 return Err(refused(to, Kind::TooLong, reason));
             }
             let mut prefix = frame::grain_prefix(&key, &bytes);
-            // What has a pace goes in turns, between which others may pass.
+            // Paced grains go in turns, between which others may pass.
             let turn = if pace.is_some() { TURN } else { bytes.len() };
             let mut rest = bytes;
             while !prefix.is_empty() || !rest.is_empty() {
@@ -326,7 +327,7 @@ async fn connect(
     to: &NodeId,
     address: SocketAddr,
 ) -> Result<Connection, String> {
-    // The certificate must name `to`: whoever else listens there by now is not taken for it.
+    // The certificate must name `to`: another server at its address is not taken for it.
     let connecting = endpoint.connect(address, &certificate_name(to)).map_err(|error| error.to_string())?;
     match timeout(CONNECT_PATIENCE, connecting).await {
         Ok(Ok(connection)) if peer_of(&connection).is_none_or(|(_, key)| revoked.contains(key)) => {
@@ -379,7 +380,8 @@ impl Failure {
 }
 
 impl Way {
-    /// The connection is gone. A peer that fell silent is not tried again at once; one that said goodbye may be back.
+    /// The connection is gone. A peer that fell silent is not tried again at once; one that closed in order
+    /// may be back.
     fn fell(&mut self, reason: &ConnectionError) {
         self.connection = None;
         if matches!(reason, ConnectionError::TimedOut) {

@@ -103,14 +103,14 @@ pub struct Engine {
     meta: Arc<dyn Metastore>,
     /// The last news of it, for outages...
     recalled: Arc<Recalled>,
-    /// ...and what it has to be told then.
+    /// ...and the news to send afterwards.
     away: away::Away,
     peers: Arc<dyn Peers>,
     nodes: watch::Sender<BTreeMap<NodeId, NodeRecord>>,
     launches: watch::Sender<BTreeMap<RunId, RanksRecord>>,
     /// Nodes that are to host nothing.
     draining: watch::Sender<BTreeMap<NodeId, drain::DrainRecord>>,
-    /// The generation up to which nodes have copied what was moved to them.
+    /// The generation up to which nodes have copied the partitions moved to them.
     copied: watch::Sender<BTreeMap<(RunId, NodeId), u64>>,
     placements: watch::Sender<BTreeMap<RunId, Placement>>,
     runs: Mutex<BTreeMap<RunId, Arc<RunState>>>,
@@ -126,15 +126,15 @@ pub struct Engine {
     /// Peers that did not answer in time, and since when; until they do.
     silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
     exchange_settings: watch::Sender<ExchangeSettings>,
-    /// How the exchange would go on by itself, and what was said of it.
+    /// The own settings of the exchange, and its overrides.
     said: Mutex<overrides::Said>,
-    /// Held by whoever clears the cache.
+    /// Held by the caller that clears the cache.
     clearing: tokio::sync::Mutex<()>,
     /// What all runs together may send.
     exchange_gate: Gate,
     unsynced: Mutex<exchange::Unsynced>,
     sync_turn: tokio::sync::Mutex<exchange::SyncTurn>,
-    /// Said once, not for every grain.
+    /// Logged once, not for every grain.
     cache_trouble: AtomicBool,
     /// Runs whose hosted grains are being brought here.
     filling: AtomicUsize,

@@ -232,7 +232,7 @@ impl Engine {
         let (give, take) = mpsc::channel(16);
         let feed = async {
             for grain in grains {
-                let Ok(bytes) = whole.grain(run, *grain) else { break }; // its host will ask, and get the reason
+                let Ok(bytes) = whole.grain(run, *grain) else { break }; // its host will ask again
                 if give.send((run.key(*grain), bytes)).await.is_err() {
                     break; // the connection is gone; `send` says why
                 }

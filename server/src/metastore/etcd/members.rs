@@ -32,7 +32,7 @@ const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(6), Duration::from
 /// What may be done when it is not known whether a call was performed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Again {
-    /// Call again: it reads, or comes to the same when it happens twice.
+    /// Call again: it reads, or has the same effect when it happens twice.
     Harmless,
     /// Say that it is not known.
     Harmful,
@@ -79,7 +79,7 @@ impl Members {
         let mut options = ConnectOptions::new()
             .with_connect_timeout(CONNECT)
             .with_keep_alive(KEEP_ALIVE.0, KEEP_ALIVE.1)
-            // A member cut off from the others ends our waits instead of letting them sleep for ever.
+            // A member cut off from the others ends our waits instead of letting them sleep without end.
             .with_require_leader(true);
         if let (Some(user), Some(file)) = (&url.user, &url.password_file) {
             let password = String::from_utf8_lossy(&read(file)?).trim_end().to_owned();

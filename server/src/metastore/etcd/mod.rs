@@ -44,7 +44,7 @@ pub struct EtcdMetastore {
     name: String,
 }
 
-/// What a compared change came to.
+/// The outcome of a compared change.
 enum Swapped {
     /// Made, or nothing to do; the store's revision then.
     Made(u64),
@@ -97,7 +97,7 @@ impl EtcdMetastore {
     async fn first_change(&self, watch: &mut WatchStream) -> Result<Option<u64>, MetaError> {
         while let Ok(Some(told)) = watch.message().await {
             if told.canceled() {
-                // What was deleted so long ago is forgotten: wake, as the trait allows.
+                // A deletion this old is forgotten: wake, as the trait allows.
                 return match told.compact_revision() > 0 {
                     true => Ok(Some(revision(told.header()).max(told.compact_revision().unsigned_abs()))),
                     false => Err(self.away(format!("it ended the wait: {}", told.cancel_reason()))),
@@ -213,7 +213,7 @@ impl Metastore for EtcdMetastore {
             if let Some(revision) = self.first_change(&mut watch).await? {
                 return Ok(revision);
             }
-            // The member went away. Another goes on from the same revision, so nothing is missed.
+            // The member went away. Another continues from the same revision, so nothing is missed.
             sleep(PAUSE).await;
         }
     }
@@ -271,7 +271,7 @@ fn revision(header: Option<&ResponseHeader>) -> u64 {
     header.map_or(0, |header| header.revision().unsigned_abs())
 }
 
-/// The lease as etcd numbers it. What it could not have numbered is lost.
+/// The lease as etcd numbers it. A number that it could not have given is lost.
 fn etcd_lease(lease: LeaseId) -> Result<i64, MetaError> {
     i64::try_from(lease.0).ok().filter(|id| *id > 0).ok_or(MetaError::LeaseLost { lease })
 }

@@ -103,7 +103,7 @@ impl Disk {
                 "the last change could not be written ({reason}); make room on its disk, it is then opened again by itself"
             );
             let error = self.unavailable(&reason);
-            // What is on disk is not known any more.
+            // The state of the disk is not known any more.
             self.close();
             self.trouble = Some(Trouble { reason, asked: Instant::now() });
             error
@@ -111,7 +111,7 @@ impl Disk {
     }
 
     /// Opens the files again after a failure, when it is time, and takes changes again when there is room. Says whether they
-    /// were opened: what was known of them may be wrong then.
+    /// were opened: the known facts about them may be wrong then.
     pub(super) fn recover(&mut self, now: Instant) -> bool {
         let Some(trouble) = &mut self.trouble else { return false };
         if now.saturating_duration_since(trouble.asked) < ASKED_AGAIN {

@@ -34,11 +34,11 @@ use state::{State, Stored};
 
 /// No lease lives longer without being renewed.
 const LONGEST_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How far the counters of a metastore that is made of a copy are ahead of the copy's: what was acknowledged after it was
-/// taken used some of the numbers between.
+/// How far the counters of a metastore that is made of a copy are ahead of the copy's: changes acknowledged
+/// after it was taken used some of the numbers between.
 const JUMP: u64 = 1 << 32;
 
-/// A [`Metastore`] in a directory. What was acknowledged survives a crash of the process and of the machine.
+/// A [`Metastore`] in a directory. Acknowledged changes survive a crash of the process and of the machine.
 pub struct SledMetastore {
     shared: Arc<Shared>,
 }
@@ -103,7 +103,7 @@ impl SledMetastore {
         self.with(|state| state.snapshot()).await
     }
 
-    /// What was settled at that revision is copied.
+    /// The settled state at that revision is copied.
     ///
     /// # Errors
     /// When the metadata cannot be used.
@@ -255,7 +255,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Keeps what is wrong for those who ask, and says it once.
+    /// Keeps the error for later callers, and logs it once.
     fn tell(&self, now: Option<&str>) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         match (trouble.as_deref(), now) {

@@ -57,7 +57,7 @@ impl State {
         Ok(state)
     }
 
-    /// Takes what the disk has. What was deleted before is not known any more, and every lease begins anew.
+    /// Takes the disk's state. Earlier deletions are not known any more, and every lease begins again.
     fn read(&mut self, now: Instant) -> Result<(), MetaError> {
         self.revision = self.disk.number(KEY_REVISION)?.unwrap_or(0);
         self.last_lease = self.disk.number(KEY_LAST_LEASE)?.unwrap_or(0);
@@ -68,7 +68,7 @@ impl State {
         self.grant_again(now)
     }
 
-    /// After a failure: goes on from what the disk has, as soon as it lets itself be read, and written.
+    /// After a failure: continues from the disk's state, as soon as it lets itself be read, and written.
     pub(super) fn recover(&mut self, now: Instant) {
         let acknowledged = self.revision;
         if !self.disk.recover(now) {
@@ -157,7 +157,7 @@ impl State {
         Ok(id)
     }
 
-    /// After a restart: every lease begins anew, with the keys that hang on it.
+    /// After a restart: every lease begins again, with the keys that hang on it.
     fn grant_again(&mut self, now: Instant) -> Result<(), MetaError> {
         for found in self.disk.scan_numbers(LEASES)? {
             let (key, ttl) = found.map_err(|error| self.damaged("leases", error))?;
@@ -209,7 +209,7 @@ impl State {
         }))
     }
 
-    /// The newest revision of a change under `prefix`, as far as changes after `since` are concerned.
+    /// The newest revision of a change under `prefix`, among changes after `since`.
     pub(super) fn newest_under(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
         if self.deletions.have_forgotten(since) {
             return Ok(self.revision);
