@@ -110,7 +110,7 @@ impl Consumed {
         Ok(())
     }
 
-    /// What was read so far, to be put together with what others read.
+    /// The reads so far, to be merged with those of others.
     pub fn report(&self) -> ConsumedReport {
         let mut parts: Vec<Part> = Vec::new();
         for part in self.parts.values().flatten() {
@@ -239,7 +239,7 @@ pub fn prove(plan: &Plan, table: &SlotTable, rows: &[RowDigest], sample: SampleN
     }
 }
 
-/// Shows that an epoch read a sample, to whoever knows the root.
+/// Shows that an epoch read a sample, to a reader who knows the root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Proof {

@@ -31,7 +31,7 @@ pub struct Commit {
     pub format: u32,
     /// The dataset whose step it is.
     pub dataset: DatasetName,
-    /// The version it came to.
+    /// The resulting version.
     pub version: VersionId,
     /// The commit before; `None` for the first.
     pub parent: Option<CommitId>,

@@ -25,7 +25,7 @@ const SHARD: &str = "bb7fba1542a8d38349eb34ace55ad0addb929870aa476b45e1979e7031a
 const LZ4_SHARD: &str = "b1c38084d40604aef2510ace5494e4bbc351789060c88098c423feceadffc4fa";
 const ZSTD_SHARD: &str = "02e74d816e8fad15239e3730c9f70b9b9c8e9186ce96c0446a8ae7bdf73d8e81";
 const VERSION: &str = "8c47a4f61d25e5fff79cc498562f0a6aec1a67790b32c1584b8a794fd8c1fa82";
-/// A version whose manifest has statistics, an index, and a text so long that it lies apart.
+/// A version whose manifest has statistics, an index, and a text long enough to lie apart.
 const INDEXED: &str = "b5cef59d0ed441477cc55145baaa03ab78b2d3a611f1a05bfb02159029b1f9ee";
 const ROWS: usize = 21;
 
@@ -55,7 +55,7 @@ fn shards_are_written_as_ever() {
 }
 
 /// Small buffers do not show all that a compressor does. When this fails, one of them was updated and does it otherwise:
-/// what is ingested again with compression gets another version id, which the changelog has to say.
+/// a dataset ingested again with compression gets another version id, which the changelog has to say.
 #[test]
 fn compressors_write_what_they_wrote() {
     let words = ["shard", "grain", "sample", "epoch", "cursor", "plan", "node", "order"];

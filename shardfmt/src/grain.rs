@@ -126,7 +126,8 @@ impl<'a> Grain<'a> {
     ///
     /// # Errors
     ///
-    /// [`GrainError::Corrupt`] when these are not exactly the rows that `key` names. Whoever sent them is wrong.
+    /// [`GrainError::Corrupt`] when these are not exactly the rows that `key` names. Their sender is at
+    /// fault.
     pub fn verify(&self, key: GrainKey, shard_rows: u32, root: NodeHash) -> Result<(), GrainError> {
         let expected = merkle::rows_in_grain(shard_rows, key.rows, key.index);
         let Some(expected) = expected.filter(|_| key.rows.is_power_of_two()) else {

@@ -67,7 +67,7 @@ impl KeyedHash {
     }
 
     /// How often blocks go through the processor until `count` inputs of a chunk are hashed: as many side by side as it can, then
-    /// half as many, down to four, and what is left one by one.
+    /// half as many, down to four, and the rest one by one.
     fn passes(&self, count: usize) -> usize {
         let (mut passes, mut left, mut width) = (0, count, self.platform.simd_degree());
         while width >= 4 {

@@ -147,7 +147,7 @@ pub fn path(rows: &[RowDigest], grain_rows: u32, index: u32) -> Vec<NodeHash> {
     GrainTree::new(rows, grain_rows).path(index)
 }
 
-/// Whether `rows_of_grain` are the rows of grain `index` of the shard with this root and so many rows.
+/// Whether `rows_of_grain` are the rows of grain `index` of the shard with this root and number of rows.
 pub fn verify(
     root: NodeHash,
     shard_rows: u32,

@@ -35,7 +35,7 @@ pub enum At {
     Tag(TagName),
     /// `NAME@3fa9c2`: the one of its history whose id begins so.
     Version(VersionPrefix),
-    /// `NAME@~2`: the one that so many commits ago was the present one.
+    /// `NAME@~2`: the one that was present this number of commits ago.
     Back(u64),
 }
 

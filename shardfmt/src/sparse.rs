@@ -17,7 +17,7 @@ use crate::row::RowDigest;
 const DIGEST: u8 = 0;
 const ROW: u8 = 1;
 
-/// A row of a grain, or what is known of it.
+/// A row of a grain, or its leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Item<'a> {
     /// Its canonical bytes.
@@ -117,7 +117,7 @@ impl<'a> SparseGrain<'a> {
     ///
     /// # Errors
     ///
-    /// [`GrainError::Corrupt`] when these are not rows that `key` names. Whoever sent them is wrong.
+    /// [`GrainError::Corrupt`] when these are not rows that `key` names. Their sender is at fault.
     pub fn verify(&self, key: GrainKey, shard_rows: u32, root: NodeHash) -> Result<(), GrainError> {
         let expected = merkle::rows_in_grain(shard_rows, key.rows, key.index);
         let Some(expected) = expected.filter(|_| key.rows.is_power_of_two()) else {

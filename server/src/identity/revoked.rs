@@ -78,10 +78,10 @@ impl Revoked {
         stop.run_until_cancelled(following).await;
     }
 
-    /// Reads what the metastore has.
+    /// Reads the metastore's list.
     ///
     /// # Errors
-    /// When the metastore cannot; then what was known stays known.
+    /// When the metastore cannot; then the known list stays.
     pub async fn load(&self, metastore: &dyn Metastore) -> Result<(), MetaError> {
         self.take(&metastore.list(PREFIX).await?).await;
         Ok(())

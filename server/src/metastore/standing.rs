@@ -34,7 +34,7 @@ pub(crate) fn of_first(data: &Path, asked: Option<&MetastoreUrl>) -> Result<Meta
 }
 
 /// Where the metadata of a joined node is, whose first node told it of the etcd `told`, or of none: then it is with
-/// that node, whatever that has.
+/// that node, in either store.
 pub(crate) fn of_joined(
     told: Option<&EtcdUrl>,
     asked: Option<&MetastoreUrl>,

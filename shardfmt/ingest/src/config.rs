@@ -96,7 +96,8 @@ pub struct IngestConfig {
     /// Keep only the rows whose hash falls in this range. Default: all rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub take: Option<HashRange>,
-    /// The kind of the files, where their names and first bytes say another or none. Default: what they look like.
+    /// The kind of the files, where their names and first bytes say another or none. Default: the kind they
+    /// look like.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<Kind>,
     /// Keep only these columns, in this order. Default: all.
@@ -112,7 +113,7 @@ pub struct IngestConfig {
     /// What to do about input that cannot be read. Default: stop.
     #[serde(skip_serializing_if = "is_default")]
     pub on_error: OnError,
-    /// A `tokenizer.json` of Hugging Face, to make tokens of text. What is recorded here is its name; its digest is
+    /// A `tokenizer.json` of Hugging Face, to make tokens of text. The record has its name; its digest is
     /// among those of the inputs. Default: text stays text, and a sequence is one of bytes.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "file_name")]
     pub tokenizer: Option<PathBuf>,

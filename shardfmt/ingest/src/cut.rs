@@ -68,8 +68,8 @@ impl Cut {
     }
 }
 
-/// The rows of each shard that an ingest makes of `rows` rows of `bytes` canonical bytes in all when it is told nothing of
-/// sizes, in manifest order.
+/// The rows of each shard that an ingest makes of `rows` rows of `bytes` canonical bytes in all with the
+/// default sizes, in manifest order.
 pub fn default_shard_rows(rows: u64, bytes: u64) -> Vec<u32> {
     let cut = Cut::new(rows, bytes, None);
     let rows_of = |index| {

@@ -9,7 +9,7 @@ use shardfmt::size::ByteSize;
 
 use super::image_size::ImageSize;
 
-/// What a source may be, as told to someone who gave something else.
+/// The valid sources, for the error about another one.
 pub(super) const ACCEPTED: &str = "files, or directories of files, of Parquet (.parquet), Arrow (.arrow, .feather), CSV \
                                    (.csv, .tsv), JSON Lines (.jsonl), NumPy (.npy, .npz), libsvm (.libsvm, .svm) or text \
                                    (.txt), a directory of images (png, jpg, jpeg, webp, bmp), a .tar, .tar.gz or .tar.zst \
@@ -33,7 +33,7 @@ pub enum IngestError {
     /// Nothing that can be read from its beginning to its end, and again.
     #[error("{path}: is {what}, not a file; write its content to a file, or take it out of the input")]
     Special { path: PathBuf, what: &'static str },
-    /// A link out of the folder that was given: perhaps to what was not meant to be published.
+    /// A link out of the folder that was given: perhaps to files not meant to be published.
     #[error(
         "{path}: is a link that leads out of the input, to {target}; copy its target, or follow such links \
         (`follow_symlinks`)"
@@ -128,16 +128,16 @@ pub enum IngestError {
         "{path}: image {in_root:?} lies beside folders of images ({in_folder:?}); move it into a folder (its label) or choose one with `under`"
     )]
     Mixed { path: PathBuf, in_root: String, in_folder: String },
-    /// The source is not what it was when it was opened.
+    /// The source has changed since it was opened.
     #[error("{path}: changed while it was read ({what}); run again when nothing writes to it")]
     Changed { path: PathBuf, what: String },
     /// A row that has no canonical form.
     #[error("{path}: a row cannot be encoded ({reason}); drop or convert its column")]
     Row { path: PathBuf, reason: String },
-    /// What does not fit memory could not be kept on disk.
+    /// Rows that do not fit memory could not be kept on disk.
     #[error("temporary file in {directory}: {}", unkept(source))]
     Spill { directory: PathBuf, source: io::Error },
-    /// What was kept on disk is not what was written.
+    /// The bytes kept on disk are not those written.
     #[error("temporary file in {directory}: is damaged; run again, and it starts from the beginning")]
     Spoiled { directory: PathBuf, source: io::Error },
     /// A shard could not be made.
@@ -149,8 +149,8 @@ pub enum IngestError {
 }
 
 impl IngestError {
-    /// Whether it is about what is in the input, so that it can be left out: not about the settings, the disk, or files
-    /// that change while they are read.
+    /// Whether it is about the contents of the input, so that it can be left out: not about the settings, the
+    /// disk, or files that change while they are read.
     pub(super) fn is_about_content(&self) -> bool {
         match self {
             Self::Unknown { .. }

@@ -28,15 +28,16 @@ pub trait Content: fmt::Debug + Send + Sync {
     /// When it is gone or out of reach.
     fn open(&self) -> io::Result<Arc<dyn ReadAt>>;
 
-    /// Whether reading it twice costs little. What is far away is copied to a temporary file before it is read in any
-    /// order, so that it is fetched once.
+    /// Whether reading it twice costs little. A distant file is copied to a temporary file before it is read
+    /// in any order, so that it is fetched once.
     fn is_near(&self) -> bool;
 }
 
 /// Bytes that can be read anywhere, from several threads.
 pub trait ReadAt: Send + Sync {
     /// Reads up to the length of `buffer` from `offset` on; 0 only at the end. Who wants all of a small file asks for it
-    /// at once, from the beginning, and for the next one by name after that: what is far away may be fetched ahead.
+    /// at once, from the beginning, and for the next one by name after that: a distant file may be fetched
+    /// ahead.
     ///
     /// # Errors
     /// When they cannot be read; [`ErrorKind::StaleNetworkFileHandle`] when they are no longer those that were listed.
@@ -67,7 +68,7 @@ pub struct InputFile {
     /// the input lay.
     pub(super) name: String,
     pub(super) bytes: u64,
-    /// Changes when the content does, as far as can be told without reading it: the hash of what was said, as there may
+    /// Changes when the content does, as far as metadata shows: the hash of that metadata, as there may
     /// be millions of files.
     pub(super) stamp: [u8; 16],
     content: Arc<dyn Content>,
@@ -99,7 +100,7 @@ pub enum Links {
 
 impl InputFile {
     /// A file of `bytes` bytes. `path` is shown to people, `name` recorded in the version; `stamp` changes with the
-    /// content (an entity tag, a time of modification): an ingest that was interrupted goes on only if it has not.
+    /// content (an entity tag, a time of modification): an interrupted ingest continues only if it has not.
     pub fn new(
         path: impl Into<PathBuf>,
         name: impl Into<String>,
@@ -288,8 +289,8 @@ pub(super) fn read_error(path: &Path, source: io::Error) -> IngestError {
     }
 }
 
-/// The first time that a file of an input could not be read. Readers of formats tell what they make of it, such as an
-/// archive that ends too early: to be told apart from a file that is damaged, and never to be skipped as one.
+/// The first time that a file of an input could not be read. Readers of formats give their own error, such as
+/// an archive that ends too early: distinct from a damaged file, and never to be skipped as one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trouble(Arc<OnceLock<(InputFile, ErrorKind, String)>>);
 

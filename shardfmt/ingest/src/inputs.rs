@@ -119,7 +119,7 @@ impl Inputs {
         Self::new(name, vec![file], true, None)
     }
 
-    /// Takes out what is none to read: each with its name.
+    /// Takes out the unreadable inputs: each with its name.
     pub(super) fn take_unfit(&mut self) -> Vec<(String, IngestError)> {
         let unfit = self.files.extract_if(.., |file| file.unfit.is_some());
         unfit.filter_map(|file| file.unfit().map(|error| (file.name, error))).collect()

@@ -55,7 +55,7 @@ impl Kind {
         Kind::Mds,
     ];
 
-    /// What it is called.
+    /// Its name.
     pub fn description(self) -> &'static str {
         match self {
             Kind::Parquet => "Parquet",
@@ -103,7 +103,7 @@ impl Kind {
     }
 }
 
-/// What comes before the ending, in whatever case it is written.
+/// The part before the ending, in whatever case it is written.
 fn without_ending<'n>(name: &'n str, ending: &str) -> Option<&'n str> {
     let (stem, found) = name.split_at_checked(name.len().checked_sub(ending.len())?)?;
     found.eq_ignore_ascii_case(ending).then_some(stem)

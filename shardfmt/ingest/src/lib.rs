@@ -62,12 +62,12 @@ pub use shardfmt::store::Sink;
 pub struct Resources {
     /// Threads to work with, at least one.
     pub threads: usize,
-    /// Memory to work with; what does not fit lies on disk. Shards in the making count, so there is less to gain by more
-    /// threads when shards are large. A row takes up to four times its bytes on its way: one of more than a quarter of this
-    /// is refused.
+    /// Memory to work with; the rest lies on disk. Shards in the making count, so there is less to gain by
+    /// more threads when shards are large. A row takes up to four times its bytes on its way: one of more
+    /// than a quarter of this is refused.
     pub memory: ByteSize,
-    /// Where rows lie that memory does not hold, and what is done so far. The next ingest of the same input with the
-    /// same settings goes on with what it finds there. Without it, the system's directory for temporary files is
+    /// Where rows lie that memory does not hold, and the progress. The next ingest of the same input with the
+    /// same settings continues from there. Without it, the system's directory for temporary files is
     /// used, and nothing is kept.
     pub work: Option<PathBuf>,
 }
@@ -123,8 +123,8 @@ impl Resources {
         LargestRow { bytes: self.memory.0 / LargestRow::COPIES, memory: self.memory }
     }
 
-    /// Does something on these threads, such as opening a source: all that runs in parallel does so on the threads of
-    /// whoever asked for it.
+    /// Does something on these threads, such as opening a source: all that runs in parallel does so on the
+    /// caller's threads.
     ///
     /// # Errors
     /// When there can be no such threads.
@@ -132,7 +132,7 @@ impl Resources {
         Ok(self.pool(0)?.install(work))
     }
 
-    /// The threads, and so many more that only wait.
+    /// The threads, and `more` that only wait.
     fn pool(&self, more: usize) -> Result<ThreadPool, IngestError> {
         if self.memory < Self::LEAST_MEMORY {
             return Err(IngestError::Config {

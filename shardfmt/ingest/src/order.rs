@@ -11,7 +11,7 @@ use shardd_plan::Permutation;
 const WORDS: u64 = 8;
 
 /// The keys of [`Mix::Random`](super::Mix::Random): 64 bits for each row, from a keyed hash of its number. Sorted by
-/// them, every order of the rows is equally likely, as far as anyone can tell.
+/// them, every order of the rows is equally likely, by every test.
 pub(super) struct RandomKeys {
     key: [u8; 32],
     block: u64,

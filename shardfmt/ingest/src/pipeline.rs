@@ -17,7 +17,7 @@ use rayon::{Scope, Yield};
 /// The error of the earliest item that failed, whichever thread noticed first.
 ///
 /// # Panics
-/// When `produce` goes on after an error of what it pushes to: items would be missing from its end.
+/// When `produce` continues after an error of its sink: items would be missing from its end.
 pub(super) fn in_order<I, O, T, E>(
     in_flight: usize,
     produce: impl FnOnce(&mut dyn FnMut(I) -> Result<(), E>) -> Result<T, E>,
@@ -81,12 +81,12 @@ impl<O: Send, E: Send, C: FnMut(O) -> Result<(), E>> Line<O, E, C> {
         self.started += 1;
         scope.spawn(move |_| {
             let done = catch_unwind(AssertUnwindSafe(|| work(item)));
-            // Nobody listens any more when an earlier item has failed.
+            // The receiver is gone when an earlier item has failed.
             let _ = sender.send((number, done));
         });
     }
 
-    /// Consumes what is ready, and waits until fewer than `limit` items are unsettled.
+    /// Consumes the ready items, and waits until fewer than `limit` items are unsettled.
     fn settle(&mut self, limit: usize) -> Result<(), E> {
         let limit = limit.max(1) as u64;
         loop {

@@ -329,7 +329,7 @@ impl<'r> Reading<'r> {
         Ok(())
     }
 
-    /// Writes all rows to disk, so that another attempt can go on from here.
+    /// Writes all rows to disk, so that another attempt can continue from here.
     fn checkpoint(&mut self, inputs: Option<Vec<InputDigest>>) -> Result<(), IngestError> {
         let failed = |error| spill_error(self.resources, error);
         let mut parts = Vec::new();

@@ -17,7 +17,7 @@ use super::spill_file::Place;
 /// Before each row on disk: its key, its number, its length.
 const HEADER: usize = 20;
 const MOST_BUCKETS: u64 = 4096;
-/// Bytes that a block may have: what is in it is found by 32 bits.
+/// Bytes that a block may have: 32 bits address its contents.
 pub(super) const LARGEST_BLOCK: usize = u32::MAX as usize;
 /// Rows that come back together take at most this, so that offsets stay small and shards overlap.
 const LARGEST_PART: u64 = 1 << 30;
@@ -68,7 +68,8 @@ pub(super) enum Buckets {
         /// How many; a power of two.
         count: u64,
     },
-    /// Rows keep the order in which they come, whatever their keys: a bucket is what comes until it holds this many bytes.
+    /// Rows keep the order in which they come, whatever their keys: a bucket takes rows until it holds this
+    /// many bytes.
     AsTheyCome {
         /// Bytes of one bucket.
         bytes: u64,
@@ -112,7 +113,8 @@ struct Extent {
     rows: u64,
 }
 
-/// What was written to disk at once: the rows of some buckets, one after the other. Bucket, bytes and rows of each.
+/// The part written to disk at once: the rows of some buckets, one after the other. Bucket, bytes and rows of
+/// each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Spill(Vec<(usize, u64, u64)>);
 
@@ -185,7 +187,7 @@ impl Sorter {
         Ok(Sorter { spilled, file, ..Sorter::new(buckets, memory, limit, place) })
     }
 
-    /// Whether so many rows and bytes more fit memory. The first always do.
+    /// Whether `rows` and `bytes` more fit memory. The first always do.
     pub(super) fn has_room(&self, rows: usize, bytes: usize) -> bool {
         self.held == 0 || self.held.saturating_add(weight(rows, bytes)) <= self.limit
     }
@@ -279,7 +281,8 @@ impl Sorter {
         Ok(spill)
     }
 
-    /// The bucket of the sorted row at `at`, and where the rows of that bucket end. So many buckets are in this spill already.
+    /// The bucket of the sorted row at `at`, and where the rows of that bucket end. It is the number of
+    /// buckets in this spill already.
     fn next_bucket(&self, at: usize, already: usize) -> (usize, usize) {
         let rest = &self.rows[at..];
         match self.buckets {

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 pub(super) enum Place {
     /// At this path, for a later attempt to find.
     Kept(PathBuf),
-    /// In this directory, or that for temporary files: nobody else can open it, and it is gone when it is closed.
+    /// In this directory, or that for temporary files: no other process can open it, and it is gone when it
+    /// is closed.
     Unlinked(Option<PathBuf>),
 }
 

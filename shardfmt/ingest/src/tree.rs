@@ -14,7 +14,7 @@ const DEEPEST: usize = 64;
 
 /// All files below `root`, or only those of its folder `under`. Names that begin with a dot are left out, as `ls` does,
 /// and so are folders such as `__MACOSX`, whose files only look like images. Links are followed as `links` says; a cycle of
-/// them is an error. What is no file, and links that are not followed, are listed as such.
+/// them is an error. Entries that are not files, and links that are not followed, are listed as such.
 pub(super) fn walk(root: &Path, under: Option<&str>, links: Links) -> Result<Vec<InputFile>, IngestError> {
     let start = under.map_or_else(|| root.to_owned(), |under| root.join(under));
     if let Some(under) = under

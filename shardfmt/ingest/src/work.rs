@@ -22,12 +22,13 @@ use super::order::Classes;
 use super::sorter::{Buckets, Spill, Spilled};
 use super::spill_file::Place;
 
-/// Nobody comes back for work older than this.
+/// No ingest comes back for work older than this.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Digits of the name of a directory, which are hexadecimal: what is named otherwise is not ours to remove.
+/// Digits of the name of a directory, which are hexadecimal: a directory with another name is not ours to
+/// remove.
 pub(super) const NAME_DIGITS: usize = 32;
 
-/// The directory of one ingest; without one, what does not fit memory goes to unlinked temporary files.
+/// The directory of one ingest; without one, rows that do not fit memory go to unlinked temporary files.
 #[derive(Debug)]
 pub(super) struct Work {
     /// Where temporary files go.
@@ -45,7 +46,7 @@ enum Line {
     Shard(StoredShard),
 }
 
-/// All rows are on disk that were read until now: how far that is, and what is new since the checkpoint before.
+/// All rows are on disk that were read until now: their count, and the news since the checkpoint before.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Checkpoint {
     /// Pieces of the input that were read.
@@ -56,7 +57,7 @@ pub(super) struct Checkpoint {
     pub(super) files: FileChain,
     /// After the last piece: the digests of the input.
     pub(super) inputs: Option<Vec<InputDigest>>,
-    /// What could not be read: how much that is by now, and what is new of the list.
+    /// The unreadable parts: their number by now, and the new entries of the list.
     pub(super) skipped: SkippedList,
     /// One for each part of the input that is kept.
     pub(super) parts: Vec<PartCheckpoint>,
@@ -169,7 +170,7 @@ impl Work {
         Place::Unlinked(self.directory.clone().or_else(|| self.parent.clone()))
     }
 
-    /// Ends with an error: what was done is kept if the ingest may go on from it when it is tried again.
+    /// Ends with an error: the work is kept if the next attempt can continue from it.
     pub(super) fn end(self, error: IngestError) -> IngestError {
         if !error.may_pass() {
             self.remove();
@@ -179,7 +180,7 @@ impl Work {
 
     /// Removes everything: the version is committed, or will never be.
     pub(super) fn remove(self) {
-        // What stays is removed by a later ingest, when nobody has come back for it.
+        // A later ingest removes the rest, when no ingest has come back for it.
         if let Some(directory) = &self.directory {
             let _ = fs::remove_dir_all(directory);
         }
@@ -275,7 +276,7 @@ impl ReadSoFar {
     }
 }
 
-/// Removes the work of ingests that nobody came back for. That it cannot be removed is no reason not to ingest.
+/// Removes the work of ingests that did not come back. That it cannot be removed is no reason not to ingest.
 fn remove_forgotten(parent: &Path, but: &str) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let journal = entry.path().join("journal");

@@ -45,7 +45,7 @@ impl Ingest {
     /// Writes the shards of all versions to `sink`, aiming at `shard_size` or, without one, the default for the data.
     ///
     /// # Errors
-    /// As [`ingest`](super::ingest); running the same ingest again goes on with what was stored.
+    /// As [`ingest`](super::ingest); running the same ingest again continues from the stored shards.
     pub fn write(
         self,
         shard_size: Option<ByteSize>,
@@ -209,7 +209,7 @@ impl Writing<'_> {
 struct Rows {
     sorted: Sorted,
     part: Option<(Arc<Part>, usize)>,
-    /// Rows of parts to come that nobody wants.
+    /// Unwanted rows of parts to come.
     passed: u64,
 }
 

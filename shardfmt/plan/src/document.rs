@@ -63,7 +63,7 @@ pub enum Selection {
     /// Every slot in turn: all have been exchanged once after 1/Q epochs, and it is known when each will be.
     #[default]
     Cyclic,
-    /// Chosen anew after each epoch, as in the paper.
+    /// Chosen again after each epoch, as in the paper.
     Independent,
 }
 
@@ -104,7 +104,7 @@ pub struct Shape {
 /// What a user may choose about a plan; the rest has defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanOptions {
-    /// What is exchanged after each epoch; a tenth by default.
+    /// The share exchanged after each epoch; a tenth by default.
     pub q: Schedule,
     /// Chooses among plans that are otherwise equal.
     pub seed: u64,

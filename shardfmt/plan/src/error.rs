@@ -2,11 +2,11 @@
 
 use thiserror::Error;
 
-/// What was wrong with a document, a shape or a number of ranks, and the way out.
+/// The error in a document, a shape or a number of ranks, and the way out.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum PlanError {
-    /// A share is no number.
+    /// A share is not a number.
     #[error("exchange share {text:?} is not a decimal number: write 0, 0.1 or 1, or a list like 1,0.01")]
     ShareSyntax { text: String },
     /// A share is below 0 or above 1.

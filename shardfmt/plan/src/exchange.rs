@@ -115,12 +115,13 @@ impl Plan {
         Walk::new(self.exchange(epoch), chunk, None, End::Sending)
     }
 
-    /// What `partition` sends in a chunk, by entry, computed from its own part: O(what it sends).
+    /// The grains that `partition` sends in a chunk, by entry, computed from its own part: O(sent grains).
     pub fn sends(&self, epoch: Epoch, chunk: u32, partition: Partition) -> impl Iterator<Item = Move> + Send {
         Walk::new(self.exchange(epoch), chunk, Some(self.known(partition)), End::Sending)
     }
 
-    /// What `partition` receives in a chunk, by slot filled, computed from its own part: O(what it receives).
+    /// The grains that `partition` receives in a chunk, by slot filled, computed from its own part:
+    /// O(received grains).
     pub fn receives(
         &self,
         epoch: Epoch,
@@ -335,7 +336,7 @@ impl Exchange<'_> {
         Walk::new(self, chunk, Some(self.plan.known(partition)), End::Receiving)
     }
 
-    /// What is sent as the entries, or fills their slots.
+    /// The moves of the entries, or those into their slots.
     fn look<const N: usize>(&self, space: &Space, entries: [u64; N], end: End) -> [Move; N] {
         let goes = entries.map(|entry| (&space.goes, entry));
         let (from, to) = match end {
@@ -394,7 +395,7 @@ struct Walk<E> {
     first_entry: u64,
     /// Where the walk is, and which entries are left there.
     now: Option<(Space, Range<u64>)>,
-    /// What was worked out beside the move before.
+    /// The moves computed with the one before.
     ready: Option<std::array::IntoIter<Move, ABREAST>>,
 }
 
@@ -403,7 +404,7 @@ impl<'p, E: Borrow<Exchange<'p>>> Walk<E> {
         Walk { exchange, chunk, partition, end, next: 0, first_entry: 0, now: None, ready: None }
     }
 
-    /// Goes on to the next stratum of which something moves; nothing, if there is none.
+    /// Advances to the next stratum with moves; nothing, if there is none.
     fn enter(&mut self) -> Option<()> {
         let exchange = self.exchange.borrow();
         loop {

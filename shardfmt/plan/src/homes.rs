@@ -6,7 +6,7 @@ use super::members::Members;
 use super::split::Split;
 use super::{GrainNo, InitialPlacement, Partition, Permutation, PlanDocument};
 
-/// Where every grain is in epoch 0: the full ones in slots, the short ones beside them for ever.
+/// Where every grain is in epoch 0: the full ones in slots, the short ones beside them for good.
 #[derive(Clone, Debug)]
 pub(crate) struct Homes {
     slots: Split,

@@ -8,7 +8,7 @@ use blake3::hazmat::{ContextKey, HasherExt, hash_derive_key_context};
 /// The BLAKE3 `derive_key` context of plan format 1. A new format gets a new context, hence new choices.
 const CONTEXT: &str = "shardd plan 2026 v1";
 
-/// What `derive_key` makes of the context before it comes to the material: always the same.
+/// What `derive_key` makes of the context before the material: always the same.
 static CONTEXT_KEY: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context(CONTEXT));
 
 /// What a key is for. Written into the key, so no two uses share one.

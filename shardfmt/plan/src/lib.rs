@@ -208,7 +208,7 @@ impl Plan {
         self.rounds.size(self.known(partition))
     }
 
-    /// The short grains that belong to a partition for ever, in manifest order.
+    /// The short grains that always belong to a partition, in manifest order.
     pub fn short_grains(&self, partition: Partition) -> &[GrainNo] {
         self.homes.shorts_of(self.known(partition))
     }

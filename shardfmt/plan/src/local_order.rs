@@ -52,7 +52,7 @@ impl LocalOrder {
         }
     }
 
-    /// What was kept of the block met last, if nobody else has it just now.
+    /// The kept part of the last block, if it is free just now.
     pub(super) fn last_block(&self) -> LastBlock {
         match self {
             LocalOrder::Samples(_) => None,
@@ -85,7 +85,7 @@ pub(super) struct Blocked {
     unit_rows: u64,
     block_rows: u64,
     hole: Range<u64>,
-    /// The permutation within the block met last, if nobody uses it.
+    /// The permutation within the block met last, if it is free.
     last: Arc<Mutex<LastBlock>>,
     seed: u64,
     epoch: Epoch,

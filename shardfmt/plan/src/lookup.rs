@@ -10,7 +10,7 @@ use super::{Epoch, GrainNo, Local, Partition, Plan, SampleNo, Selection};
 pub enum GrainHome {
     /// In a slot of a partition.
     Slot(Partition, u64),
-    /// A short grain, with its partition for ever.
+    /// A short grain, with its lasting partition.
     Short(Partition),
 }
 

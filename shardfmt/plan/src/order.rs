@@ -70,8 +70,8 @@ impl Plan {
         before(positions.start)..before(positions.end)
     }
 
-    /// What `partitions` have at some positions, by position: what their owners own of a step, of which
-    /// [`step_shares`](Self::step_shares) says what they read. Costs as much as is read.
+    /// What `partitions` have at some positions, by position: the owners' part of a step, of which
+    /// [`step_shares`](Self::step_shares) gives their reads. Costs as much as is read.
     /// Positions past the end of the epoch and partitions past the last are not read.
     pub fn step_reads(&self, table: &SlotTable, positions: Range<u64>, partitions: Range<u32>) -> Vec<Read> {
         let end = positions.end.min(self.sample_count());

@@ -6,13 +6,14 @@ use std::ops::Range;
 use super::divisors::{divisors, smallest_divisor_from};
 use super::{Partition, Plan, PlanError, VirtualRank};
 
-/// The virtual ranks of a default, at most: 1, 2, 3, 4, 6, 8, 12 and 24 ranks have equal shares of so many.
+/// The virtual ranks of a default, at most: 1, 2, 3, 4, 6, 8, 12 and 24 ranks have equal shares of this
+/// number.
 const MOST: u64 = 24;
 /// The samples of a virtual rank in a step of a default, at least: batch normalisation loses accuracy with fewer than 16.
 const SAMPLES: u64 = 16;
-/// Up to so many virtual ranks, for the accelerators of one machine...
+/// Up to this number of virtual ranks, for the accelerators of one machine...
 const OF_A_MACHINE: u64 = 8;
-/// ...there may be fewer samples, at least so many.
+/// ...there may be fewer samples, at least this number.
 const SAMPLES_OF_A_MACHINE: u64 = 8;
 
 /// The virtual ranks of a run over `partitions` partitions in steps of `global_batch` samples, if nothing else is asked for: the

@@ -112,7 +112,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// The shares exchanged after epochs 0, 1, …; the last one holds on for ever. Written `0.1` or `1,0.01`.
+/// The shares exchanged after epochs 0, 1, …; the last one holds from then on. Written `0.1` or `1,0.01`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Share>", into = "Vec<Share>")]
 pub struct Schedule(Vec<Share>);

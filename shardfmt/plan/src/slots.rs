@@ -68,7 +68,8 @@ impl SlotTable {
         SlotTable::of(plan, epoch, Held::Traced)
     }
 
-    /// The table that somebody worked out before and kept. Where these bytes turn out to be damaged, grains are traced.
+    /// The table that was computed before and kept. Where these bytes turn out to be damaged, grains are
+    /// traced.
     ///
     /// # Panics
     /// If the bytes are of another plan.

@@ -13,8 +13,8 @@ impl Plan {
     /// What each of the virtual ranks `own`, of `virtual_ranks`, reads of the step of `positions`, by position. No two shares
     /// of the step differ by more than one sample. Positions past the end of the epoch are not read.
     ///
-    /// Costs what is read, and min(positions, P); where a virtual rank of `own` owns too little, also what those own that own
-    /// too much.
+    /// Costs the reads, and min(positions, P); where a virtual rank of `own` owns too little, also what those
+    /// own that own too much.
     ///
     /// # Panics
     /// If `own` has a virtual rank that is not below `virtual_ranks`.

@@ -39,7 +39,8 @@ enum OfSample {
 }
 
 impl Strata {
-    /// Strata with these names, `by` what they are made, and the stratum of each sample in manifest order.
+    /// Strata with these names, `by` the property they are made by, and the stratum of each sample in
+    /// manifest order.
     ///
     /// # Errors
     /// [`PlanError::Strata`] if there are none or more than 65,536, or a sample is in none of them.

@@ -280,7 +280,7 @@ impl<'a> StatisticsColumn<'a> {
         })
     }
 
-    /// The statistics of a shard with so many rows.
+    /// The statistics of a shard with `rows` rows.
     fn value(&self, index: usize, rows: u32) -> Result<Option<Statistics>, String> {
         if self.present.is_some_and(|present| present.is_null(index)) {
             return Ok(None);

@@ -19,8 +19,8 @@ use crate::digest::VersionId;
 /// What the columns that every manifest has take of its file for one shard.
 const LEAST_BYTES_PER_SHARD: u64 = 100;
 
-/// The manifest of a version, of which only what is asked for is read. Everything read is verified against the version's
-/// id. Methods that return a `Result` may read, and wait for it.
+/// The manifest of a version, of which only the requested parts are read. Everything read is verified against
+/// the version's id. Methods that return a `Result` may read, and wait for it.
 ///
 /// A manifest written before there were totals is read whole when it is opened.
 pub struct ManifestFile {
@@ -35,7 +35,7 @@ pub struct ManifestFile {
     last: Mutex<Option<(usize, Arc<Vec<ShardEntry>>)>>,
 }
 
-/// A record batch by what comes before it.
+/// A record batch by the counts before it.
 #[derive(Debug)]
 struct Batch {
     first_shard: u64,
@@ -109,7 +109,7 @@ impl ManifestFile {
         }
     }
 
-    /// What was ingested.
+    /// The inputs of the ingest.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl ManifestFile {
         needed(&self.footer, &self.file, INPUTS_KEY)
     }
 
-    /// What was not ingested because it could not be read: how much that is, and the first of it.
+    /// The inputs left out as unreadable: their number, and the first of them.
     ///
     /// # Errors
     ///
@@ -276,7 +276,7 @@ fn decode(file: &VerifiedFile, footer: &Footer) -> Result<(Manifest, Index), Man
     Ok((manifest, index))
 }
 
-/// Where record batches begin, if so many shards fit into them and together are all.
+/// Where record batches begin, if this number of shards fits into them and together are all.
 fn batches(counts: &[(u64, u64)], totals: &Totals, footer: &Footer) -> Result<Vec<Batch>, ManifestError> {
     let mut batches = Vec::with_capacity(counts.len());
     let (mut first_shard, mut first_sample) = (0u64, 0u64);

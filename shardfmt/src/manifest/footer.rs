@@ -37,7 +37,7 @@ const MAY_BE_LONG: [&str; 4] = [INPUTS_KEY, LABELS_KEY, ROWS_KEY, SKIPPED_KEY];
 /// The longest text of those in the metadata.
 const SHORT: usize = 64 << 10;
 
-/// What is read of the end of a file at first: mostly, all of the footer.
+/// The bytes read of the end of a file at first: mostly, all of the footer.
 const FIRST_READ: u64 = 64 << 10;
 
 /// A footer that was read.

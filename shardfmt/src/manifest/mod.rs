@@ -64,15 +64,16 @@ pub struct Manifest {
     pub shards: Vec<ShardEntry>,
     /// The configuration of the ingest: with the inputs, all that decides the shards.
     pub config: Value,
-    /// What was ingested.
+    /// The inputs of the ingest.
     pub inputs: Vec<InputDigest>,
-    /// What was not, because it could not be read: the first [`SKIPPED_LISTED`] in input order.
+    /// The unreadable parts: the first [`SKIPPED_LISTED`] in input order.
     pub skipped: Vec<Skipped>,
     /// How much was skipped in all.
     pub skipped_count: u64,
 }
 
-/// A file, member or row of the input that could not be read and was passed over, as the ingest was told to.
+/// A file, member or row of the input that could not be read and was passed over, as the settings of the
+/// ingest allow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
     /// Which one.
@@ -81,7 +82,7 @@ pub struct Skipped {
     pub reason: String,
 }
 
-/// What was skipped of an input.
+/// The skipped parts of an input.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedList {
     /// How much that is.
@@ -114,7 +115,7 @@ impl Manifest {
             let skipped = serde_json::to_string(&skipped).map_err(footer::external)?;
             texts.insert(footer::SKIPPED_KEY.to_owned(), skipped);
         }
-        // What has no statistics is written as it was before there were any, and so keeps its name.
+        // A manifest without statistics is written as before there were any, and so keeps its name.
         let indexed =
             !self.schema.fields().is_empty() && self.shards.iter().any(|shard| shard.statistics.is_some());
         let batches = index::cut(self, indexed);
@@ -130,7 +131,8 @@ impl Manifest {
         footer::write(columns::fields(&self.schema, indexed), texts, indexed, batches)
     }
 
-    /// Names the version: the digest of the encoding. A manifest that was read is named by the digest of what was read.
+    /// Names the version: the digest of the encoding. A manifest that was read is named by the digest of the
+    /// read bytes.
     pub fn id(&self) -> VersionId {
         VersionId::of(&self.encode())
     }

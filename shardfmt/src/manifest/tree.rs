@@ -16,7 +16,7 @@ use crate::digest::Digest;
 /// Files up to this length have no tree: they are read whole.
 pub(crate) const TREE_FROM: u64 = 256 << 10;
 
-/// What is verified as one.
+/// The unit of verification.
 pub(super) const GROUP: u64 = 16 << 10;
 
 /// Groups whose chaining values are read as one.
@@ -55,7 +55,8 @@ pub fn tree_of(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(tree)
 }
 
-/// What is read of a tree at first, verified: how long the file is said to be, and the chaining values of its spans.
+/// The part read of a tree at first, verified: the declared length of the file, and the chaining values of
+/// its spans.
 #[derive(Debug)]
 pub(super) struct TreeHead {
     /// True when the last byte of the file has been verified.

@@ -91,7 +91,7 @@ impl VerifiedFile {
             let length = self.length();
             let start = length.saturating_sub(most);
             match self.read(start..length) {
-                // The length that a wrong tree told is forgotten with it, once.
+                // The length of a wrong tree is forgotten with it, once.
                 _ if self.length() != length => {}
                 end => return Ok((start, end?)),
             }

@@ -124,7 +124,7 @@ impl Floats {
         }
     }
 
-    /// The bits of what is no finite number.
+    /// The bits of a value that is not a finite number.
     fn read(&self, text: &str) -> Option<u64> {
         let sign = (self.exponent << 1) & !self.exponent;
         match text {
@@ -164,7 +164,7 @@ pub(super) fn read(field: &Field, text: &[u8]) -> Result<Tree, Reason> {
     }
 }
 
-/// What is still to be read.
+/// The rest of the text.
 struct Rest<'a>(&'a str);
 
 impl<'a> Rest<'a> {
@@ -281,7 +281,7 @@ impl<'a> Rest<'a> {
         read_integer(number, width, data_type)
     }
 
-    /// The bits of a float: a number, or the text of what is none.
+    /// The bits of a float: a number, or the text of one that is not finite.
     fn float<F>(&mut self, floats: &Floats, bits: impl Fn(F) -> u64) -> Result<u64, Reason>
     where
         F: FromStr + Into<f64> + Copy,

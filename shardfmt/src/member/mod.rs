@@ -46,7 +46,7 @@ pub struct Member {
 pub struct MemberError {
     /// The member, or the column that lacks one.
     pub member: String,
-    /// What is wrong with it.
+    /// The fault.
     pub reason: String,
 }
 
@@ -61,7 +61,7 @@ struct Column {
 enum Kind {
     Text,
     Binary,
-    /// Binary of so many bytes.
+    /// Binary of this number of bytes.
     FixedBinary(usize),
     Integer(usize),
     Dense(Dense),

@@ -168,7 +168,7 @@ fn put_values(data_type: &DataType, cells: &[Cell<'_>], out: &mut Vec<u8>) -> Re
         }
         DataType::FixedSizeList(field, size) => {
             let size = usize::try_from(*size).map_err(|_| misfit())?;
-            // What is blank takes no bytes of the document, but a place here.
+            // A blank cell takes no bytes of the document, but a place here.
             if cells.len().checked_mul(size).is_none_or(|all| all > MAX_ROW_BYTES / size_of::<Cell<'_>>()) {
                 return Err(too_large());
             }

@@ -66,10 +66,11 @@ impl Part {
         above.unwrap_or_else(|| root(&[]))
     }
 
-    /// Takes the next subtree, which is whole and as high as said, and begins where one of that height may.
+    /// Takes the next subtree, which is whole and as high as declared, and begins where one of that height
+    /// may.
     fn add(&mut self, mut height: u32, mut node: NodeHash) {
         let end = self.end + (1 << height);
-        // What stands on the right is joined with what is on its left, if all of that is here.
+        // The subtree on the right is joined with the one on its left, if all of that is here.
         while self.end >> height & 1 == 1 && ((self.end >> height) - 1) << height >= self.begin {
             let left = self.nodes.pop().expect("it covers the leaves before");
             node = NodeHash::of_pair(&left, &node);

@@ -269,7 +269,7 @@ impl<'s> Builder<'s> {
                     return Err(beneath_a_null());
                 }
                 self.presence.append_bitmap(bitmap, count);
-                blank = Some(Cow::Owned(null)); // what is hidden is among them
+                blank = Some(Cow::Owned(null)); // hidden values are among them
             }
             other => return Err(unknown_presence(other)),
         }

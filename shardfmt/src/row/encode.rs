@@ -77,7 +77,7 @@ impl RowEncoder {
         }
     }
 
-    /// The memory that the values of consecutive rows lie in, as far as they are bytes or of one size.
+    /// The memory that the values of consecutive rows lie in, if they are bytes or of one size.
     pub fn memory_of(&self, rows: Range<usize>) -> impl Iterator<Item = &[u8]> {
         self.columns.iter().filter_map(move |column| match (&column.flat, &column.values) {
             (Some(flat), _) => {

@@ -79,7 +79,7 @@ impl Rows<'_> {
 /// Lends the memory that batches are gathered into.
 ///
 /// Fresh memory is written at a tenth of the speed of memory that was written before, so an implementation for many batches
-/// lends what came back from batches that nobody has any more.
+/// lends the memory of dropped batches.
 pub trait Memory {
     /// At least `len` writable bytes from a multiple of 64 on, whatever they hold.
     ///
@@ -89,7 +89,7 @@ pub trait Memory {
     fn lend(&self, len: usize) -> io::Result<Lent>;
 }
 
-/// Memory from the allocator, for each batch anew.
+/// Memory from the allocator, new for each batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fresh;
 
@@ -107,7 +107,8 @@ enum Place {
     Foreign { start: NonNull<u8>, len: usize, owner: Arc<dyn Allocation> },
 }
 
-// SAFETY: whoever made the foreign place has said that nobody else refers to its bytes; its owner may be sent itself.
+// SAFETY: the maker of the foreign place has promised that no other code refers to its bytes; its owner may
+// be sent itself.
 unsafe impl Send for Place {}
 
 impl fmt::Debug for Lent {
@@ -121,8 +122,8 @@ impl Lent {
     ///
     /// # Safety
     ///
-    /// The bytes are initialised and writable, `start` is a multiple of 64, and nobody else reads or writes them before
-    /// `owner` is dropped.
+    /// The bytes are initialised and writable, `start` is a multiple of 64, and no other code reads or writes
+    /// them before `owner` is dropped.
     pub unsafe fn new(start: NonNull<u8>, len: usize, owner: Arc<dyn Allocation>) -> Self {
         debug_assert_eq!(start.addr().get() % 64, 0, "Arrow's buffers begin at multiples of 64");
         Self(Place::Foreign { start, len, owner })
@@ -132,14 +133,14 @@ impl Lent {
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         match &mut self.0 {
             Place::Own(buffer) => buffer.as_slice_mut(),
-            // SAFETY: `Lent::new` was told that these are writable and nobody else's.
+            // SAFETY: `Lent::new` requires that these are writable and exclusive.
             Place::Foreign { start, len, .. } => unsafe {
                 std::slice::from_raw_parts_mut(start.as_ptr(), *len)
             },
         }
     }
 
-    /// The first `len` bytes, which nobody writes any more.
+    /// The first `len` bytes, which no code writes any more.
     ///
     /// # Panics
     ///
@@ -147,7 +148,7 @@ impl Lent {
     pub fn into_buffer(self, len: usize) -> Buffer {
         let whole = match self.0 {
             Place::Own(buffer) => buffer.into(),
-            // SAFETY: `Lent::new` was told that they are there for as long as their owner.
+            // SAFETY: `Lent::new` requires that they live as long as their owner.
             Place::Foreign { start, len, owner } => unsafe {
                 Buffer::from_custom_allocation(start, len, owner)
             },
@@ -248,7 +249,7 @@ impl RowCodec {
     }
 }
 
-/// What is copied of a value.
+/// The copied part of a value.
 enum Form {
     /// `width` bytes, after as many bytes of presence as there are levels.
     Flat { levels: usize, width: usize },
@@ -277,7 +278,7 @@ fn are_flat(rows: &[&[u8]], levels: usize, width: usize) -> bool {
     rows.iter().all(|row| row.len() >= levels + width && row[..levels].iter().all(|level| *level == 1))
 }
 
-/// The bytes that a row begins with, and the rest of it; `None` for a null and for what is no row.
+/// The bytes that a row begins with, and the rest of it; `None` for a null and for bytes that are not a row.
 #[inline]
 fn split_bytes(row: &[u8]) -> Option<(&[u8], &[u8])> {
     let (1, rest) = row.split_first()? else { return None };
@@ -356,10 +357,11 @@ fn copy_small<const WIDTH: usize>(cells: &[&[u8]], out: &mut [u8]) {
     }
 }
 
-/// How many values ahead are fetched into the processor's cache: they lie anywhere, which it cannot foresee. So many cover the
-/// time that memory takes, of the smallest for which it matters.
+/// How many values ahead are fetched into the processor's cache: they lie anywhere, which it cannot foresee.
+/// This number covers the time that memory takes, of the smallest for which it matters.
 const AHEAD: usize = 8;
-/// Of a long value its beginning is enough; the processor goes on by itself, and has only so many requests on their way at once.
+/// Of a long value its beginning is enough; the processor continues by itself, and has a limited number of
+/// requests on their way at once.
 const FETCHED: usize = 256;
 
 fn copy<'b>(cells: &[&[u8]], places: impl Iterator<Item = &'b mut [u8]>) {

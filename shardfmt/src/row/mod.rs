@@ -240,7 +240,7 @@ pub enum RowError {
     /// The bytes are no row of this schema.
     #[error("malformed row: column {column:?} {reason}")]
     Malformed { column: String, reason: String },
-    /// The row goes on after its last column.
+    /// The row has bytes after its last column.
     #[error("malformed row: row {row} has {bytes} bytes after its last column")]
     TrailingBytes { row: usize, bytes: usize },
     /// Arrow refused.

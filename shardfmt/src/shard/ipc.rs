@@ -250,7 +250,7 @@ impl Layout {
     }
 }
 
-/// The number of rows of a record batch with so many bytes of values.
+/// The number of rows of a record batch with this number of bytes of values.
 fn row_count(batch: ipc::RecordBatch<'_>, bytes: u64) -> Result<u32, Reason> {
     let rows =
         u32::try_from(batch.length()).map_err(|_| format!("it cannot have {} rows", batch.length()))?;

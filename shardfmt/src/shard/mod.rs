@@ -56,7 +56,7 @@ pub struct Shard {
     encoders: Vec<RowEncoder>,
     /// The first row of each record batch, and the number of rows.
     starts: Vec<u32>,
-    /// What lies in memory of its own: its file, if that is not mapped, and what was decompressed.
+    /// The bytes in memory of its own: its file, if that is not mapped, and decompressed values.
     heap_bytes: u64,
 }
 
@@ -134,7 +134,7 @@ impl Shard {
     ///
     /// # Errors
     ///
-    /// [`ShardError::WrongDigest`] if not: whoever gave them is wrong.
+    /// [`ShardError::WrongDigest`] if not: their source is at fault.
     pub fn verify(&self, id: ShardId) -> Result<(), ShardError> {
         let found = self.id();
         if found == id { Ok(()) } else { Err(ShardError::WrongDigest { expected: id, found }) }
@@ -201,7 +201,7 @@ impl Shard {
         (&self.encoders[batch], (row - self.starts[batch]) as usize)
     }
 
-    /// The memory that the values of consecutive rows lie in, as far as they are bytes or of one size.
+    /// The memory that the values of consecutive rows lie in, if they are bytes or of one size.
     ///
     /// # Panics
     ///
@@ -345,7 +345,7 @@ pub enum ShardError {
     /// The rows asked for are not in the shard.
     #[error("rows {start}..{end} are not in shard {shard}, which has {rows}")]
     NoSuchRows { shard: String, start: u32, end: u32, rows: u32 },
-    /// What was fetched is not what was asked for.
+    /// The fetched bytes are not the requested ones.
     #[error("range {range} of shard {shard} has {found} bytes instead of {expected}")]
     Fetched { shard: String, range: usize, expected: u64, found: u64 },
     /// A row could not be written or read.

@@ -26,8 +26,8 @@ pub fn will_need(bytes: &[u8]) {
     let _ = advise(bytes, Advice::WillNeed);
 }
 
-/// Says of mapped `bytes` that who touches a page wants this page alone. Else the kernel reads as many beside it as it has been
-/// told to, which may be megabytes, in place of others that were asked for.
+/// Says of mapped `bytes` that who touches a page wants this page alone. Else the kernel reads as many beside
+/// it as its settings say, which may be megabytes, in place of others that were asked for.
 pub fn nothing_beside(bytes: &[u8]) {
     let _ = advise(bytes, Advice::Random);
 }
@@ -37,11 +37,12 @@ fn advise(bytes: &[u8], advice: Advice) -> io::Result<()> {
     if pages.is_empty() {
         return Ok(());
     }
-    // SAFETY: the pages are of memory that a slice lies in; these kinds of advice change nothing of what is in it.
+    // SAFETY: the pages are of memory that a slice lies in; these kinds of advice change nothing in it.
     Ok(unsafe { madvise(std::ptr::without_provenance_mut(pages.start), pages.len(), advice) }?)
 }
 
-/// Whether the kernel has all pages of mapped `bytes` in memory, by what it says now. It may say yes of files that are not the user's.
+/// Whether the kernel has all pages of mapped `bytes` in memory, by its present answer. It may say yes of
+/// files that are not the user's.
 pub fn are_resident(bytes: &[u8]) -> bool {
     let pages = pages_of(bytes);
     let mut told = vec![0u8; pages.len() / rustix::param::page_size()];

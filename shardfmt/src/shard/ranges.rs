@@ -193,7 +193,7 @@ impl Sparse {
     fn into_buffer(self) -> Buffer {
         let Some(memory) = self.0 else { return Buffer::from_vec(Vec::<u8>::new()) };
         let (start, length) = (NonNull::from(&memory[..]).cast(), memory.len());
-        // SAFETY: the memory is mapped for as long as its owner lives, and nobody writes to it any more.
+        // SAFETY: the memory is mapped for as long as its owner lives, and no code writes to it any more.
         unsafe { Buffer::from_custom_allocation(start, length, Arc::new(memory)) }
     }
 }

@@ -179,7 +179,7 @@ fn small_ranges(column: &ColumnPlace) -> Vec<Range<u64>> {
     }
 }
 
-/// What is still to be read.
+/// The rest of the bytes.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {

@@ -44,7 +44,7 @@ pub struct ShardWriter {
     row_bytes: u64,
     labels: Option<Labels>,
     statistics: Gatherer,
-    /// The digest of the file as far as it is written, and how far that is.
+    /// The digest of the file written up to now, and its length.
     hasher: blake3::Hasher,
     hashed: usize,
 }
@@ -137,7 +137,7 @@ impl ShardWriter {
         self.row_bytes
     }
 
-    /// Makes room for rows of so many bytes in all: the shard is then made where it stays.
+    /// Makes room for rows of `bytes` bytes in all: the shard is then made where it stays.
     pub fn reserve(&mut self, row_bytes: u64) {
         // Offsets, padding and footers; a guess, as canonical rows have lengths and marks of their own.
         let file_bytes = row_bytes + row_bytes / 32 + RECORD_BATCH_BYTES as u64 / 16;
@@ -165,8 +165,8 @@ impl ShardWriter {
     ///
     /// # Errors
     ///
-    /// [`ShardError::Row`] when the bytes are no such row: told now or by a later call. [`ShardError::TooLarge`] when
-    /// the shard would be. The shard is then of no further use.
+    /// [`ShardError::Row`] when the bytes are no such row: returned now or by a later call.
+    /// [`ShardError::TooLarge`] when the shard would be. The shard is then of no further use.
     pub fn push_row(&mut self, canonical: &[u8]) -> Result<(), ShardError> {
         self.canonical.extend_from_slice(canonical);
         self.row_kept(canonical.len())
@@ -271,7 +271,7 @@ impl ShardWriter {
         check_size(self.file.get_ref().len() as u64)
     }
 
-    /// Hashes what was written since, while it is still in the processor's cache.
+    /// Hashes the bytes written since, while it is still in the processor's cache.
     fn hash(&mut self) {
         self.hasher.update(&self.file.get_ref()[self.hashed..]);
         self.hashed = self.file.get_ref().len();

@@ -27,7 +27,7 @@ pub(super) struct ArchiveSource {
     pictures: Pictures,
 }
 
-/// Opens archives as what they are, or what the settings say they are.
+/// Opens archives by their own kind, or by that of the settings.
 pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<Box<dyn Format>, IngestError> {
     let mut tars = Tars::open(inputs, config)?;
     let mut look = Look::new(config);
@@ -83,7 +83,7 @@ struct Look<'c> {
 
 #[derive(Default)]
 struct Found {
-    /// What is wrong with a member, if that ends the ingest.
+    /// The fault of a member, if that ends the ingest.
     first_fault: Option<IngestError>,
     /// For each archive: names that are there twice.
     twice: Vec<Twice>,

@@ -14,10 +14,11 @@ use super::npy;
 use super::picture::Pictures;
 use crate::image_size::CHANNELS;
 
-/// What is looked at to learn what an array is: a header longer than this describes no plain numbers.
+/// The bytes read to learn the type of an array: a header longer than this describes no plain numbers.
 pub(super) const LONGEST_HEADER: usize = 4 << 10;
 
-/// What is said of an array before its values, which are bytes in little-endian order, the last dimension fastest.
+/// The facts of an array before its values, which are bytes in little-endian order, the last dimension
+/// fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) item: DataType,

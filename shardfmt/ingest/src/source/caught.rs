@@ -11,7 +11,7 @@ thread_local! {
 }
 
 /// Runs a reader of someone else's making on bytes of someone else's making: `None` if it panicked, which has then not
-/// read anything. What it was working on must not be used again.
+/// read anything. Its input must not be used again.
 pub(super) fn caught<T>(read: impl FnOnce() -> T) -> Option<T> {
     hush_caught_panics();
     let before = IS_CAUGHT.replace(true);

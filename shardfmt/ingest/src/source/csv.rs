@@ -28,12 +28,12 @@ pub(super) struct CsvSource {
     about: About,
     files: Alike<(InputFile, Header)>,
     grammar: Grammar,
-    /// As the reader of CSV is told.
+    /// The schema given to the reader of CSV.
     read_as: SchemaRef,
 }
 
 /// The first line of a CSV file. It is put before every block of rows: what begins a text may be a byte order mark, and
-/// the number of columns is told by the first line.
+/// the number of columns follows from the first line.
 #[derive(Debug)]
 struct Header {
     line: Vec<u8>,
@@ -232,7 +232,7 @@ impl Header {
         Ok(())
     }
 
-    /// What is wrong with a single record.
+    /// The fault of a single record.
     fn fault(&self, path: &Path, record: Records<'_>, reason: String) -> IngestError {
         let (path, line) = (path.to_owned(), record.line());
         let reason = self.infer(record).err().unwrap_or(reason);
@@ -343,7 +343,8 @@ fn check_rows(records: Records<'_>, rows: usize) -> Result<(), String> {
     if rows == expected { Ok(()) } else { Err(format!("is read as {rows} rows instead of {expected}")) }
 }
 
-/// The length of the first record of a text with its end: a line, unless a quoted value goes on in the next.
+/// The length of the first record of a text with its end: a line, unless a quoted value continues in the
+/// next.
 fn record<const DELIMITER: u8>(text: &[u8]) -> Option<usize> {
     let mut state = State::Start;
     for (index, &byte) in text.iter().enumerate() {

@@ -10,7 +10,7 @@ use crate::kind::Kind;
 use crate::{IngestConfig, IngestError};
 
 impl Kind {
-    /// What the input is: what the user says, or what it looks like.
+    /// The kind of the input: that of the user, or the one it looks like.
     pub(super) fn of(inputs: &Inputs, config: &IngestConfig) -> Result<Kind, IngestError> {
         match (config.format, inputs.files.as_slice()) {
             (Some(kind), _) => Ok(kind),
@@ -20,7 +20,7 @@ impl Kind {
     }
 
     /// Those of the files that are of this kind, and how many others there are. A single file always is, and so are all,
-    /// if the user said so and the names say nothing.
+    /// if the user named the kind and the names show none.
     pub(super) fn files(self, inputs: Inputs, config: &IngestConfig) -> (Vec<InputFile>, u64) {
         let count = inputs.files.len();
         let all = inputs.is_file
@@ -30,7 +30,7 @@ impl Kind {
         (files, others)
     }
 
-    /// Refuses settings that are about other kinds: nobody should think that they did something.
+    /// Refuses settings that are about other kinds: no user should think that they had an effect.
     pub(super) fn check_settings(self, config: &IngestConfig) -> Result<(), IngestError> {
         let is_typed =
             matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines | Kind::Archive | Kind::WebDataset);
@@ -108,7 +108,7 @@ impl Kind {
     }
 }
 
-/// What is there, for someone who expected samples.
+/// The list of files, for someone who expected samples.
 fn describe(files: &[InputFile]) -> String {
     match files {
         [] => "the directory is empty".to_owned(),

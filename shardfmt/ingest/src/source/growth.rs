@@ -10,14 +10,14 @@ use super::{LARGE_BYTES, PIECE_ROWS};
 /// The parts of a record batch, each small enough for a piece as plain rows.
 ///
 /// # Errors
-/// What is wrong, in words, when a row is too large for any piece.
+/// The fault, in words, when a row is too large for any piece.
 pub(super) fn slices(batch: RecordBatch) -> Result<Vec<RecordBatch>, String> {
     let mut slices = Vec::new();
     cut(batch, LARGE_BYTES, &mut slices)?;
     Ok(slices)
 }
 
-/// Cuts a record batch into parts of at most so many bytes, or a single row.
+/// Cuts a record batch into parts of at most this number of bytes, or a single row.
 fn cut(batch: RecordBatch, most: u64, slices: &mut Vec<RecordBatch>) -> Result<(), String> {
     let rows = batch.num_rows();
     let bytes = batch.columns().iter().map(|column| plain_bytes(column)).fold(0, u64::saturating_add);

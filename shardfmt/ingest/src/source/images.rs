@@ -19,7 +19,7 @@ use crate::tree::{folders_there, is_hidden};
 
 /// An encoded image larger than this is refused: it would be a mistake or an attack.
 pub(super) const LARGEST_IMAGE: u64 = 256 << 20;
-/// A piece ends when its images weigh this much or are so many.
+/// A piece ends when its images weigh this much or have this number.
 const PIECE_BYTES: u64 = 2 << 20;
 const PIECE_IMAGES: usize = 1024;
 
@@ -39,7 +39,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Adds one that weighs so much; whether the piece is full now, and the next one begins.
+    /// Adds one of this weight; whether the piece is full now, and the next one begins.
     pub(super) fn add(&mut self, weight: u64) -> bool {
         self.images += 1;
         self.bytes = self.bytes.saturating_add(weight);

@@ -369,7 +369,7 @@ fn check_buffers(batch: ipc::RecordBatch<'_>, body: &[u8]) -> Result<u64, Reason
 
 const GAVE_UP: &str = "its reader gave up";
 
-/// Runs Arrow's decoder, which trusts some of what it is given.
+/// Runs Arrow's decoder, which trusts some of its input.
 fn decoded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, Reason> {
     caught(read).ok_or(GAVE_UP)?.map_err(one_line)
 }

@@ -14,8 +14,8 @@ pub(super) fn is_sound(bytes: &[u8]) -> bool {
     Headers::default().read(bytes).is_some()
 }
 
-/// Whether a JPEG of any kind reaches its end mark. Decoders fill what is missing with grey and report nothing, so a
-/// download that broke off would go unnoticed.
+/// Whether a JPEG of any kind reaches its end mark. Decoders fill missing parts with grey and report nothing,
+/// so a download that broke off would go unnoticed.
 pub(super) fn is_whole(bytes: &[u8]) -> bool {
     const END: u8 = 0xd9;
     let mut rest = bytes.get(2..).unwrap_or_default();
@@ -33,7 +33,7 @@ pub(super) fn is_whole(bytes: &[u8]) -> bool {
     }
 }
 
-/// What is said of an image before its data.
+/// The facts of an image before its data.
 #[derive(Default)]
 struct Headers {
     quantization: [bool; 4],
@@ -294,7 +294,7 @@ impl Bits<'_> {
         }
     }
 
-    /// Passes over a mark, which must be what comes after the byte begun.
+    /// Passes over a mark, which must come after the byte begun.
     fn mark(&mut self, mark: u8) -> Option<()> {
         self.fill();
         if self.count >= 8 {

@@ -41,7 +41,7 @@ pub(super) struct JsonSource {
     on_error: OnError,
     grammar: Grammar,
     columns: u64,
-    /// As the reader of JSON is told.
+    /// The schema given to the reader of JSON.
     read_as: SchemaRef,
     /// Columns whose type was chosen, or which are not read: what integers are in them is no matter.
     chosen: Chosen,
@@ -77,7 +77,7 @@ impl JsonSource {
             Some(chosen) => Arc::new(Field::new(field.name(), chosen.clone(), true)),
             None => field.clone(),
         });
-        // Of what nobody asks for nothing need be read.
+        // Unrequested columns need no reading.
         let found = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
         let (read_as, _) = super::project(&path, &found, config.columns.as_deref())?;
         let schema = canonical::canonical_schema(&path, &read_as)?;
@@ -124,7 +124,8 @@ impl JsonSource {
             return Err(format!("has {objects} objects, too many for {} columns", self.columns));
         }
         if self.on_error == OnError::Skip {
-            // Arrow's reader forgives what is not quite JSON; whether lines are skipped must not change what is one.
+            // Arrow's reader forgives text that is not quite JSON; whether lines are skipped must not change
+            // the rule.
             records.iter().try_for_each(|(_, record)| Object::of_line(record, &self.chosen).map(|_| ()))?;
         }
         let mut decoder = self.builder().with_batch_size(records.len()).build_decoder().map_err(words)?;
@@ -211,7 +212,7 @@ impl Chosen {
     }
 }
 
-/// What is known of the values of a column.
+/// The known facts about the values of a column.
 #[derive(Clone, Debug, Default, PartialEq)]
 enum Shape {
     /// None was there.

@@ -28,7 +28,7 @@ const INTEGERS: [&str; 7] = ["cls", "cls2", "class", "count", "index", "inx", "i
 const TEXTS: [&str; 3] = ["txt", "text", "transcript"];
 const JSONS: [&str; 2] = ["json", "jsn"];
 
-/// The key of a member and what follows it; `None` for what is no member of a sample.
+/// The key of a member and what follows it; `None` for a file that is not a member of a sample.
 pub(super) fn split(name: &str) -> Option<(&str, &str)> {
     let base = name.rfind('/').map_or(0, |slash| slash + 1);
     if name.split('/').any(is_hidden) || (name[base..].starts_with("__") && name.ends_with("__")) {
@@ -50,7 +50,7 @@ pub(super) fn belong_together(one: &str, other: &str) -> bool {
     one != other && !(is_picture(one) && is_picture(other))
 }
 
-/// What members of one ending are, as far as it tells.
+/// The type of members with one ending, where it shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Type {
     Picture,
@@ -153,7 +153,7 @@ impl Survey {
         Ok(begins)
     }
 
-    /// Must be called between archives and after the last: a sample does not go on in the next one.
+    /// Must be called between archives and after the last: a sample does not continue in the next one.
     pub(super) fn end_run(&mut self) {
         let Some((_, run)) = self.run.take() else { return };
         if let [first, others @ ..] = run.as_slice() {

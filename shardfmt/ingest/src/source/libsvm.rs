@@ -244,7 +244,8 @@ impl Label {
 }
 
 impl Row {
-    /// Takes what a line says in place of what was here; `false` if it says nothing. Never panics, whatever the bytes.
+    /// Takes the values of a line in place of the earlier ones; `false` if it has none. Never panics,
+    /// whatever the bytes.
     fn parse(&mut self, line: &[u8]) -> Result<bool, String> {
         self.labels.clear();
         self.query = None;

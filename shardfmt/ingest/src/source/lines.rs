@@ -108,8 +108,8 @@ pub(super) fn newlines(text: &[u8]) -> u64 {
     text.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
-/// Reads records with a reader that takes any number of them and cannot say well what is wrong with which: by halves, until
-/// those it refuses are found. Records that follow each other and are good are read together.
+/// Reads records with a reader that takes any number of them and cannot attribute faults to records: by
+/// halves, until those it refuses are found. Records that follow each other and are good are read together.
 pub(super) fn by_halves<'b, T>(
     records: Records<'b>,
     read: &impl Fn(Records<'b>) -> Result<T, String>,
@@ -136,10 +136,10 @@ pub(super) fn by_halves<'b, T>(
 pub(super) struct Blocks<'r> {
     text: Text<'r>,
     grammar: Grammar,
-    /// What was read and not given out: whole records up to `start`, then one that does not end yet.
+    /// The text read and not given out: whole records up to `start`, then one that does not end yet.
     rest: Vec<u8>,
     line: u64,
-    /// Why there is no more, to be said after what there is.
+    /// Why there is no more, to be returned after the rest.
     failed: Option<IngestError>,
 }
 
@@ -212,7 +212,7 @@ impl<'r> Blocks<'r> {
                 }
                 Ok(0) => break,
                 Ok(_) => {}
-                // What was read before is as good as ever.
+                // The earlier records stay good.
                 Err(error) => self.failed = Some(error),
             }
         }
@@ -244,7 +244,7 @@ impl<'r> Text<'r> {
         Ok(Text { file, content, is_compressed, read: 0, most })
     }
 
-    /// Reads exactly so many bytes more, or to the end of the file; returns how many there were.
+    /// Reads exactly this number of further bytes, or to the end of the file; returns how many there were.
     pub(super) fn read_to(&mut self, buffer: &mut Vec<u8>, length: usize) -> Result<usize, IngestError> {
         let read = self.content.by_ref().take(length as u64).read_to_end(buffer);
         let read = read.map_err(|error| self.error(error))?;
@@ -294,7 +294,7 @@ pub(super) fn near(files: Vec<InputFile>) -> Result<Vec<InputFile>, IngestError>
 }
 
 /// Looks at all blocks of a file in parallel, and at what `look` says of each in order. A file that cannot be read to its
-/// end is looked at as far as it can, if such things are skipped.
+/// end is read up to there, if such faults are skipped.
 pub(super) fn survey<T: Send>(
     file: &InputFile,
     grammar: Grammar,

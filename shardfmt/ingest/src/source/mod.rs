@@ -80,12 +80,12 @@ pub struct Source {
     /// What lies among the files and is none to read, where such things are skipped: name and reason.
     unfit: Vec<(String, String)>,
     bytes: u64,
-    /// Changes when the input does, as far as can be told without reading it.
+    /// Changes when the input does, as far as metadata shows.
     stamp: blake3::Hash,
     trouble: Trouble,
 }
 
-/// What is known of an input before its rows are read.
+/// The known facts about an input before its rows are read.
 #[derive(Debug)]
 pub(super) struct About {
     /// The columns of its rows, in plain types.
@@ -98,10 +98,10 @@ pub(super) struct About {
 
 /// One kind of input, opened.
 pub(super) trait Format: Debug + Send + Sync {
-    /// What was found out when it was opened.
+    /// The facts found at the opening.
     fn about(&self) -> &About;
 
-    /// What it is, where that shows only when it is opened.
+    /// Its kind, where that shows only when it is opened.
     fn turned_out(&self) -> Option<Kind> {
         None
     }
@@ -110,10 +110,10 @@ pub(super) trait Format: Debug + Send + Sync {
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError>;
 }
 
-/// Some rows in input order that nobody has read yet: cheap to list, so that all dear work (reading, decompressing,
-/// decoding) is done in parallel.
+/// Some rows in input order that no thread has read yet: cheap to list, so that all dear work (reading,
+/// decompressing, decoding) is done in parallel.
 pub(super) struct Piece<'s> {
-    /// What it is of, for the list of what was skipped.
+    /// The name of its input, for the list of skipped ones.
     name: String,
     read: Box<Read<'s>>,
 }
@@ -134,8 +134,9 @@ impl<'f, 's> Feed<'f, 's> {
         self.largest_row.check(name, bytes)
     }
 
-    /// Adds a piece named for what it is of: a file, or a part of one. `read` gives its rows in the plain types of the
-    /// format's schema; parts of it that cannot be read are [`Faults::add`]ed, and an error gives up on all of it.
+    /// Adds a piece named for its input: a file, or a part of one. `read` gives its rows in the plain types
+    /// of the format's schema; parts of it that cannot be read are [`Faults::add`]ed, and an error gives up
+    /// on all of it.
     pub(super) fn piece(
         &mut self,
         name: impl Into<String>,
@@ -187,7 +188,7 @@ impl<'f, 's> Feed<'f, 's> {
 pub(super) enum Stopped {
     /// What follows cannot be read.
     Reading(IngestError),
-    /// Whoever was given what it has wants no more: that says nothing of the file.
+    /// The consumer wants no more: that is no fault of the file.
     Elsewhere(IngestError),
 }
 
@@ -239,7 +240,7 @@ impl Faults {
 /// The error with the place in its file, which the name of a piece tells.
 fn located(error: IngestError, piece: &str) -> IngestError {
     let place = |path: &Path| match piece.split_once(", ") {
-        // The file is said already.
+        // The message names the file already.
         Some((file, place)) if path.ends_with(file) => place.to_owned(),
         _ => piece.to_owned(),
     };
@@ -309,7 +310,7 @@ impl Source {
         &self.path
     }
 
-    /// What it was recognised as.
+    /// The recognised kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -329,7 +330,7 @@ impl Source {
         self.format.about().passed_over
     }
 
-    /// Changes when the input does, as far as can be told without reading it.
+    /// Changes when the input does, as far as metadata shows.
     pub(super) fn stamp(&self) -> blake3::Hash {
         self.stamp
     }
@@ -400,7 +401,7 @@ fn project(
     Ok((has_values(path, Arc::new(Schema::new(fields)))?, Some(indices)))
 }
 
-/// Refuses columns that are null in every row: rows of nothing have no bytes, and nobody could count them.
+/// Refuses columns that are null in every row: rows of nothing have no bytes, and no reader could count them.
 fn has_values(path: &Path, schema: SchemaRef) -> Result<SchemaRef, IngestError> {
     if schema.fields().iter().any(|field| *field.data_type() != DataType::Null) {
         return Ok(schema);
@@ -445,7 +446,7 @@ fn tokenizer_file(config: &IngestConfig) -> Result<Option<InputFile>, IngestErro
     }
 }
 
-/// What is left out of an input, if such things are: name and reason of each.
+/// The parts left out of an input, if any: name and reason of each.
 fn left_out(
     unfit: Vec<(String, IngestError)>,
     on_error: OnError,

@@ -9,7 +9,7 @@ use npyz::{NpyHeader, TypeChar};
 use super::caught;
 use crate::error::one_line;
 
-/// NumPy itself refuses longer headers unless told otherwise, at 10,000 bytes.
+/// NumPy itself refuses longer headers by default, at 10,000 bytes.
 const LONGEST: usize = 64 << 10;
 /// Deeper brackets are refused: what parses them calls itself, and looks twice at some.
 const DEEPEST: usize = 8;
@@ -17,7 +17,7 @@ const DEEPEST: usize = 8;
 /// Reads the header that an array begins with, and how many bytes it has.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// The fault, in words.
 pub(super) fn header(array: &mut dyn Read) -> Result<(NpyHeader, u64), String> {
     let mut head = vec![0; 10];
     array.read_exact(&mut head).map_err(|_| "it is too short")?;
@@ -42,7 +42,7 @@ pub(super) fn header(array: &mut dyn Read) -> Result<(NpyHeader, u64), String> {
     Ok((header.map_err(one_line)?, head.len() as u64))
 }
 
-/// Arrow's type for plain numbers of NumPy, of so many bytes each; `None` for what is no number.
+/// Arrow's type for plain numbers of NumPy, of this number of bytes each; `None` for other types.
 pub(super) fn number(kind: TypeChar, bytes: u64) -> Option<DataType> {
     Some(match (kind, bytes) {
         (TypeChar::Bool, 1) => DataType::Boolean,

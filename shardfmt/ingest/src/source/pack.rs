@@ -20,7 +20,7 @@ pub(super) enum Layout {
     Texts,
     /// Column `tokens`: those of a document.
     Documents,
-    /// Column `tokens`: so many of them; `documents`: where in the sequence documents begin.
+    /// Column `tokens`: a fixed number of them; `documents`: where in the sequence documents begin.
     Sequences(u32),
 }
 
@@ -95,7 +95,7 @@ impl<T: ArrowPrimitiveType> Packer<T> {
         self.tokens.len() - self.marks.last().copied().filter(|_| !self.is_sequences()).unwrap_or(0)
     }
 
-    /// Part of the document cannot be read. Without it a document is none; a sequence goes on behind it.
+    /// Part of the document cannot be read. Without it a document is none; a sequence continues behind it.
     pub(super) fn skip(&mut self) {
         if !self.is_sequences() {
             self.tokens.truncate(self.marks.last().copied().unwrap_or(0));

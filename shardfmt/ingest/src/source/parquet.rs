@@ -156,7 +156,7 @@ impl ParquetFile {
         }
     }
 
-    /// Whether a reader gets to each of so many pieces of a row group without reading much of the others.
+    /// Whether a reader gets to each of the pieces of a row group without reading much of the others.
     fn can_skip(&self, group: &RowGroupMetaData, pieces: u64) -> bool {
         let fields = self.metadata.schema().fields();
         let is_flat = |column: &ColumnChunkMetaData| column.column_descr().max_rep_level() == 0;
@@ -240,7 +240,7 @@ impl ParquetFile {
     }
 }
 
-/// The rows of a row group, as far as it agrees with itself.
+/// The rows of a row group, if it agrees with itself.
 fn checked_rows(group: &RowGroupMetaData) -> Result<u64, String> {
     let rows = u64::try_from(group.num_rows()).ok().filter(|rows| *rows <= MOST_ROWS);
     let rows = rows.ok_or_else(|| format!("a row group cannot have {} rows", group.num_rows()))?;
@@ -256,7 +256,7 @@ fn checked_rows(group: &RowGroupMetaData) -> Result<u64, String> {
     }
 }
 
-/// What the values of a column take when they are decoded, as far as its metadata says: a dictionary may stand for more.
+/// The decoded size of the values of a column, by its metadata: a dictionary may stand for more.
 fn decoded_bytes(column: &ColumnChunkMetaData) -> u64 {
     let positive = |number: i64| u64::try_from(number).unwrap_or(0);
     let width = match column.column_type() {

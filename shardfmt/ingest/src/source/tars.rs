@@ -20,11 +20,11 @@ use crate::inputs::Inputs;
 use crate::kind::Kind;
 use crate::{IngestConfig, IngestError};
 
-/// A member larger than this is refused: a row must fit into memory, and has at most so many bytes.
+/// A member larger than this is refused: a row must fit into memory, and has at most this number of bytes.
 pub(super) const LARGEST_MEMBER: u64 = 1 << 30;
-/// Names and other things said of a member are shorter.
+/// Names and other facts of a member are shorter.
 const LONGEST_EXTENSION: u64 = 1 << 20;
-/// Most of what is looked at when only names are wanted are headers of half a KiB.
+/// Most reads, when only names are wanted, are headers of half a KiB.
 const LOOK: usize = 8 << 10;
 /// What archives are made of.
 const BLOCK: u64 = 512;
@@ -46,7 +46,7 @@ pub(super) struct Tars {
 pub(super) struct Tar {
     pub(super) file: InputFile,
     unpacked: Option<Unpacked>,
-    /// Whether there are others, from whose members its own must be told.
+    /// Whether there are others, whose members must differ from its own.
     is_one_of_many: bool,
     /// Names that are there twice, where such are skipped.
     pub(super) twice: Twice,
@@ -273,7 +273,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What is wrong with the archive, if it is not the machine that has failed: its word goes before this.
+    /// The fault of the archive, if the machine has not failed: an error of the machine goes before this.
     fn error(&self, error: &io::Error, last: Option<&str>) -> IngestError {
         self.damaged(self.tar.damage().unwrap_or(&damage(error)), last)
     }
@@ -329,8 +329,8 @@ impl<'m> Member<'m> {
     }
 }
 
-/// Finds names that are there twice, in 8 bytes for each: equal hashes may be an accident, and whoever is told of one
-/// goes through the names again.
+/// Finds names that are there twice, in 8 bytes for each: equal hashes may be an accident, and the caller
+/// then goes through the names again.
 #[derive(Debug, Default)]
 pub(super) struct Seen(Vec<u64>);
 
@@ -369,7 +369,7 @@ fn hash(name: &str) -> u64 {
     hasher.finish()
 }
 
-/// What was said of the next member before its header.
+/// The facts of the next member before its header.
 #[derive(Default)]
 struct Said {
     name: Option<Vec<u8>>,
@@ -394,7 +394,7 @@ impl Said {
     }
 }
 
-/// A name without `./` and doubled slashes, and what is wrong with it.
+/// A name without `./` and doubled slashes, and its fault.
 fn clean_name(bytes: &[u8]) -> (String, Option<&'static str>) {
     let name = String::from_utf8_lossy(bytes);
     if matches!(name, std::borrow::Cow::Owned(_)) {

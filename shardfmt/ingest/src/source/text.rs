@@ -32,7 +32,7 @@ pub(super) struct TextSource {
     layout: Layout,
 }
 
-/// Some text that nobody has made tokens of.
+/// Some text without tokens yet.
 struct Work<'s> {
     file: &'s InputFile,
     text: Stretch,

@@ -13,12 +13,12 @@ use crate::error::one_line;
 use crate::input::InputFile;
 
 const LARGEST_FILE: u64 = 256 << 20;
-/// What is tokenized at a time: a tokenizer takes a hundred times as much memory. Longer documents are cut.
+/// The bytes tokenized at a time: a tokenizer takes a hundred times as much memory. Longer documents are cut.
 pub(super) const STRETCH: usize = 256 << 10;
-/// Texts of which every tokenizer makes some token, to see what it puts around it.
+/// Texts of which every tokenizer makes some token, to see the tokens it puts around it.
 const PROBES: [&str; 3] = ["a", "the", "0"];
 
-/// A tokenizer, and what it puts around each document.
+/// A tokenizer, and the tokens it puts around each document.
 pub(super) struct Tokenizer {
     inner: HuggingFace,
     pub(super) before: Vec<u32>,

@@ -53,8 +53,8 @@ impl Spool {
         self.fill(|spool| spool.unpack(file, may_be_compressed)).map(Some)
     }
 
-    /// What is read of the file by someone who unpacks it, and why that ends early, if it does. `most` are the bytes that
-    /// it may still expand to.
+    /// The bytes read of the file by an unpacker, and why that ends early, if it does. `most` are the bytes
+    /// that it may still expand to.
     pub(super) fn part(
         &self,
         file: &InputFile,

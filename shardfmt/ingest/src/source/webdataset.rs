@@ -57,7 +57,7 @@ struct Sample {
     /// Name and bytes of each.
     members: Vec<(String, Vec<u8>)>,
     bytes: u64,
-    /// What is wrong with one of them.
+    /// The fault of one of them.
     fault: Option<(String, IngestError)>,
 }
 

@@ -95,8 +95,9 @@ fn tokenizer_of(base: Base<'_>, config: &IngestConfig) -> Result<Option<Digest>,
     }
 }
 
-/// Opens what is to be appended. Where types are inferred from what is there, such as in CSV, and come out otherwise than the
-/// dataset has them, they are set to those of the dataset: `open` is asked again, and the settings say so.
+/// Opens the input to append. Where types are inferred from values, such as in CSV, and come out otherwise
+/// than the dataset has them, they are set to those of the dataset: `open` is asked again, and the settings
+/// say so.
 ///
 /// # Errors
 ///
@@ -202,7 +203,7 @@ fn ingest_as(
     Ok(added)
 }
 
-/// Writes shards anew under a schema that says other things of what may be null. A canonical row does not: it stays.
+/// Rewrites shards under a schema that differs in nullability. A canonical row does not: it stays.
 struct Fit<'a> {
     schema: SchemaRef,
     compression: Compression,
@@ -227,7 +228,7 @@ impl Sink for Fit<'_> {
         Ok(())
     }
 
-    /// Of no shard it is known what it became when it was stored: all are made again.
+    /// The stored form of no shard is known: all are made again.
     fn has_shard(&self, _: &ShardId) -> io::Result<bool> {
         Ok(false)
     }

@@ -23,7 +23,7 @@ impl fmt::Display for File {
     }
 }
 
-/// What is wrong with a file.
+/// The fault of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "damage", content = "reason", rename_all = "kebab-case")]
 pub enum Damage {

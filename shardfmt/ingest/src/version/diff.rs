@@ -64,7 +64,7 @@ pub struct Diff {
     pub shards: Change,
     /// Samples, by the digests of their rows.
     pub samples: Change,
-    /// What was ingested, by digest.
+    /// The inputs, by digest.
     pub inputs: Change,
     /// Whether the same samples have the same numbers; false where there are others.
     pub same_order: bool,
@@ -125,7 +125,7 @@ fn multiset<T, K: Ord>(old: &[T], new: &[T], key: impl Fn(&T) -> K) -> Change {
     Change { kept: old.len() as u64 - removed, added, removed }
 }
 
-/// What is in `all` and not, or less often, in `other`.
+/// The items in `all` and not, or less often, in `other`.
 fn without<'a, T, K: Ord>(all: &'a [T], other: &[T], key: impl Fn(&T) -> K) -> Vec<&'a T> {
     let mut there: BTreeMap<K, usize> = BTreeMap::new();
     for item in other {
@@ -170,7 +170,7 @@ enum Tally {
 }
 
 impl Tally {
-    /// For so many digests in all.
+    /// For `digests` digests in all.
     fn new(digests: u64) -> Result<Self, VersionError> {
         let buckets = digests.div_ceil(COUNTED_AT_ONCE).min(MOST_BUCKETS);
         if buckets <= 1 {

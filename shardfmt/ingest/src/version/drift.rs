@@ -36,14 +36,14 @@ pub struct LabelShare {
 pub struct ColumnDrift {
     /// The column.
     pub column: String,
-    /// What is measured of it: `values` or `lengths`.
+    /// The measured quantity: `values` or `lengths`.
     pub measured: &'static str,
     /// Of the first version.
     pub old: Numbers,
     /// Of the second.
     pub new: Numbers,
     /// By how many standard deviations the means differ: by their distance over the root of the mean of both variances.
-    /// `None` where no number differs from another on either side, but between them they do, or there are none.
+    /// `None` where none differs from another on either side, but between them they do, or there are none.
     pub difference: Option<f64>,
 }
 

@@ -49,7 +49,7 @@ pub use verify::{Confidence, Finding, check, sample, verify};
 pub struct Base<'a> {
     /// Its name.
     pub id: VersionId,
-    /// What it lists.
+    /// The shards it lists.
     pub manifest: &'a Manifest,
 }
 

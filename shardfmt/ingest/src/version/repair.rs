@@ -42,7 +42,7 @@ pub struct Repair<'a> {
 pub struct Mended {
     /// The shard.
     pub shard: ShardId,
-    /// Where what it needed came from.
+    /// The source of the missing parts.
     pub from: String,
 }
 
@@ -56,14 +56,14 @@ pub struct Lost {
 }
 
 struct State {
-    /// What is still to be mended.
+    /// The shards still to be mended.
     needs: BTreeMap<ShardId, Need>,
     /// Rows of those, and where they were found.
     rows: HashMap<RowDigest, Option<Place>>,
     file: fs::File,
     file_bytes: u64,
     mended: Vec<Mended>,
-    /// What was found and could not be stored.
+    /// Shards that were found and could not be stored.
     failed: BTreeMap<ShardId, String>,
 }
 
@@ -81,8 +81,8 @@ struct Place {
 }
 
 impl<'a> Repair<'a> {
-    /// A repair of what was found wrong with a version in `store`, written through `sink`, which ends in that store. Sidecars
-    /// whose shards are intact are made anew at once, and what is left of damaged shards is read.
+    /// A repair of the damage found in a version in `store`, written through `sink`, which ends in that
+    /// store. Sidecars whose shards are intact are rebuilt at once, and the rest of damaged shards is read.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl<'a> Repair<'a> {
         self.state().needs.is_empty()
     }
 
-    /// Looks for copies of what is damaged in another store.
+    /// Looks for copies of damaged shards in another store.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl<'a> Repair<'a> {
         self.assemble(name)
     }
 
-    /// Looks for rows of what is damaged in the shards of a version: another one of the dataset, perhaps.
+    /// Looks for rows of damaged shards in the shards of a version: another one of the dataset, perhaps.
     ///
     /// # Errors
     ///
@@ -172,8 +172,8 @@ impl<'a> Repair<'a> {
         self.assemble(name)
     }
 
-    /// Has `read` ingest a source of the version into a sink that keeps what is needed of it: whole shards when it is done
-    /// with the settings that the version was made with, rows with any.
+    /// Has `read` ingest a source of the version into a sink that keeps the needed rows: whole shards when it
+    /// is done with the settings that the version was made with, rows with any.
     ///
     /// # Errors
     ///
@@ -188,7 +188,7 @@ impl<'a> Repair<'a> {
         Ok(outcome)
     }
 
-    /// What was mended, and what could not be.
+    /// The mended shards, and the lost ones.
     pub fn finish(self) -> (Vec<Mended>, Vec<Lost>) {
         let State { needs, rows, mended, mut failed, .. } =
             self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -376,7 +376,7 @@ impl Sink for Source<'_> {
         Ok(())
     }
 
-    /// Whatever was stored once, it is what is looked for now.
+    /// Even a shard stored once is looked for now.
     fn has_shard(&self, _: &ShardId) -> io::Result<bool> {
         Ok(false)
     }

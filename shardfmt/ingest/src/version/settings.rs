@@ -18,7 +18,7 @@ use crate::IngestConfig;
 struct Derived {
     operation: Operation,
     base: VersionId,
-    /// Those of what was appended, or what resharding left of them: what the version goes on with.
+    /// Those of the appended input, or the rest that resharding left: the settings of the next version.
     ingest: IngestConfig,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn without(base: Base<'_>) -> Value {
     value(&Derived { operation: Operation::Forget, base: base.id, ingest })
 }
 
-/// The configuration of a version cut anew.
+/// The configuration of a version cut again.
 pub(super) fn resharded(base: Base<'_>, size: ByteSize, compression: Compression) -> Value {
     let settings = settings(base.manifest).unwrap_or_default();
     let ingest = IngestConfig { shard_size: Some(size), compression, ..settings };

@@ -15,7 +15,7 @@ use super::damage::{Damage, File};
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Its fault.
 pub fn read_shard(store: &dyn Store, entry: &ShardEntry) -> Result<Shard, Damage> {
     let bytes = present(store.shard(entry.id))?;
     let found = ShardId::of(&bytes);
@@ -33,7 +33,7 @@ pub fn read_shard(store: &dyn Store, entry: &ShardEntry) -> Result<Shard, Damage
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Its fault.
 pub fn read_sidecar(store: &dyn Store, entry: &ShardEntry) -> Result<Sidecar, Damage> {
     let bytes = present(store.sidecar(entry.id))?;
     let sidecar = Sidecar::decode(&bytes).map_err(|error| corrupt(&error))?;
@@ -47,12 +47,12 @@ pub fn read_sidecar(store: &dyn Store, entry: &ShardEntry) -> Result<Sidecar, Da
     }
 }
 
-/// As [`read_shard`], for operations that cannot go on without it.
+/// As [`read_shard`], for operations that cannot continue without it.
 pub(super) fn need_shard(store: &dyn Store, entry: &ShardEntry) -> Result<Shard, VersionError> {
     read_shard(store, entry).map_err(|damage| VersionError::damaged(File::Shard, entry.id, damage))
 }
 
-/// As [`read_sidecar`], for operations that cannot go on without it.
+/// As [`read_sidecar`], for operations that cannot continue without it.
 pub(super) fn need_sidecar(store: &dyn Store, entry: &ShardEntry) -> Result<Sidecar, VersionError> {
     read_sidecar(store, entry).map_err(|damage| VersionError::damaged(File::Sidecar, entry.id, damage))
 }

@@ -22,12 +22,12 @@ pub struct Finding {
     pub shard: ShardId,
     /// Which of its files.
     pub file: File,
-    /// What is wrong with it.
+    /// Its fault.
     #[serde(flatten)]
     pub damage: Damage,
 }
 
-/// Checks the shards at these places of the manifest, row by row, and their sidecars: what is wrong, in order.
+/// Checks the shards at these places of the manifest, row by row, and their sidecars: the faults, in order.
 ///
 /// # Errors
 ///
@@ -48,7 +48,7 @@ pub fn verify(
     Ok(pool(threads)?.install(|| places.par_iter().flat_map_iter(check_one).collect()))
 }
 
-/// What is wrong with the files of one shard.
+/// The faults of the files of one shard.
 pub fn check(entry: &ShardEntry, store: &dyn Store) -> Vec<Finding> {
     let shard = check_shard(entry, store).err().map(|damage| (File::Shard, damage));
     let sidecar = read_sidecar(store, entry).err().map(|damage| (File::Sidecar, damage));
@@ -80,7 +80,7 @@ pub fn sample(shards: usize, count: usize, seed: u64) -> Vec<usize> {
     chosen
 }
 
-/// What it says of all shards that so many chosen at random were found intact.
+/// The statement about all shards that follows from a number of intact ones chosen at random.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Confidence {
     shards: u64,

@@ -24,7 +24,7 @@ const LONGEST_EPOCH: u64 = 1 << 40;
 pub struct MixtureDocument {
     /// 1, of `docs/PLAN.md`.
     pub format: u32,
-    /// What is mixed. Their order counts: it decides between equals.
+    /// The mixed sources. Their order counts: it decides between equals.
     pub sources: Vec<MixtureSource>,
     /// Samples of an epoch of the mixture.
     pub epoch_size: u64,
@@ -243,7 +243,7 @@ impl fmt::Display for Take {
     }
 }
 
-/// Samples of an epoch by what the sources say, if what they say is absolute.
+/// Samples of an epoch by the sources' settings, if these are absolute.
 fn sum_of_absolute(sources: &[MixtureSource]) -> Result<Option<u64>, MixtureError> {
     let Some(first) = sources.first() else { return Err(MixtureError::NoSources) };
     if sources.len() > MOST_SOURCES {
@@ -290,7 +290,7 @@ impl Decimal {
 }
 
 impl From<u32> for Decimal {
-    /// A whole number; what is above 10^9 becomes that.
+    /// A whole number; a larger one becomes 10^9.
     fn from(whole: u32) -> Self {
         Decimal(u64::from(whole).min(Self::ONE) * Self::ONE)
     }

@@ -86,7 +86,7 @@ impl Mixture {
         start.and_then(|start| start.checked_add(position)).ok_or(outside)
     }
 
-    /// What is read at a position. O(log(1/share)) of the source found.
+    /// The sample read at a position. O(log(1/share)) of the source found.
     pub fn at(&self, position: u64) -> MixtureRead {
         read(position, self.interleave.at(position))
     }
@@ -107,7 +107,7 @@ impl Mixture {
         self.before(positions.start).into_iter().zip(ends).map(|(start, end)| start..end).collect()
     }
 
-    /// What is read from a position on, one after the other; faster than asking for each.
+    /// The samples read from a position on, one after the other; faster than asking for each.
     pub fn walk(&self, position: u64) -> Walk<'_> {
         Walk { position, turns: self.interleave.walk(position) }
     }

@@ -14,16 +14,16 @@ use super::{SlotTable, width};
 use crate::digest::{Digest, PlanId};
 use crate::{Epoch, GrainNo, Plan};
 
-/// What they begin with.
+/// Their first bytes.
 const MAGIC: [u8; 8] = *b"SHDSLOTS";
 /// The layout that is written.
 const FORMAT: u32 = 1;
-/// Of the header, what comes before the digest of it and of all digests.
+/// The part of the header before the digest of it and of all digests.
 const FACTS: usize = 64;
 /// The header.
 const HEADER: usize = FACTS + DIGEST;
 const DIGEST: usize = 32;
-/// What is compared as one.
+/// The unit of comparison.
 const BLOCK: usize = 16 << 10;
 /// The slots begin at a multiple of this, as memory's pages do.
 const PAGE: usize = 4 << 10;
@@ -47,7 +47,7 @@ pub enum SlotBytesError {
     Damaged,
 }
 
-/// The bytes of a slot table, mapped or in memory. Clones share what is known of which blocks are whole.
+/// The bytes of a slot table, mapped or in memory. Clones share the knowledge of whole blocks.
 #[derive(Clone, Debug)]
 pub struct SlotBytes {
     plan: PlanId,

@@ -26,7 +26,7 @@ pub(super) struct ShardInfo {
     pub(super) compression: Option<String>,
     pub(super) column_names: Vec<String>,
     pub(super) column_encodings: Vec<String>,
-    /// The bytes of columns whose values all have so many.
+    /// The bytes of columns whose values all have the same size.
     pub(super) column_sizes: Vec<Option<usize>>,
     pub(super) raw_data: FileInfo,
     #[serde(default)]
@@ -134,7 +134,7 @@ pub(super) fn fields<'s>(sample: &'s [u8], sizes: &[Option<usize>]) -> Result<Ve
     }
 }
 
-/// What is known of the arrays of a column before they are read.
+/// The known facts about the arrays of a column before they are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ArrayCoding {
     item: Option<DataType>,

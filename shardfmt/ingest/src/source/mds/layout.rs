@@ -30,13 +30,13 @@ enum Coding {
     /// As the column says.
     Plain,
     Array(ArrayCoding),
-    /// A list of images, after so many bytes.
+    /// A list of images, after this number of bytes.
     Images(usize),
     /// Pixels.
     RawImage,
 }
 
-/// Why the columns cannot be told.
+/// Why the columns cannot be known.
 pub(super) enum Unknown {
     Encoding(String),
     Content(IngestError),
@@ -172,7 +172,7 @@ impl Layout {
         cells.collect()
     }
 
-    /// What a sample of so many bytes weighs on its way.
+    /// The weight of a sample of `bytes` bytes on its way.
     pub(super) fn weight(&self, bytes: u64) -> u64 {
         let pictures = self.columns.iter().filter_map(|column| match column.values {
             Values::Picture(pictures) => Some(pictures.weight(0)),

@@ -21,7 +21,7 @@ pub(super) struct MdsShard {
     pub(super) file: InputFile,
     is_compressed: bool,
     pub(super) samples: u64,
-    /// What it is when it is not compressed.
+    /// Its uncompressed form.
     raw: FileInfo,
     /// Its content, if that was needed when the source was opened.
     unpacked: Option<Unpacked>,
@@ -82,7 +82,8 @@ impl MdsShard {
         IngestError::Mds { path: self.file.path.clone(), reason: reason.into() }
     }
 
-    /// Has its content read, which is as the index says, or told why it cannot be; then the digest of its file.
+    /// Has its content read, which is as the index says, or the reason against it; then the digest of its
+    /// file.
     pub(super) fn visit(
         &self,
         visit: impl FnOnce(Result<&OpenInput, IngestError>) -> Result<(), IngestError>,

@@ -15,7 +15,7 @@ use super::super::npy;
 /// The column that values of a type make. More than one dimension is a tensor.
 ///
 /// # Errors
-/// What is wrong, in words, when Arrow has no such type.
+/// The fault, in words, when Arrow has no such type.
 pub(super) fn field(name: &str, dtype: &DType) -> Result<Field, String> {
     let DType::Array(..) = dtype else {
         return Ok(Field::new(name, data_type(dtype)?, is_time(dtype)));
@@ -33,7 +33,7 @@ pub(super) fn fields(record: &[npyz::Field]) -> Result<Vec<Field>, String> {
     record.iter().filter(|part| !part.name.is_empty()).map(|part| field(&part.name, &part.dtype)).collect()
 }
 
-/// So many values of a type, which lie one after the other and fill the bytes.
+/// `count` values of a type, which lie one after the other and fill the bytes.
 ///
 /// # Errors
 /// When a value is none, such as a text of code points that do not exist.

@@ -26,7 +26,7 @@ impl Header {
     /// Reads the header at the beginning of an array that has `bytes` bytes, header and all.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// The fault, in words.
     pub(super) fn read(array: &mut dyn Read, bytes: u64) -> Result<Header, String> {
         let (header, length) = npy::header(array)?;
         Self::check(&header, length, bytes)

@@ -227,7 +227,8 @@ impl NumpyFile {
                 let read = io::copy(&mut content, &mut io::sink()).map_err(failed)?;
                 (read == bytes).then(|| Opened { input: input.clone(), start: start + length })
             } else {
-                // One byte too many tells that it goes on, perhaps without end; the checksum is compared at the end.
+                // One byte too many shows that it continues, perhaps without end; the checksum is compared at
+                // the end.
                 let part = content.by_ref().take(bytes.saturating_add(1));
                 let (unpacked, broken) = spool.part(&self.file, part, most)?;
                 if let Some(reason) = broken {

@@ -42,7 +42,7 @@ pub struct ExportOptions {
     pub file_size: ByteSize,
 }
 
-/// What was exported.
+/// The exported files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported {
     /// How many files.
